@@ -1,0 +1,51 @@
+// Our own small, strict reader and writer of .pth files: pickle protocol 2 in a stored (uncompressed) zip, as torch.save
+// lays it out, opened by torch.load(weights_only=True, mmap=True). Why not torch's own: docs/architecture.md.
+//
+// Writing: tensors must be dense (strided), sparse COO/CSR/CSC/BSR/BSC, on the CPU; storages are written once each and
+// trimmed to the byte range that the tree's tensors touch, so strides and aliasing survive and a view of a large
+// storage stays small. Slices, Ellipsis, memory formats, generators and unsupported things are tagged dicts
+// ({"__slice__": (a, b, c)}); op_tools.load() turns them back, torch.load gives the dicts.
+// Reading: a subset of pickle 2..5 that builds only plain values and tensors, every index checked, bounded depth
+// and size, no cycles, CRC verified. Never runs code. Files of Python's torch.save are read too.
+// All functions throw Error with the path and what is wrong.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hooks/export.h"
+#include "hooks/value.h"
+
+namespace op_tools {
+
+// The bytes of a .pth file, in pieces that point into the tensors' memory where that is large: no copy is made.
+// Valid as long as the object lives (it holds the storages).
+class OP_TOOLS_API EncodedPth {
+ public:
+  explicit EncodedPth(const Value& value);
+  ~EncodedPth();
+  EncodedPth(EncodedPth&&) noexcept;
+  EncodedPth& operator=(EncodedPth&&) noexcept;
+
+  struct Piece {
+    const char* data;
+    size_t size;
+  };
+  const std::vector<Piece>& pieces() const;
+  uint64_t size() const;  // bytes of all pieces together
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Reads a whole file, or bytes in memory (an entry of a container). `name` stands for the path in messages; `owner`
+// keeps `bytes` alive as long as a tensor points into them (nullptr: tensors are copied out).
+OP_TOOLS_API Value read_pth(const std::string& path);
+OP_TOOLS_API Value read_pth(std::string_view bytes, const std::string& name, std::shared_ptr<const void> owner = nullptr);
+
+}  // namespace op_tools

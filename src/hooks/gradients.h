@@ -1,0 +1,49 @@
+// The exact gradients of one torch-level call, without adding a node to the graph.
+//
+// A composite call makes several autograd nodes. All of them have a sequence number at or above the one peeked before
+// the call; every edge from that subgraph into an input's gradient edge delivers a part of the input's gradient from
+// this call, and their sum is that gradient. Output gradients are what arrives at the outputs' nodes. The hooks only
+// read, so gradients and accumulation order stay what they were. Ownership: the nodes own the hooks, the hooks share
+// the collector; a graph that is freed without running backward frees everything.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "hooks/export.h"
+
+namespace op_tools {
+
+struct CallGradients {
+  std::vector<at::Tensor> outputs;  // by output tensor; undefined where no gradient arrived
+  std::vector<at::Tensor> inputs;   // by input tensor; undefined where the call gives it none
+  uint32_t pass = 0;                // 0 for the first backward pass over the call, 1 for the next, ...
+  bool complete = true;             // false: the pass ended before every expected part arrived (autograd.grad of some)
+};
+
+class OP_TOOLS_API GradientCollector {
+ public:
+  // Called on the thread that ran backward's last part of this call (or at the end of its graph task), with
+  // private copies detached from the graph. Called once per backward pass. May throw nothing.
+  using OnBackward = std::function<void(const CallGradients&)>;
+
+  // Before the call: remembers where the inputs' gradients go. nullptr when there is nothing to collect (grad mode
+  // off, no input requires grad): nothing is allocated then.
+  static std::unique_ptr<GradientCollector> before_call(const std::vector<at::Tensor>& inputs);
+
+  // After the call: hooks the nodes that the call made. Returns false when the call made no node that leads to an
+  // output (identity: dropout with p=0, contiguous of a contiguous tensor).
+  bool after_call(const std::vector<at::Tensor>& outputs, OnBackward on_backward);
+
+  ~GradientCollector();
+
+ private:
+  struct Inputs;
+  explicit GradientCollector(std::unique_ptr<Inputs> inputs);
+  std::unique_ptr<Inputs> inputs_;
+};
+
+}  // namespace op_tools

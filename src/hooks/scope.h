@@ -1,0 +1,40 @@
+// A hook that is on: from enter() to leave(), on the thread that entered, for the operators that its filter admits.
+// Scopes of several tools nest and overlap freely; leaving in another order than entering is fine, leaving on another
+// thread is an Error. Autograd threads that work for the thread inherit its scopes; a forked child starts without any.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "hooks/export.h"
+#include "hooks/hook.h"
+#include "hooks/options.h"
+
+namespace op_tools {
+
+class OP_TOOLS_API HookScope {
+ public:
+  HookScope(std::shared_ptr<Hook> hook, ResolvedOptions options);
+  ~HookScope();  // leaves, if it is on and on its own thread; says so otherwise
+  HookScope(const HookScope&) = delete;
+  HookScope& operator=(const HookScope&) = delete;
+
+  void enter();  // Error when it is on already, or the interceptor cannot be installed
+  void leave();
+  bool is_on() const;
+
+  // Marks a training step; calls are numbered by it and the `steps` option counts in it. Any thread.
+  void step();
+  int64_t current_step() const;
+
+  uint64_t calls_seen() const;     // calls that the filter admitted
+  uint64_t hook_failures() const;  // 1 after the hook failed and went off
+  const std::shared_ptr<Hook>& hook() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace op_tools
