@@ -1,0 +1,38 @@
+// Put round everything that op_tools itself runs in the program's threads: while it stands, an
+// operator call is met by no interceptor of ours, no autograd, no autocast, no Python mode, no
+// functorch transform, and goes straight to the backend. The chain puts it round every hook.
+// RAII, thread-local, nests.
+//
+// Tensors must be plain: a subclass, a functorch wrapper or a fake tensor has no backend of its
+// own below these keys. A hook that wants autograd (to run a reference) makes its own keys.
+#pragma once
+
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace op_tools {
+
+// The dispatch key that the aten-level interceptor stands on: above autograd, without a meaning in
+// torch, and registered on by nothing there.
+inline constexpr c10::DispatchKey kInterceptorKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+class InternalGuard {
+ public:
+  InternalGuard() : no_grad_(/*enabled=*/false), excluded_(keys()) {}
+
+ private:
+  static constexpr c10::DispatchKeySet keys() {
+    return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+           c10::functorch_transforms_ks | c10::python_ks |
+           c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                c10::DispatchKey::FuncTorchDynamicLayerBackMode,
+                                c10::DispatchKey::PreDispatch, c10::DispatchKey::PythonDispatcher,
+                                kInterceptorKey});
+  }
+
+  c10::AutoGradMode no_grad_;
+  c10::impl::ExcludeDispatchKeyGuard excluded_;
+};
+
+}  // namespace op_tools
