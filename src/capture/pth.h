@@ -22,6 +22,9 @@
 
 namespace op_tools {
 
+// How deep containers may lie within each other, in writing and in reading: a limit for hostile files, far above real calls.
+constexpr int kMaxPthDepth = 256;
+
 // The bytes of a .pth file, in pieces that point into the tensors' memory where that is large: no copy is made.
 // Valid as long as the object lives (it holds the storages).
 class OP_TOOLS_API EncodedPth {
@@ -37,6 +40,7 @@ class OP_TOOLS_API EncodedPth {
   };
   const std::vector<Piece>& pieces() const;
   uint64_t size() const;  // bytes of all pieces together
+  uint32_t crc() const;   // CRC-32 of all pieces together; large pieces are not read again for it
 
  private:
   struct Impl;
