@@ -48,7 +48,7 @@ class OP_TOOLS_API EncodedPth {
 };
 
 // Reads a whole file, or bytes in memory (an entry of a container). `name` stands for the path in messages; `owner`
-// keeps `bytes` alive as long as a tensor points into them (nullptr: tensors are copied out).
+// keeps `bytes`, which must then be writable, alive as long as a tensor points into them (nullptr: tensors are copied out).
 OP_TOOLS_API Value read_pth(const std::string& path);
 OP_TOOLS_API Value read_pth(std::string_view bytes, const std::string& name, std::shared_ptr<const void> owner = nullptr);
 

@@ -1,9 +1,14 @@
 #include "capture/zip.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <limits>
 
@@ -232,6 +237,61 @@ void MemorySource::read(uint64_t position, char* out, size_t size) const {
   if (position > bytes_.size() || size > bytes_.size() - position)
     throw Error("cut off, or a zip offset points outside");
   std::copy_n(bytes_.data() + position, size, out);
+}
+
+FileSource::FileSource(const std::string& path) : path_(path) {
+  const auto fail = [this](int error) {
+    if (fd_ >= 0) ::close(fd_);
+    throw Error(path_ + ": cannot be read: " + std::strerror(error));
+  };
+  // Without O_NONBLOCK a named pipe would wait for a writer for ever.
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  struct stat status = {};
+  if (fd_ < 0 || ::fstat(fd_, &status) != 0) fail(errno);
+  if (S_ISDIR(status.st_mode)) fail(EISDIR);
+  if (!S_ISREG(status.st_mode)) {
+    ::close(fd_);
+    throw Error(path_ + ": is no ordinary file");
+  }
+  size_ = static_cast<uint64_t>(status.st_size);
+}
+
+FileSource::~FileSource() {
+  ::close(fd_);
+}
+
+void FileSource::read(uint64_t position, char* out, size_t size) const {
+  if (position > size_ || size > size_ - position)
+    throw Error("cut off, or a zip offset points outside");
+  while (size > 0) {
+    const ssize_t count = ::pread(fd_, out, size, static_cast<off_t>(position));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw Error(std::string("cannot be read: ") + std::strerror(errno));
+    if (count == 0) throw Error("became shorter while it was read");
+    out += count;
+    position += static_cast<uint64_t>(count);
+    size -= static_cast<size_t>(count);
+  }
+}
+
+FileSource::Stretch FileSource::load(uint64_t position, uint64_t size) const {
+  constexpr uint64_t kMapFrom = uint64_t{1} << 20;
+  if (position > size_ || size > size_ - position)
+    throw Error("cut off, or a zip offset points outside");
+  if (size < kMapFrom) {
+    auto buffer = std::make_shared<std::string>(size, '\0');
+    read(position, buffer->data(), size);
+    return {*buffer, buffer, false};
+  }
+  static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t lead = position % page;
+  const uint64_t mapped_size = size + lead;
+  void* start = ::mmap(nullptr, mapped_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
+                       fd_, static_cast<off_t>(position - lead));
+  if (start == MAP_FAILED) throw Error(std::string("cannot be mapped: ") + std::strerror(errno));
+  std::shared_ptr<const void> owner(
+      start, [mapped_size](void* mapping) { ::munmap(mapping, mapped_size); });
+  return {{static_cast<const char*>(start) + lead, size}, std::move(owner), true};
 }
 
 std::vector<ZipEntry> read_zip_directory(const ByteSource& source) {

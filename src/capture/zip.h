@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,33 @@ class MemorySource : public ByteSource {
 
  private:
   std::string_view bytes_;
+};
+
+// An open file. Errors name the path.
+class FileSource : public ByteSource {
+ public:
+  explicit FileSource(const std::string& path);
+  ~FileSource() override;
+  FileSource(const FileSource&) = delete;
+  FileSource& operator=(const FileSource&) = delete;
+
+  uint64_t size() const override { return size_; }
+  void read(uint64_t position, char* out, size_t size) const override;
+
+  // A stretch of the file in memory: read when it is small, else mapped (private and writable: a
+  // change stays in this process). A mapping must not be used after the file was made shorter;
+  // files of ours never are.
+  struct Stretch {
+    std::string_view bytes;
+    std::shared_ptr<const void> owner;
+    bool mapped = false;
+  };
+  Stretch load(uint64_t position, uint64_t size) const;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  uint64_t size_ = 0;
 };
 
 struct ZipEntry {
