@@ -15,7 +15,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -76,6 +78,17 @@ OP_TOOLS_API void for_each_tensor(const Value& value, const std::function<void(c
 OP_TOOLS_API std::vector<at::Tensor> flatten_tensors(const Value& value);
 // The same tree with each tensor replaced by visit(tensor); shares every subtree without tensors.
 OP_TOOLS_API Value map_tensors(const Value& value, const std::function<Value(const at::Tensor&)>& visit);
+
+// The names that Python prints ("torch.float32", "torch.sparse_coo", "torch.channels_last", "torch.per_tensor_affine"), and
+// back. Reading takes them without "torch." too, and dtypes by either name (float, float32); nullopt when there is none.
+OP_TOOLS_API std::string torch_name(at::ScalarType dtype);
+OP_TOOLS_API std::string torch_name(at::Layout layout);
+OP_TOOLS_API std::string torch_name(at::MemoryFormat format);
+OP_TOOLS_API std::string torch_name(at::QScheme scheme);
+OP_TOOLS_API std::optional<at::ScalarType> dtype_from_name(std::string_view name);
+OP_TOOLS_API std::optional<at::Layout> layout_from_name(std::string_view name);
+OP_TOOLS_API std::optional<at::MemoryFormat> memory_format_from_name(std::string_view name);
+OP_TOOLS_API std::optional<at::QScheme> qscheme_from_name(std::string_view name);
 
 // One line for people: tensors as {'shape': ..., 'stride': ..., 'numel': ..., 'dtype': ..., 'device': ...,
 // 'requires_grad': ..., 'layout': ..., 'data': pointer}, long sequences cut.
