@@ -1,1 +1,303 @@
-// to come
+#include "capture/capture_hook.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <unordered_map>
+#include <utility>
+
+#include "capture/call_meta.h"
+#include "capture/random_state.h"
+#include "capture/record_writer.h"
+#include "capture/snapshot.h"
+#include "hooks/log.h"
+#include "hooks/stack_source.h"
+
+namespace op_tools {
+namespace {
+
+// What before() learned of a forward call.
+struct CaptureState final : HookState {
+  Snapshot inputs;
+  std::vector<at::Tensor> live;     // the input tensors, to see after the call which of them it changed
+  std::vector<int64_t> versions;    // their version counters before the call; -1: the tensor has none
+  std::unique_ptr<RandomWatch> random;
+  CallMeta meta;
+};
+
+int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? -1 : tensor._version(); }
+
+// Operator, shapes and dtypes: calls that differ in nothing else are one signature.
+uint64_t signature_of(OpCall& call) {
+  uint64_t hash = std::hash<std::string_view>()(call.name);
+  auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29); };
+  auto add = [&](const at::Tensor& tensor) {
+    mix(static_cast<uint64_t>(tensor.scalar_type()) + 1);
+    if (tensor.is_nested()) return;
+    mix(static_cast<uint64_t>(tensor.dim()) + 64);
+    for (const int64_t size : tensor.sizes()) mix(static_cast<uint64_t>(size) + 128);
+  };
+  for_each_tensor(call.args(), add);
+  for_each_tensor(call.kwargs(), add);
+  return hash;
+}
+
+Value restrided_value(const Snapshot& snapshot) {
+  std::vector<std::pair<Value, Value>> items;
+  for (const auto& [index, strides] : snapshot.restrided) {
+    Values values(strides.begin(), strides.end());
+    items.emplace_back(static_cast<int64_t>(index), make_tuple(std::move(values)));
+  }
+  return make_dict(std::move(items));
+}
+
+// The form of all four files (docs/architecture.md).
+Value file_value(const OpCall& call, Value args, Value kwargs, std::vector<std::pair<Value, Value>> more = {}) {
+  std::vector<std::pair<Value, Value>> items;
+  items.emplace_back("name", std::string(call.name));
+  items.emplace_back("args", std::move(args));
+  items.emplace_back("kwargs", std::move(kwargs));
+  items.emplace_back("id", static_cast<int64_t>(call.id));
+  for (auto& item : more) items.push_back(std::move(item));
+  return make_dict(std::move(items));
+}
+
+std::string bytes_text(uint64_t bytes) {
+  const char* const units[] = {"B", "KB", "MB", "GB", "TB"};
+  double amount = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (amount >= 1000 && unit + 1 < std::size(units)) {
+    amount /= 1000;
+    ++unit;
+  }
+  std::ostringstream text;
+  text.precision(unit == 0 ? 0 : 1);
+  text << std::fixed << amount << ' ' << units[unit];
+  return text.str();
+}
+
+}  // namespace
+
+struct CaptureHook::Impl {
+  explicit Impl(const ResolvedCaptureOptions& options)
+      : options(options),
+        rank(distributed_rank()),
+        writer([format = options.format, dir = options.output_dir, rank = rank] { return CallStore::create(format, dir, rank); },
+               options.max_pending_bytes) {}
+
+  const ResolvedCaptureOptions options;
+  const int64_t rank;
+  std::atomic<int64_t> step{0};
+  std::atomic<uint64_t> taken{0}, skipped{0}, incomplete{0};
+
+  mutable std::mutex mutex;  // guards the two maps
+  std::unordered_map<uint64_t, int64_t> per_signature;
+  std::map<std::string, CaptureResult::Row, std::less<>> rows;
+
+  RecordWriter writer;  // last: its thread uses nothing of the above, and it is the first to go
+
+  bool within_limits(OpCall& call) {
+    if (options.max_per_signature) {
+      const uint64_t signature = signature_of(call);
+      std::lock_guard<std::mutex> lock(mutex);
+      int64_t& count = per_signature[signature];
+      if (count >= *options.max_per_signature) return false;
+      ++count;
+    }
+    return !options.max_calls || taken.fetch_add(1) < static_cast<uint64_t>(*options.max_calls);
+  }
+
+  CaptureResult::Row& row_locked(std::string_view op) {
+    const auto found = rows.find(op);
+    if (found != rows.end()) return found->second;
+    CaptureResult::Row& row = rows[std::string(op)];
+    row.op = op;
+    return row;
+  }
+
+  void forward(OpCall& call, CaptureState& state);
+  void backward(OpCall& call);
+};
+
+CaptureHook::CaptureHook(const ResolvedCaptureOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+CaptureHook::~CaptureHook() = default;
+
+std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
+  Impl& impl = *impl_;
+  if (impl.writer.failed()) return nullptr;
+  if (call.phase == Phase::kBackward) return nullptr;  // after() has everything
+  if (!impl.within_limits(call)) {
+    impl.skipped.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  auto state = std::make_unique<CaptureState>();
+  const Value inputs = make_tuple({call.args(), call.kwargs()});
+  state->inputs = take_snapshot(inputs, "");
+  state->live = flatten_tensors(inputs);
+  state->versions.reserve(state->live.size());
+  for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
+  CallMeta& meta = state->meta;
+  meta.state = ProgramState::of(call);
+  meta.stack = current_stack();
+  // Last, so that nothing of ours comes between the generator's state and the call.
+  state->random = std::make_unique<RandomWatch>(call.args(), call.kwargs());
+  return state;
+}
+
+void CaptureHook::after(OpCall& call, HookState* state) {
+  if (call.phase == Phase::kBackward) return impl_->backward(call);
+  if (state) impl_->forward(call, static_cast<CaptureState&>(*state));
+}
+
+void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
+  CallMeta& meta = state.meta;
+  const Value moved = state.random->moved();
+
+  // Tensors that the call changed, as they are now, beside the result: one snapshot, so that a result which is one of
+  // them (add_) is stored once.
+  std::vector<std::pair<Value, Value>> mutated;
+  for (size_t i = 0; i < state.live.size(); ++i) {
+    const int64_t version = version_of(state.live[i]);
+    if (version != state.versions[i] || version < 0) mutated.emplace_back(static_cast<int64_t>(i), state.live[i]);
+  }
+  Snapshot outputs = take_snapshot(make_tuple({call.result(), make_dict(std::move(mutated))}), "");
+  const Values& out = *sequence_items(outputs.value);
+
+  Value aten = call.frame().aten_call();
+  if (!aten.is<None>()) {
+    aten = with_copies(aten, state.inputs);
+    meta.aten_name = *(*sequence_items(aten))[0].get_if<std::string>();
+  }
+
+  meta.name = call.name;
+  meta.level = call.level;
+  meta.id = call.id;
+  meta.step = step.load(std::memory_order_relaxed);
+  meta.rank = rank;
+  if (call.op && call.op->hasSchema()) {
+    std::ostringstream text;
+    text << call.op->schema();
+    meta.schema = text.str();
+  }
+  meta.error = call.error;
+  meta.identity = call.frame().is_identity();
+  meta.random = !moved.is<None>();
+  meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  meta.inputs = std::move(state.inputs.tensors);
+  meta.outputs = std::move(outputs.tensors);
+  for (Note& note : state.inputs.unsupported) {
+    // The root is the tuple (args, kwargs): "[0][2]" is args[2], "[1].out" is kwargs.out.
+    note.where = (note.where.compare(0, 3, "[0]") == 0 ? "args" : "kwargs") + note.where.substr(3);
+    meta.unsupported.push_back(std::move(note));
+  }
+  for (Note& note : outputs.unsupported) {
+    note.where = (note.where.compare(0, 3, "[0]") == 0 ? "result" : "mutated") + note.where.substr(3);
+    meta.unsupported.push_back(std::move(note));
+  }
+
+  std::vector<std::pair<Value, Value>> more;
+  if (!aten.is<None>()) more.emplace_back("aten", std::move(aten));
+  if (!moved.is<None>()) more.emplace_back("rng", moved);
+  if (!state.inputs.restrided.empty()) more.emplace_back("restrided", restrided_value(state.inputs));
+
+  Record record;
+  record.key = {std::string(call.name), call.id};
+  record.bytes = state.inputs.bytes + outputs.bytes;
+  record.announce = true;
+  const Values& in = *sequence_items(state.inputs.value);
+  record.files.push_back({CallFile::kInput, file_value(call, in[0], in[1], std::move(more))});
+  if (call.error.empty()) {
+    std::vector<std::pair<Value, Value>> beside;
+    if (!out[1].get_if<Dict>()->items->empty()) beside.emplace_back("mutated", out[1]);
+    if (!outputs.restrided.empty()) beside.emplace_back("restrided", restrided_value(outputs));
+    record.files.push_back(
+        {CallFile::kOutput, file_value(call, make_tuple({out[0]}), make_dict({}), std::move(beside))});
+  }
+  const uint64_t bytes = record.bytes;
+  const uint64_t notes = meta.unsupported.size();
+  const bool raised = !meta.error.empty();
+  record.meta = [meta = std::move(meta)] { return meta.to_json(); };
+  if (!writer.submit(std::move(record))) return;
+
+  std::lock_guard<std::mutex> lock(mutex);
+  CaptureResult::Row& row = row_locked(call.name);
+  ++row.calls;
+  row.bytes += bytes;
+  row.unsupported += notes;
+  row.failed += raised;
+}
+
+// Both gradient lists are private copies already, made by the collector.
+void CaptureHook::Impl::backward(OpCall& call) {
+  Snapshot outputs = take_snapshot(call.args(), "", call.owns_values);
+  Snapshot inputs = take_snapshot(call.result(), "", call.owns_values);
+  Record record;
+  record.key = {std::string(call.name), call.id};
+  record.pass = call.pass;
+  record.bytes = outputs.bytes + inputs.bytes;
+  record.files.push_back({CallFile::kGradInputs, file_value(call, inputs.value, make_dict({}))});
+  record.files.push_back({CallFile::kGradOutputs, file_value(call, outputs.value, make_dict({}))});
+  if (call.incomplete) incomplete.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t bytes = record.bytes;
+  if (!writer.submit(std::move(record))) return;
+  std::lock_guard<std::mutex> lock(mutex);
+  CaptureResult::Row& row = row_locked(call.name);
+  ++row.backward;
+  row.bytes += bytes;
+}
+
+void CaptureHook::set_step(int64_t step) { impl_->step.store(step); }
+void CaptureHook::flush() { impl_->writer.flush(); }
+
+void CaptureHook::scope_left() {
+  flush();
+  const CaptureResult all = result();
+  uint64_t calls = 0, backward = 0, unsupported = 0;
+  for (const CaptureResult::Row& row : all.rows) {
+    calls += row.calls;
+    backward += row.backward;
+    unsupported += row.unsupported;
+  }
+  std::ostringstream text;
+  text << "OpCapture: " << calls << " calls of " << all.rows.size() << " ops, " << backward << " backward passes, "
+       << bytes_text(all.bytes_on_disk) << (all.root.empty() ? "" : " in " + all.root);
+  if (all.skipped) text << "; " << all.skipped << " calls left out by the limits";
+  if (unsupported) text << "; " << unsupported << " values had no form in a file (meta.json says which)";
+  if (all.lost) text << "; " << all.lost << " calls LOST: " << all.failure;
+  (all.lost ? log::warn : log::info)(text.str());
+}
+
+CaptureResult CaptureHook::result() const {
+  CaptureResult result;
+  const RecordWriter::Progress progress = impl_->writer.progress();
+  result.root = progress.root;
+  result.bytes_on_disk = progress.bytes;
+  result.lost = progress.lost;
+  result.waits = progress.waits;
+  result.failure = progress.failure;
+  result.skipped = impl_->skipped.load();
+  result.incomplete_gradients = impl_->incomplete.load();
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  for (const auto& [op, row] : impl_->rows) result.rows.push_back(row);
+  return result;
+}
+
+OpCapture::OpCapture(const CaptureOptions& options)
+    : hook_(std::make_shared<CaptureHook>(resolve(options))), scope_(hook_, resolve(options)) {
+  scope_.enter();
+}
+
+OpCapture::~OpCapture() = default;
+
+void OpCapture::step() {
+  scope_.step();
+  hook_->set_step(scope_.current_step());
+}
+
+CaptureResult OpCapture::result() const { return hook_->result(); }
+
+}  // namespace op_tools

@@ -1,1 +1,241 @@
-// to come
+#include "capture/record_writer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "hooks/error.h"
+#include "hooks/log.h"
+
+namespace op_tools {
+namespace {
+
+// A record costs memory besides its tensors: a queue of empty records must be bounded too.
+constexpr size_t kRecordOverhead = 2048;
+constexpr auto kQuiet = std::chrono::seconds(1);
+constexpr auto kRedraw = std::chrono::milliseconds(100);
+
+std::string bar(uint64_t done, uint64_t total) {
+  constexpr uint64_t kWidth = 30;
+  const uint64_t filled = total == 0 ? kWidth : done * kWidth / total;
+  return "op_tools: writing captured calls [" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "] " +
+         std::to_string(done) + "/" + std::to_string(total);
+}
+
+}  // namespace
+
+struct RecordWriter::Impl {
+  Impl(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes)
+      : open(std::move(open)), max_pending(static_cast<size_t>(max_pending_bytes)), pid(getpid()) {}
+
+  const std::function<std::unique_ptr<CallStore>()> open;
+  const size_t max_pending;
+  const pid_t pid;
+
+  mutable std::mutex mutex;
+  std::condition_variable work, room, done;
+  std::deque<Record> queue;
+  size_t pending_bytes = 0;
+  uint64_t submitted = 0, finished = 0;
+  uint64_t flush_until = 0;  // flush the store once `finished` is here
+  uint64_t flushed = 0;
+  bool stopping = false;
+  Progress progress;
+  std::atomic<bool> failed{false};
+  std::thread thread;
+
+  std::unique_ptr<CallStore> store;  // writer thread only
+
+  void fail(const std::string& what, std::unique_lock<std::mutex>& lock) {
+    const bool first = progress.failure.empty();
+    if (first) progress.failure = what;
+    failed.store(true);
+    if (!first) return;
+    lock.unlock();
+    log::error("OpCapture cannot write and is off now; the program goes on: " + what);
+    lock.lock();
+  }
+
+  void write(const Record& record) {
+    if (!store) {
+      store = open();
+      std::lock_guard<std::mutex> lock(mutex);
+      progress.root = store->root();
+    }
+    const bool tell = log::enabled(log::Level::kInfo);
+    if (record.announce && tell) log::info("apply OpCaptureHook on " + record.key.op);
+    for (const Record::File& file : record.files) {
+      const std::string path = store->write(record.key, file.file, record.pass, file.value);
+      if (tell) log::info(path + " saved");
+    }
+    if (record.meta) store->write_text(record.key, CallFile::kMeta, record.pass, record.meta());
+  }
+
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex);
+    for (;;) {
+      work.wait(lock, [&] { return stopping || !queue.empty() || flushed < flush_until; });
+      if (queue.empty()) {
+        // Everything is written: make it readable for whoever waits in flush(), or before going.
+        const uint64_t upto = finished;
+        if (store && flushed < upto) {
+          lock.unlock();
+          std::string failure;
+          try {
+            store->flush();
+          } catch (const std::exception& error) {
+            failure = error.what();
+          }
+          lock.lock();
+          progress.bytes = store->bytes_written();
+          if (!failure.empty()) fail(failure, lock);
+        }
+        flushed = std::max(flushed, upto);
+        done.notify_all();
+        if (stopping && queue.empty()) return;
+        continue;
+      }
+      Record record = std::move(queue.front());
+      queue.pop_front();
+      std::string failure;
+      const bool lost = failed.load();
+      if (!lost) {
+        lock.unlock();
+        try {
+          write(record);
+        } catch (const std::exception& error) {
+          failure = error.what();
+        }
+        lock.lock();
+      }
+      if (!failure.empty()) fail(failure, lock);
+      (lost || !failure.empty() ? progress.lost : progress.records) += 1;
+      if (store) progress.bytes = store->bytes_written();
+      const size_t bytes = record.bytes + kRecordOverhead;
+      lock.unlock();
+      record = Record();  // frees the copies before the program is told that there is room
+      lock.lock();
+      pending_bytes -= bytes;
+      ++finished;
+      room.notify_all();
+      done.notify_all();
+    }
+  }
+};
+
+namespace {
+
+// Writers that live, so that a process which ends with a scope open, or with backward passes after the last scope,
+// still gets its files. Leaked: used by an exit handler.
+class LiveWriters {
+ public:
+  static LiveWriters& get() {
+    static LiveWriters* live = new LiveWriters;
+    return *live;
+  }
+  void add(RecordWriter* writer) {
+    static std::once_flag once;
+    std::call_once(once, [] { std::atexit([] { LiveWriters::get().flush_all(); }); });
+    std::lock_guard<std::mutex> lock(mutex_);
+    writers_.insert(writer);
+  }
+  void remove(RecordWriter* writer) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    writers_.erase(writer);
+  }
+
+ private:
+  void flush_all() {
+    // In a forked child the lock may be held for ever by a thread of the parent; flush() leaves the parent's writers alone.
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return;
+    for (RecordWriter* writer : writers_) writer->flush();
+  }
+  std::mutex mutex_;
+  std::set<RecordWriter*> writers_;
+};
+
+}  // namespace
+
+RecordWriter::RecordWriter(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes)
+    : impl_(std::make_unique<Impl>(std::move(open), max_pending_bytes)) {
+  LiveWriters::get().add(this);
+}
+
+RecordWriter::~RecordWriter() {
+  if (getpid() != impl_->pid) {
+    // The thread does not exist in this process and the mutexes may be locked for ever: leave all of it alone.
+    impl_.release();  // NOLINT(bugprone-unused-return-value)
+    return;
+  }
+  LiveWriters::get().remove(this);
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    impl_->stopping = true;
+  }
+  impl_->work.notify_all();
+  if (impl_->thread.joinable()) impl_->thread.join();
+}
+
+bool RecordWriter::submit(Record record) {
+  Impl& impl = *impl_;
+  if (getpid() != impl.pid) return false;
+  const size_t bytes = record.bytes + kRecordOverhead;
+  std::unique_lock<std::mutex> lock(impl.mutex);
+  if (impl.failed.load()) {
+    ++impl.progress.lost;
+    return false;
+  }
+  if (impl.pending_bytes > 0 && impl.pending_bytes + bytes > impl.max_pending) {
+    ++impl.progress.waits;
+    impl.room.wait(lock, [&] { return impl.pending_bytes == 0 || impl.pending_bytes + bytes <= impl.max_pending; });
+  }
+  if (!impl.thread.joinable()) impl.thread = std::thread([&impl] { impl.run(); });
+  impl.pending_bytes += bytes;
+  ++impl.submitted;
+  impl.queue.push_back(std::move(record));
+  lock.unlock();
+  impl.work.notify_one();
+  return true;
+}
+
+void RecordWriter::flush() {
+  Impl& impl = *impl_;
+  if (getpid() != impl.pid) return;
+  std::unique_lock<std::mutex> lock(impl.mutex);
+  if (!impl.thread.joinable()) return;
+  const uint64_t target = impl.submitted;
+  if (impl.flushed >= target) return;
+  impl.flush_until = std::max(impl.flush_until, target);
+  impl.work.notify_all();
+  const uint64_t first = impl.finished;
+  auto ready = [&] { return impl.flushed >= target; };
+  if (impl.done.wait_for(lock, kQuiet, ready)) return;
+  while (!impl.done.wait_for(lock, kRedraw, ready)) {
+    const std::string text = bar(impl.finished - first, target - first);
+    lock.unlock();
+    log::progress(text);
+    lock.lock();
+  }
+  lock.unlock();
+  log::progress("");
+}
+
+RecordWriter::Progress RecordWriter::progress() const {
+  if (getpid() != impl_->pid) return {};
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->progress;
+}
+
+bool RecordWriter::failed() const { return impl_->failed.load(); }
+
+}  // namespace op_tools

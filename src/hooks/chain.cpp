@@ -1,1 +1,195 @@
-// to come
+#include "hooks/chain.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <utility>
+
+#include "hooks/internal_guard.h"
+#include "hooks/log.h"
+#include "hooks/op_filter.h"
+
+namespace op_tools {
+
+std::unique_ptr<HookState> Hook::before(OpCall&) { return nullptr; }
+void Hook::after(OpCall&, HookState*) {}
+
+uint64_t next_call_id() {
+  static std::atomic<uint64_t> counter{0};
+  return counter.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+OpCall::OpCall(uint64_t id, Level level, Phase phase, std::string_view name, Frame& frame)
+    : id(id),
+      level(level),
+      phase(phase),
+      name(name),
+      grad_enabled(at::GradMode::is_enabled()),
+      local_keys(c10::impl::tls_local_dispatch_key_set()),
+      frame_(frame) {}
+
+const Value& OpCall::args() {
+  if (!args_) args_ = frame_.args();
+  return *args_;
+}
+
+const Value& OpCall::kwargs() {
+  if (!kwargs_) kwargs_ = frame_.kwargs();
+  return *kwargs_;
+}
+
+const Value& OpCall::result() {
+  if (!result_) result_ = error.empty() ? frame_.result() : Value();
+  return *result_;
+}
+
+namespace {
+ResolvedOptions with_sorted_steps(ResolvedOptions options) {
+  if (options.steps) std::sort(options.steps->begin(), options.steps->end());
+  return options;
+}
+}  // namespace
+
+ActiveHook::ActiveHook(std::shared_ptr<Hook> hook, ResolvedOptions options)
+    : hook(std::move(hook)), options(with_sorted_steps(std::move(options))), wants(this->hook->wants()) {}
+
+bool ActiveHook::accepts(OpCall& call) const {
+  if (off.load(std::memory_order_relaxed)) return false;
+  if (options.steps && call.phase == Phase::kForward) {
+    const int64_t now = step.load(std::memory_order_relaxed);
+    if (!std::binary_search(options.steps->begin(), options.steps->end(), now)) return false;
+  }
+  if (options.skip_cpu) {
+    bool any = false;
+    bool all_cpu = true;
+    auto look = [&](const at::Tensor& tensor) {
+      any = true;
+      all_cpu = all_cpu && tensor.device().is_cpu();
+    };
+    for_each_tensor(call.args(), look);
+    for_each_tensor(call.kwargs(), look);
+    if (any && all_cpu) return false;
+  }
+  return true;
+}
+
+bool ActiveHook::admits(std::string_view name, bool composite) const {
+  if (!options.filter) return !composite && !is_metadata_op(name);
+  if (!options.filter->admits(name)) return false;
+  return (!composite && !is_metadata_op(name)) || options.filter->names(name);
+}
+
+void ActiveHook::fail(std::string_view where, std::string_view what) noexcept {
+  if (off.exchange(true)) return;
+  try {
+    std::string message(hook->name());
+    message.append(" failed in ").append(where).append(" and is off now; the program goes on: ").append(what);
+    log::error(message);
+  } catch (...) {  // out of memory while telling: the hook is off, which is what matters
+  }
+}
+
+Chain::Chain(std::vector<std::shared_ptr<ActiveHook>> hooks)
+    : hooks_(std::move(hooks)), op_masks_(std::make_unique<std::atomic<uint64_t>[]>(kOpSlots)) {}
+
+uint32_t Chain::mask_of_op(size_t op_index, std::string_view name, bool composite) const {
+  constexpr uint64_t kAsked = uint64_t{1} << 63;
+  if (op_index >= kOpSlots) return mask_for(name, composite);
+  std::atomic<uint64_t>& slot = op_masks_[op_index];
+  uint64_t known = slot.load(std::memory_order_relaxed);
+  if (known == 0) {
+    known = mask_for(name, composite) | kAsked;
+    slot.store(known, std::memory_order_relaxed);
+  }
+  return static_cast<uint32_t>(known);
+}
+
+uint32_t Chain::mask_for(std::string_view name, bool composite) const {
+  uint32_t mask = 0;
+  for (size_t i = 0; i < hooks_.size(); ++i) {
+    const ActiveHook& active = *hooks_[i];
+    if (active.options.filter) active.options.filter->saw(name);
+    if (active.admits(name, composite)) {
+      mask |= uint32_t{1} << i;
+    } else if (active.options.level == Level::kTorch && !is_metadata_op(name)) {
+      log::info("skip " + std::string(active.hook->name()) + "Hook on " + std::string(name));
+    }
+  }
+  return mask;
+}
+
+Wants Chain::wants(uint32_t mask) const {
+  Wants all;
+  for (size_t i = 0; i < hooks_.size(); ++i) {
+    if (!(mask >> i & 1)) continue;
+    all.gradients |= hooks_[i]->wants.gradients;
+    all.aten_call |= hooks_[i]->wants.aten_call;
+  }
+  return all;
+}
+
+namespace {
+
+// Calls into a hook: whatever it throws is logged once and switches it off. This thread may hold the user's grad mode,
+// autocast and modes; the guard hides the hook's own operators from all of them.
+template <class Call>
+void guarded(ActiveHook& active, std::string_view where, Call&& call) noexcept {
+  try {
+    InternalGuard guard;
+    call();
+  } catch (const std::exception& error) {
+    active.fail(where, error.what());
+  } catch (...) {
+    active.fail(where, "an exception of unknown type");
+  }
+}
+
+}  // namespace
+
+void Chain::run(uint32_t mask, OpCall& call) const {
+  std::array<std::unique_ptr<HookState>, kMaxHooks> states;
+  const size_t count = hooks_.size();
+  ActiveHook* executor = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t bit = uint32_t{1} << i;
+    if (!(mask & bit)) continue;
+    ActiveHook& active = *hooks_[i];
+    bool accepted = false;
+    guarded(active, "before()", [&] {
+      accepted = active.accepts(call);
+      if (!accepted) return;
+      active.seen.fetch_add(1, std::memory_order_relaxed);
+      if (active.hook->is_executor()) executor = &active;
+      states[i] = active.hook->before(call);
+    });
+    if (!accepted) mask &= ~bit;
+  }
+
+  auto after = [&] {
+    for (size_t i = count; i-- > 0;) {
+      ActiveHook& active = *hooks_[i];
+      if (!(mask >> i & 1) || active.off.load(std::memory_order_relaxed)) continue;
+      guarded(active, "after()", [&] { active.hook->after(call, states[i].get()); });
+    }
+  };
+
+  try {
+    if (executor && !executor->off.load(std::memory_order_relaxed)) {
+      executor->hook->execute(call);
+    } else {
+      call.frame().proceed();
+    }
+  } catch (const std::exception& error) {
+    call.error = error.what();
+    if (call.error.empty()) call.error = "an exception without a message";
+    after();
+    throw;
+  } catch (...) {
+    call.error = "an exception of unknown type";
+    after();
+    throw;
+  }
+  after();
+}
+
+}  // namespace op_tools

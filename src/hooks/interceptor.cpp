@@ -1,1 +1,413 @@
-// to come
+#include "hooks/interceptor.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "hooks/chain.h"
+#include "hooks/error.h"
+#include "hooks/internal_guard.h"
+#include "hooks/ivalue.h"
+#include "hooks/op_call.h"
+#include "hooks/scope.h"
+
+namespace op_tools::interceptor {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::OperatorHandle;
+using torch::jit::Stack;
+
+// A call with one of these keys is on its way through functorch, a subclass, a dispatch mode or functionalisation: it
+// is met again below, with the tensors that really hold data.
+constexpr DispatchKeySet kPassThrough =
+    DispatchKeySet({DispatchKey::Python, DispatchKey::Functionalize, DispatchKey::FuncTorchDynamicLayerFrontMode,
+                    DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::FuncTorchBatched,
+                    DispatchKey::FuncTorchGradWrapper, DispatchKey::FuncTorchVmapMode});
+constexpr DispatchKeySet kBelow = DispatchKeySet(DispatchKeySet::FULL_AFTER, kInterceptorKey);
+
+struct Op {
+  OperatorHandle handle;
+  c10::OperatorName operator_name;  // a copy: the handle's address may be reused after a library was unloaded
+  std::string name;                 // aten::add.Tensor
+  bool composite;
+  size_t index;
+  int wanted = 0;                                       // by so many OpenOps
+  std::optional<c10::RegistrationHandleRAII> passes{};  // holds a fallthrough: the kernel is not entered
+};
+
+thread_local uint64_t tl_entries = 0;
+std::atomic<uint64_t> g_known_changes{0};
+
+class CountRegistrations final : public c10::OpRegistrationListener {
+  // Called under the dispatcher's lock: nothing but counting is safe here.
+  void onOperatorRegistered(const OperatorHandle&) override { g_known_changes.fetch_add(1, std::memory_order_release); }
+  void onOperatorDeregistered(const OperatorHandle&) override {
+    g_known_changes.fetch_add(1, std::memory_order_release);
+  }
+};
+
+// All operators by the address of their name in the dispatcher, which is stable while the operator lives. Readers take
+// the current index without a lock; writers build a new one. Old indexes are kept: they are small and rarely made.
+class OpTable {
+ public:
+  static OpTable& get() {
+    static OpTable* table = new OpTable;  // leaked: kernels may run while the process exits
+    return *table;
+  }
+
+  Op& find(const OperatorHandle& handle) {
+    const c10::OperatorName& name = handle.operator_name();
+    const Index* index = index_.load(std::memory_order_acquire);
+    if (index) {
+      const auto found = index->find(&name);
+      if (found != index->end() && found->second->operator_name == name) return *found->second;
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    refresh_locked();
+    auto& fresh = *index_.load(std::memory_order_relaxed);
+    const auto found = fresh.find(&name);
+    if (found != fresh.end() && found->second->operator_name == name) return *found->second;
+    return add_locked(handle);
+  }
+
+  // Learns the operators that were registered since the last time. Asking the dispatcher takes its lock.
+  void refresh_locked() {
+    const uint64_t changes = g_known_changes.load(std::memory_order_acquire);
+    if (index_.load(std::memory_order_relaxed) && changes == changes_) return;
+    changes_ = changes;
+    auto next = std::make_unique<Index>();
+    if (const Index* old = index_.load(std::memory_order_relaxed)) *next = *old;
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      const auto handle = c10::Dispatcher::singleton().findOp(name);
+      if (!handle || !handle->hasSchema()) continue;
+      const auto found = next->find(&handle->operator_name());
+      if (found == next->end() || found->second->operator_name != name) (*next)[&handle->operator_name()] = &make(*handle);
+    }
+    publish(std::move(next));
+  }
+
+  std::deque<Op>& ops_locked() { return ops_; }
+
+  std::mutex mutex;
+
+ private:
+  using Index = ska::flat_hash_map<const c10::OperatorName*, Op*>;
+
+  Op& make(const OperatorHandle& handle) {
+    const c10::OperatorName& name = handle.operator_name();
+    std::string text = name.name;
+    if (!name.overload_name.empty()) text.append(".").append(name.overload_name);
+    ops_.push_back(Op{handle, name, std::move(text), handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd),
+                      ops_.size()});
+    return ops_.back();
+  }
+
+  Op& add_locked(const OperatorHandle& handle) {
+    auto next = std::make_unique<Index>(*index_.load(std::memory_order_relaxed));
+    Op& op = make(handle);
+    (*next)[&handle.operator_name()] = &op;
+    publish(std::move(next));
+    return op;
+  }
+
+  void publish(std::unique_ptr<Index> next) {
+    index_.store(next.get(), std::memory_order_release);
+    kept_.push_back(std::move(next));
+  }
+
+  std::deque<Op> ops_;  // stable addresses
+  std::atomic<const Index*> index_{nullptr};
+  std::vector<std::unique_ptr<const Index>> kept_;
+  uint64_t changes_ = 0;
+};
+
+size_t g_open = 0;  // OpenOps alive; under OpTable's mutex
+
+c10::IValue replaced(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& replace) {
+  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(replace(value.toTensor())) : value;
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(tensor.defined() ? replace(tensor) : tensor);
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      list.push_back(tensor && tensor->defined() ? std::optional<at::Tensor>(replace(*tensor)) : tensor);
+    }
+    return list;
+  }
+  return value;
+}
+
+Value returned_value(const OperatorHandle& op, const Stack& stack) {
+  const auto& returns = op.schema().returns();
+  const size_t first = stack.size() - returns.size();
+  if (returns.empty()) return {};
+  if (returns.size() == 1) return to_value(stack[first], *returns[0].real_type());
+  Values values;
+  values.reserve(returns.size());
+  for (size_t i = 0; i < returns.size(); ++i) values.push_back(to_value(stack[first + i], *returns[i].real_type()));
+  return make_tuple(std::move(values));
+}
+
+// Arguments on top of the stack before the call, returns on top of it after.
+class DispatcherFrame final : public Frame {
+ public:
+  DispatcherFrame(const OperatorHandle& op, DispatchKeySet below, Stack& stack) : op_(op), below_(below), stack_(stack) {}
+
+  Value args() override {
+    Values values;
+    each_argument([&](const c10::Argument& argument, c10::IValue& value) {
+      if (!argument.kwarg_only()) values.push_back(to_value(value, *argument.real_type()));
+    });
+    return make_tuple(std::move(values));
+  }
+
+  Value kwargs() override {
+    std::vector<std::pair<Value, Value>> items;
+    each_argument([&](const c10::Argument& argument, c10::IValue& value) {
+      if (argument.kwarg_only()) items.emplace_back(argument.name(), to_value(value, *argument.real_type()));
+    });
+    return make_dict(std::move(items));
+  }
+
+  Value result() override { return returned_value(op_, stack_); }
+  void proceed() override { op_.redispatchBoxed(below_, &stack_); }
+
+  void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>& replace) override {
+    // Positional first, then keyword-only: the order of for_each_tensor over (args, kwargs) is the schema's order.
+    each_argument([&](const c10::Argument&, c10::IValue& value) { value = replaced(value, replace); });
+  }
+
+  void replace_result(const std::function<at::Tensor(const at::Tensor&)>& replace) override {
+    const size_t first = stack_.size() - op_.schema().returns().size();
+    for (size_t i = first; i < stack_.size(); ++i) stack_[i] = replaced(stack_[i], replace);
+  }
+
+ private:
+  template <class Visit>
+  void each_argument(Visit&& visit) {
+    const auto& arguments = op_.schema().arguments();
+    const size_t first = stack_.size() - arguments.size();
+    for (size_t i = 0; i < arguments.size(); ++i) visit(arguments[i], stack_[first + i]);
+  }
+
+  const OperatorHandle& op_;
+  const DispatchKeySet below_;
+  Stack& stack_;
+};
+
+thread_local AtenWatch* tl_watch = nullptr;
+
+// A kernel's answer for an operator that the chain does not take: the call goes on as if we were not there.
+void pass(const OperatorHandle& op, DispatchKeySet below, Stack* stack) { op.redispatchBoxed(below, stack); }
+
+bool met_again_below(const OperatorHandle& op, DispatchKeySet keys) {
+  const DispatchKeySet autocast = keys & c10::autocast_dispatch_keyset;
+  return !autocast.empty() && op.hasKernelForDispatchKey(autocast.highestPriorityTypeId());
+}
+
+// `covered`: a watch already notes this call as a whole and no chain wants it, so inner calls need not come here.
+void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack, bool covered) {
+  const DispatchKeySet below = keys & kBelow;
+  const std::shared_ptr<const Chain> chain = current_chain(Level::kAten);
+  if (!chain) {
+    if (!covered) return pass(handle, below, stack);
+    c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);
+    return pass(handle, below, stack);
+  }
+  Op& op = OpTable::get().find(handle);
+  const uint32_t mask = chain->mask_of_op(op.index, op.name, op.composite);
+  if (mask == 0 || met_again_below(handle, keys)) return pass(handle, below, stack);
+  c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);
+  DispatcherFrame frame(handle, below, *stack);
+  OpCall call(next_call_id(), Level::kAten, Phase::kForward, op.name, frame);
+  call.op = &handle;
+  chain->run(mask, call);
+}
+
+}  // namespace
+
+// Marks one outermost operator of a watched torch-level call.
+class WatchedOp {
+ public:
+  WatchedOp(AtenWatch& watch, const OperatorHandle& op, const Stack& stack) : watch_(watch) {
+    watch_.inside_ = true;
+    if (watch_.count_++ > 0) return;
+    noting([&] {
+      const auto& arguments = op.schema().arguments();
+      const size_t first = stack.size() - arguments.size();
+      Values values;
+      values.reserve(arguments.size());
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        values.push_back(to_value(stack[first + i], *arguments[i].real_type()));
+      }
+      watch_.name_ = OpTable::get().find(op).name;
+      watch_.args_ = make_tuple(std::move(values));
+    });
+  }
+  ~WatchedOp() { watch_.inside_ = false; }
+  WatchedOp(const WatchedOp&) = delete;
+  WatchedOp& operator=(const WatchedOp&) = delete;
+
+  void returned(const OperatorHandle& op, const Stack& stack) {
+    if (watch_.count_ == 1) noting([&] { watch_.returned_ = returned_value(op, stack); });
+  }
+
+  static bool running(const AtenWatch& watch) { return watch.inside_; }
+
+ private:
+  // A failure of ours must not become one of the user's operator: the call then counts as more than one operator.
+  template <class Note>
+  void noting(Note&& note) noexcept {
+    try {
+      InternalGuard guard;
+      note();
+    } catch (...) {
+      watch_.count_ = 2;
+    }
+  }
+
+  AtenWatch& watch_;
+};
+
+namespace {
+
+// The one kernel. Everything that torch dispatches on an armed thread comes here unless its operator was left out.
+void intercept(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  ++tl_entries;
+  if (keys.has_any(kPassThrough) || keys.has_backend(c10::BackendComponent::MetaBit)) {
+    return pass(op, keys & kBelow, stack);
+  }
+  AtenWatch* const watch = tl_watch;
+  if (!watch || WatchedOp::running(*watch)) return through_chain(op, keys, stack, watch != nullptr);
+  WatchedOp watched(*watch, op, *stack);
+  through_chain(op, keys, stack, true);
+  watched.returned(op, *stack);
+}
+
+}  // namespace
+
+void install() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    if (dispatcher.hasBackendFallbackForDispatchKey(kInterceptorKey)) {
+      throw Error(std::string("the dispatch key ") + c10::toString(kInterceptorKey) +
+                  ", on which op_tools intercepts operators, is taken by another library in this process; the aten level "
+                  "cannot be used beside it");
+    }
+    // Leaked handles: kernels and listener stay for the life of the process.
+    new c10::RegistrationHandleRAII(dispatcher.addRegistrationListener(std::make_unique<CountRegistrations>()));
+    new c10::RegistrationHandleRAII(dispatcher.registerFallback(
+        kInterceptorKey, c10::KernelFunction::makeFromBoxedFunction<&intercept>(), "op_tools interceptor"));
+  });
+}
+
+OpenOps::OpenOps(const std::function<bool(std::string_view, bool)>& wants) {
+  OpTable& table = OpTable::get();
+  std::lock_guard<std::mutex> lock(table.mutex);
+  table.refresh_locked();
+  auto& ops = table.ops_locked();
+  wanted_.resize(ops.size());
+  for (Op& op : ops) {
+    if (!wants(op.name, op.composite)) continue;
+    wanted_[op.index] = true;
+    ++op.wanted;
+    op.passes.reset();
+  }
+  if (g_open++ > 0) return;
+  for (Op& op : ops) {
+    if (op.wanted > 0 || op.passes || !op.handle.hasSchema()) continue;
+    op.passes.emplace(c10::Dispatcher::singleton().registerImpl(op.operator_name, kInterceptorKey,
+                                                                c10::KernelFunction::makeFallthrough(), std::nullopt,
+                                                                nullptr, "op_tools: left out by the filters"));
+  }
+}
+
+OpenOps::~OpenOps() {
+  OpTable& table = OpTable::get();
+  std::lock_guard<std::mutex> lock(table.mutex);
+  for (Op& op : table.ops_locked()) {
+    if (op.index < wanted_.size() && wanted_[op.index]) --op.wanted;
+  }
+  --g_open;
+}
+
+void arm(bool on) { c10::impl::tls_set_dispatch_key_included(kInterceptorKey, on); }
+
+AtenWatch::AtenWatch() : outer_(tl_watch), was_armed_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
+  tl_watch = this;
+  arm(true);
+}
+
+AtenWatch::~AtenWatch() {
+  tl_watch = outer_;
+  // A scope may have been left inside the call: then the thread stays disarmed.
+  arm(was_armed_ && current_chain(Level::kAten) != nullptr);
+}
+
+namespace {
+
+// The torch-level call gave its caller what the operator returned: the same tensors, or equal plain values. A call
+// that returns None (x[0] = 1) is covered by its effect on its arguments.
+bool same_result(const Value& operator_result, const Value& call_result) {
+  if (call_result.is<None>()) return true;
+  const std::vector<at::Tensor> left = flatten_tensors(operator_result);
+  const std::vector<at::Tensor> right = flatten_tensors(call_result);
+  if (left.size() != right.size()) return false;
+  for (size_t i = 0; i < left.size(); ++i) {
+    if (left[i].unsafeGetTensorImpl() != right[i].unsafeGetTensorImpl()) return false;
+  }
+  if (!left.empty()) return true;
+  if (const bool* flag = call_result.get_if<bool>()) {
+    const bool* other = operator_result.get_if<bool>();
+    return other && *other == *flag;
+  }
+  if (const int64_t* number = call_result.get_if<int64_t>()) {
+    const int64_t* other = operator_result.get_if<int64_t>();
+    return other && *other == *number;
+  }
+  if (const double* number = call_result.get_if<double>()) {
+    const double* other = operator_result.get_if<double>();
+    return other && (*other == *number || (*other != *other && *number != *number));
+  }
+  return false;
+}
+
+}  // namespace
+
+Value AtenWatch::whole_call(const Value& result) const {
+  if (count_ != 1 || !same_result(returned_, result)) return {};
+  return make_tuple({name_, args_});
+}
+
+std::vector<KnownOp> known_ops() {
+  OpTable& table = OpTable::get();
+  std::vector<KnownOp> known;
+  {
+    std::lock_guard<std::mutex> lock(table.mutex);
+    table.refresh_locked();
+    for (const Op& op : table.ops_locked()) {
+      if (op.handle.hasSchema()) known.push_back({op.name, op.composite});
+    }
+  }
+  std::sort(known.begin(), known.end(), [](const KnownOp& a, const KnownOp& b) { return a.name < b.name; });
+  return known;
+}
+
+uint64_t kernel_entries() { return tl_entries; }
+
+}  // namespace op_tools::interceptor

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include "hooks/export.h"
 #include "hooks/options.h"
 #include "hooks/value.h"
@@ -41,12 +43,14 @@ class OP_TOOLS_API Frame {
   // The aten call that was the whole of a torch-level call (Tuple of name, args by schema position), known after
   // proceed() when a hook wanted it; None otherwise.
   virtual Value aten_call() { return {}; }
+
+  // After proceed(): an input requires grad, yet the call made no autograd node (it returned its input).
+  virtual bool is_identity() { return false; }
 };
 
 class OP_TOOLS_API OpCall {
  public:
-  OpCall(uint64_t id, Level level, Phase phase, std::string_view name, Frame& frame)
-      : id(id), level(level), phase(phase), name(name), frame_(frame) {}
+  OpCall(uint64_t id, Level level, Phase phase, std::string_view name, Frame& frame);
   OpCall(const OpCall&) = delete;
   OpCall& operator=(const OpCall&) = delete;
 
@@ -56,6 +60,11 @@ class OP_TOOLS_API OpCall {
   const std::string_view name;  // torch.nn.functional.linear | aten::add.Tensor
   const c10::OperatorHandle* op = nullptr;  // aten level only
   uint32_t pass = 0;  // backward: which backward pass over this call, from 0 (retain_graph=True makes more than one)
+  bool incomplete = false;   // backward: the pass ended before every part of the gradients had come
+  bool owns_values = false;  // backward: the gradients are private copies already, a hook may keep them
+  // The program's own state, which hooks cannot read themselves: they run under a guard that changes it.
+  const bool grad_enabled;
+  const c10::impl::LocalDispatchKeySet local_keys;
   std::string error;  // in after(): what the operator raised; empty when it returned
 
   // Live values of the program: look, don't touch. Inputs of an in-place op change between before() and after().
@@ -65,7 +74,6 @@ class OP_TOOLS_API OpCall {
   Frame& frame() { return frame_; }
 
  private:
-  friend class ChainRun;
   Frame& frame_;
   std::optional<Value> args_, kwargs_, result_;
 };

@@ -1,1 +1,248 @@
-// to come
+#include "hooks/scope.h"
+
+#include <ATen/record_function.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hooks/chain.h"
+#include "hooks/error.h"
+#include "hooks/interceptor.h"
+#include "hooks/log.h"
+#include "hooks/op_filter.h"
+
+namespace op_tools {
+namespace {
+
+constexpr size_t index_of(Level level) { return static_cast<size_t>(level); }
+
+// The scopes that one thread has entered. Only that thread changes it; threads that work for it (autograd's) read it.
+class ThreadScopes {
+ public:
+  std::shared_ptr<const Chain> chain(Level level) const {
+    if (std::this_thread::get_id() == owner_) return chains_[index_of(level)];
+    std::lock_guard<std::mutex> lock(mutex_);
+    return chains_[index_of(level)];
+  }
+
+  // The owner reads its chains without the lock, so changing takes it only against the others.
+  void set_chain(Level level, std::vector<std::shared_ptr<ActiveHook>> hooks) {
+    std::shared_ptr<const Chain> next;
+    if (!hooks.empty()) next = std::make_shared<Chain>(std::move(hooks));
+    std::lock_guard<std::mutex> lock(mutex_);
+    chains_[index_of(level)].swap(next);
+  }
+
+  std::vector<std::shared_ptr<ActiveHook>> hooks(Level level) const {
+    const auto now = chain(level);
+    return now ? now->hooks() : std::vector<std::shared_ptr<ActiveHook>>();
+  }
+
+ private:
+  const std::thread::id owner_ = std::this_thread::get_id();
+  mutable std::mutex mutex_;
+  std::array<std::shared_ptr<const Chain>, 2> chains_;
+};
+
+// How a thread that works for another finds that one's scopes: torch hands its thread-local record-function callbacks on
+// (ThreadLocalState), so a callback that never fires carries a number. ThreadLocalDebugInfo would be the plainer
+// carrier, but it is a strict stack: leaving a scope after the profiler had started inside it would break the profiler.
+class Inheritance {
+ public:
+  static Inheritance& get() {
+    static Inheritance* inheritance = new Inheritance;  // leaked: threads may outlive static destruction
+    return *inheritance;
+  }
+
+  at::CallbackHandle lend(std::shared_ptr<ThreadScopes> scopes) {
+    const at::CallbackHandle handle = at::addThreadLocalCallback(
+        at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; })
+            .scopes({at::RecordScope::CUSTOM_CLASS}));
+    std::lock_guard<std::mutex> lock(mutex_);
+    lent_[handle] = std::move(scopes);
+    return handle;
+  }
+
+  void take_back(at::CallbackHandle handle) {
+    at::removeCallback(handle);
+    std::lock_guard<std::mutex> lock(mutex_);
+    lent_.erase(handle);
+  }
+
+  std::shared_ptr<ThreadScopes> find() {
+    const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
+    if (callbacks.empty()) return nullptr;
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& entry : callbacks) {
+      const auto found = lent_.find(entry.handle_);
+      if (found != lent_.end()) return found->second;
+    }
+    return nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<at::CallbackHandle, std::shared_ptr<ThreadScopes>> lent_;
+};
+
+// A thread's own scopes while it has any. A raw pointer with trivial construction: reading it costs a load.
+thread_local ThreadScopes* tl_scopes = nullptr;
+
+struct OwnScopes {
+  std::shared_ptr<ThreadScopes> scopes;
+  at::CallbackHandle lent = 0;
+
+  void begin() {
+    if (tl_scopes) return;
+    scopes = std::make_shared<ThreadScopes>();
+    lent = Inheritance::get().lend(scopes);
+    tl_scopes = scopes.get();
+  }
+  void end() {
+    if (!tl_scopes) return;
+    tl_scopes = nullptr;
+    Inheritance::get().take_back(lent);
+    scopes.reset();
+  }
+};
+OwnScopes& own() {
+  thread_local OwnScopes* scopes = new OwnScopes;  // leaked per thread: kernels may run during thread teardown
+  return *scopes;
+}
+
+std::atomic<uint64_t> g_fork_generation{0};
+
+// A forked child has this thread only, none of the writer threads, and may stand inside scopes of its parent: they are
+// all off in it, and leaving them does nothing.
+void in_child() {
+  g_fork_generation.fetch_add(1);
+  tl_scopes = nullptr;
+  interceptor::arm(false);
+}
+
+std::string thread_text(std::thread::id id) {
+  std::ostringstream text;
+  text << id;
+  return text.str();
+}
+
+// One warning for each filter item that matched nothing, once per process: a scope entered at every step would repeat it.
+void warn_unmatched(const ActiveHook& active) {
+  static std::mutex* mutex = new std::mutex;
+  static std::set<std::string>* told = new std::set<std::string>;
+  if (!active.options.filter) return;
+  for (const std::string& item : active.options.filter->unmatched_items()) {
+    std::lock_guard<std::mutex> lock(*mutex);
+    if (told->insert(item).second) log::warn(item + " matched no operator that was called");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Chain> current_chain(Level level) {
+  if (tl_scopes) return tl_scopes->chain(level);
+  const std::shared_ptr<ThreadScopes> lender = Inheritance::get().find();
+  return lender ? lender->chain(level) : nullptr;
+}
+
+struct HookScope::Impl {
+  std::shared_ptr<ActiveHook> active;
+  std::unique_ptr<interceptor::OpenOps> open_ops;
+  bool on = false;
+  std::thread::id thread;
+  uint64_t fork_generation = 0;
+
+  bool lost_in_fork() const { return fork_generation != g_fork_generation.load(); }
+};
+
+HookScope::HookScope(std::shared_ptr<Hook> hook, ResolvedOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->active = std::make_shared<ActiveHook>(std::move(hook), std::move(options));
+}
+
+HookScope::~HookScope() {
+  if (!impl_->on) return;
+  try {
+    leave();
+  } catch (const std::exception& error) {
+    log::error(error.what());
+  }
+}
+
+void HookScope::enter() {
+  Impl& impl = *impl_;
+  const std::string tool(impl.active->hook->name());
+  if (impl.on) throw Error(tool + " is on already: stop it before it is started again");
+  static std::once_flag fork_handler;
+  std::call_once(fork_handler, [] { pthread_atfork(nullptr, nullptr, &in_child); });
+  interceptor::install();
+
+  const Level level = impl.active->options.level;
+  auto hooks = tl_scopes ? tl_scopes->hooks(level) : std::vector<std::shared_ptr<ActiveHook>>();
+  if (hooks.size() == Chain::kMaxHooks) {
+    throw Error(tool + " cannot be started: " + std::to_string(Chain::kMaxHooks) +
+                " tools are on in this thread already, more are not supported");
+  }
+  // The aten level opens what the filter admits; a torch-level hook that asks which aten operator ran, opens all.
+  if (level == Level::kAten) {
+    impl.open_ops = std::make_unique<interceptor::OpenOps>(
+        [&](std::string_view name, bool composite) { return impl.active->admits(name, composite); });
+  } else if (impl.active->wants.aten_call) {
+    impl.open_ops = std::make_unique<interceptor::OpenOps>([](std::string_view, bool) { return true; });
+  }
+  own().begin();
+  hooks.push_back(impl.active);
+  tl_scopes->set_chain(level, std::move(hooks));
+  if (level == Level::kAten) interceptor::arm(true);
+  impl.on = true;
+  impl.thread = std::this_thread::get_id();
+  impl.fork_generation = g_fork_generation.load();
+}
+
+void HookScope::leave() {
+  Impl& impl = *impl_;
+  if (!impl.on) return;
+  if (impl.lost_in_fork()) {  // the chain is gone already; nothing of the parent's may be touched
+    impl.on = false;
+    impl.open_ops.release();  // NOLINT: its lock may have been held by another thread of the parent
+    return;
+  }
+  if (impl.thread != std::this_thread::get_id()) {
+    throw Error(std::string(impl.active->hook->name()) + " was started in thread " + thread_text(impl.thread) +
+                " and cannot be stopped in thread " + thread_text(std::this_thread::get_id()) +
+                ": stop it in the thread that started it");
+  }
+  const Level level = impl.active->options.level;
+  auto hooks = tl_scopes->hooks(level);
+  hooks.erase(std::remove(hooks.begin(), hooks.end(), impl.active), hooks.end());
+  const bool last = hooks.empty();
+  tl_scopes->set_chain(level, std::move(hooks));
+  if (last && level == Level::kAten) interceptor::arm(false);
+  const Level other = level == Level::kAten ? Level::kTorch : Level::kAten;
+  if (last && tl_scopes->hooks(other).empty()) own().end();
+  impl.open_ops.reset();
+  impl.on = false;
+  try {
+    impl.active->hook->scope_left();
+  } catch (const std::exception& error) {
+    impl.active->fail("scope_left()", error.what());
+  }
+  warn_unmatched(*impl.active);
+}
+
+bool HookScope::is_on() const { return impl_->on && !impl_->lost_in_fork(); }
+void HookScope::step() { impl_->active->step.fetch_add(1); }
+int64_t HookScope::current_step() const { return impl_->active->step.load(); }
+uint64_t HookScope::calls_seen() const { return impl_->active->seen.load(); }
+uint64_t HookScope::hook_failures() const { return impl_->active->off.load() ? 1 : 0; }
+const std::shared_ptr<Hook>& HookScope::hook() const { return impl_->active->hook; }
+
+}  // namespace op_tools

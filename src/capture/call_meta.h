@@ -1,0 +1,49 @@
+// What meta.json says about a call, collected in the program's thread as plain data and turned into text on the
+// writer thread. The file's form: docs/architecture.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "capture/snapshot.h"
+#include "hooks/op_call.h"
+
+namespace op_tools {
+
+// The parts of the program's state that change what an operator computes.
+struct ProgramState {
+  bool grad_enabled = true;
+  bool inference_mode = false;
+  std::map<std::string, std::string> autocast;  // device type -> dtype, where autocast is on
+  bool autocast_cache = true;
+  std::string default_dtype;
+  int num_threads = 1;
+  bool deterministic = false;
+  std::string float32_matmul_precision;
+
+  static ProgramState of(const OpCall& call);
+};
+
+struct CallMeta {
+  std::string name;
+  Level level = Level::kAten;
+  uint64_t id = 0;
+  int64_t step = 0;
+  int64_t rank = 0;
+  std::string schema;       // aten level
+  std::string aten_name;    // torch level: the one aten operator behind the call
+  std::string error;
+  bool identity = false;    // an input requires grad, yet the call made no autograd node
+  bool random = false;      // the call drew random numbers; input.pth has the state
+  std::vector<TensorFacts> inputs, outputs;
+  std::vector<Note> unsupported;
+  ProgramState state;
+  std::vector<std::string> stack;
+  double time = 0;  // seconds since 1970
+
+  std::string to_json() const;
+};
+
+}  // namespace op_tools

@@ -1,0 +1,27 @@
+// Finds out whether a call drew random numbers, and keeps the generators' state of before it, so that the call can be
+// replayed. Made before the call, asked after it, on the program's thread. The random stream is only read.
+#pragma once
+
+#include <memory>
+
+#include "hooks/value.h"
+
+namespace op_tools {
+
+class RandomWatch {
+ public:
+  // Watches the CPU's default generator and those of the devices that occur in the arguments.
+  RandomWatch(const Value& args, const Value& kwargs);
+  ~RandomWatch();
+  RandomWatch(const RandomWatch&) = delete;
+  RandomWatch& operator=(const RandomWatch&) = delete;
+
+  // Dict {device: state before the call} of the generators that moved; None when none did.
+  Value moved() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace op_tools

@@ -1,0 +1,60 @@
+// Takes finished records from the program's threads and writes them on a thread of its own. What waits is bounded in
+// bytes: submit() then waits, nothing is dropped. After the first failed write (disk full, folder gone) one error is
+// logged, records are counted as lost and the program goes on. Any thread may call anything.
+// In a forked child the writer is dead: submit() says so by returning false, the destructor leaves everything alone.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "capture/call_store.h"
+
+namespace op_tools {
+
+struct Record {
+  CallKey key;
+  uint32_t pass = 0;
+  struct File {
+    CallFile file;
+    Value value;  // private copies only: read on the writer thread
+  };
+  std::vector<File> files;
+  std::function<std::string()> meta;  // makes the text of meta.json on the writer thread; may be empty
+  size_t bytes = 0;                   // memory that waits with this record
+  bool announce = false;              // log the "apply ..." line before it is written
+};
+
+class RecordWriter {
+ public:
+  // `open` makes the store when the first record is there; it runs on the writer thread and may throw.
+  RecordWriter(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes);
+  ~RecordWriter();  // writes everything that waits
+  RecordWriter(const RecordWriter&) = delete;
+  RecordWriter& operator=(const RecordWriter&) = delete;
+
+  // False when the record is lost: an earlier write failed, or this is a forked child.
+  bool submit(Record record);
+  // Returns when everything submitted before is readable in files. Shows a progress bar on a terminal when it takes
+  // over a second.
+  void flush();
+
+  struct Progress {
+    uint64_t records = 0;  // written
+    uint64_t lost = 0;
+    uint64_t bytes = 0;    // on disk
+    uint64_t waits = 0;    // times that a full queue made the program wait
+    std::string root;      // the run's folder; empty until the first record
+    std::string failure;   // what the first failed write said; empty when none did
+  };
+  Progress progress() const;
+  bool failed() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace op_tools

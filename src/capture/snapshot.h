@@ -1,0 +1,54 @@
+// A private copy of the values of a call, taken in the program's thread while they are what they were: everything that
+// happens later (encoding, writing) works on the copy. CPU tensors, one copy per storage, only the byte range that the
+// tensors show; strides, aliasing, object identity, requires_grad, conj and neg bits kept. What has no form in a file
+// becomes Unsupported with a note.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hooks/value.h"
+
+namespace op_tools {
+
+struct TensorFacts {
+  std::vector<int64_t> shape, stride;
+  c10::ScalarType dtype;
+  c10::Device device;
+  c10::Layout layout;
+  bool requires_grad = false;
+  bool is_leaf = true;
+  int64_t storage = -1;  // a number that aliases in this snapshot share; -1: none
+  int64_t offset = 0;    // in elements, as in the program
+};
+
+struct Note {
+  std::string where;  // args[1], kwargs.out, result[0]
+  std::string type;
+  std::string why;
+};
+
+struct Snapshot {
+  Value value;
+  std::vector<TensorFacts> tensors;  // by tensor index (for_each_tensor order of the original)
+  // Tensors whose strides span far more memory than their elements are stored contiguous: (tensor index, strides).
+  std::vector<std::pair<size_t, std::vector<int64_t>>> restrided;
+  std::vector<Note> unsupported;
+  size_t bytes = 0;  // memory that the copies hold
+  // From the program's tensor object to its copy: lets another tree over the same objects refer to the same copies.
+  // Keys are identities only, never followed.
+  std::unordered_map<const void*, at::Tensor> copies;
+};
+
+// `root`: how `where` of a note begins ("" for a dict of args and kwargs, "result"). `owned`: the tensors are private
+// already, CPU ones are kept without a copy. Throws c10::Error when a device copy fails.
+Snapshot take_snapshot(const Value& value, const std::string& root, bool owned = false);
+
+// The same tree with tensors replaced by the copies that `known` has; tensors that it lacks are copied now.
+Value with_copies(const Value& value, Snapshot& known);
+
+}  // namespace op_tools

@@ -1,0 +1,63 @@
+// The chain: what happens to one OpCall between its source and its end. Sources ask current_chain() for the hooks that
+// are on for this thread, mask_for() for those that admit the operator, and run() for the call.
+// A Chain is immutable and shared: entering or leaving a scope makes a new one, calls in progress keep theirs.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "hooks/export.h"
+#include "hooks/hook.h"
+#include "hooks/options.h"
+
+namespace op_tools {
+
+// A hook that is on, with its settings and its counters. Shared by the scope, the chains and pending backward calls.
+struct ActiveHook {
+  ActiveHook(std::shared_ptr<Hook> hook, ResolvedOptions options);
+
+  // The hook wants this call now: not switched off by a failure, the step is one of `steps`, not all on the CPU with
+  // skip_cpu.
+  bool accepts(OpCall& call) const;
+  bool admits(std::string_view name, bool composite) const;
+  void fail(std::string_view where, std::string_view what) noexcept;
+
+  const std::shared_ptr<Hook> hook;
+  const ResolvedOptions options;
+  const Wants wants;
+  std::atomic<bool> off{false};
+  std::atomic<uint64_t> seen{0};
+  std::atomic<int64_t> step{0};
+};
+
+class OP_TOOLS_API Chain {
+ public:
+  static constexpr size_t kMaxHooks = 32;  // bits of a mask
+
+  explicit Chain(std::vector<std::shared_ptr<ActiveHook>> hooks);
+  const std::vector<std::shared_ptr<ActiveHook>>& hooks() const { return hooks_; }
+
+  // Which hooks admit an operator of this name: asks the filters, so sources cache the answer. `composite`: the op is
+  // a CompositeImplicitAutograd one, admitted only by a filter that names it.
+  uint32_t mask_for(std::string_view name, bool composite = false) const;
+  // The same for a dispatcher operator with a small number of its own, remembered: no filter is asked twice.
+  uint32_t mask_of_op(size_t op_index, std::string_view name, bool composite) const;
+  Wants wants(uint32_t mask) const;  // of the masked hooks together
+
+  // Runs the call: observers, executor or operator, observers. Throws only what the operator (or executor) throws.
+  void run(uint32_t mask, OpCall& call) const;
+
+ private:
+  static constexpr size_t kOpSlots = 8192;  // torch has some 3,500 operators; later ones are asked each time
+
+  std::vector<std::shared_ptr<ActiveHook>> hooks_;
+  std::unique_ptr<std::atomic<uint64_t>[]> op_masks_;  // 0: not asked yet, else mask | kAsked
+};
+
+// The hooks that are on for this thread at this level; nullptr when there are none.
+OP_TOOLS_API std::shared_ptr<const Chain> current_chain(Level level);
+
+}  // namespace op_tools

@@ -1,0 +1,71 @@
+// The aten level: meets operators in torch's dispatcher and hands them to the chain of the calling thread.
+// Used by scopes (open_ops, arm) and by the torch-level source (AtenWatch). How and why: docs/architecture.md.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hooks/export.h"
+#include "hooks/value.h"
+
+namespace op_tools::interceptor {
+
+// Puts the boxed kernel in place, once per process. Error when another library owns the dispatch key.
+void install();
+
+// Operators that a scope wants to meet: their dispatch entries lead to our kernel as long as this lives. Entries of
+// operators that nobody wants become fallthroughs, but only while no other scope is on (see architecture.md).
+class OpenOps {
+ public:
+  // `wants(name, composite)` is asked for every operator known now; operators registered later are always met.
+  explicit OpenOps(const std::function<bool(std::string_view name, bool composite)>& wants);
+  ~OpenOps();
+  OpenOps(const OpenOps&) = delete;
+  OpenOps& operator=(const OpenOps&) = delete;
+
+ private:
+  std::vector<bool> wanted_;  // by operator index
+};
+
+// This thread's operators go through the kernel (or not any more). Inherited by autograd's threads.
+void arm(bool on);
+
+// Watches the aten operators that this thread calls while one lives, outermost ones only: a torch-level call that is one
+// aten operator can then be replayed without Python. The scope must have opened all operators.
+class OP_TOOLS_API AtenWatch {
+ public:
+  AtenWatch();
+  ~AtenWatch();
+  AtenWatch(const AtenWatch&) = delete;
+  AtenWatch& operator=(const AtenWatch&) = delete;
+
+  // Tuple(name, Tuple(arguments by schema position)) when exactly one operator ran and what it returned is `result`;
+  // None otherwise.
+  Value whole_call(const Value& result) const;
+
+ private:
+  friend class WatchedOp;
+  AtenWatch* const outer_;
+  const bool was_armed_;
+  bool inside_ = false;  // an operator is running: what it calls is part of it
+  int count_ = 0;
+  Value name_, args_;
+  Value returned_;
+};
+
+// Names of all operators that the dispatcher knows now, sorted; `composite` tells CompositeImplicitAutograd ones.
+struct KnownOp {
+  std::string name;
+  bool composite;
+};
+OP_TOOLS_API std::vector<KnownOp> known_ops();
+
+// How often this thread entered the kernel, for operators admitted or not: tests prove with it that left-out operators
+// never reach us.
+OP_TOOLS_API uint64_t kernel_entries();
+
+}  // namespace op_tools::interceptor

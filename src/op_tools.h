@@ -1,0 +1,14 @@
+// Everything that a C++ program needs: the tools as RAII scopes, and what a hook of its own is made of.
+#pragma once
+
+#include "capture/capture_hook.h"
+#include "hooks/chain.h"
+#include "hooks/error.h"
+#include "hooks/hook.h"
+#include "hooks/log.h"
+#include "hooks/op_call.h"
+#include "hooks/op_filter.h"
+#include "hooks/options.h"
+#include "hooks/scope.h"
+#include "hooks/value.h"
+#include "hooks/version.h"
