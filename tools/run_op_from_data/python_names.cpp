@@ -12,7 +12,8 @@ namespace {
 //   returns.
 // Arguments: `argument` or `argument=value`; a value is a parameter, a literal (None, True, 1, 0.5, 'text', a dtype) or
 //   function(parameter), one of those in resolve.cpp.
-// A call that fits none of the rules of its name exists in Python only. Legacy arguments (size_average, reduce) do so.
+// A call that fits none of the rules of its name exists in Python only, legacy arguments (size_average, reduce) among
+//   them. A row without a target says so of every call: an operator of the same name exists and means another thing.
 constexpr NameRule kRules[] = {
     // --- Activations and dropout: one operator, or its in-place twin.
     {"torch.nn.functional.relu", "input, inplace==False", "aten::relu", "self=input"},
@@ -271,7 +272,7 @@ constexpr NameRule kRules[] = {
     {"torch.Tensor.type_as", "self, other", "aten::type_as", "self, other"},
     {"torch.Tensor.cpu", "self, memory_format=None", "aten::to.dtype_layout", "self, device='cpu', memory_format"},
     {"torch.Tensor.cuda", "self, device=None, non_blocking=False, memory_format=None", "aten::to.dtype_layout",
-     "self, device=accelerator(self), non_blocking, memory_format"},
+     "self, device=device_of(self), non_blocking, memory_format"},
     {"torch.Tensor.float", "self, memory_format=None", "aten::to.dtype", "self, dtype=float32, memory_format"},
     {"torch.Tensor.double", "self, memory_format=None", "aten::to.dtype", "self, dtype=float64, memory_format"},
     {"torch.Tensor.half", "self, memory_format=None", "aten::to.dtype", "self, dtype=float16, memory_format"},
@@ -335,6 +336,22 @@ constexpr NameRule kRules[] = {
     {"torch.Tensor.real.__get__", "self", "aten::real", "self"},
     {"torch.Tensor.imag.__get__", "self", "aten::imag", "self"},
     {"torch.Tensor.data.__get__", "self", "aten::detach", "self"},
+
+    // --- Python only.
+    {"torch.nn.functional.max_unpool1d", "impossible", "", ""},
+    {"torch.nn.functional.max_unpool2d", "impossible", "", ""},
+    {"torch.nn.functional.max_unpool3d", "impossible", "", ""},
+    {"torch.nn.functional.fractional_max_pool2d", "impossible", "", ""},
+    {"torch.nn.functional.fractional_max_pool3d", "impossible", "", ""},
+    {"torch.functional.stft", "impossible", "", ""},
+    {"torch.Tensor.stft", "impossible", "", ""},
+    {"torch.functional.tensordot", "impossible", "", ""},
+    {"torch.functional.unique_consecutive", "impossible", "", ""},
+    {"torch.Tensor.unique_consecutive", "impossible", "", ""},
+    {"torch.Tensor.resize", "impossible", "", ""},
+    {"torch.Tensor.backward", "impossible", "", ""},
+    {"torch.Tensor.new", "impossible", "", ""},
+    {"torch.Tensor.set_", "impossible", "", ""},
 };
 
 }  // namespace
