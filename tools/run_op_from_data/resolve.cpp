@@ -1,1 +1,621 @@
-// to come
+#include "run_op_from_data/resolve.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hooks/error.h"
+#include "hooks/ivalue.h"
+#include "run_op_from_data/indexing.h"
+#include "run_op_from_data/python_names.h"
+
+namespace op_tools::replay {
+namespace {
+
+using Keywords = std::vector<std::pair<std::string, Value>>;
+using Stack = torch::jit::Stack;
+
+// How a call was written; it decides about parameter names and the loose forms of arguments.
+enum class Form { kFunction, kMethod, kSchema };
+
+// --- Names -------------------------------------------------------------------------------------------------------------
+
+struct NameSpace {
+  std::string_view prefix;       // of the Python name
+  std::string_view aten_prefix;  // what the operator's name has in its place
+  Form form;
+};
+
+constexpr std::array<NameSpace, 13> kNameSpaces{{
+    {"torch.Tensor.", "", Form::kMethod},
+    {"torch.nn.functional.", "", Form::kFunction},
+    {"torch.functional.", "", Form::kFunction},
+    {"torch.linalg.", "linalg_", Form::kFunction},
+    {"torch.fft.", "fft_", Form::kFunction},
+    {"torch.special.", "special_", Form::kFunction},
+    {"torch._C._nn.", "", Form::kFunction},
+    {"torch._C._linalg.", "", Form::kFunction},
+    {"torch._C._fft.", "", Form::kFunction},
+    {"torch._C._special.", "", Form::kFunction},
+    {"torch._C._VariableFunctions.", "", Form::kFunction},
+    {"torch._VF.", "", Form::kFunction},
+    {"torch.", "", Form::kFunction},
+}};
+
+// numpy's parameter names, which torch's parser takes as well.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kOtherNames{{
+    {"input", "self"},
+    {"x", "self"},
+    {"a", "self"},
+    {"x1", "self"},
+    {"axis", "dim"},
+    {"keepdims", "keepdim"},
+    {"x2", "other"},
+}};
+
+// Python's parser makes a tensor of a number for these (with and without a trailing underscore) and prefers that to
+// the overload for Scalar.
+constexpr std::array<std::string_view, 10> kNumbersAsTensors{
+    "add", "sub", "mul", "div", "divide", "multiply", "subtract", "true_divide", "floor_divide", "copy"};
+
+// Operators that a file may not call: they open files by name.
+constexpr std::array<std::string_view, 2> kRefused{"aten::from_file", "aten::_from_file"};
+
+template <class Array>
+bool contains(const Array& array, std::string_view text) {
+  return std::find(array.begin(), array.end(), text) != array.end();
+}
+
+std::string_view without(std::string_view text, std::string_view prefix) {
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+}
+
+bool is_uninitialised(std::string_view base_name) {
+  return base_name.starts_with("empty") || base_name.starts_with("new_empty");
+}
+
+// --- Binding to one schema -----------------------------------------------------------------------------------------------
+
+bool is_int_list(const c10::Argument& argument) {
+  const auto type = argument.real_type();
+  if (type->kind() != c10::TypeKind::ListType) return false;
+  const auto element = type->containedType(0)->kind();
+  return element == c10::TypeKind::IntType || element == c10::TypeKind::SymIntType;
+}
+
+// One attempt to bind a call to one overload.
+class Binder {
+ public:
+  Binder(const c10::OperatorHandle& op, Form form)
+      : schema_(op.schema()), form_(form), given_(schema_.arguments().size(), nullptr) {
+    const std::string& name = schema_.operator_name().name;
+    std::string_view base = without(name, "aten::");
+    if (base.ends_with('_')) base.remove_suffix(1);
+    binding_ = form == Form::kSchema || contains(kNumbersAsTensors, base) ? Binding::kDispatcher
+                                                                         : Binding::kPython;
+    for (size_t i = 0; i < schema_.arguments().size(); ++i) {
+      if (is_out(i)) outs_.push_back(i);
+    }
+  }
+
+  bool bind(const Values& args, const Keywords& keywords, Stack* stack) {
+    return place_positional(args) && place_keywords(keywords) && convert(stack);
+  }
+  const std::string& why() const { return why_; }
+
+ private:
+  bool fail(std::string why) {
+    why_ = std::move(why);
+    return false;
+  }
+  const c10::Argument& argument(size_t index) const { return schema_.arguments()[index]; }
+  bool is_out(size_t index) const {
+    return argument(index).is_out() && argument(index).kwarg_only() && form_ != Form::kSchema;
+  }
+
+  bool place_positional(const Values& args) {
+    std::vector<size_t> slots;
+    for (size_t i = 0; i < given_.size(); ++i) {
+      if (form_ == Form::kSchema || !argument(i).kwarg_only()) slots.push_back(i);
+    }
+    if (form_ == Form::kMethod) {
+      // The object comes first in the call, not always in the schema (where(condition, self, other)).
+      const auto self = std::find_if(slots.begin(), slots.end(),
+                                     [&](size_t i) { return argument(i).name() == "self"; });
+      if (self != slots.end()) std::rotate(slots.begin(), self, self + 1);
+    }
+    // x.view(2, 3), torch.zeros(2, 3): the only parameter is a list of ints, spelt out.
+    const size_t first = form_ == Form::kMethod ? 1 : 0;
+    const bool spelt_out = form_ != Form::kSchema && slots.size() == first + 1 && args.size() > first &&
+                           is_int_list(argument(slots[first])) &&
+                           std::all_of(args.begin() + static_cast<ptrdiff_t>(first), args.end(),
+                                       [](const Value& value) { return value.is<int64_t>(); });
+    if (spelt_out) {
+      spelt_out_ = make_list(Values(args.begin() + static_cast<ptrdiff_t>(first), args.end()));
+      if (first == 1) given_[slots[0]] = &args[0];
+      given_[slots[first]] = &spelt_out_;
+      return true;
+    }
+    if (args.size() > slots.size()) {
+      return fail("takes " + std::to_string(slots.size()) + " positional arguments, " +
+                  std::to_string(args.size()) + " were given");
+    }
+    for (size_t i = 0; i < args.size(); ++i) given_[slots[i]] = &args[i];
+    return true;
+  }
+
+  std::optional<size_t> index_of(std::string_view name) const {
+    for (size_t i = 0; i < given_.size(); ++i) {
+      if (argument(i).name() == name) return i;
+    }
+    return std::nullopt;
+  }
+
+  bool place_keywords(const Keywords& keywords) {
+    for (const auto& [name, value] : keywords) {
+      if (name == "out" && !outs_.empty()) {
+        if (!place_out(value)) return false;
+        continue;
+      }
+      std::optional<size_t> index = index_of(name);
+      for (const auto& [other, schema_name] : kOtherNames) {
+        if (!index && other == name && form_ != Form::kSchema) index = index_of(schema_name);
+      }
+      if (!index) {
+        if (name == "out" && value.is<None>()) continue;
+        return fail("has no argument '" + name + "'");
+      }
+      if (given_[*index]) return fail("got argument '" + name + "' twice");
+      given_[*index] = &value;
+    }
+    return true;
+  }
+
+  bool place_out(const Value& value) {
+    if (outs_.size() == 1) {
+      given_[outs_[0]] = &value;
+      return true;
+    }
+    const Values* items = sequence_items(value);
+    if (!items || items->size() != outs_.size()) {
+      return fail("wants " + std::to_string(outs_.size()) + " tensors as out");
+    }
+    for (size_t i = 0; i < outs_.size(); ++i) given_[outs_[i]] = &(*items)[i];
+    return true;
+  }
+
+  bool convert(Stack* stack) {
+    stack->reserve(given_.size());
+    for (size_t i = 0; i < given_.size(); ++i) {
+      const c10::Argument& wanted = argument(i);
+      if (!given_[i]) {
+        if (!wanted.default_value()) return fail("argument '" + wanted.name() + "' is missing");
+        stack->push_back(*wanted.default_value());
+        continue;
+      }
+      c10::IValue converted;
+      if (!to_ivalue(*given_[i], wanted, &converted, &why_, binding_)) return false;
+      stack->push_back(std::move(converted));
+    }
+    return true;
+  }
+
+  const c10::FunctionSchema& schema_;
+  Form form_;
+  Binding binding_;
+  std::vector<const Value*> given_;  // by schema position
+  std::vector<size_t> outs_;
+  Value spelt_out_;
+  std::string why_;
+};
+
+Value run_operator(const c10::OperatorHandle& op, Stack* stack) {
+  op.callBoxed(stack);
+  const auto& returns = op.schema().returns();
+  Values values;
+  for (size_t i = 0; i < stack->size(); ++i) {
+    const c10::TypePtr& type = i < returns.size() ? returns[i].real_type() : c10::AnyType::get();
+    values.push_back(to_value((*stack)[i], *type));
+  }
+  stack->clear();
+  if (values.empty()) return {};
+  if (values.size() == 1) return values[0];
+  return make_tuple(std::move(values));
+}
+
+BoundCall bound_to(const c10::OperatorHandle& op, Stack stack) {
+  const c10::OperatorName& name = op.operator_name();
+  BoundCall call;
+  call.target = c10::toString(name);
+  call.random = op.hasTag(at::Tag::nondeterministic_seeded);
+  call.uninitialised = is_uninitialised(without(name.name, "aten::"));
+  call.run = [op, stack = std::move(stack)]() mutable { return run_operator(op, &stack); };
+  return call;
+}
+
+void refuse_dangerous(const c10::OperatorHandle& op) {
+  if (contains(kRefused, op.operator_name().name)) {
+    throw Error(op.operator_name().name + " opens a file by name; calls of it are not replayed");
+  }
+}
+
+// --- The rules' small language (python_names.cpp) --------------------------------------------------------------------------
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+// Splits at commas outside parentheses.
+std::vector<std::string_view> items_of(std::string_view text) {
+  std::vector<std::string_view> items;
+  size_t begin = 0;
+  int depth = 0;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    if (i < text.size() && text[i] == '(') ++depth;
+    if (i < text.size() && text[i] == ')') --depth;
+    if (i == text.size() || (text[i] == ',' && depth == 0)) {
+      if (const auto item = trimmed(text.substr(begin, i - begin)); !item.empty()) items.push_back(item);
+      begin = i + 1;
+    }
+  }
+  return items;
+}
+
+std::optional<Value> literal(std::string_view text) {
+  if (text == "None") return Value();
+  if (text == "True") return Value(true);
+  if (text == "False") return Value(false);
+  if (text.front() == '\'') return Value(std::string(text.substr(1, text.size() - 2)));
+  const char* end = text.data() + text.size();
+  int64_t integer = 0;
+  if (const auto parsed = std::from_chars(text.data(), end, integer); parsed.ptr == end) return Value(integer);
+  double number = 0;
+  if (const auto parsed = std::from_chars(text.data(), end, number); parsed.ptr == end) return Value(number);
+  const auto& dtypes = c10::getStringToDtypeMap();
+  if (const auto found = dtypes.find(std::string(text)); found != dtypes.end()) return Value(found->second);
+  return std::nullopt;
+}
+
+bool same_plain_value(const Value& a, const Value& b) {
+  if (a.index() != b.index()) return false;
+  if (a.is<None>()) return true;
+  if (const auto* flag = a.get_if<bool>()) return *flag == *b.get_if<bool>();
+  if (const auto* number = a.get_if<int64_t>()) return *number == *b.get_if<int64_t>();
+  if (const auto* number = a.get_if<double>()) return *number == *b.get_if<double>();
+  if (const auto* text = a.get_if<std::string>()) return *text == *b.get_if<std::string>();
+  return false;
+}
+
+bool is_of_kind(const Value& value, std::string_view kind) {
+  if (kind.empty()) return true;
+  if (kind == "tensor") return value.is<at::Tensor>();
+  if (kind == "dtype") return value.is<at::ScalarType>();
+  if (kind == "device") return value.is<c10::Device>() || value.is<std::string>() || value.is<int64_t>();
+  if (kind == "int") return value.is<int64_t>();
+  if (kind == "number") return value.is<int64_t>() || value.is<double>();
+  if (kind == "str") return value.is<std::string>();
+  if (kind == "seq") return sequence_items(value) || value.is<Size>();
+  throw Error("python_names.cpp: no such kind: " + std::string(kind));
+}
+
+// The functions that rules may use. nullopt: not for this value.
+using Function = std::optional<Value> (*)(const Values&);
+
+template <size_t N>
+std::optional<Value> word_to_number(const Value& value, const std::array<std::string_view, N>& words) {
+  const auto* text = value.get_if<std::string>();
+  const auto found = text ? std::find(words.begin(), words.end(), *text) : words.end();
+  if (found == words.end()) return std::nullopt;
+  return Value(static_cast<int64_t>(found - words.begin()));
+}
+
+const std::map<std::string_view, Function>& functions() {
+  static const auto& table = *new std::map<std::string_view, Function>{
+      {"reduction",
+       [](const Values& v) { return word_to_number<3>(v[0], {"none", "mean", "sum"}); }},
+      {"bag_mode", [](const Values& v) { return word_to_number<3>(v[0], {"sum", "mean", "max"}); }},
+      {"sample_mode",
+       [](const Values& v) { return word_to_number<3>(v[0], {"bilinear", "nearest", "bicubic"}); }},
+      {"sample_padding",
+       [](const Values& v) { return word_to_number<3>(v[0], {"zeros", "border", "reflection"}); }},
+      {"cdist_mode",
+       [](const Values& v) -> std::optional<Value> {
+         const auto* text = v[0].get_if<std::string>();
+         if (text && *text == "use_mm_for_euclid_dist_if_necessary") return Value();
+         return word_to_number<3>(v[0], {"", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist"});
+       }},
+      {"or_empty",
+       [](const Values& v) -> std::optional<Value> { return v[0].is<None>() ? make_list({}) : v[0]; }},
+      {"or_false",
+       [](const Values& v) -> std::optional<Value> { return v[0].is<None>() ? Value(false) : v[0]; }},
+      {"pair",
+       [](const Values& v) -> std::optional<Value> {
+         return v[0].is<int64_t>() ? make_list({v[0], v[0]}) : v[0];
+       }},
+      // The operands of f(a, b) and of f([a, b]).
+      {"flat",
+       [](const Values& v) -> std::optional<Value> {
+         const Values* items = sequence_items(v[0]);
+         return items && items->size() == 1 && sequence_items((*items)[0]) ? (*items)[0] : v[0];
+       }},
+      // A row of a matrix, counted from its end when negative.
+      {"row",
+       [](const Values& v) -> std::optional<Value> {
+         const auto* matrix = v[0].get_if<at::Tensor>();
+         const auto* row = v[1].get_if<int64_t>();
+         if (!matrix || !row || matrix->dim() == 0) return std::nullopt;
+         return Value(*row < 0 ? *row + matrix->size(0) : *row);
+       }},
+      {"device_of",
+       [](const Values& v) -> std::optional<Value> {
+         const auto* tensor = v[0].get_if<at::Tensor>();
+         if (!tensor) return std::nullopt;
+         return Value(tensor->device());
+       }},
+  };
+  return table;
+}
+
+// The arguments of the rule's target; nullopt when the call does not fit the rule.
+std::optional<Keywords> apply(const NameRule& rule, const Values& args, const Keywords& keywords) {
+  std::map<std::string_view, Value> parameters;
+  size_t next = 0;
+  size_t used_keywords = 0;
+  for (std::string_view item : items_of(rule.parameters)) {
+    const bool rest = item.front() == '*';
+    if (rest) item.remove_prefix(1);
+    const auto equals = item.find('=');
+    const bool exactly = equals != std::string_view::npos && item.substr(equals).starts_with("==");
+    std::string_view name = item.substr(0, equals);
+    std::string_view kind;
+    if (const auto colon = name.find(':'); colon != std::string_view::npos) {
+      kind = name.substr(colon + 1);
+      name = name.substr(0, colon);
+    }
+    std::optional<Value> wanted;
+    if (equals != std::string_view::npos) wanted = literal(item.substr(equals + (exactly ? 2 : 1)));
+    std::optional<Value> value;
+    if (rest) {
+      value = make_list(Values(args.begin() + static_cast<ptrdiff_t>(next), args.end()));
+      next = args.size();
+    } else if (next < args.size()) {
+      value = args[next++];
+    }
+    for (const auto& [keyword, given] : keywords) {
+      if (keyword != name) continue;
+      if (value) return std::nullopt;
+      value = given;
+      ++used_keywords;
+    }
+    if (!value) value = wanted;
+    if (!value || !is_of_kind(*value, kind)) return std::nullopt;
+    if (exactly && !same_plain_value(*value, *wanted)) return std::nullopt;
+    parameters[name] = std::move(*value);
+  }
+  if (next != args.size() || used_keywords != keywords.size()) return std::nullopt;
+
+  const auto evaluate = [&](std::string_view text) -> std::optional<Value> {
+    if (const auto found = parameters.find(text); found != parameters.end()) return found->second;
+    return literal(text);
+  };
+  Keywords result;
+  for (const std::string_view item : items_of(rule.arguments)) {
+    const auto equals = item.find('=');
+    const std::string_view name = item.substr(0, equals);
+    const std::string_view text = equals == std::string_view::npos ? item : item.substr(equals + 1);
+    std::optional<Value> value;
+    if (const auto open = text.find('('); open != std::string_view::npos) {
+      const auto function = functions().find(text.substr(0, open));
+      if (function == functions().end()) throw Error("python_names.cpp: no such function: " + std::string(text));
+      Values operands;
+      for (const auto operand : items_of(text.substr(open + 1, text.size() - open - 2))) {
+        operands.push_back(evaluate(operand).value_or(Value()));
+      }
+      value = function->second(operands);
+    } else {
+      value = evaluate(text);
+    }
+    if (!value) return std::nullopt;
+    result.emplace_back(name, std::move(*value));
+  }
+  return result;
+}
+
+Values positional_of(const Value& args) {
+  const Values* items = sequence_items(args);
+  if (!items) throw Error("'args' is " + describe(args) + ", expected a tuple");
+  return *items;
+}
+
+Keywords keywords_of(const Value& kwargs) {
+  const auto* dict = kwargs.get_if<Dict>();
+  if (!dict) throw Error("'kwargs' is " + describe(kwargs) + ", expected a dict");
+  Keywords keywords;
+  for (const auto& [key, value] : *dict->items) {
+    const auto* name = key.get_if<std::string>();
+    if (!name) throw Error("'kwargs' has the key " + describe(key) + ", expected a string");
+    keywords.emplace_back(*name, value);
+  }
+  return keywords;
+}
+
+Error python_only(std::string_view name, const std::string& why) {
+  return Error(std::string(name) + " exists in Python only" + (why.empty() ? "" : " in this form (" + why + ")") +
+               "; use python -m op_tools.run_op_from_data");
+}
+
+}  // namespace
+
+struct Resolver::Impl {
+  // The overloads of "aten::add", in the order in which Python's parser would try them.
+  std::unordered_map<std::string, std::vector<c10::OperatorName>> overloads;
+
+  c10::OperatorHandle handle(const c10::OperatorName& name) const {
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op) throw Error("there is no operator " + c10::toString(name) + " in this torch");
+    refuse_dangerous(*op);
+    return *op;
+  }
+
+  // By overload name if `name` has one, else the first overload that takes the arguments.
+  BoundCall bind_target(const std::string& name, Form form, const Values& args, const Keywords& keywords) const;
+  BoundCall bind_torch(std::string_view name, const Values& args, const Keywords& keywords) const;
+};
+
+namespace {
+
+// Python's parser tries tensors before numbers and single numbers before lists.
+std::vector<int> parser_rank(const c10::FunctionSchema& schema) {
+  std::vector<int> ranks;
+  for (const auto& argument : schema.arguments()) {
+    c10::TypePtr type = argument.real_type();
+    if (type->kind() == c10::TypeKind::OptionalType) type = type->containedType(0);
+    const auto kind = type->kind();
+    ranks.push_back(kind == c10::TypeKind::NumberType || kind == c10::TypeKind::ListType ? 1 : 0);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+BoundCall Resolver::Impl::bind_target(const std::string& name, Form form, const Values& args,
+                                      const Keywords& keywords) const {
+  std::vector<c10::OperatorName> candidates;
+  const auto colons = name.find("::");
+  const auto dot = name.find('.', colons == std::string::npos ? 0 : colons);
+  if (dot != std::string::npos) {
+    candidates.emplace_back(name.substr(0, dot), name.substr(dot + 1));
+  } else if (const auto found = overloads.find(name); found != overloads.end()) {
+    candidates = found->second;
+  }
+  if (candidates.empty()) throw Error("there is no operator " + name + " in this torch");
+
+  std::string why;
+  for (const auto& candidate : candidates) {
+    const auto op = handle(candidate);
+    Binder binder(op, form);
+    Stack stack;
+    if (binder.bind(args, keywords, &stack)) return bound_to(op, std::move(stack));
+    if (why.size() < 400) why += (why.empty() ? "" : "; ") + c10::toString(candidate) + ": " + binder.why();
+  }
+  throw Error("no overload takes these arguments: " + why);
+}
+
+BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, const Keywords& keywords) const {
+  if (name == "torch.Tensor.__getitem__" && args.size() == 2 && args[0].is<at::Tensor>()) {
+    return {"indexing", false, false, [args] { return Value(get_item(*args[0].get_if<at::Tensor>(), args[1])); }};
+  }
+  if (name == "torch.Tensor.__setitem__" && args.size() == 3 && args[0].is<at::Tensor>()) {
+    return {"indexing", false, false, [args] {
+              set_item(*args[0].get_if<at::Tensor>(), args[1], args[2]);
+              return Value();
+            }};
+  }
+  if (const auto rules = rules_for(name); !rules.empty()) {
+    for (const NameRule* rule : rules) {
+      const auto arguments = apply(*rule, args, keywords);
+      if (!arguments) continue;
+      std::string target(rule->target);
+      const bool first_only = target.ends_with("[0]");
+      if (first_only) target.resize(target.size() - 3);
+      BoundCall call = bind_target(target, Form::kFunction, {}, *arguments);
+      if (first_only) {
+        call.run = [run = std::move(call.run)] {
+          const Value all = run();
+          const Values* items = sequence_items(all);
+          return items && !items->empty() ? (*items)[0] : all;
+        };
+      }
+      return call;
+    }
+    throw python_only(name, rules[0]->target.empty() ? "" : "these arguments have no one operator");
+  }
+  for (const auto& space : kNameSpaces) {
+    if (!name.starts_with(space.prefix)) continue;
+    const std::string_view rest = name.substr(space.prefix.size());
+    // torch.linalg.norm is linalg_norm, torch._C._linalg.linalg_norm too.
+    std::string target = "aten::" + std::string(space.aten_prefix) + std::string(rest);
+    if (rest.find('.') != std::string_view::npos || overloads.find(target) == overloads.end()) break;
+    try {
+      return bind_target(target, space.form, args, keywords);
+    } catch (const Error& error) {
+      throw python_only(name, error.what());
+    }
+  }
+  throw python_only(name, "");
+}
+
+Resolver::Resolver() : impl_(std::make_unique<Impl>()) {
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    impl_->overloads[name.name].push_back(name);
+  }
+  for (auto& [name, overloads] : impl_->overloads) {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    overloads.erase(std::remove_if(overloads.begin(), overloads.end(),
+                                   [&](const auto& overload) { return !dispatcher.findSchema(overload); }),
+                    overloads.end());
+    if (overloads.size() < 2) continue;
+    std::vector<std::pair<std::vector<int>, c10::OperatorName>> ranked;
+    for (const auto& overload : overloads) {
+      ranked.emplace_back(parser_rank(dispatcher.findSchema(overload)->schema()), overload);
+    }
+    std::sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) {
+      if (a.first != b.first) return a.first < b.first;
+      return a.second.overload_name < b.second.overload_name;
+    });
+    for (size_t i = 0; i < ranked.size(); ++i) overloads[i] = ranked[i].second;
+  }
+}
+
+Resolver::~Resolver() = default;
+
+BoundCall Resolver::bind_recorded(const Value& recorded) const {
+  const Values* parts = sequence_items(recorded);
+  const auto* name = parts && parts->size() == 2 ? (*parts)[0].get_if<std::string>() : nullptr;
+  if (!name) throw Error("'aten' is " + describe(recorded) + ", expected (name, arguments)");
+  return impl_->bind_target(*name, Form::kSchema, positional_of((*parts)[1]), {});
+}
+
+BoundCall Resolver::bind(std::string_view name, const Value& args, const Value& kwargs) const {
+  const Values positional = positional_of(args);
+  Keywords keywords = keywords_of(kwargs);
+  if (name.find("::") != std::string_view::npos) {
+    return impl_->bind_target(std::string(name), Form::kSchema, positional, keywords);
+  }
+  if (name.starts_with("torch.ops.")) {
+    std::string target(name.substr(std::string_view("torch.ops.").size()));
+    if (const auto dot = target.find('.'); dot != std::string::npos) {
+      target.replace(dot, 1, "::");
+      return impl_->bind_target(target, Form::kSchema, positional, keywords);
+    }
+  }
+  // A factory's requires_grad is applied to what the operator made.
+  bool requires_grad = false;
+  std::erase_if(keywords, [&](const auto& item) {
+    if (item.first != "requires_grad" || !item.second.template is<bool>()) return false;
+    requires_grad = *item.second.template get_if<bool>();
+    return true;
+  });
+  BoundCall call = impl_->bind_torch(name, positional, keywords);
+  if (requires_grad) {
+    call.run = [run = std::move(call.run)] {
+      Value result = run();
+      if (const auto* tensor = result.get_if<at::Tensor>()) tensor->requires_grad_(true);
+      return result;
+    };
+  }
+  return call;
+}
+
+}  // namespace op_tools::replay

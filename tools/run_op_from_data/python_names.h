@@ -1,0 +1,20 @@
+// How names of Python functions map to aten operators where the two differ: one table, read by resolve.cpp. Calls whose
+// names and parameters agree (most of them) need no row. See the top of the table for its small language.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace op_tools::replay {
+
+struct NameRule {
+  std::string_view name;        // torch.nn.functional.cross_entropy
+  std::string_view parameters;  // of the Python function
+  std::string_view target;      // aten::cross_entropy_loss
+  std::string_view arguments;   // of the target, in terms of the parameters
+};
+
+// The rules for a name, in the order in which they are to be tried; empty for most names.
+std::vector<const NameRule*> rules_for(std::string_view name);
+
+}  // namespace op_tools::replay
