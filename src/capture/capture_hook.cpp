@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -159,10 +160,17 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
 
   // Tensors that the call changed, as they are now, beside the result: one snapshot, so that a result which is one of
   // them (add_) is stored once.
+  // Inference tensors count no versions: one that the call returned is taken for changed.
+  const std::vector<at::Tensor> returned = flatten_tensors(call.result());
+  auto was_returned = [&](const at::Tensor& tensor) {
+    return std::any_of(returned.begin(), returned.end(), [&](const at::Tensor& other) { return other.is_same(tensor); });
+  };
   std::vector<std::pair<Value, Value>> mutated;
   for (size_t i = 0; i < state.live.size(); ++i) {
     const int64_t version = version_of(state.live[i]);
-    if (version != state.versions[i] || version < 0) mutated.emplace_back(static_cast<int64_t>(i), state.live[i]);
+    if (version < 0 ? was_returned(state.live[i]) : version != state.versions[i]) {
+      mutated.emplace_back(static_cast<int64_t>(i), state.live[i]);
+    }
   }
   Snapshot outputs = take_snapshot(make_tuple({call.result(), make_dict(std::move(mutated))}), "");
   const Values& out = *sequence_items(outputs.value);

@@ -22,6 +22,9 @@
 
 namespace op_tools {
 
+// How deep containers may lie within each other, in writing and in reading: a limit for hostile files, far above real calls.
+constexpr int kMaxPthDepth = 256;
+
 // The bytes of a .pth file, in pieces that point into the tensors' memory where that is large: no copy is made.
 // Valid as long as the object lives (it holds the storages).
 class OP_TOOLS_API EncodedPth {
@@ -37,6 +40,7 @@ class OP_TOOLS_API EncodedPth {
   };
   const std::vector<Piece>& pieces() const;
   uint64_t size() const;  // bytes of all pieces together
+  uint32_t crc() const;   // CRC-32 of all pieces together; large pieces are not read again for it
 
  private:
   struct Impl;
@@ -44,7 +48,7 @@ class OP_TOOLS_API EncodedPth {
 };
 
 // Reads a whole file, or bytes in memory (an entry of a container). `name` stands for the path in messages; `owner`
-// keeps `bytes` alive as long as a tensor points into them (nullptr: tensors are copied out).
+// keeps `bytes`, which must then be writable, alive as long as a tensor points into them (nullptr: tensors are copied out).
 OP_TOOLS_API Value read_pth(const std::string& path);
 OP_TOOLS_API Value read_pth(std::string_view bytes, const std::string& name, std::shared_ptr<const void> owner = nullptr);
 

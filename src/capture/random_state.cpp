@@ -21,7 +21,7 @@ struct CpuState {
   std::optional<double> next_double;
 
   static CpuState read() {
-    const at::Generator& generator = at::detail::getDefaultCPUGenerator();
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
     auto* cpu = static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
     std::lock_guard<std::mutex> lock(generator.mutex());
     return {cpu->engine().data(), cpu->next_float_normal_sample(), cpu->next_double_normal_sample()};
@@ -44,7 +44,7 @@ struct CpuState {
 };
 
 at::Tensor device_state(c10::Device device) {
-  const at::Generator& generator = at::globalContext().defaultGenerator(device);
+  at::Generator generator = at::globalContext().defaultGenerator(device);
   std::lock_guard<std::mutex> lock(generator.mutex());
   return generator.get_state();
 }

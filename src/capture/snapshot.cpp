@@ -37,6 +37,18 @@ std::optional<Bytes64> shown_range(const at::Tensor& tensor) {
   return range;
 }
 
+bool has_form(c10::Layout layout) {
+  switch (layout) {
+    case at::kStrided:
+    case at::kSparse:
+    case at::kSparseCsr:
+    case at::kSparseCsc:
+    case at::kSparseBsr:
+    case at::kSparseBsc: return true;
+    default: return false;
+  }
+}
+
 // Why a tensor cannot be copied as storage and strides; empty when it can. `type` names what it is.
 std::string why_unsupported(const at::Tensor& tensor, std::string* type) {
   const c10::DispatchKeySet keys = tensor.key_set();
@@ -64,7 +76,7 @@ std::string why_unsupported(const at::Tensor& tensor, std::string* type) {
     *type = "mkldnn tensor";
     return "its layout is opaque; to_dense() it first";
   }
-  if (tensor.layout() != at::kStrided && !tensor.is_sparse() && !at::sparse_csr::is_sparse_compressed(tensor)) {
+  if (!has_form(tensor.layout())) {
     *type = "tensor";
     return "its layout has no form in the file format";
   }

@@ -144,7 +144,34 @@ void guarded(ActiveHook& active, std::string_view where, Call&& call) noexcept {
   }
 }
 
+// Backward of a torch-level call: the engine has run it already, the frame only shows what came out.
+class BackwardFrame final : public Frame {
+ public:
+  explicit BackwardFrame(const CallGradients& gradients) : gradients_(gradients) {}
+  Value args() override { return as_tuple(gradients_.outputs); }
+  Value kwargs() override { return make_dict({}); }
+  Value result() override { return as_tuple(gradients_.inputs); }
+  void proceed() override {}
+  void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>&) override {}
+  void replace_result(const std::function<at::Tensor(const at::Tensor&)>&) override {}
+
+ private:
+  static Value as_tuple(const std::vector<at::Tensor>& tensors) { return make_tuple(Values(tensors.begin(), tensors.end())); }
+  const CallGradients& gradients_;
+};
+
 }  // namespace
+
+GradientCollector::OnBackward Chain::backward_of(uint32_t mask, uint64_t id, std::string name) const {
+  return [chain = shared_from_this(), mask, id, name = std::move(name)](const CallGradients& gradients) {
+    BackwardFrame frame(gradients);
+    OpCall call(id, Level::kTorch, Phase::kBackward, name, frame);
+    call.pass = gradients.pass;
+    call.incomplete = !gradients.complete;
+    call.owns_values = true;
+    chain->run(mask, call);
+  };
+}
 
 void Chain::run(uint32_t mask, OpCall& call) const {
   std::array<std::unique_ptr<HookState>, kMaxHooks> states;

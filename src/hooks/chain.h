@@ -6,10 +6,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "hooks/export.h"
+#include "hooks/gradients.h"
 #include "hooks/hook.h"
 #include "hooks/options.h"
 
@@ -33,7 +35,7 @@ struct ActiveHook {
   std::atomic<int64_t> step{0};
 };
 
-class OP_TOOLS_API Chain {
+class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
  public:
   static constexpr size_t kMaxHooks = 32;  // bits of a mask
 
@@ -49,6 +51,10 @@ class OP_TOOLS_API Chain {
 
   // Runs the call: observers, executor or operator, observers. Throws only what the operator (or executor) throws.
   void run(uint32_t mask, OpCall& call) const;
+
+  // What a source gives to GradientCollector::after_call: runs backward of the call as a second OpCall through the same
+  // hooks, whenever and on whatever thread it comes; keeps the chain alive until then.
+  GradientCollector::OnBackward backward_of(uint32_t mask, uint64_t id, std::string name) const;
 
  private:
   static constexpr size_t kOpSlots = 8192;  // torch has some 3,500 operators; later ones are asked each time

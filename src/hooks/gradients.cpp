@@ -1,1 +1,400 @@
-// to come
+#include "hooks/gradients.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "hooks/internal_guard.h"
+#include "hooks/log.h"
+
+namespace op_tools {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// An edge that leads out of the call's subgraph to an input.
+struct Target {
+  const Node* node;
+  std::vector<size_t> inputs;                // an input that is given twice stands here twice
+  std::optional<at::TensorOptions> cast_to;  // the edge leads to a cast of the input
+};
+
+// What one node brings: position in the node's gradients -> index of an output or a target.
+using Routes = std::vector<std::pair<size_t, size_t>>;
+
+// A private copy with the same strides, of the elements that the tensor shows and no more: an
+// expanded dimension stays one. A reference to the engine's own tensor, instead, would keep it from
+// accumulating in place.
+at::Tensor copy(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_conj() ||
+      tensor.is_neg() || tensor._is_zerotensor() || !tensor.has_storage() ||
+      tensor.is_non_overlapping_and_dense()) {
+    return tensor.clone();
+  }
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  int64_t span = 1;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (tensor.strides()[i] == 0 && sizes[i] > 1) sizes[i] = 1;
+    span += (sizes[i] - 1) * tensor.strides()[i];
+  }
+  const at::Tensor shown = tensor.as_strided(sizes, tensor.strides());
+  // A narrow column of a large matrix becomes dense rather than large.
+  constexpr int64_t kMostSlack = 4;
+  if (shown.is_non_overlapping_and_dense() || span > kMostSlack * shown.numel()) {
+    return shown.clone().expand(tensor.sizes());
+  }
+  const at::Tensor base = shown.new_empty({span});
+  return base.as_strided(sizes, tensor.strides(), 0).copy_(shown).expand(tensor.sizes());
+}
+
+at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& part) {
+  if (!sum.defined()) return part;
+  return sum.is_sparse() && !part.is_sparse() ? part.add(sum) : sum.add(part);
+}
+
+class Call;
+
+// One backward pass (graph task) over one call. Owned by the callback that waits in the graph task:
+// a pass that ends in an error is dropped with it.
+struct Pass {
+  ~Pass();
+  void end_of_task();
+
+  std::shared_ptr<Call> call;  // set while the pass is open
+  int task = 0;
+  size_t nodes_left = 0;
+  std::vector<at::Tensor> outputs;  // by output
+  std::vector<at::Tensor> sums;     // by target
+  std::vector<bool> wanted;         // by target: the pass was asked for what lies behind it
+  std::string failure;
+};
+
+// What the hooks of one call share.
+class Call : public std::enable_shared_from_this<Call> {
+ public:
+  Call(size_t outputs, size_t inputs, GradientCollector::OnBackward on_backward)
+      : outputs_(outputs), inputs_(inputs), on_backward_(std::move(on_backward)) {}
+
+  std::vector<Target>& targets() { return targets_; }
+  void count_node() { ++nodes_; }
+
+  void output_node_runs(const Routes& routes, const variable_list& gradients) noexcept {
+    node_ran(routes, gradients, [](Pass& pass, size_t output, at::Tensor gradient) {
+      pass.outputs[output] = std::move(gradient);
+    });
+  }
+
+  void part_node_ran(const Routes& routes, const variable_list& gradients) noexcept {
+    node_ran(routes, gradients, [](Pass& pass, size_t target, at::Tensor gradient) {
+      pass.sums[target] = sum_of(pass.sums[target], gradient);
+    });
+  }
+
+  // The graph task is through: what did not arrive will not.
+  void end(Pass& pass) noexcept {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!close(pass)) return;
+    }
+    report(pass);
+  }
+
+  void drop(Pass& pass) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    close(pass);
+  }
+
+ private:
+  template <class Store>
+  void node_ran(const Routes& routes, const variable_list& gradients, Store store) noexcept {
+    Pass* done = nullptr;
+    try {
+      const int task = torch::autograd::get_current_graph_task_id();
+      if (task < 0) return;  // the node was called by hand, outside the engine
+      std::vector<std::pair<size_t, at::Tensor>> copies;
+      std::string failure;
+      InternalGuard guard;
+      try {
+        for (const auto& [position, index] : routes) {
+          if (position < gradients.size() && gradients[position].defined()) {
+            copies.emplace_back(index, copy(gradients[position]));
+          }
+        }
+      } catch (const std::exception& error) {
+        failure = error.what();
+      }
+      std::lock_guard<std::mutex> lock(mutex_);
+      Pass& pass = pass_of(task);
+      if (!failure.empty()) pass.failure = failure;
+      try {
+        for (auto& [index, gradient] : copies) store(pass, index, std::move(gradient));
+      } catch (const std::exception& error) {
+        pass.failure = error.what();
+      }
+      if (--pass.nodes_left == 0 && close(pass)) done = &pass;  // the graph task still owns it
+    } catch (const std::exception& error) {
+      log::error(std::string("gradients of a call are not recorded: ") + error.what());
+    }
+    if (done) report(*done);
+  }
+
+  Pass& pass_of(int task) {
+    for (Pass* pass : open_) {
+      if (pass->task == task) return *pass;
+    }
+    auto pass = std::make_shared<Pass>();
+    pass->task = task;
+    pass->nodes_left = nodes_;
+    pass->outputs.resize(outputs_);
+    pass->sums.resize(targets_.size());
+    // Nothing of the subgraph that leads to a target has run before its first hook: the nodes live.
+    const auto* executed = torch::autograd::get_current_graph_task_exec_info();
+    pass->wanted.reserve(targets_.size());
+    for (const Target& target : targets_) {
+      bool wanted = true;
+      if (executed && !executed->empty()) {
+        const auto info = executed->find(const_cast<Node*>(target.node));
+        wanted = info != executed->end() && info->second.should_execute();
+      }
+      pass->wanted.push_back(wanted);
+    }
+    torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->end_of_task(); });
+    open_.push_back(pass.get());
+    pass->call = shared_from_this();
+    return *pass;
+  }
+
+  // True when the pass was open. Its Call pointer stays until the pass has been reported or
+  // dropped.
+  bool close(Pass& pass) {
+    const auto found = std::find(open_.begin(), open_.end(), &pass);
+    if (found == open_.end()) return false;
+    open_.erase(found);
+    return true;
+  }
+
+  void report(Pass& pass) noexcept {
+    const std::shared_ptr<Call> keep = std::move(pass.call);
+    try {
+      CallGradients gradients;
+      if (!pass.failure.empty()) throw std::runtime_error(pass.failure);
+      gradients.outputs = std::move(pass.outputs);
+      gradients.inputs.resize(inputs_);
+      {
+        InternalGuard guard;
+        for (size_t i = 0; i < targets_.size(); ++i) {
+          if (!pass.wanted[i]) gradients.complete = false;
+          if (!pass.wanted[i] || !pass.sums[i].defined()) continue;
+          const at::Tensor part =
+              targets_[i].cast_to ? pass.sums[i].to(*targets_[i].cast_to) : std::move(pass.sums[i]);
+          const at::Tensor sum = sum_of(gradients.inputs[targets_[i].inputs.front()], part);
+          for (const size_t input : targets_[i].inputs) gradients.inputs[input] = sum;
+        }
+      }
+      pass.sums.clear();
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        gradients.pass = passes_++;
+      }
+      on_backward_(gradients);
+    } catch (const std::exception& error) {
+      log::error(std::string("gradients of a call are not recorded: ") + error.what());
+    }
+  }
+
+  const size_t outputs_;
+  const size_t inputs_;
+  const GradientCollector::OnBackward on_backward_;
+  std::vector<Target> targets_;  // constant once the hooks stand
+  size_t nodes_ = 0;             // hooks that fire in a pass that covers the whole call; likewise
+
+  std::mutex mutex_;  // guards what follows, and the passes in open_
+  std::vector<Pass*> open_;
+  uint32_t passes_ = 0;
+};
+
+Pass::~Pass() {
+  if (call) call->drop(*this);
+}
+
+void Pass::end_of_task() {
+  // A copy: report() takes `call`, and may be the last to hold it.
+  if (const std::shared_ptr<Call> open = call) open->end(*this);
+}
+
+class OutputHook : public torch::autograd::FunctionPreHook {
+ public:
+  OutputHook(std::shared_ptr<Call> call, Routes routes)
+      : call_(std::move(call)), routes_(std::move(routes)) {}
+
+  variable_list operator()(const variable_list& gradients) override {
+    call_->output_node_runs(routes_, gradients);
+    return gradients;
+  }
+  // Compiled autograd asks hooks to describe themselves; one that does not is left out.
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+ private:
+  std::shared_ptr<Call> call_;
+  Routes routes_;
+};
+
+class PartHook : public torch::autograd::FunctionPostHook {
+ public:
+  PartHook(std::shared_ptr<Call> call, Routes routes)
+      : call_(std::move(call)), routes_(std::move(routes)) {}
+
+  variable_list operator()(const variable_list& gradients, const variable_list&) override {
+    call_->part_node_ran(routes_, gradients);
+    return gradients;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+ private:
+  std::shared_ptr<Call> call_;
+  Routes routes_;
+};
+
+bool is_accumulator(const Node& node) {
+  return node.sequence_nr() == std::numeric_limits<uint64_t>::max();
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  constexpr auto kWrappers = c10::python_ks | c10::functorch_transforms_ks |
+                             c10::DispatchKeySet({c10::DispatchKey::Functionalize,
+                                                  c10::DispatchKey::FuncTorchDynamicLayerBackMode});
+  return !tensor.key_set().has_any(kWrappers);
+}
+
+// The edges that end the walk, found by edge.
+class Targets {
+ public:
+  Targets(const std::vector<Edge>& edges, const std::vector<at::TensorOptions>& options,
+          std::vector<Target>& targets)
+      : options_(options), targets_(targets) {
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (!edges[i].is_valid()) continue;
+      const auto [found, fresh] = by_edge_.try_emplace(edges[i], targets_.size());
+      if (fresh) targets_.push_back({edges[i].function.get(), {}, std::nullopt});
+      targets_[found->second].inputs.push_back(i);
+    }
+  }
+
+  std::optional<size_t> find(const Edge& edge) {
+    if (const auto found = by_edge_.find(edge); found != by_edge_.end()) return found->second;
+    const Node& node = *edge.function;
+    if (node.num_outputs() != 1 || !node.next_edge(0).is_valid() ||
+        !is_accumulator(*node.next_edge(0).function)) {
+      return std::nullopt;
+    }
+    const auto leaf = by_edge_.find(node.next_edge(0));
+    if (leaf == by_edge_.end() || node.name() != "ToCopyBackward0") return std::nullopt;
+    const std::vector<size_t> inputs = targets_[leaf->second].inputs;
+    targets_.push_back({&node, inputs, options_[inputs.front()]});
+    by_edge_.emplace(edge, targets_.size() - 1);
+    return targets_.size() - 1;
+  }
+
+ private:
+  const std::vector<at::TensorOptions>& options_;
+  std::vector<Target>& targets_;
+  std::unordered_map<Edge, size_t> by_edge_;
+};
+
+}  // namespace
+
+struct GradientCollector::Inputs {
+  std::vector<Edge> edges;                 // by input; invalid where no gradient goes
+  std::vector<at::TensorOptions> options;  // by input
+  uint64_t first_sequence = 0;
+  uint64_t thread = 0;  // sequence numbers count per thread
+
+  bool is_new(const Node& node) const {
+    return !is_accumulator(node) && node.sequence_nr() >= first_sequence &&
+           node.thread_id() == thread;
+  }
+};
+
+GradientCollector::GradientCollector(std::unique_ptr<Inputs> inputs) : inputs_(std::move(inputs)) {}
+GradientCollector::~GradientCollector() = default;
+
+std::unique_ptr<GradientCollector> GradientCollector::before_call(
+    const std::vector<at::Tensor>& inputs) {
+  if (!c10::GradMode::is_enabled()) return nullptr;
+  const auto requires_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
+  const auto wrapped = [](const at::Tensor& t) { return t.defined() && !is_plain(t); };
+  if (std::none_of(inputs.begin(), inputs.end(), requires_grad) ||
+      std::any_of(inputs.begin(), inputs.end(), wrapped)) {
+    return nullptr;
+  }
+  auto known = std::make_unique<Inputs>();
+  known->edges.resize(inputs.size());
+  known->options.resize(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!requires_grad(inputs[i])) continue;
+    known->edges[i] = torch::autograd::impl::gradient_edge(inputs[i]);
+    known->options[i] = at::TensorOptions(inputs[i].device()).dtype(inputs[i].dtype());
+  }
+  // After the edges: that of a view whose base was changed in place makes its node only now.
+  known->first_sequence = at::sequence_number::peek();
+  known->thread = at::RecordFunction::currentThreadId();
+  return std::unique_ptr<GradientCollector>(new GradientCollector(std::move(known)));
+}
+
+bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBackward on_backward) {
+  // The edges go when this returns: an accumulator that nothing else holds must not stay.
+  const std::unique_ptr<Inputs> known = std::move(inputs_);
+  const auto call =
+      std::make_shared<Call>(outputs.size(), known->edges.size(), std::move(on_backward));
+  Targets targets(known->edges, known->options, call->targets());
+
+  std::vector<Node*> nodes;  // the subgraph that leads to outputs, in the order of the walk
+  std::unordered_set<Node*> seen;
+  std::unordered_map<Node*, Routes> output_routes;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].defined() || !outputs[i].requires_grad() || outputs[i].is_leaf()) continue;
+    const Edge edge = torch::autograd::impl::gradient_edge(outputs[i]);
+    if (!known->is_new(*edge.function)) continue;
+    output_routes[edge.function.get()].emplace_back(edge.input_nr, i);
+    if (seen.insert(edge.function.get()).second) nodes.push_back(edge.function.get());
+  }
+  if (nodes.empty()) return false;
+
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    Routes routes;
+    for (uint32_t j = 0; j < nodes[i]->num_outputs(); ++j) {
+      const Edge& edge = nodes[i]->next_edge(j);
+      if (!edge.is_valid()) continue;
+      if (const auto target = targets.find(edge)) {
+        routes.emplace_back(j, *target);
+      } else if (known->is_new(*edge.function) && seen.insert(edge.function.get()).second) {
+        nodes.push_back(edge.function.get());
+      }
+    }
+    if (routes.empty()) continue;
+    call->count_node();
+    nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(routes)));
+  }
+  for (auto& [node, routes] : output_routes) {
+    call->count_node();
+    node->add_pre_hook(std::make_unique<OutputHook>(call, std::move(routes)));
+  }
+  return true;
+}
+
+}  // namespace op_tools

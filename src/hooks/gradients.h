@@ -1,17 +1,31 @@
 // The exact gradients of one torch-level call, without adding a node to the graph.
 //
-// A composite call makes several autograd nodes. All of them have a sequence number at or above the one peeked before
-// the call; every edge from that subgraph into an input's gradient edge delivers a part of the input's gradient from
-// this call, and their sum is that gradient. Output gradients are what arrives at the outputs' nodes. The hooks only
-// read, so gradients and accumulation order stay what they were. Ownership: the nodes own the hooks, the hooks share
-// the collector; a graph that is freed without running backward frees everything.
+// A composite call makes several autograd nodes. All of them have a sequence number at or above the
+// one peeked before the call; every edge from that subgraph into an input's gradient edge delivers
+// a part of the input's gradient from this call, and their sum is that gradient. Output gradients
+// are what arrives at the outputs' nodes. The hooks only read, so gradients and accumulation order
+// stay what they were.
+//
+// Autocast casts a weight once and keeps the cast, so that a later call's subgraph ends at an older
+// cast node, and the first call's cast node receives every call's gradients. So a cast of an input
+// that is a leaf counts as the input: what enters the cast node from this call is the part, and it
+// is cast back.
+//
+// An input given twice gets the same gradient at both positions. Under compiled autograd the hooks
+// do not run: nothing is reported. In-place change of a view: gradients that reach its base by
+// other ways than the output are in the inputs' gradients but in no output's.
+//
+// Ownership: the nodes own the hooks, the hooks share the call; a graph that is freed without
+// running backward frees everything. The two calls are made on the thread of the call, outside
+// InternalGuard; backward may come from any thread, and from several at once.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "hooks/export.h"
 
@@ -20,22 +34,26 @@ namespace op_tools {
 struct CallGradients {
   std::vector<at::Tensor> outputs;  // by output tensor; undefined where no gradient arrived
   std::vector<at::Tensor> inputs;   // by input tensor; undefined where the call gives it none
-  uint32_t pass = 0;                // 0 for the first backward pass over the call, 1 for the next, ...
-  bool complete = true;             // false: the pass ended before every expected part arrived (autograd.grad of some)
+  uint32_t pass = 0;                // 0 for the first backward pass over the call, 1 for the next
+  // false: the pass was told to leave out the gradient of some inputs (autograd.grad of others);
+  // theirs are undefined. What is defined is the whole gradient of this pass in either case.
+  bool complete = true;
 };
 
 class OP_TOOLS_API GradientCollector {
  public:
-  // Called on the thread that ran backward's last part of this call (or at the end of its graph task), with
-  // private copies detached from the graph. Called once per backward pass. May throw nothing.
+  // Called on the thread that ran backward's last part of this call (or at the end of its graph
+  // task), with private copies detached from the graph. Called once per backward pass that reaches
+  // the call and ends without an error. Must not throw.
   using OnBackward = std::function<void(const CallGradients&)>;
 
-  // Before the call: remembers where the inputs' gradients go. nullptr when there is nothing to collect (grad mode
-  // off, no input requires grad): nothing is allocated then.
+  // Before the call: remembers where the inputs' gradients go. nullptr when there is nothing to
+  // collect (grad mode off, no input requires grad, an input is no plain tensor: a subclass or a
+  // functorch wrapper): nothing is allocated then.
   static std::unique_ptr<GradientCollector> before_call(const std::vector<at::Tensor>& inputs);
 
-  // After the call: hooks the nodes that the call made. Returns false when the call made no node that leads to an
-  // output (identity: dropout with p=0, contiguous of a contiguous tensor).
+  // After the call, once: hooks the nodes that the call made. Returns false when the call made no
+  // node that leads to an output (identity: dropout with p=0, contiguous of a contiguous tensor).
   bool after_call(const std::vector<at::Tensor>& outputs, OnBackward on_backward);
 
   ~GradientCollector();

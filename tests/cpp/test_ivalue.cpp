@@ -199,7 +199,7 @@ TEST_CASE("what has no form in a file becomes Unsupported, with a reason", "[iva
   CHECK(from_stream.get_if<Unsupported>()->type == "Stream");
 
   const auto& size = argument_of("aten::zeros", "", "size");
-  const c10::SymInt symbolic(c10::make_intrusive<SymbolicNode>());
+  const c10::SymInt symbolic(c10::SymNode(c10::make_intrusive<SymbolicNode>()));
   CHECK(to_value(symbolic, *size.real_type()->containedType(0)).is<Unsupported>());
 }
 

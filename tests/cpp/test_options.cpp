@@ -1,1 +1,202 @@
-// to come
+#include "hooks/options.h"
+
+#include "catch.h"
+#include "hooks/error.h"
+#include "hooks/op_filter.h"
+#include "scoped_variable.h"
+
+using Catch::Matchers::Equals;
+using op_tools::CaptureFormat;
+using op_tools::CaptureOptions;
+using op_tools::test::ScopedVariable;
+
+namespace {
+
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const op_tools::Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string error_with(const char* variable, const char* value) {
+  const ScopedVariable set(variable, value);
+  return error_of([] { resolve(CaptureOptions{}); });
+}
+
+}  // namespace
+
+TEST_CASE("With nothing set, every option has its default", "[options]") {
+  const auto options = resolve(CaptureOptions{});
+  CHECK(options.filter->admits("torch.Tensor.add"));
+  CHECK_FALSE(options.filter->has_only());
+  CHECK(options.level == op_tools::Level::kAten);
+  CHECK(options.output_dir == ".");
+  CHECK_FALSE(options.steps);
+  CHECK_FALSE(options.skip_cpu);
+  CHECK_FALSE(options.all_threads);
+  CHECK(options.format == CaptureFormat::kFolders);
+  CHECK_FALSE(options.max_calls);
+  CHECK_FALSE(options.max_per_signature);
+  CHECK(options.max_pending_bytes == int64_t{1} << 30);
+  CHECK_FALSE(op_tools::compat_ditorch());
+}
+
+TEST_CASE("Each option is read from its variable", "[options]") {
+  const ScopedVariable list("OP_CAPTURE_LIST", "torch.Tensor.*");
+  const ScopedVariable disable("OP_CAPTURE_DISABLE_LIST", ".*_");
+  const ScopedVariable output("OP_TOOLS_OUTPUT_DIR", "/somewhere/else");
+  const ScopedVariable cpu("OP_TOOLS_SKIP_CPU", "1");
+  const ScopedVariable format("OP_CAPTURE_FORMAT", "container");
+  const ScopedVariable calls("OP_CAPTURE_MAX_CALLS", " 7 ");
+  const ScopedVariable signature("OP_CAPTURE_MAX_PER_SIGNATURE", "2");
+  const ScopedVariable pending("OP_TOOLS_MAX_PENDING_MB", "3");
+  const ScopedVariable compat("OP_TOOLS_COMPAT", "ditorch");
+  const auto options = resolve(CaptureOptions{});
+  CHECK(options.filter->admits("torch.Tensor.add"));
+  CHECK_FALSE(options.filter->admits("torch.Tensor.add_"));
+  CHECK(options.output_dir == "/somewhere/else");
+  CHECK(options.skip_cpu);
+  CHECK(options.format == CaptureFormat::kContainer);
+  CHECK(options.max_calls == 7);
+  CHECK(options.max_per_signature == 2);
+  CHECK(options.max_pending_bytes == 3 << 20);
+  CHECK(op_tools::compat_ditorch());
+
+  SECTION("another tool's lists are its own") {
+    CHECK(resolve(op_tools::ToolOptions{}, "OP_TIME_MEASURE").filter->admits("torch.Tensor.add_"));
+  }
+  SECTION("an explicit option wins, an empty list too") {
+    CaptureOptions explicit_options;
+    explicit_options.ops = "";
+    explicit_options.skip = "torch.relu";
+    explicit_options.level = op_tools::Level::kTorch;
+    explicit_options.output_dir = "here";
+    explicit_options.skip_cpu = false;
+    explicit_options.all_threads = true;
+    explicit_options.format = "folders";
+    explicit_options.max_calls = 1;
+    explicit_options.max_per_signature = 9;
+    explicit_options.max_pending_mb = 4;
+    const auto won = resolve(explicit_options);
+    CHECK(won.filter->admits("torch.Tensor.add_"));
+    CHECK_FALSE(won.filter->admits("torch.relu"));
+    CHECK(won.level == op_tools::Level::kTorch);
+    CHECK(won.output_dir == "here");
+    CHECK_FALSE(won.skip_cpu);
+    CHECK(won.all_threads);
+    CHECK(won.format == CaptureFormat::kFolders);
+    CHECK(won.max_calls == 1);
+    CHECK(won.max_per_signature == 9);
+    CHECK(won.max_pending_bytes == 4 << 20);
+  }
+}
+
+TEST_CASE("A variable that is set to nothing counts as unset", "[options]") {
+  const auto* variable =
+      GENERATE("OP_CAPTURE_LIST", "OP_TOOLS_OUTPUT_DIR", "OP_TOOLS_SKIP_CPU", "OP_CAPTURE_FORMAT",
+               "OP_CAPTURE_MAX_CALLS", "OP_TOOLS_MAX_PENDING_MB", "OP_TOOLS_COMPAT", "RANK");
+  INFO(variable);
+  CHECK(error_with(variable, "") == "no error");
+}
+
+TEST_CASE("Booleans are written in six ways", "[options]") {
+  ScopedVariable cpu("OP_TOOLS_SKIP_CPU", nullptr);
+  for (const auto* text : {"1", "true", "on", "TRUE", "On"}) {
+    cpu.set(text);
+    CHECK(resolve(CaptureOptions{}).skip_cpu);
+  }
+  for (const auto* text : {"0", "false", "off", "False"}) {
+    cpu.set(text);
+    CHECK_FALSE(resolve(CaptureOptions{}).skip_cpu);
+  }
+}
+
+TEST_CASE("A bad variable is an error with its name, the value and what is allowed", "[options]") {
+  CHECK_THAT(error_with("OP_TOOLS_SKIP_CPU", "yes"),
+             Equals("OP_TOOLS_SKIP_CPU: 'yes' is not allowed; give 0, 1, true, false, on or off"));
+  CHECK_THAT(error_with("OP_CAPTURE_FORMAT", "zip"),
+             Equals("OP_CAPTURE_FORMAT: 'zip' is not allowed; give folders or container"));
+  for (const auto* value : {"0", "-1", "1.5", "ten", "1e3", "7 8", "99999999999999999999", " "}) {
+    CHECK_THAT(error_with("OP_CAPTURE_MAX_CALLS", value),
+               Equals("OP_CAPTURE_MAX_CALLS: '" + std::string(value) +
+                      "' is not allowed; give a whole number of at least 1"));
+  }
+  CHECK_THAT(
+      error_with("OP_CAPTURE_MAX_PER_SIGNATURE", "x"),
+      Equals(
+          "OP_CAPTURE_MAX_PER_SIGNATURE: 'x' is not allowed; give a whole number of at least 1"));
+  CHECK_THAT(error_with("OP_TOOLS_MAX_PENDING_MB", "9223372036854775807"),
+             Equals("OP_TOOLS_MAX_PENDING_MB: '9223372036854775807' is not allowed; give a whole "
+                    "number from 1 to "
+                    "8796093022207"));
+  CHECK_THAT(error_with("OP_TOOLS_COMPAT", "torch"),
+             Equals("OP_TOOLS_COMPAT: 'torch' is not allowed; give ditorch, or leave it unset"));
+  CHECK_THAT(error_with("OP_CAPTURE_DISABLE_LIST", "add,("),
+             Catch::Matchers::StartsWith("OP_CAPTURE_DISABLE_LIST: '('"));
+}
+
+TEST_CASE("A bad argument is an error with its name, the value and what is allowed", "[options]") {
+  const auto error_after = [](auto change) {
+    return error_of([&] {
+      CaptureOptions options;
+      change(options);
+      resolve(options);
+    });
+  };
+  CHECK_THAT(error_after([](auto& o) { o.ops = "["; }), Catch::Matchers::StartsWith("ops=: '['"));
+  CHECK_THAT(error_after([](auto& o) { o.max_calls = 0; }),
+             Equals("max_calls=: '0' is not allowed; give a whole number of at least 1"));
+  CHECK_THAT(error_after([](auto& o) { o.max_per_signature = -2; }),
+             Equals("max_per_signature=: '-2' is not allowed; give a whole number of at least 1"));
+  CHECK_THAT(error_after([](auto& o) { o.max_pending_mb = int64_t{1} << 60; }),
+             Catch::Matchers::StartsWith("max_pending_mb=: '1152921504606846976' is not allowed"));
+  CHECK_THAT(error_after([](auto& o) { o.format = "tar"; }),
+             Equals("format=: 'tar' is not allowed; give folders or container"));
+  CHECK_THAT(error_after([](auto& o) { o.output_dir = ""; }),
+             Equals("output_dir=: '' is not allowed; give the path of a folder"));
+  CHECK_THAT(error_after([](auto& o) { o.output_dir = std::string("a\0b", 3); }),
+             Catch::Matchers::StartsWith("output_dir=:"));
+  CHECK_THAT(error_after([](auto& o) {
+               o.steps = {3, -1};
+             }),
+             Equals("steps=: '-1' is not allowed; give a whole number of at least 0"));
+  CHECK_THAT(
+      error_after([](auto& o) { o.steps.emplace(); }),
+      Equals("steps=: '' is not allowed; name at least one step, or leave it out for all steps"));
+}
+
+TEST_CASE("Steps come out sorted and once each", "[options]") {
+  CaptureOptions options;
+  options.steps = {5, 2, 5, 0};
+  CHECK(resolve(options).steps == std::vector<int64_t>{0, 2, 5});
+}
+
+TEST_CASE("Levels go to text and back", "[options]") {
+  for (const auto level : {op_tools::Level::kAten, op_tools::Level::kTorch}) {
+    CHECK(op_tools::level_from_string(to_string(level)) == level);
+  }
+  CHECK_THAT(error_of([] { op_tools::level_from_string("jit"); }),
+             Equals("level=: 'jit' is not allowed; give aten or torch"));
+}
+
+// Last of this file's cases on the rank: set_rank() has no way back.
+TEST_CASE("The rank is RANK until set_rank() says otherwise", "[options]") {
+  ScopedVariable rank("RANK", nullptr);
+  CHECK(op_tools::distributed_rank() == 0);
+  rank.set("3");
+  CHECK(op_tools::distributed_rank() == 3);
+  for (const auto* value : {"-1", "two", "1.0"}) {
+    rank.set(value);
+    CHECK_THAT(error_of([] { op_tools::distributed_rank(); }),
+               Equals("RANK: '" + std::string(value) +
+                      "' is not allowed; give a whole number of at least 0"));
+  }
+  CHECK_THAT(error_of([] { op_tools::set_rank(-4); }),
+             Equals("set_rank(): '-4' is not allowed; give a whole number of at least 0"));
+  op_tools::set_rank(0);
+  CHECK(op_tools::distributed_rank() == 0);
+}

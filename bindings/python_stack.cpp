@@ -1,0 +1,81 @@
+#include "python_stack.h"
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hooks/stack_source.h"
+
+namespace op_tools::python {
+namespace {
+
+namespace py = pybind11;
+
+constexpr size_t kMostLines = 8;
+constexpr int kMostFrames = 128;
+
+// Code of torch and of op_tools is not the user's: lines in it don't help to find the call.
+class OwnFolders {
+ public:
+  OwnFolders() {
+    for (const char* package : {"torch", "op_tools"}) {
+      const auto file = py::str(py::module_::import(package).attr("__file__")).cast<std::string>();
+      folders_.push_back(file.substr(0, file.rfind('/') + 1));
+    }
+  }
+  bool hold(const std::string& file) const {
+    for (const std::string& folder : folders_) {
+      if (file.compare(0, folder.size(), folder) == 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  std::vector<std::string> folders_;
+};
+
+struct Code {
+  bool of_user;
+  std::string file, function;
+};
+
+// By code object, which is kept alive: an address that was reused would name the wrong file.
+const Code& known_code(PyCodeObject* code) {
+  static auto* known = new std::unordered_map<PyCodeObject*, Code>;
+  static const auto* own = new OwnFolders;
+  const auto found = known->find(code);
+  if (found != known->end()) return found->second;
+  Py_INCREF(code);
+  Code made{false, py::str(code->co_filename).cast<std::string>(), py::str(code->co_name).cast<std::string>()};
+  made.of_user = !own->hold(made.file) && made.file.compare(0, 8, "<frozen ") != 0;
+  return known->emplace(code, std::move(made)).first->second;
+}
+
+std::vector<std::string> user_lines() {
+  std::vector<std::string> lines;
+  // Threads that Python does not know (autograd's for devices) have no stack; a dying interpreter is not to be asked.
+  if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return lines;
+  const py::gil_scoped_acquire gil;
+  py::object frame = py::reinterpret_steal<py::object>(
+      reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+  for (int depth = 0; frame && depth < kMostFrames && lines.size() < kMostLines; ++depth) {
+    auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
+    PyCodeObject* const code = PyFrame_GetCode(raw);
+    const Code& known = known_code(code);
+    Py_DECREF(code);
+    if (known.of_user) {
+      lines.push_back(known.file + ":" + std::to_string(PyFrame_GetLineNumber(raw)) + " " + known.function);
+    }
+    frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
+  }
+  return lines;
+}
+
+}  // namespace
+
+void init_stack_source() { set_stack_source(&user_lines); }
+
+}  // namespace op_tools::python

@@ -1,0 +1,275 @@
+#include "python_values.h"
+
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/QScheme.h>
+#include <torch/csrc/Size.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/utils/tensor_dtypes.h>
+#include <torch/csrc/utils/tensor_layouts.h>
+#include <torch/csrc/utils/tensor_memoryformats.h>
+#include <torch/csrc/utils/tensor_qschemes.h>
+
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace op_tools::python {
+namespace {
+
+// Deeper nesting is either a cycle or nothing that an operator takes.
+constexpr int kMaxDepth = 64;
+
+std::string type_name(py::handle object) {
+  const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
+  const auto module = py::str(type.attr("__module__")).cast<std::string>();
+  const auto name = py::str(type.attr("__qualname__")).cast<std::string>();
+  return module == "builtins" ? name : module + "." + name;
+}
+
+Value text_value(py::handle object) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
+  if (text) return std::string(text, static_cast<size_t>(size));
+  PyErr_Clear();
+  return Unsupported{"str", "it holds code points that have no UTF-8 form"};
+}
+
+Value int_value(py::handle object) {
+  int overflow = 0;
+  const long long number = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+  if (overflow != 0) return Unsupported{"int", "it does not fit in 64 bits"};
+  return static_cast<int64_t>(number);
+}
+
+Value generator_value(py::handle object) {
+  at::Generator generator = reinterpret_cast<THPGenerator*>(object.ptr())->cdata;
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return Generator{generator.device(), generator.get_state()};
+}
+
+Value convert(py::handle object, int depth);
+
+Values convert_items(PyObject* const* items, Py_ssize_t count, int depth) {
+  Values values;
+  values.reserve(static_cast<size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) values.push_back(convert(items[i], depth + 1));
+  return values;
+}
+
+Value tuple_value(py::handle object, int depth) {
+  PyObject* const tuple = object.ptr();
+  Values values = convert_items(&PyTuple_GET_ITEM(tuple, 0), PyTuple_GET_SIZE(tuple), depth);
+  if (PyTuple_CheckExact(tuple)) return make_tuple(std::move(values));
+  // torch.return_types.* and collections.namedtuple.
+  return NamedTuple{std::make_shared<const Values>(std::move(values)), type_name(object)};
+}
+
+Value dict_value(py::handle object, int depth) {
+  std::vector<std::pair<Value, Value>> items;
+  PyObject* key = nullptr;
+  PyObject* item = nullptr;
+  Py_ssize_t position = 0;
+  while (PyDict_Next(object.ptr(), &position, &key, &item)) {
+    items.emplace_back(convert(key, depth + 1), convert(item, depth + 1));
+  }
+  return make_dict(std::move(items));
+}
+
+Value set_value(py::handle object, int depth) {
+  Values values;
+  for (const py::handle item : py::iter(object)) values.push_back(convert(item, depth + 1));
+  return Set{std::make_shared<const Values>(std::move(values))};
+}
+
+// Numbers of other libraries (numpy.int64, numpy.bool_): what they say they are worth.
+Value other_value(py::handle object) {
+  if (PyIndex_Check(object.ptr()) && !THPVariable_Check(object.ptr())) {
+    const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
+    if (number) return int_value(number);
+    PyErr_Clear();
+  }
+  if (PyCallable_Check(object.ptr())) return Unsupported{type_name(object), "a callable has no form in a file"};
+  return Unsupported{type_name(object), "objects of this type have no form in a file"};
+}
+
+Value convert(py::handle object, int depth) {
+  PyObject* const raw = object.ptr();
+  if (depth > kMaxDepth) return Unsupported{type_name(object), "nested too deeply, or it contains itself"};
+  if (THPVariable_Check(raw)) return THPVariable_Unpack(raw);
+  if (raw == Py_None) return None{};
+  if (PyBool_Check(raw)) return raw == Py_True;
+  if (PyLong_Check(raw)) return int_value(object);
+  if (PyFloat_Check(raw)) return PyFloat_AS_DOUBLE(raw);
+  if (PyUnicode_Check(raw)) return text_value(object);
+  if (THPSize_Check(raw)) {
+    Size size;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(raw); ++i) {
+      const Value item = convert(PyTuple_GET_ITEM(raw, i), depth + 1);
+      const int64_t* number = item.get_if<int64_t>();
+      if (!number) return Unsupported{"torch.Size", "it holds a symbolic size"};
+      size.sizes.push_back(*number);
+    }
+    return size;
+  }
+  if (PyTuple_Check(raw)) return tuple_value(object, depth);
+  if (PyList_Check(raw)) {
+    return make_list(convert_items(reinterpret_cast<PyListObject*>(raw)->ob_item, PyList_GET_SIZE(raw), depth));
+  }
+  if (PyDict_Check(raw)) return dict_value(object, depth);
+  if (raw == Py_Ellipsis) return Ellipsis{};
+  if (PySlice_Check(raw)) {
+    auto* slice = reinterpret_cast<PySliceObject*>(raw);
+    return Slice{std::make_shared<const Values>(
+        Values{convert(slice->start, depth + 1), convert(slice->stop, depth + 1), convert(slice->step, depth + 1)})};
+  }
+  if (THPDtype_Check(raw)) return reinterpret_cast<THPDtype*>(raw)->scalar_type;
+  if (THPDevice_Check(raw)) return reinterpret_cast<THPDevice*>(raw)->device;
+  if (THPLayout_Check(raw)) return reinterpret_cast<THPLayout*>(raw)->layout;
+  if (THPMemoryFormat_Check(raw)) return reinterpret_cast<THPMemoryFormat*>(raw)->memory_format;
+  if (THPQScheme_Check(raw)) return reinterpret_cast<THPQScheme*>(raw)->qscheme;
+  if (THPGenerator_Check(raw)) return generator_value(object);
+  if (PyComplex_Check(raw)) return c10::complex<double>(PyComplex_RealAsDouble(raw), PyComplex_ImagAsDouble(raw));
+  if (PyAnySet_Check(raw)) return set_value(object, depth);
+  if (PyBytes_Check(raw)) return Bytes{std::string(PyBytes_AS_STRING(raw), static_cast<size_t>(PyBytes_GET_SIZE(raw)))};
+  if (PyByteArray_Check(raw)) {
+    return Bytes{std::string(PyByteArray_AS_STRING(raw), static_cast<size_t>(PyByteArray_GET_SIZE(raw)))};
+  }
+  return other_value(object);
+}
+
+template <class T>
+py::object stolen(T* object) {
+  return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(object));
+}
+template <class T>
+py::object borrowed(T* object) {
+  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(object));
+}
+
+py::tuple python_tuple(const Values& values) {
+  py::tuple tuple(values.size());
+  for (size_t i = 0; i < values.size(); ++i) tuple[i] = to_python(values[i]);
+  return tuple;
+}
+
+struct ToPython {
+  py::object operator()(const None&) const { return py::none(); }
+  py::object operator()(bool value) const { return py::bool_(value); }
+  py::object operator()(int64_t value) const { return py::int_(value); }
+  py::object operator()(double value) const { return py::float_(value); }
+  py::object operator()(const c10::complex<double>& value) const {
+    return stolen(PyComplex_FromDoubles(value.real(), value.imag()));
+  }
+  py::object operator()(const std::string& value) const { return py::str(value); }
+  py::object operator()(const at::Tensor& value) const { return stolen(THPVariable_Wrap(value)); }
+  py::object operator()(at::ScalarType value) const { return borrowed(torch::getTHPDtype(value)); }
+  py::object operator()(const c10::Device& value) const { return stolen(THPDevice_New(value)); }
+  py::object operator()(at::Layout value) const { return borrowed(torch::getTHPLayout(value)); }
+  py::object operator()(at::MemoryFormat value) const { return stolen(torch::utils::getTHPMemoryFormat(value)); }
+  py::object operator()(at::QScheme value) const { return borrowed(torch::utils::getTHPQScheme(value)); }
+  py::object operator()(const Size& value) const {
+    return stolen(THPSize_NewFromSizes(static_cast<int64_t>(value.sizes.size()), value.sizes.data()));
+  }
+  py::object operator()(const Slice& value) const {
+    const py::tuple parts = python_tuple(*value.items);
+    return stolen(PySlice_New(parts[0].ptr(), parts[1].ptr(), parts[2].ptr()));
+  }
+  py::object operator()(const Ellipsis&) const { return py::ellipsis(); }
+  py::object operator()(const List& value) const { return py::list(python_tuple(*value.items)); }
+  py::object operator()(const Tuple& value) const { return python_tuple(*value.items); }
+  py::object operator()(const NamedTuple& value) const { return python_tuple(*value.items); }
+  py::object operator()(const Dict& value) const {
+    py::dict dict;
+    for (const auto& [key, item] : *value.items) dict[to_python(key)] = to_python(item);
+    return dict;
+  }
+  py::object operator()(const Set& value) const { return py::set(python_tuple(*value.items)); }
+  py::object operator()(const Bytes& value) const { return py::bytes(value.bytes); }
+  py::object operator()(const Generator& value) const {
+    const py::object generator = py::module_::import("torch").attr("Generator")(value.device.str());
+    generator.attr("set_state")(to_python(value.state));
+    return generator;
+  }
+  py::object operator()(const Unsupported&) const { return py::none(); }
+};
+
+// nullptr: nothing in it was replaced.
+py::object replaced(py::handle object, const std::function<at::Tensor(const at::Tensor&)>& replace, int depth) {
+  PyObject* const raw = object.ptr();
+  if (depth > kMaxDepth) return {};
+  if (THPVariable_Check(raw)) {
+    const at::Tensor& before = THPVariable_Unpack(raw);
+    const at::Tensor after = replace(before);
+    return after.is_same(before) ? py::object() : stolen(THPVariable_Wrap(after));
+  }
+  if (PyTuple_Check(raw) && !THPSize_Check(raw)) {
+    bool changed = false;
+    py::tuple tuple(PyTuple_GET_SIZE(raw));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(raw); ++i) {
+      const py::handle item = PyTuple_GET_ITEM(raw, i);
+      py::object next = replaced(item, replace, depth + 1);
+      changed = changed || next;
+      tuple[static_cast<size_t>(i)] = next ? std::move(next) : py::reinterpret_borrow<py::object>(item);
+    }
+    if (!changed) return {};
+    if (PyTuple_CheckExact(raw)) return std::move(tuple);
+    const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(raw)));
+    // collections.namedtuple takes the items one by one, torch.return_types take one sequence.
+    return py::hasattr(type, "_make") ? type.attr("_make")(tuple) : type(tuple);
+  }
+  if (PyList_Check(raw)) {
+    bool changed = false;
+    py::list list;
+    for (const py::handle item : py::reinterpret_borrow<py::list>(object)) {
+      py::object next = replaced(item, replace, depth + 1);
+      changed = changed || next;
+      list.append(next ? std::move(next) : py::reinterpret_borrow<py::object>(item));
+    }
+    return changed ? py::object(std::move(list)) : py::object();
+  }
+  if (PyDict_Check(raw)) {
+    bool changed = false;
+    py::dict dict;
+    for (const auto& [key, item] : py::reinterpret_borrow<py::dict>(object)) {
+      py::object next = replaced(item, replace, depth + 1);
+      changed = changed || next;
+      dict[key] = next ? std::move(next) : py::reinterpret_borrow<py::object>(item);
+    }
+    return changed ? py::object(std::move(dict)) : py::object();
+  }
+  if (PySlice_Check(raw)) {
+    auto* slice = reinterpret_cast<PySliceObject*>(raw);
+    py::object parts[3];
+    bool changed = false;
+    PyObject* const old[] = {slice->start, slice->stop, slice->step};
+    for (int i = 0; i < 3; ++i) {
+      parts[i] = replaced(old[i], replace, depth + 1);
+      changed = changed || parts[i];
+      if (!parts[i]) parts[i] = borrowed(old[i]);
+    }
+    return changed ? stolen(PySlice_New(parts[0].ptr(), parts[1].ptr(), parts[2].ptr())) : py::object();
+  }
+  return {};
+}
+
+}  // namespace
+
+Value to_value(py::handle object) {
+  try {
+    return convert(object, 0);
+  } catch (const std::exception& error) {
+    PyErr_Clear();
+    return Unsupported{"object", std::string("it could not be read: ") + error.what()};
+  }
+}
+
+py::object to_python(const Value& value) { return std::visit(ToPython(), value.variant()); }
+
+py::object replace_tensors(py::handle object, const std::function<at::Tensor(const at::Tensor&)>& replace) {
+  py::object changed = replaced(object, replace, 0);
+  return changed ? changed : py::reinterpret_borrow<py::object>(object);
+}
+
+}  // namespace op_tools::python

@@ -1,0 +1,24 @@
+// Between Python objects and Value trees. Everything here needs the GIL.
+#pragma once
+
+#include <functional>
+
+#include "hooks/value.h"
+
+#include <pybind11/pybind11.h>
+
+namespace op_tools::python {
+
+namespace py = pybind11;
+
+// Never raises: what has no form becomes Unsupported. Tensors in the tree are the program's own, not copies.
+Value to_value(py::handle object);
+
+// Slices, Ellipsis, dtypes and so on become the Python objects that they stand for, Unsupported becomes None.
+py::object to_python(const Value& value);
+
+// The same object with each tensor replaced, in the order of for_each_tensor over to_value(object); containers without
+// tensors are shared, the others rebuilt.
+py::object replace_tensors(py::handle object, const std::function<at::Tensor(const at::Tensor&)>& replace);
+
+}  // namespace op_tools::python

@@ -1,0 +1,247 @@
+#include "torch_function_mode.h"
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <torch/csrc/PyInterpreter.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hooks/chain.h"
+#include "hooks/gradients.h"
+#include "hooks/interceptor.h"
+#include "hooks/op_call.h"
+#include "python_values.h"
+
+namespace op_tools::python {
+namespace {
+
+using ModeStack = at::impl::PythonTorchFunctionTLS;
+
+// What is known of a torch function, by object (equal method-wrappers are made anew for each property access, so the
+// address says nothing). The mask is remembered for one chain: the last one asked.
+struct Function {
+  std::string name;
+  bool in_python;               // a Python function: what it calls inside can be torch calls of their own
+  std::weak_ptr<const Chain> chain;
+  uint32_t mask = 0;
+};
+
+class Functions {
+ public:
+  static Functions& get() {
+    static Functions* functions = new Functions;  // leaked: calls may come until the interpreter ends
+    return *functions;
+  }
+
+  // Valid until the next call.
+  Function& find(PyObject* object) {
+    if (PyObject* known = PyDict_GetItemWithError(index_, object)) return functions_[PyLong_AsSize_t(known)];
+    const bool hashable = PyErr_Occurred() == nullptr;
+    PyErr_Clear();
+    Function made{function_name(object), PyFunction_Check(object) != 0, {}, 0};
+    if (!hashable || functions_.size() >= kMost) {  // closures made by the million: known only for this call
+      one_off_ = std::move(made);
+      return one_off_;
+    }
+    functions_.push_back(std::move(made));
+    const py::int_ position(functions_.size() - 1);
+    if (PyDict_SetItem(index_, object, position.ptr()) != 0) PyErr_Clear();
+    return functions_.back();
+  }
+
+ private:
+  static constexpr size_t kMost = 100'000;
+  PyObject* const index_ = PyDict_New();
+  std::vector<Function> functions_;
+  Function one_off_;
+};
+
+uint32_t mask_of(Function& function, const std::shared_ptr<const Chain>& chain) {
+  if (function.chain.lock() != chain) {
+    function.mask = chain->mask_for(function.name);
+    function.chain = chain;
+  }
+  return function.mask;
+}
+
+// One torch-level call. Throws py::error_already_set when the function raised.
+class PythonFrame final : public Frame {
+ public:
+  PythonFrame(PyObject* function, PyObject* args, PyObject* kwargs, const Chain& chain, uint32_t mask, Wants wants)
+      : function_(function),
+        args_(py::reinterpret_borrow<py::object>(args)),
+        kwargs_(py::reinterpret_borrow<py::object>(kwargs)),
+        chain_(chain),
+        mask_(mask),
+        wants_(wants) {}
+
+  void begin(const OpCall& call) { call_ = &call; }
+
+  Value args() override { return to_value(args_); }
+  Value kwargs() override { return kwargs_ ? to_value(kwargs_) : make_dict({}); }
+  Value result() override { return result_ ? to_value(result_) : Value(); }
+
+  void proceed() override {
+    std::unique_ptr<GradientCollector> collector;
+    if (wants_.gradients && call_->grad_enabled) {
+      std::vector<at::Tensor> inputs = flatten_tensors(args());
+      for (const at::Tensor& tensor : flatten_tensors(kwargs())) inputs.push_back(tensor);
+      collector = GradientCollector::before_call(inputs);
+    }
+    if (wants_.aten_call) {
+      const interceptor::AtenWatch watch;
+      run();
+      aten_call_ = watch.whole_call(result());
+    } else {
+      run();
+    }
+    if (collector) {
+      identity_ = !collector->after_call(flatten_tensors(result()),
+                                         chain_.backward_of(mask_, call_->id, std::string(call_->name)));
+    }
+  }
+
+  void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>& replace) override {
+    args_ = replace_tensors(args_, replace);
+    if (kwargs_) kwargs_ = replace_tensors(kwargs_, replace);
+  }
+  void replace_result(const std::function<at::Tensor(const at::Tensor&)>& replace) override {
+    result_ = replace_tensors(result_, replace);
+  }
+  Value aten_call() override { return aten_call_; }
+  bool is_identity() override { return identity_; }
+
+  PyObject* release_result() { return result_.release().ptr(); }
+
+ private:
+  void run() {
+    result_ = py::reinterpret_steal<py::object>(PyObject_Call(function_, args_.ptr(), kwargs_.ptr()));
+    if (!result_) throw py::error_already_set();
+  }
+
+  PyObject* const function_;
+  py::object args_, kwargs_, result_;
+  const Chain& chain_;
+  const uint32_t mask_;
+  const Wants wants_;
+  const OpCall* call_ = nullptr;
+  Value aten_call_;
+  bool identity_ = false;
+};
+
+PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs, const std::string& name,
+                        const std::shared_ptr<const Chain>& chain, uint32_t mask) {
+  PythonFrame frame(function, args, kwargs, *chain, mask, chain->wants(mask));
+  OpCall call(next_call_id(), Level::kTorch, Phase::kForward, name, frame);
+  frame.begin(call);
+  try {
+    chain->run(mask, call);
+  } catch (py::error_already_set& error) {
+    error.restore();  // the function's own exception, with its traceback
+    return nullptr;
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());  // of an executor
+    return nullptr;
+  }
+  return frame.release_result();
+}
+
+std::shared_ptr<c10::SafePyObject> g_mode;
+thread_local int tl_scopes = 0;
+
+// A left-out function that is written in Python: what it calls inside may be admitted, so the mode stays on the stack
+// while it runs, told to let the function itself pass. With subclasses among the arguments (`types`) their own
+// __torch_function__ must be asked, which the skipping would prevent.
+PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs) {
+  ModeStack::push_onto_stack(g_mode);
+  const bool skipped_before = ModeStack::exchange_skip_next(true);
+  PyObject* const result = PyObject_Call(function, args, kwargs);
+  ModeStack::exchange_skip_next(skipped_before);
+  // Balanced by whatever ran inside, except a scope that was left there: then the mode is gone already.
+  const int64_t top = ModeStack::stack_len() - 1;
+  if (top >= 0 && ModeStack::get_stack_at(top).get() == g_mode.get()) ModeStack::pop_stack();
+  return result;
+}
+
+// __torch_function__(func, types, args=(), kwargs=None)
+PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, PyObject* names) {
+  if (count < 2 || names != nullptr) {
+    PyErr_SetString(PyExc_TypeError, "__torch_function__ of op_tools takes (func, types, args, kwargs) by position");
+    return nullptr;
+  }
+  static PyObject* const empty = PyTuple_New(0);
+  PyObject* const function = values[0];
+  PyObject* const args = count > 2 ? values[2] : empty;
+  PyObject* const kwargs = count > 3 && values[3] != Py_None ? values[3] : nullptr;
+  const std::shared_ptr<const Chain> chain = current_chain(Level::kTorch);
+  if (!chain) return PyObject_Call(function, args, kwargs);
+  Function& known = Functions::get().find(function);
+  const uint32_t mask = mask_of(known, chain);
+  if (mask == 0) {
+    const bool subclasses = PyObject_IsTrue(values[1]) != 0;
+    if (known.in_python && !subclasses) return call_with_mode_on(function, args, kwargs);
+    return PyObject_Call(function, args, kwargs);
+  }
+  return through_chain(function, args, kwargs, std::string(known.name), chain, mask);
+}
+
+PyMethodDef kMethods[] = {{"__torch_function__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&torch_function)),
+                           METH_FASTCALL | METH_KEYWORDS, "Hands the call to the tools that are on."},
+                          {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+void init_torch_function_mode() {
+  static PyType_Slot slots[] = {{Py_tp_methods, kMethods}, {0, nullptr}};
+  static PyType_Spec spec = {"op_tools._C.TorchFunctionMode", static_cast<int>(sizeof(PyObject)), 0, Py_TPFLAGS_DEFAULT,
+                             slots};
+  const py::object type = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));
+  if (!type) throw py::error_already_set();
+  g_mode = std::make_shared<c10::SafePyObject>(type().release().ptr(), getPyInterpreter());
+}
+
+void push_mode() {
+  if (tl_scopes++ > 0) return;
+  ModeStack::push_onto_stack(g_mode);
+}
+
+void pop_mode() {
+  if (--tl_scopes > 0) return;
+  std::vector<std::shared_ptr<c10::SafePyObject>> above;
+  while (ModeStack::stack_len() > 0) {
+    std::shared_ptr<c10::SafePyObject> top = ModeStack::pop_stack();
+    if (top.get() == g_mode.get()) break;
+    above.push_back(std::move(top));
+  }
+  // Not found: the scope is left from inside a call of ours, where torch has taken the mode off for the time of the
+  // call. It comes back, finds no chain and does nothing.
+  for (auto mode = above.rbegin(); mode != above.rend(); ++mode) ModeStack::push_onto_stack(std::move(*mode));
+}
+
+std::string function_name(py::handle function) {
+  static PyObject* const resolve = py::module_::import("torch.overrides").attr("resolve_name").inc_ref().ptr();
+  try {
+    const py::object name = py::handle(resolve)(function);
+    if (!name.is_none()) {
+      const auto text = py::str(name).cast<std::string>();
+      // Operators called directly resolve to "aten.add.Tensor"; users write torch.ops.aten.add.Tensor.
+      return text.compare(0, 6, "torch.") == 0 ? text : "torch.ops." + text;
+    }
+    const auto module = py::getattr(function, "__module__", py::none());
+    const auto qualified = py::getattr(function, "__qualname__", py::getattr(function, "__name__", py::none()));
+    if (!qualified.is_none()) {
+      const auto text = py::str(qualified).cast<std::string>();
+      return module.is_none() ? text : py::str(module).cast<std::string>() + "." + text;
+    }
+    return py::repr(function).cast<std::string>();
+  } catch (const std::exception&) {
+    PyErr_Clear();
+    return "unnamed";
+  }
+}
+
+}  // namespace op_tools::python
