@@ -283,7 +283,7 @@ RunResult Engine::run_once(const CapturedCall& call, c10::Device device) {
     if (options_.seed) seed_generators(*options_.seed, device);
     else if (has_state) same_numbers = restore_random_state(call.rng, device);
     const RandomWatch random(inputs.args, inputs.kwargs);
-    Stopwatch stopwatch(device);
+    Stopwatch stopwatch(device, options_.sync_time_measure);
     stopwatch.start();
     try {
       run.result = bound.run();
@@ -304,7 +304,7 @@ void Engine::run_backward(const CapturedCall& call, const RunInputs& inputs, c10
   for (size_t pass = 0; pass < call.backward.size(); ++pass) {
     const bool keep_graph = pass + 1 < call.backward.size();
     const auto gradients = call.from_ditorch ? last_node_gradients : input_gradients;
-    Stopwatch stopwatch(device);
+    Stopwatch stopwatch(device, options_.sync_time_measure);
     stopwatch.start();
     run->input_gradients.push_back(gradients(outputs, call.backward[pass].grad_outputs, inputs, keep_graph));
     run->backward_ms.push_back(stopwatch.stop());
@@ -537,7 +537,8 @@ void prepare_device(const ReplayOptions& options) {
 int run(const ReplayOptions& options, PythonCaller* caller) {
   prepare_device(options);
   Engine engine(options, caller);
-  const auto started = Stopwatch::now_seconds();
+  Stopwatch whole(c10::kCPU, /*synchronize=*/false);
+  whole.start();
 
   std::vector<std::unique_ptr<StoredCall>> calls;
   std::vector<std::string> problems;
@@ -561,7 +562,7 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
   for (size_t i = 1; i < std::min(static_cast<size_t>(options.jobs), calls.size()); ++i) workers.emplace_back(work);
   work();
   for (std::thread& worker : workers) worker.join();
-  return reporter.finish(problems, Stopwatch::now_seconds() - started);
+  return reporter.finish(problems, whole.stop() / 1000);
 }
 
 int run_command(const std::vector<std::string>& arguments, PythonCaller* caller) {
