@@ -49,7 +49,10 @@ def test_installed_binaries_need_no_python_and_find_torch(prefix, binary):
 
 
 def test_installed_program_uses_the_installed_library(prefix):
-    assert Path(libraries(prefix / "bin/run_op_from_data")["libop_tools.so"]).resolve() == prefix / "lib/libop_tools.so"
+    assert (
+        Path(libraries(prefix / "bin/run_op_from_data")["libop_tools.so"]).resolve()
+        == prefix / "lib/libop_tools.so"
+    )
 
 
 def test_every_installed_header_comes_with_what_it_includes(prefix):
@@ -96,7 +99,9 @@ def test_another_torch_is_refused_with_both_versions(prefix, tmp_path):
     torch_root = tmp_path / "torch"
     version = torch_root / "include" / "torch" / "headeronly" / "version.h"
     version.parent.mkdir(parents=True)
-    version.write_text("#define TORCH_VERSION_MAJOR 9\n#define TORCH_VERSION_MINOR 9\n#define TORCH_VERSION_PATCH 0\n")
+    version.write_text(
+        "#define TORCH_VERSION_MAJOR 9\n#define TORCH_VERSION_MINOR 9\n#define TORCH_VERSION_PATCH 0\n"
+    )
     (torch_root / "lib").symlink_to(Path(torch.__file__).parent / "lib")
     done = subprocess.run(
         [
@@ -148,7 +153,11 @@ def test_the_wheel_holds_everything_once_and_nothing_of_the_source_tree(installe
     assert len(names) == len(set(names))
     extensions = [name for name in names if name.startswith("op_tools/_C.")]
     assert len([name for name in extensions if name.endswith(".so")]) == 1
-    for name in ("op_tools/lib/libop_tools.so", "op_tools/_build_info.py", "op_tools/include/op_tools/op_tools.h"):
+    for name in (
+        "op_tools/lib/libop_tools.so",
+        "op_tools/_build_info.py",
+        "op_tools/include/op_tools/op_tools.h",
+    ):
         assert name in names
     assert "op_tools/lib/cmake/op_tools/op_tools-config.cmake" in names
     assert [name for name in names if name.endswith("scripts/run_op_from_data")]
