@@ -214,7 +214,7 @@ py::object replaced(py::handle object, const std::function<at::Tensor(const at::
       tuple[static_cast<size_t>(i)] = next ? std::move(next) : py::reinterpret_borrow<py::object>(item);
     }
     if (!changed) return {};
-    if (PyTuple_CheckExact(raw)) return std::move(tuple);
+    if (PyTuple_CheckExact(raw)) return tuple;
     const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(raw)));
     // collections.namedtuple takes the items one by one, torch.return_types take one sequence.
     return py::hasattr(type, "_make") ? type.attr("_make")(tuple) : type(tuple);

@@ -2,6 +2,7 @@
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <array>
@@ -636,7 +637,13 @@ struct EncodedPth::Impl {
 
 EncodedPth::EncodedPth(const Value& value) : impl_(std::make_unique<Impl>()) {
   Pickler pickler;
-  pickler.pickle(value);
+  try {
+    pickler.pickle(value);
+  } catch (const c10::Error& error) {
+    // A fake tensor, for one, throws when asked for its memory.
+    throw Error(std::string("torch does not give the memory of a tensor: ") +
+                error.what_without_backtrace());
+  }
   impl_->pickle = std::move(pickler.bytes());
   impl_->records = std::move(pickler.records());
 

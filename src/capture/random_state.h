@@ -4,11 +4,12 @@
 
 #include <memory>
 
+#include "hooks/export.h"
 #include "hooks/value.h"
 
 namespace op_tools {
 
-class RandomWatch {
+class OP_TOOLS_API RandomWatch {
  public:
   // Watches the CPU's default generator and those of the devices that occur in the arguments.
   RandomWatch(const Value& args, const Value& kwargs);

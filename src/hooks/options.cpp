@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <unistd.h>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -178,6 +179,18 @@ bool compat_ditorch() {
   if (!value) return false;
   if (*value != "ditorch") refuse("OP_TOOLS_COMPAT", *value, "give ditorch, or leave it unset");
   return true;
+}
+
+std::vector<std::pair<std::string, std::string>> environment_containing(std::string_view part) {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string_view text = *entry;
+    const auto equals = text.find('=');
+    if (equals == std::string_view::npos || text.substr(0, equals).find(part) == std::string_view::npos) continue;
+    found.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 }  // namespace op_tools

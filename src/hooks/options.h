@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hooks/export.h"
@@ -66,5 +67,9 @@ OP_TOOLS_API void set_rank(int64_t rank);
 
 // OP_TOOLS_COMPAT=ditorch: print and spell as the peer does.
 OP_TOOLS_API bool compat_ditorch();
+
+// Names and values of the environment variables whose names contain `part`, sorted: for settings that take an
+// operator's name in front (LINEAR_AUTOCOMPARE_ERROR_TOLERANCE).
+OP_TOOLS_API std::vector<std::pair<std::string, std::string>> environment_containing(std::string_view part);
 
 }  // namespace op_tools

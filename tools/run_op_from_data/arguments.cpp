@@ -1,1 +1,80 @@
-// to come
+#include "run_op_from_data/arguments.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <iostream>
+
+#include "hooks/version.h"
+
+namespace op_tools::replay {
+namespace {
+
+constexpr const char* kFooter = R"(
+DIR is the folder of one captured call, any folder above many, or a container file (calls.zip).
+
+Examples
+  run_op_from_data op_capture_result/0/2024-08-06--11-41 --acc_check
+      run everything that was captured; compare with what was saved
+  run_op_from_data .../torch.Tensor.div/5 --run_times 3 --sync_time_measure
+      time one call, forward and backward
+  run_op_from_data captures --acc_check --device cuda:0 --filter 'torch.nn.functional.*' --json report.json
+      run the nn.functional calls on a GPU; compare with what was saved and with the CPU; write a report
+
+Tolerances: AUTOCOMPARE_ERROR_TOLERANCE[_FLOAT16|_BFLOAT16|_FLOAT32|_FLOAT64]="atol,rtol", for one operator with its name in
+front (LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16).
+
+Exit status
+   0  all calls ran and agreed
+   1  some disagreed (whether or not others could not be run)
+   2  none disagreed, but some could not be run or read: each is listed with its reason
+  64  wrong usage
+)";
+
+}  // namespace
+
+Arguments parse_arguments(const std::vector<std::string>& arguments) {
+  CLI::App app{"Runs captured operator calls again: on real data, without the model that made it.", "run_op_from_data"};
+  app.footer(kFooter);
+  app.set_version_flag("--version", std::string(version()));
+  ReplayOptions options;
+  uint64_t seed = 0;
+  app.add_option("DIR", options.paths, "Captured calls")->required();
+  app.add_flag("--acc_check", options.acc_check,
+               "Compare with the saved results and gradients, and on another device than the CPU with the CPU's");
+  app.add_option("--run_times", options.run_times, "Run each call N times, on fresh inputs each time")
+      ->check(CLI::Range(1, 1000000000))
+      ->type_name("N");
+  app.add_flag("--sync_time_measure", options.sync_time_measure,
+               "Print the time of each forward and backward, the device synchronised");
+  app.add_flag("--only_run_forward", options.only_run_forward, "Leave out backward");
+  app.add_option("--device", options.device, "Run on this device: cpu (the default), cuda, cuda:1, npu, ...")
+      ->type_name("D");
+  app.add_option("--filter", options.filter,
+                 "Only calls whose whole name matches one of these regular expressions, separated by commas")
+      ->type_name("RE");
+  app.add_option("--json", options.json, "Write summary and all calls as one JSON object")->type_name("FILE");
+  app.add_option("--jobs", options.jobs, "Work on N calls at once (times then say little)")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  auto* seed_option =
+      app.add_option("--seed", seed, "Seed the random generators with N, in place of the saved random states")
+          ->type_name("N");
+  app.add_option("--load", options.libraries, "Load a shared library first: custom operators, a device's backend")
+      ->type_name("LIB")
+      ->allow_extra_args(false);
+  app.add_flag("-v,--verbose", options.verbose, "A line for each call");
+  app.add_flag("-q,--quiet", options.quiet, "The summary only");
+  // CLI11 takes the arguments from the end.
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    const int status = app.exit(error, std::cout, std::cerr);
+    return {std::nullopt, status == 0 ? 0 : kWrongUsage};
+  }
+  if (seed_option->count() > 0) options.seed = seed;
+  return {std::move(options), 0};
+}
+
+}  // namespace op_tools::replay

@@ -458,7 +458,7 @@ Error python_only(std::string_view name, const std::string& why) {
 }  // namespace
 
 struct Resolver::Impl {
-  // The overloads of "aten::add", in the order in which Python's parser would try them.
+  // The overloads of "aten::add", in no order.
   std::unordered_map<std::string, std::vector<c10::OperatorName>> overloads;
 
   c10::OperatorHandle handle(const c10::OperatorName& name) const {
@@ -470,6 +470,7 @@ struct Resolver::Impl {
 
   // By overload name if `name` has one, else the first overload that takes the arguments.
   BoundCall bind_target(const std::string& name, Form form, const Values& args, const Keywords& keywords) const;
+  std::vector<c10::OperatorHandle> candidates(const std::string& name) const;
   BoundCall bind_torch(std::string_view name, const Values& args, const Keywords& keywords) const;
 };
 
@@ -489,25 +490,38 @@ std::vector<int> parser_rank(const c10::FunctionSchema& schema) {
 
 }  // namespace
 
-BoundCall Resolver::Impl::bind_target(const std::string& name, Form form, const Values& args,
-                                      const Keywords& keywords) const {
-  std::vector<c10::OperatorName> candidates;
+// One when the name has an overload, else all in the order in which Python's parser would try them.
+std::vector<c10::OperatorHandle> Resolver::Impl::candidates(const std::string& name) const {
   const auto colons = name.find("::");
   const auto dot = name.find('.', colons == std::string::npos ? 0 : colons);
-  if (dot != std::string::npos) {
-    candidates.emplace_back(name.substr(0, dot), name.substr(dot + 1));
-  } else if (const auto found = overloads.find(name); found != overloads.end()) {
-    candidates = found->second;
+  if (dot != std::string::npos) return {handle({name.substr(0, dot), name.substr(dot + 1)})};
+  const auto found = overloads.find(name);
+  if (found == overloads.end()) throw Error("there is no operator " + name + " in this torch");
+  std::vector<std::pair<std::vector<int>, c10::OperatorHandle>> ranked;
+  for (const auto& overload : found->second) {
+    const auto op = c10::Dispatcher::singleton().findSchema(overload);
+    if (op) ranked.emplace_back(parser_rank(op->schema()), *op);
   }
-  if (candidates.empty()) throw Error("there is no operator " + name + " in this torch");
+  std::sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) {
+    if (a.first != b.first) return a.first < b.first;
+    return a.second.operator_name().overload_name < b.second.operator_name().overload_name;
+  });
+  std::vector<c10::OperatorHandle> handles;
+  for (const auto& [rank, op] : ranked) {
+    refuse_dangerous(op);
+    handles.push_back(op);
+  }
+  return handles;
+}
 
+BoundCall Resolver::Impl::bind_target(const std::string& name, Form form, const Values& args,
+                                      const Keywords& keywords) const {
   std::string why;
-  for (const auto& candidate : candidates) {
-    const auto op = handle(candidate);
+  for (const auto& op : candidates(name)) {
     Binder binder(op, form);
     Stack stack;
     if (binder.bind(args, keywords, &stack)) return bound_to(op, std::move(stack));
-    if (why.size() < 400) why += (why.empty() ? "" : "; ") + c10::toString(candidate) + ": " + binder.why();
+    if (why.size() < 400) why += (why.empty() ? "" : "; ") + c10::toString(op.operator_name()) + ": " + binder.why();
   }
   throw Error("no overload takes these arguments: " + why);
 }
@@ -524,6 +538,7 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
   }
   if (const auto rules = rules_for(name); !rules.empty()) {
     for (const NameRule* rule : rules) {
+      if (rule->target.empty()) continue;
       const auto arguments = apply(*rule, args, keywords);
       if (!arguments) continue;
       std::string target(rule->target);
@@ -559,22 +574,6 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
 Resolver::Resolver() : impl_(std::make_unique<Impl>()) {
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     impl_->overloads[name.name].push_back(name);
-  }
-  for (auto& [name, overloads] : impl_->overloads) {
-    auto& dispatcher = c10::Dispatcher::singleton();
-    overloads.erase(std::remove_if(overloads.begin(), overloads.end(),
-                                   [&](const auto& overload) { return !dispatcher.findSchema(overload); }),
-                    overloads.end());
-    if (overloads.size() < 2) continue;
-    std::vector<std::pair<std::vector<int>, c10::OperatorName>> ranked;
-    for (const auto& overload : overloads) {
-      ranked.emplace_back(parser_rank(dispatcher.findSchema(overload)->schema()), overload);
-    }
-    std::sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) {
-      if (a.first != b.first) return a.first < b.first;
-      return a.second.overload_name < b.second.overload_name;
-    });
-    for (size_t i = 0; i < ranked.size(); ++i) overloads[i] = ranked[i].second;
   }
 }
 

@@ -1,0 +1,40 @@
+// The command line of run_op_from_data as plain data. The only file that knows CLI11 is arguments.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace op_tools::replay {
+
+// Exit statuses. A disagreement counts more than a call that could not be run: 1 is a finding, 2 says "incomplete".
+constexpr int kAgreed = 0;
+constexpr int kDisagreed = 1;
+constexpr int kIncomplete = 2;
+constexpr int kWrongUsage = 64;
+
+struct ReplayOptions {
+  std::vector<std::string> paths;
+  bool acc_check = false;
+  bool only_run_forward = false;
+  bool sync_time_measure = false;
+  bool verbose = false;  // a line per call
+  bool quiet = false;    // no line per call, check or measurement: the summary only
+  int run_times = 1;
+  int jobs = 1;
+  std::string device = "cpu";
+  std::string filter;                  // as OP_CAPTURE_LIST
+  std::string json;                    // a file
+  std::optional<uint64_t> seed;        // in place of saved random states
+  std::vector<std::string> libraries;  // to load first: operators, devices
+};
+
+struct Arguments {
+  std::optional<ReplayOptions> options;  // none: there is nothing to run, and exit_status says how it ends
+  int exit_status = 0;
+};
+// Writes help, version and complaints itself.
+Arguments parse_arguments(const std::vector<std::string>& arguments);
+
+}  // namespace op_tools::replay

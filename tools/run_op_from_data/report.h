@@ -1,0 +1,65 @@
+// What became of each replayed call, and everything that people and programs are told about it: lines, progress bar,
+// summary, JSON. Measuring and comparing (replay.cpp) print nothing themselves.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "compare/tensor_diff.h"
+#include "run_op_from_data/arguments.h"
+
+namespace op_tools::replay {
+
+enum class Verdict { kAgrees, kDiffers, kNotComparable };
+
+// One thing compared: an output, a gradient, an input that the call changes.
+struct Check {
+  std::string what;     // "", "0th", "0th input grad", "input 1 after the call"
+  std::string against;  // "saved", "cpu"
+  Verdict verdict = Verdict::kAgrees;
+  std::string note;     // why not comparable, what differs if not numbers
+  TensorDiff diff;
+};
+
+enum class Status { kLeftOut, kRan, kCouldNotRun };
+
+struct CallReport {
+  std::string path;
+  std::string name;
+  std::string target;  // the operator that ran
+  Status status = Status::kRan;
+  std::string reason;  // why it could not be run
+  std::vector<Check> checks;
+  std::vector<double> forward_ms, backward_ms;  // by run (and backward pass)
+
+  bool differs() const;
+  bool comparable() const;  // at least one check has a verdict
+  bool bit_equal() const;   // comparable, and all of that has the same bits
+};
+
+// Takes reports in any order from any thread, prints in the order of the calls.
+class Reporter {
+ public:
+  Reporter(const ReplayOptions& options, size_t calls);
+  void add(size_t index, CallReport report);
+  // After all calls: writes the summary to standard output, JSON where wanted. `problems`: "path: reason" of what
+  // could not even be tried. Returns the exit status. Throws Error when the JSON file cannot be written.
+  int finish(const std::vector<std::string>& problems, double seconds);
+
+ private:
+  void print_lines(const CallReport& report) const;
+  void show_progress(const CallReport& report);
+  void write_json(const std::vector<std::string>& problems, double seconds, int exit_status) const;
+
+  const ReplayOptions& options_;
+  std::mutex mutex_;  // guards what follows while calls run
+  std::vector<CallReport> reports_;
+  std::vector<bool> arrived_;
+  size_t printed_ = 0;
+  size_t done_ = 0;
+};
+
+}  // namespace op_tools::replay
