@@ -49,10 +49,7 @@ def test_installed_binaries_need_no_python_and_find_torch(prefix, binary):
 
 
 def test_installed_program_uses_the_installed_library(prefix):
-    assert (
-        Path(libraries(prefix / "bin/run_op_from_data")["libop_tools.so"]).resolve()
-        == prefix / "lib/libop_tools.so"
-    )
+    assert Path(libraries(prefix / "bin/run_op_from_data")["libop_tools.so"]).resolve() == prefix / "lib/libop_tools.so"
 
 
 def test_every_installed_header_comes_with_what_it_includes(prefix):
@@ -99,9 +96,7 @@ def test_another_torch_is_refused_with_both_versions(prefix, tmp_path):
     torch_root = tmp_path / "torch"
     version = torch_root / "include" / "torch" / "headeronly" / "version.h"
     version.parent.mkdir(parents=True)
-    version.write_text(
-        "#define TORCH_VERSION_MAJOR 9\n#define TORCH_VERSION_MINOR 9\n#define TORCH_VERSION_PATCH 0\n"
-    )
+    version.write_text("#define TORCH_VERSION_MAJOR 9\n#define TORCH_VERSION_MINOR 9\n#define TORCH_VERSION_PATCH 0\n")
     (torch_root / "lib").symlink_to(Path(torch.__file__).parent / "lib")
     done = subprocess.run(
         [

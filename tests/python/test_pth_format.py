@@ -46,9 +46,7 @@ def test_unzip_finds_no_fault(samples):
 
 def test_numbers_and_texts(load):
     assert load("none") is None
-    assert load("ints") == [
-        *(0, 255, 256, 65535, 65536, -1, -(2**31), 2**31, -(2**33), 2**40, -(2**63), 2**63 - 1)
-    ]
+    assert load("ints") == [*(0, 255, 256, 65535, 65536, -1, -(2**31), 2**31, -(2**33), 2**40, -(2**63), 2**63 - 1)]
     scalars = load("scalars")
     assert scalars == (True, False, 1.5, float("-inf"), 1 - 2j, "hé", "")
     assert [type(x) for x in scalars] == [bool, bool, float, float, complex, str, str]
