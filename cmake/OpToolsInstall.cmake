@@ -1,0 +1,62 @@
+# Where built things go. Two layouts:
+#   cmake --install:        bin/run_op_from_data, lib/libop_tools.so, lib/cmake/op_tools/, include/op_tools/
+#   pip (scikit-build-core): the same inside the package op_tools/, the program among Python's scripts
+# and, for work on the project itself, the Python extension is built into the source tree's op_tools/, so that the package
+# can be imported from there.
+include(CMakePackageConfigHelpers)
+
+# --- How binaries find each other and torch: relative to themselves first. The absolute folder of the torch that we were
+# built with is added unless a wheel is built for the very site-packages that hold it.
+set(OP_TOOLS_TORCH_LIB ${OP_TOOLS_TORCH_ROOT}/lib)
+cmake_path(NORMAL_PATH OP_TOOLS_TORCH_LIB)
+set(OP_TOOLS_RPATH_FROM_LIB $ORIGIN)
+set(OP_TOOLS_RPATH_FROM_BIN $ORIGIN/../lib)
+set(OP_TOOLS_BIN_DIR bin)
+if(SKBUILD)
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -c "import os, sysconfig as s; p = s.get_paths(); print(os.path.relpath(p['platlib'], p['scripts']))"
+    OUTPUT_VARIABLE OP_TOOLS_SITE_FROM_SCRIPTS OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  set(OP_TOOLS_RPATH_FROM_LIB "$ORIGIN;$ORIGIN/../../torch/lib")
+  set(OP_TOOLS_RPATH_FROM_BIN
+    "$ORIGIN/${OP_TOOLS_SITE_FROM_SCRIPTS}/op_tools/lib;$ORIGIN/${OP_TOOLS_SITE_FROM_SCRIPTS}/torch/lib")
+  set(OP_TOOLS_BIN_DIR ${SKBUILD_SCRIPTS_DIR})
+  cmake_path(IS_PREFIX Python_SITEARCH ${OP_TOOLS_TORCH_LIB} NORMALIZE OP_TOOLS_TORCH_BESIDE)
+endif()
+if(NOT OP_TOOLS_TORCH_BESIDE)
+  list(APPEND OP_TOOLS_RPATH_FROM_LIB ${OP_TOOLS_TORCH_LIB})
+  list(APPEND OP_TOOLS_RPATH_FROM_BIN ${OP_TOOLS_TORCH_LIB})
+endif()
+set_target_properties(op_tools PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_LIB}")
+set_target_properties(run_op_from_data PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_BIN}")
+
+# --- The library, its headers, the program.
+install(TARGETS op_tools EXPORT op_tools_targets LIBRARY DESTINATION lib)
+install(TARGETS run_op_from_data RUNTIME DESTINATION ${OP_TOOLS_BIN_DIR})
+install(FILES src/op_tools.h DESTINATION include/op_tools)
+# Headers include each other as "hooks/...": include/op_tools is on the include path as well.
+install(DIRECTORY src/hooks src/capture src/compare src/timing DESTINATION include/op_tools FILES_MATCHING PATTERN "*.h")
+target_include_directories(op_tools PUBLIC $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/op_tools>)
+
+# --- The CMake package: find_package(op_tools) gives op_tools::op_tools.
+set(OP_TOOLS_CMAKE_DIR lib/cmake/op_tools)
+configure_package_config_file(cmake/op_tools-config.cmake.in op_tools-config.cmake INSTALL_DESTINATION ${OP_TOOLS_CMAKE_DIR})
+write_basic_package_version_file(op_tools-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(EXPORT op_tools_targets NAMESPACE op_tools:: DESTINATION ${OP_TOOLS_CMAKE_DIR})
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/op_tools-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/op_tools-config-version.cmake
+  cmake/FindOpToolsTorch.cmake DESTINATION ${OP_TOOLS_CMAKE_DIR})
+
+# --- The Python extension.
+if(TARGET _C)
+  # What the package checks at import: an extension built with one torch does not work with another.
+  if(SKBUILD AND NOT SKBUILD_STATE STREQUAL "editable")
+    set(OP_TOOLS_PACKAGE_DIR ${CMAKE_CURRENT_BINARY_DIR}/package)
+    install(TARGETS _C LIBRARY DESTINATION .)
+    install(FILES ${OP_TOOLS_PACKAGE_DIR}/_build_info.py DESTINATION .)
+  else()
+    set(OP_TOOLS_PACKAGE_DIR ${CMAKE_CURRENT_SOURCE_DIR}/op_tools)
+  endif()
+  configure_file(cmake/_build_info.py.in ${OP_TOOLS_PACKAGE_DIR}/_build_info.py @ONLY)
+  set_target_properties(_C PROPERTIES
+    LIBRARY_OUTPUT_DIRECTORY ${OP_TOOLS_PACKAGE_DIR}
+    INSTALL_RPATH "$ORIGIN/lib;$ORIGIN/../torch/lib")
+endif()

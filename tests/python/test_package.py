@@ -1,0 +1,195 @@
+"""What `cmake --install` and pip put on a machine works from there: programs, libraries, the CMake package, the wheel."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "dev"
+
+
+def run(*command, **options):
+    """The output of a command that must succeed."""
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=600, check=False, **options
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def libraries(binary):
+    """What the loader finds for a binary, name -> path."""
+    found = {}
+    for line in run("ldd", binary, env={**os.environ, "LD_LIBRARY_PATH": ""}).splitlines():
+        name, _, path = line.strip().partition(" => ")
+        found[name.split()[0]] = path.split(" (")[0]
+    return found
+
+
+@pytest.fixture(scope="session")
+def prefix(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prefix")
+    run("cmake", "--install", BUILD, "--prefix", folder)
+    return folder
+
+
+@pytest.mark.parametrize("binary", ["bin/run_op_from_data", "lib/libop_tools.so"])
+def test_installed_binaries_need_no_python_and_find_torch(prefix, binary):
+    found = libraries(prefix / binary)
+    assert not [name for name in found if "python" in name]
+    assert found["libtorch_cpu.so"].startswith(str(Path(torch.__file__).parent))
+    assert "not found" not in found.values()
+    assert not [name for name in found if "spdlog" in name or "fmt" in name]
+
+
+def test_installed_program_uses_the_installed_library(prefix):
+    assert Path(libraries(prefix / "bin/run_op_from_data")["libop_tools.so"]).resolve() == prefix / "lib/libop_tools.so"
+
+
+def test_every_installed_header_comes_with_what_it_includes(prefix):
+    include = prefix / "include" / "op_tools"
+    for header in include.rglob("*.h"):
+        for line in header.read_text().splitlines():
+            if line.startswith('#include "'):
+                assert (include / line.split('"')[1]).exists(), f"{header}: {line}"
+
+
+@pytest.fixture(scope="session")
+def consumer(prefix, tmp_path_factory):
+    build = tmp_path_factory.mktemp("consumer")
+    run(
+        "cmake",
+        "-G",
+        "Ninja",
+        "-S",
+        ROOT / "tests" / "consumer",
+        "-B",
+        build,
+        f"-DCMAKE_PREFIX_PATH={prefix}",
+        f"-DPython_EXECUTABLE={sys.executable}",
+    )
+    run("cmake", "--build", build)
+    return build / "consumer"
+
+
+def test_a_program_outside_builds_against_the_installed_package(consumer):
+    minor = ".".join(torch.__version__.split(".")[:2])
+    output = run(consumer, "add")
+    assert f"built with torch {minor}." in output
+    assert "aten::add.Tensor admitted" in output
+    assert "left out" in run(consumer, "mul")
+
+
+def test_an_error_of_the_library_is_caught_outside(consumer):
+    done = subprocess.run([consumer, "("], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("the argument: '(' is no valid regular expression")
+
+
+def test_another_torch_is_refused_with_both_versions(prefix, tmp_path):
+    torch_root = tmp_path / "torch"
+    version = torch_root / "include" / "torch" / "headeronly" / "version.h"
+    version.parent.mkdir(parents=True)
+    version.write_text("#define TORCH_VERSION_MAJOR 9\n#define TORCH_VERSION_MINOR 9\n#define TORCH_VERSION_PATCH 0\n")
+    (torch_root / "lib").symlink_to(Path(torch.__file__).parent / "lib")
+    done = subprocess.run(
+        [
+            "cmake",
+            "-S",
+            ROOT / "tests" / "consumer",
+            "-B",
+            tmp_path / "build",
+            f"-DCMAKE_PREFIX_PATH={prefix}",
+            f"-DOP_TOOLS_TORCH_ROOT={torch_root}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode != 0
+    message = " ".join(done.stderr.split())
+    assert f"was built with torch {torch.__version__.split('+')[0]}" in message
+    assert "found 9.9.0" in message
+
+
+@pytest.fixture(scope="session")
+def installed_wheel(tmp_path_factory):
+    """A site-packages with the wheel and nothing else of ours, and the wheel's file names."""
+    folder = tmp_path_factory.mktemp("wheel")
+    # A build folder of its own that stays: the second build is quick.
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        ROOT,
+        "--no-build-isolation",
+        "--no-deps",
+        "-w",
+        folder,
+    )
+    (wheel,) = folder.glob("op_tools-*.whl")
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--prefix", folder / "prefix", wheel)
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    (package,) = (folder / "prefix").rglob("site-packages/op_tools")
+    return package, folder / "prefix" / "bin", names
+
+
+def test_the_wheel_holds_everything_once_and_nothing_of_the_source_tree(installed_wheel):
+    _, _, names = installed_wheel
+    assert len(names) == len(set(names))
+    extensions = [name for name in names if name.startswith("op_tools/_C.")]
+    assert len([name for name in extensions if name.endswith(".so")]) == 1
+    for name in (
+        "op_tools/lib/libop_tools.so",
+        "op_tools/_build_info.py",
+        "op_tools/include/op_tools/op_tools.h",
+    ):
+        assert name in names
+    assert "op_tools/lib/cmake/op_tools/op_tools-config.cmake" in names
+    assert [name for name in names if name.endswith("scripts/run_op_from_data")]
+    assert not [name for name in names if name.startswith(("tests/", "src/")) or "__pycache__" in name]
+
+
+def test_the_wheel_imports_from_anywhere(installed_wheel, tmp_path):
+    package, _, _ = installed_wheel
+    code = "import op_tools, op_tools._C, sys; print(op_tools.__file__); print(op_tools._C.__file__)"
+    output = run(
+        sys.executable, "-c", code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(package.parent)}
+    ).splitlines()
+    assert [Path(line).parent for line in output] == [package, package]
+
+
+def test_the_wheels_program_finds_its_library_and_torch(installed_wheel):
+    package, scripts, _ = installed_wheel
+    found = libraries(scripts / "run_op_from_data")
+    assert "not found" not in found.values()
+    assert Path(found["libop_tools.so"]).resolve() == package / "lib" / "libop_tools.so"
+    assert not [name for name in found if "python" in name]
+
+
+def test_import_refuses_another_torch_with_both_versions(installed_wheel, tmp_path):
+    package, _, _ = installed_wheel
+    copy = tmp_path / "op_tools"
+    shutil.copytree(package, copy)
+    info = copy / "_build_info.py"
+    info.write_text('VERSION = "0"\nTORCH_VERSION = "9.9.1"\n')
+    done = subprocess.run(
+        [sys.executable, "-c", "import op_tools"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=120,
+    )
+    assert done.returncode != 0
+    assert "op_tools was built with torch 9.9.1" in done.stderr
+    assert f"torch {torch.__version__} is installed" in done.stderr
