@@ -107,9 +107,7 @@ void StateGate::apply(const ProcessState& wanted) {
   if (wanted == current_) return;
   c10::set_default_dtype(c10::scalarTypeToTypeMeta(*wanted.default_dtype));
   at::globalContext().setDeterministicAlgorithms(*wanted.deterministic, /*warn_only=*/false);
-  for (const auto& [precision, name] : kPrecisions) {
-    if (*wanted.float32_matmul_precision == name) at::globalContext().setFloat32MatmulPrecision(precision);
-  }
+  at::globalContext().setFloat32MatmulPrecision(*wanted.float32_matmul_precision);
   current_ = wanted;
 }
 

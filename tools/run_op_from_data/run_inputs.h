@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>  // an Edge needs the whole Node
 
 #include <cstdint>
 #include <functional>
