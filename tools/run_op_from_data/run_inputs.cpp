@@ -69,16 +69,22 @@ class Copier {
   }
 
  private:
+  struct Copy {
+    const c10::StorageImpl* original;
+    c10::Device device;
+    at::Storage storage;
+  };
+
   // A storage is copied as bytes, once, so that tensors of several dtypes and shapes may share it.
   at::Storage storage(const at::Tensor& tensor, c10::Device device) {
-    const auto key = std::make_pair(tensor.storage().unsafeGetStorageImpl(), device);
-    for (const auto& [known, made] : storages_) {
-      if (known == key) return made;
+    const c10::StorageImpl* original = tensor.storage().unsafeGetStorageImpl();
+    for (const Copy& copy : copies_) {
+      if (copy.original == original && copy.device == device) return copy.storage;
     }
     at::Tensor bytes = at::empty({0}, at::TensorOptions().dtype(at::kByte));
     bytes.set_(tensor.storage(), 0, {static_cast<int64_t>(tensor.storage().nbytes())}, {1});
     const at::Storage made = (device.is_cpu() ? bytes.clone() : bytes.to(device)).storage();
-    storages_.emplace_back(key, made);
+    copies_.push_back({original, device, made});
     return made;
   }
 
@@ -113,7 +119,7 @@ class Copier {
 
   const InputPlan& plan_;
   std::unordered_map<const c10::TensorImpl*, at::Tensor> tensors_;
-  std::vector<std::pair<std::pair<const c10::StorageImpl*, c10::Device>, at::Storage>> storages_;
+  std::vector<Copy> copies_;
   std::unordered_map<const c10::TensorImpl*, Edge> edges_;
 };
 
