@@ -1,6 +1,8 @@
 #include "run_op_from_data/replay.h"
 
+#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Generator.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -209,7 +211,9 @@ TEST_CASE("Calls as Python writes them find their operator and arguments", "[rep
       {"torch.linalg.norm", {x}, {}, "aten::linalg_norm", {}},
       {"torch.functional.norm", {x}, {{"dim", 1}}, "aten::linalg_vector_norm", {2}},
       {"torch.fft.fft", {x}, {}, "aten::fft_fft", {2, 6}},
-      {"torch.functional.einsum", {"ij,kj->ik", x, x}, {}, "aten::einsum", {2, 2}},
+      {"aten.add.Tensor", {x, x}, {}, "aten::add.Tensor", {2, 6}},
+    {"torch.ops.aten.neg.default", {x}, {}, "aten::neg", {2, 6}},
+    {"torch.functional.einsum", {"ij,kj->ik", x, x}, {}, "aten::einsum", {2, 2}},
       {"torch.nn.functional.softmax", {x}, {{"dim", 1}}, "aten::softmax.int", {2, 6}},
       {"torch.nn.functional.relu", {x}, {{"inplace", false}}, "aten::relu", {2, 6}},
       {"torch.nn.functional.layer_norm", {x, make_tuple({6})}, {}, "aten::layer_norm", {2, 6}},

@@ -1,5 +1,7 @@
 #include "compare/tensor_diff.h"
 
+#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/sparse_coo_tensor.h>

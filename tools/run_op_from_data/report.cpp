@@ -50,7 +50,8 @@ std::string check_line(const CallReport& report, const Check& check) {
   if (check.what.find(' ') == std::string::npos) number = check.what;  // "0th": in a column of its own
   else name += " " + check.what;
   if (check.against != "saved") name += " (against " + check.against + ")";
-  std::string line = formatted("OpAutoCompareHook: %-46s %3s ", name.c_str(), number.c_str());
+  std::string line = number.empty() ? formatted("OpAutoCompareHook: %-50s ", name.c_str())
+                                    : formatted("OpAutoCompareHook: %-46s %3s ", name.c_str(), number.c_str());
   if (check.verdict == Verdict::kNotComparable) return line + "not comparable (" + check.note + ")";
   const bool same = check.verdict == Verdict::kAgrees;
   line += formatted("allclose: %s    max_diff: %20.9f", same ? "True" : "False",

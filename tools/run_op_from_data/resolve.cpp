@@ -110,6 +110,7 @@ class Binder {
   bool bind(const Values& args, const Keywords& keywords, Stack* stack) {
     return place_positional(args) && place_keywords(keywords) && convert(stack);
   }
+  bool has_out() const { return !outs_.empty(); }
   const std::string& why() const { return why_; }
 
  private:
@@ -470,6 +471,8 @@ struct Resolver::Impl {
 
   // By overload name if `name` has one, else the first overload that takes the arguments.
   BoundCall bind_target(const std::string& name, Form form, const Values& args, const Keywords& keywords) const;
+  BoundCall bind_or_python(std::string_view name, const std::string& target, Form form, const Values& args,
+                           const Keywords& keywords) const;
   std::vector<c10::OperatorHandle> candidates(const std::string& name) const;
   BoundCall bind_torch(std::string_view name, const Values& args, const Keywords& keywords) const;
 };
@@ -516,14 +519,28 @@ std::vector<c10::OperatorHandle> Resolver::Impl::candidates(const std::string& n
 
 BoundCall Resolver::Impl::bind_target(const std::string& name, Form form, const Values& args,
                                       const Keywords& keywords) const {
+  const bool wants_out = form == Form::kSchema || std::any_of(keywords.begin(), keywords.end(), [](const auto& item) {
+                           return item.first == "out" && !item.second.template is<None>();
+                         });
   std::string why;
   for (const auto& op : candidates(name)) {
     Binder binder(op, form);
+    if (binder.has_out() && !wants_out) continue;
     Stack stack;
     if (binder.bind(args, keywords, &stack)) return bound_to(op, std::move(stack));
     if (why.size() < 400) why += (why.empty() ? "" : "; ") + c10::toString(op.operator_name()) + ": " + binder.why();
   }
   throw Error("no overload takes these arguments: " + why);
+}
+
+// The operator exists; arguments that it does not take are a form that Python turns into others first.
+BoundCall Resolver::Impl::bind_or_python(std::string_view name, const std::string& target, Form form,
+                                         const Values& args, const Keywords& keywords) const {
+  try {
+    return bind_target(target, form, args, keywords);
+  } catch (const Error& error) {
+    throw python_only(name, error.what());
+  }
 }
 
 BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, const Keywords& keywords) const {
@@ -544,7 +561,7 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
       std::string target(rule->target);
       const bool first_only = target.ends_with("[0]");
       if (first_only) target.resize(target.size() - 3);
-      BoundCall call = bind_target(target, Form::kFunction, {}, *arguments);
+      BoundCall call = bind_or_python(name, target, Form::kFunction, {}, *arguments);
       if (first_only) {
         call.run = [run = std::move(call.run)] {
           const Value all = run();
@@ -562,11 +579,7 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
     // torch.linalg.norm is linalg_norm, torch._C._linalg.linalg_norm too.
     std::string target = "aten::" + std::string(space.aten_prefix) + std::string(rest);
     if (rest.find('.') != std::string_view::npos || overloads.find(target) == overloads.end()) break;
-    try {
-      return bind_target(target, space.form, args, keywords);
-    } catch (const Error& error) {
-      throw python_only(name, error.what());
-    }
+    return bind_or_python(name, target, space.form, args, keywords);
   }
   throw python_only(name, "");
 }
@@ -592,10 +605,12 @@ BoundCall Resolver::bind(std::string_view name, const Value& args, const Value& 
   if (name.find("::") != std::string_view::npos) {
     return impl_->bind_target(std::string(name), Form::kSchema, positional, keywords);
   }
-  if (name.starts_with("torch.ops.")) {
-    std::string target(name.substr(std::string_view("torch.ops.").size()));
+  // torch.ops.aten.add.Tensor, which calls itself aten.add.Tensor (and aten.add.default).
+  if (name.starts_with("torch.ops.") || !name.starts_with("torch.")) {
+    std::string target(without(name, "torch.ops."));
     if (const auto dot = target.find('.'); dot != std::string::npos) {
       target.replace(dot, 1, "::");
+      if (target.ends_with(".default")) target.resize(target.size() - std::string_view("default").size());
       return impl_->bind_target(target, Form::kSchema, positional, keywords);
     }
   }
