@@ -1,5 +1,6 @@
 #include "python_hook.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -28,6 +29,19 @@ class CallView {
   OpCall* call_;
 };
 
+// A hook's own torch calls are nobody's business at the torch level either (InternalGuard sees to the dispatcher).
+class NoTorchFunction {
+ public:
+  NoTorchFunction() : before_(Tls::get_disabled_state()) { Tls::set_disabled_state(at::impl::ALL_DISABLED); }
+  ~NoTorchFunction() { Tls::set_disabled_state(before_); }
+  NoTorchFunction(const NoTorchFunction&) = delete;
+  NoTorchFunction& operator=(const NoTorchFunction&) = delete;
+
+ private:
+  using Tls = at::impl::PythonTorchFunctionTLS;
+  const at::impl::TorchFunctionDisabledState before_;
+};
+
 class PythonState final : public HookState {
  public:
   explicit PythonState(py::object object) : object(std::move(object)) {}
@@ -54,12 +68,14 @@ class PythonHook final : public Hook {
 
   std::unique_ptr<HookState> before(OpCall& call) override {
     const py::gil_scoped_acquire gil;
+    const NoTorchFunction quiet;
     const View view(call);
     return std::make_unique<PythonState>(object_.attr("before")(view.view));
   }
 
   void after(OpCall& call, HookState* state) override {
     const py::gil_scoped_acquire gil;
+    const NoTorchFunction quiet;
     const View view(call);
     object_.attr("after")(view.view, state ? static_cast<PythonState*>(state)->object : py::object(py::none()));
   }

@@ -8,7 +8,6 @@
 #include <torch/csrc/utils/tensor_dtypes.h>
 #include <torch/csrc/utils/tensor_layouts.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
-#include <torch/csrc/utils/tensor_qschemes.h>
 
 #include <mutex>
 #include <string>
@@ -168,9 +167,11 @@ struct ToPython {
   py::object operator()(const c10::Device& value) const { return stolen(THPDevice_New(value)); }
   py::object operator()(at::Layout value) const { return borrowed(torch::getTHPLayout(value)); }
   py::object operator()(at::MemoryFormat value) const { return stolen(torch::utils::getTHPMemoryFormat(value)); }
-  py::object operator()(at::QScheme value) const { return borrowed(torch::utils::getTHPQScheme(value)); }
+  py::object operator()(at::QScheme value) const { return py::module_::import("torch").attr(c10::toString(value).c_str()); }
   py::object operator()(const Size& value) const {
-    return stolen(THPSize_NewFromSizes(static_cast<int64_t>(value.sizes.size()), value.sizes.data()));
+    py::tuple sizes(value.sizes.size());
+    for (size_t i = 0; i < value.sizes.size(); ++i) sizes[i] = value.sizes[i];
+    return py::handle(reinterpret_cast<PyObject*>(&THPSizeType))(sizes);
   }
   py::object operator()(const Slice& value) const {
     const py::tuple parts = python_tuple(*value.items);
@@ -214,7 +215,7 @@ py::object replaced(py::handle object, const std::function<at::Tensor(const at::
       tuple[static_cast<size_t>(i)] = next ? std::move(next) : py::reinterpret_borrow<py::object>(item);
     }
     if (!changed) return {};
-    if (PyTuple_CheckExact(raw)) return std::move(tuple);
+    if (PyTuple_CheckExact(raw)) return tuple;
     const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(raw)));
     // collections.namedtuple takes the items one by one, torch.return_types take one sequence.
     return py::hasattr(type, "_make") ? type.attr("_make")(tuple) : type(tuple);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -79,17 +80,20 @@ class PythonFrame final : public Frame {
         mask_(mask),
         wants_(wants) {}
 
-  void begin(const OpCall& call) { call_ = &call; }
+  void begin(OpCall& call) { call_ = &call; }
 
   Value args() override { return to_value(args_); }
   Value kwargs() override { return kwargs_ ? to_value(kwargs_) : make_dict({}); }
-  Value result() override { return result_ ? to_value(result_) : Value(); }
+  Value result() override {
+    if (!result_value_) result_value_ = result_ ? to_value(result_) : Value();
+    return *result_value_;
+  }
 
   void proceed() override {
     std::unique_ptr<GradientCollector> collector;
     if (wants_.gradients && call_->grad_enabled) {
-      std::vector<at::Tensor> inputs = flatten_tensors(args());
-      for (const at::Tensor& tensor : flatten_tensors(kwargs())) inputs.push_back(tensor);
+      std::vector<at::Tensor> inputs = flatten_tensors(call_->args());
+      for (const at::Tensor& tensor : flatten_tensors(call_->kwargs())) inputs.push_back(tensor);
       collector = GradientCollector::before_call(inputs);
     }
     if (wants_.aten_call) {
@@ -111,6 +115,7 @@ class PythonFrame final : public Frame {
   }
   void replace_result(const std::function<at::Tensor(const at::Tensor&)>& replace) override {
     result_ = replace_tensors(result_, replace);
+    result_value_.reset();
   }
   Value aten_call() override { return aten_call_; }
   bool is_identity() override { return identity_; }
@@ -128,7 +133,8 @@ class PythonFrame final : public Frame {
   const Chain& chain_;
   const uint32_t mask_;
   const Wants wants_;
-  const OpCall* call_ = nullptr;
+  OpCall* call_ = nullptr;
+  std::optional<Value> result_value_;
   Value aten_call_;
   bool identity_ = false;
 };
@@ -223,7 +229,7 @@ void pop_mode() {
 }
 
 std::string function_name(py::handle function) {
-  static PyObject* const resolve = py::module_::import("torch.overrides").attr("resolve_name").inc_ref().ptr();
+  static PyObject* const resolve = py::object(py::module_::import("torch.overrides").attr("resolve_name")).release().ptr();
   try {
     const py::object name = py::handle(resolve)(function);
     if (!name.is_none()) {

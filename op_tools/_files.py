@@ -1,0 +1,68 @@
+"""Reading captured calls in Python."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import _C
+
+
+def load(path: str | Path) -> Any:
+    """Reads a captured .pth file with the values that torch.load cannot give: slices, Ellipsis, memory formats and
+    generators come back as what they were.
+
+    Args:
+        path: the file.
+
+    Returns:
+        what the file holds; tensors are on the CPU.
+
+    Raises:
+        op_tools.Error: when the file is missing, damaged, or no .pth file; nothing in it is ever run.
+    """
+    return _C.read_pth(str(path))
+
+
+@dataclass(frozen=True)
+class CapturedCall:
+    """One captured call as Python values; gradients are None when backward did not run."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any = None
+    grad_inputs: tuple[Any, ...] | None = None
+    grad_outputs: tuple[Any, ...] | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+def load_call(folder: str | Path) -> CapturedCall:
+    """Reads the folder of one captured call.
+
+    Args:
+        folder: ``op_capture_result/<rank>/<time>/<op>/<id>``.
+
+    Raises:
+        op_tools.Error: when input.pth is missing or a file is damaged.
+    """
+    folder = Path(folder)
+
+    def optional(name: str) -> Any:
+        return load(folder / name) if (folder / name).exists() else None
+
+    inputs = load(folder / "input.pth")
+    output = optional("output.pth")
+    grad_inputs, grad_outputs = optional("grad_inputs.pth"), optional("grad_outputs.pth")
+    meta_file = folder / "meta.json"
+    return CapturedCall(
+        name=inputs["name"],
+        args=inputs["args"],
+        kwargs=inputs["kwargs"],
+        result=output["args"][0] if output else None,
+        grad_inputs=grad_inputs["args"] if grad_inputs else None,
+        grad_outputs=grad_outputs["args"] if grad_outputs else None,
+        meta=json.loads(meta_file.read_text()) if meta_file.exists() else {},
+    )

@@ -1,0 +1,265 @@
+"""The tools as Python objects: thin scopes round the C++ core.
+
+Every tool can be used as a context manager, as a decorator, or with start() and stop(); it can be started again after
+it was stopped, and entered again while it is on (the outermost exit stops it).
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from . import _C
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Names = str | Iterable[str] | None
+
+# Tools that are on, so that a program which ends inside one still gets its files and its summary.
+_running: weakref.WeakSet[Tool] = weakref.WeakSet()
+
+
+def _names(value: Names) -> str | None:
+    """A filter list as the core reads it: comma-separated text."""
+    if value is None or isinstance(value, str):
+        return value
+    return ",".join(value)
+
+
+def _tell_rank() -> None:
+    """Files are kept by distributed rank; the default process group knows it better than the environment."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        _C.set_rank(distributed.get_rank())
+
+
+class Tool(ABC):
+    """What all tools have in common.
+
+    Args:
+        ops: only these operators: regular expressions, as a list or comma-separated. None: the tool's OP_*_LIST.
+        skip: all but these. None: the tool's OP_*_DISABLE_LIST.
+        level: "torch" (Python's torch functions, names as users write them) or "aten" (every operator that torch
+            dispatches, of C++ callers and the backward engine too).
+        output_dir: the folder in which the result folder is made. None: OP_TOOLS_OUTPUT_DIR, else the working directory.
+        steps: record only in these steps, counted from 0 by step(). None: in all.
+        skip_cpu: pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU.
+
+    Raises:
+        op_tools.Error: on start, when an argument or an environment value is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        ops: Names = None,
+        skip: Names = None,
+        level: str = "torch",
+        output_dir: str | None = None,
+        steps: Iterable[int] | None = None,
+        skip_cpu: bool | None = None,
+    ) -> None:
+        self._arguments: dict[str, Any] = {
+            "ops": _names(ops),
+            "skip": _names(skip),
+            "level": level,
+            "output_dir": None if output_dir is None else str(output_dir),
+            "steps": None if steps is None else list(steps),
+            "skip_cpu": skip_cpu,
+        }
+        self._scope: _C.Scope | None = None
+        self._depth = 0
+
+    @abstractmethod
+    def _open(self) -> _C.Scope:
+        """Makes the scope of a new run; reads options and environment."""
+
+    def start(self) -> Tool:
+        """Switches the tool on for this thread. Started twice, it must be stopped twice."""
+        if self._depth == 0:
+            _tell_rank()
+            scope = self._open()
+            scope.enter()
+            self._scope = scope
+            _running.add(self)
+        self._depth += 1
+        return self
+
+    def stop(self) -> None:
+        """Switches the tool off and waits until everything it recorded is on disk.
+
+        Raises:
+            op_tools.Error: when called in another thread than start().
+        """
+        if self._depth == 0:
+            return
+        if self._depth == 1 and self._scope is not None:
+            self._scope.leave()
+            _running.discard(self)
+        self._depth -= 1
+
+    end = stop
+
+    def step(self) -> None:
+        """Marks the end of a training step."""
+        if self._scope is not None:
+            self._scope.step()
+
+    def __enter__(self) -> Tool:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """The tool as a decorator: on while the function runs."""
+
+        @functools.wraps(function)
+        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return inside
+
+
+@dataclass(frozen=True)
+class CaptureRow:
+    """What was captured of one operator."""
+
+    op: str
+    calls: int  # forward calls
+    backward: int  # backward passes
+    bytes: int  # of tensors, in memory
+    unsupported: int  # values without a form in a file; meta.json says which
+    failed: int  # calls whose operator raised; their inputs are saved
+
+
+@dataclass(frozen=True)
+class CaptureResult:
+    """What a run of OpCapture recorded."""
+
+    rows: list[CaptureRow] = field(default_factory=list)
+    root: str = ""  # the run's folder; empty when nothing was recorded
+    bytes_on_disk: int = 0
+    skipped: int = 0  # calls left out by max_calls and max_per_signature
+    lost: int = 0  # calls that could not be written
+    waits: int = 0  # times the program waited because max_pending_mb was reached
+    incomplete_gradients: int = 0  # backward passes that ended before all parts of a gradient had come
+    failure: str = ""  # the first failed write
+
+    def table(self) -> str:
+        """The rows for people, most bytes first."""
+        lines = [f"{'op':<44} {'calls':>8} {'backward':>8} {'MB':>10}"]
+        for row in sorted(self.rows, key=lambda row: -row.bytes):
+            lines.append(f"{row.op:<44} {row.calls:>8} {row.backward:>8} {row.bytes / 1e6:>10.3f}")
+        return "\n".join(lines)
+
+
+class OpCapture(Tool):
+    """Saves the real inputs, outputs and gradients of operator calls to files.
+
+    One folder per call: ``op_capture_result/<rank>/<time>/<op>/<id>/`` with ``input.pth``, ``output.pth``,
+    ``grad_inputs.pth``, ``grad_outputs.pth`` (each opens with ``torch.load(path, weights_only=True)``) and ``meta.json``.
+    ``run_op_from_data`` replays them.
+
+    Args:
+        format: "folders" (default) or "container": one append-only zip for many small calls. None: OP_CAPTURE_FORMAT.
+        max_calls: record at most so many calls. None: OP_CAPTURE_MAX_CALLS, else no limit.
+        max_per_signature: record the first so many calls per operator, shapes and dtypes.
+            None: OP_CAPTURE_MAX_PER_SIGNATURE, else no limit.
+        max_pending_mb: memory in MB that may wait to be written; the program waits when it is full, nothing is dropped.
+            None: OP_TOOLS_MAX_PENDING_MB, else 1024.
+
+    The other arguments are those of :class:`Tool`; filters in the environment: OP_CAPTURE_LIST, OP_CAPTURE_DISABLE_LIST.
+    """
+
+    def __init__(
+        self,
+        *,
+        format: str | None = None,
+        max_calls: int | None = None,
+        max_per_signature: int | None = None,
+        max_pending_mb: int | None = None,
+        **tool: Any,
+    ) -> None:
+        super().__init__(**tool)
+        self._arguments.update(
+            format=format, max_calls=max_calls, max_per_signature=max_per_signature, max_pending_mb=max_pending_mb
+        )
+        self._hook: _C.CaptureHook | None = None
+
+    def _open(self) -> _C.Scope:
+        self._hook, scope = _C.capture_scope(self._arguments)
+        return scope
+
+    def step(self) -> None:
+        super().step()
+        if self._hook is not None and self._scope is not None:
+            self._hook.set_step(self._scope.current_step)
+
+    def flush(self) -> None:
+        """Waits until everything recorded so far is on disk: gradients of a backward pass after stop(), for example."""
+        if self._hook is not None:
+            self._hook.flush()
+
+    def result(self) -> CaptureResult:
+        """What the last run recorded so far; call flush() first to know what is on disk."""
+        if self._hook is None:
+            return CaptureResult()
+        raw = self._hook.result()
+        return CaptureResult(**{**raw, "rows": [CaptureRow(**row) for row in raw["rows"]]})
+
+
+class Hook:
+    """A hook of your own: override before() and after(), then put it in a :class:`HookScope`.
+
+    One object serves many calls, on many threads: keep what belongs to one call in what before() returns. An exception
+    in a hook is logged and switches the hook off; the program goes on.
+    """
+
+    gradients = False  # True: before() and after() also come for the backward pass (torch level)
+
+    def before(self, call: _C.Call) -> object:
+        """Before the operator runs; the return value comes back in after()."""
+
+    def after(self, call: _C.Call, state: object) -> None:
+        """After it ran: call.result is what it returned, call.error says what it raised ("" when it returned)."""
+
+
+class HookScope(Tool):
+    """Runs a :class:`Hook` of your own on every admitted call.
+
+    Args:
+        hook: the hook.
+
+    The other arguments are those of :class:`Tool`; filters in the environment: OP_HOOK_LIST, OP_HOOK_DISABLE_LIST.
+    """
+
+    def __init__(self, hook: Hook, **tool: Any) -> None:
+        super().__init__(**tool)
+        self.hook = hook
+
+    def _open(self) -> _C.Scope:
+        return _C.hook_scope(_C.python_hook(self.hook), self._arguments, "OP_HOOK")
+
+    @property
+    def calls_seen(self) -> int:
+        """How many calls the hook was asked about in the last run."""
+        return 0 if self._scope is None else self._scope.calls_seen
+
+
+def stop_all() -> None:
+    """Stops every tool that is still on; called when the interpreter exits."""
+    for tool in list(_running):
+        while tool._depth > 0:
+            try:
+                tool.stop()
+            except _C.Error as error:
+                _C.log_warn(f"still on at exit: {error}")
+                break
