@@ -25,10 +25,10 @@
 #include "scoped_variable.h"
 
 using namespace op_tools;
+using nlohmann::json;
 using op_tools::replay::BoundCall;
 using op_tools::replay::Resolver;
 using op_tools::test::ScopedVariable;
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 namespace {
@@ -63,7 +63,8 @@ class Store {
     CallStore& store;
     CallKey key;
     Call& input(Values args, Pairs kwargs = {}, Pairs more = {}) {
-      return write(CallFile::kInput, make_tuple(std::move(args)), std::move(kwargs), std::move(more));
+      return write(CallFile::kInput, make_tuple(std::move(args)), std::move(kwargs),
+                   std::move(more));
     }
     Call& output(Value result, Pairs more = {}) {
       return write(CallFile::kOutput, make_tuple({std::move(result)}), {}, std::move(more));
@@ -77,7 +78,9 @@ class Store {
       return *this;
     }
     Call& write(CallFile file, Value args, Pairs kwargs, Pairs more, uint32_t pass = 0) {
-      Pairs items{{"name", key.op}, {"args", std::move(args)}, {"kwargs", make_dict(std::move(kwargs))},
+      Pairs items{{"name", key.op},
+                  {"args", std::move(args)},
+                  {"kwargs", make_dict(std::move(kwargs))},
                   {"id", static_cast<int64_t>(key.id)}};
       items.insert(items.end(), more.begin(), more.end());
       last_path = store.write(key, file, pass, make_dict(std::move(items)));
@@ -96,7 +99,8 @@ class Store {
 // Everything a stream's file descriptor gets while this lives.
 class CapturedStream {
  public:
-  explicit CapturedStream(int descriptor) : descriptor_(descriptor), saved_(dup(descriptor)), file_(std::tmpfile()) {
+  explicit CapturedStream(int descriptor)
+      : descriptor_(descriptor), saved_(dup(descriptor)), file_(std::tmpfile()) {
     std::cout.flush();
     std::fflush(nullptr);
     dup2(fileno(file_), descriptor_);
@@ -107,7 +111,8 @@ class CapturedStream {
     std::string result;
     std::rewind(file_);
     char buffer[4096];
-    for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), file_)) > 0;) result.append(buffer, got);
+    for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), file_)) > 0;)
+      result.append(buffer, got);
     return result;
   }
 
@@ -158,7 +163,9 @@ at::Tensor numbers(std::vector<int64_t> sizes) {
   return (at::arange(count, at::kFloat) * 0.5 - 3).reshape(sizes);
 }
 
-at::Tensor leaf(const at::Tensor& tensor) { return tensor.clone().requires_grad_(true); }
+at::Tensor leaf(const at::Tensor& tensor) {
+  return tensor.clone().requires_grad_(true);
+}
 
 Value run_call(const std::string& name, Values args, Pairs kwargs, std::string* target) {
   static const Resolver resolver;
@@ -196,7 +203,11 @@ TEST_CASE("Calls as Python writes them find their operator and arguments", "[rep
       {"torch.Tensor.expand", {numbers({1, 3}), 4, 3}, {}, "aten::expand", {4, 3}},
       {"torch.zeros", {2, 3}, {{"dtype", at::kLong}}, "aten::zeros", {2, 3}},
       {"torch.Tensor.split", {x, 2}, {{"dim", 1}}, "aten::split.Tensor", {2, 2}},
-      {"torch.functional.split", {x, make_list({1, 5})}, {{"dim", 1}}, "aten::split_with_sizes", {2, 1}},
+      {"torch.functional.split",
+       {x, make_list({1, 5})},
+       {{"dim", 1}},
+       "aten::split_with_sizes",
+       {2, 1}},
       {"torch.Tensor.max", {x}, {}, "aten::max", {}},
       {"torch.max", {x, 1}, {}, "aten::max.dim", {2}},
       {"torch.max", {x, x}, {}, "aten::max.other", {2, 6}},
@@ -212,13 +223,20 @@ TEST_CASE("Calls as Python writes them find their operator and arguments", "[rep
       {"torch.functional.norm", {x}, {{"dim", 1}}, "aten::linalg_vector_norm", {2}},
       {"torch.fft.fft", {x}, {}, "aten::fft_fft", {2, 6}},
       {"aten.add.Tensor", {x, x}, {}, "aten::add.Tensor", {2, 6}},
-    {"torch.ops.aten.neg.default", {x}, {}, "aten::neg", {2, 6}},
-    {"torch.functional.einsum", {"ij,kj->ik", x, x}, {}, "aten::einsum", {2, 2}},
+      {"torch.ops.aten.neg.default", {x}, {}, "aten::neg", {2, 6}},
+      {"torch.functional.einsum", {"ij,kj->ik", x, x}, {}, "aten::einsum", {2, 2}},
       {"torch.nn.functional.softmax", {x}, {{"dim", 1}}, "aten::softmax.int", {2, 6}},
       {"torch.nn.functional.relu", {x}, {{"inplace", false}}, "aten::relu", {2, 6}},
       {"torch.nn.functional.layer_norm", {x, make_tuple({6})}, {}, "aten::layer_norm", {2, 6}},
-      {"torch.nn.functional.embedding", {at::ones({3}, at::kLong), x, 1}, {}, "aten::embedding", {3, 6}},
-      {"torch.nn.functional.max_pool2d", {image, 2}, {{"return_indices", true}}, "aten::max_pool2d_with_indices",
+      {"torch.nn.functional.embedding",
+       {at::ones({3}, at::kLong), x, 1},
+       {},
+       "aten::embedding",
+       {3, 6}},
+      {"torch.nn.functional.max_pool2d",
+       {image, 2},
+       {{"return_indices", true}},
+       "aten::max_pool2d_with_indices",
        {1, 1, 2, 2}},
       {"torch.nn.functional.mse_loss", {x, x}, {{"reduction", "none"}}, "aten::mse_loss", {2, 6}},
       {"torch.nn.functional.unfold", {image, 2}, {}, "aten::im2col", {1, 4, 9}},
@@ -238,7 +256,10 @@ TEST_CASE("Indexing means what it means in Python", "[replay][resolve]") {
   const Value middle = Slice{std::make_shared<Values>(Values{1, 3, None{}})};
   std::string target;
   const auto sizes = [&](Value index) {
-    return flatten_tensors(run_call("torch.Tensor.__getitem__", {x, std::move(index)}, {}, &target)).at(0).sizes().vec();
+    return flatten_tensors(run_call("torch.Tensor.__getitem__", {x, std::move(index)}, {}, &target))
+        .at(0)
+        .sizes()
+        .vec();
   };
   CHECK(sizes(1) == std::vector<int64_t>{5});
   CHECK(sizes(-1) == std::vector<int64_t>{5});
@@ -260,14 +281,17 @@ TEST_CASE("Indexing means what it means in Python", "[replay][resolve]") {
 
 TEST_CASE("What no operator stands for is said to be Python's", "[replay][resolve]") {
   std::string target;
-  for (const char* name : {"torch.nn.functional.interpolate", "torch.no_such_function", "torch.Tensor.numpy",
-                           "torch.nn.functional.max_unpool2d"}) {
+  for (const char* name : {"torch.nn.functional.interpolate", "torch.no_such_function",
+                           "torch.Tensor.numpy", "torch.nn.functional.max_unpool2d"}) {
     INFO(name);
-    CHECK_THROWS_WITH(run_call(name, {numbers({2})}, {}, &target), Catch::Contains("exists in Python only"));
+    CHECK_THROWS_WITH(run_call(name, {numbers({2})}, {}, &target),
+                      Catch::Contains("exists in Python only"));
   }
-  CHECK_THROWS_WITH(run_call("torch.add", {numbers({2})}, {}, &target), Catch::Contains("'other' is missing"));
+  CHECK_THROWS_WITH(run_call("torch.add", {numbers({2})}, {}, &target),
+                    Catch::Contains("'other' is missing"));
   CHECK_THROWS_WITH(run_call("nolib::op", {}, {}, &target), Catch::Contains("nolib::op"));
-  CHECK_THROWS_WITH(run_call("aten::from_file", {"x"}, {}, &target), Catch::Contains("not replayed"));
+  CHECK_THROWS_WITH(run_call("aten::from_file", {"x"}, {}, &target),
+                    Catch::Contains("not replayed"));
 }
 
 TEST_CASE("Captures of ditorch replay with equal outputs and last-node gradients", "[replay]") {
@@ -278,7 +302,8 @@ TEST_CASE("Captures of ditorch replay with equal outputs and last-node gradients
   CHECK(outcome.report["summary"]["agreed"] == 17);
   size_t gradients = 0;
   for (const json& call : outcome.report["calls"]) {
-    for (const json& one : call["checks"]) gradients += one["what"].get<std::string>().find("grad") != std::string::npos;
+    for (const json& one : call["checks"])
+      gradients += one["what"].get<std::string>().find("grad") != std::string::npos;
   }
   CHECK(gradients >= 14);
 }
@@ -286,8 +311,10 @@ TEST_CASE("Captures of ditorch replay with equal outputs and last-node gradients
 TEST_CASE("A call agrees with what was saved, gradients included", "[replay]") {
   Store store;
   const at::Tensor x = leaf(numbers({2, 3})), y = leaf(numbers({2, 3}) + 7);
-  store.call("torch.Tensor.div").input({x, y}).output(x.detach() / y.detach()).gradients(
-      {at::ones({2, 3})}, {1 / y.detach(), -x.detach() / (y.detach() * y.detach())});
+  store.call("torch.Tensor.div")
+      .input({x, y})
+      .output(x.detach() / y.detach())
+      .gradients({at::ones({2, 3})}, {1 / y.detach(), -x.detach() / (y.detach() * y.detach())});
   const Outcome outcome = check(store.path(), {"--sync_time_measure", "--run_times", "2"});
   CHECK(outcome.status == 0);
   CHECK(outcome.call(0)["status"] == "agreed");
@@ -295,16 +322,21 @@ TEST_CASE("A call agrees with what was saved, gradients included", "[replay]") {
   CHECK(outcome.call(0)["forward_ms"].size() == 2);
   CHECK(outcome.call(0)["backward_ms"].size() == 2);
   // The lines users know, to the column.
-  CHECK_THAT(outcome.err, Catch::Contains("OpAutoCompareHook: torch.Tensor.div                                   "
-                                          "allclose: True    max_diff:          0.000000000"));
-  CHECK_THAT(outcome.err, Catch::Contains("OpAutoCompareHook: torch.Tensor.div 1th input grad                    "
-                                          "allclose: True    max_diff:          0.0000000"));
+  CHECK_THAT(
+      outcome.err,
+      Catch::Contains("OpAutoCompareHook: torch.Tensor.div                                   "
+                      "allclose: True    max_diff:          0.000000000"));
+  CHECK_THAT(
+      outcome.err,
+      Catch::Contains("OpAutoCompareHook: torch.Tensor.div 1th input grad                    "
+                      "allclose: True    max_diff:          0.0000000"));
   CHECK_THAT(outcome.err, Catch::Contains("SyncExecuteTimer: torch.Tensor.div forward  elapsed "));
   CHECK_THAT(outcome.err, Catch::Contains("SyncExecuteTimer: torch.Tensor.div backward elapsed "));
   CHECK_THAT(outcome.out, Catch::Contains("1 ran, 1 agreed"));
 
   const ScopedVariable compat("OP_TOOLS_COMPAT", "ditorch");
-  CHECK_THAT(replay_paths({store.path(), "--sync_time_measure"}).err, Catch::Contains("forward  elasped "));
+  CHECK_THAT(replay_paths({store.path(), "--sync_time_measure"}).err,
+             Catch::Contains("forward  elasped "));
   CHECK(replay_paths({store.path(), "--only_run_forward"}).call(0).count("backward_ms") == 0);
 }
 
@@ -394,10 +426,16 @@ TEST_CASE("The program's state is that of the capture and is taken back", "[repl
   Store store;
   const at::Tensor x = numbers({4, 4});
   const at::Tensor half = x.to(at::kBFloat16).matmul(x.to(at::kBFloat16));
-  store.call("torch.Tensor.matmul").input({x, x}).output(half).meta(
-      R"({"format": 1, "state": {"autocast": {"cpu": "torch.bfloat16"}, "grad_enabled": false}})");
-  store.call("torch.ones").input({make_tuple({2})}).output(at::ones({2}, at::kDouble)).meta(
-      R"({"format": 1, "state": {"default_dtype": "torch.float64", "num_threads": 1, "deterministic": true}})");
+  store.call("torch.Tensor.matmul")
+      .input({x, x})
+      .output(half)
+      .meta(
+          R"({"format": 1, "state": {"autocast": {"cpu": "torch.bfloat16"}, "grad_enabled": false}})");
+  store.call("torch.ones")
+      .input({make_tuple({2})})
+      .output(at::ones({2}, at::kDouble))
+      .meta(
+          R"({"format": 1, "state": {"default_dtype": "torch.float64", "num_threads": 1, "deterministic": true}})");
   store.call("torch.ones").input({make_tuple({2})}).output(at::ones({2}));
   store.call("torch.Tensor.matmul").input({x, x}).output(x.matmul(x));
   for (const char* jobs : {"1", "4"}) {
@@ -428,8 +466,12 @@ TEST_CASE("Strides that were stored compact are given back", "[replay]") {
 
 TEST_CASE("A call that raised has to raise again", "[replay]") {
   Store store;
-  store.call("torch.Tensor.view").input({numbers({4}), 3}).meta(R"({"format": 1, "error": "shape '[3]' is invalid"})");
-  store.call("torch.Tensor.view").input({numbers({4}), 2, 2}).meta(R"({"format": 1, "error": "out of memory"})");
+  store.call("torch.Tensor.view")
+      .input({numbers({4}), 3})
+      .meta(R"({"format": 1, "error": "shape '[3]' is invalid"})");
+  store.call("torch.Tensor.view")
+      .input({numbers({4}), 2, 2})
+      .meta(R"({"format": 1, "error": "out of memory"})");
   store.call("torch.Tensor.view").input({numbers({4}), 3});
   const Outcome outcome = check(store.path());
   CHECK(outcome.status == 1);
@@ -444,10 +486,14 @@ TEST_CASE("What cannot be run or read is listed with path and reason, exit statu
   const at::Tensor x = numbers({2});
   store.call("torch.Tensor.neg").input({x}).output(-x);
   store.call("torch.nn.functional.interpolate").input({x}).output(x);
-  store.call("torch.Tensor.map_").input({x}).meta(
-      R"({"format": 1, "unsupported": [{"where": "args[2]", "type": "function", "why": "a callable"}]})");
+  store.call("torch.Tensor.map_")
+      .input({x})
+      .meta(
+          R"({"format": 1, "unsupported": [{"where": "args[2]", "type": "function", "why": "a callable"}]})");
   store.call("torch.Tensor.neg").input({x}).meta("{not json");
-  store.call("torch.Tensor.neg").input({x}).meta(R"({"format": 1, "state": {"autocast": {"quantum": "torch.float"}}})");
+  store.call("torch.Tensor.neg")
+      .input({x})
+      .meta(R"({"format": 1, "state": {"autocast": {"quantum": "torch.float"}}})");
   store.call("torch.Tensor.neg").input({x}).meta(R"({"format": 99})");
   auto truncated = store.call("torch.Tensor.neg").input({x});
   fs::resize_file(truncated.last_path, 100);
@@ -460,8 +506,9 @@ TEST_CASE("What cannot be run or read is listed with path and reason, exit statu
   CHECK(outcome.report["summary"]["agreed"] == 1);
   CHECK(outcome.report["summary"]["could_not_run"] == 8);
   CHECK(outcome.report["problems"].size() == 1);
-  for (const char* text : {"exists in Python only; use python -m op_tools.run_op_from_data", "args[2]: function (a callable)",
-                           "meta.json", "format 99", "no_such_folder"}) {
+  for (const char* text :
+       {"exists in Python only; use python -m op_tools.run_op_from_data",
+        "args[2]: function (a callable)", "meta.json", "format 99", "no_such_folder"}) {
     CHECK_THAT(outcome.out, Catch::Contains(text));
   }
   CHECK_THAT(outcome.out, Catch::Contains(fs::path(truncated.last_path).parent_path().string()));
@@ -476,18 +523,28 @@ TEST_CASE("Files of the right form with wrong content are refused, not crashed o
       {{"name", "torch.Tensor.neg"}, {"args", x}, {"kwargs", make_dict({})}},
       {{"name", "torch.Tensor.neg"}, {"args", make_tuple({x})}, {"kwargs", make_tuple({})}},
       {{"name", "torch.Tensor.neg"}, {"args", make_tuple({x})}, {"kwargs", make_dict({{1, 2}})}},
-      {{"name", "torch.Tensor.neg"}, {"args", make_tuple({x})}, {"kwargs", make_dict({})}, {"aten", 3}},
-      {{"name", "torch.Tensor.neg"}, {"args", make_tuple({x})}, {"kwargs", make_dict({})},
+      {{"name", "torch.Tensor.neg"},
+       {"args", make_tuple({x})},
+       {"kwargs", make_dict({})},
+       {"aten", 3}},
+      {{"name", "torch.Tensor.neg"},
+       {"args", make_tuple({x})},
+       {"kwargs", make_dict({})},
        {"aten", make_tuple({"aten::no_such", make_tuple({x})})}},
-      {{"name", "torch.Tensor.neg"}, {"args", make_tuple({x})}, {"kwargs", make_dict({})},
+      {{"name", "torch.Tensor.neg"},
+       {"args", make_tuple({x})},
+       {"kwargs", make_dict({})},
        {"restrided", make_dict({{0, make_tuple({1, 1, 1})}})}},
-      {{"name", "torch.Tensor.neg"}, {"args", make_tuple({x})}, {"kwargs", make_dict({})},
+      {{"name", "torch.Tensor.neg"},
+       {"args", make_tuple({x})},
+       {"kwargs", make_dict({})},
        {"rng", make_dict({{"cpu", numbers({3})}})}},
   };
   const TemporaryFolder folder;
   const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0);
   uint64_t id = 0;
-  for (const Pairs& input : inputs) store->write({"torch.Tensor.neg", ++id}, CallFile::kInput, 0, make_dict(input));
+  for (const Pairs& input : inputs)
+    store->write({"torch.Tensor.neg", ++id}, CallFile::kInput, 0, make_dict(input));
   const Outcome outcome = check(folder.path());
   INFO(outcome.report.dump(1));
   CHECK(outcome.status == 2);
@@ -529,7 +586,10 @@ TEST_CASE("Python's calls go to the caller that knows them", "[replay]") {
   } caller;
   Store store;
   const at::Tensor x = leaf(numbers({3}));
-  store.call("torch.double_it").input({x}).output(x.detach() * 2).gradients({at::ones({3})}, {at::ones({3}) * 2});
+  store.call("torch.double_it")
+      .input({x})
+      .output(x.detach() * 2)
+      .gradients({at::ones({3})}, {at::ones({3}) * 2});
   CHECK(replay_paths({store.path(), "--acc_check"}, &caller).report["summary"]["bit_equal"] == 1);
   CHECK(check(store.path()).status == 2);
 }
