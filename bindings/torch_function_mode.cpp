@@ -159,6 +159,11 @@ PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs, co
 std::shared_ptr<c10::SafePyObject> g_mode;
 thread_local int tl_scopes = 0;
 
+// Whoever takes modes off the stack and puts them back from Python makes a new holder: the object itself is asked.
+bool is_our_mode(const std::shared_ptr<c10::SafePyObject>& mode) {
+  return mode->ptr(getPyInterpreter()) == g_mode->ptr(getPyInterpreter());
+}
+
 // A left-out function that is written in Python: what it calls inside may be admitted, so the mode stays on the stack
 // while it runs, told to let the function itself pass. With subclasses among the arguments (`types`) their own
 // __torch_function__ must be asked, which the skipping would prevent.
@@ -169,7 +174,7 @@ PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs
   ModeStack::exchange_skip_next(skipped_before);
   // Balanced by whatever ran inside, except a scope that was left there: then the mode is gone already.
   const int64_t top = ModeStack::stack_len() - 1;
-  if (top >= 0 && ModeStack::get_stack_at(top).get() == g_mode.get()) ModeStack::pop_stack();
+  if (top >= 0 && is_our_mode(ModeStack::get_stack_at(top))) ModeStack::pop_stack();
   return result;
 }
 
@@ -220,7 +225,7 @@ void pop_mode() {
   std::vector<std::shared_ptr<c10::SafePyObject>> above;
   while (ModeStack::stack_len() > 0) {
     std::shared_ptr<c10::SafePyObject> top = ModeStack::pop_stack();
-    if (top.get() == g_mode.get()) break;
+    if (is_our_mode(top)) break;
     above.push_back(std::move(top));
   }
   // Not found: the scope is left from inside a call of ours, where torch has taken the mode off for the time of the
