@@ -8,7 +8,6 @@
 #include <torch/csrc/utils/tensor_dtypes.h>
 #include <torch/csrc/utils/tensor_layouts.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
-#include <torch/csrc/utils/tensor_qschemes.h>
 
 #include <mutex>
 #include <string>
@@ -168,9 +167,11 @@ struct ToPython {
   py::object operator()(const c10::Device& value) const { return stolen(THPDevice_New(value)); }
   py::object operator()(at::Layout value) const { return borrowed(torch::getTHPLayout(value)); }
   py::object operator()(at::MemoryFormat value) const { return stolen(torch::utils::getTHPMemoryFormat(value)); }
-  py::object operator()(at::QScheme value) const { return borrowed(torch::utils::getTHPQScheme(value)); }
+  py::object operator()(at::QScheme value) const { return py::module_::import("torch").attr(c10::toString(value).c_str()); }
   py::object operator()(const Size& value) const {
-    return stolen(THPSize_NewFromSizes(static_cast<int64_t>(value.sizes.size()), value.sizes.data()));
+    py::tuple sizes(value.sizes.size());
+    for (size_t i = 0; i < value.sizes.size(); ++i) sizes[i] = value.sizes[i];
+    return py::handle(reinterpret_cast<PyObject*>(&THPSizeType))(sizes);
   }
   py::object operator()(const Slice& value) const {
     const py::tuple parts = python_tuple(*value.items);

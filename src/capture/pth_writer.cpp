@@ -31,6 +31,8 @@ constexpr std::string_view kSize = "torch\nSize\n";
 constexpr std::string_view kDevice = "torch\ndevice\n";
 constexpr std::string_view kComplex = "__builtin__\ncomplex\n";
 constexpr std::string_view kSet = "__builtin__\nset\n";
+constexpr std::string_view kStorageTag = "storage";
+constexpr std::string_view kCpu = "cpu";
 constexpr std::string_view kEncode = "_codecs\nencode\n";
 
 // The typed storage class that old dtypes have in Python; newer dtypes have none and are rebuilt
@@ -254,7 +256,7 @@ class Pickler {
   void add(at::Layout layout) { put_layout(layout); }
   void add(at::MemoryFormat format) {
     put_tag("__memory_format__");
-    put_new_text(torch_name(format));
+    put_text(torch_name(format));
     put_op('s');
   }
   void add(at::QScheme scheme) {
@@ -321,15 +323,16 @@ class Pickler {
       }
     }
     put_global(kEncode);
-    put_new_text(text);
+    put_text(text);
     put_text("latin1");
     put_ops("\x86R");
   }
 
   void add(const at::Tensor& tensor) {
     const auto [found, added] = tensor_memo_.try_emplace(tensor.unsafeGetTensorImpl(), 0);
+    uint32_t& memo = found->second;  // stays where it is when the parts of a sparse tensor come in
     if (!added) {
-      put_get(found->second);
+      put_get(memo);
       return;
     }
     if (tensor.layout() == at::kStrided) {
@@ -344,7 +347,7 @@ class Pickler {
     } else {
       put_sparse(tensor);
     }
-    tensor_memo_[tensor.unsafeGetTensorImpl()] = put_memo();
+    memo = put_memo();
   }
 
   void put_dense(const at::Tensor& tensor) {
@@ -388,10 +391,10 @@ class Pickler {
     }
     const bool typed = record.dtype != at::ScalarType::Undefined;
     put_op('(');
-    put_text("storage");
+    put_constant(kStorageTag);
     put_global(typed ? typed_storage(record.dtype) : kUntypedStorage);
-    put_new_text(std::to_string(&record - records_.data()));
-    put_text("cpu");
+    put_text(std::to_string(&record - records_.data()));
+    put_constant(kCpu);
     put_int(
         static_cast<int64_t>(typed ? record.size / c10::elementSize(record.dtype) : record.size));
     put_ops("tQ");
@@ -458,7 +461,7 @@ class Pickler {
 
   void put_layout(at::Layout layout) {
     put_global(kGetLayout);
-    put_new_text(torch_name(layout));
+    put_text(torch_name(layout));
     put_ops("\x85R");
   }
 
@@ -479,10 +482,10 @@ class Pickler {
     // By the name that every Python knows: a renamed backend's own is unknown where it is not
     // installed.
     if (device.type() != at::kPrivateUse1) {
-      put_new_text(device.str());
+      put_text(device.str());
     } else {
-      put_new_text("privateuseone" +
-                   (device.has_index() ? ":" + std::to_string(device.index()) : std::string()));
+      put_text("privateuseone" +
+               (device.has_index() ? ":" + std::to_string(device.index()) : std::string()));
     }
   }
 
@@ -520,18 +523,7 @@ class Pickler {
     put_raw(__builtin_bswap64(bits));
   }
 
-  // `text` must live until the pickle is done: later uses refer to the first by its memo number.
   void put_text(std::string_view text) {
-    const auto [found, added] = text_memo_.try_emplace(text, 0);
-    if (!added) {
-      put_get(found->second);
-      return;
-    }
-    put_new_text(text);
-    found->second = put_memo();
-  }
-
-  void put_new_text(std::string_view text) {
     if (text.size() > std::numeric_limits<uint32_t>::max())
       throw Error("a text of over 4 GiB cannot be written to a .pth file");
     put_op('X');
@@ -539,16 +531,26 @@ class Pickler {
     out_ += text;
   }
 
+  // Globals and texts that come with every tensor: written once, then referred to. Few, so a list
+  // beats a map.
   void put_global(std::string_view global) {
-    for (const auto& [text, memo] : global_memo_) {
-      if (text == global.data()) {
-        put_get(memo);
-        return;
-      }
-    }
+    if (put_known(global)) return;
     put_op('c');
     out_ += global;
-    global_memo_.emplace_back(global.data(), put_memo());
+    constant_memo_.emplace_back(global.data(), put_memo());
+  }
+  void put_constant(std::string_view text) {
+    if (put_known(text)) return;
+    put_text(text);
+    constant_memo_.emplace_back(text.data(), put_memo());
+  }
+  bool put_known(std::string_view constant) {
+    for (const auto& [text, memo] : constant_memo_) {
+      if (text != constant.data()) continue;
+      put_get(memo);
+      return true;
+    }
+    return false;
   }
 
   uint32_t put_memo() {
@@ -574,10 +576,9 @@ class Pickler {
 
   std::string out_;
   std::vector<StorageRecord> records_;
-  std::unordered_map<const void*, size_t> record_index_;   // by StorageImpl
-  std::unordered_map<const void*, uint32_t> tensor_memo_;  // by TensorImpl
-  std::unordered_map<std::string_view, uint32_t> text_memo_;
-  std::vector<std::pair<const char*, uint32_t>> global_memo_;
+  std::unordered_map<const void*, size_t> record_index_;         // by StorageImpl
+  std::unordered_map<const void*, uint32_t> tensor_memo_;        // by TensorImpl
+  std::vector<std::pair<const char*, uint32_t>> constant_memo_;  // by address
   std::array<int64_t, static_cast<size_t>(at::ScalarType::NumOptions)> dtype_memo_;
   uint32_t memo_count_ = 0;
 };

@@ -1,7 +1,7 @@
 #include "compare/tensor_diff.h"
 
-#include <c10/core/InferenceMode.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/complex.h>
 
 #include <algorithm>
@@ -18,11 +18,13 @@ namespace {
 template <class T>
 constexpr bool kIsComplex = c10::is_complex<T>::value;
 
-// Elements of eight- and sixteen-bit floats are widened, so that all arithmetic below is in double or in integers.
+// Elements of eight- and sixteen-bit floats are widened, so that all arithmetic below is in double
+// or in integers.
 template <class T>
 auto widened(const T& element) {
   if constexpr (kIsComplex<T>) {
-    return c10::complex<double>(static_cast<double>(element.real()), static_cast<double>(element.imag()));
+    return c10::complex<double>(static_cast<double>(element.real()),
+                                static_cast<double>(element.imag()));
   } else if constexpr (std::is_integral_v<T>) {
     return element;
   } else {
@@ -49,17 +51,23 @@ std::string text_of_element(const W& value) {
   }
 }
 
-bool same_or_both_nan(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+bool same_or_both_nan(double a, double b) {
+  return a == b || (std::isnan(a) && std::isnan(b));
+}
 
 template <class W>
 bool is_nan(const W& value) {
-  if constexpr (kIsComplex<W>) return std::isnan(value.real()) || std::isnan(value.imag());
-  else return std::isnan(value);
+  if constexpr (kIsComplex<W>)
+    return std::isnan(value.real()) || std::isnan(value.imag());
+  else
+    return std::isnan(value);
 }
 template <class W>
 bool is_inf(const W& value) {
-  if constexpr (kIsComplex<W>) return std::isinf(value.real()) || std::isinf(value.imag());
-  else return std::isinf(value);
+  if constexpr (kIsComplex<W>)
+    return std::isinf(value.real()) || std::isinf(value.imag());
+  else
+    return std::isinf(value);
 }
 template <class W>
 void count_nonfinite(const W& value, NonFinite* counts) {
@@ -68,8 +76,10 @@ void count_nonfinite(const W& value, NonFinite* counts) {
     return;
   }
   double part = 0;
-  if constexpr (kIsComplex<W>) part = std::isinf(value.real()) ? value.real() : value.imag();
-  else part = value;
+  if constexpr (kIsComplex<W>)
+    part = std::isinf(value.real()) ? value.real() : value.imag();
+  else
+    part = value;
   ++(part > 0 ? counts->pos_inf : counts->neg_inf);
 }
 
@@ -99,8 +109,10 @@ double distance(const W& a, const W& b) {
 
 template <class W>
 double magnitude(const W& value) {
-  if constexpr (kIsComplex<W>) return std::hypot(value.real(), value.imag());
-  else return std::fabs(static_cast<double>(value));
+  if constexpr (kIsComplex<W>)
+    return std::hypot(value.real(), value.imag());
+  else
+    return std::fabs(static_cast<double>(value));
 }
 
 template <class W>
@@ -123,8 +135,8 @@ std::vector<int64_t> unravel(int64_t position, at::IntArrayRef sizes) {
 }
 
 template <class T>
-void accumulate(const at::Tensor& result_tensor, const at::Tensor& golden_tensor, Tolerance tolerance,
-                TensorDiff* diff) {
+void accumulate(const at::Tensor& result_tensor, const at::Tensor& golden_tensor,
+                Tolerance tolerance, TensorDiff* diff) {
   const T* results = static_cast<const T*>(result_tensor.const_data_ptr());
   const T* goldens = static_cast<const T*>(golden_tensor.const_data_ptr());
   using Wide = decltype(widened(*results));
@@ -156,8 +168,9 @@ void accumulate(const at::Tensor& result_tensor, const at::Tensor& golden_tensor
       difference = distance(result, golden);
       abs_sum += difference;
       diff->max_abs = std::max(diff->max_abs, difference);
-      diff->max_rel = std::max(diff->max_rel, golden_size > 0 ? difference / golden_size
-                                                              : std::numeric_limits<double>::infinity());
+      diff->max_rel =
+          std::max(diff->max_rel, golden_size > 0 ? difference / golden_size
+                                                  : std::numeric_limits<double>::infinity());
       if (kExact || difference > tolerance.atol + tolerance.rtol * golden_size) ++diff->outside;
     } else {
       if (equal(result, golden)) continue;
@@ -173,7 +186,8 @@ void accumulate(const at::Tensor& result_tensor, const at::Tensor& golden_tensor
   diff->numel = numel;
   if (numel > 0) diff->mean_abs = static_cast<double>(abs_sum / static_cast<long double>(numel));
   if (result_square > 0 && golden_square > 0) {
-    diff->cosine = static_cast<double>(product / (std::sqrt(result_square) * std::sqrt(golden_square)));
+    diff->cosine =
+        static_cast<double>(product / (std::sqrt(result_square) * std::sqrt(golden_square)));
   } else {
     diff->cosine = result_square == golden_square ? 1 : 0;
   }
@@ -187,7 +201,8 @@ void accumulate(const at::Tensor& result_tensor, const at::Tensor& golden_tensor
   diff->bits_equal = bytes == 0 || std::memcmp(results, goldens, bytes) == 0;
 }
 
-TensorDiff different_structure(std::string_view what, const std::string& result, const std::string& golden) {
+TensorDiff different_structure(std::string_view what, const std::string& result,
+                               const std::string& golden) {
   TensorDiff diff;
   diff.bits_equal = false;
   diff.structure = std::string(what) + " " + result + ", expected " + golden;
@@ -209,8 +224,8 @@ TensorDiff diff_dense(const at::Tensor& result, const at::Tensor& golden, Tolera
   const at::Tensor b = plain(golden);
   TensorDiff diff;
   switch (b.scalar_type()) {
-#define OP_TOOLS_CASE(type, name)            \
-  case c10::ScalarType::name:                \
+#define OP_TOOLS_CASE(type, name)             \
+  case c10::ScalarType::name:                 \
     accumulate<type>(a, b, tolerance, &diff); \
     break;
     AT_FORALL_SCALAR_TYPES_WITH_COMPLEX(OP_TOOLS_CASE)
@@ -267,7 +282,8 @@ TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden, Tole
     return different_structure("shape", printed(result.sizes()), printed(golden.sizes()));
   }
   if (result.scalar_type() != golden.scalar_type()) {
-    return different_structure("dtype", printed(result.scalar_type()), printed(golden.scalar_type()));
+    return different_structure("dtype", printed(result.scalar_type()),
+                               printed(golden.scalar_type()));
   }
   if (result.layout() != golden.layout()) {
     return different_structure("layout", printed(result.layout()), printed(golden.layout()));

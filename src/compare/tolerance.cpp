@@ -27,7 +27,8 @@ constexpr std::array<Row, 9> kTable{{
     {c10::ScalarType::BFloat16, "_BFLOAT16", {1e-3, 1e-3}},
     {c10::ScalarType::Float, "_FLOAT32", {1e-5, 1e-5}},
     {c10::ScalarType::Double, "_FLOAT64", {1e-8, 1e-8}},
-    // Eight bits: results that differ at all differ by a step of at least 6%, so nothing is let pass.
+    // Eight bits: results that differ at all differ by a step of at least 6%, so nothing is let
+    // pass.
     {c10::ScalarType::Float8_e4m3fn, "", {0, 0}},
     {c10::ScalarType::Float8_e4m3fnuz, "", {0, 0}},
     {c10::ScalarType::Float8_e5m2, "", {0, 0}},
@@ -62,7 +63,8 @@ std::string op_in_capitals(std::string_view name) {
     name = name.substr(0, name.find('.'));
   } else {
     if (name.ends_with(".__get__")) name.remove_suffix(std::string_view(".__get__").size());
-    if (const auto dot = name.rfind('.'); dot != std::string_view::npos) name = name.substr(dot + 1);
+    if (const auto dot = name.rfind('.'); dot != std::string_view::npos)
+      name = name.substr(dot + 1);
   }
   std::string capitals(name);
   std::transform(capitals.begin(), capitals.end(), capitals.begin(),

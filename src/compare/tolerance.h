@@ -1,11 +1,13 @@
-// How far a result may be from its reference: the one table of numbers (version kToleranceVersion) and its overrides
-// from the environment. Code, documentation and tests read the numbers here.
+// How far a result may be from its reference: the one table of numbers (version kToleranceVersion)
+// and its overrides from the environment. Code, documentation and tests read the numbers here.
 //
 //   AUTOCOMPARE_ERROR_TOLERANCE="1e-3,1e-3"                  every inexact dtype: "atol,rtol"
-//   AUTOCOMPARE_ERROR_TOLERANCE_BFLOAT16="1e-2,1e-2"         one dtype (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
-//   LINEAR_AUTOCOMPARE_ERROR_TOLERANCE[_FLOAT16]="1e-3,0"    one op, by the last part of its name in capitals
+//   AUTOCOMPARE_ERROR_TOLERANCE_BFLOAT16="1e-2,1e-2"         one dtype (FLOAT16, BFLOAT16, FLOAT32,
+//   FLOAT64) LINEAR_AUTOCOMPARE_ERROR_TOLERANCE[_FLOAT16]="1e-3,0"    one op, by the last part of
+//   its name in capitals
 //
-// The more exact name wins: op and dtype, op, dtype, all. Immutable after construction: any thread may ask.
+// The more exact name wins: op and dtype, op, dtype, all. Immutable after construction: any thread
+// may ask.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -31,7 +33,8 @@ class OP_TOOLS_API ToleranceTable {
   static ToleranceTable from_environment();
   ToleranceTable() = default;  // the table alone
 
-  // `dtype`: of the golden tensor. Complex dtypes are judged as their parts; integers and bool are exact always.
+  // `dtype`: of the golden tensor. Complex dtypes are judged as their parts; integers and bool are
+  // exact always.
   Tolerance allclose(std::string_view op_name, c10::ScalarType dtype) const;
 
  private:

@@ -15,7 +15,7 @@
 namespace op_tools::interceptor {
 
 // Puts the boxed kernel in place, once per process. Error when another library owns the dispatch key.
-void install();
+OP_TOOLS_API void install();
 
 // Operators that a scope wants to meet: their dispatch entries lead to our kernel as long as this lives. Entries of
 // operators that nobody wants become fallthroughs, but only while no other scope is on (see architecture.md).

@@ -212,7 +212,8 @@ std::string mutate(std::string_view bytes, std::mt19937_64& random, bool repair)
   };
   const size_t changes = 1 + below(3);
   for (size_t i = 0; i < changes && !mutant.empty(); ++i) {
-    const size_t at = below(mutant.size());
+    // data.pkl comes first: with right CRCs, that is where damage matters.
+    const size_t at = below(repair ? std::min<size_t>(mutant.size(), 1000) : mutant.size());
     const size_t length = std::min<size_t>(1 + below(below(4) == 0 ? 200 : 8), mutant.size() - at);
     switch (below(8)) {
       case 0:

@@ -1,6 +1,6 @@
-// Writes one .pth file per kind of value into the folder that it is given.
-// tests/python/test_pth_format.py loads them with torch.load and checks what arrives: the values
-// here and the expectations there belong together.
+// Writes one .pth file per kind of value into the folder that it is given; with --rewrite, reads
+// the .pth files there. tests/python/test_pth_format.py loads them with torch.load and checks what
+// arrives: the values here and the expectations there belong together.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eye.h>
@@ -11,11 +11,13 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <limits>
 
 #include "capture/pth.h"
+#include "hooks/error.h"
 
 namespace {
 
@@ -23,12 +25,16 @@ using namespace op_tools;
 
 std::string folder;
 
-void save(const std::string& name, const Value& value) {
+void save_to(const std::string& path, const Value& value) {
   const EncodedPth encoded(value);
-  std::ofstream file(folder + "/" + name + ".pth", std::ios::binary);
+  std::ofstream file(path, std::ios::binary);
   file.exceptions(std::ios::badbit | std::ios::failbit);
   for (const auto& piece : encoded.pieces())
     file.write(piece.data, static_cast<std::streamsize>(piece.size));
+}
+
+void save(const std::string& name, const Value& value) {
+  save_to(folder + "/" + name + ".pth", value);
 }
 
 Value slice(Values parts) {
@@ -124,14 +130,32 @@ void save_tensors() {
   save("large", make_tuple({at::arange(1 << 20, at::kFloat), at::arange(5)}));
 }
 
+// Reads each *.pth file of the folder and writes it again beside it as *.pth.again, or *.pth.error
+// with the reason.
+void rewrite_all() {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string path = entry.path().string();
+    if (entry.path().extension() != ".pth") continue;
+    try {
+      save_to(path + ".again", read_pth(path));
+    } catch (const Error& error) {
+      std::ofstream(path + ".error") << error.what();
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "usage: write_sample_pth FOLDER\n";
+  if (argc != 2 && !(argc == 3 && std::string_view(argv[2]) == "--rewrite")) {
+    std::cerr << "usage: write_sample_pth FOLDER [--rewrite]\n";
     return 64;
   }
   folder = argv[1];
+  if (argc == 3) {
+    rewrite_all();
+    return 0;
+  }
   save_plain_values();
   save_tensors();
   return 0;

@@ -1,5 +1,6 @@
-"""What our writer writes, torch.load reads: values from tests/cpp/write_sample_pth.cpp."""
+"""What our writer writes, torch.load reads: values from tests/cpp/write_sample_pth.cpp. And the other way round."""
 
+import collections
 import shutil
 import struct
 import subprocess
@@ -8,10 +9,29 @@ import zipfile
 import pytest
 import torch
 
-NAMES = (
-    "none ints scalars odd_texts enums tagged size bytes set containers named strides aliases dtype_aliases "
-    "dtypes requires_grad small_view conj_neg sparse many large"
-).split()
+NAMES = [
+    "none",
+    "ints",
+    "scalars",
+    "odd_texts",
+    "enums",
+    "tagged",
+    "size",
+    "bytes",
+    "set",
+    "containers",
+    "named",
+    "strides",
+    "aliases",
+    "dtype_aliases",
+    "dtypes",
+    "requires_grad",
+    "small_view",
+    "conj_neg",
+    "sparse",
+    "many",
+    "large",
+]
 A = torch.arange(16.0)
 
 
@@ -141,11 +161,11 @@ def test_conjugate_and_negative_bits(load):
 def test_sparse(load):
     sparse = load("sparse")
     layouts = {k: v.layout for k, v in sparse.items()}
-    assert layouts == dict(
-        coo=torch.sparse_coo, uncoalesced=torch.sparse_coo, csr=torch.sparse_csr, csc=torch.sparse_csc,
-        bsr=torch.sparse_bsr, bsc=torch.sparse_bsc, leaf=torch.sparse_coo, same=torch.sparse_coo,
-    )  # fmt: skip
-    for name, size in dict(coo=3, csr=3, csc=3, bsr=4, bsc=4, leaf=3).items():
+    assert layouts == {
+        "coo": torch.sparse_coo, "uncoalesced": torch.sparse_coo, "csr": torch.sparse_csr, "csc": torch.sparse_csc,
+        "bsr": torch.sparse_bsr, "bsc": torch.sparse_bsc, "leaf": torch.sparse_coo, "same": torch.sparse_coo,
+    }  # fmt: skip
+    for name, size in {"coo": 3, "csr": 3, "csc": 3, "bsr": 4, "bsc": 4, "leaf": 3}.items():
         assert torch.equal(sparse[name].detach().to_dense(), torch.eye(size)), name
     assert sparse["coo"].is_coalesced() and not sparse["uncoalesced"].is_coalesced()
     assert sparse["uncoalesced"].to_dense().tolist() == [[2] * 3, [0] * 3, [0] * 3]
@@ -164,3 +184,87 @@ def test_our_offsets_are_those_that_torch_computes(samples):
     with config.patch({"load.calculate_storage_offsets": True}):
         many = torch.load(samples / "many.pth", weights_only=True, mmap=True)
     assert all(t.tolist() == [i, i] for i, t in enumerate(many))
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+def _python_values():
+    whole = torch.arange(9.0)
+    parameter = torch.nn.Parameter(torch.ones(2))
+    tagged = torch.nn.Parameter(torch.ones(3))
+    tagged.tag = 5  # attributes make Python pickle a tensor another way
+    return {
+        "plain": {"n": None, "b": [True, False], "f": [0.5, float("inf")], "s": "hé", "c": 1 - 2j, "e": [[], (), {}]},
+        "ints": [s * 2**p + d for s in (1, -1) for p in (7, 8, 15, 16, 31, 32, 39, 40, 55, 62) for d in (-1, 0, 1)],
+        "ordered": collections.OrderedDict(a=1, b=2),
+        "state_dict": torch.nn.Linear(2, 3).state_dict(),
+        "parameters": [parameter, tagged, parameter],
+        "enums": [torch.float8_e4m3fn, torch.bool, torch.device("cuda:1"), torch.sparse_csr, torch.Size([2, 3])],
+        "bytes": [b"\0\xff" * 200, b""],
+        "sets": [{1, 2}, set()],
+        "sparse": [torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr(), torch.eye(4).to_sparse_bsc((2, 2))],
+        "dtypes": [torch.ones(2).to(t) for t in (torch.float8_e5m2, torch.uint16, torch.complex64, torch.bfloat16)],
+        "aliases": (whole, whole[2:], whole, whole[2:7:2]),
+        "bits": [torch.full((2,), 1 + 2j).conj(), torch.empty(0, 3), torch.tensor(2.5)],
+        "large": torch.arange(1 << 20),
+    }
+
+
+def _equal(a, b):
+    if isinstance(a, torch.Tensor):
+        same = a.dtype == b.dtype and a.shape == b.shape and a.layout == b.layout and a.requires_grad == b.requires_grad
+        if a.layout == torch.strided:
+            same = same and a.stride() == b.stride() and a.is_conj() == b.is_conj()
+        wide = torch.complex128
+        return same and torch.equal(a.detach().to_dense().to(wide), b.detach().to_dense().to(wide))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(_equal(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and isinstance(b, type(a)) and all(map(_equal, a, b))
+    return type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_what_torch_save_wrote_comes_back_from_our_reader(build_dir, tmp_path, protocol):
+    values = _python_values()
+    for name, value in values.items():
+        torch.save(value, tmp_path / f"{name}.pth", pickle_protocol=protocol)
+    # Kinds that come back as what stands for them.
+    stand_ins = {
+        "slices": ((slice(1, None, 2), ...), ({"__slice__": (1, None, 2)}, {"__ellipsis__": True})),
+        "returned": (torch.return_types.max((torch.ones(1), torch.zeros(1))), (torch.ones(1), torch.zeros(1))),
+        "named": (Pair(1, 2), (1, 2)),
+        "frozen": (frozenset([1]), {1}),
+        "bytearray": (bytearray(b"a\xff"), b"a\xff"),
+        "long": (2**64, {"__unsupported__": ("int", "does not fit into 64 bits")}),
+    }
+    for name, (value, _) in stand_ins.items():
+        torch.save(value, tmp_path / f"{name}.pth", pickle_protocol=protocol)
+    refused = {
+        "module": (torch.nn.Linear(1, 1), "'torch.nn.modules.linear.Linear'"),
+        "function": (torch.nn.init.normal_, "'torch.nn.init.normal_'"),
+        "storage": (torch.ones(1).untyped_storage(), "bare storage"),
+        "meta": (torch.ones(1, device="meta"), "_rebuild_meta_tensor_no_storage"),
+    }
+    for name, (value, _) in refused.items():
+        torch.save(value, tmp_path / f"{name}.pth", pickle_protocol=protocol)
+    torch.save(1, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    refused["old"] = (1, "old format")
+
+    subprocess.run([build_dir / "tests/cpp/write_sample_pth", tmp_path, "--rewrite"], check=True)
+
+    again = {p.name.removesuffix(".pth.again"): torch.load(p, weights_only=True) for p in tmp_path.glob("*.again")}
+    reasons = {p.name.removesuffix(".pth.error"): p.read_text() for p in tmp_path.glob("*.error")}
+    assert set(again) == set(values) | set(stand_ins), reasons
+    for name, value in values.items():
+        expected = dict(value) if isinstance(value, dict) else value
+        assert _equal(expected, again[name]), (name, again[name])
+    for name, (_, expected) in stand_ins.items():
+        assert _equal(expected, again[name]), (name, again[name])
+    whole, part, same, _ = again["aliases"]
+    assert same is whole and part.data_ptr() == whole.data_ptr() + 8
+    assert again["parameters"][0] is again["parameters"][2]
+    assert set(reasons) == set(refused)
+    for name, (_, reason) in refused.items():
+        assert str(tmp_path / name) in reasons[name] and reason in reasons[name]

@@ -1,4 +1,5 @@
-// The command line of run_op_from_data as plain data. The only file that knows CLI11 is arguments.cpp.
+// The command line of run_op_from_data as plain data. The only file that knows CLI11 is
+// arguments.cpp.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace op_tools::replay {
 
-// Exit statuses. A disagreement counts more than a call that could not be run: 1 is a finding, 2 says "incomplete".
+// Exit statuses. A disagreement counts more than a call that could not be run: 1 is a finding, 2
+// says "incomplete".
 constexpr int kAgreed = 0;
 constexpr int kDisagreed = 1;
 constexpr int kIncomplete = 2;
@@ -31,7 +33,8 @@ struct ReplayOptions {
 };
 
 struct Arguments {
-  std::optional<ReplayOptions> options;  // none: there is nothing to run, and exit_status says how it ends
+  std::optional<ReplayOptions>
+      options;  // none: there is nothing to run, and exit_status says how it ends
   int exit_status = 0;
 };
 // Writes help, version and complaints itself.

@@ -14,7 +14,8 @@ namespace {
 
 using at::indexing::TensorIndex;
 
-// A list of numbers, or of such lists, is a tensor to Python: its elements in order, and the sizes of its levels.
+// A list of numbers, or of such lists, is a tensor to Python: its elements in order, and the sizes
+// of its levels.
 struct NestedNumbers {
   std::vector<int64_t> sizes;
   std::vector<int64_t> numbers;
@@ -43,8 +44,10 @@ struct NestedNumbers {
     const bool flags = all_bool && !numbers.empty();
     at::Tensor result = at::empty(sizes, flags ? at::kBool : at::kLong);
     for (size_t i = 0; i < numbers.size(); ++i) {
-      if (flags) result.mutable_data_ptr<bool>()[i] = numbers[i] != 0;
-      else result.mutable_data_ptr<int64_t>()[i] = numbers[i];
+      if (flags)
+        result.mutable_data_ptr<bool>()[i] = numbers[i] != 0;
+      else
+        result.mutable_data_ptr<int64_t>()[i] = numbers[i];
     }
     return result;
   }
@@ -67,7 +70,8 @@ TensorIndex to_index(const Value& value, const at::Tensor& self) {
   if (const auto* tensor = value.get_if<at::Tensor>()) return TensorIndex(*tensor);
   if (const auto* slice = value.get_if<Slice>(); slice && slice->items->size() == 3) {
     const Values& bounds = *slice->items;
-    return at::indexing::Slice(slice_bound(bounds[0]), slice_bound(bounds[1]), slice_bound(bounds[2]));
+    return at::indexing::Slice(slice_bound(bounds[0]), slice_bound(bounds[1]),
+                               slice_bound(bounds[2]));
   }
   if (sequence_items(value)) {
     NestedNumbers nested;

@@ -1,9 +1,10 @@
-// The state of the captured program that changes what an operator computes: read from meta.json, put in force for one
-// replayed call, taken back after it.
+// The state of the captured program that changes what an operator computes: read from meta.json,
+// put in force for one replayed call, taken back after it.
 //
-// Some of it belongs to the thread (grad mode, inference mode, autocast, the number of threads), some to the process
-// (default dtype, deterministic algorithms, matmul precision, random generators). With several workers, calls that agree
-// about the process's part run side by side and the others alone: see StateGate.
+// Some of it belongs to the thread (grad mode, inference mode, autocast, the number of threads),
+// some to the process (default dtype, deterministic algorithms, matmul precision, random
+// generators). With several workers, calls that agree about the process's part run side by side and
+// the others alone: see StateGate.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -34,8 +35,9 @@ struct Autocast {
 
 // What replay needs of meta.json. Everything may be absent (a folder of ditorch's has none).
 struct RecordedMeta {
-  std::string error;                      // what the captured call raised
-  std::vector<std::string> unsupported;   // "args[2]: function (a callable)": inputs that are not in the file
+  std::string error;  // what the captured call raised
+  std::vector<std::string>
+      unsupported;  // "args[2]: function (a callable)": inputs that are not in the file
   std::vector<c10::Device> input_devices;
   bool identity = false;
   std::optional<bool> grad_enabled;
@@ -48,7 +50,8 @@ struct RecordedMeta {
 // Throws Error that says what is wrong with the text.
 RecordedMeta parse_meta(const std::string& text);
 
-// Puts the process's part in force and keeps other calls out as long as they would disturb each other.
+// Puts the process's part in force and keeps other calls out as long as they would disturb each
+// other.
 class StateGate {
  public:
   StateGate();   // remembers the process's state
@@ -73,7 +76,7 @@ class StateGate {
   ProcessState current_;
 };
 
-// The thread's part, for one call. RAII.
+// The rest of the thread's part, for one forward. RAII.
 class ThreadState {
  public:
   explicit ThreadState(const RecordedMeta& meta);
@@ -86,8 +89,22 @@ class ThreadState {
   std::unique_ptr<Saved> saved_;
 };
 
-// Puts generators into the states of `rng` ({device: state}, of input.pth); a device of another kind than the CPU's
-// gets its state when `device` is of that kind. False when the state of some device could not be used.
+// The number of threads that operators use, for one call and its backward passes (sums depend on
+// it). RAII.
+class NumThreads {
+ public:
+  explicit NumThreads(std::optional<int> wanted);
+  ~NumThreads();
+  NumThreads(const NumThreads&) = delete;
+  NumThreads& operator=(const NumThreads&) = delete;
+
+ private:
+  const int original_;
+};
+
+// Puts generators into the states of `rng` ({device: state}, of input.pth); a device of another
+// kind than the CPU's gets its state when `device` is of that kind. False when the state of some
+// device could not be used.
 bool restore_random_state(const Value& rng, c10::Device device);
 // Seeds the CPU's generator and the device's.
 void seed_generators(uint64_t seed, c10::Device device);

@@ -1,5 +1,6 @@
-// How names of Python functions map to aten operators where the two differ: one table, read by resolve.cpp. Calls whose
-// names and parameters agree (most of them) need no row. See the top of the table for its small language.
+// How names of Python functions map to aten operators where the two differ: one table, read by
+// resolve.cpp. Calls whose names and parameters agree (most of them) need no row. See the top of
+// the table for its small language.
 #pragma once
 
 #include <string_view>

@@ -37,7 +37,8 @@ std::string message_of(const std::exception& error) {
   return torch_error ? torch_error->what_without_backtrace() : error.what();
 }
 
-// --- What is in a call's files -----------------------------------------------------------------------------------------
+// --- What is in a call's files
+// -----------------------------------------------------------------------------------------
 
 struct BackwardPass {
   Tensors grad_outputs, grad_inputs;  // undefined where the file has None
@@ -60,7 +61,8 @@ struct CapturedCall {
 
 const Value& required(const Value& dict, std::string_view key) {
   const Value* value = find_key(dict, key);
-  if (!value) throw Error("has no '" + std::string(key) + "'; a captured call has name, args and kwargs");
+  if (!value)
+    throw Error("has no '" + std::string(key) + "'; a captured call has name, args and kwargs");
   return *value;
 }
 
@@ -72,7 +74,9 @@ const Values& sequence(const Value& value, const char* what) {
 
 size_t tensor_index(const Value& key, const char* what) {
   const auto* index = key.get_if<int64_t>();
-  if (!index || *index < 0) throw Error(std::string(what) + " has the key " + describe(key) + ", expected a tensor's index");
+  if (!index || *index < 0)
+    throw Error(std::string(what) + " has the key " + describe(key) +
+                ", expected a tensor's index");
   return static_cast<size_t>(*index);
 }
 
@@ -81,7 +85,8 @@ std::vector<int64_t> integers(const Value& value, const char* what) {
   std::vector<int64_t> numbers;
   for (const Value& item : sequence(value, what)) {
     const auto* number = item.get_if<int64_t>();
-    if (!number) throw Error(std::string(what) + " holds " + describe(item) + ", expected integers");
+    if (!number)
+      throw Error(std::string(what) + " holds " + describe(item) + ", expected integers");
     numbers.push_back(*number);
   }
   return numbers;
@@ -101,7 +106,8 @@ void read_file(const StoredCall& stored, const char* file, Read read) {
   } catch (const Error& error) {
     const std::string text = error.what();
     // Readers of files name the whole path themselves.
-    throw text.find(stored.path()) == std::string::npos ? Error(std::string(file) + ": " + text) : error;
+    throw text.find(stored.path()) == std::string::npos ? Error(std::string(file) + ": " + text)
+                                                        : error;
   }
 }
 
@@ -116,9 +122,11 @@ Tensors gradient_list(const Value& file) {
 
 void read_input(const StoredCall& stored, CapturedCall* call) {
   const Value file = stored.read(CallFile::kInput);
-  if (!file.is<Dict>()) throw Error("holds " + describe(file) + ", expected a dict with name, args and kwargs");
+  if (!file.is<Dict>())
+    throw Error("holds " + describe(file) + ", expected a dict with name, args and kwargs");
   const auto* name = required(file, "name").get_if<std::string>();
-  if (!name || name->empty()) throw Error("'name' is " + describe(required(file, "name")) + ", expected a string");
+  if (!name || name->empty())
+    throw Error("'name' is " + describe(required(file, "name")) + ", expected a string");
   call->name = *name;
   call->args = required(file, "args");
   call->kwargs = required(file, "kwargs");
@@ -150,12 +158,16 @@ void read_output(const StoredCall& stored, CapturedCall* call) {
 }
 
 void read_backward(const StoredCall& stored, CapturedCall* call) {
-  for (uint32_t pass = 0; stored.has(CallFile::kGradOutputs, pass) && stored.has(CallFile::kGradInputs, pass); ++pass) {
+  for (uint32_t pass = 0;
+       stored.has(CallFile::kGradOutputs, pass) && stored.has(CallFile::kGradInputs, pass);
+       ++pass) {
     BackwardPass backward;
-    read_file(stored, "grad_outputs.pth",
-              [&] { backward.grad_outputs = gradient_list(stored.read(CallFile::kGradOutputs, pass)); });
-    read_file(stored, "grad_inputs.pth",
-              [&] { backward.grad_inputs = gradient_list(stored.read(CallFile::kGradInputs, pass)); });
+    read_file(stored, "grad_outputs.pth", [&] {
+      backward.grad_outputs = gradient_list(stored.read(CallFile::kGradOutputs, pass));
+    });
+    read_file(stored, "grad_inputs.pth", [&] {
+      backward.grad_inputs = gradient_list(stored.read(CallFile::kGradInputs, pass));
+    });
     call->backward.push_back(std::move(backward));
   }
 }
@@ -182,7 +194,8 @@ void refuse_unsupported(const CapturedCall& call) {
   throw Error(text);
 }
 
-// --- One run -------------------------------------------------------------------------------------------------------------
+// --- One run
+// -------------------------------------------------------------------------------------------------------------
 
 struct RunResult {
   std::string target;
@@ -211,15 +224,17 @@ class Engine {
   CapturedCall read(const StoredCall& stored) const;
   BoundCall bind(const CapturedCall& call, const RunInputs& inputs) const;
   RunResult run_once(const CapturedCall& call, c10::Device device);
-  void run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device, RunResult* run) const;
+  void run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device,
+                    RunResult* run) const;
   std::vector<Check> compare_with_saved(const CapturedCall& call, const RunResult& run) const;
-  std::vector<Check> compare_runs(const CapturedCall& call, const RunResult& run, const RunResult& reference) const;
-  void compare_results(const CapturedCall& call, const RunResult& run, const Value& expected, const char* against,
-                       std::vector<Check>* checks) const;
-  Check compare_tensors(const CapturedCall& call, std::string what, const char* against, const at::Tensor& result,
-                        const at::Tensor& expected) const;
-  Check compare_values(const CapturedCall& call, std::string what, const char* against, const Value& result,
-                       const Value& expected) const;
+  std::vector<Check> compare_runs(const CapturedCall& call, const RunResult& run,
+                                  const RunResult& reference) const;
+  void compare_results(const CapturedCall& call, const RunResult& run, const Value& expected,
+                       const char* against, std::vector<Check>* checks) const;
+  Check compare_tensors(const CapturedCall& call, std::string what, const char* against,
+                        const at::Tensor& result, const at::Tensor& expected) const;
+  Check compare_values(const CapturedCall& call, std::string what, const char* against,
+                       const Value& result, const Value& expected) const;
 
   const ReplayOptions& options_;
   PythonCaller* const caller_;
@@ -234,20 +249,23 @@ CapturedCall Engine::read(const StoredCall& stored) const {
   CapturedCall call;
   read_file(stored, "input.pth", [&] { read_input(stored, &call); });
   if (stored.has(CallFile::kMeta)) {
-    read_file(stored, "meta.json", [&] { call.meta = parse_meta(stored.read_text(CallFile::kMeta)); });
+    read_file(stored, "meta.json",
+              [&] { call.meta = parse_meta(stored.read_text(CallFile::kMeta)); });
   }
   return call;
 }
 
-// A program that had tensors on an accelerator kept some on the CPU on purpose; one that had all on the CPU is moved as
-// a whole.
+// A program that had tensors on an accelerator kept some on the CPU on purpose; one that had all on
+// the CPU is moved as a whole.
 InputPlan plan_for(const CapturedCall& call, c10::Device device) {
   const auto& recorded = call.meta.input_devices;
-  const bool keep_cpu =
-      std::any_of(recorded.begin(), recorded.end(), [](c10::Device d) { return !d.is_cpu() && !d.is_meta(); });
+  const bool keep_cpu = std::any_of(recorded.begin(), recorded.end(),
+                                    [](c10::Device d) { return !d.is_cpu() && !d.is_meta(); });
   InputPlan plan;
   plan.restrided = call.restrided;
-  plan.move_device = [=](c10::Device from) { return from.is_meta() || (keep_cpu && from.is_cpu()) ? from : device; };
+  plan.move_device = [=](c10::Device from) {
+    return from.is_meta() || (keep_cpu && from.is_cpu()) ? from : device;
+  };
   for (const c10::Device from : recorded) {
     // The files hold all tensors on the CPU: "meta" tensors have no data, and are kept as they are.
     plan.devices.push_back(plan.move_device(from));
@@ -277,11 +295,14 @@ RunResult Engine::run_once(const CapturedCall& call, c10::Device device) {
   run.uninitialised = bound.uninitialised;
   const bool has_state = !call.rng.is<None>();
   const StateGate::Pass pass(gate_, call.meta.process, has_state || bound.random);
+  const NumThreads threads(call.meta.num_threads);
   {
     const ThreadState state(call.meta);
     bool same_numbers = false;
-    if (options_.seed) seed_generators(*options_.seed, device);
-    else if (has_state) same_numbers = restore_random_state(call.rng, device);
+    if (options_.seed)
+      seed_generators(*options_.seed, device);
+    else if (has_state)
+      same_numbers = restore_random_state(call.rng, device);
     const RandomWatch random(inputs.args, inputs.kwargs);
     Stopwatch stopwatch(device, options_.sync_time_measure);
     stopwatch.start();
@@ -299,19 +320,22 @@ RunResult Engine::run_once(const CapturedCall& call, c10::Device device) {
   return run;
 }
 
-void Engine::run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device, RunResult* run) const {
+void Engine::run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device,
+                          RunResult* run) const {
   const Tensors outputs = flatten_tensors(run->result);
   for (size_t pass = 0; pass < call.backward.size(); ++pass) {
     const bool keep_graph = pass + 1 < call.backward.size();
     const auto gradients = call.from_ditorch ? last_node_gradients : input_gradients;
     Stopwatch stopwatch(device, options_.sync_time_measure);
     stopwatch.start();
-    run->input_gradients.push_back(gradients(outputs, call.backward[pass].grad_outputs, inputs, keep_graph));
+    run->input_gradients.push_back(
+        gradients(outputs, call.backward[pass].grad_outputs, inputs, keep_graph));
     run->backward_ms.push_back(stopwatch.stop());
   }
 }
 
-// --- Comparison ------------------------------------------------------------------------------------------------------------
+// --- Comparison
+// ------------------------------------------------------------------------------------------------------------
 
 void collect_leaves(const Value& value, Values* leaves) {
   if (const Values* items = sequence_items(value)) {
@@ -333,7 +357,9 @@ std::optional<at::Scalar> number_in(const Value& value) {
   return std::nullopt;
 }
 
-std::string ordinal(size_t index, size_t count) { return count > 1 ? std::to_string(index) + "th" : ""; }
+std::string ordinal(size_t index, size_t count) {
+  return count > 1 ? std::to_string(index) + "th" : "";
+}
 
 Check different(std::string what, const char* against, std::string note) {
   Check check;
@@ -364,58 +390,66 @@ void withdraw_numbers(std::vector<Check>* checks, const std::string& why) {
   }
 }
 
-Check Engine::compare_tensors(const CapturedCall& call, std::string what, const char* against, const at::Tensor& result,
-                              const at::Tensor& expected) const {
+Check Engine::compare_tensors(const CapturedCall& call, std::string what, const char* against,
+                              const at::Tensor& result, const at::Tensor& expected) const {
   const Tolerance tolerance =
       expected.defined() ? tolerances_.allclose(call.name, expected.scalar_type()) : Tolerance{};
   return judged(std::move(what), against, diff_tensors(result, expected, tolerance));
 }
 
-Check Engine::compare_values(const CapturedCall& call, std::string what, const char* against, const Value& result,
-                             const Value& expected) const {
+Check Engine::compare_values(const CapturedCall& call, std::string what, const char* against,
+                             const Value& result, const Value& expected) const {
   const auto* result_tensor = result.get_if<at::Tensor>();
   const auto* expected_tensor = expected.get_if<at::Tensor>();
   if (result_tensor && expected_tensor) {
-    return compare_tensors(call, std::move(what), against, result_tensor->detach(), expected_tensor->detach());
+    return compare_tensors(call, std::move(what), against, result_tensor->detach(),
+                           expected_tensor->detach());
   }
   const auto result_number = number_in(result);
   const auto expected_number = number_in(expected);
   if (result_number && expected_number && result.index() == expected.index()) {
     // A Python float is mostly some float32's value.
-    return judged(std::move(what), against,
-                  diff_tensors(c10::scalar_to_tensor(*result_number), c10::scalar_to_tensor(*expected_number),
-                               tolerances_.allclose(call.name, at::kFloat)));
+    return judged(
+        std::move(what), against,
+        diff_tensors(c10::scalar_to_tensor(*result_number), c10::scalar_to_tensor(*expected_number),
+                     tolerances_.allclose(call.name, at::kFloat)));
   }
   if (!result_tensor && !expected_tensor && !result_number && !expected_number &&
       describe(result) == describe(expected)) {
     return judged(std::move(what), against, {});
   }
-  return different(std::move(what), against, describe(result) + " instead of " + describe(expected));
+  return different(std::move(what), against,
+                   describe(result) + " instead of " + describe(expected));
 }
 
-void Engine::compare_results(const CapturedCall& call, const RunResult& run, const Value& expected, const char* against,
-                             std::vector<Check>* checks) const {
+void Engine::compare_results(const CapturedCall& call, const RunResult& run, const Value& expected,
+                             const char* against, std::vector<Check>* checks) const {
   Values results, wanted;
   collect_leaves(run.result, &results);
   collect_leaves(expected, &wanted);
   if (results.size() != wanted.size()) {
-    checks->push_back(different("", against, std::to_string(results.size()) + " values returned, " +
-                                                 std::to_string(wanted.size()) + " expected"));
+    checks->push_back(different("", against,
+                                std::to_string(results.size()) + " values returned, " +
+                                    std::to_string(wanted.size()) + " expected"));
     return;
   }
   for (size_t i = 0; i < wanted.size(); ++i) {
-    checks->push_back(compare_values(call, ordinal(i, wanted.size()), against, results[i], wanted[i]));
+    checks->push_back(
+        compare_values(call, ordinal(i, wanted.size()), against, results[i], wanted[i]));
   }
 }
 
 std::string gradient_name(size_t index, size_t pass) {
-  return std::to_string(index) + "th input grad" + (pass > 0 ? " of backward pass " + std::to_string(pass + 1) : "");
+  return std::to_string(index) + "th input grad" +
+         (pass > 0 ? " of backward pass " + std::to_string(pass + 1) : "");
 }
 
-std::vector<Check> Engine::compare_with_saved(const CapturedCall& call, const RunResult& run) const {
+std::vector<Check> Engine::compare_with_saved(const CapturedCall& call,
+                                              const RunResult& run) const {
   std::vector<Check> checks;
   if (!call.meta.error.empty()) {
-    if (run.raised.empty()) return {different("", "saved", "returned; the captured call raised: " + call.meta.error)};
+    if (run.raised.empty())
+      return {different("", "saved", "returned; the captured call raised: " + call.meta.error)};
     Check check = judged("", "saved", {});
     check.note = "raised, as the captured call did: " + run.raised;
     return {check};
@@ -433,7 +467,8 @@ std::vector<Check> Engine::compare_with_saved(const CapturedCall& call, const Ru
       checks.push_back(different(what, "saved", "there is no such input"));
       continue;
     }
-    checks.push_back(compare_tensors(call, what, "saved", run.mutable_inputs[index].detach(), expected));
+    checks.push_back(
+        compare_tensors(call, what, "saved", run.mutable_inputs[index].detach(), expected));
   }
   for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
     const Tensors& expected = call.backward[pass].grad_inputs;
@@ -441,7 +476,8 @@ std::vector<Check> Engine::compare_with_saved(const CapturedCall& call, const Ru
     for (size_t i = 0; i < expected.size(); ++i) {
       if (!expected[i].defined()) continue;
       checks.push_back(compare_tensors(call, gradient_name(i, pass), "saved",
-                                       i < gradients.size() ? gradients[i] : at::Tensor(), expected[i]));
+                                       i < gradients.size() ? gradients[i] : at::Tensor(),
+                                       expected[i]));
     }
   }
   if (run.uninitialised) withdraw_numbers(&checks, "uninitialised memory");
@@ -454,15 +490,17 @@ std::vector<Check> Engine::compare_runs(const CapturedCall& call, const RunResul
   std::vector<Check> checks;
   if (!reference.raised.empty() || !run.raised.empty()) {
     if (!reference.raised.empty() && !run.raised.empty()) return {};
-    return {different("", "cpu", run.raised.empty() ? "returned; on the CPU it raised: " + reference.raised
-                                                    : "raised: " + run.raised)};
+    return {different("", "cpu",
+                      run.raised.empty() ? "returned; on the CPU it raised: " + reference.raised
+                                         : "raised: " + run.raised)};
   }
   compare_results(call, run, reference.result, "cpu", &checks);
   for (size_t pass = 0; pass < reference.input_gradients.size(); ++pass) {
     for (size_t i = 0; i < reference.input_gradients[pass].size(); ++i) {
       const at::Tensor& expected = reference.input_gradients[pass][i];
       if (!expected.defined()) continue;
-      checks.push_back(compare_tensors(call, gradient_name(i, pass), "cpu", run.input_gradients[pass][i], expected));
+      checks.push_back(compare_tensors(call, gradient_name(i, pass), "cpu",
+                                       run.input_gradients[pass][i], expected));
     }
   }
   if (run.uninitialised) withdraw_numbers(&checks, "uninitialised memory");
@@ -470,7 +508,8 @@ std::vector<Check> Engine::compare_runs(const CapturedCall& call, const RunResul
   return checks;
 }
 
-// --- One call ----------------------------------------------------------------------------------------------------------------
+// --- One call
+// ----------------------------------------------------------------------------------------------------------------
 
 CallReport Engine::replay(const StoredCall& stored) {
   CallReport report;
@@ -495,7 +534,8 @@ CallReport Engine::replay(const StoredCall& stored) {
       report.target = run.target;
       if (!run.raised.empty() && call.meta.error.empty()) throw Error("raised: " + run.raised);
       report.forward_ms.push_back(run.forward_ms);
-      report.backward_ms.insert(report.backward_ms.end(), run.backward_ms.begin(), run.backward_ms.end());
+      report.backward_ms.insert(report.backward_ms.end(), run.backward_ms.begin(),
+                                run.backward_ms.end());
       // Of several runs the first that differs is reported, else the first.
       if (!options_.acc_check || report.differs()) continue;
       std::vector<Check> checks = compare_with_saved(call, run);
@@ -518,7 +558,8 @@ CallReport Engine::replay(const StoredCall& stored) {
 
 void load_library(const std::string& name) {
   // Global, so that a backend finds the symbols of what was loaded before it.
-  if (!dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL)) throw Error("cannot load " + name + ": " + dlerror());
+  if (!dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL))
+    throw Error("cannot load " + name + ": " + dlerror());
 }
 
 // The program is linked with torch's CPU part only.
@@ -526,7 +567,8 @@ void prepare_device(const ReplayOptions& options) {
   for (const std::string& library : options.libraries) load_library(library);
   try {
     const c10::Device device(options.device);
-    if (device.is_cuda() && !c10::impl::hasDeviceGuardImpl(c10::kCUDA)) load_library("libtorch_cuda.so");
+    if (device.is_cuda() && !c10::impl::hasDeviceGuardImpl(c10::kCUDA))
+      load_library("libtorch_cuda.so");
   } catch (const c10::Error& error) {
     throw Error("--device " + options.device + ": " + error.what_without_backtrace());
   }
@@ -547,7 +589,8 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
       FoundCalls found = find_calls(path);
       for (auto& call : found.calls) calls.push_back(std::move(call));
       problems.insert(problems.end(), found.problems.begin(), found.problems.end());
-      if (found.calls.empty() && found.problems.empty()) problems.push_back(path + ": no captured call in it");
+      if (found.calls.empty() && found.problems.empty())
+        problems.push_back(path + ": no captured call in it");
     } catch (const std::exception& error) {
       problems.push_back(message_of(error));
     }
@@ -559,7 +602,8 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
     for (size_t i = next++; i < calls.size(); i = next++) reporter.add(i, engine.replay(*calls[i]));
   };
   std::vector<std::thread> workers;
-  for (size_t i = 1; i < std::min(static_cast<size_t>(options.jobs), calls.size()); ++i) workers.emplace_back(work);
+  for (size_t i = 1; i < std::min(static_cast<size_t>(options.jobs), calls.size()); ++i)
+    workers.emplace_back(work);
   work();
   for (std::thread& worker : workers) worker.join();
   return reporter.finish(problems, whole.stop() / 1000);

@@ -1,7 +1,9 @@
-// Runs captured calls again and judges them: the engine of run_op_from_data and of the Python module's twin.
+// Runs captured calls again and judges them: the engine of run_op_from_data and of the Python
+// module's twin.
 //
-// For each call: read, resolve, restore the program's state, run on fresh inputs, backward from the saved output
-// gradients, compare. Nothing that one call does or has in its files ends the run: it is reported with its path.
+// For each call: read, resolve, restore the program's state, run on fresh inputs, backward from the
+// saved output gradients, compare. Nothing that one call does or has in its files ends the run: it
+// is reported with its path.
 #pragma once
 
 #include <string>
@@ -13,8 +15,9 @@
 
 namespace op_tools::replay {
 
-// Calls of Python functions, for the Python module; the C++ program has none. Used for calls of torch functions whose
-// files do not say which aten operator they were. Called on worker threads, without the GIL; exceptions are the call's.
+// Calls of Python functions, for the Python module; the C++ program has none. Used for calls of
+// torch functions whose files do not say which aten operator they were. Called on worker threads,
+// without the GIL; exceptions are the call's.
 class PythonCaller {
  public:
   virtual ~PythonCaller() = default;
@@ -22,8 +25,9 @@ class PythonCaller {
   virtual Value call(std::string_view name, const Value& args, const Value& kwargs) = 0;
 };
 
-// Replays what the options say; lines go to the log, the summary to standard output. Returns the exit status
-// (arguments.h). Throws Error for settings that are wrong (filter, tolerance variables, device, library, JSON file).
+// Replays what the options say; lines go to the log, the summary to standard output. Returns the
+// exit status (arguments.h). Throws Error for settings that are wrong (filter, tolerance variables,
+// device, library, JSON file).
 int run(const ReplayOptions& options, PythonCaller* caller = nullptr);
 
 // The whole program: arguments (without the program's name) in, exit status out. Never throws.

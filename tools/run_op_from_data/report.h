@@ -1,5 +1,6 @@
-// What became of each replayed call, and everything that people and programs are told about it: lines, progress bar,
-// summary, JSON. Measuring and comparing (replay.cpp) print nothing themselves.
+// What became of each replayed call, and everything that people and programs are told about it:
+// lines, progress bar, summary, JSON. Measuring and comparing (replay.cpp) print nothing
+// themselves.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@ struct Check {
   std::string what;     // "", "0th", "0th input grad", "input 1 after the call"
   std::string against;  // "saved", "cpu"
   Verdict verdict = Verdict::kAgrees;
-  std::string note;     // why not comparable, what differs if not numbers
+  std::string note;  // why not comparable, what differs if not numbers
   TensorDiff diff;
 };
 
@@ -45,8 +46,9 @@ class Reporter {
  public:
   Reporter(const ReplayOptions& options, size_t calls);
   void add(size_t index, CallReport report);
-  // After all calls: writes the summary to standard output, JSON where wanted. `problems`: "path: reason" of what
-  // could not even be tried. Returns the exit status. Throws Error when the JSON file cannot be written.
+  // After all calls: writes the summary to standard output, JSON where wanted. `problems`: "path:
+  // reason" of what could not even be tried. Returns the exit status. Throws Error when the JSON
+  // file cannot be written.
   int finish(const std::vector<std::string>& problems, double seconds);
 
  private:

@@ -1,10 +1,11 @@
-// From a captured call's name and arguments to something that runs: an operator of the dispatcher with its arguments
-// bound by schema, as Python's argument parser would bind them.
+// From a captured call's name and arguments to something that runs: an operator of the dispatcher
+// with its arguments bound by schema, as Python's argument parser would bind them.
 //
-// Three kinds of names: aten names (aten::add.Tensor, mylib::op), arguments by schema; torch names (torch.Tensor.add,
-// torch.nn.functional.linear), where Python's parameter names and forms count (python_names.h holds those that differ);
-// and the recorded aten call, which needs no rules at all. What cannot be resolved is an Error that says why.
-// A Resolver is const after construction: any thread may ask.
+// Three kinds of names: aten names (aten::add.Tensor, mylib::op), arguments by schema; torch names
+// (torch.Tensor.add, torch.nn.functional.linear), where Python's parameter names and forms count
+// (python_names.h holds those that differ); and the recorded aten call, which needs no rules at
+// all. What cannot be resolved is an Error that says why. A Resolver is const after construction:
+// any thread may ask.
 #pragma once
 
 #include <functional>
@@ -16,12 +17,13 @@
 
 namespace op_tools::replay {
 
-// A call with its arguments in place. Runs once: operators may keep or change what is on their stack.
+// A call with its arguments in place. Runs once: operators may keep or change what is on their
+// stack.
 struct BoundCall {
-  std::string target;           // aten::add.Tensor
-  bool random = false;          // the operator draws random numbers (torch's tag nondeterministic_seeded)
-  bool uninitialised = false;   // the result is memory as it was found (empty, new_empty, ...)
-  std::function<Value()> run;   // throws what the operator throws
+  std::string target;   // aten::add.Tensor
+  bool random = false;  // the operator draws random numbers (torch's tag nondeterministic_seeded)
+  bool uninitialised = false;  // the result is memory as it was found (empty, new_empty, ...)
+  std::function<Value()> run;  // throws what the operator throws
 };
 
 class Resolver {
