@@ -8,10 +8,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def build_dir() -> Path:
-    """The build folder: OP_TOOLS_BUILD_DIR, else the newest one under build/."""
+    """The build folder: OP_TOOLS_BUILD_DIR (./dev sets it), else build/dev, else build."""
     named = os.environ.get("OP_TOOLS_BUILD_DIR")
-    if named:
-        return Path(named)
-    found = [*ROOT.glob("build/CMakeCache.txt"), *ROOT.glob("build/*/CMakeCache.txt")]
-    assert found, "nothing is built: run ./dev build, or set OP_TOOLS_BUILD_DIR"
-    return max(found, key=lambda cache: cache.stat().st_mtime).parent
+    candidates = [Path(named)] if named else [ROOT / "build" / "dev", ROOT / "build"]
+    for folder in candidates:
+        if (folder / "CMakeCache.txt").exists():
+            return folder
+    pytest.fail(f"nothing is built in {candidates[0]}: run ./dev build, or set OP_TOOLS_BUILD_DIR")

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "dev"
 
 
 def run(*command, **options):
@@ -33,9 +32,9 @@ def libraries(binary):
 
 
 @pytest.fixture(scope="session")
-def prefix(tmp_path_factory):
+def prefix(build_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prefix")
-    run("cmake", "--install", BUILD, "--prefix", folder)
+    run("cmake", "--install", build_dir, "--prefix", folder)
     return folder
 
 
