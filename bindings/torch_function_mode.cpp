@@ -245,7 +245,10 @@ std::string function_name(py::handle function) {
     const auto module = py::getattr(function, "__module__", py::none());
     const auto qualified = py::getattr(function, "__qualname__", py::getattr(function, "__name__", py::none()));
     if (!qualified.is_none()) {
-      const auto text = py::str(qualified).cast<std::string>();
+      auto text = py::str(qualified).cast<std::string>();
+      // Generated functions that torch.overrides does not list are still torch.<name> to their callers.
+      constexpr std::string_view kGenerated = "_VariableFunctionsClass.";
+      if (text.compare(0, kGenerated.size(), kGenerated) == 0) return "torch." + text.substr(kGenerated.size());
       return module.is_none() ? text : py::str(module).cast<std::string>() + "." + text;
     }
     return py::repr(function).cast<std::string>();
