@@ -2,6 +2,7 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <atomic>
 #include <memory>
@@ -178,6 +179,19 @@ PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs
   return result;
 }
 
+// Has an argument a __torch_function__ of its own? Functions that are written in Python name plain tensors as well.
+bool has_subclasses(PyObject* types) {
+  const py::object all = py::reinterpret_steal<py::object>(PySequence_Fast(types, ""));
+  if (!all) {
+    PyErr_Clear();
+    return true;
+  }
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(all.ptr()); ++i) {
+    if (PySequence_Fast_GET_ITEM(all.ptr(), i) != THPVariableClass) return true;
+  }
+  return false;
+}
+
 // __torch_function__(func, types, args=(), kwargs=None)
 PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, PyObject* names) {
   if (count < 2 || names != nullptr) {
@@ -193,8 +207,7 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
   Function& known = Functions::get().find(function);
   const uint32_t mask = mask_of(known, chain);
   if (mask == 0) {
-    const bool subclasses = PyObject_IsTrue(values[1]) != 0;
-    if (known.in_python && !subclasses) return call_with_mode_on(function, args, kwargs);
+    if (known.in_python && !has_subclasses(values[1])) return call_with_mode_on(function, args, kwargs);
     return PyObject_Call(function, args, kwargs);
   }
   return through_chain(function, args, kwargs, std::string(known.name), chain, mask);

@@ -439,6 +439,8 @@ const std::vector<std::string_view>& metadata_ops() {
                                         "torch.Tensor.untyped_storage",
                                         "torch.Tensor.volatile.__get__",
                                         "torch._C._set_grad_enabled",
+                                        "torch.autograd.backward",
+                                        "torch.autograd.grad",
                                         "torch.can_cast",
                                         "torch.get_device",
                                         "torch.is_complex",
