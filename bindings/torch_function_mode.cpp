@@ -179,15 +179,20 @@ PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs
   return result;
 }
 
-// Has an argument a __torch_function__ of its own? Functions that are written in Python name plain tensors as well.
+// Has an argument a __torch_function__ of its own? Functions that are written in Python name plain tensors as well, and
+// parameters, whose class has it switched off.
 bool has_subclasses(PyObject* types) {
+  static PyObject* const disabled =
+      py::object(py::module_::import("torch._C").attr("_disabled_torch_function_impl")).release().ptr();
   const py::object all = py::reinterpret_steal<py::object>(PySequence_Fast(types, ""));
   if (!all) {
     PyErr_Clear();
     return true;
   }
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(all.ptr()); ++i) {
-    if (PySequence_Fast_GET_ITEM(all.ptr(), i) != THPVariableClass) return true;
+    const py::handle type = PySequence_Fast_GET_ITEM(all.ptr(), i);
+    if (type.ptr() == THPVariableClass) continue;
+    if (!py::getattr(type, "__torch_function__", py::none()).is(py::handle(disabled))) return true;
   }
   return false;
 }
