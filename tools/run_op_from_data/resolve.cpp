@@ -81,8 +81,9 @@ std::string_view without(std::string_view text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
-// Results that only carry scratch memory from forward to backward.
+// Results that only carry scratch memory from forward to backward, parts of which are never written.
 int workspace_of(std::string_view base_name) {
+  if (base_name == "_ctc_loss") return 1;
   if (base_name == "mkldnn_rnn_layer") return 3;
   if (base_name == "_cudnn_rnn" || base_name == "miopen_rnn") return 4;
   return -1;

@@ -59,6 +59,8 @@ class Copier {
     } else {
       made = at::empty({0}, tensor.options().device(device).requires_grad(false));
       made.set_(storage(tensor, device), tensor.storage_offset(), tensor.sizes(), tensor.strides());
+      if (tensor.is_conj()) made._set_conj(true);
+      if (tensor.is_neg()) made._set_neg(true);
     }
     tensors_.emplace(tensor.unsafeGetTensorImpl(), made);
     if (tensor.requires_grad()) join_graph(made);
@@ -105,6 +107,11 @@ class Copier {
           __builtin_add_overflow(span, reach, &span)) {
         throw Error("'restrided' has strides that no tensor can have");
       }
+    }
+    // A file of a few bytes may claim any strides: what it makes us allocate must stay within reason.
+    constexpr int64_t kMostBytes = int64_t{8} << 30;
+    if (span > kMostBytes / static_cast<int64_t>(tensor.itemsize())) {
+      throw Error("'restrided' asks for a tensor that spans more than 8 GiB");
     }
     at::Tensor memory = at::zeros({span}, tensor.options().device(device).requires_grad(false));
     at::Tensor made = at::empty({0}, memory.options());
