@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "capture/call_store.h"
 #include "capture/capture_hook.h"
@@ -152,6 +153,14 @@ PYBIND11_MODULE(_C, module) {
     py::list names;
     for (const std::string_view name : metadata_ops()) names.append(std::string(name));
     return names;
+  });
+  module.def("admitted", [](const std::vector<std::string>& names, const std::string& only, const std::string& skip) {
+    const OpFilter filter(only, skip, "--ops", "--skip");
+    std::vector<std::string> admitted;
+    for (const std::string& name : names) {
+      if (filter.admits(name) && (!is_metadata_op(name) || filter.names(name))) admitted.push_back(name);
+    }
+    return admitted;
   });
   module.def("known_ops", [] {
     interceptor::install();

@@ -1,7 +1,59 @@
 #include "python_replay.h"
 
-namespace op_tools::python {
+#include <pybind11/stl.h>
 
-void bind_replay(pybind11::module_&) {}
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "python_values.h"
+#include "run_op_from_data/replay.h"
+
+namespace op_tools::python {
+namespace {
+
+// Calls torch functions by name. `find` (op_tools/_python_calls.py) decides which names there are: it gives the
+// function or None. The engine calls from its own threads without the GIL.
+class Caller final : public replay::PythonCaller {
+ public:
+  explicit Caller(py::object find) : find_(std::move(find)) {}
+
+  bool knows(std::string_view name) override {
+    const py::gil_scoped_acquire gil;
+    try {
+      return !find_(std::string(name)).is_none();
+    } catch (const py::error_already_set& error) {
+      throw std::runtime_error(error.what());
+    }
+  }
+
+  Value call(std::string_view name, const Value& args, const Value& kwargs) override {
+    const py::gil_scoped_acquire gil;
+    try {
+      const py::object function = find_(std::string(name));
+      return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
+    } catch (const py::error_already_set& error) {
+      // Its text only: the exception object must not die where there is no GIL.
+      throw std::runtime_error(error.what());
+    }
+  }
+
+ private:
+  py::object find_;  // lives as long as the Python call that made this, so it dies with the GIL held
+};
+
+}  // namespace
+
+void bind_replay(py::module_& module) {
+  module.def(
+      "run_op_from_data",
+      [](const std::vector<std::string>& arguments, py::object find) {
+        Caller caller(std::move(find));
+        const py::gil_scoped_release no_gil;
+        return replay::run_command(arguments, &caller);
+      },
+      py::arg("arguments"), py::arg("find"));
+}
 
 }  // namespace op_tools::python

@@ -166,7 +166,7 @@ struct ToPython {
   py::object operator()(at::ScalarType value) const { return borrowed(torch::getTHPDtype(value)); }
   py::object operator()(const c10::Device& value) const { return stolen(THPDevice_New(value)); }
   py::object operator()(at::Layout value) const { return borrowed(torch::getTHPLayout(value)); }
-  py::object operator()(at::MemoryFormat value) const { return stolen(torch::utils::getTHPMemoryFormat(value)); }
+  py::object operator()(at::MemoryFormat value) const { return borrowed(torch::utils::getTHPMemoryFormat(value)); }
   py::object operator()(at::QScheme value) const { return py::module_::import("torch").attr(c10::toString(value).c_str()); }
   py::object operator()(const Size& value) const {
     py::tuple sizes(value.sizes.size());

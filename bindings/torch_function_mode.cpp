@@ -2,6 +2,7 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <atomic>
 #include <memory>
@@ -159,6 +160,11 @@ PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs, co
 std::shared_ptr<c10::SafePyObject> g_mode;
 thread_local int tl_scopes = 0;
 
+// Whoever takes modes off the stack and puts them back from Python makes a new holder: the object itself is asked.
+bool is_our_mode(const std::shared_ptr<c10::SafePyObject>& mode) {
+  return mode->ptr(getPyInterpreter()) == g_mode->ptr(getPyInterpreter());
+}
+
 // A left-out function that is written in Python: what it calls inside may be admitted, so the mode stays on the stack
 // while it runs, told to let the function itself pass. With subclasses among the arguments (`types`) their own
 // __torch_function__ must be asked, which the skipping would prevent.
@@ -169,8 +175,26 @@ PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs
   ModeStack::exchange_skip_next(skipped_before);
   // Balanced by whatever ran inside, except a scope that was left there: then the mode is gone already.
   const int64_t top = ModeStack::stack_len() - 1;
-  if (top >= 0 && ModeStack::get_stack_at(top).get() == g_mode.get()) ModeStack::pop_stack();
+  if (top >= 0 && is_our_mode(ModeStack::get_stack_at(top))) ModeStack::pop_stack();
   return result;
+}
+
+// Has an argument a __torch_function__ of its own? Functions that are written in Python name plain tensors as well, and
+// parameters, whose class has it switched off.
+bool has_subclasses(PyObject* types) {
+  static PyObject* const disabled =
+      py::object(py::module_::import("torch._C").attr("_disabled_torch_function_impl")).release().ptr();
+  const py::object all = py::reinterpret_steal<py::object>(PySequence_Fast(types, ""));
+  if (!all) {
+    PyErr_Clear();
+    return true;
+  }
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(all.ptr()); ++i) {
+    const py::handle type = PySequence_Fast_GET_ITEM(all.ptr(), i);
+    if (type.ptr() == THPVariableClass) continue;
+    if (!py::getattr(type, "__torch_function__", py::none()).is(py::handle(disabled))) return true;
+  }
+  return false;
 }
 
 // __torch_function__(func, types, args=(), kwargs=None)
@@ -188,8 +212,7 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
   Function& known = Functions::get().find(function);
   const uint32_t mask = mask_of(known, chain);
   if (mask == 0) {
-    const bool subclasses = PyObject_IsTrue(values[1]) != 0;
-    if (known.in_python && !subclasses) return call_with_mode_on(function, args, kwargs);
+    if (known.in_python && !has_subclasses(values[1])) return call_with_mode_on(function, args, kwargs);
     return PyObject_Call(function, args, kwargs);
   }
   return through_chain(function, args, kwargs, std::string(known.name), chain, mask);
@@ -220,7 +243,7 @@ void pop_mode() {
   std::vector<std::shared_ptr<c10::SafePyObject>> above;
   while (ModeStack::stack_len() > 0) {
     std::shared_ptr<c10::SafePyObject> top = ModeStack::pop_stack();
-    if (top.get() == g_mode.get()) break;
+    if (is_our_mode(top)) break;
     above.push_back(std::move(top));
   }
   // Not found: the scope is left from inside a call of ours, where torch has taken the mode off for the time of the
@@ -240,7 +263,10 @@ std::string function_name(py::handle function) {
     const auto module = py::getattr(function, "__module__", py::none());
     const auto qualified = py::getattr(function, "__qualname__", py::getattr(function, "__name__", py::none()));
     if (!qualified.is_none()) {
-      const auto text = py::str(qualified).cast<std::string>();
+      auto text = py::str(qualified).cast<std::string>();
+      // Generated functions that torch.overrides does not list are still torch.<name> to their callers.
+      constexpr std::string_view kGenerated = "_VariableFunctionsClass.";
+      if (text.compare(0, kGenerated.size(), kGenerated) == 0) return "torch." + text.substr(kGenerated.size());
       return module.is_none() ? text : py::str(module).cast<std::string>() + "." + text;
     }
     return py::repr(function).cast<std::string>();

@@ -100,7 +100,7 @@ std::string timestamp() {
 // Makes the folder of this run; mkdir decides which of several processes gets a name.
 std::string claim_root(const std::string& output_dir, int64_t rank) {
   const std::string parent =
-      (output_dir.empty() ? "." : output_dir) + "/op_capture_result/" + std::to_string(rank);
+      (output_dir.empty() || output_dir == "." ? "" : output_dir + "/") + "op_capture_result/" + std::to_string(rank);
   make_folders(parent);
   const std::string base = parent + "/" + timestamp();
   std::string root = base;

@@ -32,6 +32,22 @@ struct CaptureState final : HookState {
 
 int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? -1 : tensor._version(); }
 
+// By input tensor: does the operator's schema say that it writes it? Version counters don't tell for an operator that
+// another one called below autograd: the outer one has counted already.
+std::vector<bool> written_by_schema(OpCall& call) {
+  std::vector<bool> written;
+  if (!call.op || !call.op->hasSchema()) return written;
+  const auto& arguments = call.op->schema().arguments();
+  size_t position = 0;
+  auto add = [&](const Value& value) {
+    const c10::AliasInfo* alias = arguments[position++].alias_info();
+    for_each_tensor(value, [&](const at::Tensor&) { written.push_back(alias && alias->isWrite()); });
+  };
+  for (const Value& value : *sequence_items(call.args())) add(value);
+  for (const auto& [name, value] : *call.kwargs().get_if<Dict>()->items) add(value);
+  return written;
+}
+
 // Operator, shapes and dtypes: calls that differ in nothing else are one signature.
 uint64_t signature_of(OpCall& call) {
   uint64_t hash = std::hash<std::string_view>()(call.name);
@@ -165,10 +181,12 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   auto was_returned = [&](const at::Tensor& tensor) {
     return std::any_of(returned.begin(), returned.end(), [&](const at::Tensor& other) { return other.is_same(tensor); });
   };
+  const std::vector<bool> written = written_by_schema(call);
   std::vector<std::pair<Value, Value>> mutated;
   for (size_t i = 0; i < state.live.size(); ++i) {
     const int64_t version = version_of(state.live[i]);
-    if (version < 0 ? was_returned(state.live[i]) : version != state.versions[i]) {
+    const bool by_schema = i < written.size() && written[i];
+    if (by_schema || (version < 0 ? was_returned(state.live[i]) : version != state.versions[i])) {
       mutated.emplace_back(static_cast<int64_t>(i), state.live[i]);
     }
   }

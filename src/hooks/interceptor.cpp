@@ -362,10 +362,18 @@ AtenWatch::~AtenWatch() {
 namespace {
 
 // The torch-level call gave its caller what the operator returned: the same tensors, or equal plain values. A call
-// that returns None (x[0] = 1) is covered by its effect on its arguments.
-bool same_result(const Value& operator_result, const Value& call_result) {
+// that returns None (x[0] = 1), or an operator that does (_foreach_add_, whose Python form returns its list), is covered
+// by the effect on the arguments.
+bool same_result(const Value& operator_args, const Value& operator_result, const Value& call_result) {
   if (call_result.is<None>()) return true;
   const std::vector<at::Tensor> left = flatten_tensors(operator_result);
+  if (operator_result.is<None>()) {
+    const std::vector<at::Tensor> changed = flatten_tensors(operator_args);
+    const std::vector<at::Tensor> returned = flatten_tensors(call_result);
+    return !returned.empty() && std::all_of(returned.begin(), returned.end(), [&](const at::Tensor& tensor) {
+      return std::any_of(changed.begin(), changed.end(), [&](const at::Tensor& other) { return other.is_same(tensor); });
+    });
+  }
   const std::vector<at::Tensor> right = flatten_tensors(call_result);
   if (left.size() != right.size()) return false;
   for (size_t i = 0; i < left.size(); ++i) {
@@ -390,7 +398,7 @@ bool same_result(const Value& operator_result, const Value& call_result) {
 }  // namespace
 
 Value AtenWatch::whole_call(const Value& result) const {
-  if (count_ != 1 || !same_result(returned_, result)) return {};
+  if (count_ != 1 || !same_result(args_, returned_, result)) return {};
   return make_tuple({name_, args_});
 }
 

@@ -438,6 +438,9 @@ const std::vector<std::string_view>& metadata_ops() {
                                         "torch.Tensor.stride",
                                         "torch.Tensor.untyped_storage",
                                         "torch.Tensor.volatile.__get__",
+                                        "torch._C._set_grad_enabled",
+                                        "torch.autograd.backward",
+                                        "torch.autograd.grad",
                                         "torch.can_cast",
                                         "torch.get_device",
                                         "torch.is_complex",
@@ -469,6 +472,13 @@ const std::vector<std::string_view>& metadata_ops() {
 
 bool is_metadata_op(std::string_view name) {
   const auto& ops = metadata_ops();
+  // An operator called directly from Python, torch.ops.profiler._record_function_enter_new, is the aten one.
+  constexpr std::string_view kDirect = "torch.ops.";
+  if (name.starts_with(kDirect)) {
+    std::string aten(name.substr(kDirect.size()));
+    if (const auto dot = aten.find('.'); dot != std::string::npos) aten.replace(dot, 1, "::");
+    return std::binary_search(ops.begin(), ops.end(), aten);
+  }
   return std::binary_search(ops.begin(), ops.end(), name);
 }
 

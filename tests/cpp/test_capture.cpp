@@ -1,1 +1,225 @@
-// to come
+// OpCapture from C++: what is in the files, that it is what the call saw, and that failures stay ours.
+#include "capture/capture_hook.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/zeros.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "capture/call_store.h"
+#include "capture/pth.h"
+#include "capture/snapshot.h"
+#include "catch.h"
+#include "hooks/error.h"
+#include "hooks/log.h"
+#include "scoped_variable.h"
+
+using namespace op_tools;  // NOLINT: a test
+using op_tools::test::ScopedVariable;
+
+namespace {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    char name[] = "/tmp/op_tools_test_XXXXXX";
+    path_ = ::mkdtemp(name);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+CaptureOptions into(const TemporaryFolder& folder, const char* ops, const char* format = "folders") {
+  CaptureOptions options;
+  options.ops = ops;
+  options.output_dir = folder.path();
+  options.format = format;
+  return options;
+}
+
+const at::Tensor& tensor_in(const Value& value) { return *value.get_if<at::Tensor>(); }
+const Value& item(const Value& value, size_t index) { return (*sequence_items(value))[index]; }
+
+struct QuietLog {
+  QuietLog() : level("OP_TOOLS_LOG_LEVEL", "off") { log::reload_level(); }
+  ~QuietLog() {
+    level.set(nullptr);
+    log::reload_level();
+  }
+  ScopedVariable level;
+};
+
+}  // namespace
+
+TEST_CASE("a captured call is in its files as it was", "[capture]") {
+  const QuietLog quiet;
+  const char* const format = GENERATE("folders", "container");
+  const TemporaryFolder folder;
+  auto a = at::rand({3, 3});
+  const auto a_before = a.clone();
+  at::Tensor product;
+  {
+    OpCapture capture(into(folder, "mm, add_.Tensor", format));
+    product = at::mm(a, a);
+    a.add_(1);
+  }
+  const FoundCalls found = find_calls(folder.path());
+  CHECK(found.problems.empty());
+  REQUIRE(found.calls.size() == 2);
+
+  const StoredCall& mm = *found.calls[0];
+  const Value input = mm.read(CallFile::kInput);
+  CHECK(*find_key(input, "name")->get_if<std::string>() == "aten::mm");
+  const Value& args = *find_key(input, "args");
+  CHECK(at::equal(tensor_in(item(args, 0)), a_before));
+  CHECK(tensor_in(item(args, 0)).is_same(tensor_in(item(args, 1))));  // the same object twice, once in the file
+  CHECK(at::equal(tensor_in(item(*find_key(mm.read(CallFile::kOutput), "args"), 0)), product));
+
+  const StoredCall& add = *found.calls[1];
+  CHECK(at::equal(tensor_in(item(*find_key(add.read(CallFile::kInput), "args"), 0)), a_before));
+  const Value output = add.read(CallFile::kOutput);
+  CHECK(at::equal(tensor_in(item(*find_key(output, "args"), 0)), a));
+  CHECK(find_key(output, "mutated") != nullptr);
+
+  const auto meta = nlohmann::json::parse(mm.read_text(CallFile::kMeta));
+  CHECK(meta["name"] == "aten::mm");
+  CHECK(meta["level"] == "aten");
+  CHECK(meta["inputs"][0]["shape"] == nlohmann::json({3, 3}));
+  CHECK(meta["inputs"][0]["storage"] == meta["inputs"][1]["storage"]);
+  CHECK(meta["state"]["grad_enabled"] == true);
+}
+
+TEST_CASE("a small view of a large storage gives small files", "[capture]") {
+  const QuietLog quiet;
+  const TemporaryFolder folder;
+  const auto large = at::zeros({1000, 1000});
+  std::string root;
+  {
+    OpCapture capture(into(folder, "sin"));
+    at::sin(large.select(0, 500).narrow(0, 10, 10));
+    at::sin(large.select(1, 7).narrow(0, 0, 10));  // strides of 1000 elements
+    root = capture.result().root;
+  }
+  uintmax_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  CHECK(bytes < 100'000);
+  const FoundCalls found = find_calls(folder.path());
+  REQUIRE(found.calls.size() == 2);
+  const Value second = found.calls[1]->read(CallFile::kInput);
+  const Value* strides = find_key(second, "restrided");
+  REQUIRE(strides != nullptr);
+  const auto& items = *strides->get_if<Dict>()->items;
+  CHECK(*item(items[0].second, 0).get_if<int64_t>() == 1000);
+}
+
+TEST_CASE("limits leave calls out and count them", "[capture]") {
+  const QuietLog quiet;
+  const TemporaryFolder folder;
+  auto options = into(folder, "relu");
+  options.max_per_signature = 2;
+  OpCapture capture(options);
+  for (int i = 0; i < 5; ++i) at::relu(at::ones({3}));
+  for (int i = 0; i < 5; ++i) at::relu(at::ones({4}));
+  const CaptureResult result = capture.result();
+  REQUIRE(result.rows.size() == 1);
+  CHECK(result.rows[0].calls == 4);
+  CHECK(result.skipped == 6);
+}
+
+TEST_CASE("random calls keep the state that they drew from", "[capture]") {
+  const QuietLog quiet;
+  const TemporaryFolder folder;
+  {
+    OpCapture capture(into(folder, "rand, ones"));
+    at::ones({2});
+    at::rand({2});
+  }
+  const FoundCalls found = find_calls(folder.path());
+  REQUIRE(found.calls.size() == 2);
+  CHECK(find_key(found.calls[0]->read(CallFile::kInput), "rng") == nullptr);
+  CHECK(find_key(found.calls[1]->read(CallFile::kInput), "rng") != nullptr);
+}
+
+TEST_CASE("a full queue makes the program wait and loses nothing", "[capture]") {
+  const QuietLog quiet;
+  const TemporaryFolder folder;
+  auto options = into(folder, "relu", "container");
+  options.max_pending_mb = 1;
+  const auto x = at::ones({200'000});
+  CaptureResult result;
+  {
+    OpCapture capture(options);
+    for (int i = 0; i < 30; ++i) at::relu(x);
+    result = capture.result();
+  }
+  CHECK(result.rows.at(0).calls == 30);
+  CHECK(result.waits > 0);
+  CHECK(find_calls(folder.path()).calls.size() == 30);
+}
+
+TEST_CASE("where nothing can be written, the program goes on", "[capture]") {
+  const QuietLog quiet;
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/a_file";
+  std::ofstream(file) << "in the way";
+  CaptureOptions options;
+  options.ops = "relu";
+  options.output_dir = file;
+  OpCapture capture(options);
+  for (int i = 0; i < 3; ++i) CHECK(at::equal(at::relu(at::ones({3})), at::ones({3})));
+  for (int i = 0; i < 100 && capture.result().failure.empty(); ++i) ::usleep(10'000);
+  CHECK(capture.result().failure.find(file) != std::string::npos);
+  CHECK(at::equal(at::relu(at::ones({3})), at::ones({3})));
+}
+
+TEST_CASE("a wrong option is an error before anything runs", "[capture]") {
+  CaptureOptions options;
+  options.format = "tarball";
+  CHECK_THROWS_AS(OpCapture(options), Error);
+  CaptureOptions list;
+  list.ops = "torch.(";
+  CHECK_THROWS_AS(OpCapture(list), Error);
+}
+
+TEST_CASE("a snapshot keeps strides, aliasing and flags, and shares nothing", "[snapshot]") {
+  auto base = at::rand({4, 6});
+  const auto view = base.t().slice(0, 1, 5, 2);
+  Snapshot snapshot = take_snapshot(make_tuple({base, view}), "");
+  const at::Tensor copy = tensor_in(item(snapshot.value, 0)), copied_view = tensor_in(item(snapshot.value, 1));
+  CHECK(copied_view.strides() == view.strides());
+  CHECK(copy.storage().data() == copied_view.storage().data());
+  CHECK(copy.storage().data() != base.storage().data());
+  const auto before = base.clone();
+  base.zero_();
+  CHECK(at::equal(copy, before));
+  CHECK(snapshot.tensors[0].storage == snapshot.tensors[1].storage);
+}
+
+TEST_CASE("what has no form in a file is noted, not refused", "[snapshot]") {
+  const auto meta = at::ones({2}, at::TensorOptions().device(at::kMeta));
+  const Snapshot snapshot = take_snapshot(make_tuple({at::ones({1}), make_list({meta})}), "args");
+  REQUIRE(snapshot.unsupported.size() == 1);
+  CHECK(snapshot.unsupported[0].where == "args[1][0]");
+  CHECK(snapshot.unsupported[0].type == "meta tensor");
+}

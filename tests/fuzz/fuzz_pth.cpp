@@ -34,8 +34,7 @@ int main(int argc, char** argv) {
         ++same;
       } else if (repair) {
         ++different;
-        if (!testing::same_value(value, value))
-          ++same;  // reads every element; NaN is equal to itself bit for bit
+        static_cast<void>(testing::same_value(value, value));  // reads every element
         describe(value);
       } else {
         std::cerr << "mutant " << i << " of seed " << argv[1]

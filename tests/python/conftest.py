@@ -1,17 +1,171 @@
+import json
 import os
+import random
+import subprocess
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
 def build_dir() -> Path:
-    """The build folder: OP_TOOLS_BUILD_DIR (./dev sets it), else build/dev, else build."""
+    """The build folder: OP_TOOLS_BUILD_DIR, else the newest one under build/."""
     named = os.environ.get("OP_TOOLS_BUILD_DIR")
-    candidates = [Path(named)] if named else [ROOT / "build" / "dev", ROOT / "build"]
-    for folder in candidates:
-        if (folder / "CMakeCache.txt").exists():
-            return folder
-    pytest.fail(f"nothing is built in {candidates[0]}: run ./dev build, or set OP_TOOLS_BUILD_DIR")
+    if named:
+        return Path(named)
+    found = [*ROOT.glob("build/CMakeCache.txt"), *ROOT.glob("build/*/CMakeCache.txt")]
+    assert found, "nothing is built: run ./dev build, or set OP_TOOLS_BUILD_DIR"
+    return max(found, key=lambda cache: cache.stat().st_mtime).parent
+
+
+OURS = ("OP_", "AUTOCOMPARE_", "RANK")
+
+
+@pytest.fixture(autouse=True)
+def _own_world(monkeypatch, tmp_path, request):
+    """Every test has a folder of its own, an environment without our variables, and leaves torch's state as it was."""
+    for name in [name for name in os.environ if name.startswith(OURS) and name != "OP_TOOLS_BUILD_DIR"]:
+        monkeypatch.delenv(name)
+    if "op_tools" in sys.modules:
+        monkeypatch.setenv("OP_TOOLS_LOG_LEVEL", "warn")
+        sys.modules["op_tools"]._C.reload_log_level()
+    monkeypatch.chdir(tmp_path)
+    rng, numpy_rng, python_rng = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    torch.manual_seed(0)
+    modes = torch.overrides._len_torch_function_stack()
+    yield
+    torch.set_rng_state(rng)
+    np.random.set_state(numpy_rng)
+    random.setstate(python_rng)
+    assert torch.overrides._len_torch_function_stack() == modes, f"{request.node.name} left a function mode behind"
+
+
+@pytest.fixture
+def log_level(monkeypatch):
+    """Sets the level at which this process logs, until the test ends."""
+
+    def set_level(level):
+        monkeypatch.setenv("OP_TOOLS_LOG_LEVEL", level)
+        sys.modules["op_tools"]._C.reload_log_level()
+
+    return set_level
+
+
+@dataclass
+class Replayed:
+    """What a run of the replay program gave."""
+
+    status: int
+    out: str
+    err: str
+    json: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def calls(self):
+        return self.json["calls"]
+
+    @property
+    def summary(self):
+        return self.json["summary"]
+
+
+@pytest.fixture
+def replay(build_dir, tmp_path):
+    """Runs the C++ replay program; its JSON report is read when it wrote one."""
+
+    def run(*arguments, command=None, **options):
+        report = tmp_path / f"replay-{len(list(tmp_path.glob('replay-*')))}.json"
+        done = subprocess.run(
+            [*(command or [build_dir / "run_op_from_data"]), *map(str, arguments), "--json", str(report)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            **options,
+        )
+        return Replayed(
+            done.returncode, done.stdout, done.stderr, json.loads(report.read_text()) if report.exists() else {}
+        )
+
+    return run
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Runs a program text in a Python of its own: for what belongs to a whole process."""
+
+    def run(text, check=True, timeout=120, **environment):
+        program = tmp_path / f"program-{len(list(tmp_path.glob('program-*')))}.py"
+        program.write_text(text)
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", str(program)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": path, "OP_TOOLS_LOG_LEVEL": "info", **environment},
+        )
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@dataclass
+class Captured:
+    """One captured call in the folder layout, its files read by torch.load only."""
+
+    folder: Path
+
+    def file(self, name):
+        path = self.folder / name
+        return torch.load(path, weights_only=True) if path.exists() else None
+
+    @property
+    def meta(self):
+        return json.loads((self.folder / "meta.json").read_text())
+
+    @property
+    def id(self):
+        return int(self.folder.name)
+
+    @property
+    def name(self):
+        return self.file("input.pth")["name"]
+
+    @property
+    def args(self):
+        return self.file("input.pth")["args"]
+
+    @property
+    def kwargs(self):
+        return self.file("input.pth")["kwargs"]
+
+    @property
+    def result(self):
+        return self.file("output.pth")["args"][0]
+
+    def gradients(self, which, number=1):
+        """The list of gradients in grad_inputs.pth or grad_outputs.pth of the numbered backward pass; None without."""
+        read = self.file(f"grad_{which}.pth" if number == 1 else f"grad_{which}.{number}.pth")
+        return None if read is None else list(read["args"])
+
+
+@pytest.fixture
+def captured():
+    """All calls of a finished OpCapture, of one operator if named, in the order in which they were made."""
+
+    def calls(tool, op=None):
+        tool.flush()
+        root = Path(tool.result().root)
+        found = [Captured(meta.parent) for meta in root.glob("*/*/meta.json")]
+        return sorted((call for call in found if op in (None, call.folder.parent.name)), key=lambda call: call.id)
+
+    return calls

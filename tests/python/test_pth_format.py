@@ -32,6 +32,11 @@ NAMES = [
     "many",
     "large",
 ]
+# torch says so once per process of these kinds; pytest would make errors of it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta"),
+    pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental"),
+]
 A = torch.arange(16.0)
 
 

@@ -81,8 +81,11 @@ std::string_view without(std::string_view text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
-bool is_uninitialised(std::string_view base_name) {
-  return base_name.starts_with("empty") || base_name.starts_with("new_empty");
+// Results that only carry scratch memory from forward to backward.
+int workspace_of(std::string_view base_name) {
+  if (base_name == "mkldnn_rnn_layer") return 3;
+  if (base_name == "_cudnn_rnn" || base_name == "miopen_rnn") return 4;
+  return -1;
 }
 
 // --- Binding to one schema
@@ -243,6 +246,8 @@ BoundCall bound_to(const c10::OperatorHandle& op, Stack stack) {
   call.target = c10::toString(name);
   call.random = op.hasTag(at::Tag::nondeterministic_seeded);
   call.uninitialised = is_uninitialised(without(name.name, "aten::"));
+  call.returns_nothing = op.schema().returns().empty();
+  call.workspace = workspace_of(without(name.name, "aten::"));
   call.run = [op, stack = std::move(stack)]() mutable { return run_operator(op, &stack); };
   return call;
 }
@@ -484,6 +489,10 @@ Error python_only(std::string_view name, const std::string& why) {
 }
 
 }  // namespace
+
+bool is_uninitialised(std::string_view last_part) {
+  return last_part.starts_with("empty") || last_part.starts_with("new_empty");
+}
 
 struct Resolver::Impl {
   // The overloads of "aten::add", in no order.

@@ -24,7 +24,12 @@ struct BoundCall {
   bool random = false;  // the operator draws random numbers (torch's tag nondeterministic_seeded)
   bool uninitialised = false;  // the result is memory as it was found (empty, new_empty, ...)
   std::function<Value()> run;  // throws what the operator throws
+  bool returns_nothing = false;  // an in-place operator over lists: its result is in its inputs
+  int workspace = -1;  // the result at this place is scratch memory whose padding is never written
 };
+
+// Whether a function of this name (its last part: empty, new_empty, empty_like) gives memory as it was found.
+bool is_uninitialised(std::string_view last_part);
 
 class Resolver {
  public:

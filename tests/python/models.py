@@ -1,0 +1,102 @@
+"""Small training runs that several test files use: real digits through the usual layers, in about a tenth of a second."""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import nn
+
+
+@functools.cache
+def digits():
+    """Scikit-learn's scanned digits: images (1797, 1, 8, 8) in [0, 1], and what they show."""
+    data = load_digits()
+    images = torch.tensor(data.images, dtype=torch.float32).div_(16).unsqueeze(1)
+    return images, torch.tensor(data.target)
+
+
+class LeNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, 3, padding=1)
+        self.conv2 = nn.Conv2d(6, 16, 3)
+        self.fc1 = nn.Linear(64, 32)
+        self.fc2 = nn.Linear(32, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 1)
+        return self.fc2(F.relu(self.fc1(x.flatten(1))))
+
+
+class Rows(nn.Module):
+    """An LSTM that reads an image row by row."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, 2, dropout=0.2, batch_first=True)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.head(self.lstm(x.squeeze(1))[0][:, -1])
+
+
+class Attention(nn.Module):
+    """A transformer layer over the rows of an image."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(8, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.head(self.layer(self.embed(x.squeeze(1))).mean(1))
+
+
+MODELS = {"lenet": LeNet, "lstm": Rows, "transformer": Attention}
+OPTIMIZERS = {
+    "sgd": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "adam": functools.partial(torch.optim.Adam, lr=1e-2, foreach=True),
+}
+
+
+def train(model="lenet", optimizer="sgd", autocast=False, steps=3, batch=16, after_step=lambda: None):
+    """Trains from a fixed seed; returns all that a user could see of it: losses, gradients, parameters, random state."""
+    torch.manual_seed(7)
+    images, labels = digits()
+    network = MODELS[model]()
+    method = OPTIMIZERS[optimizer](network.parameters())
+    losses = []
+    for step in range(steps):
+        rows = slice(step * batch, (step + 1) * batch)
+        method.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = F.cross_entropy(network(images[rows]).float(), labels[rows])
+        loss.backward()
+        method.step()
+        losses.append(loss.detach())
+        after_step()
+    seen = {f"loss {i}": loss for i, loss in enumerate(losses)}
+    for name, parameter in network.named_parameters():
+        seen[f"{name}"] = parameter.detach()
+        seen[f"{name}.grad"] = parameter.grad
+    for index, (_, state) in enumerate(sorted(method.state_dict()["state"].items())):
+        seen.update({f"state {index} {key}": torch.as_tensor(value) for key, value in state.items() if value is not None})
+    seen["random state"] = torch.get_rng_state()
+    return seen
+
+
+def different(one, other):
+    """The names under which two results of train() are not the same bits."""
+    assert one.keys() == other.keys()
+    return [name for name in one if not same_bits(one[name], other[name])]
+
+
+def same_bits(one, other):
+    """Equal in dtype, shape, strides and every bit, so a NaN equals itself and 0.0 is not -0.0."""
+    if (one.dtype, one.shape, one.stride()) != (other.dtype, other.shape, other.stride()):
+        return False
+    as_bytes = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*as_bytes)
