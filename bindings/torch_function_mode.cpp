@@ -256,7 +256,13 @@ std::string function_name(py::handle function) {
   try {
     const py::object name = py::handle(resolve)(function);
     if (!name.is_none()) {
-      const auto text = py::str(name).cast<std::string>();
+      auto text = py::str(name).cast<std::string>();
+      // torch.mm and torch.spmm are equal objects to Python, and the list that torch looks up keeps the last of them.
+      if (PyCFunction_Check(function.ptr()) && text.compare(0, 6, "torch.") == 0 && text.find('.', 6) == std::string::npos) {
+        const auto own = py::str(function.attr("__name__")).cast<std::string>();
+        const py::object same = py::getattr(py::module_::import("torch"), own.c_str(), py::none());
+        if (same.equal(function)) text = "torch." + own;
+      }
       // Operators called directly resolve to "aten.add.Tensor"; users write torch.ops.aten.add.Tensor.
       return text.compare(0, 6, "torch.") == 0 ? text : "torch.ops." + text;
     }

@@ -3,7 +3,8 @@
 # toolkit on the machine, which nothing of ours needs.
 #
 # Where it looks: OP_TOOLS_TORCH_ROOT, the torch of Python_EXECUTABLE (or python3), CMAKE_PREFIX_PATH (a libtorch folder).
-include_guard(GLOBAL)
+# What is missing is a fatal error with advice, so that whoever comes to the end has found it.
+set(OpToolsTorch_FOUND TRUE)
 
 if(NOT OP_TOOLS_TORCH_ROOT)
   if(NOT Python_EXECUTABLE)
@@ -44,6 +45,9 @@ if(NOT OP_TOOLS_LIB_torch_cpu OR NOT OP_TOOLS_LIB_c10)
   message(FATAL_ERROR "op_tools: ${OP_TOOLS_TORCH_ROOT}/lib has no libtorch_cpu and libc10.")
 endif()
 
+if(TARGET op_tools::torch)
+  return()  # found before, from another folder of this build
+endif()
 add_library(op_tools::torch INTERFACE IMPORTED GLOBAL)
 # Imported: its include folders count as system headers, so warnings judge our code only. NDEBUG always: torch's
 # release build lacks symbols that its headers call in debug mode.
