@@ -224,7 +224,10 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
   const DispatchKeySet below = keys & kBelow;
   const std::shared_ptr<const Chain> chain = current_chain(Level::kAten);
   if (!chain) {
-    if (!covered) return pass(handle, below, stack);
+    if (!covered) {
+      arm(false);  // no scope is on for this thread any more (see EveryThread in scope.cpp)
+      return pass(handle, below, stack);
+    }
     c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);
     return pass(handle, below, stack);
   }

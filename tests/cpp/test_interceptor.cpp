@@ -255,6 +255,32 @@ TEST_CASE("another thread is not met unless it works for this one", "[scope]") {
   CHECK(hook->seen().empty());
 }
 
+TEST_CASE("all_threads meets threads that entered no scope, and lets them go", "[scope][threads]") {
+  auto options = admitting("relu");
+  options.all_threads = true;
+  auto hook = std::make_shared<RecordingHook>();
+  HookScope scope(hook, options);
+  scope.enter();
+  std::atomic<int> stage{0};
+  uint64_t entries_after_leaving = 0;
+  std::thread worker([&] {
+    const auto a = at::ones({2});  // the first operator of a thread arms it
+    at::relu(a);
+    stage = 1;
+    while (stage != 2) std::this_thread::yield();
+    at::relu(a);  // still armed: disarms itself
+    const uint64_t before = interceptor::kernel_entries();
+    at::relu(a);
+    entries_after_leaving = interceptor::kernel_entries() - before;
+  });
+  while (stage != 1) std::this_thread::yield();
+  scope.leave();
+  stage = 2;
+  worker.join();
+  CHECK(hook->names() == Names{"aten::relu"});
+  CHECK(entries_after_leaving == 0);
+}
+
 TEST_CASE("steps choose the calls that a hook gets", "[scope]") {
   auto options = admitting("relu");
   options.steps = {{1, 3}};
