@@ -165,6 +165,12 @@ bool is_our_mode(const std::shared_ptr<c10::SafePyObject>& mode) {
   return mode->ptr(getPyInterpreter()) == g_mode->ptr(getPyInterpreter());
 }
 
+// The mode of torch.set_default_device(); `with torch.device(...)` is another one.
+bool is_default_device(const std::shared_ptr<c10::SafePyObject>& mode) {
+  const py::object holder = py::getattr(py::module_::import("torch"), "_GLOBAL_DEVICE_CONTEXT", py::none());
+  return py::getattr(holder, "device_context", py::none()).ptr() == mode->ptr(getPyInterpreter());
+}
+
 // A left-out function that is written in Python: what it calls inside may be admitted, so the mode stays on the stack
 // while it runs, told to let the function itself pass. With subclasses among the arguments (`types`) their own
 // __torch_function__ must be asked, which the skipping would prevent.
@@ -235,7 +241,16 @@ void init_torch_function_mode() {
 
 void push_mode() {
   if (tl_scopes++ > 0) return;
+  // To the bottom: a mode of the user's that is on already takes the top off when it is left, and would take ours. The
+  // bottom itself belongs to set_default_device(), which looks for its mode there.
+  std::vector<std::shared_ptr<c10::SafePyObject>> above;
+  while (ModeStack::stack_len() > 0) above.push_back(ModeStack::pop_stack());
+  if (!above.empty() && is_default_device(above.back())) {
+    ModeStack::push_onto_stack(std::move(above.back()));
+    above.pop_back();
+  }
   ModeStack::push_onto_stack(g_mode);
+  for (auto mode = above.rbegin(); mode != above.rend(); ++mode) ModeStack::push_onto_stack(std::move(*mode));
 }
 
 void pop_mode() {

@@ -7,7 +7,6 @@ it was stopped, and entered again while it is on (the outermost exit stops it).
 from __future__ import annotations
 
 import functools
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ R = TypeVar("R")
 Names = str | Iterable[str] | None
 
 # Tools that are on, so that a program which ends inside one still gets its files and its summary.
-_running: weakref.WeakSet[Tool] = weakref.WeakSet()
+# They are kept alive: OpCapture().start() is on until the end, whether or not the caller keeps the tool.
+_running: set[Tool] = set()
 
 
 def _names(value: Names) -> str | None:

@@ -60,6 +60,10 @@ std::string why_unsupported(const at::Tensor& tensor, std::string* type) {
     *type = "functorch tensor";
     return "a tensor inside vmap or a functorch transform has no storage of its own";
   }
+  if (keys.has(c10::DispatchKey::Functionalize)) {
+    *type = "functional tensor";
+    return "a tensor inside functionalisation has a storage without data";
+  }
   if (tensor.is_meta()) {
     *type = "meta tensor";
     return "it has no data";
@@ -84,6 +88,12 @@ std::string why_unsupported(const at::Tensor& tensor, std::string* type) {
       (!tensor.has_storage() || !tensor.unsafeGetTensorImpl()->has_storage())) {
     *type = "tensor without storage";
     return "it has no data to copy";
+  }
+  // A storage may claim bytes that nobody has allocated; to read it would end the process.
+  if (tensor.layout() == at::kStrided && !tensor._is_zerotensor() && tensor.is_cpu() && tensor.numel() > 0 &&
+      tensor.storage().data() == nullptr) {
+    *type = "tensor without data";
+    return "its storage is not allocated";
   }
   return {};
 }
