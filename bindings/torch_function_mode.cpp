@@ -27,7 +27,7 @@ using ModeStack = at::impl::PythonTorchFunctionTLS;
 // address says nothing). The mask is remembered for one chain: the last one asked.
 struct Function {
   std::string name;
-  bool in_python;               // a Python function: what it calls inside can be torch calls of their own
+  bool in_python;  // a Python function: what it calls inside can be torch calls of their own
   std::weak_ptr<const Chain> chain;
   uint32_t mask = 0;
 };
@@ -224,9 +224,10 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
   return through_chain(function, args, kwargs, std::string(known.name), chain, mask);
 }
 
-PyMethodDef kMethods[] = {{"__torch_function__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&torch_function)),
-                           METH_FASTCALL | METH_KEYWORDS, "Hands the call to the tools that are on."},
-                          {nullptr, nullptr, 0, nullptr}};
+PyMethodDef kMethods[] = {
+    {"__torch_function__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&torch_function)),
+     METH_FASTCALL | METH_KEYWORDS, "Hands the call to the tools that are on."},
+    {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
@@ -267,13 +268,15 @@ void pop_mode() {
 }
 
 std::string function_name(py::handle function) {
-  static PyObject* const resolve = py::object(py::module_::import("torch.overrides").attr("resolve_name")).release().ptr();
+  static PyObject* const resolve =
+      py::object(py::module_::import("torch.overrides").attr("resolve_name")).release().ptr();
   try {
     const py::object name = py::handle(resolve)(function);
     if (!name.is_none()) {
       auto text = py::str(name).cast<std::string>();
       // torch.mm and torch.spmm are equal objects to Python, and the list that torch looks up keeps the last of them.
-      if (PyCFunction_Check(function.ptr()) && text.compare(0, 6, "torch.") == 0 && text.find('.', 6) == std::string::npos) {
+      if (PyCFunction_Check(function.ptr()) && text.compare(0, 6, "torch.") == 0 &&
+          text.find('.', 6) == std::string::npos) {
         const auto own = py::str(function.attr("__name__")).cast<std::string>();
         const py::object same = py::getattr(py::module_::import("torch"), own.c_str(), py::none());
         if (same.equal(function)) text = "torch." + own;

@@ -11,7 +11,9 @@
 
 namespace op_tools {
 
-std::unique_ptr<HookState> Hook::before(OpCall&) { return nullptr; }
+std::unique_ptr<HookState> Hook::before(OpCall&) {
+  return nullptr;
+}
 void Hook::after(OpCall&, HookState*) {}
 
 uint64_t next_call_id() {
@@ -156,7 +158,9 @@ class BackwardFrame final : public Frame {
   void replace_result(const std::function<at::Tensor(const at::Tensor&)>&) override {}
 
  private:
-  static Value as_tuple(const std::vector<at::Tensor>& tensors) { return make_tuple(Values(tensors.begin(), tensors.end())); }
+  static Value as_tuple(const std::vector<at::Tensor>& tensors) {
+    return make_tuple(Values(tensors.begin(), tensors.end()));
+  }
   const CallGradients& gradients_;
 };
 

@@ -41,9 +41,8 @@ using Routes = std::vector<std::pair<size_t, size_t>>;
 // expanded dimension stays one. A reference to the engine's own tensor, instead, would keep it from
 // accumulating in place.
 at::Tensor copy(const at::Tensor& tensor) {
-  if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_conj() ||
-      tensor.is_neg() || tensor._is_zerotensor() || !tensor.has_storage() ||
-      tensor.is_non_overlapping_and_dense()) {
+  if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_conj() || tensor.is_neg() ||
+      tensor._is_zerotensor() || !tensor.has_storage() || tensor.is_non_overlapping_and_dense()) {
     return tensor.clone();
   }
   std::vector<int64_t> sizes = tensor.sizes().vec();
@@ -94,9 +93,8 @@ class Call : public std::enable_shared_from_this<Call> {
   void count_node() { ++nodes_; }
 
   void output_node_runs(const Routes& routes, const variable_list& gradients) noexcept {
-    node_ran(routes, gradients, [](Pass& pass, size_t output, at::Tensor gradient) {
-      pass.outputs[output] = std::move(gradient);
-    });
+    node_ran(routes, gradients,
+             [](Pass& pass, size_t output, at::Tensor gradient) { pass.outputs[output] = std::move(gradient); });
   }
 
   void part_node_ran(const Routes& routes, const variable_list& gradients) noexcept {
@@ -200,8 +198,7 @@ class Call : public std::enable_shared_from_this<Call> {
         for (size_t i = 0; i < targets_.size(); ++i) {
           if (!pass.wanted[i]) gradients.complete = false;
           if (!pass.wanted[i] || !pass.sums[i].defined()) continue;
-          const at::Tensor part =
-              targets_[i].cast_to ? pass.sums[i].to(*targets_[i].cast_to) : std::move(pass.sums[i]);
+          const at::Tensor part = targets_[i].cast_to ? pass.sums[i].to(*targets_[i].cast_to) : std::move(pass.sums[i]);
           const at::Tensor sum = sum_of(gradients.inputs[targets_[i].inputs.front()], part);
           for (const size_t input : targets_[i].inputs) gradients.inputs[input] = sum;
         }
@@ -239,8 +236,7 @@ void Pass::end_of_task() {
 
 class OutputHook : public torch::autograd::FunctionPreHook {
  public:
-  OutputHook(std::shared_ptr<Call> call, Routes routes)
-      : call_(std::move(call)), routes_(std::move(routes)) {}
+  OutputHook(std::shared_ptr<Call> call, Routes routes) : call_(std::move(call)), routes_(std::move(routes)) {}
 
   variable_list operator()(const variable_list& gradients) override {
     call_->output_node_runs(routes_, gradients);
@@ -256,8 +252,7 @@ class OutputHook : public torch::autograd::FunctionPreHook {
 
 class PartHook : public torch::autograd::FunctionPostHook {
  public:
-  PartHook(std::shared_ptr<Call> call, Routes routes)
-      : call_(std::move(call)), routes_(std::move(routes)) {}
+  PartHook(std::shared_ptr<Call> call, Routes routes) : call_(std::move(call)), routes_(std::move(routes)) {}
 
   variable_list operator()(const variable_list& gradients, const variable_list&) override {
     call_->part_node_ran(routes_, gradients);
@@ -275,17 +270,16 @@ bool is_accumulator(const Node& node) {
 }
 
 bool is_plain(const at::Tensor& tensor) {
-  constexpr auto kWrappers = c10::python_ks | c10::functorch_transforms_ks |
-                             c10::DispatchKeySet({c10::DispatchKey::Functionalize,
-                                                  c10::DispatchKey::FuncTorchDynamicLayerBackMode});
+  constexpr auto kWrappers =
+      c10::python_ks | c10::functorch_transforms_ks |
+      c10::DispatchKeySet({c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchDynamicLayerBackMode});
   return !tensor.key_set().has_any(kWrappers);
 }
 
 // The edges that end the walk, found by edge.
 class Targets {
  public:
-  Targets(const std::vector<Edge>& edges, const std::vector<at::TensorOptions>& options,
-          std::vector<Target>& targets)
+  Targets(const std::vector<Edge>& edges, const std::vector<at::TensorOptions>& options, std::vector<Target>& targets)
       : options_(options), targets_(targets) {
     for (size_t i = 0; i < edges.size(); ++i) {
       if (!edges[i].is_valid()) continue;
@@ -298,8 +292,7 @@ class Targets {
   std::optional<size_t> find(const Edge& edge) {
     if (const auto found = by_edge_.find(edge); found != by_edge_.end()) return found->second;
     const Node& node = *edge.function;
-    if (node.num_outputs() != 1 || !node.next_edge(0).is_valid() ||
-        !is_accumulator(*node.next_edge(0).function)) {
+    if (node.num_outputs() != 1 || !node.next_edge(0).is_valid() || !is_accumulator(*node.next_edge(0).function)) {
       return std::nullopt;
     }
     const auto leaf = by_edge_.find(node.next_edge(0));
@@ -325,21 +318,18 @@ struct GradientCollector::Inputs {
   uint64_t thread = 0;  // sequence numbers count per thread
 
   bool is_new(const Node& node) const {
-    return !is_accumulator(node) && node.sequence_nr() >= first_sequence &&
-           node.thread_id() == thread;
+    return !is_accumulator(node) && node.sequence_nr() >= first_sequence && node.thread_id() == thread;
   }
 };
 
 GradientCollector::GradientCollector(std::unique_ptr<Inputs> inputs) : inputs_(std::move(inputs)) {}
 GradientCollector::~GradientCollector() = default;
 
-std::unique_ptr<GradientCollector> GradientCollector::before_call(
-    const std::vector<at::Tensor>& inputs) {
+std::unique_ptr<GradientCollector> GradientCollector::before_call(const std::vector<at::Tensor>& inputs) {
   if (!c10::GradMode::is_enabled()) return nullptr;
   const auto requires_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
   const auto wrapped = [](const at::Tensor& t) { return t.defined() && !is_plain(t); };
-  if (std::none_of(inputs.begin(), inputs.end(), requires_grad) ||
-      std::any_of(inputs.begin(), inputs.end(), wrapped)) {
+  if (std::none_of(inputs.begin(), inputs.end(), requires_grad) || std::any_of(inputs.begin(), inputs.end(), wrapped)) {
     return nullptr;
   }
   auto known = std::make_unique<Inputs>();
@@ -359,8 +349,7 @@ std::unique_ptr<GradientCollector> GradientCollector::before_call(
 bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBackward on_backward) {
   // The edges go when this returns: an accumulator that nothing else holds must not stay.
   const std::unique_ptr<Inputs> known = std::move(inputs_);
-  const auto call =
-      std::make_shared<Call>(outputs.size(), known->edges.size(), std::move(on_backward));
+  const auto call = std::make_shared<Call>(outputs.size(), known->edges.size(), std::move(on_backward));
   Targets targets(known->edges, known->options, call->targets());
 
   std::vector<Node*> nodes;  // the subgraph that leads to outputs, in the order of the walk

@@ -54,10 +54,10 @@ class OP_TOOLS_API OpCall {
   OpCall(const OpCall&) = delete;
   OpCall& operator=(const OpCall&) = delete;
 
-  const uint64_t id;            // process-wide, rising; a backward call has the id of its forward call
+  const uint64_t id;  // process-wide, rising; a backward call has the id of its forward call
   const Level level;
   const Phase phase;
-  const std::string_view name;  // torch.nn.functional.linear | aten::add.Tensor
+  const std::string_view name;              // torch.nn.functional.linear | aten::add.Tensor
   const c10::OperatorHandle* op = nullptr;  // aten level only
   uint32_t pass = 0;  // backward: which backward pass over this call, from 0 (retain_graph=True makes more than one)
   bool incomplete = false;   // backward: the pass ended before every part of the gradients had come

@@ -24,7 +24,9 @@
 namespace op_tools {
 namespace {
 
-constexpr size_t index_of(Level level) { return static_cast<size_t>(level); }
+constexpr size_t index_of(Level level) {
+  return static_cast<size_t>(level);
+}
 
 // The scopes that one thread has entered. Only that thread changes it; threads that work for it (autograd's) read it.
 class ThreadScopes {
@@ -54,8 +56,8 @@ class ThreadScopes {
   std::array<std::shared_ptr<const Chain>, 2> chains_;
 };
 
-// How a thread that works for another finds that one's scopes: torch hands its thread-local record-function callbacks on
-// (ThreadLocalState), so a callback that never fires carries a number. ThreadLocalDebugInfo would be the plainer
+// How a thread that works for another finds that one's scopes: torch hands its thread-local record-function callbacks
+// on (ThreadLocalState), so a callback that never fires carries a number. ThreadLocalDebugInfo would be the plainer
 // carrier, but it is a strict stack: leaving a scope after the profiler had started inside it would break the profiler.
 class Inheritance {
  public:
@@ -66,8 +68,9 @@ class Inheritance {
 
   at::CallbackHandle lend(std::shared_ptr<ThreadScopes> scopes) {
     const at::CallbackHandle handle = at::addThreadLocalCallback(
-        at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; })
-            .scopes({at::RecordScope::CUSTOM_CLASS}));
+        at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+          return nullptr;
+        }).scopes({at::RecordScope::CUSTOM_CLASS}));
     std::lock_guard<std::mutex> lock(mutex_);
     lent_[handle] = std::move(scopes);
     return handle;
@@ -188,7 +191,8 @@ std::string thread_text(std::thread::id id) {
   return text.str();
 }
 
-// One warning for each filter item that matched nothing, once per process: a scope entered at every step would repeat it.
+// One warning for each filter item that matched nothing, once per process: a scope entered at every step would repeat
+// it.
 void warn_unmatched(const ActiveHook& active) {
   static std::mutex* mutex = new std::mutex;
   static std::set<std::string>* told = new std::set<std::string>;
@@ -240,7 +244,8 @@ void HookScope::enter() {
 
   const Level level = impl.active->options.level;
   if (impl.active->options.all_threads && level == Level::kTorch) {
-    throw Error(tool + ": all_threads works at the aten level only; torch functions are met in the thread of the scope");
+    throw Error(tool +
+                ": all_threads works at the aten level only; torch functions are met in the thread of the scope");
   }
   auto hooks = tl_scopes ? tl_scopes->hooks(level) : std::vector<std::shared_ptr<ActiveHook>>();
   if (hooks.size() == Chain::kMaxHooks) {
@@ -296,11 +301,23 @@ void HookScope::leave() {
   warn_unmatched(*impl.active);
 }
 
-bool HookScope::is_on() const { return impl_->on && !impl_->lost_in_fork(); }
-void HookScope::step() { impl_->active->step.fetch_add(1); }
-int64_t HookScope::current_step() const { return impl_->active->step.load(); }
-uint64_t HookScope::calls_seen() const { return impl_->active->seen.load(); }
-uint64_t HookScope::hook_failures() const { return impl_->active->off.load() ? 1 : 0; }
-const std::shared_ptr<Hook>& HookScope::hook() const { return impl_->active->hook; }
+bool HookScope::is_on() const {
+  return impl_->on && !impl_->lost_in_fork();
+}
+void HookScope::step() {
+  impl_->active->step.fetch_add(1);
+}
+int64_t HookScope::current_step() const {
+  return impl_->active->step.load();
+}
+uint64_t HookScope::calls_seen() const {
+  return impl_->active->seen.load();
+}
+uint64_t HookScope::hook_failures() const {
+  return impl_->active->off.load() ? 1 : 0;
+}
+const std::shared_ptr<Hook>& HookScope::hook() const {
+  return impl_->active->hook;
+}
 
 }  // namespace op_tools

@@ -21,10 +21,8 @@ class Counting final : public op_tools::Hook {
 int main(int argc, char** argv) {
   try {
     const op_tools::OpFilter filter(argc > 1 ? argv[1] : "", "", "the argument", "");
-    std::cout << "op_tools " << op_tools::version() << ", built with torch "
-              << op_tools::built_with_torch() << "\n"
-              << "aten::add.Tensor "
-              << (filter.admits("aten::add.Tensor") ? "admitted" : "left out") << "\n";
+    std::cout << "op_tools " << op_tools::version() << ", built with torch " << op_tools::built_with_torch() << "\n"
+              << "aten::add.Tensor " << (filter.admits("aten::add.Tensor") ? "admitted" : "left out") << "\n";
     if (argc < 3) return 0;
     const auto counting = std::make_shared<Counting>();
     op_tools::HookScope scope(counting, op_tools::resolve(op_tools::ToolOptions(), "OP_HOOK"));

@@ -56,8 +56,12 @@ CaptureOptions into(const TemporaryFolder& folder, const char* ops, const char* 
   return options;
 }
 
-const at::Tensor& tensor_in(const Value& value) { return *value.get_if<at::Tensor>(); }
-const Value& item(const Value& value, size_t index) { return (*sequence_items(value))[index]; }
+const at::Tensor& tensor_in(const Value& value) {
+  return *value.get_if<at::Tensor>();
+}
+const Value& item(const Value& value, size_t index) {
+  return (*sequence_items(value))[index];
+}
 
 struct QuietLog {
   QuietLog() : level("OP_TOOLS_LOG_LEVEL", "off") { log::reload_level(); }

@@ -26,13 +26,14 @@
 #include "hooks/gradients.h"
 #include "recording_hook.h"
 
-using namespace op_tools;           // NOLINT: a test
+using namespace op_tools;        // NOLINT: a test
 using namespace op_tools::test;  // NOLINT
 
 namespace {
 
 struct On {
-  explicit On(std::shared_ptr<Hook> hook, ResolvedOptions options = admitting()) : scope(std::move(hook), std::move(options)) {
+  explicit On(std::shared_ptr<Hook> hook, ResolvedOptions options = admitting())
+      : scope(std::move(hook), std::move(options)) {
     scope.enter();
   }
   HookScope scope;

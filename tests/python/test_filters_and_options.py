@@ -321,7 +321,15 @@ def test_capture_says_what_it_applies_saves_and_skips(capfd, log_level):
 
 @pytest.mark.parametrize(
     ("level", "has"),
-    [("trace", True), ("debug", True), ("info", True), ("INFO", True), ("warn", False), ("error", False), ("off", False)],
+    [
+        ("trace", True),
+        ("debug", True),
+        ("info", True),
+        ("INFO", True),
+        ("warn", False),
+        ("error", False),
+        ("off", False),
+    ],
 )
 def test_log_level_comes_from_the_process_environment(level, has, python):
     done = python("import torch, op_tools\nwith op_tools.OpCapture(): torch.ones(2)", OP_TOOLS_LOG_LEVEL=level)

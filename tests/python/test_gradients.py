@@ -128,7 +128,9 @@ def test_gradients_of_a_call_are_those_of_autograd_for_the_call_alone(kind, back
     (call,) = captured(tool)
     outputs = flat(outputs)
     weights = [torch.randn_like(o) if o.requires_grad else None for o in outputs]
-    loss = elsewhere + sum((o * w).sum().abs() * 0 + (o * w).sum().real for o, w in zip(outputs, weights) if w is not None)
+    loss = elsewhere + sum(
+        (o * w).sum().abs() * 0 + (o * w).sum().real for o, w in zip(outputs, weights) if w is not None
+    )
     arrived = [None] * len(outputs)
     for i, o in enumerate(outputs):
         if o.requires_grad:

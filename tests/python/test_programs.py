@@ -105,9 +105,7 @@ def wrapper_subclass():
         @classmethod
         def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
             unwrap = functools.partial(torch.utils._pytree.tree_map_only, cls, lambda w: w.inner)
-            return torch.utils._pytree.tree_map_only(
-                torch.Tensor, cls, function(*unwrap(args), **unwrap(kwargs or {}))
-            )
+            return torch.utils._pytree.tree_map_only(torch.Tensor, cls, function(*unwrap(args), **unwrap(kwargs or {})))
 
     result = F.relu(Wrapper(x(3, 4)) @ Wrapper(x(4, 2))) + 1
     return result.inner

@@ -35,8 +35,6 @@ def scope(hook, level="torch"):
 X = torch.ones(2)
 
 
-
-
 @pytest.mark.parametrize("inner", LEVELS)
 @pytest.mark.parametrize("outer", LEVELS)
 def test_nested_scopes_each_see_what_happens_inside_them(outer, inner):
@@ -569,7 +567,8 @@ for i in range(50):
 
 def test_interpreter_that_ends_by_an_exception_inside_a_scope_writes_its_files(python, tmp_path):
     done = python(
-        "import torch, op_tools\nop_tools.OpCapture().start()\ntorch.exp(torch.ones(2))\nraise SystemExit(5)", check=False
+        "import torch, op_tools\nop_tools.OpCapture().start()\ntorch.exp(torch.ones(2))\nraise SystemExit(5)",
+        check=False,
     )
     assert done.returncode == 5
     assert len(list(tmp_path.rglob("torch.exp/*/output.pth"))) == 1
