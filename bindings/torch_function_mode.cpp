@@ -73,13 +73,11 @@ uint32_t mask_of(Function& function, const std::shared_ptr<const Chain>& chain) 
 // One torch-level call. Throws py::error_already_set when the function raised.
 class PythonFrame final : public Frame {
  public:
-  PythonFrame(PyObject* function, PyObject* args, PyObject* kwargs, const Chain& chain, uint32_t mask, Wants wants)
+  PythonFrame(PyObject* function, PyObject* args, PyObject* kwargs, const Chain& chain)
       : function_(function),
         args_(py::reinterpret_borrow<py::object>(args)),
         kwargs_(py::reinterpret_borrow<py::object>(kwargs)),
-        chain_(chain),
-        mask_(mask),
-        wants_(wants) {}
+        chain_(chain) {}
 
   void begin(OpCall& call) { call_ = &call; }
 
@@ -92,12 +90,13 @@ class PythonFrame final : public Frame {
 
   void proceed() override {
     std::unique_ptr<GradientCollector> collector;
-    if (wants_.gradients && call_->grad_enabled) {
+    const Wants wants = chain_.wants(call_->hooks);
+    if (wants.gradients && call_->grad_enabled) {
       std::vector<at::Tensor> inputs = flatten_tensors(call_->args());
       for (const at::Tensor& tensor : flatten_tensors(call_->kwargs())) inputs.push_back(tensor);
       collector = GradientCollector::before_call(inputs);
     }
-    if (wants_.aten_call) {
+    if (wants.aten_call) {
       const interceptor::AtenWatch watch;
       run();
       aten_call_ = watch.whole_call(result());
@@ -106,7 +105,7 @@ class PythonFrame final : public Frame {
     }
     if (collector) {
       identity_ = !collector->after_call(flatten_tensors(result()),
-                                         chain_.backward_of(mask_, call_->id, std::string(call_->name)));
+                                         chain_.backward_of(call_->hooks, call_->id, std::string(call_->name)));
     }
   }
 
@@ -132,8 +131,6 @@ class PythonFrame final : public Frame {
   PyObject* const function_;
   py::object args_, kwargs_, result_;
   const Chain& chain_;
-  const uint32_t mask_;
-  const Wants wants_;
   OpCall* call_ = nullptr;
   std::optional<Value> result_value_;
   Value aten_call_;
@@ -142,7 +139,7 @@ class PythonFrame final : public Frame {
 
 PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs, const std::string& name,
                         const std::shared_ptr<const Chain>& chain, uint32_t mask) {
-  PythonFrame frame(function, args, kwargs, *chain, mask, chain->wants(mask));
+  PythonFrame frame(function, args, kwargs, *chain);
   OpCall call(next_call_id(), Level::kTorch, Phase::kForward, name, frame);
   frame.begin(call);
   try {

@@ -148,10 +148,14 @@ CaptureHook::~CaptureHook() = default;
 
 std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   Impl& impl = *impl_;
-  if (impl.writer.failed()) return nullptr;
+  if (impl.writer.failed()) {
+    call.decline();
+    return nullptr;
+  }
   if (call.phase == Phase::kBackward) return nullptr;  // after() has everything
   if (!impl.within_limits(call)) {
     impl.skipped.fetch_add(1, std::memory_order_relaxed);
+    call.decline();
     return nullptr;
   }
   auto state = std::make_unique<CaptureState>();

@@ -185,16 +185,17 @@ void Chain::run(uint32_t mask, OpCall& call) const {
     const uint32_t bit = uint32_t{1} << i;
     if (!(mask & bit)) continue;
     ActiveHook& active = *hooks_[i];
-    bool accepted = false;
+    call.declined_ = true;
     guarded(active, "before()", [&] {
-      accepted = active.accepts(call);
-      if (!accepted) return;
+      if (!active.accepts(call)) return;
+      call.declined_ = false;
       active.seen.fetch_add(1, std::memory_order_relaxed);
-      if (active.hook->is_executor()) executor = &active;
       states[i] = active.hook->before(call);
+      if (!call.declined_ && active.hook->is_executor()) executor = &active;
     });
-    if (!accepted) mask &= ~bit;
+    if (call.declined_) mask &= ~bit;
   }
+  call.hooks = mask;
 
   auto after = [&] {
     for (size_t i = count; i-- > 0;) {

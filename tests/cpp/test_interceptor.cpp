@@ -186,6 +186,24 @@ TEST_CASE("a hook that fails goes off and the program goes on", "[interceptor]")
   CHECK(other->seen().size() == 2);
 }
 
+TEST_CASE("a hook that declines a call hears no more of it", "[interceptor]") {
+  class Declining final : public Hook {
+   public:
+    std::string_view name() const override { return "Declining"; }
+    std::unique_ptr<HookState> before(OpCall& call) override {
+      if (++asked % 2 == 0) call.decline();
+      return nullptr;
+    }
+    void after(OpCall&, HookState*) override { ++finished; }
+    int asked = 0, finished = 0;
+  };
+  auto hook = std::make_shared<Declining>();
+  const On on(hook, admitting("relu"));
+  for (int i = 0; i < 4; ++i) at::relu(at::ones({2}));
+  CHECK(hook->asked == 4);
+  CHECK(hook->finished == 2);
+}
+
 TEST_CASE("an executor runs the operator in place of the dispatcher", "[interceptor]") {
   class Doubling final : public Hook {
    public:
