@@ -87,6 +87,7 @@ def replay(build_dir, tmp_path):
             capture_output=True,
             text=True,
             timeout=300,
+            env={**os.environ, "OP_TOOLS_LOG_LEVEL": "info"},
             **options,
         )
         return Replayed(
