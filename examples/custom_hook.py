@@ -12,7 +12,7 @@ class Census(op_tools.Hook):
         self.calls = Counter()
         self.largest = (0, "none")
 
-    def after(self, call: op_tools.Call, state: object) -> None:
+    def after(self, call: op_tools.Call, state: object) -> None:  # noqa: ARG002
         self.calls[call.name] += 1
         if isinstance(call.result, torch.Tensor):
             self.largest = max(self.largest, (call.result.numel(), call.name))

@@ -89,7 +89,9 @@ def show_tree(root: Path, most: int = 12) -> None:
         files = [f for f in op.rglob("*") if f.is_file()]
         last = number == min(most, len(ops)) - 1 and len(ops) <= most
         count = f"{len(calls)} call{'s' if len(calls) > 1 else ''}"
-        print(f"{'└' if last else '├'}── {op.name + '/':<42} {count:>9} {size(sum(f.stat().st_size for f in files)):>10}")
+        print(
+            f"{'└' if last else '├'}── {op.name + '/':<42} {count:>9} {size(sum(f.stat().st_size for f in files)):>10}"
+        )
         if number == 0:
             print(f"│   └── {calls[0].name}/")
             inside = sorted(calls[0].iterdir(), key=lambda f: (f.suffix, f.name))
@@ -113,19 +115,22 @@ def replay(root: Path, report: Path) -> int:
     command = [*replay_command(), str(root), "--acc_check", "--sync_time_measure", "--json", str(report)]
     print("$", " ".join([Path(command[0]).name, *command[1:]]), flush=True)
     environment = {**os.environ, "OP_TOOLS_LOG_LEVEL": "info"}
-    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = done.stderr.splitlines()
     shown = [line for line in lines if "conv2d" in line][:6] or lines[:6]
     print("\n".join(shown))
     if len(lines) > len(shown):
-        print(f"... and {len(lines) - len(shown)} lines more like these, one for each result, gradient and time")
+        print(f"... and {len(lines) - len(shown)} lines more like these, one for each result, gradient and time\n")
+    print(done.stdout, end="")
     return done.returncode
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=120, help="training steps (120)")
-    parser.add_argument("--output", type=Path, help="folder for the result (a new one under the system's temporary folder)")
+    parser.add_argument(
+        "--output", type=Path, help="folder for the result (a new one under the system's temporary folder)"
+    )
     options = parser.parse_args()
     if options.steps < 1:
         parser.error("--steps must be at least 1")
@@ -137,7 +142,9 @@ def main() -> int:
 
     title("2. What was captured")
     calls, backward = (sum(getattr(row, key) for row in captured.rows) for key in ("calls", "backward"))
-    print(f"{calls} calls of {len(captured.rows)} operators, {backward} backward passes, {size(captured.bytes_on_disk)}\n")
+    print(
+        f"{calls} calls of {len(captured.rows)} operators, {backward} backward passes, {size(captured.bytes_on_disk)}\n"
+    )
     show_tree(root)
 
     title("3. Replay: the same calls again, without the model and without Python")
@@ -145,9 +152,9 @@ def main() -> int:
     status = replay(root, output / "report.json")
 
     title("Try next")
-    one = next((root / row.op for row in captured.rows if "conv2d" in row.op), root)
-    print(f"run_op_from_data {next(one.iterdir())} --acc_check --run_times 5 --sync_time_measure")
-    print(f"python -c \"import torch; print(torch.load('{next(one.iterdir())}/input.pth', weights_only=True)['args'][0].shape)\"")
+    one = next(root.glob("torch.*conv2d/*"))
+    print(f"run_op_from_data {one} --acc_check --run_times 5 --sync_time_measure")
+    print(f"python -c \"import op_tools; print(op_tools.load_call('{one}').meta['stack'])\"")
     return status
 
 

@@ -42,7 +42,13 @@ def module(monkeypatch):
 
 
 # Without a result that could be compared: their memory is what it happens to be.
-UNINITIALISED = {"torch.empty", "torch.empty_like", "aten::empty.memory_format", "aten::empty_like", "aten::empty_strided"}
+UNINITIALISED = {
+    "torch.empty",
+    "torch.empty_like",
+    "aten::empty.memory_format",
+    "aten::empty_like",
+    "aten::empty_strided",
+}
 # No operator of torch's: the Python module runs them.
 PYTHON_ONLY = {"torch.tensor", "torch.nn.functional.multi_head_attention_forward"}
 
@@ -133,7 +139,9 @@ def test_lines_summary_and_filter(replay):
     assert report.status == 0
     lines = report.err.splitlines() + report.out.splitlines()
     for op in ("torch.Tensor.exp", "torch.Tensor.div"):
-        assert any(line.startswith(f"SyncExecuteTimer: {op} forward  elapsed ") and line.endswith(" ms") for line in lines)
+        assert any(
+            line.startswith(f"SyncExecuteTimer: {op} forward  elapsed ") and line.endswith(" ms") for line in lines
+        )
         assert any(line.startswith(f"SyncExecuteTimer: {op} backward elapsed ") for line in lines)
         assert any(f"OpAutoCompareHook: {op} 0th input grad" in line and "allclose: True" in line for line in lines)
     assert not any("torch.Tensor.sum" in line for line in lines)
@@ -224,7 +232,8 @@ def test_status_is_2_when_there_is_nothing_to_run(tmp_path, replay):
 
 @BOTH
 @pytest.mark.parametrize(
-    "arguments", [[], ["--no-such-flag", "."], [".", "--run_times", "0"], [".", "--device", "nonsense"], [".", "--filter", "("]]
+    "arguments",
+    [[], ["--no-such-flag", "."], [".", "--run_times", "0"], [".", "--device", "nonsense"], [".", "--filter", "("]],
 )
 def test_status_is_64_for_wrong_usage(command, arguments, replay, module):
     report = replay(*arguments, command=command)
