@@ -101,6 +101,8 @@ def test_another_torch_is_refused_with_both_versions(prefix, tmp_path):
     done = subprocess.run(
         [
             "cmake",
+            "-G",
+            "Ninja",
             "-S",
             ROOT / "tests" / "consumer",
             "-B",
