@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -32,6 +33,9 @@ struct Target {
   const Node* node;
   std::vector<size_t> inputs;                // an input that is given twice stands here twice
   std::optional<at::TensorOptions> cast_to;  // the edge leads to a cast of the input
+  // The edge leads to the base of an input that is a view: where in the base's gradient the view's is.
+  std::optional<at::TensorGeometry> view = std::nullopt;
+  std::vector<int64_t> base_strides = {};
 };
 
 // What one node brings: position in the node's gradients -> index of an output or a target.
@@ -64,6 +68,15 @@ at::Tensor copy(const at::Tensor& tensor) {
 at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& part) {
   if (!sum.defined()) return part;
   return sum.is_sparse() && !part.is_sparse() ? part.add(sum) : sum.add(part);
+}
+
+// What arrived along a target's edge, as the input's own gradient.
+at::Tensor as_of_input(const Target& target, at::Tensor sum) {
+  if (target.cast_to) return sum.to(*target.cast_to);
+  if (!target.view) return sum;
+  if (sum.strides() != target.base_strides) return {};  // the copy was packed: the place is not to be found in it
+  const at::TensorGeometry& view = *target.view;
+  return copy(sum.as_strided(view.sizes(), view.strides(), view.storage_offset()));
 }
 
 class Call;
@@ -198,7 +211,7 @@ class Call : public std::enable_shared_from_this<Call> {
         for (size_t i = 0; i < targets_.size(); ++i) {
           if (!pass.wanted[i]) gradients.complete = false;
           if (!pass.wanted[i] || !pass.sums[i].defined()) continue;
-          const at::Tensor part = targets_[i].cast_to ? pass.sums[i].to(*targets_[i].cast_to) : std::move(pass.sums[i]);
+          const at::Tensor part = as_of_input(targets_[i], std::move(pass.sums[i]));
           const at::Tensor sum = sum_of(gradients.inputs[targets_[i].inputs.front()], part);
           for (const size_t input : targets_[i].inputs) gradients.inputs[input] = sum;
         }
@@ -276,6 +289,13 @@ bool is_plain(const at::Tensor& tensor) {
   return !tensor.key_set().has_any(kWrappers);
 }
 
+// An input that is a view, and the edge of its base.
+struct ViewOfBase {
+  size_t input;
+  Edge base;
+  at::TensorGeometry shown;
+};
+
 // The edges that end the walk, found by edge.
 class Targets {
  public:
@@ -286,6 +306,25 @@ class Targets {
       const auto [found, fresh] = by_edge_.try_emplace(edges[i], targets_.size());
       if (fresh) targets_.push_back({edges[i].function.get(), {}, std::nullopt});
       targets_[found->second].inputs.push_back(i);
+    }
+  }
+
+  // An in-place call on a view makes a node in the base's graph (CopySlices), in whose gradient for the base the part
+  // that the view shows is the view's gradient. The view's own edge is gone.
+  void find_views(const Node& node, const std::vector<ViewOfBase>& views, Routes& routes) {
+    const auto* slices = dynamic_cast<const torch::autograd::CopySlices*>(&node);
+    if (!slices) return;
+    for (const ViewOfBase& view : views) {
+      if (view.base != node.next_edge(0) || view.shown.sizes() != slices->view.sizes() ||
+          view.shown.strides() != slices->view.strides() ||
+          view.shown.storage_offset() != slices->view.storage_offset()) {
+        continue;
+      }
+      at::TensorGeometry within = view.shown;
+      within.mutable_storage_offset() = view.shown.storage_offset() - slices->base.storage_offset();
+      routes.emplace_back(0, targets_.size());
+      targets_.push_back({view.base.function.get(), {view.input}, std::nullopt, std::move(within)});
+      targets_.back().base_strides = slices->base.strides().vec();
     }
   }
 
@@ -314,6 +353,7 @@ class Targets {
 struct GradientCollector::Inputs {
   std::vector<Edge> edges;                 // by input; invalid where no gradient goes
   std::vector<at::TensorOptions> options;  // by input
+  std::vector<ViewOfBase> views;
   uint64_t first_sequence = 0;
   uint64_t thread = 0;  // sequence numbers count per thread
 
@@ -339,6 +379,11 @@ std::unique_ptr<GradientCollector> GradientCollector::before_call(const std::vec
     if (!requires_grad(inputs[i])) continue;
     known->edges[i] = torch::autograd::impl::gradient_edge(inputs[i]);
     known->options[i] = at::TensorOptions(inputs[i].device()).dtype(inputs[i].dtype());
+    const auto* view = torch::autograd::impl::get_view_autograd_meta(inputs[i]);
+    if (view && view->has_bw_view() && view->get_backward_view().base_.requires_grad()) {
+      known->views.push_back({i, torch::autograd::impl::gradient_edge(view->get_backward_view().base_),
+                              at::TensorGeometry(inputs[i])});
+    }
   }
   // After the edges: that of a view whose base was changed in place makes its node only now.
   known->first_sequence = at::sequence_number::peek();
@@ -375,6 +420,7 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
         nodes.push_back(edge.function.get());
       }
     }
+    if (!known->views.empty()) targets.find_views(*nodes[i], known->views, routes);
     if (routes.empty()) continue;
     call->count_node();
     nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(routes)));

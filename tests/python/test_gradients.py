@@ -170,9 +170,6 @@ def test_parameter_used_by_several_calls_has_each_calls_own_part(captured):
     assert calls[1].gradients("inputs")[0] is not None
 
 
-@pytest.mark.xfail(
-    reason="torch's CopySlices node takes the place of the view's own edge, so the gradient of the view itself is not found"
-)
 def test_in_place_call_on_a_view_has_the_gradient_of_the_view(captured):
     base = t(4, 3).requires_grad_()
     whole = base * 1
