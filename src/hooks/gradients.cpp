@@ -381,8 +381,8 @@ std::unique_ptr<GradientCollector> GradientCollector::before_call(const std::vec
     known->options[i] = at::TensorOptions(inputs[i].device()).dtype(inputs[i].dtype());
     const auto* view = torch::autograd::impl::get_view_autograd_meta(inputs[i]);
     if (view && view->has_bw_view() && view->get_backward_view().base_.requires_grad()) {
-      known->views.push_back({i, torch::autograd::impl::gradient_edge(view->get_backward_view().base_),
-                              at::TensorGeometry(inputs[i])});
+      known->views.push_back(
+          {i, torch::autograd::impl::gradient_edge(view->get_backward_view().base_), at::TensorGeometry(inputs[i])});
     }
   }
   // After the edges: that of a view whose base was changed in place makes its node only now.
