@@ -18,40 +18,13 @@ namespace {
 
 using nlohmann::json;
 
-std::string dtype_name(c10::ScalarType dtype) {
-  return "torch." + std::string(c10::getDtypeNames(dtype).first);
-}
-
-std::string layout_name(c10::Layout layout) {
-  switch (layout) {
-    case c10::kStrided:
-      return "torch.strided";
-    case c10::kSparse:
-      return "torch.sparse_coo";
-    case c10::kSparseCsr:
-      return "torch.sparse_csr";
-    case c10::kSparseCsc:
-      return "torch.sparse_csc";
-    case c10::kSparseBsr:
-      return "torch.sparse_bsr";
-    case c10::kSparseBsc:
-      return "torch.sparse_bsc";
-    case c10::kMkldnn:
-      return "torch._mkldnn";
-    case c10::kJagged:
-      return "torch.jagged";
-    default:
-      return "unknown";
-  }
-}
-
 json facts_json(const std::vector<TensorFacts>& tensors) {
   json list = json::array();
   for (const TensorFacts& facts : tensors) {
     json item = {{"shape", facts.shape},
-                 {"dtype", dtype_name(facts.dtype)},
+                 {"dtype", torch_name(facts.dtype)},
                  {"device", facts.device.str()},
-                 {"layout", layout_name(facts.layout)},
+                 {"layout", torch_name(facts.layout)},
                  {"requires_grad", facts.requires_grad},
                  {"is_leaf", facts.is_leaf}};
     if (facts.storage >= 0) {
@@ -75,10 +48,10 @@ ProgramState ProgramState::of(const OpCall& call) {
   for (const at::DeviceType type : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
     const c10::DispatchKey key = at::autocast::get_autocast_dispatch_key_from_device_type(type);
     if (call.local_keys.excluded_.has(key)) continue;
-    state.autocast[c10::DeviceTypeName(type, /*lower_case=*/true)] = dtype_name(at::autocast::get_autocast_dtype(type));
+    state.autocast[c10::DeviceTypeName(type, /*lower_case=*/true)] = torch_name(at::autocast::get_autocast_dtype(type));
   }
   state.autocast_cache = at::autocast::is_autocast_cache_enabled();
-  state.default_dtype = dtype_name(c10::get_default_dtype_as_scalartype());
+  state.default_dtype = torch_name(c10::get_default_dtype_as_scalartype());
   state.num_threads = at::get_num_threads();
   state.deterministic = at::globalContext().deterministicAlgorithms();
   switch (at::globalContext().float32MatmulPrecision()) {
