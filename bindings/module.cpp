@@ -66,7 +66,9 @@ void read_tool_options(const py::dict& from, ToolOptions& to) {
   read(from, "output_dir", to.output_dir);
   read(from, "steps", to.steps);
   read(from, "skip_cpu", to.skip_cpu);
-  if (from.contains("level") && !from["level"].is_none()) to.level = level_from_string(from["level"].cast<std::string>());
+  read(from, "all_threads", to.all_threads);
+  if (from.contains("level") && !from["level"].is_none())
+    to.level = level_from_string(from["level"].cast<std::string>());
 }
 
 CaptureOptions capture_options(const py::dict& from) {

@@ -59,8 +59,8 @@ std::vector<std::string> user_lines() {
   // Threads that Python does not know (autograd's for devices) have no stack; a dying interpreter is not to be asked.
   if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return lines;
   const py::gil_scoped_acquire gil;
-  py::object frame = py::reinterpret_steal<py::object>(
-      reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+  py::object frame =
+      py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   for (int depth = 0; frame && depth < kMostFrames && lines.size() < kMostLines; ++depth) {
     auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
     PyCodeObject* const code = PyFrame_GetCode(raw);
@@ -76,6 +76,8 @@ std::vector<std::string> user_lines() {
 
 }  // namespace
 
-void init_stack_source() { set_stack_source(&user_lines); }
+void init_stack_source() {
+  set_stack_source(&user_lines);
+}
 
 }  // namespace op_tools::python

@@ -167,7 +167,9 @@ struct ToPython {
   py::object operator()(const c10::Device& value) const { return stolen(THPDevice_New(value)); }
   py::object operator()(at::Layout value) const { return borrowed(torch::getTHPLayout(value)); }
   py::object operator()(at::MemoryFormat value) const { return borrowed(torch::utils::getTHPMemoryFormat(value)); }
-  py::object operator()(at::QScheme value) const { return py::module_::import("torch").attr(c10::toString(value).c_str()); }
+  py::object operator()(at::QScheme value) const {
+    return py::module_::import("torch").attr(c10::toString(value).c_str());
+  }
   py::object operator()(const Size& value) const {
     py::tuple sizes(value.sizes.size());
     for (size_t i = 0; i < value.sizes.size(); ++i) sizes[i] = value.sizes[i];
@@ -266,7 +268,9 @@ Value to_value(py::handle object) {
   }
 }
 
-py::object to_python(const Value& value) { return std::visit(ToPython(), value.variant()); }
+py::object to_python(const Value& value) {
+  return std::visit(ToPython(), value.variant());
+}
 
 py::object replace_tensors(py::handle object, const std::function<at::Tensor(const at::Tensor&)>& replace) {
   py::object changed = replaced(object, replace, 0);

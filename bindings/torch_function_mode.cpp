@@ -27,7 +27,7 @@ using ModeStack = at::impl::PythonTorchFunctionTLS;
 // address says nothing). The mask is remembered for one chain: the last one asked.
 struct Function {
   std::string name;
-  bool in_python;               // a Python function: what it calls inside can be torch calls of their own
+  bool in_python;  // a Python function: what it calls inside can be torch calls of their own
   std::weak_ptr<const Chain> chain;
   uint32_t mask = 0;
 };
@@ -73,13 +73,11 @@ uint32_t mask_of(Function& function, const std::shared_ptr<const Chain>& chain) 
 // One torch-level call. Throws py::error_already_set when the function raised.
 class PythonFrame final : public Frame {
  public:
-  PythonFrame(PyObject* function, PyObject* args, PyObject* kwargs, const Chain& chain, uint32_t mask, Wants wants)
+  PythonFrame(PyObject* function, PyObject* args, PyObject* kwargs, const Chain& chain)
       : function_(function),
         args_(py::reinterpret_borrow<py::object>(args)),
         kwargs_(py::reinterpret_borrow<py::object>(kwargs)),
-        chain_(chain),
-        mask_(mask),
-        wants_(wants) {}
+        chain_(chain) {}
 
   void begin(OpCall& call) { call_ = &call; }
 
@@ -92,12 +90,13 @@ class PythonFrame final : public Frame {
 
   void proceed() override {
     std::unique_ptr<GradientCollector> collector;
-    if (wants_.gradients && call_->grad_enabled) {
+    const Wants wants = chain_.wants(call_->hooks);
+    if (wants.gradients && call_->grad_enabled) {
       std::vector<at::Tensor> inputs = flatten_tensors(call_->args());
       for (const at::Tensor& tensor : flatten_tensors(call_->kwargs())) inputs.push_back(tensor);
       collector = GradientCollector::before_call(inputs);
     }
-    if (wants_.aten_call) {
+    if (wants.aten_call) {
       const interceptor::AtenWatch watch;
       run();
       aten_call_ = watch.whole_call(result());
@@ -106,7 +105,7 @@ class PythonFrame final : public Frame {
     }
     if (collector) {
       identity_ = !collector->after_call(flatten_tensors(result()),
-                                         chain_.backward_of(mask_, call_->id, std::string(call_->name)));
+                                         chain_.backward_of(call_->hooks, call_->id, std::string(call_->name)));
     }
   }
 
@@ -132,8 +131,6 @@ class PythonFrame final : public Frame {
   PyObject* const function_;
   py::object args_, kwargs_, result_;
   const Chain& chain_;
-  const uint32_t mask_;
-  const Wants wants_;
   OpCall* call_ = nullptr;
   std::optional<Value> result_value_;
   Value aten_call_;
@@ -142,7 +139,7 @@ class PythonFrame final : public Frame {
 
 PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs, const std::string& name,
                         const std::shared_ptr<const Chain>& chain, uint32_t mask) {
-  PythonFrame frame(function, args, kwargs, *chain, mask, chain->wants(mask));
+  PythonFrame frame(function, args, kwargs, *chain);
   OpCall call(next_call_id(), Level::kTorch, Phase::kForward, name, frame);
   frame.begin(call);
   try {
@@ -163,6 +160,12 @@ thread_local int tl_scopes = 0;
 // Whoever takes modes off the stack and puts them back from Python makes a new holder: the object itself is asked.
 bool is_our_mode(const std::shared_ptr<c10::SafePyObject>& mode) {
   return mode->ptr(getPyInterpreter()) == g_mode->ptr(getPyInterpreter());
+}
+
+// The mode of torch.set_default_device(); `with torch.device(...)` is another one.
+bool is_default_device(const std::shared_ptr<c10::SafePyObject>& mode) {
+  const py::object holder = py::getattr(py::module_::import("torch"), "_GLOBAL_DEVICE_CONTEXT", py::none());
+  return py::getattr(holder, "device_context", py::none()).ptr() == mode->ptr(getPyInterpreter());
 }
 
 // A left-out function that is written in Python: what it calls inside may be admitted, so the mode stays on the stack
@@ -218,9 +221,10 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
   return through_chain(function, args, kwargs, std::string(known.name), chain, mask);
 }
 
-PyMethodDef kMethods[] = {{"__torch_function__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&torch_function)),
-                           METH_FASTCALL | METH_KEYWORDS, "Hands the call to the tools that are on."},
-                          {nullptr, nullptr, 0, nullptr}};
+PyMethodDef kMethods[] = {
+    {"__torch_function__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&torch_function)),
+     METH_FASTCALL | METH_KEYWORDS, "Hands the call to the tools that are on."},
+    {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
@@ -235,7 +239,16 @@ void init_torch_function_mode() {
 
 void push_mode() {
   if (tl_scopes++ > 0) return;
+  // To the bottom: a mode of the user's that is on already takes the top off when it is left, and would take ours. The
+  // bottom itself belongs to set_default_device(), which looks for its mode there.
+  std::vector<std::shared_ptr<c10::SafePyObject>> above;
+  while (ModeStack::stack_len() > 0) above.push_back(ModeStack::pop_stack());
+  if (!above.empty() && is_default_device(above.back())) {
+    ModeStack::push_onto_stack(std::move(above.back()));
+    above.pop_back();
+  }
   ModeStack::push_onto_stack(g_mode);
+  for (auto mode = above.rbegin(); mode != above.rend(); ++mode) ModeStack::push_onto_stack(std::move(*mode));
 }
 
 void pop_mode() {
@@ -252,11 +265,19 @@ void pop_mode() {
 }
 
 std::string function_name(py::handle function) {
-  static PyObject* const resolve = py::object(py::module_::import("torch.overrides").attr("resolve_name")).release().ptr();
+  static PyObject* const resolve =
+      py::object(py::module_::import("torch.overrides").attr("resolve_name")).release().ptr();
   try {
     const py::object name = py::handle(resolve)(function);
     if (!name.is_none()) {
-      const auto text = py::str(name).cast<std::string>();
+      auto text = py::str(name).cast<std::string>();
+      // torch.mm and torch.spmm are equal objects to Python, and the list that torch looks up keeps the last of them.
+      if (PyCFunction_Check(function.ptr()) && text.compare(0, 6, "torch.") == 0 &&
+          text.find('.', 6) == std::string::npos) {
+        const auto own = py::str(function.attr("__name__")).cast<std::string>();
+        const py::object same = py::getattr(py::module_::import("torch"), own.c_str(), py::none());
+        if (same.equal(function)) text = "torch." + own;
+      }
       // Operators called directly resolve to "aten.add.Tensor"; users write torch.ops.aten.add.Tensor.
       return text.compare(0, 6, "torch.") == 0 ? text : "torch.ops." + text;
     }

@@ -54,18 +54,24 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     def filters(command: argparse.ArgumentParser) -> None:
-        command.add_argument("--level", choices=("torch", "aten"), default="torch", help="names as Python's or torch's own")
+        command.add_argument(
+            "--level", choices=("torch", "aten"), default="torch", help="names as Python's or torch's own"
+        )
         command.add_argument("--ops", metavar="LIST", help="only these: regular expressions, comma-separated")
         command.add_argument("--skip", metavar="LIST", help="all but these")
 
     ops = commands.add_parser("ops", help="list the operators that a filter would match")
     filters(ops)
-    ops.add_argument("--excluded", action="store_true", help="the metadata calls that are left out unless a filter names them")
+    ops.add_argument(
+        "--excluded", action="store_true", help="the metadata calls that are left out unless a filter names them"
+    )
     ops.set_defaults(run=_list_ops)
 
     run = commands.add_parser("run", help="run an unchanged script with a tool on")
     filters(run)
-    run.add_argument("--capture", action="store_true", required=True, help="save inputs, outputs and gradients (OpCapture)")
+    run.add_argument(
+        "--capture", action="store_true", required=True, help="save inputs, outputs and gradients (OpCapture)"
+    )
     run.add_argument("--output-dir", metavar="DIR", help="where op_capture_result is made (default: here)")
     run.add_argument("script", help="the script")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")

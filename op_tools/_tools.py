@@ -7,7 +7,6 @@ it was stopped, and entered again while it is on (the outermost exit stops it).
 from __future__ import annotations
 
 import functools
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ R = TypeVar("R")
 Names = str | Iterable[str] | None
 
 # Tools that are on, so that a program which ends inside one still gets its files and its summary.
-_running: weakref.WeakSet[Tool] = weakref.WeakSet()
+# They are kept alive: OpCapture().start() is on until the end, whether or not the caller keeps the tool.
+_running: set[Tool] = set()
 
 
 def _names(value: Names) -> str | None:
@@ -50,6 +50,7 @@ class Tool(ABC):
         output_dir: the folder in which the result folder is made. None: OP_TOOLS_OUTPUT_DIR, else the working directory.
         steps: record only in these steps, counted from 0 by step(). None: in all.
         skip_cpu: pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU.
+        all_threads: aten level: also the operators of threads that start no tool themselves, but the first one of each.
 
     Raises:
         op_tools.Error: on start, when an argument or an environment value is wrong.
@@ -64,6 +65,7 @@ class Tool(ABC):
         output_dir: str | None = None,
         steps: Iterable[int] | None = None,
         skip_cpu: bool | None = None,
+        all_threads: bool = False,
     ) -> None:
         self._arguments: dict[str, Any] = {
             "ops": _names(ops),
@@ -72,6 +74,7 @@ class Tool(ABC):
             "output_dir": None if output_dir is None else str(output_dir),
             "steps": None if steps is None else list(steps),
             "skip_cpu": skip_cpu,
+            "all_threads": all_threads,
         }
         self._scope: _C.Scope | None = None
         self._depth = 0

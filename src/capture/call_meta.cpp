@@ -18,19 +18,30 @@ namespace {
 
 using nlohmann::json;
 
-std::string dtype_name(c10::ScalarType dtype) { return "torch." + std::string(c10::getDtypeNames(dtype).first); }
+std::string dtype_name(c10::ScalarType dtype) {
+  return "torch." + std::string(c10::getDtypeNames(dtype).first);
+}
 
 std::string layout_name(c10::Layout layout) {
   switch (layout) {
-    case c10::kStrided: return "torch.strided";
-    case c10::kSparse: return "torch.sparse_coo";
-    case c10::kSparseCsr: return "torch.sparse_csr";
-    case c10::kSparseCsc: return "torch.sparse_csc";
-    case c10::kSparseBsr: return "torch.sparse_bsr";
-    case c10::kSparseBsc: return "torch.sparse_bsc";
-    case c10::kMkldnn: return "torch._mkldnn";
-    case c10::kJagged: return "torch.jagged";
-    default: return "unknown";
+    case c10::kStrided:
+      return "torch.strided";
+    case c10::kSparse:
+      return "torch.sparse_coo";
+    case c10::kSparseCsr:
+      return "torch.sparse_csr";
+    case c10::kSparseCsc:
+      return "torch.sparse_csc";
+    case c10::kSparseBsr:
+      return "torch.sparse_bsr";
+    case c10::kSparseBsc:
+      return "torch.sparse_bsc";
+    case c10::kMkldnn:
+      return "torch._mkldnn";
+    case c10::kJagged:
+      return "torch.jagged";
+    default:
+      return "unknown";
   }
 }
 
@@ -71,9 +82,15 @@ ProgramState ProgramState::of(const OpCall& call) {
   state.num_threads = at::get_num_threads();
   state.deterministic = at::globalContext().deterministicAlgorithms();
   switch (at::globalContext().float32MatmulPrecision()) {
-    case at::Float32MatmulPrecision::HIGHEST: state.float32_matmul_precision = "highest"; break;
-    case at::Float32MatmulPrecision::HIGH: state.float32_matmul_precision = "high"; break;
-    case at::Float32MatmulPrecision::MEDIUM: state.float32_matmul_precision = "medium"; break;
+    case at::Float32MatmulPrecision::HIGHEST:
+      state.float32_matmul_precision = "highest";
+      break;
+    case at::Float32MatmulPrecision::HIGH:
+      state.float32_matmul_precision = "high";
+      break;
+    case at::Float32MatmulPrecision::MEDIUM:
+      state.float32_matmul_precision = "medium";
+      break;
   }
   return state;
 }

@@ -32,11 +32,11 @@ struct CallMeta {
   uint64_t id = 0;
   int64_t step = 0;
   int64_t rank = 0;
-  std::string schema;       // aten level
-  std::string aten_name;    // torch level: the one aten operator behind the call
+  std::string schema;     // aten level
+  std::string aten_name;  // torch level: the one aten operator behind the call
   std::string error;
-  bool identity = false;    // an input requires grad, yet the call made no autograd node
-  bool random = false;      // the call drew random numbers; input.pth has the state
+  bool identity = false;  // an input requires grad, yet the call made no autograd node
+  bool random = false;    // the call drew random numbers; input.pth has the state
   std::vector<TensorFacts> inputs, outputs;
   std::vector<Note> unsupported;
   ProgramState state;

@@ -62,8 +62,7 @@ std::string folder_name(const std::string& op) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : op) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   size_t kept = kKept;
-  while ((static_cast<unsigned char>(name[kept]) & 0xC0) == 0x80)
-    --kept;  // not inside a UTF-8 character
+  while ((static_cast<unsigned char>(name[kept]) & 0xC0) == 0x80) --kept;  // not inside a UTF-8 character
   char digits[17] = {};
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
   return name.substr(0, kept) + "-" + digits;
@@ -83,8 +82,7 @@ void make_folder(const std::string& path) {
 
 // The folder and those above it.
 void make_folders(const std::string& path) {
-  for (size_t slash = path.find('/', 1); slash != std::string::npos;
-       slash = path.find('/', slash + 1))
+  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
     make_folder(path.substr(0, slash));
   make_folder(path);
 }
@@ -151,8 +149,7 @@ bool write_pieces(int fd, const Pieces& pieces, uint64_t position) {
       const size_t done = i == next ? done_of_next : 0;
       parts.push_back({const_cast<char*>(pieces[i].data) + done, pieces[i].size - done});
     }
-    const ssize_t count =
-        ::pwritev(fd, parts.data(), static_cast<int>(parts.size()), static_cast<off_t>(position));
+    const ssize_t count = ::pwritev(fd, parts.data(), static_cast<int>(parts.size()), static_cast<off_t>(position));
     if (count < 0 && errno == EINTR) continue;
     if (count == 0) errno = EIO;
     if (count <= 0) return false;
@@ -180,8 +177,7 @@ class EncodingStore : public CallStore {
     return put(name, encoded.pieces(), encoded.size(), encoded.crc());
   }
 
-  std::string write_text(const CallKey& key, CallFile file, uint32_t pass,
-                         std::string_view text) final {
+  std::string write_text(const CallKey& key, CallFile file, uint32_t pass, std::string_view text) final {
     const Pieces pieces{{text.data(), text.size()}};
     return put(call_folder(key) + "/" + file_name(file, pass), pieces, text.size(), crc32_of(text));
   }
@@ -201,8 +197,7 @@ class EncodingStore : public CallStore {
  protected:
   // Stores one file under `name` ("torch.Tensor.mul/9/input.pth"); returns the path that people
   // see.
-  virtual std::string put(const std::string& name, const Pieces& pieces, uint64_t size,
-                          uint32_t crc) = 0;
+  virtual std::string put(const std::string& name, const Pieces& pieces, uint64_t size, uint32_t crc) = 0;
 
   const std::string root_;
   uint64_t bytes_written_ = 0;
@@ -244,8 +239,7 @@ class FolderStore final : public EncodingStore {
 // (Measured: a 1 MiB buffer saves under a microsecond per call.)
 class ContainerStore final : public EncodingStore {
  public:
-  explicit ContainerStore(std::string root)
-      : EncodingStore(std::move(root)), path_(root_ + "/" + kContainerName) {
+  explicit ContainerStore(std::string root) : EncodingStore(std::move(root)), path_(root_ + "/" + kContainerName) {
     if (!file_.open(path_, O_RDWR | O_CREAT | O_EXCL)) fail(path_, "cannot be created", errno);
   }
 
@@ -258,13 +252,11 @@ class ContainerStore final : public EncodingStore {
   }
 
  private:
-  std::string put(const std::string& name, const Pieces& pieces, uint64_t size,
-                  uint32_t crc) override {
+  std::string put(const std::string& name, const Pieces& pieces, uint64_t size, uint32_t crc) override {
     if (has_directory_) {
       // It goes before the entry comes: a directory with rubbish behind it would hide the new
       // entries.
-      if (::ftruncate(file_.fd(), static_cast<off_t>(end_)) != 0)
-        fail(path_, "cannot be written", errno);
+      if (::ftruncate(file_.fd(), static_cast<off_t>(end_)) != 0) fail(path_, "cannot be written", errno);
       has_directory_ = false;
     }
     std::string header;
@@ -318,9 +310,7 @@ class FolderCall final : public StoredCall {
   }
 
  private:
-  std::string path_of(CallFile file, uint32_t pass) const {
-    return path_ + "/" + file_name(file, pass);
-  }
+  std::string path_of(CallFile file, uint32_t pass) const { return path_ + "/" + file_name(file, pass); }
 
   const std::string path_;
 };
@@ -336,10 +326,9 @@ class Container {
       ZipWalk walk = walk_zip_entries(source_);
       entries_ = std::move(walk.entries);
       if (walk.cut_off) {
-        problem_ = path_ + ": cut off or damaged at byte " + std::to_string(walk.end) +
-                   ": the last " + std::to_string(source_.size() - walk.end) +
-                   " bytes are no whole entry; " + std::to_string(entries_.size()) +
-                   " entries before it are read";
+        problem_ = path_ + ": cut off or damaged at byte " + std::to_string(walk.end) + ": the last " +
+                   std::to_string(source_.size() - walk.end) + " bytes are no whole entry; " +
+                   std::to_string(entries_.size()) + " entries before it are read";
       }
     }
     const auto by_name = [](const ZipEntry& a, const ZipEntry& b) { return a.name < b.name; };
@@ -351,9 +340,8 @@ class Container {
   const std::vector<ZipEntry>& entries() const { return entries_; }
 
   const ZipEntry* find(const std::string& name) const {
-    const auto found = std::lower_bound(
-        entries_.begin(), entries_.end(), name,
-        [](const ZipEntry& entry, const std::string& key) { return entry.name < key; });
+    const auto found = std::lower_bound(entries_.begin(), entries_.end(), name,
+                                        [](const ZipEntry& entry, const std::string& key) { return entry.name < key; });
     return found != entries_.end() && found->name == name ? &*found : nullptr;
   }
 
@@ -380,23 +368,16 @@ class Container {
 class ContainerCall final : public StoredCall {
  public:
   ContainerCall(std::shared_ptr<const Container> container, std::string folder)
-      : container_(std::move(container)),
-        folder_(std::move(folder)),
-        path_(container_->path() + "!" + folder_) {}
+      : container_(std::move(container)), folder_(std::move(folder)), path_(container_->path() + "!" + folder_) {}
 
   const std::string& path() const override { return path_; }
-  bool has(CallFile file, uint32_t pass) const override {
-    return container_->find(name_of(file, pass)) != nullptr;
-  }
+  bool has(CallFile file, uint32_t pass) const override { return container_->find(name_of(file, pass)) != nullptr; }
   Value read(CallFile file, uint32_t pass) const override {
     const std::string name = name_of(file, pass);
     const auto stretch = container_->load(name);
-    return read_pth(stretch.bytes, container_->path() + "!" + name,
-                    stretch.mapped ? stretch.owner : nullptr);
+    return read_pth(stretch.bytes, container_->path() + "!" + name, stretch.mapped ? stretch.owner : nullptr);
   }
-  std::string read_text(CallFile file) const override {
-    return std::string(container_->load(name_of(file, 0)).bytes);
-  }
+  std::string read_text(CallFile file) const override { return std::string(container_->load(name_of(file, 0)).bytes); }
 
  private:
   std::string name_of(CallFile file, uint32_t pass) const {
@@ -435,15 +416,14 @@ class Finder {
     const std::string* last = nullptr;
     for (const auto& entry : container->entries()) {
       if (last != nullptr && *last == entry.name) {
-        found_.problems.push_back(path + "!" + entry.name +
-                                  ": is there more than once; the first is read");
+        found_.problems.push_back(path + "!" + entry.name + ": is there more than once; the first is read");
         continue;
       }
       last = &entry.name;
       if (entry.name == input || ends_with(entry.name, "/" + input)) {
         const size_t folder_size = entry.name.size() - input.size();
-        found_.calls.push_back(std::make_unique<ContainerCall>(
-            container, entry.name.substr(0, folder_size == 0 ? 0 : folder_size - 1)));
+        found_.calls.push_back(
+            std::make_unique<ContainerCall>(container, entry.name.substr(0, folder_size == 0 ? 0 : folder_size - 1)));
       }
     }
   }
@@ -456,9 +436,7 @@ class Finder {
       const std::string folder = std::move(waiting.back());
       waiting.pop_back();
       struct stat status = {};
-      if (::stat(folder.c_str(), &status) != 0 ||
-          !seen_.emplace(status.st_dev, status.st_ino).second)
-        continue;
+      if (::stat(folder.c_str(), &status) != 0 || !seen_.emplace(status.st_dev, status.st_ino).second) continue;
       add_folder(folder, waiting, folder == top);
     }
   }
@@ -503,8 +481,7 @@ class Finder {
     if (has_input) {
       found_.calls.push_back(std::make_unique<FolderCall>(folder));
     } else if (has_other) {
-      found_.problems.push_back(folder + ": has files of a call but no " +
-                                file_name(CallFile::kInput, 0));
+      found_.problems.push_back(folder + ": has files of a call but no " + file_name(CallFile::kInput, 0));
     }
   }
 
@@ -527,8 +504,7 @@ class Finder {
 
 }  // namespace
 
-std::unique_ptr<CallStore> CallStore::create(CaptureFormat format, const std::string& output_dir,
-                                             int64_t rank) {
+std::unique_ptr<CallStore> CallStore::create(CaptureFormat format, const std::string& output_dir, int64_t rank) {
   std::string root = claim_root(output_dir, rank);
   if (format == CaptureFormat::kContainer) return std::make_unique<ContainerStore>(std::move(root));
   return std::make_unique<FolderStore>(std::move(root));
@@ -547,8 +523,7 @@ FoundCalls find_calls(const std::string& path) {
   finder.add_container(path);
   FoundCalls found = finder.take();
   if (found.calls.empty() && found.problems.empty())
-    throw Error(path + ": no container of calls: give the folder of a call, a folder above, or a " +
-                kContainerName);
+    throw Error(path + ": no container of calls: give the folder of a call, a folder above, or a " + kContainerName);
   return found;
 }
 

@@ -28,7 +28,7 @@ namespace op_tools {
 enum class CallFile : uint8_t { kInput, kOutput, kGradInputs, kGradOutputs, kMeta };
 
 struct CallKey {
-  std::string op;   // the call's name as users know it: torch.Tensor.mul, aten::add.Tensor
+  std::string op;  // the call's name as users know it: torch.Tensor.mul, aten::add.Tensor
   uint64_t id = 0;
 };
 
@@ -54,8 +54,8 @@ class OP_TOOLS_API StoredCall {
   virtual ~StoredCall() = default;
   virtual const std::string& path() const = 0;  // for messages: folder, or container path + "!" + entry folder
   virtual bool has(CallFile file, uint32_t pass = 0) const = 0;
-  virtual Value read(CallFile file, uint32_t pass = 0) const = 0;      // .pth; throws Error
-  virtual std::string read_text(CallFile file) const = 0;              // meta.json; throws Error
+  virtual Value read(CallFile file, uint32_t pass = 0) const = 0;  // .pth; throws Error
+  virtual std::string read_text(CallFile file) const = 0;          // meta.json; throws Error
 };
 
 struct FoundCalls {

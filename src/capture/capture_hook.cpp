@@ -24,13 +24,15 @@ namespace {
 // What before() learned of a forward call.
 struct CaptureState final : HookState {
   Snapshot inputs;
-  std::vector<at::Tensor> live;     // the input tensors, to see after the call which of them it changed
-  std::vector<int64_t> versions;    // their version counters before the call; -1: the tensor has none
+  std::vector<at::Tensor> live;   // the input tensors, to see after the call which of them it changed
+  std::vector<int64_t> versions;  // their version counters before the call; -1: the tensor has none
   std::unique_ptr<RandomWatch> random;
   CallMeta meta;
 };
 
-int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? -1 : tensor._version(); }
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? -1 : tensor._version();
+}
 
 // By input tensor: does the operator's schema say that it writes it? Version counters don't tell for an operator that
 // another one called below autograd: the outer one has counted already.
@@ -103,7 +105,8 @@ struct CaptureHook::Impl {
   explicit Impl(const ResolvedCaptureOptions& options)
       : options(options),
         rank(distributed_rank()),
-        writer([format = options.format, dir = options.output_dir, rank = rank] { return CallStore::create(format, dir, rank); },
+        writer([format = options.format, dir = options.output_dir,
+                rank = rank] { return CallStore::create(format, dir, rank); },
                options.max_pending_bytes) {}
 
   const ResolvedCaptureOptions options;
@@ -145,10 +148,14 @@ CaptureHook::~CaptureHook() = default;
 
 std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   Impl& impl = *impl_;
-  if (impl.writer.failed()) return nullptr;
+  if (impl.writer.failed()) {
+    call.decline();
+    return nullptr;
+  }
   if (call.phase == Phase::kBackward) return nullptr;  // after() has everything
   if (!impl.within_limits(call)) {
     impl.skipped.fetch_add(1, std::memory_order_relaxed);
+    call.decline();
     return nullptr;
   }
   auto state = std::make_unique<CaptureState>();
@@ -179,7 +186,8 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   // Inference tensors count no versions: one that the call returned is taken for changed.
   const std::vector<at::Tensor> returned = flatten_tensors(call.result());
   auto was_returned = [&](const at::Tensor& tensor) {
-    return std::any_of(returned.begin(), returned.end(), [&](const at::Tensor& other) { return other.is_same(tensor); });
+    return std::any_of(returned.begin(), returned.end(),
+                       [&](const at::Tensor& other) { return other.is_same(tensor); });
   };
   const std::vector<bool> written = written_by_schema(call);
   std::vector<std::pair<Value, Value>> mutated;
@@ -276,8 +284,12 @@ void CaptureHook::Impl::backward(OpCall& call) {
   row.bytes += bytes;
 }
 
-void CaptureHook::set_step(int64_t step) { impl_->step.store(step); }
-void CaptureHook::flush() { impl_->writer.flush(); }
+void CaptureHook::set_step(int64_t step) {
+  impl_->step.store(step);
+}
+void CaptureHook::flush() {
+  impl_->writer.flush();
+}
 
 void CaptureHook::scope_left() {
   flush();
@@ -324,6 +336,8 @@ void OpCapture::step() {
   hook_->set_step(scope_.current_step());
 }
 
-CaptureResult OpCapture::result() const { return hook_->result(); }
+CaptureResult OpCapture::result() const {
+  return hook_->result();
+}
 
 }  // namespace op_tools

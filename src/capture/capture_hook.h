@@ -31,14 +31,14 @@ struct CaptureResult {
     uint64_t unsupported = 0;  // values that could not be saved (meta.json says which and why)
     uint64_t failed = 0;       // calls whose operator raised: their inputs are saved
   };
-  std::vector<Row> rows;   // by name
-  std::string root;        // the folder; empty when nothing was recorded
+  std::vector<Row> rows;  // by name
+  std::string root;       // the folder; empty when nothing was recorded
   uint64_t bytes_on_disk = 0;
-  uint64_t skipped = 0;    // admitted calls left out by max_calls, max_per_signature
-  uint64_t lost = 0;       // recorded calls that could not be written
-  uint64_t waits = 0;      // times that the program waited because the queue was full
+  uint64_t skipped = 0;               // admitted calls left out by max_calls, max_per_signature
+  uint64_t lost = 0;                  // recorded calls that could not be written
+  uint64_t waits = 0;                 // times that the program waited because the queue was full
   uint64_t incomplete_gradients = 0;  // backward passes that ended before all parts of a call's gradient had come
-  std::string failure;     // the first failed write
+  std::string failure;                // the first failed write
 };
 
 class OP_TOOLS_API CaptureHook final : public Hook {

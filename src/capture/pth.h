@@ -1,5 +1,6 @@
-// Our own small, strict reader and writer of .pth files: pickle protocol 2 in a stored (uncompressed) zip, as torch.save
-// lays it out, opened by torch.load(weights_only=True, mmap=True). Why not torch's own: docs/architecture.md.
+// Our own small, strict reader and writer of .pth files: pickle protocol 2 in a stored (uncompressed) zip, as
+// torch.save lays it out, opened by torch.load(weights_only=True, mmap=True). Why not torch's own:
+// docs/architecture.md.
 //
 // Writing: tensors must be dense (strided), sparse COO/CSR/CSC/BSR/BSC, on the CPU; storages are written once each and
 // trimmed to the byte range that the tree's tensors touch, so strides and aliasing survive and a view of a large
@@ -22,7 +23,8 @@
 
 namespace op_tools {
 
-// How deep containers may lie within each other, in writing and in reading: a limit for hostile files, far above real calls.
+// How deep containers may lie within each other, in writing and in reading: a limit for hostile files, far above real
+// calls.
 constexpr int kMaxPthDepth = 256;
 
 // The bytes of a .pth file, in pieces that point into the tensors' memory where that is large: no copy is made.
@@ -48,8 +50,10 @@ class OP_TOOLS_API EncodedPth {
 };
 
 // Reads a whole file, or bytes in memory (an entry of a container). `name` stands for the path in messages; `owner`
-// keeps `bytes`, which must then be writable, alive as long as a tensor points into them (nullptr: tensors are copied out).
+// keeps `bytes`, which must then be writable, alive as long as a tensor points into them (nullptr: tensors are copied
+// out).
 OP_TOOLS_API Value read_pth(const std::string& path);
-OP_TOOLS_API Value read_pth(std::string_view bytes, const std::string& name, std::shared_ptr<const void> owner = nullptr);
+OP_TOOLS_API Value read_pth(std::string_view bytes, const std::string& name,
+                            std::shared_ptr<const void> owner = nullptr);
 
 }  // namespace op_tools

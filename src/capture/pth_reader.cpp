@@ -31,8 +31,7 @@ class Archive {
       // The old format of torch.save is a bare pickle that starts with a magic number (10 bytes,
       // LONG1).
       if (bytes.substr(0, 4) == "\x80\x02\x8a\x0a")
-        throw Error(
-            "written in torch.save's old format without zip: load it in Python and save it again");
+        throw Error("written in torch.save's old format without zip: load it in Python and save it again");
       throw Error("no .pth file of torch.save (it does not start as a zip archive does)");
     }
     for (auto& entry : read_zip_directory(source_)) {
@@ -50,8 +49,7 @@ class Archive {
   std::string_view record(const std::string& name) {
     const auto found = entries_.find(root_ + name);
     if (found == entries_.end()) throw Error("the zip entry '" + root_ + name + "' is missing");
-    const std::string_view payload =
-        bytes_.substr(payload_position(source_, found->second), found->second.size);
+    const std::string_view payload = bytes_.substr(payload_position(source_, found->second), found->second.size);
     // Entries that lie on each other could make a small file use much memory and time.
     handed_out_ += payload.size();
     if (handed_out_ > bytes_.size()) throw Error("its zip entries overlap");
@@ -89,8 +87,7 @@ class Archive {
       // Writable by the promise of read_pth: the mapping is private.
       data = at::DataPtr(
           const_cast<char*>(payload.data()), keep.release(),
-          [](void* context) { delete static_cast<std::shared_ptr<const void>*>(context); },
-          at::kCPU);
+          [](void* context) { delete static_cast<std::shared_ptr<const void>*>(context); }, at::kCPU);
     } else {
       data = allocator->allocate(payload.size());
       std::copy(payload.begin(), payload.end(), static_cast<char*>(data.mutable_get()));
@@ -181,16 +178,13 @@ class Unpickler {
       : rest_(pickle), archive_(archive), text_budget_(16 * pickle.size() + (1 << 20)) {}
 
   Value run() {
-    if (read<uint8_t>() != kProto)
-      throw Error("data.pkl does not start as a pickle of protocol 2 to 5 does");
+    if (read<uint8_t>() != kProto) throw Error("data.pkl does not start as a pickle of protocol 2 to 5 does");
     const int protocol = read<uint8_t>();
-    if (protocol < 2 || protocol > 5)
-      throw Error("data.pkl has pickle protocol " + std::to_string(protocol));
+    if (protocol < 2 || protocol > 5) throw Error("data.pkl has pickle protocol " + std::to_string(protocol));
     while (step(read<uint8_t>())) {
     }
     const Item result = pop();
-    if (!stack_.empty() || !marks_.empty() || !rest_.empty())
-      throw Error("data.pkl holds more than one value");
+    if (!stack_.empty() || !marks_.empty() || !rest_.empty()) throw Error("data.pkl holds more than one value");
     return build(result);
   }
 
@@ -228,8 +222,7 @@ class Unpickler {
     text_budget_ -= size;
   }
   void push(Item item) {
-    if (++item_count_ > kMaxItems)
-      throw Error("data.pkl holds more than " + std::to_string(kMaxItems) + " values");
+    if (++item_count_ > kMaxItems) throw Error("data.pkl holds more than " + std::to_string(kMaxItems) + " values");
     if (const auto* text = item.value.get_if<std::string>()) charge_text(text->size());
     if (const auto* bytes = item.value.get_if<Bytes>()) charge_text(bytes->bytes.size());
     if (const auto* size = item.value.get_if<Size>()) charge_text(size->sizes.size());
@@ -243,8 +236,7 @@ class Unpickler {
   }
   size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
   Item& top() {
-    if (stack_.size() <= floor())
-      throw Error("data.pkl takes more from its stack than it put there");
+    if (stack_.size() <= floor()) throw Error("data.pkl takes more from its stack than it put there");
     return stack_.back();
   }
   Item pop() {
@@ -279,8 +271,7 @@ class Unpickler {
     if (parent.frozen) throw Error("data.pkl changes a value that lies in another one already");
     if (parent.depth > kMaxPthDepth)
       throw Error("values lie more than " + std::to_string(kMaxPthDepth) + " deep in each other");
-    if (parent.size > kMaxTreeSize)
-      throw Error("data.pkl unfolds to far more values than it has bytes");
+    if (parent.size > kMaxTreeSize) throw Error("data.pkl unfolds to far more values than it has bytes");
     parent.items.push_back(std::move(child));
   }
   void push_tuple(std::vector<Item> items) {
@@ -291,14 +282,12 @@ class Unpickler {
   void append(Kind kind, std::vector<Item> items) {
     const auto node = top().node;
     if (!node || node->kind != kind) throw Error("data.pkl appends to what is no container for it");
-    if (kind == Kind::kDict && items.size() % 2 != 0)
-      throw Error("data.pkl has a key without a value");
+    if (kind == Kind::kDict && items.size() % 2 != 0) throw Error("data.pkl has a key without a value");
     for (auto& item : items) adopt(*node, std::move(item));
   }
 
   void memoize(uint64_t id) {
-    if (++item_count_ > kMaxItems)
-      throw Error("data.pkl holds more than " + std::to_string(kMaxItems) + " values");
+    if (++item_count_ > kMaxItems) throw Error("data.pkl holds more than " + std::to_string(kMaxItems) + " values");
     const Item& item = top();
     if (const auto* text = item.value.get_if<std::string>()) charge_text(text->size());
     if (const auto* bytes = item.value.get_if<Bytes>()) charge_text(bytes->bytes.size());
@@ -306,8 +295,7 @@ class Unpickler {
   }
   void recall(uint64_t id) {
     const auto found = memo_.find(id);
-    if (found == memo_.end())
-      throw Error("data.pkl refers to memo " + std::to_string(id) + ", which it never set");
+    if (found == memo_.end()) throw Error("data.pkl refers to memo " + std::to_string(id) + ", which it never set");
     push(found->second);
   }
 
@@ -485,8 +473,7 @@ class Unpickler {
         drop_state();
         break;
       default:
-        throw Error("data.pkl uses the pickle opcode " + std::to_string(op) +
-                    ", which no plain value needs");
+        throw Error("data.pkl uses the pickle opcode " + std::to_string(op) + ", which no plain value needs");
     }
     return true;
   }
@@ -507,8 +494,7 @@ class Unpickler {
   void drop_state() {
     pop();
     const Item& target = top();
-    const bool known =
-        target.node ? target.node->kind == Kind::kDict : target.value.is<at::Tensor>();
+    const bool known = target.node ? target.node->kind == Kind::kDict : target.value.is<at::Tensor>();
     if (!known) throw Error("data.pkl sets attributes of an object that is no plain value");
   }
 
@@ -541,8 +527,7 @@ class Unpickler {
   template <class T>
   static const T& as(const Item& item, const char* what) {
     const T* value = item.node ? nullptr : item.value.get_if<T>();
-    if (value == nullptr)
-      throw Error(std::string("data.pkl has something else where ") + what + " must be");
+    if (value == nullptr) throw Error(std::string("data.pkl has something else where ") + what + " must be");
     return *value;
   }
   static const std::string& text_of(const Item& item) { return as<std::string>(item, "a text"); }
@@ -554,11 +539,9 @@ class Unpickler {
     for (const auto& number : arguments_of(item)) numbers.push_back(int_of(number));
     return numbers;
   }
-  static void require_count(const std::string& name, const std::vector<Item>& args, size_t least,
-                            size_t most) {
+  static void require_count(const std::string& name, const std::vector<Item>& args, size_t least, size_t most) {
     if (args.size() < least || args.size() > most)
-      throw Error("data.pkl calls '" + name + "' with " + std::to_string(args.size()) +
-                  " arguments");
+      throw Error("data.pkl calls '" + name + "' with " + std::to_string(args.size()) + " arguments");
   }
 
   // What Python would get from name(*args), for the few names that make plain values.
@@ -566,8 +549,7 @@ class Unpickler {
     if (name == "torch._utils._rebuild_tensor_v2") {
       require_count(name, args, 6, 7);
       const Node& storage = node_of(args[0], Kind::kStorage, "a storage");
-      return {rebuild_tensor(storage, storage.dtype, args, args.size() > 6 ? &args[6] : nullptr),
-              nullptr};
+      return {rebuild_tensor(storage, storage.dtype, args, args.size() > 6 ? &args[6] : nullptr), nullptr};
     }
     if (name == "torch._utils._rebuild_tensor_v3") {
       require_count(name, args, 7, 8);
@@ -575,8 +557,7 @@ class Unpickler {
       const auto dtype = as<at::ScalarType>(args[6], "a dtype");
       return {rebuild_tensor(storage, dtype, args, args.size() > 7 ? &args[7] : nullptr), nullptr};
     }
-    if (name == "torch._utils._rebuild_parameter" ||
-        name == "torch._utils._rebuild_parameter_with_state") {
+    if (name == "torch._utils._rebuild_parameter" || name == "torch._utils._rebuild_parameter_with_state") {
       require_count(name, args, 3, 4);
       return {rebuild_parameter(tensor_of(args[0]), as<bool>(args[1], "requires_grad")), nullptr};
     }
@@ -648,8 +629,7 @@ class Unpickler {
     if (args.empty()) return dict;
     for (const auto& pair : node_of(args[0], Kind::kList, "a list of pairs").items) {
       const Node* node = pair.node.get();
-      if (node == nullptr || (node->kind != Kind::kTuple && node->kind != Kind::kList) ||
-          node->items.size() != 2)
+      if (node == nullptr || (node->kind != Kind::kTuple && node->kind != Kind::kList) || node->items.size() != 2)
         throw Error("data.pkl has something else where a pair must be");
       for (const auto& item : node->items) adopt(*dict.node, item);
     }
@@ -664,8 +644,7 @@ class Unpickler {
       if (lead < 0x80) {
         bytes += text[i];
       } else if ((lead == 0xC2 || lead == 0xC3) && i + 1 < text.size()) {
-        bytes +=
-            static_cast<char>((lead & 3) << 6 | (static_cast<unsigned char>(text[++i]) & 0x3F));
+        bytes += static_cast<char>((lead & 3) << 6 | (static_cast<unsigned char>(text[++i]) & 0x3F));
       } else {
         throw Error("data.pkl holds bytes that are no latin-1 text");
       }
@@ -676,18 +655,16 @@ class Unpickler {
   static c10::Device parse_device(const std::string& text) {
     const size_t colon = text.find(':');
     const std::string type = text.substr(0, colon);
-    const bool plausible =
-        !type.empty() && type.size() < 32 && std::all_of(type.begin(), type.end(), [](char c) {
-          return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-        });
+    const bool plausible = !type.empty() && type.size() < 32 && std::all_of(type.begin(), type.end(), [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+    });
     try {
       if (plausible) return c10::Device(text);
     } catch (const c10::Error&) {
       // A name that torch does not know is a renamed PrivateUse1 backend ("npu") that is not loaded
       // here.
       try {
-        return c10::Device("privateuseone" +
-                           (colon == std::string::npos ? std::string() : text.substr(colon)));
+        return c10::Device("privateuseone" + (colon == std::string::npos ? std::string() : text.substr(colon)));
       } catch (const c10::Error&) {
       }
     }
@@ -704,8 +681,7 @@ class Unpickler {
     if (!dtype) throw Error("holds a storage of the type '" + type + "', which is not supported");
     const std::string& key = text_of(parts[2]);
     const at::Storage& storage = archive_.storage(key);
-    const auto itemsize =
-        static_cast<int64_t>(*dtype == at::ScalarType::Undefined ? 1 : c10::elementSize(*dtype));
+    const auto itemsize = static_cast<int64_t>(*dtype == at::ScalarType::Undefined ? 1 : c10::elementSize(*dtype));
     const int64_t numel = int_of(parts[4]);
     int64_t nbytes = 0;
     if (numel < 0 || __builtin_mul_overflow(numel, itemsize, &nbytes) ||
@@ -718,29 +694,27 @@ class Unpickler {
   }
 
   // args: storage, offset, size, stride, requires_grad, hooks, ...
-  static at::Tensor rebuild_tensor(const Node& storage, at::ScalarType dtype,
-                                   const std::vector<Item>& args, const Item* metadata) {
+  static at::Tensor rebuild_tensor(const Node& storage, at::ScalarType dtype, const std::vector<Item>& args,
+                                   const Item* metadata) {
     if (dtype == at::ScalarType::Undefined || c10::isQIntType(dtype))
       throw Error("a tensor of " + torch_name(dtype) + " cannot be rebuilt from this storage");
     const int64_t offset = int_of(args[1]);
     const std::vector<int64_t> sizes = ints_of(args[2]), strides = ints_of(args[3]);
-    check_extent(storage.storage.nbytes(), static_cast<int64_t>(c10::elementSize(dtype)), offset,
-                 sizes, strides);
+    check_extent(storage.storage.nbytes(), static_cast<int64_t>(c10::elementSize(dtype)), offset, sizes, strides);
     const bool requires_grad = as<bool>(args[4], "requires_grad");
     auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(storage.storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-        c10::scalarTypeToTypeMeta(dtype));
+        c10::Storage(storage.storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
     if (metadata != nullptr) set_metadata(tensor, *metadata);
     set_requires_grad(tensor, requires_grad);
     return tensor;
   }
 
-  static void check_extent(size_t nbytes, int64_t itemsize, int64_t offset,
-                           const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+  static void check_extent(size_t nbytes, int64_t itemsize, int64_t offset, const std::vector<int64_t>& sizes,
+                           const std::vector<int64_t>& strides) {
     if (sizes.size() != strides.size())
-      throw Error("a tensor with " + std::to_string(sizes.size()) + " sizes and " +
-                  std::to_string(strides.size()) + " strides");
+      throw Error("a tensor with " + std::to_string(sizes.size()) + " sizes and " + std::to_string(strides.size()) +
+                  " strides");
     const int64_t numel = checked_numel(sizes);
     bool fits = offset >= 0;
     int64_t end = offset;  // one past the last element
@@ -751,8 +725,8 @@ class Unpickler {
       fits = fits && !__builtin_mul_overflow(sizes[d] - 1, strides[d], &reach) &&
              !__builtin_add_overflow(end, reach, &end);
     }
-    fits = fits && !__builtin_add_overflow(end, numel == 0 ? 0 : 1, &end) &&
-           !__builtin_mul_overflow(end, itemsize, &end);
+    fits =
+        fits && !__builtin_add_overflow(end, numel == 0 ? 0 : 1, &end) && !__builtin_mul_overflow(end, itemsize, &end);
     if (!fits || static_cast<uint64_t>(end) > nbytes)
       throw Error("a tensor reaches outside its storage of " + std::to_string(nbytes) + " bytes");
   }
@@ -775,8 +749,7 @@ class Unpickler {
     if (!requires_grad) return;
     const auto dtype = tensor.scalar_type();
     if (!at::isFloatingType(dtype) && !at::isComplexType(dtype))
-      throw Error("a tensor of " + torch_name(dtype) +
-                  " requires grad, which only floating and complex ones can");
+      throw Error("a tensor of " + torch_name(dtype) + " requires grad, which only floating and complex ones can");
     tensor.set_requires_grad(true);
   }
 
@@ -795,23 +768,21 @@ class Unpickler {
       std::optional<bool> coalesced;
       if (args.size() == 4) coalesced = as<bool>(args[3], "is_coalesced");
       // The validation reads every index: nothing later has to trust them.
-      at::_ops::_validate_sparse_coo_tensor_args::call(tensor_of(args[0]), tensor_of(args[1]),
-                                                       sizes, coalesced, false);
+      at::_ops::_validate_sparse_coo_tensor_args::call(tensor_of(args[0]), tensor_of(args[1]), sizes, coalesced, false);
       return at::_ops::_sparse_coo_tensor_unsafe::call(
-          tensor_of(args[0]), tensor_of(args[1]), c10::fromIntArrayRefSlow(sizes),
-          tensor_of(args[1]).scalar_type(), at::kSparse, at::kCPU, false, coalesced);
+          tensor_of(args[0]), tensor_of(args[1]), c10::fromIntArrayRefSlow(sizes), tensor_of(args[1]).scalar_type(),
+          at::kSparse, at::kCPU, false, coalesced);
     }
-    if (layout != at::kSparseCsr && layout != at::kSparseCsc && layout != at::kSparseBsr &&
-        layout != at::kSparseBsc)
+    if (layout != at::kSparseCsr && layout != at::kSparseCsc && layout != at::kSparseBsr && layout != at::kSparseBsc)
       throw Error("a tensor of layout " + torch_name(layout) + " is not supported");
     require_count("_rebuild_sparse_tensor", args, 4, 4);
     const std::vector<int64_t> sizes = ints_of(args[3]);
     checked_numel(sizes);
-    at::_ops::_validate_sparse_compressed_tensor_args::call(
-        tensor_of(args[0]), tensor_of(args[1]), tensor_of(args[2]), sizes, layout, false);
-    return at::_ops::_sparse_compressed_tensor_unsafe::call(
-        tensor_of(args[0]), tensor_of(args[1]), tensor_of(args[2]), c10::fromIntArrayRefSlow(sizes),
-        tensor_of(args[2]).scalar_type(), layout, at::kCPU, false);
+    at::_ops::_validate_sparse_compressed_tensor_args::call(tensor_of(args[0]), tensor_of(args[1]), tensor_of(args[2]),
+                                                            sizes, layout, false);
+    return at::_ops::_sparse_compressed_tensor_unsafe::call(tensor_of(args[0]), tensor_of(args[1]), tensor_of(args[2]),
+                                                            c10::fromIntArrayRefSlow(sizes),
+                                                            tensor_of(args[2]).scalar_type(), layout, at::kCPU, false);
   }
 
   // --- from nodes to values ---
@@ -822,8 +793,7 @@ class Unpickler {
     Node& node = *item.node;
     if (node.is_built) return node.built;
     if (node.kind == Kind::kGlobal) refuse_global(node.name);
-    if (node.kind == Kind::kStorage)
-      throw Error("holds a bare storage: only tensors and plain values are read");
+    if (node.kind == Kind::kStorage) throw Error("holds a bare storage: only tensors and plain values are read");
     node.built = node.kind == Kind::kDict ? build_dict(node) : build_sequence(node);
     node.is_built = true;
     return node.built;
@@ -868,8 +838,8 @@ class Unpickler {
       return Unsupported{*first.get_if<std::string>(), *second.get_if<std::string>()};
     if (*tag == "__generator__" && first.is<c10::Device>()) {
       const auto* state = second.get_if<at::Tensor>();
-      const bool is_state = state != nullptr && state->scalar_type() == at::kByte &&
-                            state->layout() == at::kStrided && state->dim() == 1;
+      const bool is_state =
+          state != nullptr && state->scalar_type() == at::kByte && state->layout() == at::kStrided && state->dim() == 1;
       if (is_state || second.is<None>())
         return Generator{*first.get_if<c10::Device>(), is_state ? *state : at::Tensor()};
     }

@@ -83,8 +83,7 @@ bool python_can_decode(std::string_view text) {
     for (size_t k = 1; k < length; ++k)
       if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return false;
     const auto second = static_cast<unsigned char>(text[i + 1]);
-    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90) ||
-        (lead == 0xF4 && second > 0x8F))
+    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F))
       return false;
     i += length;
   }
@@ -105,8 +104,7 @@ ByteRange touched_bytes(const at::Tensor& tensor) {
                 " cannot be written: " + what);
   };
   if (!tensor.device().is_cpu()) refuse("copy it to the CPU first");
-  if (impl->is_nested() || tensor.is_quantized() || impl->has_symbolic_sizes_strides() ||
-      !impl->has_storage())
+  if (impl->is_nested() || tensor.is_quantized() || impl->has_symbolic_sizes_strides() || !impl->has_storage())
     refuse("nested, quantized, fake and wrapped tensors have no form in a .pth file");
   if (tensor.numel() == 0) return {0, 0};
   int64_t last = tensor.storage_offset();
@@ -114,8 +112,7 @@ ByteRange touched_bytes(const at::Tensor& tensor) {
   const ByteRange range{static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize(),
                         static_cast<size_t>(last + 1) * tensor.itemsize()};
   if (range.end > tensor.storage().nbytes() || tensor.storage().data() == nullptr)
-    refuse("it shows more memory than its storage has (" +
-           std::to_string(tensor.storage().nbytes()) + " bytes)");
+    refuse("it shows more memory than its storage has (" + std::to_string(tensor.storage().nbytes()) + " bytes)");
   return range;
 }
 
@@ -126,13 +123,11 @@ std::array<at::Tensor, 2> sparse_indices(const at::Tensor& tensor) {
 }
 at::Tensor sparse_values(const at::Tensor& tensor) {
   const auto* impl = tensor.unsafeGetTensorImpl();
-  if (tensor.layout() == at::kSparse)
-    return static_cast<const at::SparseTensorImpl*>(impl)->values();
+  if (tensor.layout() == at::kSparse) return static_cast<const at::SparseTensorImpl*>(impl)->values();
   return static_cast<const at::SparseCsrTensorImpl*>(impl)->values();
 }
 bool is_sparse_compressed(at::Layout layout) {
-  return layout == at::kSparseCsr || layout == at::kSparseCsc || layout == at::kSparseBsr ||
-         layout == at::kSparseBsc;
+  return layout == at::kSparseCsr || layout == at::kSparseCsc || layout == at::kSparseBsr || layout == at::kSparseBsc;
 }
 
 // One storage of the tree, trimmed.
@@ -141,9 +136,8 @@ struct StorageRecord {
   ByteRange touched;
   size_t begin = 0;  // first byte that is written
   size_t size = 0;
-  at::ScalarType dtype =
-      at::ScalarType::Undefined;  // of the typed storage; Undefined: written as untyped
-  int64_t memo = -1;              // its number in the pickle once it was written
+  at::ScalarType dtype = at::ScalarType::Undefined;  // of the typed storage; Undefined: written as untyped
+  int64_t memo = -1;                                 // its number in the pickle once it was written
   uint32_t crc = 0;
 
   std::string_view payload() const {
@@ -173,8 +167,7 @@ class Pickler {
   // --- first walk ---
   void scan(const Value& value, int depth) {
     // The tagged dicts (a slice: dict, tuple) need levels of their own.
-    if (depth + 3 > kMaxPthDepth)
-      throw Error("values lie deeper in each other than a .pth file may hold");
+    if (depth + 3 > kMaxPthDepth) throw Error("values lie deeper in each other than a .pth file may hold");
     if (const auto* tensor = value.get_if<at::Tensor>()) {
       scan_tensor(*tensor);
     } else if (const auto* items = sequence_items(value)) {
@@ -199,21 +192,19 @@ class Pickler {
       record.touched.begin = std::min(record.touched.begin, range.begin);
       record.touched.end = std::max(record.touched.end, range.end);
     } else if (tensor.layout() == at::kSparse && tensor.device().is_cpu()) {
-      scan_tensor(
-          static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl())->indices());
+      scan_tensor(static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl())->indices());
       scan_tensor(sparse_values(tensor));
     } else if (is_sparse_compressed(tensor.layout()) && tensor.device().is_cpu()) {
       for (const auto& indices : sparse_indices(tensor)) scan_tensor(indices);
       scan_tensor(sparse_values(tensor));
     } else {
-      throw Error("a tensor of layout " + torch_name(tensor.layout()) + " on " +
-                  tensor.device().str() + " cannot be written to a .pth file");
+      throw Error("a tensor of layout " + torch_name(tensor.layout()) + " on " + tensor.device().str() +
+                  " cannot be written to a .pth file");
     }
   }
 
   StorageRecord& record_of(const at::Tensor& tensor) {
-    const auto [found, added] =
-        record_index_.try_emplace(tensor.storage().unsafeGetStorageImpl(), records_.size());
+    const auto [found, added] = record_index_.try_emplace(tensor.storage().unsafeGetStorageImpl(), records_.size());
     if (added) records_.emplace_back().storage = tensor.storage();
     return records_[found->second];
   }
@@ -353,17 +344,14 @@ class Pickler {
   void put_dense(const at::Tensor& tensor) {
     StorageRecord& record = record_of(tensor);
     const at::ScalarType dtype = tensor.scalar_type();
-    if (record.memo < 0 && !typed_storage(dtype).empty() && record.size % tensor.itemsize() == 0)
-      record.dtype = dtype;
+    if (record.memo < 0 && !typed_storage(dtype).empty() && record.size % tensor.itemsize() == 0) record.dtype = dtype;
     // The first tensor of a storage gives it its type; one of another dtype on the same storage
     // names its own.
     const bool typed = record.dtype == dtype;
     put_global(typed ? kRebuildV2 : kRebuildV3);
     put_op('(');
     put_storage(record);
-    put_int(tensor.numel() == 0
-                ? 0
-                : tensor.storage_offset() - static_cast<int64_t>(record.begin / tensor.itemsize()));
+    put_int(tensor.numel() == 0 ? 0 : tensor.storage_offset() - static_cast<int64_t>(record.begin / tensor.itemsize()));
     put_ints(tensor.sizes());
     put_ints(tensor.strides());
     add(tensor.requires_grad());
@@ -395,8 +383,7 @@ class Pickler {
     put_global(typed ? typed_storage(record.dtype) : kUntypedStorage);
     put_text(std::to_string(&record - records_.data()));
     put_constant(kCpu);
-    put_int(
-        static_cast<int64_t>(typed ? record.size / c10::elementSize(record.dtype) : record.size));
+    put_int(static_cast<int64_t>(typed ? record.size / c10::elementSize(record.dtype) : record.size));
     put_ops("tQ");
     record.memo = put_memo();
   }
@@ -471,8 +458,7 @@ class Pickler {
       put_get(static_cast<uint32_t>(memo));
       return;
     }
-    if (dtype == at::ScalarType::Undefined)
-      throw Error("an undefined dtype cannot be written to a .pth file");
+    if (dtype == at::ScalarType::Undefined) throw Error("an undefined dtype cannot be written to a .pth file");
     put_op('c');
     out_ += "torch\n" + torch_name(dtype).substr(6) + "\n";
     memo = put_memo();
@@ -484,8 +470,7 @@ class Pickler {
     if (device.type() != at::kPrivateUse1) {
       put_text(device.str());
     } else {
-      put_text("privateuseone" +
-               (device.has_index() ? ":" + std::to_string(device.index()) : std::string()));
+      put_text("privateuseone" + (device.has_index() ? ":" + std::to_string(device.index()) : std::string()));
     }
   }
 
@@ -505,8 +490,7 @@ class Pickler {
     } else if (value >= 0 && value <= std::numeric_limits<uint16_t>::max()) {
       put_op('M');
       put_raw(static_cast<uint16_t>(value));
-    } else if (value >= std::numeric_limits<int32_t>::min() &&
-               value <= std::numeric_limits<int32_t>::max()) {
+    } else if (value >= std::numeric_limits<int32_t>::min() && value <= std::numeric_limits<int32_t>::max()) {
       put_op('J');
       put_raw(static_cast<int32_t>(value));
     } else {
@@ -642,8 +626,7 @@ EncodedPth::EncodedPth(const Value& value) : impl_(std::make_unique<Impl>()) {
     pickler.pickle(value);
   } catch (const c10::Error& error) {
     // A fake tensor, for one, throws when asked for its memory.
-    throw Error(std::string("torch does not give the memory of a tensor: ") +
-                error.what_without_backtrace());
+    throw Error(std::string("torch does not give the memory of a tensor: ") + error.what_without_backtrace());
   }
   impl_->pickle = std::move(pickler.bytes());
   impl_->records = std::move(pickler.records());

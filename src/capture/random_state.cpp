@@ -28,8 +28,9 @@ struct CpuState {
   }
 
   bool operator==(const CpuState& other) const {
-    return engine.left_ == other.engine.left_ && engine.next_ == other.engine.next_ && engine.seed_ == other.engine.seed_ &&
-           next_float == other.next_float && next_double == other.next_double && engine.state_ == other.engine.state_;
+    return engine.left_ == other.engine.left_ && engine.next_ == other.engine.next_ &&
+           engine.seed_ == other.engine.seed_ && next_float == other.next_float && next_double == other.next_double &&
+           engine.state_ == other.engine.state_;
   }
 
   at::Tensor as_tensor() const {

@@ -155,7 +155,8 @@ class LiveWriters {
 
  private:
   void flush_all() {
-    // In a forked child the lock may be held for ever by a thread of the parent; flush() leaves the parent's writers alone.
+    // In a forked child the lock may be held for ever by a thread of the parent; flush() leaves the parent's writers
+    // alone.
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return;
     for (RecordWriter* writer : writers_) writer->flush();
@@ -236,6 +237,8 @@ RecordWriter::Progress RecordWriter::progress() const {
   return impl_->progress;
 }
 
-bool RecordWriter::failed() const { return impl_->failed.load(); }
+bool RecordWriter::failed() const {
+  return impl_->failed.load();
+}
 
 }  // namespace op_tools

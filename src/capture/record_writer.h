@@ -44,10 +44,10 @@ class RecordWriter {
   struct Progress {
     uint64_t records = 0;  // written
     uint64_t lost = 0;
-    uint64_t bytes = 0;    // on disk
-    uint64_t waits = 0;    // times that a full queue made the program wait
-    std::string root;      // the run's folder; empty until the first record
-    std::string failure;   // what the first failed write said; empty when none did
+    uint64_t bytes = 0;   // on disk
+    uint64_t waits = 0;   // times that a full queue made the program wait
+    std::string root;     // the run's folder; empty until the first record
+    std::string failure;  // what the first failed write said; empty when none did
   };
   Progress progress() const;
   bool failed() const;

@@ -44,8 +44,10 @@ bool has_form(c10::Layout layout) {
     case at::kSparseCsr:
     case at::kSparseCsc:
     case at::kSparseBsr:
-    case at::kSparseBsc: return true;
-    default: return false;
+    case at::kSparseBsc:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -59,6 +61,10 @@ std::string why_unsupported(const at::Tensor& tensor, std::string* type) {
   if (keys.has_any(c10::DispatchKeySet({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper}))) {
     *type = "functorch tensor";
     return "a tensor inside vmap or a functorch transform has no storage of its own";
+  }
+  if (keys.has(c10::DispatchKey::Functionalize)) {
+    *type = "functional tensor";
+    return "a tensor inside functionalisation has a storage without data";
   }
   if (tensor.is_meta()) {
     *type = "meta tensor";
@@ -85,12 +91,18 @@ std::string why_unsupported(const at::Tensor& tensor, std::string* type) {
     *type = "tensor without storage";
     return "it has no data to copy";
   }
+  // A storage may claim bytes that nobody has allocated; to read it would end the process.
+  if (tensor.layout() == at::kStrided && !tensor._is_zerotensor() && tensor.is_cpu() && tensor.numel() > 0 &&
+      tensor.storage().data() == nullptr) {
+    *type = "tensor without data";
+    return "its storage is not allocated";
+  }
   return {};
 }
 
 at::Tensor make_tensor(const c10::Storage& storage, const at::Tensor& like, c10::IntArrayRef stride, int64_t offset) {
-  auto copy = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                       like.dtype());
+  auto copy = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
+                                                       c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
   copy.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), stride, offset);
   return copy;
 }
@@ -112,8 +124,12 @@ class Copier {
 
   // Pass 1: which range of each storage is shown, by all tensors of the tree together.
   void scan(const at::Tensor& tensor) {
-    TensorFacts facts{tensor.layout() == at::kStrided && !tensor.is_nested() ? tensor.sizes().vec() : std::vector<int64_t>(),
-                      {}, tensor.scalar_type(), tensor.device(), tensor.layout()};
+    TensorFacts facts{
+        tensor.layout() == at::kStrided && !tensor.is_nested() ? tensor.sizes().vec() : std::vector<int64_t>(),
+        {},
+        tensor.scalar_type(),
+        tensor.device(),
+        tensor.layout()};
     facts.requires_grad = tensor.requires_grad();
     facts.is_leaf = tensor.is_leaf();
     if (!tensor.is_nested() && tensor.layout() != at::kStrided) facts.shape = tensor.sizes().vec();
@@ -181,8 +197,7 @@ class Copier {
       copy_storage(tensor, range, span);
     }
     const size_t item = tensor.itemsize();
-    const int64_t offset =
-        tensor.numel() == 0 ? 0 : tensor.storage_offset() - static_cast<int64_t>(range.base / item);
+    const int64_t offset = tensor.numel() == 0 ? 0 : tensor.storage_offset() - static_cast<int64_t>(range.base / item);
     at::Tensor copy = make_tensor(range.copy, tensor, tensor.strides(), offset);
     copy_flags(tensor, copy);
     return copy;
@@ -191,7 +206,8 @@ class Copier {
   // The shown range of a storage, once. The base is rounded down so that alignment within 64 bytes stays what it was.
   void copy_storage(const at::Tensor& tensor, Range& range, int64_t span) {
     if (span == 0) {
-      range.copy = c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::GetCPUAllocator()->allocate(0), nullptr, false);
+      range.copy =
+          c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::GetCPUAllocator()->allocate(0), nullptr, false);
       return;
     }
     range.base = range.shown.begin / kAlign * kAlign;
@@ -228,7 +244,8 @@ class Copier {
   static at::Tensor make_alias_without_flags(const at::Tensor& tensor) {
     auto alias = at::detail::make_tensor<c10::TensorImpl>(
         c10::Storage(tensor.storage()),
-        tensor.key_set() - c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}), tensor.dtype());
+        tensor.key_set() - c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}),
+        tensor.dtype());
     alias.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
     return alias;
   }
@@ -237,7 +254,8 @@ class Copier {
   at::Tensor copy_parts(const at::Tensor& tensor) {
     at::Tensor copy;
     if (tensor._is_zerotensor()) {
-      copy = at::_ops::zeros::call(tensor.sym_sizes(), tensor.scalar_type(), at::kStrided, c10::Device(c10::kCPU), false);
+      copy =
+          at::_ops::zeros::call(tensor.sym_sizes(), tensor.scalar_type(), at::kStrided, c10::Device(c10::kCPU), false);
     } else {
       copy = tensor.device().is_cpu() ? at::_ops::clone::call(tensor, std::nullopt) : to_cpu(tensor);
       copy = copy.detach();
@@ -259,7 +277,8 @@ void note_unsupported(const Value& value, const std::string& where, std::vector<
   if (const auto* unsupported = value.get_if<Unsupported>()) {
     notes.push_back({where, unsupported->type, unsupported->why});
   } else if (const Values* items = sequence_items(value)) {
-    for (size_t i = 0; i < items->size(); ++i) note_unsupported((*items)[i], where + "[" + std::to_string(i) + "]", notes);
+    for (size_t i = 0; i < items->size(); ++i)
+      note_unsupported((*items)[i], where + "[" + std::to_string(i) + "]", notes);
   } else if (const auto* dict = value.get_if<Dict>()) {
     for (const auto& [key, item] : *dict->items) {
       const auto* text = key.get_if<std::string>();

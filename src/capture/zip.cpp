@@ -37,8 +37,7 @@ constexpr uint16_t kVersionZip64 = 45;
 constexpr uint16_t kFlagEncrypted = 1;
 constexpr uint16_t kFlagSizesAfterwards = 1 << 3;
 constexpr uint16_t kFlagUtf8 = 1 << 11;
-constexpr uint16_t kDosDate =
-    0x21;  // 1980-01-01: files with the same content are equal byte for byte
+constexpr uint16_t kDosDate = 0x21;  // 1980-01-01: files with the same content are equal byte for byte
 constexpr uint16_t kZip64Field = 1;
 constexpr uint16_t kPaddingField = 0x4246;  // "FB", as PyTorch marks its own padding
 constexpr uint32_t kMax32 = std::numeric_limits<uint32_t>::max();
@@ -57,8 +56,7 @@ T get(const char* at) {
 }
 
 uint16_t name_flags(std::string_view name) {
-  const bool ascii = std::all_of(name.begin(), name.end(),
-                                 [](char c) { return static_cast<signed char>(c) >= 0; });
+  const bool ascii = std::all_of(name.begin(), name.end(), [](char c) { return static_cast<signed char>(c) >= 0; });
   return ascii ? 0 : kFlagUtf8;
 }
 
@@ -77,8 +75,7 @@ void put_common(std::string& out, std::string_view name, uint64_t size, uint32_t
 
 // Replaces the 32-bit sizes and position by those of a zip64 extra field where they say "look
 // there".
-void apply_zip64(std::string_view extra, uint64_t& size, uint64_t& stored_size,
-                 uint64_t* position) {
+void apply_zip64(std::string_view extra, uint64_t& size, uint64_t& stored_size, uint64_t* position) {
   while (extra.size() >= 4) {
     const auto id = get<uint16_t>(extra.data());
     const auto length = get<uint16_t>(extra.data() + 2);
@@ -98,12 +95,10 @@ void apply_zip64(std::string_view extra, uint64_t& size, uint64_t& stored_size,
   }
 }
 
-void require_stored(const std::string& name, uint16_t flags, uint16_t method, uint64_t size,
-                    uint64_t stored_size) {
+void require_stored(const std::string& name, uint16_t flags, uint16_t method, uint64_t size, uint64_t stored_size) {
   if (flags & kFlagEncrypted) throw Error("the zip entry '" + name + "' is encrypted");
   if (method != 0 || size != stored_size)
-    throw Error("the zip entry '" + name +
-                "' is compressed; only stored entries are read (torch.save writes such)");
+    throw Error("the zip entry '" + name + "' is compressed; only stored entries are read (torch.save writes such)");
 }
 
 struct EndRecord {
@@ -112,21 +107,18 @@ struct EndRecord {
 
 EndRecord read_end_record(const ByteSource& source) {
   const uint64_t size = source.size();
-  if (size < kEndSize)
-    throw Error("too short to be a zip archive (" + std::to_string(size) + " bytes)");
+  if (size < kEndSize) throw Error("too short to be a zip archive (" + std::to_string(size) + " bytes)");
   const auto tail_size = static_cast<size_t>(std::min<uint64_t>(size, kEndSize + kMax16));
   std::string tail(tail_size, '\0');
   source.read(size - tail_size, tail.data(), tail_size);
 
   // The end record is the last thing but a comment, whose length it holds.
   size_t at = tail_size - kEndSize;
-  while (get<uint32_t>(&tail[at]) != kEndSignature ||
-         at + kEndSize + get<uint16_t>(&tail[at + 20]) != tail_size) {
+  while (get<uint32_t>(&tail[at]) != kEndSignature || at + kEndSize + get<uint16_t>(&tail[at + 20]) != tail_size) {
     if (at == 0) throw Error("no zip directory at its end: cut off, or no zip archive");
     --at;
   }
-  EndRecord end{get<uint16_t>(&tail[at + 10]), get<uint32_t>(&tail[at + 12]),
-                get<uint32_t>(&tail[at + 16])};
+  EndRecord end{get<uint16_t>(&tail[at + 10]), get<uint32_t>(&tail[at + 12]), get<uint32_t>(&tail[at + 16])};
 
   const uint64_t end_position = size - tail_size + at;
   if (end_position >= kLocator64Size) {
@@ -135,8 +127,7 @@ EndRecord read_end_record(const ByteSource& source) {
     if (get<uint32_t>(locator) == kLocator64Signature) {
       char end64[kEnd64Size];
       source.read(get<uint64_t>(locator + 8), end64, sizeof end64);
-      if (get<uint32_t>(end64) != kEnd64Signature)
-        throw Error("the zip64 end record is not where the zip says");
+      if (get<uint32_t>(end64) != kEnd64Signature) throw Error("the zip64 end record is not where the zip says");
       end = {get<uint64_t>(end64 + 32), get<uint64_t>(end64 + 40), get<uint64_t>(end64 + 48)};
     }
   }
@@ -148,16 +139,14 @@ EndRecord read_end_record(const ByteSource& source) {
 }  // namespace
 
 uint32_t crc32_of(std::string_view bytes, uint32_t crc) {
-  return static_cast<uint32_t>(
-      crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+  return static_cast<uint32_t>(crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
 uint32_t crc32_join(uint32_t first, uint32_t second, uint64_t second_size) {
   return static_cast<uint32_t>(crc32_combine(first, second, static_cast<z_off_t>(second_size)));
 }
 
-void append_local_header(std::string& out, std::string_view name, uint64_t size, uint32_t crc,
-                         uint64_t position) {
+void append_local_header(std::string& out, std::string_view name, uint64_t size, uint32_t crc, uint64_t position) {
   const bool zip64 = size >= kMax32;
   const size_t zip64_size = zip64 ? 20 : 0;
   const size_t unpadded = kLocalSize + name.size() + zip64_size + 4;
@@ -178,8 +167,7 @@ void append_local_header(std::string& out, std::string_view name, uint64_t size,
   out.append(padding, 'Z');
 }
 
-void ZipDirectory::add(std::string_view name, uint64_t size, uint32_t crc,
-                       uint64_t header_position) {
+void ZipDirectory::add(std::string_view name, uint64_t size, uint32_t crc, uint64_t header_position) {
   const bool large = size >= kMax32;
   const bool far = header_position >= kMax32;
   const uint16_t field_size = static_cast<uint16_t>((large ? 16 : 0) + (far ? 8 : 0));
@@ -261,8 +249,7 @@ FileSource::~FileSource() {
 }
 
 void FileSource::read(uint64_t position, char* out, size_t size) const {
-  if (position > size_ || size > size_ - position)
-    throw Error("cut off, or a zip offset points outside");
+  if (position > size_ || size > size_ - position) throw Error("cut off, or a zip offset points outside");
   while (size > 0) {
     const ssize_t count = ::pread(fd_, out, size, static_cast<off_t>(position));
     if (count < 0 && errno == EINTR) continue;
@@ -276,8 +263,7 @@ void FileSource::read(uint64_t position, char* out, size_t size) const {
 
 FileSource::Stretch FileSource::load(uint64_t position, uint64_t size) const {
   constexpr uint64_t kMapFrom = uint64_t{1} << 20;
-  if (position > size_ || size > size_ - position)
-    throw Error("cut off, or a zip offset points outside");
+  if (position > size_ || size > size_ - position) throw Error("cut off, or a zip offset points outside");
   if (size < kMapFrom) {
     auto buffer = std::make_shared<std::string>(size, '\0');
     read(position, buffer->data(), size);
@@ -286,11 +272,10 @@ FileSource::Stretch FileSource::load(uint64_t position, uint64_t size) const {
   static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t lead = position % page;
   const uint64_t mapped_size = size + lead;
-  void* start = ::mmap(nullptr, mapped_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
-                       fd_, static_cast<off_t>(position - lead));
+  void* start = ::mmap(nullptr, mapped_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_,
+                       static_cast<off_t>(position - lead));
   if (start == MAP_FAILED) throw Error(std::string("cannot be mapped: ") + std::strerror(errno));
-  std::shared_ptr<const void> owner(
-      start, [mapped_size](void* mapping) { ::munmap(mapping, mapped_size); });
+  std::shared_ptr<const void> owner(start, [mapped_size](void* mapping) { ::munmap(mapping, mapped_size); });
   return {{static_cast<const char*>(start) + lead, size}, std::move(owner), true};
 }
 
@@ -308,8 +293,7 @@ std::vector<ZipEntry> read_zip_directory(const ByteSource& source) {
     const size_t name_size = get<uint16_t>(at + 28), extra_size = get<uint16_t>(at + 30),
                  comment_size = get<uint16_t>(at + 32);
     const size_t whole = kDirectoryEntrySize + name_size + extra_size + comment_size;
-    if (rest.size() < whole)
-      throw Error("the zip directory is cut off at entry " + std::to_string(i));
+    if (rest.size() < whole) throw Error("the zip directory is cut off at entry " + std::to_string(i));
     ZipEntry entry;
     entry.name.assign(at + kDirectoryEntrySize, name_size);
     entry.crc = get<uint32_t>(at + 16);
@@ -318,8 +302,7 @@ std::vector<ZipEntry> read_zip_directory(const ByteSource& source) {
     uint64_t stored_size = get<uint32_t>(at + 20);
     apply_zip64(rest.substr(kDirectoryEntrySize + name_size, extra_size), entry.size, stored_size,
                 &entry.header_position);
-    require_stored(entry.name, get<uint16_t>(at + 8), get<uint16_t>(at + 10), entry.size,
-                   stored_size);
+    require_stored(entry.name, get<uint16_t>(at + 8), get<uint16_t>(at + 10), entry.size, stored_size);
     if (entry.header_position > source.size() || entry.size > source.size() - entry.header_position)
       throw Error("the zip entry '" + entry.name + "' lies outside the file");
     entries.push_back(std::move(entry));
@@ -344,8 +327,7 @@ ZipWalk walk_zip_entries(const ByteSource& source) {
     if (total - walk.end - kLocalSize < name_size + extra_size) break;
     names.resize(name_size + extra_size);
     source.read(walk.end + kLocalSize, names.data(), names.size());
-    ZipEntry entry{names.substr(0, name_size), walk.end, get<uint32_t>(header + 22),
-                   get<uint32_t>(header + 14)};
+    ZipEntry entry{names.substr(0, name_size), walk.end, get<uint32_t>(header + 22), get<uint32_t>(header + 14)};
     uint64_t stored_size = get<uint32_t>(header + 18);
     try {
       apply_zip64(std::string_view(names).substr(name_size), entry.size, stored_size, nullptr);
@@ -370,8 +352,7 @@ uint64_t payload_position(const ByteSource& source, const ZipEntry& entry) {
     throw Error("the zip entry '" + entry.name + "' is not where the zip directory says");
   std::string name(name_size, '\0');
   source.read(entry.header_position + kLocalSize, name.data(), name_size);
-  if (name != entry.name)
-    throw Error("the zip entry '" + entry.name + "' is not where the zip directory says");
+  if (name != entry.name) throw Error("the zip entry '" + entry.name + "' is not where the zip directory says");
   const uint64_t position = entry.header_position + kLocalSize + name_size + extra_size;
   if (position > source.size() || entry.size > source.size() - position)
     throw Error("the zip entry '" + entry.name + "' lies outside the file");

@@ -25,8 +25,7 @@ constexpr size_t kZipAlignment = 64;
 
 // Appends the local header of an entry that will stand at `position` in the archive; its payload
 // has to follow at once.
-void append_local_header(std::string& out, std::string_view name, uint64_t size, uint32_t crc,
-                         uint64_t position);
+void append_local_header(std::string& out, std::string_view name, uint64_t size, uint32_t crc, uint64_t position);
 
 // The central directory, built as entries are written: about 50 bytes and the name per entry.
 class ZipDirectory {

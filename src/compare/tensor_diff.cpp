@@ -1,5 +1,6 @@
 #include "compare/tensor_diff.h"
 
+#include <ATen/ops/zeros_ops.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/complex.h>
@@ -23,8 +24,7 @@ constexpr bool kIsComplex = c10::is_complex<T>::value;
 template <class T>
 auto widened(const T& element) {
   if constexpr (kIsComplex<T>) {
-    return c10::complex<double>(static_cast<double>(element.real()),
-                                static_cast<double>(element.imag()));
+    return c10::complex<double>(static_cast<double>(element.real()), static_cast<double>(element.imag()));
   } else if constexpr (std::is_integral_v<T>) {
     return element;
   } else {
@@ -118,8 +118,7 @@ double magnitude(const W& value) {
 template <class W>
 long double dot(const W& a, const W& b) {
   if constexpr (kIsComplex<W>) {
-    return static_cast<long double>(a.real()) * b.real() +
-           static_cast<long double>(a.imag()) * b.imag();
+    return static_cast<long double>(a.real()) * b.real() + static_cast<long double>(a.imag()) * b.imag();
   } else {
     return static_cast<long double>(a) * static_cast<long double>(b);
   }
@@ -135,8 +134,8 @@ std::vector<int64_t> unravel(int64_t position, at::IntArrayRef sizes) {
 }
 
 template <class T>
-void accumulate(const at::Tensor& result_tensor, const at::Tensor& golden_tensor,
-                Tolerance tolerance, TensorDiff* diff) {
+void accumulate(const at::Tensor& result_tensor, const at::Tensor& golden_tensor, Tolerance tolerance,
+                TensorDiff* diff) {
   const T* results = static_cast<const T*>(result_tensor.const_data_ptr());
   const T* goldens = static_cast<const T*>(golden_tensor.const_data_ptr());
   using Wide = decltype(widened(*results));
@@ -169,8 +168,7 @@ void accumulate(const at::Tensor& result_tensor, const at::Tensor& golden_tensor
       abs_sum += difference;
       diff->max_abs = std::max(diff->max_abs, difference);
       diff->max_rel =
-          std::max(diff->max_rel, golden_size > 0 ? difference / golden_size
-                                                  : std::numeric_limits<double>::infinity());
+          std::max(diff->max_rel, golden_size > 0 ? difference / golden_size : std::numeric_limits<double>::infinity());
       if (kExact || difference > tolerance.atol + tolerance.rtol * golden_size) ++diff->outside;
     } else {
       if (equal(result, golden)) continue;
@@ -186,8 +184,7 @@ void accumulate(const at::Tensor& result_tensor, const at::Tensor& golden_tensor
   diff->numel = numel;
   if (numel > 0) diff->mean_abs = static_cast<double>(abs_sum / static_cast<long double>(numel));
   if (result_square > 0 && golden_square > 0) {
-    diff->cosine =
-        static_cast<double>(product / (std::sqrt(result_square) * std::sqrt(golden_square)));
+    diff->cosine = static_cast<double>(product / (std::sqrt(result_square) * std::sqrt(golden_square)));
   } else {
     diff->cosine = result_square == golden_square ? 1 : 0;
   }
@@ -201,8 +198,7 @@ void accumulate(const at::Tensor& result_tensor, const at::Tensor& golden_tensor
   diff->bits_equal = bytes == 0 || std::memcmp(results, goldens, bytes) == 0;
 }
 
-TensorDiff different_structure(std::string_view what, const std::string& result,
-                               const std::string& golden) {
+TensorDiff different_structure(std::string_view what, const std::string& result, const std::string& golden) {
   TensorDiff diff;
   diff.bits_equal = false;
   diff.structure = std::string(what) + " " + result + ", expected " + golden;
@@ -218,6 +214,11 @@ std::string printed(const T& value) {
 
 TensorDiff diff_dense(const at::Tensor& result, const at::Tensor& golden, Tolerance tolerance) {
   const auto plain = [](const at::Tensor& tensor) {
+    // Autograd's zero tensors stand for zeros and have no memory.
+    if (tensor._is_zerotensor()) {
+      return at::_ops::zeros::call(tensor.sym_sizes(), tensor.scalar_type(), at::kStrided, c10::Device(c10::kCPU),
+                                   false);
+    }
     return tensor.resolve_conj().resolve_neg().to(c10::kCPU).contiguous();
   };
   const at::Tensor a = plain(result);
@@ -282,8 +283,7 @@ TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden, Tole
     return different_structure("shape", printed(result.sizes()), printed(golden.sizes()));
   }
   if (result.scalar_type() != golden.scalar_type()) {
-    return different_structure("dtype", printed(result.scalar_type()),
-                               printed(golden.scalar_type()));
+    return different_structure("dtype", printed(result.scalar_type()), printed(golden.scalar_type()));
   }
   if (result.layout() != golden.layout()) {
     return different_structure("layout", printed(result.layout()), printed(golden.layout()));

@@ -31,12 +31,11 @@ struct TensorDiff {
   int64_t numel = 0;
   int64_t outside = 0;  // elements outside the tolerance, non-finite mismatches included
   double max_abs = 0;   // over the elements finite on both sides
-  double max_rel = 0;  // |result - golden| / |golden|; infinite where golden is 0 and result is not
+  double max_rel = 0;   // |result - golden| / |golden|; infinite where golden is 0 and result is not
   double mean_abs = 0;
   double cosine = 1;  // 1 when both are all zero (or empty), 0 when one is
   NonFinite result, golden;
-  int64_t nonfinite_mismatches =
-      0;  // elements where one side is NaN or infinite and the other is not the same
+  int64_t nonfinite_mismatches = 0;  // elements where one side is NaN or infinite and the other is not the same
 
   // The element that differs most (a non-finite mismatch before any number); empty when none
   // differs.
@@ -47,7 +46,6 @@ struct TensorDiff {
   bool within() const { return structure.empty() && outside == 0; }
 };
 
-OP_TOOLS_API TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden,
-                                     Tolerance tolerance);
+OP_TOOLS_API TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden, Tolerance tolerance);
 
 }  // namespace op_tools

@@ -63,8 +63,7 @@ std::string op_in_capitals(std::string_view name) {
     name = name.substr(0, name.find('.'));
   } else {
     if (name.ends_with(".__get__")) name.remove_suffix(std::string_view(".__get__").size());
-    if (const auto dot = name.rfind('.'); dot != std::string_view::npos)
-      name = name.substr(dot + 1);
+    if (const auto dot = name.rfind('.'); dot != std::string_view::npos) name = name.substr(dot + 1);
   }
   std::string capitals(name);
   std::transform(capitals.begin(), capitals.end(), capitals.begin(),
@@ -79,10 +78,9 @@ ToleranceTable ToleranceTable::from_environment() {
   for (const auto& [name, value] : environment_containing(kVariable)) {
     const auto at = name.find(kVariable);
     const std::string_view suffix = std::string_view(name).substr(at + kVariable.size());
-    const bool known_suffix =
-        suffix.empty() || std::any_of(kTable.begin(), kTable.end(), [&](const Row& row) {
-          return !row.suffix.empty() && row.suffix == suffix;
-        });
+    const bool known_suffix = suffix.empty() || std::any_of(kTable.begin(), kTable.end(), [&](const Row& row) {
+                                return !row.suffix.empty() && row.suffix == suffix;
+                              });
     const bool known_prefix = at == 0 || name[at - 1] == '_';
     if (!known_suffix || !known_prefix) {
       throw Error(name + ": no such setting; the names are [<OP>_]" + std::string(kVariable) +
@@ -95,8 +93,8 @@ ToleranceTable ToleranceTable::from_environment() {
 
 Tolerance ToleranceTable::allclose(std::string_view op_name, c10::ScalarType dtype) const {
   if (c10::isComplexType(dtype)) dtype = c10::toRealValueType(dtype);
-  const auto row = std::find_if(kTable.begin(), kTable.end(),
-                                [&](const Row& candidate) { return candidate.dtype == dtype; });
+  const auto row =
+      std::find_if(kTable.begin(), kTable.end(), [&](const Row& candidate) { return candidate.dtype == dtype; });
   if (row == kTable.end()) return {};
   if (overrides_.empty()) return row->tolerance;
   const std::string general(kVariable);

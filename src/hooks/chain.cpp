@@ -11,7 +11,9 @@
 
 namespace op_tools {
 
-std::unique_ptr<HookState> Hook::before(OpCall&) { return nullptr; }
+std::unique_ptr<HookState> Hook::before(OpCall&) {
+  return nullptr;
+}
 void Hook::after(OpCall&, HookState*) {}
 
 uint64_t next_call_id() {
@@ -156,7 +158,9 @@ class BackwardFrame final : public Frame {
   void replace_result(const std::function<at::Tensor(const at::Tensor&)>&) override {}
 
  private:
-  static Value as_tuple(const std::vector<at::Tensor>& tensors) { return make_tuple(Values(tensors.begin(), tensors.end())); }
+  static Value as_tuple(const std::vector<at::Tensor>& tensors) {
+    return make_tuple(Values(tensors.begin(), tensors.end()));
+  }
   const CallGradients& gradients_;
 };
 
@@ -181,16 +185,17 @@ void Chain::run(uint32_t mask, OpCall& call) const {
     const uint32_t bit = uint32_t{1} << i;
     if (!(mask & bit)) continue;
     ActiveHook& active = *hooks_[i];
-    bool accepted = false;
+    call.declined_ = true;
     guarded(active, "before()", [&] {
-      accepted = active.accepts(call);
-      if (!accepted) return;
+      if (!active.accepts(call)) return;
+      call.declined_ = false;
       active.seen.fetch_add(1, std::memory_order_relaxed);
-      if (active.hook->is_executor()) executor = &active;
       states[i] = active.hook->before(call);
+      if (!call.declined_ && active.hook->is_executor()) executor = &active;
     });
-    if (!accepted) mask &= ~bit;
+    if (call.declined_) mask &= ~bit;
   }
+  call.hooks = mask;
 
   auto after = [&] {
     for (size_t i = count; i-- > 0;) {

@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -32,6 +33,9 @@ struct Target {
   const Node* node;
   std::vector<size_t> inputs;                // an input that is given twice stands here twice
   std::optional<at::TensorOptions> cast_to;  // the edge leads to a cast of the input
+  // The edge leads to the base of an input that is a view: where in the base's gradient the view's is.
+  std::optional<at::TensorGeometry> view = std::nullopt;
+  std::vector<int64_t> base_strides = {};
 };
 
 // What one node brings: position in the node's gradients -> index of an output or a target.
@@ -41,9 +45,8 @@ using Routes = std::vector<std::pair<size_t, size_t>>;
 // expanded dimension stays one. A reference to the engine's own tensor, instead, would keep it from
 // accumulating in place.
 at::Tensor copy(const at::Tensor& tensor) {
-  if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_conj() ||
-      tensor.is_neg() || tensor._is_zerotensor() || !tensor.has_storage() ||
-      tensor.is_non_overlapping_and_dense()) {
+  if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_conj() || tensor.is_neg() ||
+      tensor._is_zerotensor() || !tensor.has_storage() || tensor.is_non_overlapping_and_dense()) {
     return tensor.clone();
   }
   std::vector<int64_t> sizes = tensor.sizes().vec();
@@ -65,6 +68,15 @@ at::Tensor copy(const at::Tensor& tensor) {
 at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& part) {
   if (!sum.defined()) return part;
   return sum.is_sparse() && !part.is_sparse() ? part.add(sum) : sum.add(part);
+}
+
+// What arrived along a target's edge, as the input's own gradient.
+at::Tensor as_of_input(const Target& target, at::Tensor sum) {
+  if (target.cast_to) return sum.to(*target.cast_to);
+  if (!target.view) return sum;
+  if (sum.strides() != target.base_strides) return {};  // the copy was packed: the place is not to be found in it
+  const at::TensorGeometry& view = *target.view;
+  return copy(sum.as_strided(view.sizes(), view.strides(), view.storage_offset()));
 }
 
 class Call;
@@ -94,9 +106,8 @@ class Call : public std::enable_shared_from_this<Call> {
   void count_node() { ++nodes_; }
 
   void output_node_runs(const Routes& routes, const variable_list& gradients) noexcept {
-    node_ran(routes, gradients, [](Pass& pass, size_t output, at::Tensor gradient) {
-      pass.outputs[output] = std::move(gradient);
-    });
+    node_ran(routes, gradients,
+             [](Pass& pass, size_t output, at::Tensor gradient) { pass.outputs[output] = std::move(gradient); });
   }
 
   void part_node_ran(const Routes& routes, const variable_list& gradients) noexcept {
@@ -200,8 +211,7 @@ class Call : public std::enable_shared_from_this<Call> {
         for (size_t i = 0; i < targets_.size(); ++i) {
           if (!pass.wanted[i]) gradients.complete = false;
           if (!pass.wanted[i] || !pass.sums[i].defined()) continue;
-          const at::Tensor part =
-              targets_[i].cast_to ? pass.sums[i].to(*targets_[i].cast_to) : std::move(pass.sums[i]);
+          const at::Tensor part = as_of_input(targets_[i], std::move(pass.sums[i]));
           const at::Tensor sum = sum_of(gradients.inputs[targets_[i].inputs.front()], part);
           for (const size_t input : targets_[i].inputs) gradients.inputs[input] = sum;
         }
@@ -239,8 +249,7 @@ void Pass::end_of_task() {
 
 class OutputHook : public torch::autograd::FunctionPreHook {
  public:
-  OutputHook(std::shared_ptr<Call> call, Routes routes)
-      : call_(std::move(call)), routes_(std::move(routes)) {}
+  OutputHook(std::shared_ptr<Call> call, Routes routes) : call_(std::move(call)), routes_(std::move(routes)) {}
 
   variable_list operator()(const variable_list& gradients) override {
     call_->output_node_runs(routes_, gradients);
@@ -256,8 +265,7 @@ class OutputHook : public torch::autograd::FunctionPreHook {
 
 class PartHook : public torch::autograd::FunctionPostHook {
  public:
-  PartHook(std::shared_ptr<Call> call, Routes routes)
-      : call_(std::move(call)), routes_(std::move(routes)) {}
+  PartHook(std::shared_ptr<Call> call, Routes routes) : call_(std::move(call)), routes_(std::move(routes)) {}
 
   variable_list operator()(const variable_list& gradients, const variable_list&) override {
     call_->part_node_ran(routes_, gradients);
@@ -275,17 +283,23 @@ bool is_accumulator(const Node& node) {
 }
 
 bool is_plain(const at::Tensor& tensor) {
-  constexpr auto kWrappers = c10::python_ks | c10::functorch_transforms_ks |
-                             c10::DispatchKeySet({c10::DispatchKey::Functionalize,
-                                                  c10::DispatchKey::FuncTorchDynamicLayerBackMode});
+  constexpr auto kWrappers =
+      c10::python_ks | c10::functorch_transforms_ks |
+      c10::DispatchKeySet({c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchDynamicLayerBackMode});
   return !tensor.key_set().has_any(kWrappers);
 }
+
+// An input that is a view, and the edge of its base.
+struct ViewOfBase {
+  size_t input;
+  Edge base;
+  at::TensorGeometry shown;
+};
 
 // The edges that end the walk, found by edge.
 class Targets {
  public:
-  Targets(const std::vector<Edge>& edges, const std::vector<at::TensorOptions>& options,
-          std::vector<Target>& targets)
+  Targets(const std::vector<Edge>& edges, const std::vector<at::TensorOptions>& options, std::vector<Target>& targets)
       : options_(options), targets_(targets) {
     for (size_t i = 0; i < edges.size(); ++i) {
       if (!edges[i].is_valid()) continue;
@@ -295,11 +309,29 @@ class Targets {
     }
   }
 
+  // An in-place call on a view makes a node in the base's graph (CopySlices), in whose gradient for the base the part
+  // that the view shows is the view's gradient. The view's own edge is gone.
+  void find_views(const Node& node, const std::vector<ViewOfBase>& views, Routes& routes) {
+    const auto* slices = dynamic_cast<const torch::autograd::CopySlices*>(&node);
+    if (!slices) return;
+    for (const ViewOfBase& view : views) {
+      if (view.base != node.next_edge(0) || view.shown.sizes() != slices->view.sizes() ||
+          view.shown.strides() != slices->view.strides() ||
+          view.shown.storage_offset() != slices->view.storage_offset()) {
+        continue;
+      }
+      at::TensorGeometry within = view.shown;
+      within.mutable_storage_offset() = view.shown.storage_offset() - slices->base.storage_offset();
+      routes.emplace_back(0, targets_.size());
+      targets_.push_back({view.base.function.get(), {view.input}, std::nullopt, std::move(within)});
+      targets_.back().base_strides = slices->base.strides().vec();
+    }
+  }
+
   std::optional<size_t> find(const Edge& edge) {
     if (const auto found = by_edge_.find(edge); found != by_edge_.end()) return found->second;
     const Node& node = *edge.function;
-    if (node.num_outputs() != 1 || !node.next_edge(0).is_valid() ||
-        !is_accumulator(*node.next_edge(0).function)) {
+    if (node.num_outputs() != 1 || !node.next_edge(0).is_valid() || !is_accumulator(*node.next_edge(0).function)) {
       return std::nullopt;
     }
     const auto leaf = by_edge_.find(node.next_edge(0));
@@ -321,25 +353,23 @@ class Targets {
 struct GradientCollector::Inputs {
   std::vector<Edge> edges;                 // by input; invalid where no gradient goes
   std::vector<at::TensorOptions> options;  // by input
+  std::vector<ViewOfBase> views;
   uint64_t first_sequence = 0;
   uint64_t thread = 0;  // sequence numbers count per thread
 
   bool is_new(const Node& node) const {
-    return !is_accumulator(node) && node.sequence_nr() >= first_sequence &&
-           node.thread_id() == thread;
+    return !is_accumulator(node) && node.sequence_nr() >= first_sequence && node.thread_id() == thread;
   }
 };
 
 GradientCollector::GradientCollector(std::unique_ptr<Inputs> inputs) : inputs_(std::move(inputs)) {}
 GradientCollector::~GradientCollector() = default;
 
-std::unique_ptr<GradientCollector> GradientCollector::before_call(
-    const std::vector<at::Tensor>& inputs) {
+std::unique_ptr<GradientCollector> GradientCollector::before_call(const std::vector<at::Tensor>& inputs) {
   if (!c10::GradMode::is_enabled()) return nullptr;
   const auto requires_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
   const auto wrapped = [](const at::Tensor& t) { return t.defined() && !is_plain(t); };
-  if (std::none_of(inputs.begin(), inputs.end(), requires_grad) ||
-      std::any_of(inputs.begin(), inputs.end(), wrapped)) {
+  if (std::none_of(inputs.begin(), inputs.end(), requires_grad) || std::any_of(inputs.begin(), inputs.end(), wrapped)) {
     return nullptr;
   }
   auto known = std::make_unique<Inputs>();
@@ -349,6 +379,11 @@ std::unique_ptr<GradientCollector> GradientCollector::before_call(
     if (!requires_grad(inputs[i])) continue;
     known->edges[i] = torch::autograd::impl::gradient_edge(inputs[i]);
     known->options[i] = at::TensorOptions(inputs[i].device()).dtype(inputs[i].dtype());
+    const auto* view = torch::autograd::impl::get_view_autograd_meta(inputs[i]);
+    if (view && view->has_bw_view() && view->get_backward_view().base_.requires_grad()) {
+      known->views.push_back(
+          {i, torch::autograd::impl::gradient_edge(view->get_backward_view().base_), at::TensorGeometry(inputs[i])});
+    }
   }
   // After the edges: that of a view whose base was changed in place makes its node only now.
   known->first_sequence = at::sequence_number::peek();
@@ -359,8 +394,7 @@ std::unique_ptr<GradientCollector> GradientCollector::before_call(
 bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBackward on_backward) {
   // The edges go when this returns: an accumulator that nothing else holds must not stay.
   const std::unique_ptr<Inputs> known = std::move(inputs_);
-  const auto call =
-      std::make_shared<Call>(outputs.size(), known->edges.size(), std::move(on_backward));
+  const auto call = std::make_shared<Call>(outputs.size(), known->edges.size(), std::move(on_backward));
   Targets targets(known->edges, known->options, call->targets());
 
   std::vector<Node*> nodes;  // the subgraph that leads to outputs, in the order of the walk
@@ -386,6 +420,7 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
         nodes.push_back(edge.function.get());
       }
     }
+    if (!known->views.empty()) targets.find_views(*nodes[i], known->views, routes);
     if (routes.empty()) continue;
     call->count_node();
     nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(routes)));

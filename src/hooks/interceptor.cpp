@@ -92,7 +92,8 @@ class OpTable {
       const auto handle = c10::Dispatcher::singleton().findOp(name);
       if (!handle || !handle->hasSchema()) continue;
       const auto found = next->find(&handle->operator_name());
-      if (found == next->end() || found->second->operator_name != name) (*next)[&handle->operator_name()] = &make(*handle);
+      if (found == next->end() || found->second->operator_name != name)
+        (*next)[&handle->operator_name()] = &make(*handle);
     }
     publish(std::move(next));
   }
@@ -108,8 +109,8 @@ class OpTable {
     const c10::OperatorName& name = handle.operator_name();
     std::string text = name.name;
     if (!name.overload_name.empty()) text.append(".").append(name.overload_name);
-    ops_.push_back(Op{handle, name, std::move(text), handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd),
-                      ops_.size()});
+    ops_.push_back(Op{handle, name, std::move(text),
+                      handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd), ops_.size()});
     return ops_.back();
   }
 
@@ -165,7 +166,8 @@ Value returned_value(const OperatorHandle& op, const Stack& stack) {
 // Arguments on top of the stack before the call, returns on top of it after.
 class DispatcherFrame final : public Frame {
  public:
-  DispatcherFrame(const OperatorHandle& op, DispatchKeySet below, Stack& stack) : op_(op), below_(below), stack_(stack) {}
+  DispatcherFrame(const OperatorHandle& op, DispatchKeySet below, Stack& stack)
+      : op_(op), below_(below), stack_(stack) {}
 
   Value args() override {
     Values values;
@@ -212,7 +214,9 @@ class DispatcherFrame final : public Frame {
 thread_local AtenWatch* tl_watch = nullptr;
 
 // A kernel's answer for an operator that the chain does not take: the call goes on as if we were not there.
-void pass(const OperatorHandle& op, DispatchKeySet below, Stack* stack) { op.redispatchBoxed(below, stack); }
+void pass(const OperatorHandle& op, DispatchKeySet below, Stack* stack) {
+  op.redispatchBoxed(below, stack);
+}
 
 bool met_again_below(const OperatorHandle& op, DispatchKeySet keys) {
   const DispatchKeySet autocast = keys & c10::autocast_dispatch_keyset;
@@ -224,7 +228,10 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
   const DispatchKeySet below = keys & kBelow;
   const std::shared_ptr<const Chain> chain = current_chain(Level::kAten);
   if (!chain) {
-    if (!covered) return pass(handle, below, stack);
+    if (!covered) {
+      arm(false);  // no scope is on for this thread any more (see EveryThread in scope.cpp)
+      return pass(handle, below, stack);
+    }
     c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);
     return pass(handle, below, stack);
   }
@@ -305,9 +312,10 @@ void install() {
   std::call_once(once, [] {
     auto& dispatcher = c10::Dispatcher::singleton();
     if (dispatcher.hasBackendFallbackForDispatchKey(kInterceptorKey)) {
-      throw Error(std::string("the dispatch key ") + c10::toString(kInterceptorKey) +
-                  ", on which op_tools intercepts operators, is taken by another library in this process; the aten level "
-                  "cannot be used beside it");
+      throw Error(
+          std::string("the dispatch key ") + c10::toString(kInterceptorKey) +
+          ", on which op_tools intercepts operators, is taken by another library in this process; the aten level "
+          "cannot be used beside it");
     }
     // Leaked handles: kernels and listener stay for the life of the process.
     new c10::RegistrationHandleRAII(dispatcher.addRegistrationListener(std::make_unique<CountRegistrations>()));
@@ -346,7 +354,9 @@ OpenOps::~OpenOps() {
   --g_open;
 }
 
-void arm(bool on) { c10::impl::tls_set_dispatch_key_included(kInterceptorKey, on); }
+void arm(bool on) {
+  c10::impl::tls_set_dispatch_key_included(kInterceptorKey, on);
+}
 
 AtenWatch::AtenWatch() : outer_(tl_watch), was_armed_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
   tl_watch = this;
@@ -362,8 +372,8 @@ AtenWatch::~AtenWatch() {
 namespace {
 
 // The torch-level call gave its caller what the operator returned: the same tensors, or equal plain values. A call
-// that returns None (x[0] = 1), or an operator that does (_foreach_add_, whose Python form returns its list), is covered
-// by the effect on the arguments.
+// that returns None (x[0] = 1), or an operator that does (_foreach_add_, whose Python form returns its list), is
+// covered by the effect on the arguments.
 bool same_result(const Value& operator_args, const Value& operator_result, const Value& call_result) {
   if (call_result.is<None>()) return true;
   const std::vector<at::Tensor> left = flatten_tensors(operator_result);
@@ -371,7 +381,8 @@ bool same_result(const Value& operator_args, const Value& operator_result, const
     const std::vector<at::Tensor> changed = flatten_tensors(operator_args);
     const std::vector<at::Tensor> returned = flatten_tensors(call_result);
     return !returned.empty() && std::all_of(returned.begin(), returned.end(), [&](const at::Tensor& tensor) {
-      return std::any_of(changed.begin(), changed.end(), [&](const at::Tensor& other) { return other.is_same(tensor); });
+      return std::any_of(changed.begin(), changed.end(),
+                         [&](const at::Tensor& other) { return other.is_same(tensor); });
     });
   }
   const std::vector<at::Tensor> right = flatten_tensors(call_result);
@@ -416,6 +427,8 @@ std::vector<KnownOp> known_ops() {
   return known;
 }
 
-uint64_t kernel_entries() { return tl_entries; }
+uint64_t kernel_entries() {
+  return tl_entries;
+}
 
 }  // namespace op_tools::interceptor

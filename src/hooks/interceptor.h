@@ -34,8 +34,8 @@ class OpenOps {
 // This thread's operators go through the kernel (or not any more). Inherited by autograd's threads.
 void arm(bool on);
 
-// Watches the aten operators that this thread calls while one lives, outermost ones only: a torch-level call that is one
-// aten operator can then be replayed without Python. The scope must have opened all operators.
+// Watches the aten operators that this thread calls while one lives, outermost ones only: a torch-level call that is
+// one aten operator can then be replayed without Python. The scope must have opened all operators.
 class OP_TOOLS_API AtenWatch {
  public:
   AtenWatch();

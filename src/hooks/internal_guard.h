@@ -26,10 +26,9 @@ class InternalGuard {
     return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
            c10::functorch_transforms_ks | c10::python_ks |
            c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                                c10::DispatchKey::FuncTorchDynamicLayerBackMode,
-                                c10::DispatchKey::PreDispatch, c10::DispatchKey::PythonDispatcher,
-                                c10::DispatchKey::Functionalize, c10::DispatchKey::Tracer,
-                                kInterceptorKey});
+                                c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::PreDispatch,
+                                c10::DispatchKey::PythonDispatcher, c10::DispatchKey::Functionalize,
+                                c10::DispatchKey::Tracer, kInterceptorKey});
   }
 
   c10::AutoGradMode no_grad_;

@@ -25,16 +25,15 @@ Value from_scalar(const at::Scalar& scalar) {
   if (scalar.isBoolean()) return scalar.toBool();
   if (scalar.isComplex()) return scalar.toComplexDouble();
   if (scalar.isFloatingPoint()) return scalar.toDouble();
-  if (scalar.type() == at::kUInt64 &&
-      scalar.toUInt64() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+  if (scalar.type() == at::kUInt64 && scalar.toUInt64() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
     return Unsupported{"Int", "an unsigned number beyond 63 bits"};
   }
   return scalar.toLong();
 }
 
 Value from_tensor(const at::Tensor& tensor) {
-  const bool number = tensor.defined() && tensor.unsafeGetTensorImpl()->is_wrapped_number() &&
-                      tensor.is_cpu() && tensor.numel() == 1;
+  const bool number =
+      tensor.defined() && tensor.unsafeGetTensorImpl()->is_wrapped_number() && tensor.is_cpu() && tensor.numel() == 1;
   if (!number) return tensor;
   switch (tensor.scalar_type()) {  // read in place: an item() here would be an operator call
     case at::kBool:
@@ -69,8 +68,7 @@ Value from_tag(const c10::IValue& ivalue) {
   if (ivalue.isString()) return ivalue.toStringRef();
   if (ivalue.isDevice()) return ivalue.toDevice();
   if (ivalue.isGenerator()) return from_generator(ivalue.toGenerator());
-  if (ivalue.isObject())
-    return Unsupported{ivalue.toObjectRef().name(), "an object of a TorchScript class"};
+  if (ivalue.isObject()) return Unsupported{ivalue.toObjectRef().name(), "an object of a TorchScript class"};
   if (ivalue.isSymInt() || ivalue.isSymFloat() || ivalue.isSymBool()) {
     return unsupported(ivalue, "a symbolic number, without a value");
   }
@@ -104,8 +102,7 @@ Value from_ivalue(const c10::IValue& ivalue, const c10::Type* type) {
   }
   if (ivalue.isTuple()) {
     const auto& elements = ivalue.toTupleRef().elements();
-    const bool typed =
-        kind == TypeKind::TupleType && type->containedTypes().size() == elements.size();
+    const bool typed = kind == TypeKind::TupleType && type->containedTypes().size() == elements.size();
     Values items;
     items.reserve(elements.size());
     for (size_t i = 0; i < elements.size(); ++i) {
@@ -117,9 +114,8 @@ Value from_ivalue(const c10::IValue& ivalue, const c10::Type* type) {
     const bool typed = kind == TypeKind::DictType;
     std::vector<std::pair<Value, Value>> items;
     for (const auto& entry : ivalue.toGenericDict()) {
-      items.emplace_back(
-          from_ivalue(entry.key(), typed ? type->containedType(0).get() : nullptr),
-          from_ivalue(entry.value(), typed ? type->containedType(1).get() : nullptr));
+      items.emplace_back(from_ivalue(entry.key(), typed ? type->containedType(0).get() : nullptr),
+                         from_ivalue(entry.value(), typed ? type->containedType(1).get() : nullptr));
     }
     return make_dict(std::move(items));
   }
@@ -131,8 +127,7 @@ class Binder {
  public:
   explicit Binder(Binding binding) : binding_(binding) {}
 
-  bool bind(const Value& value, const c10::Type& type, std::optional<int32_t> repeat,
-            c10::IValue* out) {
+  bool bind(const Value& value, const c10::Type& type, std::optional<int32_t> repeat, c10::IValue* out) {
     switch (type.kind()) {
       case TypeKind::OptionalType:
         if (value.is<None>()) return *out = c10::IValue(), true;
@@ -240,15 +235,13 @@ class Binder {
   bool bind_device(const Value& value, const c10::Type& type, c10::IValue* out) {
     if (bind_as<c10::Device>(value, out)) return true;
     if (const auto* text = value.get_if<std::string>()) {
-      *out = c10::IValue(
-          c10::Device(*text));  // c10::Error when there is no such device: see to_ivalue
+      *out = c10::IValue(c10::Device(*text));  // c10::Error when there is no such device: see to_ivalue
       return true;
     }
     if (const auto* index = value.get_if<int64_t>()) {
       const auto accelerator = at::getAccelerator();
       if (!accelerator) {
-        return refuse("device " + std::to_string(*index) +
-                      " means an accelerator, and this machine has none");
+        return refuse("device " + std::to_string(*index) + " means an accelerator, and this machine has none");
       }
       *out = c10::IValue(c10::Device(*accelerator, static_cast<c10::DeviceIndex>(*index)));
       return true;
@@ -259,16 +252,14 @@ class Binder {
   bool bind_generator(const Value& value, const c10::Type& type, c10::IValue* out) {
     const auto* saved = value.get_if<Generator>();
     if (!saved) return refuse(value, type);
-    at::Generator generator = saved->device.is_cpu()
-                                  ? at::detail::createCPUGenerator()
-                                  : at::globalContext().defaultGenerator(saved->device).clone();
+    at::Generator generator = saved->device.is_cpu() ? at::detail::createCPUGenerator()
+                                                     : at::globalContext().defaultGenerator(saved->device).clone();
     generator.set_state(saved->state);
     *out = c10::IValue(std::move(generator));
     return true;
   }
 
-  bool bind_list(const Value& value, const c10::Type& type, std::optional<int32_t> repeat,
-                 c10::IValue* out) {
+  bool bind_list(const Value& value, const c10::Type& type, std::optional<int32_t> repeat, c10::IValue* out) {
     const c10::TypePtr& element = type.containedType(0);
     c10::impl::GenericList list(stored_type(element));
     c10::IValue item;
@@ -304,8 +295,8 @@ class Binder {
   }
 
   static bool repeats(TypeKind kind) {
-    return kind == TypeKind::IntType || kind == TypeKind::SymIntType ||
-           kind == TypeKind::FloatType || kind == TypeKind::BoolType;
+    return kind == TypeKind::IntType || kind == TypeKind::SymIntType || kind == TypeKind::FloatType ||
+           kind == TypeKind::BoolType;
   }
 
   // What the dispatcher's unboxing expects as the list's element type: the enumerations are ints
@@ -336,15 +327,13 @@ Value to_value(const c10::IValue& ivalue, const c10::Type& type) {
   }
 }
 
-bool to_ivalue(const Value& value, const c10::Argument& argument, c10::IValue* out,
-               std::string* why, Binding binding) {
+bool to_ivalue(const Value& value, const c10::Argument& argument, c10::IValue* out, std::string* why, Binding binding) {
   Binder binder(binding);
   std::string reason;
   try {
     if (binder.bind(value, *argument.real_type(), argument.N(), out)) return true;
     reason = binder.why();
-  } catch (
-      const c10::Error& error) {  // a device that is not there, a generator state of another kind
+  } catch (const c10::Error& error) {  // a device that is not there, a generator state of another kind
     reason = error.what_without_backtrace();
   }
   *why = "argument '" + argument.name() + "': " + reason;

@@ -37,7 +37,7 @@ enum class Binding : uint8_t {
 // The IValue for `argument`. false when the value does not fit; *why then says so in words. A
 // Generator becomes a new CPU generator in the saved state; for another device that device's
 // default generator is cloned.
-OP_TOOLS_API bool to_ivalue(const Value& value, const c10::Argument& argument, c10::IValue* out,
-                            std::string* why, Binding binding = Binding::kPython);
+OP_TOOLS_API bool to_ivalue(const Value& value, const c10::Argument& argument, c10::IValue* out, std::string* why,
+                            Binding binding = Binding::kPython);
 
 }  // namespace op_tools

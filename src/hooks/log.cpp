@@ -23,8 +23,7 @@ namespace op_tools::log {
 namespace {
 
 constexpr const char* kLevelVariable = "OP_TOOLS_LOG_LEVEL";
-constexpr std::array<std::string_view, 7> kLevelNames = {"trace", "debug",    "info", "warn",
-                                                         "error", "critical", "off"};
+constexpr std::array<std::string_view, 7> kLevelNames = {"trace", "debug", "info", "warn", "error", "critical", "off"};
 
 // nullopt when `text` names no level.
 std::optional<Level> level_from(std::string_view text) {
@@ -65,8 +64,7 @@ struct State {
     }
     // A child of fork() has only the thread that forked: another thread must not hold the lock at
     // that moment.
-    pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); },
-                   [] { get().mutex.unlock(); });
+    pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); }, [] { get().mutex.unlock(); });
   }
 
   static State& get() {
@@ -108,8 +106,7 @@ void write(Level level, std::string_view message) noexcept {
     const std::lock_guard lock(state.mutex);
     if (!state.progress.empty()) state.draw("");
     auto& logger = level >= Level::kWarn ? state.prefixed : state.plain;
-    logger.log(static_cast<spdlog::level::level_enum>(level),
-               spdlog::string_view_t(message.data(), message.size()));
+    logger.log(static_cast<spdlog::level::level_enum>(level), spdlog::string_view_t(message.data(), message.size()));
     if (!state.progress.empty()) state.draw(state.progress);
   } catch (...) {
     // A message that cannot be written must not stop the program that is being watched.

@@ -17,10 +17,18 @@ enum class Level { kTrace, kDebug, kInfo, kWarn, kError, kCritical, kOff };
 OP_TOOLS_API bool enabled(Level level) noexcept;
 OP_TOOLS_API void write(Level level, std::string_view message) noexcept;
 
-inline void debug(std::string_view message) noexcept { write(Level::kDebug, message); }
-inline void info(std::string_view message) noexcept { write(Level::kInfo, message); }
-inline void warn(std::string_view message) noexcept { write(Level::kWarn, message); }
-inline void error(std::string_view message) noexcept { write(Level::kError, message); }
+inline void debug(std::string_view message) noexcept {
+  write(Level::kDebug, message);
+}
+inline void info(std::string_view message) noexcept {
+  write(Level::kInfo, message);
+}
+inline void warn(std::string_view message) noexcept {
+  write(Level::kWarn, message);
+}
+inline void error(std::string_view message) noexcept {
+  write(Level::kError, message);
+}
 
 // Reads OP_TOOLS_LOG_LEVEL again. A value that is no level: an Error that names variable and value.
 OP_TOOLS_API void reload_level();

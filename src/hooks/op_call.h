@@ -54,10 +54,10 @@ class OP_TOOLS_API OpCall {
   OpCall(const OpCall&) = delete;
   OpCall& operator=(const OpCall&) = delete;
 
-  const uint64_t id;            // process-wide, rising; a backward call has the id of its forward call
+  const uint64_t id;  // process-wide, rising; a backward call has the id of its forward call
   const Level level;
   const Phase phase;
-  const std::string_view name;  // torch.nn.functional.linear | aten::add.Tensor
+  const std::string_view name;              // torch.nn.functional.linear | aten::add.Tensor
   const c10::OperatorHandle* op = nullptr;  // aten level only
   uint32_t pass = 0;  // backward: which backward pass over this call, from 0 (retain_graph=True makes more than one)
   bool incomplete = false;   // backward: the pass ended before every part of the gradients had come
@@ -67,6 +67,11 @@ class OP_TOOLS_API OpCall {
   const c10::impl::LocalDispatchKeySet local_keys;
   std::string error;  // in after(): what the operator raised; empty when it returned
 
+  // In before(): the hook takes no part in this call; no after(), no backward.
+  void decline() { declined_ = true; }
+  // The hooks that take part, as bits of the chain's mask: known to the frame in proceed().
+  uint32_t hooks = 0;
+
   // Live values of the program: look, don't touch. Inputs of an in-place op change between before() and after().
   const Value& args();
   const Value& kwargs();
@@ -74,7 +79,9 @@ class OP_TOOLS_API OpCall {
   Frame& frame() { return frame_; }
 
  private:
+  friend class Chain;
   Frame& frame_;
+  bool declined_ = false;
   std::optional<Value> args_, kwargs_, result_;
 };
 

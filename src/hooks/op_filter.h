@@ -22,8 +22,7 @@ class OP_TOOLS_API OpFilter {
  public:
   // `only_source`, `skip_source` name where a list came from ("OP_CAPTURE_LIST", "ops="), for messages.
   // Throws Error naming the source and the item when an item is no valid expression.
-  OpFilter(std::string_view only, std::string_view skip, std::string_view only_source,
-           std::string_view skip_source);
+  OpFilter(std::string_view only, std::string_view skip, std::string_view only_source, std::string_view skip_source);
   ~OpFilter();
   OpFilter(const OpFilter&) = delete;
   OpFilter& operator=(const OpFilter&) = delete;

@@ -1,10 +1,10 @@
 // The only file that reads the environment (log level aside); see options.h.
 #include "hooks/options.h"
 
+#include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <cctype>
-#include <unistd.h>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -17,10 +17,8 @@ namespace {
 
 constexpr int64_t kMaxNumber = std::numeric_limits<int64_t>::max();
 
-[[noreturn]] void refuse(std::string_view source, std::string_view value,
-                         std::string_view allowed) {
-  throw Error(std::string(source) + ": '" + std::string(value) + "' is not allowed; " +
-              std::string(allowed));
+[[noreturn]] void refuse(std::string_view source, std::string_view value, std::string_view allowed) {
+  throw Error(std::string(source) + ": '" + std::string(value) + "' is not allowed; " + std::string(allowed));
 }
 
 // An empty variable counts as unset, as everywhere in shells.
@@ -43,13 +41,12 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-void check_range(std::string_view source, std::string_view shown, int64_t number, int64_t least,
-                 int64_t most) {
+void check_range(std::string_view source, std::string_view shown, int64_t number, int64_t least, int64_t most) {
   if (number >= least && number <= most) return;
-  refuse(source, shown,
-         "give a whole number " + (most == kMaxNumber ? "of at least " + std::to_string(least)
-                                                      : "from " + std::to_string(least) + " to " +
-                                                            std::to_string(most)));
+  refuse(
+      source, shown,
+      "give a whole number " + (most == kMaxNumber ? "of at least " + std::to_string(least)
+                                                   : "from " + std::to_string(least) + " to " + std::to_string(most)));
 }
 
 int64_t number_from(std::string_view source, std::string_view text, int64_t least, int64_t most) {
@@ -82,9 +79,8 @@ Text text_setting(const std::optional<std::string>& argument, std::string_view a
   return {std::string(otherwise), variable};
 }
 
-std::optional<int64_t> number_setting(std::optional<int64_t> argument,
-                                      std::string_view argument_name, const std::string& variable,
-                                      int64_t least, int64_t most) {
+std::optional<int64_t> number_setting(std::optional<int64_t> argument, std::string_view argument_name,
+                                      const std::string& variable, int64_t least, int64_t most) {
   if (argument) {
     check_range(argument_name, std::to_string(*argument), *argument, least, most);
     return argument;
@@ -143,21 +139,18 @@ ResolvedOptions resolve(const ToolOptions& options, std::string_view prefix) {
 
 ResolvedCaptureOptions resolve(const CaptureOptions& options) {
   ResolvedCaptureOptions resolved;
-  static_cast<ResolvedOptions&>(resolved) =
-      resolve(static_cast<const ToolOptions&>(options), "OP_CAPTURE");
+  static_cast<ResolvedOptions&>(resolved) = resolve(static_cast<const ToolOptions&>(options), "OP_CAPTURE");
   const Text format = text_setting(options.format, "format=", "OP_CAPTURE_FORMAT", "folders");
   if (format.value == "container") {
     resolved.format = CaptureFormat::kContainer;
   } else if (format.value != "folders") {
     refuse(format.source, format.value, "give folders or container");
   }
-  resolved.max_calls =
-      number_setting(options.max_calls, "max_calls=", "OP_CAPTURE_MAX_CALLS", 1, kMaxNumber);
+  resolved.max_calls = number_setting(options.max_calls, "max_calls=", "OP_CAPTURE_MAX_CALLS", 1, kMaxNumber);
   resolved.max_per_signature =
-      number_setting(options.max_per_signature,
-                     "max_per_signature=", "OP_CAPTURE_MAX_PER_SIGNATURE", 1, kMaxNumber);
-  const auto pending_mb = number_setting(
-      options.max_pending_mb, "max_pending_mb=", "OP_TOOLS_MAX_PENDING_MB", 1, kMaxNumber >> 20);
+      number_setting(options.max_per_signature, "max_per_signature=", "OP_CAPTURE_MAX_PER_SIGNATURE", 1, kMaxNumber);
+  const auto pending_mb =
+      number_setting(options.max_pending_mb, "max_pending_mb=", "OP_TOOLS_MAX_PENDING_MB", 1, kMaxNumber >> 20);
   if (pending_mb) resolved.max_pending_bytes = *pending_mb << 20;
   return resolved;
 }

@@ -23,13 +23,13 @@ OP_TOOLS_API Level level_from_string(std::string_view text);  // "aten" | "torch
 
 // What a user may set for any tool.
 struct ToolOptions {
-  std::optional<std::string> ops;         // only these; unset: <PREFIX>_LIST
-  std::optional<std::string> skip;        // all but these; unset: <PREFIX>_DISABLE_LIST
-  std::optional<Level> level;             // unset: aten (the Python package sets torch)
-  std::optional<std::string> output_dir;  // parent of op_*_result; unset: OP_TOOLS_OUTPUT_DIR, else "."
+  std::optional<std::string> ops;             // only these; unset: <PREFIX>_LIST
+  std::optional<std::string> skip;            // all but these; unset: <PREFIX>_DISABLE_LIST
+  std::optional<Level> level;                 // unset: aten (the Python package sets torch)
+  std::optional<std::string> output_dir;      // parent of op_*_result; unset: OP_TOOLS_OUTPUT_DIR, else "."
   std::optional<std::vector<int64_t>> steps;  // record only in these steps (step() counts from 0); unset: all
-  std::optional<bool> skip_cpu;           // pass over calls whose tensors are all on the CPU; OP_TOOLS_SKIP_CPU=1
-  std::optional<bool> all_threads;        // aten level: also threads started later; see docs
+  std::optional<bool> skip_cpu;               // pass over calls whose tensors are all on the CPU; OP_TOOLS_SKIP_CPU=1
+  std::optional<bool> all_threads;            // aten level: also threads started later; see docs
 };
 
 // The same with every question answered.

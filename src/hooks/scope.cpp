@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -23,7 +24,9 @@
 namespace op_tools {
 namespace {
 
-constexpr size_t index_of(Level level) { return static_cast<size_t>(level); }
+constexpr size_t index_of(Level level) {
+  return static_cast<size_t>(level);
+}
 
 // The scopes that one thread has entered. Only that thread changes it; threads that work for it (autograd's) read it.
 class ThreadScopes {
@@ -53,8 +56,8 @@ class ThreadScopes {
   std::array<std::shared_ptr<const Chain>, 2> chains_;
 };
 
-// How a thread that works for another finds that one's scopes: torch hands its thread-local record-function callbacks on
-// (ThreadLocalState), so a callback that never fires carries a number. ThreadLocalDebugInfo would be the plainer
+// How a thread that works for another finds that one's scopes: torch hands its thread-local record-function callbacks
+// on (ThreadLocalState), so a callback that never fires carries a number. ThreadLocalDebugInfo would be the plainer
 // carrier, but it is a strict stack: leaving a scope after the profiler had started inside it would break the profiler.
 class Inheritance {
  public:
@@ -65,8 +68,9 @@ class Inheritance {
 
   at::CallbackHandle lend(std::shared_ptr<ThreadScopes> scopes) {
     const at::CallbackHandle handle = at::addThreadLocalCallback(
-        at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; })
-            .scopes({at::RecordScope::CUSTOM_CLASS}));
+        at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+          return nullptr;
+        }).scopes({at::RecordScope::CUSTOM_CLASS}));
     std::lock_guard<std::mutex> lock(mutex_);
     lent_[handle] = std::move(scopes);
     return handle;
@@ -92,6 +96,58 @@ class Inheritance {
  private:
   std::mutex mutex_;
   std::unordered_map<at::CallbackHandle, std::shared_ptr<ThreadScopes>> lent_;
+};
+
+// Scopes with all_threads, for threads that entered none themselves. A record-function callback arms such a thread when
+// it starts its first operator (that one is missed: it is on its way already); a thread that is armed still after the
+// last of these scopes was left disarms itself in the kernel.
+class EveryThread {
+ public:
+  static EveryThread& get() {
+    static EveryThread* every = new EveryThread;  // leaked: threads may outlive static destruction
+    return *every;
+  }
+
+  void add(const std::shared_ptr<ActiveHook>& hook) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto hooks = chain_ ? chain_->hooks() : std::vector<std::shared_ptr<ActiveHook>>();
+    hooks.push_back(hook);
+    set_locked(std::move(hooks));
+    if (callback_ != at::INVALID_CALLBACK_HANDLE) return;
+    callback_ = at::addGlobalCallback(
+        at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+          interceptor::arm(true);
+          return nullptr;
+        }).scopes({at::RecordScope::FUNCTION}));
+  }
+
+  void remove(const std::shared_ptr<ActiveHook>& hook) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto hooks = chain_ ? chain_->hooks() : std::vector<std::shared_ptr<ActiveHook>>();
+    hooks.erase(std::remove(hooks.begin(), hooks.end(), hook), hooks.end());
+    if (hooks.empty()) {
+      at::removeCallback(callback_);
+      callback_ = at::INVALID_CALLBACK_HANDLE;
+    }
+    set_locked(std::move(hooks));
+  }
+
+  std::shared_ptr<const Chain> chain() {
+    if (!any_.load(std::memory_order_relaxed)) return nullptr;
+    std::lock_guard<std::mutex> lock(mutex_);
+    return chain_;
+  }
+
+ private:
+  void set_locked(std::vector<std::shared_ptr<ActiveHook>> hooks) {
+    any_.store(!hooks.empty());
+    chain_ = hooks.empty() ? nullptr : std::make_shared<const Chain>(std::move(hooks));
+  }
+
+  std::mutex mutex_;
+  std::shared_ptr<const Chain> chain_;
+  at::CallbackHandle callback_ = at::INVALID_CALLBACK_HANDLE;
+  std::atomic<bool> any_{false};
 };
 
 // A thread's own scopes while it has any. A raw pointer with trivial construction: reading it costs a load.
@@ -135,7 +191,8 @@ std::string thread_text(std::thread::id id) {
   return text.str();
 }
 
-// One warning for each filter item that matched nothing, once per process: a scope entered at every step would repeat it.
+// One warning for each filter item that matched nothing, once per process: a scope entered at every step would repeat
+// it.
 void warn_unmatched(const ActiveHook& active) {
   static std::mutex* mutex = new std::mutex;
   static std::set<std::string>* told = new std::set<std::string>;
@@ -150,8 +207,8 @@ void warn_unmatched(const ActiveHook& active) {
 
 std::shared_ptr<const Chain> current_chain(Level level) {
   if (tl_scopes) return tl_scopes->chain(level);
-  const std::shared_ptr<ThreadScopes> lender = Inheritance::get().find();
-  return lender ? lender->chain(level) : nullptr;
+  if (const std::shared_ptr<ThreadScopes> lender = Inheritance::get().find()) return lender->chain(level);
+  return level == Level::kAten ? EveryThread::get().chain() : nullptr;
 }
 
 struct HookScope::Impl {
@@ -186,6 +243,10 @@ void HookScope::enter() {
   interceptor::install();
 
   const Level level = impl.active->options.level;
+  if (impl.active->options.all_threads && level == Level::kTorch) {
+    throw Error(tool +
+                ": all_threads works at the aten level only; torch functions are met in the thread of the scope");
+  }
   auto hooks = tl_scopes ? tl_scopes->hooks(level) : std::vector<std::shared_ptr<ActiveHook>>();
   if (hooks.size() == Chain::kMaxHooks) {
     throw Error(tool + " cannot be started: " + std::to_string(Chain::kMaxHooks) +
@@ -202,6 +263,7 @@ void HookScope::enter() {
   hooks.push_back(impl.active);
   tl_scopes->set_chain(level, std::move(hooks));
   if (level == Level::kAten) interceptor::arm(true);
+  if (level == Level::kAten && impl.active->options.all_threads) EveryThread::get().add(impl.active);
   impl.on = true;
   impl.thread = std::this_thread::get_id();
   impl.fork_generation = g_fork_generation.load();
@@ -221,6 +283,7 @@ void HookScope::leave() {
                 ": stop it in the thread that started it");
   }
   const Level level = impl.active->options.level;
+  if (level == Level::kAten && impl.active->options.all_threads) EveryThread::get().remove(impl.active);
   auto hooks = tl_scopes->hooks(level);
   hooks.erase(std::remove(hooks.begin(), hooks.end(), impl.active), hooks.end());
   const bool last = hooks.empty();
@@ -238,11 +301,23 @@ void HookScope::leave() {
   warn_unmatched(*impl.active);
 }
 
-bool HookScope::is_on() const { return impl_->on && !impl_->lost_in_fork(); }
-void HookScope::step() { impl_->active->step.fetch_add(1); }
-int64_t HookScope::current_step() const { return impl_->active->step.load(); }
-uint64_t HookScope::calls_seen() const { return impl_->active->seen.load(); }
-uint64_t HookScope::hook_failures() const { return impl_->active->off.load() ? 1 : 0; }
-const std::shared_ptr<Hook>& HookScope::hook() const { return impl_->active->hook; }
+bool HookScope::is_on() const {
+  return impl_->on && !impl_->lost_in_fork();
+}
+void HookScope::step() {
+  impl_->active->step.fetch_add(1);
+}
+int64_t HookScope::current_step() const {
+  return impl_->active->step.load();
+}
+uint64_t HookScope::calls_seen() const {
+  return impl_->active->seen.load();
+}
+uint64_t HookScope::hook_failures() const {
+  return impl_->active->off.load() ? 1 : 0;
+}
+const std::shared_ptr<Hook>& HookScope::hook() const {
+  return impl_->active->hook;
+}
 
 }  // namespace op_tools

@@ -12,8 +12,12 @@ StackSource& source() {
 
 }  // namespace
 
-void set_stack_source(StackSource new_source) { source() = std::move(new_source); }
+void set_stack_source(StackSource new_source) {
+  source() = std::move(new_source);
+}
 
-std::vector<std::string> current_stack() { return source() ? source()() : std::vector<std::string>(); }
+std::vector<std::string> current_stack() {
+  return source() ? source()() : std::vector<std::string>();
+}
 
 }  // namespace op_tools

@@ -10,8 +10,8 @@
 
 namespace op_tools {
 
-// Lines "file:line function", the innermost line of the user's own code first. Must be quick (it runs per captured call)
-// and may return nothing (threads without such a stack).
+// Lines "file:line function", the innermost line of the user's own code first. Must be quick (it runs per captured
+// call) and may return nothing (threads without such a stack).
 using StackSource = std::function<std::vector<std::string>()>;
 
 OP_TOOLS_API void set_stack_source(StackSource source);

@@ -36,8 +36,8 @@ constexpr std::array<NameTable<at::QScheme>, 5> kQSchemes{
 
 template <class T, size_t N>
 std::string name_in(const std::array<NameTable<T>, N>& table, T value) {
-  const auto found = std::find_if(table.begin(), table.end(),
-                                  [value](const auto& entry) { return entry.first == value; });
+  const auto found =
+      std::find_if(table.begin(), table.end(), [value](const auto& entry) { return entry.first == value; });
   // A value that a newer torch has and this build does not know still needs a name for messages.
   std::string name(kPrefix);
   name += found == table.end() ? "unknown" : found->second;
@@ -50,9 +50,8 @@ std::string_view without_prefix(std::string_view name) {
 
 template <class T, size_t N>
 std::optional<T> value_in(const std::array<NameTable<T>, N>& table, std::string_view name) {
-  const auto found = std::find_if(
-      table.begin(), table.end(),
-      [name = without_prefix(name)](const auto& entry) { return entry.second == name; });
+  const auto found = std::find_if(table.begin(), table.end(),
+                                  [name = without_prefix(name)](const auto& entry) { return entry.second == name; });
   return found == table.end() ? std::nullopt : std::optional<T>(found->first);
 }
 
@@ -71,8 +70,7 @@ Value with_items(const Value& original, std::shared_ptr<const Values> items) {
   if (original.is<List>()) return List{std::move(items)};
   if (original.is<Set>()) return Set{std::move(items)};
   if (original.is<Slice>()) return Slice{std::move(items)};
-  if (const auto* named = original.get_if<NamedTuple>())
-    return NamedTuple{std::move(items), named->type};
+  if (const auto* named = original.get_if<NamedTuple>()) return NamedTuple{std::move(items), named->type};
   return Tuple{std::move(items)};
 }
 
@@ -146,12 +144,8 @@ class Describer {
     add_tuple(*named.items);
   }
   void add(const Bytes& bytes) { out_ += "<" + std::to_string(bytes.bytes.size()) + " bytes>"; }
-  void add(const Generator& generator) {
-    out_ += "Generator(device='" + generator.device.str() + "')";
-  }
-  void add(const Unsupported& unsupported) {
-    out_ += "<" + unsupported.type + ": " + unsupported.why + ">";
-  }
+  void add(const Generator& generator) { out_ += "Generator(device='" + generator.device.str() + "')"; }
+  void add(const Unsupported& unsupported) { out_ += "<" + unsupported.type + ": " + unsupported.why + ">"; }
 
   void add(double value) {
     if (std::isnan(value)) {
@@ -167,9 +161,8 @@ class Describer {
     const double magnitude = std::fabs(value);
     const bool fixed = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
     std::array<char, 64> buffer;
-    const auto end =
-        std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
-                      fixed ? std::chars_format::fixed : std::chars_format::scientific);
+    const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                                   fixed ? std::chars_format::fixed : std::chars_format::scientific);
     const std::string_view text(buffer.data(), static_cast<size_t>(end.ptr - buffer.data()));
     out_ += text;
     if (fixed && text.find('.') == std::string_view::npos) out_ += ".0";
@@ -226,9 +219,7 @@ class Describer {
     add_field("'requires_grad': ", [&] { add(tensor.requires_grad()); });
     add_field("'layout': ", [&] { out_ += '\'' + torch_name(tensor.layout()) + '\''; });
     if (tensor.layout() == at::kStrided) {
-      add_field("'data': ", [&] {
-        out_ += std::to_string(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()));
-      });
+      add_field("'data': ", [&] { out_ += std::to_string(reinterpret_cast<uintptr_t>(tensor.const_data_ptr())); });
     }
     out_ += '}';
   }

@@ -31,23 +31,45 @@ using Values = std::vector<Value>;
 
 struct None {};
 struct Ellipsis {};
-struct List { std::shared_ptr<const Values> items; };
-struct Tuple { std::shared_ptr<const Values> items; };
+struct List {
+  std::shared_ptr<const Values> items;
+};
+struct Tuple {
+  std::shared_ptr<const Values> items;
+};
 // A named tuple (torch.return_types.max): a tuple everywhere but in Python, where `type` says what it was.
-struct NamedTuple { std::shared_ptr<const Values> items; std::string type; };
-struct Set { std::shared_ptr<const Values> items; };
-struct Dict { std::shared_ptr<const std::vector<std::pair<Value, Value>>> items; };  // insertion order
-struct Slice { std::shared_ptr<const Values> items; };  // start, stop, step
-struct Size { std::vector<int64_t> sizes; };            // torch.Size
-struct Bytes { std::string bytes; };
-struct Generator { c10::Device device; at::Tensor state; };  // state: uint8 CPU tensor, as Generator.get_state()
+struct NamedTuple {
+  std::shared_ptr<const Values> items;
+  std::string type;
+};
+struct Set {
+  std::shared_ptr<const Values> items;
+};
+struct Dict {
+  std::shared_ptr<const std::vector<std::pair<Value, Value>>> items;
+};  // insertion order
+struct Slice {
+  std::shared_ptr<const Values> items;
+};  // start, stop, step
+struct Size {
+  std::vector<int64_t> sizes;
+};  // torch.Size
+struct Bytes {
+  std::string bytes;
+};
+struct Generator {
+  c10::Device device;
+  at::Tensor state;
+};  // state: uint8 CPU tensor, as Generator.get_state()
 // What has no form in a file: a callable, a nested tensor, an int beyond 64 bits. `why` is for people.
-struct Unsupported { std::string type; std::string why; };
+struct Unsupported {
+  std::string type;
+  std::string why;
+};
 
-using ValueVariant =
-    std::variant<None, bool, int64_t, double, c10::complex<double>, std::string, at::Tensor, at::ScalarType,
-                 c10::Device, at::Layout, at::MemoryFormat, at::QScheme, Size, Slice, Ellipsis, List, Tuple,
-                 NamedTuple, Dict, Set, Bytes, Generator, Unsupported>;
+using ValueVariant = std::variant<None, bool, int64_t, double, c10::complex<double>, std::string, at::Tensor,
+                                  at::ScalarType, c10::Device, at::Layout, at::MemoryFormat, at::QScheme, Size, Slice,
+                                  Ellipsis, List, Tuple, NamedTuple, Dict, Set, Bytes, Generator, Unsupported>;
 
 struct Value : ValueVariant {
   using ValueVariant::ValueVariant;
@@ -55,12 +77,17 @@ struct Value : ValueVariant {
   Value(const char* text) : ValueVariant(std::string(text)) {}
   Value(int number) : ValueVariant(static_cast<int64_t>(number)) {}
   // An undefined tensor is None, as in Python.
-  Value(at::Tensor tensor)
-      : ValueVariant(tensor.defined() ? ValueVariant(std::move(tensor)) : ValueVariant(None{})) {}
+  Value(at::Tensor tensor) : ValueVariant(tensor.defined() ? ValueVariant(std::move(tensor)) : ValueVariant(None{})) {}
 
   const ValueVariant& variant() const { return *this; }
-  template <class T> const T* get_if() const { return std::get_if<T>(&variant()); }
-  template <class T> bool is() const { return std::holds_alternative<T>(variant()); }
+  template <class T>
+  const T* get_if() const {
+    return std::get_if<T>(&variant());
+  }
+  template <class T>
+  bool is() const {
+    return std::holds_alternative<T>(variant());
+  }
 };
 
 OP_TOOLS_API Value make_list(Values items);
@@ -79,8 +106,9 @@ OP_TOOLS_API std::vector<at::Tensor> flatten_tensors(const Value& value);
 // The same tree with each tensor replaced by visit(tensor); shares every subtree without tensors.
 OP_TOOLS_API Value map_tensors(const Value& value, const std::function<Value(const at::Tensor&)>& visit);
 
-// The names that Python prints ("torch.float32", "torch.sparse_coo", "torch.channels_last", "torch.per_tensor_affine"), and
-// back. Reading takes them without "torch." too, and dtypes by either name (float, float32); nullopt when there is none.
+// The names that Python prints ("torch.float32", "torch.sparse_coo", "torch.channels_last", "torch.per_tensor_affine"),
+// and back. Reading takes them without "torch." too, and dtypes by either name (float, float32); nullopt when there is
+// none.
 OP_TOOLS_API std::string torch_name(at::ScalarType dtype);
 OP_TOOLS_API std::string torch_name(at::Layout layout);
 OP_TOOLS_API std::string torch_name(at::MemoryFormat format);

@@ -14,8 +14,7 @@ void Stopwatch::start() {
 
 double Stopwatch::stop() {
   wait_for_device();
-  const std::chrono::duration<double, std::milli> elapsed =
-      std::chrono::steady_clock::now() - start_;
+  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start_;
   return elapsed.count();
 }
 

@@ -52,8 +52,7 @@ bool same_tensor(const at::Tensor& a, const at::Tensor& b) {
     // to_dense of a hostile size would be our own out-of-memory.
     return a.numel() > kMaxCompared || at::equal(a.detach().to_dense(), b.detach().to_dense());
   }
-  return a.strides() == b.strides() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg() &&
-         same_dense_bytes(a, b);
+  return a.strides() == b.strides() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg() && same_dense_bytes(a, b);
 }
 
 bool same(const None&, const None&) {
@@ -94,10 +93,9 @@ bool same(const NamedTuple& a, const NamedTuple& b) {
 }
 bool same(const Dict& a, const Dict& b) {
   return a.items->size() == b.items->size() &&
-         std::equal(a.items->begin(), a.items->end(), b.items->begin(),
-                    [](const auto& x, const auto& y) {
-                      return same_value(x.first, y.first) && same_value(x.second, y.second);
-                    });
+         std::equal(a.items->begin(), a.items->end(), b.items->begin(), [](const auto& x, const auto& y) {
+           return same_value(x.first, y.first) && same_value(x.second, y.second);
+         });
 }
 bool same(const Generator& a, const Generator& b) {
   return a.device == b.device && a.state.defined() == b.state.defined() &&
@@ -148,8 +146,7 @@ std::string encode(const Value& value) {
   return bytes;
 }
 
-std::string make_archive(std::string_view pickle,
-                         const std::vector<std::pair<std::string, std::string>>& records) {
+std::string make_archive(std::string_view pickle, const std::vector<std::pair<std::string, std::string>>& records) {
   std::string bytes;
   ZipDirectory directory;
   const auto add = [&](const std::string& name, std::string_view payload) {
@@ -180,26 +177,20 @@ std::vector<Value> sample_values() {
   Values many;
   for (int i = 0; i < 40; ++i) many.push_back(at::full({2}, i));
   return {
-      make_dict({{"name", "torch.Tensor.add"},
-                 {"args", make_tuple({a, leaf, a})},
-                 {"kwargs", make_dict({{"alpha", 2}})}}),
-      make_list({0, 300, -5, int64_t{1} << 40, 0.5, true, false, None{}, "text",
-                 c10::complex<double>(1, -2)}),
-      make_tuple({a.view({4, 6}).t(), a.slice(0, 2, 20, 3), a.select(0, 5),
-                  at::ones({3, 1}).expand({3, 4})}),
+      make_dict(
+          {{"name", "torch.Tensor.add"}, {"args", make_tuple({a, leaf, a})}, {"kwargs", make_dict({{"alpha", 2}})}}),
+      make_list({0, 300, -5, int64_t{1} << 40, 0.5, true, false, None{}, "text", c10::complex<double>(1, -2)}),
+      make_tuple({a.view({4, 6}).t(), a.slice(0, 2, 20, 3), a.select(0, 5), at::ones({3, 1}).expand({3, 4})}),
       make_tuple({a, a.view(at::kInt), a.view(at::kByte)}),
-      make_tuple({at::kBFloat16, c10::Device("cuda:1"), at::kSparseCsr,
-                  at::MemoryFormat::ChannelsLast, at::kPerTensorAffine}),
+      make_tuple(
+          {at::kBFloat16, c10::Device("cuda:1"), at::kSparseCsr, at::MemoryFormat::ChannelsLast, at::kPerTensorAffine}),
       make_tuple({slice, Ellipsis{}, Size{{2, 3}}, Bytes{std::string("a\0\xff", 3)}}),
-      make_list({Set{std::make_shared<const Values>(Values{1, 2})},
-                 make_dict({{3, make_list({make_tuple({})})}}), make_dict({})}),
-      make_tuple(
-          {at::eye(3).to_sparse(), at::eye(3).to_sparse_csr(), at::eye(4).to_sparse_bsr({2, 2})}),
+      make_list({Set{std::make_shared<const Values>(Values{1, 2})}, make_dict({{3, make_list({make_tuple({})})}}),
+                 make_dict({})}),
+      make_tuple({at::eye(3).to_sparse(), at::eye(3).to_sparse_csr(), at::eye(4).to_sparse_bsr({2, 2})}),
       make_tuple({at::full({3}, c10::complex<double>(1, 2), at::kComplexFloat).conj(),
-                  at::ones({3}).to(at::kFloat8_e5m2), at::zeros({0, 3}),
-                  at::full({}, 7, at::kLong)}),
-      make_tuple(
-          {Generator{at::kCPU, at::arange(9, at::kByte)}, Unsupported{"function", "has no form"}}),
+                  at::ones({3}).to(at::kFloat8_e5m2), at::zeros({0, 3}), at::full({}, 7, at::kLong)}),
+      make_tuple({Generator{at::kCPU, at::arange(9, at::kByte)}, Unsupported{"function", "has no form"}}),
       make_list(std::move(many)),
       at::arange(5000, at::kFloat),
   };
@@ -207,9 +198,7 @@ std::vector<Value> sample_values() {
 
 std::string mutate(std::string_view bytes, std::mt19937_64& random, bool repair) {
   std::string mutant(bytes);
-  const auto below = [&random](size_t limit) {
-    return limit == 0 ? size_t{0} : static_cast<size_t>(random() % limit);
-  };
+  const auto below = [&random](size_t limit) { return limit == 0 ? size_t{0} : static_cast<size_t>(random() % limit); };
   const size_t changes = 1 + below(3);
   for (size_t i = 0; i < changes && !mutant.empty(); ++i) {
     // data.pkl comes first: with right CRCs, that is where damage matters.
@@ -225,8 +214,7 @@ std::string mutate(std::string_view bytes, std::mt19937_64& random, bool repair)
         mutant[at] = static_cast<char>(random());
         break;
       case 4: {
-        constexpr uint64_t kHuge[] = {
-            0, ~uint64_t{0}, 0x7fffffffffffffff, 0xffffffff, 0x80000000, 0xffff, 1};
+        constexpr uint64_t kHuge[] = {0, ~uint64_t{0}, 0x7fffffffffffffff, 0xffffffff, 0x80000000, 0xffff, 1};
         if (below(2) == 0) {
           overwrite(mutant, at, kHuge[below(std::size(kHuge))]);
         } else {
@@ -241,8 +229,7 @@ std::string mutate(std::string_view bytes, std::mt19937_64& random, bool repair)
         const size_t other = below(mutant.size() - length + 1);
         std::swap_ranges(
             mutant.begin() + static_cast<std::ptrdiff_t>(at),
-            mutant.begin() + static_cast<std::ptrdiff_t>(
-                                 at + std::min(length, at > other ? at - other : other - at)),
+            mutant.begin() + static_cast<std::ptrdiff_t>(at + std::min(length, at > other ? at - other : other - at)),
             mutant.begin() + static_cast<std::ptrdiff_t>(other));
         break;
       }

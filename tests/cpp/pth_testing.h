@@ -15,8 +15,7 @@ namespace op_tools::testing {
 
 std::string encode(const Value& value);
 // A zip as torch.save writes it, around any pickle and records; CRCs are right.
-std::string make_archive(std::string_view pickle,
-                         const std::vector<std::pair<std::string, std::string>>& records = {});
+std::string make_archive(std::string_view pickle, const std::vector<std::pair<std::string, std::string>>& records = {});
 
 // Equal in kinds, numbers (bit for bit), and tensors with dtype, sizes, strides, bits and bytes.
 // Reads every element, so it also finds a tensor that reaches outside its memory.

@@ -19,7 +19,7 @@ class RecordingHook final : public Hook {
  public:
   struct Seen {
     std::string name;
-    std::vector<at::Tensor> inputs;   // as they were in before(): the program's own
+    std::vector<at::Tensor> inputs;  // as they were in before(): the program's own
     std::vector<at::Tensor> results;
     std::string error;
   };

@@ -40,9 +40,8 @@ class TestFolder {
 };
 
 Value call(int64_t id) {
-  return make_dict({{"name", "torch.Tensor.mul"},
-                    {"args", make_tuple({at::full({3}, id)})},
-                    {"kwargs", make_dict({})}});
+  return make_dict(
+      {{"name", "torch.Tensor.mul"}, {"args", make_tuple({at::full({3}, id)})}, {"kwargs", make_dict({})}});
 }
 
 std::string read_bytes(const std::string& path) {
@@ -73,10 +72,8 @@ TEST_CASE("What a store wrote is found and read again, in both layouts", "[store
     const std::string path = store->write(key, CallFile::kInput, 0, call(12));
     CHECK_THAT(path, Catch::EndsWith("aten.add.Tensor/12/input.pth"));
     store->write(key, CallFile::kGradInputs, 0, call(1));
-    CHECK_THAT(store->write(key, CallFile::kGradInputs, 1, call(2)),
-               Catch::EndsWith("/12/grad_inputs.2.pth"));
-    CHECK_THAT(store->write_text(key, CallFile::kMeta, 0, "{\"format\": 1}"),
-               Catch::EndsWith("/12/meta.json"));
+    CHECK_THAT(store->write(key, CallFile::kGradInputs, 1, call(2)), Catch::EndsWith("/12/grad_inputs.2.pth"));
+    CHECK_THAT(store->write_text(key, CallFile::kMeta, 0, "{\"format\": 1}"), Catch::EndsWith("/12/meta.json"));
     store->write({"torch.Tensor.mul", 9}, CallFile::kInput, 0, call(9));
     store->flush();
     CHECK(store->bytes_written() > 3000);
@@ -115,12 +112,10 @@ TEST_CASE("A large call in a container is mapped and aligned", "[store]") {
   CHECK(flatten_tensors(found.calls[1]->read(CallFile::kInput)).at(0).equal(large));
 }
 
-TEST_CASE("A folder belongs to one scope: the next in the same minute gets another name",
-          "[store]") {
+TEST_CASE("A folder belongs to one scope: the next in the same minute gets another name", "[store]") {
   TestFolder folder;
   std::set<std::string> roots;
-  for (int i = 0; i < 4; ++i)
-    roots.insert(CallStore::create(CaptureFormat::kFolders, folder.path(), 0)->root());
+  for (int i = 0; i < 4; ++i) roots.insert(CallStore::create(CaptureFormat::kFolders, folder.path(), 0)->root());
   CHECK(roots.size() == 4);
 }
 
@@ -128,14 +123,11 @@ TEST_CASE("Operator names become folder names that every file system takes", "[s
   TestFolder folder;
   const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0);
   const auto folder_of = [&](const std::string& op) {
-    return fs::path(store->write({op, 1}, CallFile::kInput, 0, call(1)))
-        .parent_path()
-        .parent_path();
+    return fs::path(store->write({op, 1}, CallFile::kInput, 0, call(1))).parent_path().parent_path();
   };
   CHECK(folder_of("torch.Tensor.mul").filename() == "torch.Tensor.mul");
   CHECK(folder_of("a::b/c").filename() == "a.b.c");
-  for (const std::string odd : {"..", "", ".", "../../x", "a\nb"})
-    CHECK(folder_of(odd).parent_path() == store->root());
+  for (const std::string odd : {"..", "", ".", "../../x", "a\nb"}) CHECK(folder_of(odd).parent_path() == store->root());
   const std::string long_name(300, 'x');
   CHECK(folder_of(long_name).filename().string().size() <= 200);
   CHECK(folder_of(long_name) != folder_of(long_name + "y"));
@@ -161,11 +153,10 @@ TEST_CASE("A store that cannot write says where and why", "[store]") {
              Catch::Contains("file/op_capture_result: cannot be created: Not a directory"));
   for (const auto format : kFormats) {
     const auto store = CallStore::create(format, folder.path(), 0);
-    CHECK_THAT(
-        message_of([&] {
-          store->write({"a", 1}, CallFile::kInput, 0, at::full({2}, 1, at::kFloat).to_mkldnn());
-        }),
-        Catch::Contains("a/1/input.pth") && Catch::Contains("_mkldnn"));
+    CHECK_THAT(message_of([&] {
+                 store->write({"a", 1}, CallFile::kInput, 0, at::full({2}, 1, at::kFloat).to_mkldnn());
+               }),
+               Catch::Contains("a/1/input.pth") && Catch::Contains("_mkldnn"));
   }
   const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0);
   fs::remove_all(store->root());
@@ -187,13 +178,10 @@ TEST_CASE("A full disk is an Error, and what was written before stays good", "[s
     rlimit limit = old_limit;
     limit.rlim_cur = 10000;
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
-    const std::string message = message_of([&] {
-      store->write({"a", 2}, CallFile::kInput, 0, at::arange(10000));
-    });
+    const std::string message = message_of([&] { store->write({"a", 2}, CallFile::kInput, 0, at::arange(10000)); });
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &old_limit) == 0);
     std::signal(SIGXFSZ, old_handler);
-    CHECK_THAT(message, Catch::Contains(store->root()) &&
-                            Catch::Contains("cannot be written: File too large"));
+    CHECK_THAT(message, Catch::Contains(store->root()) && Catch::Contains("cannot be written: File too large"));
 
     store->write({"a", 3}, CallFile::kInput, 0, call(3));
     store->flush();
@@ -225,8 +213,7 @@ TEST_CASE("A container that was cut off gives the entries before the cut and say
   std::string whole;
   {
     const auto store = CallStore::create(CaptureFormat::kContainer, folder.path(), 0);
-    for (uint64_t id = 0; id < 3; ++id)
-      store->write({"a", id}, CallFile::kInput, 0, call(static_cast<int64_t>(id)));
+    for (uint64_t id = 0; id < 3; ++id) store->write({"a", id}, CallFile::kInput, 0, call(static_cast<int64_t>(id)));
     store->flush();
     whole = read_bytes(store->root() + "/calls.zip");
   }
@@ -239,13 +226,11 @@ TEST_CASE("A container that was cut off gives the entries before the cut and say
     const std::string message = message_of([&] {
       const auto found = find_calls(path);
       size_t expected = 0;
-      for (const auto& entry : entries)
-        expected += payload_position(source, entry) + entry.size <= cut;
+      for (const auto& entry : entries) expected += payload_position(source, entry) + entry.size <= cut;
       CHECK(found.calls.size() == expected);
       for (const auto& stored : found.calls) CHECK_NOTHROW(stored->read(CallFile::kInput));
       const bool between = cut >= entries_end;
-      if (!between && !found.problems.empty())
-        CHECK_THAT(found.problems[0], Catch::Contains("calls.zip: cut off"));
+      if (!between && !found.problems.empty()) CHECK_THAT(found.problems[0], Catch::Contains("calls.zip: cut off"));
       if (!between && entries[expected].header_position != cut) CHECK(found.problems.size() == 1);
     });
     CHECK(message == "no error");
@@ -255,8 +240,7 @@ TEST_CASE("A container that was cut off gives the entries before the cut and say
 TEST_CASE("A damaged entry of a container spoils itself only", "[store]") {
   TestFolder folder;
   const auto store = CallStore::create(CaptureFormat::kContainer, folder.path(), 0);
-  for (uint64_t id = 0; id < 2; ++id)
-    store->write({"a", id}, CallFile::kInput, 0, call(static_cast<int64_t>(id)));
+  for (uint64_t id = 0; id < 2; ++id) store->write({"a", id}, CallFile::kInput, 0, call(static_cast<int64_t>(id)));
   store->flush();
   const std::string path = store->root() + "/calls.zip";
   std::string bytes = read_bytes(path);
@@ -264,8 +248,7 @@ TEST_CASE("A damaged entry of a container spoils itself only", "[store]") {
   write_bytes(path, bytes);
   const auto found = find_calls(path);
   REQUIRE(found.calls.size() == 2);
-  CHECK_THROWS_WITH(found.calls[0]->read(CallFile::kInput),
-                    Catch::Contains("calls.zip!a/0/input.pth: damaged"));
+  CHECK_THROWS_WITH(found.calls[0]->read(CallFile::kInput), Catch::Contains("calls.zip!a/0/input.pth: damaged"));
   CHECK(same_value(found.calls[1]->read(CallFile::kInput), call(1)));
 }
 
@@ -305,8 +288,8 @@ TEST_CASE("Names in a container are only names", "[store]") {
   std::string bytes;
   ZipDirectory directory;
   const std::string payload = testing::encode(call(1));
-  for (const std::string name : {"../../escape/input.pth", "/etc/x/input.pth", "input.pth",
-                                 "b/2/input.pth", "b/2/input.pth"}) {
+  for (const std::string name :
+       {"../../escape/input.pth", "/etc/x/input.pth", "input.pth", "b/2/input.pth", "b/2/input.pth"}) {
     directory.add(name, payload.size(), crc32_of(payload), bytes.size());
     append_local_header(bytes, name, payload.size(), crc32_of(payload), bytes.size());
     bytes += payload;

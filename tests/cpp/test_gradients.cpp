@@ -43,8 +43,7 @@ bool same(const Tensor& a, const Tensor& b) {
 struct Watched {
   Tensors outputs;
   bool hooked = false;
-  std::shared_ptr<std::vector<CallGradients>> passes =
-      std::make_shared<std::vector<CallGradients>>();
+  std::shared_ptr<std::vector<CallGradients>> passes = std::make_shared<std::vector<CallGradients>>();
   std::weak_ptr<int> alive;  // expired once nothing holds the on_backward closure
 
   const CallGradients& only() const {
@@ -61,8 +60,8 @@ Watched watch(const Tensors& inputs, const std::function<Tensors()>& call) {
   const auto token = std::make_shared<int>(0);
   watched.alive = token;
   const auto mutex = std::make_shared<std::mutex>();
-  watched.hooked = collector->after_call(
-      watched.outputs, [passes = watched.passes, token, mutex](const CallGradients& gradients) {
+  watched.hooked =
+      collector->after_call(watched.outputs, [passes = watched.passes, token, mutex](const CallGradients& gradients) {
         std::lock_guard<std::mutex> lock(*mutex);
         passes->push_back(gradients);
       });
@@ -77,8 +76,7 @@ Tensors expected(const Tensors& outputs, const Tensors& inputs, const Tensors& o
 
 // y = x W^T reshaped and activated: several nodes, the weight used in one of them.
 Tensors composite(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  return {
-      at::_ops::linear::call(x.reshape({-1, x.size(-1)}), weight, bias).tanh().reshape({2, 3, 5})};
+  return {at::_ops::linear::call(x.reshape({-1, x.size(-1)}), weight, bias).tanh().reshape({2, 3, 5})};
 }
 
 struct ThrowingBackward : torch::autograd::Function<ThrowingBackward> {
@@ -157,9 +155,7 @@ TEST_CASE("a tensor given twice has the same gradient in both places", "[gradien
 
 TEST_CASE("inputs that need no gradient get none", "[gradients]") {
   const Tensor x = leaf({3}, 1), constant = numbers({3}, 2);
-  const Watched call = watch({constant, x, Tensor()}, [&] {
-    return Tensors{constant.mul(x), constant.exp()};
-  });
+  const Watched call = watch({constant, x, Tensor()}, [&] { return Tensors{constant.mul(x), constant.exp()}; });
   backward({call.outputs[0].sum()});
   CHECK_FALSE(call.only().inputs[0].defined());
   CHECK(same(call.only().inputs[1], x.grad()));
@@ -402,8 +398,7 @@ TEST_CASE("sparse gradients, alone and beside dense ones", "[gradients]") {
   CHECK(same(sparse.only().inputs[0].to_dense(), table.grad().to_dense()));
 
   table.mutable_grad() = Tensor();
-  const Watched mixed =
-      watch({table}, [&] { return Tensors{lookup().sum().add(table.mul(table).sum())}; });
+  const Watched mixed = watch({table}, [&] { return Tensors{lookup().sum().add(table.mul(table).sum())}; });
   backward({mixed.outputs[0]});
   CHECK(mixed.only().inputs[0].allclose(table.grad()));
 }

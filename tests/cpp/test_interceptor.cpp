@@ -26,13 +26,14 @@
 #include "hooks/gradients.h"
 #include "recording_hook.h"
 
-using namespace op_tools;           // NOLINT: a test
+using namespace op_tools;        // NOLINT: a test
 using namespace op_tools::test;  // NOLINT
 
 namespace {
 
 struct On {
-  explicit On(std::shared_ptr<Hook> hook, ResolvedOptions options = admitting()) : scope(std::move(hook), std::move(options)) {
+  explicit On(std::shared_ptr<Hook> hook, ResolvedOptions options = admitting())
+      : scope(std::move(hook), std::move(options)) {
     scope.enter();
   }
   HookScope scope;
@@ -185,6 +186,24 @@ TEST_CASE("a hook that fails goes off and the program goes on", "[interceptor]")
   CHECK(other->seen().size() == 2);
 }
 
+TEST_CASE("a hook that declines a call hears no more of it", "[interceptor]") {
+  class Declining final : public Hook {
+   public:
+    std::string_view name() const override { return "Declining"; }
+    std::unique_ptr<HookState> before(OpCall& call) override {
+      if (++asked % 2 == 0) call.decline();
+      return nullptr;
+    }
+    void after(OpCall&, HookState*) override { ++finished; }
+    int asked = 0, finished = 0;
+  };
+  auto hook = std::make_shared<Declining>();
+  const On on(hook, admitting("relu"));
+  for (int i = 0; i < 4; ++i) at::relu(at::ones({2}));
+  CHECK(hook->asked == 4);
+  CHECK(hook->finished == 2);
+}
+
 TEST_CASE("an executor runs the operator in place of the dispatcher", "[interceptor]") {
   class Doubling final : public Hook {
    public:
@@ -253,6 +272,32 @@ TEST_CASE("another thread is not met unless it works for this one", "[scope]") {
   const On on(hook, admitting("relu"));
   std::thread([] { at::relu(at::ones({2})); }).join();
   CHECK(hook->seen().empty());
+}
+
+TEST_CASE("all_threads meets threads that entered no scope, and lets them go", "[scope][threads]") {
+  auto options = admitting("relu");
+  options.all_threads = true;
+  auto hook = std::make_shared<RecordingHook>();
+  HookScope scope(hook, options);
+  scope.enter();
+  std::atomic<int> stage{0};
+  uint64_t entries_after_leaving = 0;
+  std::thread worker([&] {
+    const auto a = at::ones({2});  // the first operator of a thread arms it
+    at::relu(a);
+    stage = 1;
+    while (stage != 2) std::this_thread::yield();
+    at::relu(a);  // still armed: disarms itself
+    const uint64_t before = interceptor::kernel_entries();
+    at::relu(a);
+    entries_after_leaving = interceptor::kernel_entries() - before;
+  });
+  while (stage != 1) std::this_thread::yield();
+  scope.leave();
+  stage = 2;
+  worker.join();
+  CHECK(hook->names() == Names{"aten::relu"});
+  CHECK(entries_after_leaving == 0);
 }
 
 TEST_CASE("steps choose the calls that a hook gets", "[scope]") {

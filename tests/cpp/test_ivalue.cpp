@@ -57,13 +57,11 @@ void check_round_trip(const c10::IValue& ivalue, const c10::Argument& argument) 
   if (ivalue.isTensor()) {
     CHECK(back.ivalue.toTensor().is_same(ivalue.toTensor()));
   } else if (ivalue.isGenerator()) {
-    CHECK(at::Tensor(back.ivalue.toGenerator().get_state())
-              .equal(at::Tensor(ivalue.toGenerator().get_state())));
+    CHECK(at::Tensor(back.ivalue.toGenerator().get_state()).equal(at::Tensor(ivalue.toGenerator().get_state())));
   } else if (ivalue.isTensorList()) {
     CHECK(back.ivalue.toTensorVector().at(0).is_same(ivalue.toTensorVector().at(0)));
   } else if (ivalue.isOptionalTensorList()) {
-    CHECK(back.ivalue.toOptionalTensorVector().at(0)->is_same(
-        *ivalue.toOptionalTensorVector().at(0)));
+    CHECK(back.ivalue.toOptionalTensorVector().at(0)->is_same(*ivalue.toOptionalTensorVector().at(0)));
     CHECK(!back.ivalue.toOptionalTensorVector().at(1).has_value());
   } else {
     if (ivalue.isList()) CHECK(*back.ivalue.type() == *ivalue.type());
@@ -151,8 +149,7 @@ TEST_CASE("every default value of every schema survives the way to a Value and b
   CHECK(checked > 2000);  // that the walk walks
 }
 
-TEST_CASE("every argument of every schema takes a value of its type, and gives it back",
-          "[ivalue]") {
+TEST_CASE("every argument of every schema takes a value of its type, and gives it back", "[ivalue]") {
   size_t checked = 0;
   std::set<std::string> without_form;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -169,8 +166,7 @@ TEST_CASE("every argument of every schema takes a value of its type, and gives i
     }
   }
   CHECK(checked > 9000);
-  CHECK(without_form == std::set<std::string>{"Storage", "Stream",
-                                              "List[__torch__.torch.classes.rnn.CellParamsBase]"});
+  CHECK(without_form == std::set<std::string>{"Storage", "Stream", "List[__torch__.torch.classes.rnn.CellParamsBase]"});
 }
 
 TEST_CASE("the schema's type says what an int means", "[ivalue]") {
@@ -180,8 +176,7 @@ TEST_CASE("the schema's type says what an int means", "[ivalue]") {
   CHECK(*of("dtype").get_if<at::ScalarType>() == at::kChar);
   CHECK(*of("layout").get_if<at::Layout>() == at::kSparse);
   CHECK(*of("memory_format").get_if<at::MemoryFormat>() == at::MemoryFormat::Preserve);
-  CHECK(*to_value(int64_t{1}, *argument_of("aten::softmax", "int", "dim").real_type())
-             .get_if<int64_t>() == 1);
+  CHECK(*to_value(int64_t{1}, *argument_of("aten::softmax", "int", "dim").real_type()).get_if<int64_t>() == 1);
 }
 
 TEST_CASE("what has no form in a file becomes Unsupported, with a reason", "[ivalue]") {
@@ -193,8 +188,7 @@ TEST_CASE("what has no form in a file becomes Unsupported, with a reason", "[iva
   CHECK(!fit(from_storage, storage).fits);
 
   const auto& stream = argument_of("aten::record_stream", "", "s");
-  const Value from_stream =
-      to_value(c10::Stream(c10::Stream::DEFAULT, c10::Device("cuda:0")), *stream.real_type());
+  const Value from_stream = to_value(c10::Stream(c10::Stream::DEFAULT, c10::Device("cuda:0")), *stream.real_type());
   REQUIRE(from_stream.is<Unsupported>());
   CHECK(from_stream.get_if<Unsupported>()->type == "Stream");
 
@@ -205,8 +199,7 @@ TEST_CASE("what has no form in a file becomes Unsupported, with a reason", "[iva
 
 TEST_CASE("a wrapped number is a number, and becomes one again", "[ivalue]") {
   const auto& other = argument_of("aten::add", "Tensor", "other");
-  const auto numbers = {at::Scalar(true), at::Scalar(2), at::Scalar(0.5),
-                        at::Scalar(c10::complex<double>(1, 2))};
+  const auto numbers = {at::Scalar(true), at::Scalar(2), at::Scalar(0.5), at::Scalar(c10::complex<double>(1, 2))};
   for (const at::Scalar& number : numbers) {
     const at::Tensor wrapped = at::native::wrapped_scalar_tensor(number);
     const Value value = to_value(wrapped, *other.real_type());
@@ -292,8 +285,7 @@ TEST_CASE("lists are taken and refused as Python's argument parser does", "[ival
   CHECK(fit(make_list({2, 3}), size).ivalue.toIntVector() == two_three);
   CHECK(fit(make_tuple({2, 3}), size).ivalue.toIntVector() == two_three);
   CHECK(fit(Size{{2, 3}}, size).ivalue.toIntVector() == two_three);
-  CHECK(fit(make_tuple({2, ones({1}, at::kLong)}), size).ivalue.toIntVector() ==
-        std::vector<int64_t>{2, 1});
+  CHECK(fit(make_tuple({2, ones({1}, at::kLong)}), size).ivalue.toIntVector() == std::vector<int64_t>{2, 1});
   CHECK_FALSE(fit(2, size).fits);  // no length in the schema: nothing to repeat it to
   CHECK_FALSE(fit(make_tuple({2, true}), size).fits);
   CHECK_FALSE(fit(make_tuple({2, 1.0}), size).fits);
@@ -312,11 +304,8 @@ TEST_CASE("lists are taken and refused as Python's argument parser does", "[ival
   CHECK(fit(make_list({}), size).ivalue.isIntList());
 }
 
-TEST_CASE("dtype, layout, memory format and device are taken as Python's argument parser does",
-          "[ivalue]") {
-  const auto of = [](const char* name) -> const c10::Argument& {
-    return argument_of("aten::zeros_like", "", name);
-  };
+TEST_CASE("dtype, layout, memory format and device are taken as Python's argument parser does", "[ivalue]") {
+  const auto of = [](const char* name) -> const c10::Argument& { return argument_of("aten::zeros_like", "", name); };
   CHECK(fit(at::kHalf, of("dtype")).ivalue.toScalarType() == at::kHalf);
   CHECK(fit(None{}, of("dtype")).ivalue.isNone());
   CHECK_FALSE(fit("float16", of("dtype")).fits);
@@ -325,17 +314,14 @@ TEST_CASE("dtype, layout, memory format and device are taken as Python's argumen
   CHECK_FALSE(fit(at::kHalf, of("memory_format")).fits);
   CHECK(fit("cuda:1", of("device")).ivalue.toDevice() == c10::Device("cuda:1"));
   CHECK(fit(c10::Device("cpu"), of("device")).ivalue.toDevice().is_cpu());
-  CHECK_THAT(fit("toaster", of("device")).why,
-             Catch::Contains("'device'") && Catch::Contains("toaster"));
+  CHECK_THAT(fit("toaster", of("device")).why, Catch::Contains("'device'") && Catch::Contains("toaster"));
   CHECK_FALSE(fit(true, of("device")).fits);
 }
 
 TEST_CASE("a generator comes back in its saved state", "[ivalue]") {
   const auto& argument = argument_of("aten::rand", "generator", "generator");
   at::Generator generator = at::detail::createCPUGenerator(5);
-  const auto draw = [](const at::Generator& from) {
-    return at::_ops::rand_generator::call({4}, from, {}, {}, {}, {});
-  };
+  const auto draw = [](const at::Generator& from) { return at::_ops::rand_generator::call({4}, from, {}, {}, {}, {}); };
   draw(generator);
   const Value saved = to_value(generator, *argument.real_type());
   const at::Tensor next = draw(generator);

@@ -79,9 +79,7 @@ std::string shown_by(unsigned short columns, F&& f) {
 // The level that OP_TOOLS_LOG_LEVEL gives, until the end of the block.
 class WithLevel {
  public:
-  explicit WithLevel(const char* level) : variable_("OP_TOOLS_LOG_LEVEL", level) {
-    log::reload_level();
-  }
+  explicit WithLevel(const char* level) : variable_("OP_TOOLS_LOG_LEVEL", level) { log::reload_level(); }
   ~WithLevel() {
     variable_.set("info");
     log::reload_level();
@@ -99,23 +97,20 @@ TEST_CASE("An info line comes out as it is, warnings and errors with a prefix", 
         "apply OpCaptureHook on torch.Tensor.mul {} %v {0}\n");
   CHECK(written_by([] { log::warn("watch out"); }) == "op_tools warning: watch out\n");
   CHECK(written_by([] { log::error("gone"); }) == "op_tools error: gone\n");
-  CHECK(written_by([] { log::write(log::Level::kCritical, "over"); }) ==
-        "op_tools critical: over\n");
+  CHECK(written_by([] { log::write(log::Level::kCritical, "over"); }) == "op_tools critical: over\n");
   CHECK(written_by([] { log::debug("not at this level"); }).empty());
   CHECK(written_by([] { log::write(log::Level::kOff, "no level to write at"); }).empty());
 }
 
 TEST_CASE("The level decides what is written", "[log]") {
-  const std::vector<std::string> names = {"trace", "debug",    "info", "warn",
-                                          "error", "critical", "off"};
+  const std::vector<std::string> names = {"trace", "debug", "info", "warn", "error", "critical", "off"};
   for (size_t chosen = 0; chosen < names.size(); ++chosen) {
     const WithLevel level(names[chosen].c_str());
     for (size_t asked = 0; asked + 1 < names.size(); ++asked) {
       INFO("level " << names[chosen] << ", message " << names[asked]);
       const bool expected = asked >= chosen;
       CHECK(log::enabled(static_cast<log::Level>(asked)) == expected);
-      CHECK(written_by([&] { log::write(static_cast<log::Level>(asked), "x"); }).empty() !=
-            expected);
+      CHECK(written_by([&] { log::write(static_cast<log::Level>(asked), "x"); }).empty() != expected);
     }
   }
   const WithLevel upper("WARN");
@@ -128,10 +123,9 @@ TEST_CASE("The level decides what is written", "[log]") {
 TEST_CASE("A value that is no level is an error and changes nothing", "[log]") {
   const WithLevel level("error");
   const ScopedVariable wrong("OP_TOOLS_LOG_LEVEL", "loud");
-  CHECK_THROWS_WITH(
-      log::reload_level(),
-      Catch::Matchers::Equals("OP_TOOLS_LOG_LEVEL: 'loud' is no level; allowed are trace, debug, "
-                              "info, warn, error, critical, off"));
+  CHECK_THROWS_WITH(log::reload_level(),
+                    Catch::Matchers::Equals("OP_TOOLS_LOG_LEVEL: 'loud' is no level; allowed are trace, debug, "
+                                            "info, warn, error, critical, off"));
   CHECK_FALSE(log::enabled(log::Level::kWarn));
 }
 

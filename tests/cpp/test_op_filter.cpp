@@ -47,15 +47,14 @@ TEST_CASE("An item must match the whole name", "[filter]") {
   CHECK_FALSE(only_admits("add|mul", "aten::mul_"));
 }
 
-TEST_CASE("The fast path for names with dots and '.*' agrees with regular expressions",
-          "[filter]") {
+TEST_CASE("The fast path for names with dots and '.*' agrees with regular expressions", "[filter]") {
   // "(?:...)" takes the same item through std::regex.
-  const std::vector<std::string> items = {
-      "",        ".",    ".*",  "..*",   "a",   "a.",      "a.*",  ".*a",   ".*a.*",  "a.*b",
-      "a.*b.*c", ".*.*", "a.b", "a\\.b", "\\.", ".*\\..*", ".*ab", "aa.*a", ".*aba.*"};
-  const std::vector<std::string> names = {
-      "a",     "b",    "ab",    "ba",    "aa", "aaa",   "aaaa", "a.b",  "axb",   "abc",
-      "aXbYc", "abab", "ababa", "aabab", ".",  "xabay", "a..b", "bcab", "abcab", "x"};
+  const std::vector<std::string> items = {"",    ".",       ".*",   "..*",     "a",      "a.",  "a.*",
+                                          ".*a", ".*a.*",   "a.*b", "a.*b.*c", ".*.*",   "a.b", "a\\.b",
+                                          "\\.", ".*\\..*", ".*ab", "aa.*a",   ".*aba.*"};
+  const std::vector<std::string> names = {"a",   "b",     "ab",   "ba",    "aa",    "aaa",   "aaaa",
+                                          "a.b", "axb",   "abc",  "aXbYc", "abab",  "ababa", "aabab",
+                                          ".",   "xabay", "a..b", "bcab",  "abcab", "x"};
   for (const auto& item : items) {
     if (item.empty()) continue;
     for (const auto& name : names) {
@@ -66,8 +65,8 @@ TEST_CASE("The fast path for names with dots and '.*' agrees with regular expres
 }
 
 TEST_CASE("An aten name matches with and without namespace and overload", "[filter]") {
-  const auto item = GENERATE("aten::add.Tensor", "add.Tensor", "aten::add", "add", ".*.Tensor",
-                             ".*\\.Tensor", "aten::.*", "a[d]d");
+  const auto item =
+      GENERATE("aten::add.Tensor", "add.Tensor", "aten::add", "add", ".*.Tensor", ".*\\.Tensor", "aten::.*", "a[d]d");
   INFO(item);
   CHECK(only_admits(item, "aten::add.Tensor"));
   CHECK_FALSE(only_admits(item, "torch.Tensor.add_"));
@@ -78,8 +77,7 @@ TEST_CASE("An aten name matches with and without namespace and overload", "[filt
 }
 
 TEST_CASE("The skip list is taken off the other", "[filter]") {
-  const OpFilter filter("torch.Tensor.*, torch.nn.functional.linear", " .*_ ,torch.Tensor.add",
-                        "ops=", "skip=");
+  const OpFilter filter("torch.Tensor.*, torch.nn.functional.linear", " .*_ ,torch.Tensor.add", "ops=", "skip=");
   CHECK(filter.has_only());
   CHECK(filter.admits("torch.Tensor.mul"));
   CHECK(filter.admits("torch.nn.functional.linear"));
@@ -104,13 +102,11 @@ TEST_CASE("A comma inside brackets, braces or parentheses does not separate", "[
   CHECK(filter.unmatched_items().size() == 4);
 }
 
-TEST_CASE("An item that is no valid expression is an error that names item and source",
-          "[filter]") {
+TEST_CASE("An item that is no valid expression is an error that names item and source", "[filter]") {
   using Catch::Matchers::Contains;
   const auto item = GENERATE("torch.Tensor.(sort", "[a-", "*add", "a{2", "a)", "(a)\\1", "x\\");
   const std::string only = error_of(std::string("torch.add, ") + item);
-  CHECK_THAT(only, Contains("OP_CAPTURE_LIST: '" + std::string(item) +
-                            "' is no valid regular expression"));
+  CHECK_THAT(only, Contains("OP_CAPTURE_LIST: '" + std::string(item) + "' is no valid regular expression"));
   CHECK_THAT(error_of("", item), Contains("OP_CAPTURE_DISABLE_LIST: '" + std::string(item)));
 }
 
@@ -130,13 +126,11 @@ TEST_CASE("Items that would exhaust the stack or the time are refused or harmles
   CHECK(filter.admits(std::string(1000, 'a') + "b"));
   const OpFilter nested(std::string(100, '(') + "a" + std::string(100, ')'), "", "ops=", "skip=");
   CHECK(nested.admits("a"));
-  CHECK(
-      only_admits(std::string(10000, 'a'), std::string(10000, 'a')));  // plain items have no limit
+  CHECK(only_admits(std::string(10000, 'a'), std::string(10000, 'a')));  // plain items have no limit
 }
 
 TEST_CASE("Items that matched nothing are named with their source", "[filter]") {
-  const OpFilter filter("torch.Tensor.sort, torch.Tensor.srot", "torch.ad, .*mul",
-                        "OP_CAPTURE_LIST", "skip=");
+  const OpFilter filter("torch.Tensor.sort, torch.Tensor.srot", "torch.ad, .*mul", "OP_CAPTURE_LIST", "skip=");
   CHECK(filter.unmatched_items().size() == 4);
   filter.saw("torch.Tensor.sort");
   filter.saw("torch.Tensor.mul");  // not admitted, seen all the same
@@ -162,18 +156,16 @@ TEST_CASE("Names may be seen from many threads at once", "[filter]") {
 TEST_CASE("The metadata list is sorted, without doubles, and holds readers only", "[filter]") {
   const auto& ops = op_tools::metadata_ops();
   CHECK(std::adjacent_find(ops.begin(), ops.end(), std::greater_equal<>()) == ops.end());
-  for (const auto* reader :
-       {"torch.Tensor.size", "torch.Tensor.dim", "torch.Tensor.shape.__get__",
-        "torch.Tensor.data_ptr", "torch.Tensor.requires_grad.__get__", "torch.Tensor.__repr__",
-        "torch.numel", "aten::size.int", "aten::is_same_size", "torch.Tensor.backward"}) {
+  for (const auto* reader : {"torch.Tensor.size", "torch.Tensor.dim", "torch.Tensor.shape.__get__",
+                             "torch.Tensor.data_ptr", "torch.Tensor.requires_grad.__get__", "torch.Tensor.__repr__",
+                             "torch.numel", "aten::size.int", "aten::is_same_size", "torch.Tensor.backward"}) {
     INFO(reader);
     CHECK(op_tools::is_metadata_op(reader));
   }
   for (const auto* worker :
-       {"torch.Tensor.item", "torch.Tensor.tolist", "torch.Tensor.detach",
-        "torch.Tensor.data.__get__", "torch.Tensor.data.__set__", "torch.Tensor.T.__get__",
-        "torch.Tensor.real.__get__", "torch.Tensor.__getitem__", "torch.Tensor.type",
-        "torch.Tensor.is_nonzero", "torch.equal", "aten::item", "aten::_local_scalar_dense",
+       {"torch.Tensor.item", "torch.Tensor.tolist", "torch.Tensor.detach", "torch.Tensor.data.__get__",
+        "torch.Tensor.data.__set__", "torch.Tensor.T.__get__", "torch.Tensor.real.__get__", "torch.Tensor.__getitem__",
+        "torch.Tensor.type", "torch.Tensor.is_nonzero", "torch.equal", "aten::item", "aten::_local_scalar_dense",
         "aten::detach", "torch.Tensor.add", ""}) {
     INFO(worker);
     CHECK_FALSE(op_tools::is_metadata_op(worker));

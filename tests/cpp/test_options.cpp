@@ -96,9 +96,8 @@ TEST_CASE("Each option is read from its variable", "[options]") {
 }
 
 TEST_CASE("A variable that is set to nothing counts as unset", "[options]") {
-  const auto* variable =
-      GENERATE("OP_CAPTURE_LIST", "OP_TOOLS_OUTPUT_DIR", "OP_TOOLS_SKIP_CPU", "OP_CAPTURE_FORMAT",
-               "OP_CAPTURE_MAX_CALLS", "OP_TOOLS_MAX_PENDING_MB", "OP_TOOLS_COMPAT", "RANK");
+  const auto* variable = GENERATE("OP_CAPTURE_LIST", "OP_TOOLS_OUTPUT_DIR", "OP_TOOLS_SKIP_CPU", "OP_CAPTURE_FORMAT",
+                                  "OP_CAPTURE_MAX_CALLS", "OP_TOOLS_MAX_PENDING_MB", "OP_TOOLS_COMPAT", "RANK");
   INFO(variable);
   CHECK(error_with(variable, "") == "no error");
 }
@@ -121,14 +120,12 @@ TEST_CASE("A bad variable is an error with its name, the value and what is allow
   CHECK_THAT(error_with("OP_CAPTURE_FORMAT", "zip"),
              Equals("OP_CAPTURE_FORMAT: 'zip' is not allowed; give folders or container"));
   for (const auto* value : {"0", "-1", "1.5", "ten", "1e3", "7 8", "99999999999999999999", " "}) {
-    CHECK_THAT(error_with("OP_CAPTURE_MAX_CALLS", value),
-               Equals("OP_CAPTURE_MAX_CALLS: '" + std::string(value) +
-                      "' is not allowed; give a whole number of at least 1"));
+    CHECK_THAT(
+        error_with("OP_CAPTURE_MAX_CALLS", value),
+        Equals("OP_CAPTURE_MAX_CALLS: '" + std::string(value) + "' is not allowed; give a whole number of at least 1"));
   }
-  CHECK_THAT(
-      error_with("OP_CAPTURE_MAX_PER_SIGNATURE", "x"),
-      Equals(
-          "OP_CAPTURE_MAX_PER_SIGNATURE: 'x' is not allowed; give a whole number of at least 1"));
+  CHECK_THAT(error_with("OP_CAPTURE_MAX_PER_SIGNATURE", "x"),
+             Equals("OP_CAPTURE_MAX_PER_SIGNATURE: 'x' is not allowed; give a whole number of at least 1"));
   CHECK_THAT(error_with("OP_TOOLS_MAX_PENDING_MB", "9223372036854775807"),
              Equals("OP_TOOLS_MAX_PENDING_MB: '9223372036854775807' is not allowed; give a whole "
                     "number from 1 to "
@@ -164,9 +161,8 @@ TEST_CASE("A bad argument is an error with its name, the value and what is allow
                o.steps = {3, -1};
              }),
              Equals("steps=: '-1' is not allowed; give a whole number of at least 0"));
-  CHECK_THAT(
-      error_after([](auto& o) { o.steps.emplace(); }),
-      Equals("steps=: '' is not allowed; name at least one step, or leave it out for all steps"));
+  CHECK_THAT(error_after([](auto& o) { o.steps.emplace(); }),
+             Equals("steps=: '' is not allowed; name at least one step, or leave it out for all steps"));
 }
 
 TEST_CASE("Steps come out sorted and once each", "[options]") {
@@ -192,8 +188,7 @@ TEST_CASE("The rank is RANK until set_rank() says otherwise", "[options]") {
   for (const auto* value : {"-1", "two", "1.0"}) {
     rank.set(value);
     CHECK_THAT(error_of([] { op_tools::distributed_rank(); }),
-               Equals("RANK: '" + std::string(value) +
-                      "' is not allowed; give a whole number of at least 0"));
+               Equals("RANK: '" + std::string(value) + "' is not allowed; give a whole number of at least 0"));
   }
   CHECK_THAT(error_of([] { op_tools::set_rank(-4); }),
              Equals("set_rank(): '-4' is not allowed; give a whole number of at least 0"));

@@ -68,13 +68,11 @@ struct TensorPickle {
   bool requires_grad = false;
 
   std::string body() const {
-    return "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\n" + storage + "\n" +
-           text(key) + text("cpu") + number(numel) + "tQ" + number(offset) + numbers(sizes) +
-           numbers(strides) + (requires_grad ? "\x88" : "\x89") + "ccollections\nOrderedDict\n)RtR";
+    return "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\n" + storage + "\n" + text(key) +
+           text("cpu") + number(numel) + "tQ" + number(offset) + numbers(sizes) + numbers(strides) +
+           (requires_grad ? "\x88" : "\x89") + "ccollections\nOrderedDict\n)RtR";
   }
-  std::string file() const {
-    return make_archive(pickle(body()), {{"data/0", std::string(16, '\1')}});
-  }
+  std::string file() const { return make_archive(pickle(body()), {{"data/0", std::string(16, '\1')}}); }
 };
 
 TEST_CASE("Every kind of value comes back as it was written", "[pth]") {
@@ -94,8 +92,7 @@ TEST_CASE("A text that is no UTF-8 comes back as bytes", "[pth]") {
   CHECK(same_value(round_trip(std::string("\xed\xb2\x80")), std::string("\xed\xb2\x80")));
 }
 
-TEST_CASE("Tensors that shared memory share it after reading, and the same tensor is one object",
-          "[pth]") {
+TEST_CASE("Tensors that shared memory share it after reading, and the same tensor is one object", "[pth]") {
   const auto a = at::arange(16, at::kFloat);
   const Value back = round_trip(make_tuple({a, a.slice(0, 4, 8), a, a.view(at::kInt)}));
   CHECK(tensor_at(back, 0).is_same(tensor_at(back, 2)));
@@ -155,8 +152,7 @@ TEST_CASE("Whatever depth is written can be read", "[pth]") {
 }
 
 TEST_CASE("A file that Python wrote reads with its kinds", "[pth]") {
-  const std::filesystem::path folder =
-      std::filesystem::path(OP_TOOLS_TEST_DATA) / "ditorch_captures";
+  const std::filesystem::path folder = std::filesystem::path(OP_TOOLS_TEST_DATA) / "ditorch_captures";
   size_t files = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (entry.path().extension() != ".pth") continue;
@@ -177,9 +173,8 @@ TEST_CASE("A file that Python wrote reads with its kinds", "[pth]") {
 }
 
 TEST_CASE("Large files are mapped: written on in place, they stay as they are", "[pth]") {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("op_tools_test_" + std::to_string(::getpid()) + ".pth"))
-                               .string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("op_tools_test_" + std::to_string(::getpid()) + ".pth")).string();
   const auto large = at::arange(1 << 20, at::kFloat);
   std::ofstream(path, std::ios::binary) << encode(make_tuple({large, large.slice(0, 5)}));
   const Value first = read_pth(path);
@@ -198,8 +193,7 @@ TEST_CASE("What cannot be opened is an Error with path and reason", "[pth]") {
                     Catch::Contains("/nowhere/input.pth") && Catch::Contains("No such file"));
   CHECK_THROWS_WITH(read_pth("/"), Catch::Contains("Is a directory"));
   CHECK_THROWS_WITH(read_pth("/dev/null"), Catch::Contains("no ordinary file"));
-  CHECK(refusal("") ==
-        "test.pth: no .pth file of torch.save (it does not start as a zip archive does)");
+  CHECK(refusal("") == "test.pth: no .pth file of torch.save (it does not start as a zip archive does)");
   CHECK_THAT(refusal("PK"), Catch::Contains("too short"));
   CHECK_THAT(refusal(std::string("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15)),
              Catch::Contains("old format"));
@@ -212,16 +206,11 @@ TEST_CASE("Damaged and foreign zips are refused with the reason", "[pth]") {
   std::string flipped = good;
   flipped[flipped.find(std::string(16, '\1')) + 3] ^= 4;
   CHECK_THAT(refusal(flipped), Catch::Contains("archive/data/0' is damaged"));
-  CHECK_THAT(refusal(make_archive(pickle("N"), {{"data/0", "a"}, {"data/0", "a"}})),
-             Catch::Contains("twice"));
-  CHECK_THAT(refusal(make_archive(pickle("N"), {{"byteorder", "big"}})),
-             Catch::Contains("big-endian"));
-  CHECK_THAT(refusal(make_archive(pickle("N"), {{"constants.pkl", "x"}})),
-             Catch::Contains("TorchScript"));
-  CHECK_THAT(refusal(make_archive(TensorPickle().body())),
-             Catch::Contains("does not start as a pickle"));
-  CHECK_THAT(refusal(make_archive(pickle(TensorPickle().body()))),
-             Catch::Contains("archive/data/0' is missing"));
+  CHECK_THAT(refusal(make_archive(pickle("N"), {{"data/0", "a"}, {"data/0", "a"}})), Catch::Contains("twice"));
+  CHECK_THAT(refusal(make_archive(pickle("N"), {{"byteorder", "big"}})), Catch::Contains("big-endian"));
+  CHECK_THAT(refusal(make_archive(pickle("N"), {{"constants.pkl", "x"}})), Catch::Contains("TorchScript"));
+  CHECK_THAT(refusal(make_archive(TensorPickle().body())), Catch::Contains("does not start as a pickle"));
+  CHECK_THAT(refusal(make_archive(pickle(TensorPickle().body()))), Catch::Contains("archive/data/0' is missing"));
   // Method "deflated" in the directory's entry of data.pkl.
   std::string deflated = good;
   deflated[deflated.rfind("archive/data.pkl") - 36] = 8;
@@ -296,9 +285,7 @@ TEST_CASE("Tensors that reach outside their storage are refused", "[pth]") {
   refused([](T t) { t.key = "7"; }, "missing");
   refused([](T t) { t.key = "../data.pkl"; }, "missing");
   refused([](T t) { t.storage = "QInt8Storage"; }, "QInt8Storage");
-  refused(
-      [](T t) { t.storage = "LongStorage", t.numel = 2, t.sizes = {2}, t.requires_grad = true; },
-      "requires grad");
+  refused([](T t) { t.storage = "LongStorage", t.numel = 2, t.sizes = {2}, t.requires_grad = true; }, "requires grad");
   TensorPickle fits;
   fits.sizes = {2, 2}, fits.strides = {2, 1};
   CHECK(tensor_at(read(fits.file()), 0).numel() == 4);
@@ -306,20 +293,14 @@ TEST_CASE("Tensors that reach outside their storage are refused", "[pth]") {
 
 TEST_CASE("No Python object is ever made: unknown globals are named", "[pth]") {
   const auto refused = [](const std::string& body) { return refusal(make_archive(pickle(body))); };
-  CHECK_THAT(refused("cposix\nsystem\n" + text("true") + "\x85R"),
-             Catch::Contains("'posix.system'"));
-  CHECK_THAT(refused("c__builtin__\neval\n" + text("1") + "\x85R"),
-             Catch::Contains("'builtins.eval'"));
-  CHECK_THAT(refused("ctorch.nn.modules.linear\nLinear\n"),
-             Catch::Contains("'torch.nn.modules.linear.Linear'"));
-  CHECK_THAT(refused("cnumpy._core.multiarray\nscalar\nN\x85R"),
-             Catch::Contains("numpy._core.multiarray.scalar"));
+  CHECK_THAT(refused("cposix\nsystem\n" + text("true") + "\x85R"), Catch::Contains("'posix.system'"));
+  CHECK_THAT(refused("c__builtin__\neval\n" + text("1") + "\x85R"), Catch::Contains("'builtins.eval'"));
+  CHECK_THAT(refused("ctorch.nn.modules.linear\nLinear\n"), Catch::Contains("'torch.nn.modules.linear.Linear'"));
+  CHECK_THAT(refused("cnumpy._core.multiarray\nscalar\nN\x85R"), Catch::Contains("numpy._core.multiarray.scalar"));
   CHECK_THAT(refused(text("a") + "N\x85R"), Catch::Contains("a function must be"));
-  CHECK_THAT(refused("ctorch._tensor\n_rebuild_from_type_v2\n(cposix\nsystem\nN" + text("true") +
-                     "\x85NtR"),
+  CHECK_THAT(refused("ctorch._tensor\n_rebuild_from_type_v2\n(cposix\nsystem\nN" + text("true") + "\x85NtR"),
              Catch::Contains("posix.system"));
-  CHECK_THAT(refused("cos\nsystem\n" + text("x") + "\x85\x81N" + "b"),
-             Catch::Contains("attributes"));
+  CHECK_THAT(refused("cos\nsystem\n" + text("x") + "\x85\x81N" + "b"), Catch::Contains("attributes"));
 }
 
 TEST_CASE("Hostile pickles end in an Error, quickly and without much memory", "[pth]") {
@@ -331,9 +312,8 @@ TEST_CASE("Hostile pickles end in an Error, quickly and without much memory", "[
   };
   CHECK_THAT(refused(repeat("]", 1000000) + repeat("a", 999999)), Catch::Contains("deep"));
   CHECK_THAT(refused(")" + repeat("\x85", 1000000)), Catch::Contains("deep"));
-  CHECK_THAT(
-      refused("]" + repeat("}", 300) + repeat(std::string("K\1s", 3), 0) + repeat("\x85", 300)),
-      Catch::Contains("deep"));
+  CHECK_THAT(refused("]" + repeat("}", 300) + repeat(std::string("K\1s", 3), 0) + repeat("\x85", 300)),
+             Catch::Contains("deep"));
   // Each tuple holds the one before twice: 2^60 values in 300 bytes.
   CHECK_THAT(refused("]" + repeat(std::string("q\0h\0\x86", 5), 60)), Catch::Contains("unfolds"));
   // One text, put on the stack over and over.
@@ -362,9 +342,9 @@ TEST_CASE("Hostile pickles end in an Error, quickly and without much memory", "[
   CHECK_THAT(refusal(make_archive("")), Catch::Contains("cut off"));
   CHECK_THAT(refusal(make_archive("\x80\x09N.")), Catch::Contains("protocol 9"));
   // Nested types in a name, the torch.jit way.
-  CHECK_THAT(refused("ctorch.jit._pickle\nrestore_type_tag\n(]" +
-                     text(repeat("List[", 20000) + repeat("]", 20000)) + "tR"),
-             Catch::Contains("restore_type_tag"));
+  CHECK_THAT(
+      refused("ctorch.jit._pickle\nrestore_type_tag\n(]" + text(repeat("List[", 20000) + repeat("]", 20000)) + "tR"),
+      Catch::Contains("restore_type_tag"));
 }
 
 TEST_CASE("Sparse tensors with indices outside are refused", "[pth]") {
@@ -372,13 +352,11 @@ TEST_CASE("Sparse tensors with indices outside are refused", "[pth]") {
   const auto coo = [&index](int64_t column) {
     std::memcpy(&index[8], &column, 8);
     TensorPickle indices, values;
-    indices.storage = "LongStorage", indices.numel = 2, indices.sizes = {2, 1},
-    indices.strides = {1, 1};
+    indices.storage = "LongStorage", indices.numel = 2, indices.sizes = {2, 1}, indices.strides = {1, 1};
     values.key = "1", values.numel = 1, values.sizes = {1};
-    const std::string body =
-        "ctorch._utils\n_rebuild_sparse_tensor\nctorch.serialization\n_get_layout\n" +
-        text("torch.sparse_coo") + "\x85R(" + indices.body() + values.body() + numbers({3, 3}) +
-        "\x88t\x86R";
+    const std::string body = "ctorch._utils\n_rebuild_sparse_tensor\nctorch.serialization\n_get_layout\n" +
+                             text("torch.sparse_coo") + "\x85R(" + indices.body() + values.body() + numbers({3, 3}) +
+                             "\x88t\x86R";
     return make_archive(pickle(body), {{"data/0", index}, {"data/1", std::string(4, '\1')}});
   };
   CHECK(tensor_at(read(coo(2)), 0)._nnz() == 1);
@@ -388,8 +366,7 @@ TEST_CASE("Sparse tensors with indices outside are refused", "[pth]") {
 
 TEST_CASE("Integers of every length read, and those beyond 64 bits are marked", "[pth]") {
   const auto value = [](const std::string& digits) {
-    return read(
-        make_archive(pickle("\x8a" + std::string(1, static_cast<char>(digits.size())) + digits)));
+    return read(make_archive(pickle("\x8a" + std::string(1, static_cast<char>(digits.size())) + digits)));
   };
   CHECK(*value("").get_if<int64_t>() == 0);
   CHECK(*value("\xff").get_if<int64_t>() == -1);

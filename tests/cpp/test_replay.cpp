@@ -63,8 +63,7 @@ class Store {
     CallStore& store;
     CallKey key;
     Call& input(Values args, Pairs kwargs = {}, Pairs more = {}) {
-      return write(CallFile::kInput, make_tuple(std::move(args)), std::move(kwargs),
-                   std::move(more));
+      return write(CallFile::kInput, make_tuple(std::move(args)), std::move(kwargs), std::move(more));
     }
     Call& output(Value result, Pairs more = {}) {
       return write(CallFile::kOutput, make_tuple({std::move(result)}), {}, std::move(more));
@@ -99,8 +98,7 @@ class Store {
 // Everything a stream's file descriptor gets while this lives.
 class CapturedStream {
  public:
-  explicit CapturedStream(int descriptor)
-      : descriptor_(descriptor), saved_(dup(descriptor)), file_(std::tmpfile()) {
+  explicit CapturedStream(int descriptor) : descriptor_(descriptor), saved_(dup(descriptor)), file_(std::tmpfile()) {
     std::cout.flush();
     std::fflush(nullptr);
     dup2(fileno(file_), descriptor_);
@@ -111,8 +109,7 @@ class CapturedStream {
     std::string result;
     std::rewind(file_);
     char buffer[4096];
-    for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), file_)) > 0;)
-      result.append(buffer, got);
+    for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), file_)) > 0;) result.append(buffer, got);
     return result;
   }
 
@@ -203,11 +200,7 @@ TEST_CASE("Calls as Python writes them find their operator and arguments", "[rep
       {"torch.Tensor.expand", {numbers({1, 3}), 4, 3}, {}, "aten::expand", {4, 3}},
       {"torch.zeros", {2, 3}, {{"dtype", at::kLong}}, "aten::zeros", {2, 3}},
       {"torch.Tensor.split", {x, 2}, {{"dim", 1}}, "aten::split.Tensor", {2, 2}},
-      {"torch.functional.split",
-       {x, make_list({1, 5})},
-       {{"dim", 1}},
-       "aten::split_with_sizes",
-       {2, 1}},
+      {"torch.functional.split", {x, make_list({1, 5})}, {{"dim", 1}}, "aten::split_with_sizes", {2, 1}},
       {"torch.Tensor.max", {x}, {}, "aten::max", {}},
       {"torch.max", {x, 1}, {}, "aten::max.dim", {2}},
       {"torch.max", {x, x}, {}, "aten::max.other", {2, 6}},
@@ -228,11 +221,7 @@ TEST_CASE("Calls as Python writes them find their operator and arguments", "[rep
       {"torch.nn.functional.softmax", {x}, {{"dim", 1}}, "aten::softmax.int", {2, 6}},
       {"torch.nn.functional.relu", {x}, {{"inplace", false}}, "aten::relu", {2, 6}},
       {"torch.nn.functional.layer_norm", {x, make_tuple({6})}, {}, "aten::layer_norm", {2, 6}},
-      {"torch.nn.functional.embedding",
-       {at::ones({3}, at::kLong), x, 1},
-       {},
-       "aten::embedding",
-       {3, 6}},
+      {"torch.nn.functional.embedding", {at::ones({3}, at::kLong), x, 1}, {}, "aten::embedding", {3, 6}},
       {"torch.nn.functional.max_pool2d",
        {image, 2},
        {{"return_indices", true}},
@@ -281,17 +270,14 @@ TEST_CASE("Indexing means what it means in Python", "[replay][resolve]") {
 
 TEST_CASE("What no operator stands for is said to be Python's", "[replay][resolve]") {
   std::string target;
-  for (const char* name : {"torch.nn.functional.interpolate", "torch.no_such_function",
-                           "torch.Tensor.numpy", "torch.nn.functional.max_unpool2d"}) {
+  for (const char* name : {"torch.nn.functional.interpolate", "torch.no_such_function", "torch.Tensor.numpy",
+                           "torch.nn.functional.max_unpool2d"}) {
     INFO(name);
-    CHECK_THROWS_WITH(run_call(name, {numbers({2})}, {}, &target),
-                      Catch::Contains("exists in Python only"));
+    CHECK_THROWS_WITH(run_call(name, {numbers({2})}, {}, &target), Catch::Contains("exists in Python only"));
   }
-  CHECK_THROWS_WITH(run_call("torch.add", {numbers({2})}, {}, &target),
-                    Catch::Contains("'other' is missing"));
+  CHECK_THROWS_WITH(run_call("torch.add", {numbers({2})}, {}, &target), Catch::Contains("'other' is missing"));
   CHECK_THROWS_WITH(run_call("nolib::op", {}, {}, &target), Catch::Contains("nolib::op"));
-  CHECK_THROWS_WITH(run_call("aten::from_file", {"x"}, {}, &target),
-                    Catch::Contains("not replayed"));
+  CHECK_THROWS_WITH(run_call("aten::from_file", {"x"}, {}, &target), Catch::Contains("not replayed"));
 }
 
 TEST_CASE("Captures of ditorch replay with equal outputs and last-node gradients", "[replay]") {
@@ -322,21 +308,16 @@ TEST_CASE("A call agrees with what was saved, gradients included", "[replay]") {
   CHECK(outcome.call(0)["forward_ms"].size() == 2);
   CHECK(outcome.call(0)["backward_ms"].size() == 2);
   // The lines users know, to the column.
-  CHECK_THAT(
-      outcome.err,
-      Catch::Contains("OpAutoCompareHook: torch.Tensor.div                                   "
-                      "allclose: True    max_diff:          0.000000000"));
-  CHECK_THAT(
-      outcome.err,
-      Catch::Contains("OpAutoCompareHook: torch.Tensor.div 1th input grad                    "
-                      "allclose: True    max_diff:          0.0000000"));
+  CHECK_THAT(outcome.err, Catch::Contains("OpAutoCompareHook: torch.Tensor.div                                   "
+                                          "allclose: True    max_diff:          0.000000000"));
+  CHECK_THAT(outcome.err, Catch::Contains("OpAutoCompareHook: torch.Tensor.div 1th input grad                    "
+                                          "allclose: True    max_diff:          0.0000000"));
   CHECK_THAT(outcome.err, Catch::Contains("SyncExecuteTimer: torch.Tensor.div forward  elapsed "));
   CHECK_THAT(outcome.err, Catch::Contains("SyncExecuteTimer: torch.Tensor.div backward elapsed "));
   CHECK_THAT(outcome.out, Catch::Contains("1 ran, 1 agreed"));
 
   const ScopedVariable compat("OP_TOOLS_COMPAT", "ditorch");
-  CHECK_THAT(replay_paths({store.path(), "--sync_time_measure"}).err,
-             Catch::Contains("forward  elasped "));
+  CHECK_THAT(replay_paths({store.path(), "--sync_time_measure"}).err, Catch::Contains("forward  elasped "));
   CHECK(replay_paths({store.path(), "--only_run_forward"}).call(0).count("backward_ms") == 0);
 }
 
@@ -405,9 +386,7 @@ TEST_CASE("Random calls repeat from their saved state and are not judged without
   const at::Tensor state = generator.get_state();
   std::string target;
   const Value dropped = run_call("torch.nn.functional.dropout", {x, 0.5}, {}, &target);
-  store.call("torch.nn.functional.dropout")
-      .input({x, 0.5}, {}, {{"rng", make_dict({{"cpu", state}})}})
-      .output(dropped);
+  store.call("torch.nn.functional.dropout").input({x, 0.5}, {}, {{"rng", make_dict({{"cpu", state}})}}).output(dropped);
   store.call("torch.nn.functional.dropout").input({x, 0.5}).output(dropped);
   store.call("torch.nn.functional.dropout").input({x, 0.5, false}).output(x);
   store.call("torch.Tensor.new_empty").input({x, make_tuple({3})}).output(numbers({3}));
@@ -429,13 +408,11 @@ TEST_CASE("The program's state is that of the capture and is taken back", "[repl
   store.call("torch.Tensor.matmul")
       .input({x, x})
       .output(half)
-      .meta(
-          R"({"format": 1, "state": {"autocast": {"cpu": "torch.bfloat16"}, "grad_enabled": false}})");
+      .meta(R"({"format": 1, "state": {"autocast": {"cpu": "torch.bfloat16"}, "grad_enabled": false}})");
   store.call("torch.ones")
       .input({make_tuple({2})})
       .output(at::ones({2}, at::kDouble))
-      .meta(
-          R"({"format": 1, "state": {"default_dtype": "torch.float64", "num_threads": 1, "deterministic": true}})");
+      .meta(R"({"format": 1, "state": {"default_dtype": "torch.float64", "num_threads": 1, "deterministic": true}})");
   store.call("torch.ones").input({make_tuple({2})}).output(at::ones({2}));
   store.call("torch.Tensor.matmul").input({x, x}).output(x.matmul(x));
   for (const char* jobs : {"1", "4"}) {
@@ -466,12 +443,8 @@ TEST_CASE("Strides that were stored compact are given back", "[replay]") {
 
 TEST_CASE("A call that raised has to raise again", "[replay]") {
   Store store;
-  store.call("torch.Tensor.view")
-      .input({numbers({4}), 3})
-      .meta(R"({"format": 1, "error": "shape '[3]' is invalid"})");
-  store.call("torch.Tensor.view")
-      .input({numbers({4}), 2, 2})
-      .meta(R"({"format": 1, "error": "out of memory"})");
+  store.call("torch.Tensor.view").input({numbers({4}), 3}).meta(R"({"format": 1, "error": "shape '[3]' is invalid"})");
+  store.call("torch.Tensor.view").input({numbers({4}), 2, 2}).meta(R"({"format": 1, "error": "out of memory"})");
   store.call("torch.Tensor.view").input({numbers({4}), 3});
   const Outcome outcome = check(store.path());
   CHECK(outcome.status == 1);
@@ -488,12 +461,9 @@ TEST_CASE("What cannot be run or read is listed with path and reason, exit statu
   store.call("torch.nn.functional.interpolate").input({x}).output(x);
   store.call("torch.Tensor.map_")
       .input({x})
-      .meta(
-          R"({"format": 1, "unsupported": [{"where": "args[2]", "type": "function", "why": "a callable"}]})");
+      .meta(R"({"format": 1, "unsupported": [{"where": "args[2]", "type": "function", "why": "a callable"}]})");
   store.call("torch.Tensor.neg").input({x}).meta("{not json");
-  store.call("torch.Tensor.neg")
-      .input({x})
-      .meta(R"({"format": 1, "state": {"autocast": {"quantum": "torch.float"}}})");
+  store.call("torch.Tensor.neg").input({x}).meta(R"({"format": 1, "state": {"autocast": {"quantum": "torch.float"}}})");
   store.call("torch.Tensor.neg").input({x}).meta(R"({"format": 99})");
   auto truncated = store.call("torch.Tensor.neg").input({x});
   fs::resize_file(truncated.last_path, 100);
@@ -506,9 +476,8 @@ TEST_CASE("What cannot be run or read is listed with path and reason, exit statu
   CHECK(outcome.report["summary"]["agreed"] == 1);
   CHECK(outcome.report["summary"]["could_not_run"] == 8);
   CHECK(outcome.report["problems"].size() == 1);
-  for (const char* text :
-       {"exists in Python only; use python -m op_tools.run_op_from_data",
-        "args[2]: function (a callable)", "meta.json", "format 99", "no_such_folder"}) {
+  for (const char* text : {"exists in Python only; use python -m op_tools.run_op_from_data",
+                           "args[2]: function (a callable)", "meta.json", "format 99", "no_such_folder"}) {
     CHECK_THAT(outcome.out, Catch::Contains(text));
   }
   CHECK_THAT(outcome.out, Catch::Contains(fs::path(truncated.last_path).parent_path().string()));
@@ -523,10 +492,7 @@ TEST_CASE("Files of the right form with wrong content are refused, not crashed o
       {{"name", "torch.Tensor.neg"}, {"args", x}, {"kwargs", make_dict({})}},
       {{"name", "torch.Tensor.neg"}, {"args", make_tuple({x})}, {"kwargs", make_tuple({})}},
       {{"name", "torch.Tensor.neg"}, {"args", make_tuple({x})}, {"kwargs", make_dict({{1, 2}})}},
-      {{"name", "torch.Tensor.neg"},
-       {"args", make_tuple({x})},
-       {"kwargs", make_dict({})},
-       {"aten", 3}},
+      {{"name", "torch.Tensor.neg"}, {"args", make_tuple({x})}, {"kwargs", make_dict({})}, {"aten", 3}},
       {{"name", "torch.Tensor.neg"},
        {"args", make_tuple({x})},
        {"kwargs", make_dict({})},
@@ -543,8 +509,7 @@ TEST_CASE("Files of the right form with wrong content are refused, not crashed o
   const TemporaryFolder folder;
   const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0);
   uint64_t id = 0;
-  for (const Pairs& input : inputs)
-    store->write({"torch.Tensor.neg", ++id}, CallFile::kInput, 0, make_dict(input));
+  for (const Pairs& input : inputs) store->write({"torch.Tensor.neg", ++id}, CallFile::kInput, 0, make_dict(input));
   const Outcome outcome = check(folder.path());
   INFO(outcome.report.dump(1));
   CHECK(outcome.status == 2);
@@ -580,16 +545,11 @@ TEST_CASE("Wrong usage is exit status 64", "[replay]") {
 TEST_CASE("Python's calls go to the caller that knows them", "[replay]") {
   struct Doubler : replay::PythonCaller {
     bool knows(std::string_view name) override { return name == "torch.double_it"; }
-    Value call(std::string_view, const Value& args, const Value&) override {
-      return flatten_tensors(args).at(0) * 2;
-    }
+    Value call(std::string_view, const Value& args, const Value&) override { return flatten_tensors(args).at(0) * 2; }
   } caller;
   Store store;
   const at::Tensor x = leaf(numbers({3}));
-  store.call("torch.double_it")
-      .input({x})
-      .output(x.detach() * 2)
-      .gradients({at::ones({3})}, {at::ones({3}) * 2});
+  store.call("torch.double_it").input({x}).output(x.detach() * 2).gradients({at::ones({3})}, {at::ones({3}) * 2});
   CHECK(replay_paths({store.path(), "--acc_check"}, &caller).report["summary"]["bit_equal"] == 1);
   CHECK(check(store.path()).status == 2);
 }

@@ -50,12 +50,11 @@ TEST_CASE("A difference has its size, place and both values", "[tensor_diff]") {
 }
 
 TEST_CASE("Equal tensors of every dtype agree bit for bit", "[tensor_diff]") {
-  for (const auto dtype :
-       {at::kByte,          at::kChar,        at::kShort,           at::kInt,
-        at::kLong,          at::kUInt16,      at::kUInt32,          at::kUInt64,
-        at::kBool,          at::kHalf,        at::kBFloat16,        at::kFloat,
-        at::kDouble,        at::kComplexHalf, at::kComplexFloat,    at::kComplexDouble,
-        at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz}) {
+  for (const auto dtype : {at::kByte,          at::kChar,        at::kShort,           at::kInt,
+                           at::kLong,          at::kUInt16,      at::kUInt32,          at::kUInt64,
+                           at::kBool,          at::kHalf,        at::kBFloat16,        at::kFloat,
+                           at::kDouble,        at::kComplexHalf, at::kComplexFloat,    at::kComplexDouble,
+                           at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz}) {
     INFO(dtype);
     const auto tensor = tensor_of({0, 1, 2, 1}, dtype);
     const TensorDiff diff = diff_tensors(tensor, tensor.clone(), {});
@@ -133,8 +132,7 @@ TEST_CASE("Zeros of different sign are equal but not bit for bit", "[tensor_diff
   CHECK_FALSE(diff.bits_equal);
 }
 
-TEST_CASE("Complex numbers, views and lazily conjugated tensors are compared by value",
-          "[tensor_diff]") {
+TEST_CASE("Complex numbers, views and lazily conjugated tensors are compared by value", "[tensor_diff]") {
   const auto golden = tensor_of({1, 2, 3, 4}, at::kComplexFloat);
   const auto shifted = golden + at::Scalar(c10::complex<double>(3, 4));
   CHECK(diff_tensors(shifted, golden, {}).max_abs == Approx(5));
@@ -146,17 +144,13 @@ TEST_CASE("Complex numbers, views and lazily conjugated tensors are compared by 
 TEST_CASE("Sparse tensors are compared coalesced", "[tensor_diff]") {
   const auto indices = tensor_of({1, 1, 0}, at::kLong).reshape({1, 3});
   const auto twice = at::sparse_coo_tensor(indices, tensor_of({1, 2, 5}), {3});
-  const auto once =
-      at::sparse_coo_tensor(tensor_of({0, 1}, at::kLong).reshape({1, 2}), tensor_of({5, 3}), {3});
+  const auto once = at::sparse_coo_tensor(tensor_of({0, 1}, at::kLong).reshape({1, 2}), tensor_of({5, 3}), {3});
   CHECK(diff_tensors(twice, once, {}).bits_equal);
-  const auto other =
-      at::sparse_coo_tensor(tensor_of({0, 2}, at::kLong).reshape({1, 2}), tensor_of({5, 3}), {3});
+  const auto other = at::sparse_coo_tensor(tensor_of({0, 2}, at::kLong).reshape({1, 2}), tensor_of({5, 3}), {3});
   const TensorDiff diff = diff_tensors(other, once, {});
   CHECK(diff.max_abs == 3);
   CHECK_FALSE(diff.within());
-  CHECK(
-      diff_tensors(at::full({2, 2}, 1.0).to_sparse_csr(), at::full({2, 2}, 1.0).to_sparse_csr(), {})
-          .within());
+  CHECK(diff_tensors(at::full({2, 2}, 1.0).to_sparse_csr(), at::full({2, 2}, 1.0).to_sparse_csr(), {}).within());
 }
 
 TEST_CASE("The table has the known tolerances per dtype", "[tolerance]") {
@@ -191,8 +185,7 @@ TEST_CASE("A tolerance that is no pair of numbers is an error that names it", "[
       ToleranceTable::from_environment();
       FAIL("no error");
     } catch (const Error& error) {
-      CHECK(std::string(error.what()).find("MUL_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32") !=
-            std::string::npos);
+      CHECK(std::string(error.what()).find("MUL_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32") != std::string::npos);
       CHECK(std::string(error.what()).find(value) != std::string::npos);
     }
   }

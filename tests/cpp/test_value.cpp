@@ -16,9 +16,8 @@ Value slice(Values parts) {
 
 TEST_CASE("Tensors are visited in the order in which a reader meets them", "[value]") {
   const auto a = at::arange(1), b = at::arange(2), c = at::arange(3), d = at::arange(4);
-  const Value tree =
-      make_tuple({make_list({a, 1}), make_dict({{"z", b}, {"a", slice({None{}, c, 1})}}),
-                  NamedTuple{std::make_shared<const Values>(Values{d}), "t"}, a});
+  const Value tree = make_tuple({make_list({a, 1}), make_dict({{"z", b}, {"a", slice({None{}, c, 1})}}),
+                                 NamedTuple{std::make_shared<const Values>(Values{d}), "t"}, a});
   const auto tensors = flatten_tensors(tree);
   REQUIRE(tensors.size() == 5);
   const at::Tensor expected[] = {a, b, c, d, a};
@@ -38,9 +37,8 @@ TEST_CASE("An undefined tensor is None", "[value]") {
 TEST_CASE("map_tensors replaces tensors and shares every subtree without one", "[value]") {
   const auto a = at::arange(3);
   const Value plain = make_list({1, "x"});
-  const Value tree =
-      make_tuple({plain, make_dict({{"k", make_list({a})}}), slice({a, None{}, None{}}),
-                  NamedTuple{std::make_shared<const Values>(Values{a}), "named"}});
+  const Value tree = make_tuple({plain, make_dict({{"k", make_list({a})}}), slice({a, None{}, None{}}),
+                                 NamedTuple{std::make_shared<const Values>(Values{a}), "named"}});
   const Value mapped = map_tensors(tree, [](const at::Tensor& t) { return Value(t.numel()); });
   const auto& items = *sequence_items(mapped);
   CHECK(items[0].get_if<List>()->items == plain.get_if<List>()->items);
@@ -80,11 +78,10 @@ TEST_CASE("describe writes values as Python would", "[value]") {
   CHECK(describe(make_dict({{"args", make_tuple({1, true, None{}})}, {"kwargs", make_dict({})}})) ==
         "{'args': (1, True, None), 'kwargs': {}}");
   CHECK(describe(make_tuple({1})) == "(1,)");
-  CHECK(
-      describe(make_list({0.5, 100000.0, 1e-5, 1e16, -std::numeric_limits<double>::infinity()})) ==
-      "[0.5, 100000.0, 1e-05, 1e+16, -inf]");
-  CHECK(describe(make_list({at::kBFloat16, c10::Device("cuda:1"), at::kSparseCsr,
-                            at::MemoryFormat::ChannelsLast, Size{{2, 3}}, Ellipsis{}})) ==
+  CHECK(describe(make_list({0.5, 100000.0, 1e-5, 1e16, -std::numeric_limits<double>::infinity()})) ==
+        "[0.5, 100000.0, 1e-05, 1e+16, -inf]");
+  CHECK(describe(make_list({at::kBFloat16, c10::Device("cuda:1"), at::kSparseCsr, at::MemoryFormat::ChannelsLast,
+                            Size{{2, 3}}, Ellipsis{}})) ==
         "[torch.bfloat16, device('cuda:1'), torch.sparse_csr, torch.channels_last, torch.Size([2, "
         "3]), ...]");
   CHECK(describe(slice({1, None{}, 2})) == "slice(1, None, 2)");
@@ -100,8 +97,7 @@ TEST_CASE("describe stays one short line", "[value]") {
 }
 
 TEST_CASE("Names of dtypes, layouts, formats and schemes read back", "[value]") {
-  for (const auto dtype :
-       {at::kFloat, at::kBFloat16, at::kComplexHalf, at::kFloat8_e4m3fn, at::kUInt16, at::kBool})
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kComplexHalf, at::kFloat8_e4m3fn, at::kUInt16, at::kBool})
     CHECK(dtype_from_name(torch_name(dtype)) == dtype);
   CHECK(torch_name(at::kFloat) == "torch.float32");
   CHECK(dtype_from_name("half") == at::kHalf);

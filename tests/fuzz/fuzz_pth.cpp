@@ -37,15 +37,15 @@ int main(int argc, char** argv) {
         static_cast<void>(testing::same_value(value, value));  // reads every element
         describe(value);
       } else {
-        std::cerr << "mutant " << i << " of seed " << argv[1]
-                  << " was read as another value: " << describe(value) << "\n";
+        std::cerr << "mutant " << i << " of seed " << argv[1] << " was read as another value: " << describe(value)
+                  << "\n";
         return 1;
       }
     } catch (const Error&) {
       ++refused;
     }
   }
-  std::cout << count << " mutants: " << refused << " refused, " << same << " read as before, "
-            << different << " with repaired CRCs read as another sound value\n";
+  std::cout << count << " mutants: " << refused << " refused, " << same << " read as before, " << different
+            << " with repaired CRCs read as another sound value\n";
   return 0;
 }

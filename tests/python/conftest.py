@@ -25,6 +25,7 @@ def build_dir() -> Path:
     return max(found, key=lambda cache: cache.stat().st_mtime).parent
 
 
+os.environ["OP_TOOLS_LOG_LEVEL"] = "warn"  # for fixtures that run before _own_world: a line for each file is slow
 OURS = ("OP_", "AUTOCOMPARE_", "RANK")
 
 
@@ -87,6 +88,7 @@ def replay(build_dir, tmp_path):
             capture_output=True,
             text=True,
             timeout=300,
+            env={**os.environ, "OP_TOOLS_LOG_LEVEL": "info"},
             **options,
         )
         return Replayed(

@@ -83,7 +83,9 @@ def train(model="lenet", optimizer="sgd", autocast=False, steps=3, batch=16, aft
         seen[f"{name}"] = parameter.detach()
         seen[f"{name}.grad"] = parameter.grad
     for index, (_, state) in enumerate(sorted(method.state_dict()["state"].items())):
-        seen.update({f"state {index} {key}": torch.as_tensor(value) for key, value in state.items() if value is not None})
+        seen.update(
+            {f"state {index} {key}": torch.as_tensor(value) for key, value in state.items() if value is not None}
+        )
     seen["random state"] = torch.get_rng_state()
     return seen
 

@@ -34,8 +34,7 @@ Exit status
 }  // namespace
 
 Arguments parse_arguments(const std::vector<std::string>& arguments) {
-  CLI::App app{"Runs captured operator calls again: on real data, without the model that made it.",
-               "run_op_from_data"};
+  CLI::App app{"Runs captured operator calls again: on real data, without the model that made it.", "run_op_from_data"};
   app.footer(kFooter);
   app.set_version_flag("--version", std::string(version()));
   ReplayOptions options;
@@ -44,31 +43,26 @@ Arguments parse_arguments(const std::vector<std::string>& arguments) {
   app.add_flag("--acc_check", options.acc_check,
                "Compare with the saved results and gradients, and on another device than the CPU "
                "with the CPU's");
-  app.add_option("--run_times", options.run_times,
-                 "Run each call N times, on fresh inputs each time")
+  app.add_option("--run_times", options.run_times, "Run each call N times, on fresh inputs each time")
       ->check(CLI::Range(1, 1000000000))
       ->type_name("N");
   app.add_flag("--sync_time_measure", options.sync_time_measure,
                "Print the time of each forward and backward, the device synchronised");
   app.add_flag("--only_run_forward", options.only_run_forward, "Leave out backward");
-  app.add_option("--device", options.device,
-                 "Run on this device: cpu (the default), cuda, cuda:1, npu, ...")
+  app.add_option("--device", options.device, "Run on this device: cpu (the default), cuda, cuda:1, npu, ...")
       ->type_name("D");
   app.add_option("--filter", options.filter,
                  "Only calls whose whole name matches one of these regular expressions, separated "
                  "by commas")
       ->type_name("RE");
-  app.add_option("--json", options.json, "Write summary and all calls as one JSON object")
-      ->type_name("FILE");
+  app.add_option("--json", options.json, "Write summary and all calls as one JSON object")->type_name("FILE");
   app.add_option("--jobs", options.jobs, "Work on N calls at once (times then say little)")
       ->check(CLI::Range(1, 1024))
       ->type_name("N");
   auto* seed_option =
-      app.add_option("--seed", seed,
-                     "Seed the random generators with N, in place of the saved random states")
+      app.add_option("--seed", seed, "Seed the random generators with N, in place of the saved random states")
           ->type_name("N");
-  app.add_option("--load", options.libraries,
-                 "Load a shared library first: custom operators, a device's backend")
+  app.add_option("--load", options.libraries, "Load a shared library first: custom operators, a device's backend")
       ->type_name("LIB")
       ->allow_extra_args(false);
   app.add_flag("-v,--verbose", options.verbose, "A line for each call");

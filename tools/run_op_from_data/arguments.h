@@ -33,8 +33,7 @@ struct ReplayOptions {
 };
 
 struct Arguments {
-  std::optional<ReplayOptions>
-      options;  // none: there is nothing to run, and exit_status says how it ends
+  std::optional<ReplayOptions> options;  // none: there is nothing to run, and exit_status says how it ends
   int exit_status = 0;
 };
 // Writes help, version and complaints itself.

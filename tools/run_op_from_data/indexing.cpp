@@ -70,8 +70,7 @@ TensorIndex to_index(const Value& value, const at::Tensor& self) {
   if (const auto* tensor = value.get_if<at::Tensor>()) return TensorIndex(*tensor);
   if (const auto* slice = value.get_if<Slice>(); slice && slice->items->size() == 3) {
     const Values& bounds = *slice->items;
-    return at::indexing::Slice(slice_bound(bounds[0]), slice_bound(bounds[1]),
-                               slice_bound(bounds[2]));
+    return at::indexing::Slice(slice_bound(bounds[0]), slice_bound(bounds[1]), slice_bound(bounds[2]));
   }
   if (sequence_items(value)) {
     NestedNumbers nested;

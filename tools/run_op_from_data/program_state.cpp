@@ -43,8 +43,7 @@ constexpr std::pair<at::Float32MatmulPrecision, const char*> kPrecisions[] = {
 };
 
 const at::Generator& default_generator(c10::Device device) {
-  return device.is_cpu() ? at::detail::getDefaultCPUGenerator()
-                         : at::globalContext().defaultGenerator(device);
+  return device.is_cpu() ? at::detail::getDefaultCPUGenerator() : at::globalContext().defaultGenerator(device);
 }
 
 }  // namespace
@@ -56,17 +55,14 @@ RecordedMeta parse_meta(const std::string& text) {
     if (!object.is_object()) throw Error("not a JSON object");
     const int format = optional_field<int>(object, "format").value_or(1);
     if (format != 1) {
-      throw Error("format " + std::to_string(format) +
-                  " is of a newer op_tools; this one reads format 1");
+      throw Error("format " + std::to_string(format) + " is of a newer op_tools; this one reads format 1");
     }
     meta.error = optional_field<std::string>(object, "error").value_or("");
     meta.identity = optional_field<bool>(object, "identity").value_or(false);
     for (const json& note : object.value("unsupported", json::array())) {
       const std::string where = note.value("where", "");
-      if (where.rfind("args", 0) != 0 && where.rfind("kwargs", 0) != 0)
-        continue;  // of the result: the call still runs
-      meta.unsupported.push_back(where + ": " + note.value("type", "") + " (" +
-                                 note.value("why", "") + ")");
+      if (where.rfind("args", 0) != 0 && where.rfind("kwargs", 0) != 0) continue;  // of the result: the call still runs
+      meta.unsupported.push_back(where + ": " + note.value("type", "") + " (" + note.value("why", "") + ")");
     }
     for (const json& input : object.value("inputs", json::array())) {
       meta.input_devices.emplace_back(input.value("device", "cpu"));
@@ -87,8 +83,7 @@ RecordedMeta parse_meta(const std::string& text) {
       meta.process.default_dtype = dtype_from(*dtype);
     }
     meta.process.deterministic = optional_field<bool>(state, "deterministic");
-    meta.process.float32_matmul_precision =
-        optional_field<std::string>(state, "float32_matmul_precision");
+    meta.process.float32_matmul_precision = optional_field<std::string>(state, "float32_matmul_precision");
   } catch (const json::exception& error) {
     throw Error(std::string("not the JSON expected: ") + error.what());
   } catch (const c10::Error& error) {  // a device that torch does not know
@@ -101,8 +96,7 @@ StateGate::StateGate() {
   original_.default_dtype = c10::get_default_dtype_as_scalartype();
   original_.deterministic = at::globalContext().deterministicAlgorithms();
   for (const auto& [precision, name] : kPrecisions) {
-    if (at::globalContext().float32MatmulPrecision() == precision)
-      original_.float32_matmul_precision = name;
+    if (at::globalContext().float32MatmulPrecision() == precision) original_.float32_matmul_precision = name;
   }
   current_ = original_;
 }
@@ -119,13 +113,11 @@ void StateGate::apply(const ProcessState& wanted) {
   current_ = wanted;
 }
 
-StateGate::Pass::Pass(StateGate& gate, const ProcessState& wanted, bool alone)
-    : together_(gate.mutex_) {
+StateGate::Pass::Pass(StateGate& gate, const ProcessState& wanted, bool alone) : together_(gate.mutex_) {
   ProcessState complete = gate.original_;
   if (wanted.default_dtype) complete.default_dtype = wanted.default_dtype;
   if (wanted.deterministic) complete.deterministic = wanted.deterministic;
-  if (wanted.float32_matmul_precision)
-    complete.float32_matmul_precision = wanted.float32_matmul_precision;
+  if (wanted.float32_matmul_precision) complete.float32_matmul_precision = wanted.float32_matmul_precision;
   if (!alone && gate.current_ == complete) return;
   together_.unlock();
   alone_ = std::unique_lock(gate.mutex_);

@@ -35,9 +35,8 @@ struct Autocast {
 
 // What replay needs of meta.json. Everything may be absent (a folder of ditorch's has none).
 struct RecordedMeta {
-  std::string error;  // what the captured call raised
-  std::vector<std::string>
-      unsupported;  // "args[2]: function (a callable)": inputs that are not in the file
+  std::string error;                     // what the captured call raised
+  std::vector<std::string> unsupported;  // "args[2]: function (a callable)": inputs that are not in the file
   std::vector<c10::Device> input_devices;
   bool identity = false;
   std::optional<bool> grad_enabled;

@@ -61,8 +61,7 @@ struct CapturedCall {
 
 const Value& required(const Value& dict, std::string_view key) {
   const Value* value = find_key(dict, key);
-  if (!value)
-    throw Error("has no '" + std::string(key) + "'; a captured call has name, args and kwargs");
+  if (!value) throw Error("has no '" + std::string(key) + "'; a captured call has name, args and kwargs");
   return *value;
 }
 
@@ -75,8 +74,7 @@ const Values& sequence(const Value& value, const char* what) {
 size_t tensor_index(const Value& key, const char* what) {
   const auto* index = key.get_if<int64_t>();
   if (!index || *index < 0)
-    throw Error(std::string(what) + " has the key " + describe(key) +
-                ", expected a tensor's index");
+    throw Error(std::string(what) + " has the key " + describe(key) + ", expected a tensor's index");
   return static_cast<size_t>(*index);
 }
 
@@ -85,8 +83,7 @@ std::vector<int64_t> integers(const Value& value, const char* what) {
   std::vector<int64_t> numbers;
   for (const Value& item : sequence(value, what)) {
     const auto* number = item.get_if<int64_t>();
-    if (!number)
-      throw Error(std::string(what) + " holds " + describe(item) + ", expected integers");
+    if (!number) throw Error(std::string(what) + " holds " + describe(item) + ", expected integers");
     numbers.push_back(*number);
   }
   return numbers;
@@ -106,8 +103,7 @@ void read_file(const StoredCall& stored, const char* file, Read read) {
   } catch (const Error& error) {
     const std::string text = error.what();
     // Readers of files name the whole path themselves.
-    throw text.find(stored.path()) == std::string::npos ? Error(std::string(file) + ": " + text)
-                                                        : error;
+    throw text.find(stored.path()) == std::string::npos ? Error(std::string(file) + ": " + text) : error;
   }
 }
 
@@ -122,11 +118,9 @@ Tensors gradient_list(const Value& file) {
 
 void read_input(const StoredCall& stored, CapturedCall* call) {
   const Value file = stored.read(CallFile::kInput);
-  if (!file.is<Dict>())
-    throw Error("holds " + describe(file) + ", expected a dict with name, args and kwargs");
+  if (!file.is<Dict>()) throw Error("holds " + describe(file) + ", expected a dict with name, args and kwargs");
   const auto* name = required(file, "name").get_if<std::string>();
-  if (!name || name->empty())
-    throw Error("'name' is " + describe(required(file, "name")) + ", expected a string");
+  if (!name || name->empty()) throw Error("'name' is " + describe(required(file, "name")) + ", expected a string");
   call->name = *name;
   call->args = required(file, "args");
   call->kwargs = required(file, "kwargs");
@@ -158,16 +152,12 @@ void read_output(const StoredCall& stored, CapturedCall* call) {
 }
 
 void read_backward(const StoredCall& stored, CapturedCall* call) {
-  for (uint32_t pass = 0;
-       stored.has(CallFile::kGradOutputs, pass) && stored.has(CallFile::kGradInputs, pass);
-       ++pass) {
+  for (uint32_t pass = 0; stored.has(CallFile::kGradOutputs, pass) && stored.has(CallFile::kGradInputs, pass); ++pass) {
     BackwardPass backward;
-    read_file(stored, "grad_outputs.pth", [&] {
-      backward.grad_outputs = gradient_list(stored.read(CallFile::kGradOutputs, pass));
-    });
-    read_file(stored, "grad_inputs.pth", [&] {
-      backward.grad_inputs = gradient_list(stored.read(CallFile::kGradInputs, pass));
-    });
+    read_file(stored, "grad_outputs.pth",
+              [&] { backward.grad_outputs = gradient_list(stored.read(CallFile::kGradOutputs, pass)); });
+    read_file(stored, "grad_inputs.pth",
+              [&] { backward.grad_inputs = gradient_list(stored.read(CallFile::kGradInputs, pass)); });
     call->backward.push_back(std::move(backward));
   }
 }
@@ -226,17 +216,15 @@ class Engine {
   CapturedCall read(const StoredCall& stored) const;
   BoundCall bind(const CapturedCall& call, const RunInputs& inputs) const;
   RunResult run_once(const CapturedCall& call, c10::Device device);
-  void run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device,
-                    RunResult* run) const;
+  void run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device, RunResult* run) const;
   std::vector<Check> compare_with_saved(const CapturedCall& call, const RunResult& run) const;
-  std::vector<Check> compare_runs(const CapturedCall& call, const RunResult& run,
-                                  const RunResult& reference) const;
-  void compare_results(const CapturedCall& call, const RunResult& run, const Value& expected,
-                       const char* against, std::vector<Check>* checks) const;
-  Check compare_tensors(const CapturedCall& call, std::string what, const char* against,
-                        const at::Tensor& result, const at::Tensor& expected) const;
-  Check compare_values(const CapturedCall& call, std::string what, const char* against,
-                       const Value& result, const Value& expected) const;
+  std::vector<Check> compare_runs(const CapturedCall& call, const RunResult& run, const RunResult& reference) const;
+  void compare_results(const CapturedCall& call, const RunResult& run, const Value& expected, const char* against,
+                       std::vector<Check>* checks) const;
+  Check compare_tensors(const CapturedCall& call, std::string what, const char* against, const at::Tensor& result,
+                        const at::Tensor& expected) const;
+  Check compare_values(const CapturedCall& call, std::string what, const char* against, const Value& result,
+                       const Value& expected) const;
 
   const ReplayOptions& options_;
   PythonCaller* const caller_;
@@ -251,8 +239,7 @@ CapturedCall Engine::read(const StoredCall& stored) const {
   CapturedCall call;
   read_file(stored, "input.pth", [&] { read_input(stored, &call); });
   if (stored.has(CallFile::kMeta)) {
-    read_file(stored, "meta.json",
-              [&] { call.meta = parse_meta(stored.read_text(CallFile::kMeta)); });
+    read_file(stored, "meta.json", [&] { call.meta = parse_meta(stored.read_text(CallFile::kMeta)); });
   }
   return call;
 }
@@ -261,13 +248,11 @@ CapturedCall Engine::read(const StoredCall& stored) const {
 // the CPU is moved as a whole.
 InputPlan plan_for(const CapturedCall& call, c10::Device device) {
   const auto& recorded = call.meta.input_devices;
-  const bool keep_cpu = std::any_of(recorded.begin(), recorded.end(),
-                                    [](c10::Device d) { return !d.is_cpu() && !d.is_meta(); });
+  const bool keep_cpu =
+      std::any_of(recorded.begin(), recorded.end(), [](c10::Device d) { return !d.is_cpu() && !d.is_meta(); });
   InputPlan plan;
   plan.restrided = call.restrided;
-  plan.move_device = [=](c10::Device from) {
-    return from.is_meta() || (keep_cpu && from.is_cpu()) ? from : device;
-  };
+  plan.move_device = [=](c10::Device from) { return from.is_meta() || (keep_cpu && from.is_cpu()) ? from : device; };
   for (const c10::Device from : recorded) {
     // The files hold all tensors on the CPU: "meta" tensors have no data, and are kept as they are.
     plan.devices.push_back(plan.move_device(from));
@@ -325,16 +310,14 @@ RunResult Engine::run_once(const CapturedCall& call, c10::Device device) {
   return run;
 }
 
-void Engine::run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device,
-                          RunResult* run) const {
+void Engine::run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device, RunResult* run) const {
   const Tensors outputs = flatten_tensors(run->result);
   for (size_t pass = 0; pass < call.backward.size(); ++pass) {
     const bool keep_graph = pass + 1 < call.backward.size();
     const auto gradients = call.from_ditorch ? last_node_gradients : input_gradients;
     Stopwatch stopwatch(device, options_.sync_time_measure);
     stopwatch.start();
-    run->input_gradients.push_back(
-        gradients(outputs, call.backward[pass].grad_outputs, inputs, keep_graph));
+    run->input_gradients.push_back(gradients(outputs, call.backward[pass].grad_outputs, inputs, keep_graph));
     run->backward_ms.push_back(stopwatch.stop());
   }
 }
@@ -395,54 +378,50 @@ void withdraw_numbers(std::vector<Check>* checks, const std::string& why) {
   }
 }
 
-Check Engine::compare_tensors(const CapturedCall& call, std::string what, const char* against,
-                              const at::Tensor& result, const at::Tensor& expected) const {
+Check Engine::compare_tensors(const CapturedCall& call, std::string what, const char* against, const at::Tensor& result,
+                              const at::Tensor& expected) const {
   const Tolerance tolerance =
       expected.defined() ? tolerances_.allclose(call.name, expected.scalar_type()) : Tolerance{};
   return judged(std::move(what), against, diff_tensors(result, expected, tolerance));
 }
 
-Check Engine::compare_values(const CapturedCall& call, std::string what, const char* against,
-                             const Value& result, const Value& expected) const {
+Check Engine::compare_values(const CapturedCall& call, std::string what, const char* against, const Value& result,
+                             const Value& expected) const {
   const auto* result_tensor = result.get_if<at::Tensor>();
   const auto* expected_tensor = expected.get_if<at::Tensor>();
   if (result_tensor && expected_tensor) {
-    return compare_tensors(call, std::move(what), against, result_tensor->detach(),
-                           expected_tensor->detach());
+    return compare_tensors(call, std::move(what), against, result_tensor->detach(), expected_tensor->detach());
   }
   const auto result_number = number_in(result);
   const auto expected_number = number_in(expected);
   if (result_number && expected_number && result.index() == expected.index()) {
     // A Python float is mostly some float32's value.
-    return judged(
-        std::move(what), against,
-        diff_tensors(c10::scalar_to_tensor(*result_number), c10::scalar_to_tensor(*expected_number),
-                     tolerances_.allclose(call.name, at::kFloat)));
+    return judged(std::move(what), against,
+                  diff_tensors(c10::scalar_to_tensor(*result_number), c10::scalar_to_tensor(*expected_number),
+                               tolerances_.allclose(call.name, at::kFloat)));
   }
   if (!result_tensor && !expected_tensor && !result_number && !expected_number &&
       describe(result) == describe(expected)) {
     return judged(std::move(what), against, {});
   }
-  return different(std::move(what), against,
-                   describe(result) + " instead of " + describe(expected));
+  return different(std::move(what), against, describe(result) + " instead of " + describe(expected));
 }
 
-void Engine::compare_results(const CapturedCall& call, const RunResult& run, const Value& expected,
-                             const char* against, std::vector<Check>* checks) const {
+void Engine::compare_results(const CapturedCall& call, const RunResult& run, const Value& expected, const char* against,
+                             std::vector<Check>* checks) const {
   // Python gives the lists themselves where the operator gives nothing; both are compared as changed inputs.
   if (run.returns_nothing) return;
   Values results, wanted;
   collect_leaves(run.result, &results);
   collect_leaves(expected, &wanted);
   if (results.size() != wanted.size()) {
-    checks->push_back(different("", against,
-                                std::to_string(results.size()) + " values returned, " +
-                                    std::to_string(wanted.size()) + " expected"));
+    checks->push_back(
+        different("", against,
+                  std::to_string(results.size()) + " values returned, " + std::to_string(wanted.size()) + " expected"));
     return;
   }
   for (size_t i = 0; i < wanted.size(); ++i) {
-    checks->push_back(
-        compare_values(call, ordinal(i, wanted.size()), against, results[i], wanted[i]));
+    checks->push_back(compare_values(call, ordinal(i, wanted.size()), against, results[i], wanted[i]));
     if (static_cast<int>(i) == run.workspace) {
       checks->back().verdict = Verdict::kNotComparable;
       checks->back().note = "scratch memory";
@@ -451,16 +430,13 @@ void Engine::compare_results(const CapturedCall& call, const RunResult& run, con
 }
 
 std::string gradient_name(size_t index, size_t pass) {
-  return std::to_string(index) + "th input grad" +
-         (pass > 0 ? " of backward pass " + std::to_string(pass + 1) : "");
+  return std::to_string(index) + "th input grad" + (pass > 0 ? " of backward pass " + std::to_string(pass + 1) : "");
 }
 
-std::vector<Check> Engine::compare_with_saved(const CapturedCall& call,
-                                              const RunResult& run) const {
+std::vector<Check> Engine::compare_with_saved(const CapturedCall& call, const RunResult& run) const {
   std::vector<Check> checks;
   if (!call.meta.error.empty()) {
-    if (run.raised.empty())
-      return {different("", "saved", "returned; the captured call raised: " + call.meta.error)};
+    if (run.raised.empty()) return {different("", "saved", "returned; the captured call raised: " + call.meta.error)};
     Check check = judged("", "saved", {});
     check.note = "raised, as the captured call did: " + run.raised;
     return {check};
@@ -478,8 +454,7 @@ std::vector<Check> Engine::compare_with_saved(const CapturedCall& call,
       checks.push_back(different(what, "saved", "there is no such input"));
       continue;
     }
-    checks.push_back(
-        compare_tensors(call, what, "saved", run.mutable_inputs[index].detach(), expected));
+    checks.push_back(compare_tensors(call, what, "saved", run.mutable_inputs[index].detach(), expected));
   }
   for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
     const Tensors& expected = call.backward[pass].grad_inputs;
@@ -487,8 +462,7 @@ std::vector<Check> Engine::compare_with_saved(const CapturedCall& call,
     for (size_t i = 0; i < expected.size(); ++i) {
       if (!expected[i].defined()) continue;
       checks.push_back(compare_tensors(call, gradient_name(i, pass), "saved",
-                                       i < gradients.size() ? gradients[i] : at::Tensor(),
-                                       expected[i]));
+                                       i < gradients.size() ? gradients[i] : at::Tensor(), expected[i]));
     }
   }
   if (run.uninitialised) withdraw_numbers(&checks, "uninitialised memory");
@@ -501,17 +475,16 @@ std::vector<Check> Engine::compare_runs(const CapturedCall& call, const RunResul
   std::vector<Check> checks;
   if (!reference.raised.empty() || !run.raised.empty()) {
     if (!reference.raised.empty() && !run.raised.empty()) return {};
-    return {different("", "cpu",
-                      run.raised.empty() ? "returned; on the CPU it raised: " + reference.raised
-                                         : "raised: " + run.raised)};
+    return {different(
+        "", "cpu",
+        run.raised.empty() ? "returned; on the CPU it raised: " + reference.raised : "raised: " + run.raised)};
   }
   compare_results(call, run, reference.result, "cpu", &checks);
   for (size_t pass = 0; pass < reference.input_gradients.size(); ++pass) {
     for (size_t i = 0; i < reference.input_gradients[pass].size(); ++i) {
       const at::Tensor& expected = reference.input_gradients[pass][i];
       if (!expected.defined()) continue;
-      checks.push_back(compare_tensors(call, gradient_name(i, pass), "cpu",
-                                       run.input_gradients[pass][i], expected));
+      checks.push_back(compare_tensors(call, gradient_name(i, pass), "cpu", run.input_gradients[pass][i], expected));
     }
   }
   if (run.uninitialised) withdraw_numbers(&checks, "uninitialised memory");
@@ -545,8 +518,7 @@ CallReport Engine::replay(const StoredCall& stored) {
       report.target = run.target;
       if (!run.raised.empty() && call.meta.error.empty()) throw Error("raised: " + run.raised);
       report.forward_ms.push_back(run.forward_ms);
-      report.backward_ms.insert(report.backward_ms.end(), run.backward_ms.begin(),
-                                run.backward_ms.end());
+      report.backward_ms.insert(report.backward_ms.end(), run.backward_ms.begin(), run.backward_ms.end());
       // Of several runs the first that differs is reported, else the first.
       if (!options_.acc_check || report.differs()) continue;
       std::vector<Check> checks = compare_with_saved(call, run);
@@ -569,8 +541,7 @@ CallReport Engine::replay(const StoredCall& stored) {
 
 void load_library(const std::string& name) {
   // Global, so that a backend finds the symbols of what was loaded before it.
-  if (!dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL))
-    throw Error("cannot load " + name + ": " + dlerror());
+  if (!dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL)) throw Error("cannot load " + name + ": " + dlerror());
 }
 
 // The program is linked with torch's CPU part only.
@@ -578,8 +549,7 @@ void prepare_device(const ReplayOptions& options) {
   for (const std::string& library : options.libraries) load_library(library);
   try {
     const c10::Device device(options.device);
-    if (device.is_cuda() && !c10::impl::hasDeviceGuardImpl(c10::kCUDA))
-      load_library("libtorch_cuda.so");
+    if (device.is_cuda() && !c10::impl::hasDeviceGuardImpl(c10::kCUDA)) load_library("libtorch_cuda.so");
   } catch (const c10::Error& error) {
     throw Error("--device " + options.device + ": " + error.what_without_backtrace());
   }
@@ -600,8 +570,7 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
       FoundCalls found = find_calls(path);
       for (auto& call : found.calls) calls.push_back(std::move(call));
       problems.insert(problems.end(), found.problems.begin(), found.problems.end());
-      if (found.calls.empty() && found.problems.empty())
-        problems.push_back(path + ": no captured call in it");
+      if (found.calls.empty() && found.problems.empty()) problems.push_back(path + ": no captured call in it");
     } catch (const std::exception& error) {
       problems.push_back(message_of(error));
     }
@@ -613,8 +582,7 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
     for (size_t i = next++; i < calls.size(); i = next++) reporter.add(i, engine.replay(*calls[i]));
   };
   std::vector<std::thread> workers;
-  for (size_t i = 1; i < std::min(static_cast<size_t>(options.jobs), calls.size()); ++i)
-    workers.emplace_back(work);
+  for (size_t i = 1; i < std::min(static_cast<size_t>(options.jobs), calls.size()); ++i) workers.emplace_back(work);
   work();
   for (std::thread& worker : workers) worker.join();
   return reporter.finish(problems, whole.stop() / 1000);

@@ -31,8 +31,7 @@ std::string number_text(double value) {
 
 std::string index_text(const TensorDiff& diff) {
   std::string text = "[";
-  for (const int64_t i : diff.worst_index)
-    text += (text.size() > 1 ? ", " : "") + std::to_string(i);
+  for (const int64_t i : diff.worst_index) text += (text.size() > 1 ? ", " : "") + std::to_string(i);
   return text + "]";
 }
 
@@ -43,8 +42,7 @@ std::string explain(const Check& check) {
   if (!check.diff.has_worst) return {};
   return formatted("%lld of %lld outside", static_cast<long long>(check.diff.outside),
                    static_cast<long long>(check.diff.numel)) +
-         ", at " + index_text(check.diff) + " " + check.diff.worst_result + " instead of " +
-         check.diff.worst_golden;
+         ", at " + index_text(check.diff) + " " + check.diff.worst_result + " instead of " + check.diff.worst_golden;
 }
 
 // OpAutoCompareHook: torch.Tensor.div 0th input grad                    allclose: True    max_diff:
@@ -57,9 +55,8 @@ std::string check_line(const CallReport& report, const Check& check) {
   else
     name += " " + check.what;
   if (check.against != "saved") name += " (against " + check.against + ")";
-  std::string line = number.empty()
-                         ? formatted("OpAutoCompareHook: %-50s ", name.c_str())
-                         : formatted("OpAutoCompareHook: %-46s %3s ", name.c_str(), number.c_str());
+  std::string line = number.empty() ? formatted("OpAutoCompareHook: %-50s ", name.c_str())
+                                    : formatted("OpAutoCompareHook: %-46s %3s ", name.c_str(), number.c_str());
   if (check.verdict == Verdict::kNotComparable) return line + "not comparable (" + check.note + ")";
   const bool same = check.verdict == Verdict::kAgrees;
   line += formatted("allclose: %s    max_diff: %20.9f", same ? "True" : "False",
@@ -86,8 +83,8 @@ std::string shortened(const std::string& text, size_t width) {
 constexpr size_t kMaxListed = 10;
 
 struct Counts {
-  size_t calls = 0, ran = 0, agreed = 0, bit_equal = 0, disagreed = 0, not_comparable = 0,
-         could_not_run = 0, left_out = 0;
+  size_t calls = 0, ran = 0, agreed = 0, bit_equal = 0, disagreed = 0, not_comparable = 0, could_not_run = 0,
+         left_out = 0;
 };
 
 Counts count(const std::vector<CallReport>& reports) {
@@ -125,26 +122,23 @@ void print_disagreements(const std::vector<CallReport>& reports) {
     if (worst_check) worst.emplace_back(&report, worst_check);
   }
   if (worst.empty()) return;
-  std::stable_sort(worst.begin(), worst.end(), [](const auto& a, const auto& b) {
-    return a.second->diff.max_abs > b.second->diff.max_abs;
-  });
+  std::stable_sort(worst.begin(), worst.end(),
+                   [](const auto& a, const auto& b) { return a.second->diff.max_abs > b.second->diff.max_abs; });
   std::cout << "\nDisagreed (worst first)\n";
   for (size_t i = 0; i < worst.size() && i < kMaxListed; ++i) {
     const auto& [report, check] = worst[i];
-    std::cout << formatted("  max_diff %-12s max_rel %-12s ",
-                           number_text(check->diff.max_abs).c_str(),
+    std::cout << formatted("  max_diff %-12s max_rel %-12s ", number_text(check->diff.max_abs).c_str(),
                            number_text(check->diff.max_rel).c_str())
               << report->name << (check->what.empty() ? "" : " " + check->what)
-              << (check->against == "saved" ? "" : " (against " + check->against + ")")
-              << "\n      " << explain(*check) << "\n      " << report->path << "\n";
+              << (check->against == "saved" ? "" : " (against " + check->against + ")") << "\n      " << explain(*check)
+              << "\n      " << report->path << "\n";
   }
   if (worst.size() > kMaxListed) {
     std::cout << "  ... and " << worst.size() - kMaxListed << " more; --json FILE lists all\n";
   }
 }
 
-void print_not_run(const std::vector<CallReport>& reports,
-                   const std::vector<std::string>& problems) {
+void print_not_run(const std::vector<CallReport>& reports, const std::vector<std::string>& problems) {
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const CallReport& report : reports) {
     if (report.status == Status::kCouldNotRun) by_reason[report.reason].push_back(report.path);
@@ -215,9 +209,7 @@ json json_check(const Check& check) {
                  {"nonfinite_result", json_nonfinite(diff.result)},
                  {"nonfinite_expected", json_nonfinite(diff.golden)}});
   if (diff.has_worst) {
-    object["worst"] = {{"index", diff.worst_index},
-                       {"result", diff.worst_result},
-                       {"expected", diff.worst_golden}};
+    object["worst"] = {{"index", diff.worst_index}, {"result", diff.worst_result}, {"expected", diff.worst_golden}};
   }
   return object;
 }
@@ -269,8 +261,7 @@ void Reporter::print_lines(const CallReport& report) const {
   if (options_.verbose) log::info(report.path + ": " + report.target);
   if (options_.sync_time_measure) {
     // Runs have one forward each, and the same number of backward passes each.
-    const size_t passes =
-        report.forward_ms.empty() ? 0 : report.backward_ms.size() / report.forward_ms.size();
+    const size_t passes = report.forward_ms.empty() ? 0 : report.backward_ms.size() / report.forward_ms.size();
     for (size_t run = 0; run < report.forward_ms.size(); ++run) {
       log::info(time_line(report, "forward", report.forward_ms[run]));
       for (size_t pass = 0; pass < passes; ++pass) {
@@ -287,9 +278,8 @@ void Reporter::show_progress(const CallReport& report) {
   if (total < 2) return;
   constexpr size_t kWidth = 24;
   const size_t filled = done_ * kWidth / total;
-  log::progress("[" + std::string(filled, '#') + std::string(kWidth - filled, ' ') + "] " +
-                std::to_string(done_) + "/" + std::to_string(total) + " " +
-                shortened(report.name, 40));
+  log::progress("[" + std::string(filled, '#') + std::string(kWidth - filled, ' ') + "] " + std::to_string(done_) +
+                "/" + std::to_string(total) + " " + shortened(report.name, 40));
 }
 
 int Reporter::finish(const std::vector<std::string>& problems, double seconds) {
@@ -298,11 +288,10 @@ int Reporter::finish(const std::vector<std::string>& problems, double seconds) {
   const size_t not_run = counts.could_not_run + problems.size();
   const int status = counts.disagreed > 0 ? kDisagreed : not_run > 0 ? kIncomplete : kAgreed;
 
-  std::cout << formatted("%s in %.1f s: ", count_text(counts.calls, "call").c_str(), seconds)
-            << counts.ran << " ran";
+  std::cout << formatted("%s in %.1f s: ", count_text(counts.calls, "call").c_str(), seconds) << counts.ran << " ran";
   if (options_.acc_check) {
-    std::cout << ", " << counts.agreed << " agreed (" << counts.bit_equal << " bit for bit), "
-              << counts.disagreed << " disagreed, " << counts.not_comparable << " not comparable";
+    std::cout << ", " << counts.agreed << " agreed (" << counts.bit_equal << " bit for bit), " << counts.disagreed
+              << " disagreed, " << counts.not_comparable << " not comparable";
   }
   std::cout << ", " << not_run << " could not be run or read";
   if (counts.left_out > 0) std::cout << "; " << counts.left_out << " left out by --filter";
@@ -315,8 +304,7 @@ int Reporter::finish(const std::vector<std::string>& problems, double seconds) {
   return status;
 }
 
-void Reporter::write_json(const std::vector<std::string>& problems, double seconds,
-                          int exit_status) const {
+void Reporter::write_json(const std::vector<std::string>& problems, double seconds, int exit_status) const {
   const Counts counts = count(reports_);
   json calls = json::array();
   for (const CallReport& report : reports_) {

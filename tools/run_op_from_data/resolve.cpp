@@ -66,8 +66,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kOtherNam
 // Python's parser makes a tensor of a number for these (with and without a trailing underscore) and
 // prefers that to the overload for Scalar.
 constexpr std::array<std::string_view, 10> kNumbersAsTensors{
-    "add",      "sub",      "mul",         "div",          "divide",
-    "multiply", "subtract", "true_divide", "floor_divide", "copy"};
+    "add", "sub", "mul", "div", "divide", "multiply", "subtract", "true_divide", "floor_divide", "copy"};
 
 // Operators that a file may not call: they open files by name.
 constexpr std::array<std::string_view, 2> kRefused{"aten::from_file", "aten::_from_file"};
@@ -81,8 +80,9 @@ std::string_view without(std::string_view text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
-// Results that only carry scratch memory from forward to backward.
+// Results that only carry scratch memory from forward to backward, parts of which are never written.
 int workspace_of(std::string_view base_name) {
+  if (base_name == "_ctc_loss") return 1;
   if (base_name == "mkldnn_rnn_layer") return 3;
   if (base_name == "_cudnn_rnn" || base_name == "miopen_rnn") return 4;
   return -1;
@@ -106,8 +106,7 @@ class Binder {
     const std::string& name = schema_.operator_name().name;
     std::string_view base = without(name, "aten::");
     if (base.ends_with('_')) base.remove_suffix(1);
-    binding_ = form == Form::kSchema || contains(kNumbersAsTensors, base) ? Binding::kDispatcher
-                                                                          : Binding::kPython;
+    binding_ = form == Form::kSchema || contains(kNumbersAsTensors, base) ? Binding::kDispatcher : Binding::kPython;
     for (size_t i = 0; i < schema_.arguments().size(); ++i) {
       if (is_out(i)) outs_.push_back(i);
     }
@@ -137,14 +136,14 @@ class Binder {
     if (form_ == Form::kMethod) {
       // The object comes first in the call, not always in the schema (where(condition, self,
       // other)).
-      const auto self = std::find_if(slots.begin(), slots.end(),
-                                     [&](size_t i) { return argument(i).name() == "self"; });
+      const auto self =
+          std::find_if(slots.begin(), slots.end(), [&](size_t i) { return argument(i).name() == "self"; });
       if (self != slots.end()) std::rotate(slots.begin(), self, self + 1);
     }
     // x.view(2, 3), torch.zeros(2, 3): the only parameter is a list of ints, spelt out.
     const size_t first = form_ == Form::kMethod ? 1 : 0;
-    const bool spelt_out = form_ != Form::kSchema && slots.size() == first + 1 &&
-                           args.size() > first && is_int_list(argument(slots[first])) &&
+    const bool spelt_out = form_ != Form::kSchema && slots.size() == first + 1 && args.size() > first &&
+                           is_int_list(argument(slots[first])) &&
                            std::all_of(args.begin() + static_cast<ptrdiff_t>(first), args.end(),
                                        [](const Value& value) { return value.is<int64_t>(); });
     if (spelt_out) {
@@ -154,8 +153,8 @@ class Binder {
       return true;
     }
     if (args.size() > slots.size()) {
-      return fail("takes " + std::to_string(slots.size()) + " positional arguments, " +
-                  std::to_string(args.size()) + " were given");
+      return fail("takes " + std::to_string(slots.size()) + " positional arguments, " + std::to_string(args.size()) +
+                  " were given");
     }
     for (size_t i = 0; i < args.size(); ++i) given_[slots[i]] = &args[i];
     return true;
@@ -276,8 +275,7 @@ std::vector<std::string_view> items_of(std::string_view text) {
     if (i < text.size() && text[i] == '(') ++depth;
     if (i < text.size() && text[i] == ')') --depth;
     if (i == text.size() || (text[i] == ',' && depth == 0)) {
-      if (const auto item = trimmed(text.substr(begin, i - begin)); !item.empty())
-        items.push_back(item);
+      if (const auto item = trimmed(text.substr(begin, i - begin)); !item.empty()) items.push_back(item);
       begin = i + 1;
     }
   }
@@ -291,14 +289,11 @@ std::optional<Value> literal(std::string_view text) {
   if (text.front() == '\'') return Value(std::string(text.substr(1, text.size() - 2)));
   const char* end = text.data() + text.size();
   int64_t integer = 0;
-  if (const auto parsed = std::from_chars(text.data(), end, integer); parsed.ptr == end)
-    return Value(integer);
+  if (const auto parsed = std::from_chars(text.data(), end, integer); parsed.ptr == end) return Value(integer);
   double number = 0;
-  if (const auto parsed = std::from_chars(text.data(), end, number); parsed.ptr == end)
-    return Value(number);
+  if (const auto parsed = std::from_chars(text.data(), end, number); parsed.ptr == end) return Value(number);
   const auto& dtypes = c10::getStringToDtypeMap();
-  if (const auto found = dtypes.find(std::string(text)); found != dtypes.end())
-    return Value(found->second);
+  if (const auto found = dtypes.find(std::string(text)); found != dtypes.end()) return Value(found->second);
   return std::nullopt;
 }
 
@@ -316,8 +311,7 @@ bool is_of_kind(const Value& value, std::string_view kind) {
   if (kind.empty()) return true;
   if (kind == "tensor") return value.is<at::Tensor>();
   if (kind == "dtype") return value.is<at::ScalarType>();
-  if (kind == "device")
-    return value.is<c10::Device>() || value.is<std::string>() || value.is<int64_t>();
+  if (kind == "device") return value.is<c10::Device>() || value.is<std::string>() || value.is<int64_t>();
   if (kind == "int") return value.is<int64_t>();
   if (kind == "number") return value.is<int64_t>() || value.is<double>();
   if (kind == "str") return value.is<std::string>();
@@ -329,8 +323,7 @@ bool is_of_kind(const Value& value, std::string_view kind) {
 using Function = std::optional<Value> (*)(const Values&);
 
 template <size_t N>
-std::optional<Value> word_to_number(const Value& value,
-                                    const std::array<std::string_view, N>& words) {
+std::optional<Value> word_to_number(const Value& value, const std::array<std::string_view, N>& words) {
   const auto* text = value.get_if<std::string>();
   const auto found = text ? std::find(words.begin(), words.end(), *text) : words.end();
   if (found == words.end()) return std::nullopt;
@@ -359,17 +352,10 @@ const std::map<std::string_view, Function>& functions() {
        [](const Values& v) -> std::optional<Value> {
          const auto* text = v[0].get_if<std::string>();
          if (text && *text == "use_mm_for_euclid_dist_if_necessary") return Value();
-         return word_to_number<3>(v[0],
-                                  {"", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist"});
+         return word_to_number<3>(v[0], {"", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist"});
        }},
-      {"or_empty",
-       [](const Values& v) -> std::optional<Value> {
-         return v[0].is<None>() ? make_list({}) : v[0];
-       }},
-      {"or_false",
-       [](const Values& v) -> std::optional<Value> {
-         return v[0].is<None>() ? Value(false) : v[0];
-       }},
+      {"or_empty", [](const Values& v) -> std::optional<Value> { return v[0].is<None>() ? make_list({}) : v[0]; }},
+      {"or_false", [](const Values& v) -> std::optional<Value> { return v[0].is<None>() ? Value(false) : v[0]; }},
       {"pair",
        [](const Values& v) -> std::optional<Value> {
          return v[0].is<int64_t>() ? make_list({v[0], v[0]}) : v[0];
@@ -448,8 +434,7 @@ std::optional<Keywords> apply(const NameRule& rule, const Values& args, const Ke
     std::optional<Value> value;
     if (const auto open = text.find('('); open != std::string_view::npos) {
       const auto function = functions().find(text.substr(0, open));
-      if (function == functions().end())
-        throw Error("python_names.cpp: no such function: " + std::string(text));
+      if (function == functions().end()) throw Error("python_names.cpp: no such function: " + std::string(text));
       Values operands;
       for (const auto operand : items_of(text.substr(open + 1, text.size() - open - 2))) {
         operands.push_back(evaluate(operand).value_or(Value()));
@@ -483,8 +468,7 @@ Keywords keywords_of(const Value& kwargs) {
 }
 
 Error python_only(std::string_view name, const std::string& why) {
-  return Error(std::string(name) + " exists in Python only" +
-               (why.empty() ? "" : " in this form (" + why + ")") +
+  return Error(std::string(name) + " exists in Python only" + (why.empty() ? "" : " in this form (" + why + ")") +
                "; use python -m op_tools.run_op_from_data");
 }
 
@@ -506,10 +490,9 @@ struct Resolver::Impl {
   }
 
   // By overload name if `name` has one, else the first overload that takes the arguments.
-  BoundCall bind_target(const std::string& name, Form form, const Values& args,
-                        const Keywords& keywords) const;
-  BoundCall bind_or_python(std::string_view name, const std::string& target, Form form,
-                           const Values& args, const Keywords& keywords) const;
+  BoundCall bind_target(const std::string& name, Form form, const Values& args, const Keywords& keywords) const;
+  BoundCall bind_or_python(std::string_view name, const std::string& target, Form form, const Values& args,
+                           const Keywords& keywords) const;
   std::vector<c10::OperatorHandle> candidates(const std::string& name) const;
   BoundCall bind_torch(std::string_view name, const Values& args, const Keywords& keywords) const;
 };
@@ -556,27 +539,24 @@ std::vector<c10::OperatorHandle> Resolver::Impl::candidates(const std::string& n
 
 BoundCall Resolver::Impl::bind_target(const std::string& name, Form form, const Values& args,
                                       const Keywords& keywords) const {
-  const bool wants_out =
-      form == Form::kSchema || std::any_of(keywords.begin(), keywords.end(), [](const auto& item) {
-        return item.first == "out" && !item.second.template is<None>();
-      });
+  const bool wants_out = form == Form::kSchema || std::any_of(keywords.begin(), keywords.end(), [](const auto& item) {
+                           return item.first == "out" && !item.second.template is<None>();
+                         });
   std::string why;
   for (const auto& op : candidates(name)) {
     Binder binder(op, form);
     if (binder.has_out() && !wants_out) continue;
     Stack stack;
     if (binder.bind(args, keywords, &stack)) return bound_to(op, std::move(stack));
-    if (why.size() < 400)
-      why += (why.empty() ? "" : "; ") + c10::toString(op.operator_name()) + ": " + binder.why();
+    if (why.size() < 400) why += (why.empty() ? "" : "; ") + c10::toString(op.operator_name()) + ": " + binder.why();
   }
   throw Error("no overload takes these arguments: " + why);
 }
 
 // The operator exists; arguments that it does not take are a form that Python turns into others
 // first.
-BoundCall Resolver::Impl::bind_or_python(std::string_view name, const std::string& target,
-                                         Form form, const Values& args,
-                                         const Keywords& keywords) const {
+BoundCall Resolver::Impl::bind_or_python(std::string_view name, const std::string& target, Form form,
+                                         const Values& args, const Keywords& keywords) const {
   try {
     return bind_target(target, form, args, keywords);
   } catch (const Error& error) {
@@ -584,11 +564,9 @@ BoundCall Resolver::Impl::bind_or_python(std::string_view name, const std::strin
   }
 }
 
-BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args,
-                                     const Keywords& keywords) const {
+BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, const Keywords& keywords) const {
   if (name == "torch.Tensor.__getitem__" && args.size() == 2 && args[0].is<at::Tensor>()) {
-    return {"indexing", false, false,
-            [args] { return Value(get_item(*args[0].get_if<at::Tensor>(), args[1])); }};
+    return {"indexing", false, false, [args] { return Value(get_item(*args[0].get_if<at::Tensor>(), args[1])); }};
   }
   if (name == "torch.Tensor.__setitem__" && args.size() == 3 && args[0].is<at::Tensor>()) {
     return {"indexing", false, false, [args] {
@@ -621,8 +599,7 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args,
     const std::string_view rest = name.substr(space.prefix.size());
     // torch.linalg.norm is linalg_norm, torch._C._linalg.linalg_norm too.
     std::string target = "aten::" + std::string(space.aten_prefix) + std::string(rest);
-    if (rest.find('.') != std::string_view::npos || overloads.find(target) == overloads.end())
-      break;
+    if (rest.find('.') != std::string_view::npos || overloads.find(target) == overloads.end()) break;
     return bind_or_python(name, target, space.form, args, keywords);
   }
   throw python_only(name, "");
@@ -654,8 +631,7 @@ BoundCall Resolver::bind(std::string_view name, const Value& args, const Value& 
     std::string target(without(name, "torch.ops."));
     if (const auto dot = target.find('.'); dot != std::string::npos) {
       target.replace(dot, 1, "::");
-      if (target.ends_with(".default"))
-        target.resize(target.size() - std::string_view("default").size());
+      if (target.ends_with(".default")) target.resize(target.size() - std::string_view("default").size());
       return impl_->bind_target(target, Form::kSchema, positional, keywords);
     }
   }

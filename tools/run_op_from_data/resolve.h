@@ -20,12 +20,12 @@ namespace op_tools::replay {
 // A call with its arguments in place. Runs once: operators may keep or change what is on their
 // stack.
 struct BoundCall {
-  std::string target;   // aten::add.Tensor
-  bool random = false;  // the operator draws random numbers (torch's tag nondeterministic_seeded)
-  bool uninitialised = false;  // the result is memory as it was found (empty, new_empty, ...)
-  std::function<Value()> run;  // throws what the operator throws
+  std::string target;            // aten::add.Tensor
+  bool random = false;           // the operator draws random numbers (torch's tag nondeterministic_seeded)
+  bool uninitialised = false;    // the result is memory as it was found (empty, new_empty, ...)
+  std::function<Value()> run;    // throws what the operator throws
   bool returns_nothing = false;  // an in-place operator over lists: its result is in its inputs
-  int workspace = -1;  // the result at this place is scratch memory whose padding is never written
+  int workspace = -1;            // the result at this place is scratch memory whose padding is never written
 };
 
 // Whether a function of this name (its last part: empty, new_empty, empty_like) gives memory as it was found.

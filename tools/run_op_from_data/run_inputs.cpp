@@ -47,9 +47,8 @@ class Copier {
   at::Tensor copy(const at::Tensor& tensor, std::optional<size_t> index) {
     const auto known = tensors_.find(tensor.unsafeGetTensorImpl());
     if (known != tensors_.end()) return known->second;
-    const c10::Device device = index && *index < plan_.devices.size()
-                                   ? plan_.devices[*index]
-                                   : plan_.move_device(tensor.device());
+    const c10::Device device =
+        index && *index < plan_.devices.size() ? plan_.devices[*index] : plan_.move_device(tensor.device());
     at::Tensor made;
     if (const auto strides = index ? plan_.restrided.find(*index) : plan_.restrided.end();
         strides != plan_.restrided.end()) {
@@ -59,6 +58,8 @@ class Copier {
     } else {
       made = at::empty({0}, tensor.options().device(device).requires_grad(false));
       made.set_(storage(tensor, device), tensor.storage_offset(), tensor.sizes(), tensor.strides());
+      if (tensor.is_conj()) made._set_conj(true);
+      if (tensor.is_neg()) made._set_neg(true);
     }
     tensors_.emplace(tensor.unsafeGetTensorImpl(), made);
     if (tensor.requires_grad()) join_graph(made);
@@ -91,11 +92,10 @@ class Copier {
   }
 
   // The tensor with its original strides again, over memory of zeros that is large enough.
-  static at::Tensor spread(const at::Tensor& tensor, const std::vector<int64_t>& strides,
-                           c10::Device device) {
+  static at::Tensor spread(const at::Tensor& tensor, const std::vector<int64_t>& strides, c10::Device device) {
     if (strides.size() != static_cast<size_t>(tensor.dim())) {
-      throw Error("'restrided' has " + std::to_string(strides.size()) +
-                  " strides for a tensor of " + std::to_string(tensor.dim()) + " dimensions");
+      throw Error("'restrided' has " + std::to_string(strides.size()) + " strides for a tensor of " +
+                  std::to_string(tensor.dim()) + " dimensions");
     }
     int64_t span = tensor.numel() > 0 ? 1 : 0;
     for (size_t i = 0; i < strides.size() && span > 0; ++i) {
@@ -105,6 +105,11 @@ class Copier {
           __builtin_add_overflow(span, reach, &span)) {
         throw Error("'restrided' has strides that no tensor can have");
       }
+    }
+    // A file of a few bytes may claim any strides: what it makes us allocate must stay within reason.
+    constexpr int64_t kMostBytes = int64_t{8} << 30;
+    if (span > kMostBytes / static_cast<int64_t>(tensor.itemsize())) {
+      throw Error("'restrided' asks for a tensor that spans more than 8 GiB");
     }
     at::Tensor memory = at::zeros({span}, tensor.options().device(device).requires_grad(false));
     at::Tensor made = at::empty({0}, memory.options());
@@ -166,8 +171,7 @@ std::vector<at::Tensor> run_engine(const Roots& roots, const RunInputs& inputs, 
   }
   if (roots.edges.empty() || wanted.empty()) return result;
   const variable_list arrived = torch::autograd::Engine::get_default_engine().execute(
-      roots.edges, roots.gradients, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/false,
-      wanted);
+      roots.edges, roots.gradients, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
   size_t next = 0;
   for (size_t i = 0; i < inputs.edges.size(); ++i) {
     if (inputs.edges[i].is_valid()) result[i] = arrived[next++];
@@ -186,8 +190,7 @@ struct KeepGradients final : torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten,
-                      const InputPlan& plan) {
+RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten, const InputPlan& plan) {
   Copier copier(plan);
   RunInputs inputs;
   const auto copied = [&](const Value& value) {
@@ -199,24 +202,21 @@ RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten,
   // One after the other: the order defines the tensors' indices.
   inputs.args = map_devices(copied(args), plan.move_device);
   inputs.kwargs = map_devices(copied(kwargs), plan.move_device);
-  inputs.aten = map_devices(map_tensors(aten,
-                                        [&](const at::Tensor& tensor) -> Value {
-                                          return copier.copy(tensor, std::nullopt);
-                                        }),
-                            plan.move_device);
+  inputs.aten = map_devices(
+      map_tensors(aten, [&](const at::Tensor& tensor) -> Value { return copier.copy(tensor, std::nullopt); }),
+      plan.move_device);
   for (const at::Tensor& tensor : inputs.tensors) inputs.edges.push_back(copier.edge_of(tensor));
   return inputs;
 }
 
-std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs,
-                                        const std::vector<at::Tensor>& grads,
+std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& grads,
                                         const RunInputs& inputs, bool keep_graph) {
   return run_engine(Roots(outputs, grads), inputs, keep_graph);
 }
 
 std::vector<at::Tensor> last_node_gradients(const std::vector<at::Tensor>& outputs,
-                                            const std::vector<at::Tensor>& grads,
-                                            const RunInputs& inputs, bool keep_graph) {
+                                            const std::vector<at::Tensor>& grads, const RunInputs& inputs,
+                                            bool keep_graph) {
   const Roots roots(outputs, grads);
   if (roots.edges.empty()) return {};
   const auto kept = std::make_shared<std::vector<at::Tensor>>();

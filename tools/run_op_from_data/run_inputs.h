@@ -21,31 +21,27 @@
 namespace op_tools::replay {
 
 struct RunInputs {
-  Value args, kwargs, aten;         // aten: None when the file has none
-  std::vector<at::Tensor> tensors;  // by tensor index of (args, kwargs)
-  std::vector<torch::autograd::Edge>
-      edges;  // where their gradients arrive; invalid for those that require none
+  Value args, kwargs, aten;                  // aten: None when the file has none
+  std::vector<at::Tensor> tensors;           // by tensor index of (args, kwargs)
+  std::vector<torch::autograd::Edge> edges;  // where their gradients arrive; invalid for those that require none
 };
 
 struct InputPlan {
-  std::map<size_t, std::vector<int64_t>> restrided;  // of input.pth: strides by tensor index
-  std::vector<c10::Device> devices;                  // where tensors go, by index; may be short
-  std::function<c10::Device(c10::Device)>
-      move_device;  // where other tensors and devices among the arguments go
+  std::map<size_t, std::vector<int64_t>> restrided;     // of input.pth: strides by tensor index
+  std::vector<c10::Device> devices;                     // where tensors go, by index; may be short
+  std::function<c10::Device(c10::Device)> move_device;  // where other tensors and devices among the arguments go
 };
-RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten,
-                      const InputPlan& plan);
+RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten, const InputPlan& plan);
 
 // Gradients of `roots` with respect to the inputs, as torch.autograd.grad(..., allow_unused=True):
 // undefined where there is none. Outputs without history and undefined gradients are left out.
-std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs,
-                                        const std::vector<at::Tensor>& grads,
+std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& grads,
                                         const RunInputs& inputs, bool keep_graph);
 
 // What ditorch saves instead: the gradients that the outputs' last node hands on, in the node's own
 // order.
 std::vector<at::Tensor> last_node_gradients(const std::vector<at::Tensor>& outputs,
-                                            const std::vector<at::Tensor>& grads,
-                                            const RunInputs& inputs, bool keep_graph);
+                                            const std::vector<at::Tensor>& grads, const RunInputs& inputs,
+                                            bool keep_graph);
 
 }  // namespace op_tools::replay

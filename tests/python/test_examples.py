@@ -1,0 +1,46 @@
+"""The examples run and say what they are there to say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(name, *arguments, path=""):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={
+            **os.environ,
+            "PATH": f"{path}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        },
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_demo_trains_captures_the_last_step_and_replays_all_of_it_bit_for_bit(build_dir, tmp_path):
+    out = run("demo_digits.py", "--steps", 40, "--output", tmp_path / "demo", path=build_dir)
+    assert "step   40/40" in out
+    read_rightly = int(out.split(" of 297 images")[0].split()[-1])
+    assert read_rightly > 200
+    summary = json.loads((tmp_path / "demo" / "report.json").read_text())["summary"]
+    assert summary["calls"] == summary["ran"] == summary["agreed"] == summary["bit_equal"] > 30
+    metas = [json.loads(path.read_text()) for path in (tmp_path / "demo").rglob("meta.json")]
+    assert len(metas) == summary["calls"] and {meta["step"] for meta in metas} == {39}
+    assert "torch.nn.functional.conv2d/" in out or "torch.conv2d/" in out
+    assert len(metas) == len(list((tmp_path / "demo").rglob("input.pth")))
+    assert "SyncExecuteTimer: " in out and "grad_inputs.pth" in out
+    assert f"{summary['calls']} calls in" in out and "bit for bit" in out
+
+
+def test_custom_hook_counts_operators_and_finds_the_largest_output():
+    out = run("custom_hook.py")
+    assert "aten::addmm" in out
+    assert "largest output: 16384 elements" in out

@@ -1,0 +1,334 @@
+"""Whatever torch can do to a program, it gives the same with the tools on."""
+
+import functools
+import shutil
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from models import same_bits
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+import op_tools
+
+LEVELS = ["torch", "aten"]
+
+
+def x(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(4))
+
+
+def loss(weights, inputs):
+    return torch.tanh(F.linear(inputs, weights)).square().sum()
+
+
+def vmapped():
+    return torch.func.vmap(lambda a, b: (a @ b, a.softmax(0)))(x(5, 3, 4), x(5, 4, 2))
+
+
+def func_grad():
+    return torch.func.grad(loss)(x(2, 3), x(4, 3))
+
+
+def per_sample_gradients():
+    return torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(x(2, 3), x(4, 3))
+
+
+def jacobians():
+    def f(v):
+        return torch.sin(v).cumsum(0)
+
+    return torch.func.jacrev(f)(x(4)), torch.func.jacfwd(f)(x(4))
+
+
+def hessian():
+    return torch.func.hessian(lambda v: (v.exp() * v).sum())(x(3))
+
+
+def forward_ad():
+    import torch.autograd.forward_ad as fwad
+
+    with fwad.dual_level():
+        dual = fwad.make_dual(x(3), x(3) + 1)
+        return tuple(fwad.unpack_dual(torch.exp(dual * 2)))
+
+
+def inference_mode():
+    with torch.inference_mode():
+        a = x(3).mul_(2)
+        a.add_(1)
+        return F.relu(a), a
+
+
+def functional_call():
+    layer = nn.Linear(3, 2)
+    return torch.func.functional_call(layer, {"weight": x(2, 3), "bias": x(2)}, x(4, 3))
+
+
+def functionalised():
+    return torch.func.functionalize(lambda a: a.clone().add_(1)[1:].mul_(2))(x(4))
+
+
+def fake():
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        a = torch.ones(3, 4)
+        return (a @ a.t()).shape, F.relu(a).stride()
+
+
+def scripted():
+    @torch.jit.script
+    def f(a, n: int):
+        for i in range(n):
+            a = torch.relu(a * 2) + i
+        return a
+
+    return f(x(3), 4)
+
+
+def traced():
+    return torch.jit.trace(lambda a: torch.sin(a) * a, x(3))(x(3) + 1)
+
+
+def wrapper_subclass():
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            unwrap = functools.partial(torch.utils._pytree.tree_map_only, cls, lambda w: w.inner)
+            return torch.utils._pytree.tree_map_only(torch.Tensor, cls, function(*unwrap(args), **unwrap(kwargs or {})))
+
+    result = F.relu(Wrapper(x(3, 4)) @ Wrapper(x(4, 2))) + 1
+    return result.inner
+
+
+def masked_and_nested():
+    nested = torch.nested.nested_tensor([x(2), x(3)], layout=torch.jagged)
+    return (nested * 2).unbind()
+
+
+def hooks_of_modules():
+    layer = nn.Linear(3, 2)
+    with torch.no_grad():
+        layer.weight.copy_(x(2, 3))
+        layer.bias.zero_()
+    seen = []
+    layer.register_forward_hook(lambda _, __, out: seen.append(out.detach().clone()))
+    layer.register_full_backward_hook(lambda _, gi, go: seen.append(go[0].clone()))
+    layer(x(4, 3).requires_grad_()).sum().backward()
+    return seen
+
+
+def saved_tensor_hooks():
+    a = x(3).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t / 2):
+        y = a.exp() * a
+    y.sum().backward()
+    return a.grad
+
+
+def parametrised():
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+    with torch.no_grad():
+        layer.bias.zero_()
+        for p in layer.parametrizations.weight.parameters():
+            p.copy_(x(*p.shape))
+    return layer(x(4, 3))
+
+
+def threads():
+    """As DataParallel does it: replicas that run forward in threads of their own."""
+    results = [None] * 4
+
+    def run(i):
+        a = x(3, 3).requires_grad_()
+        (F.linear(a, a).tanh() * i).sum().backward()
+        results[i] = a.grad
+
+    workers = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return results
+
+
+def exported():
+    class Net(nn.Module):
+        def forward(self, a):
+            return torch.relu(a @ a.t()).sum(0)
+
+    program = torch.export.export(Net(), (x(3, 3),))
+    return program.module()(x(3, 3) + 1), str(program.graph_module.graph)
+
+
+def pickled(tmp="tensor.pt"):
+    torch.save({"a": x(3), "b": x(2, 2).requires_grad_()}, tmp)
+    return torch.load(tmp, weights_only=True)
+
+
+def copies():
+    import copy
+
+    a = x(3, 4).requires_grad_()
+    return copy.deepcopy(a), copy.copy(a), a.clone(memory_format=torch.preserve_format)
+
+
+def printing():
+    return repr(x(3, 4)), str(x(2).requires_grad_() * 2), format(x(1)[0], ".3f"), x(2).tolist()
+
+
+PROGRAMS = [
+    vmapped,
+    func_grad,
+    per_sample_gradients,
+    jacobians,
+    hessian,
+    forward_ad,
+    inference_mode,
+    functional_call,
+    functionalised,
+    fake,
+    scripted,
+    traced,
+    wrapper_subclass,
+    masked_and_nested,
+    hooks_of_modules,
+    saved_tensor_hooks,
+    parametrised,
+    threads,
+    exported,
+    pickled,
+    copies,
+    printing,
+]
+
+
+def assert_same(one, other):
+    one, other = tree_leaves(one), tree_leaves(other)
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert type(a) is type(b)
+        assert same_bits(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.filterwarnings("ignore")
+def test_program_gives_the_same_with_capture_on(level, program, capfd):
+    torch.manual_seed(1)
+    expected = program()
+    torch.manual_seed(1)
+    with op_tools.OpCapture(level=level, format="container") as tool:
+        result = program()
+    assert_same(result, expected)
+    assert tool.result().failure == "" and tool.result().lost == 0
+    assert "op_tools error" not in capfd.readouterr().err
+
+
+# --- Operators of the program's own -----------------------------------------------------------------------------
+
+LIBRARY = torch.library.Library("op_tools_test", "DEF")
+LIBRARY.define("scale(Tensor x, float factor) -> Tensor")
+LIBRARY.impl("scale", lambda a, factor: a * factor, "CPU")
+
+
+class Names(op_tools.Hook):
+    def __init__(self):
+        self.seen = []
+
+    def before(self, call):
+        self.seen.append(call.name)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_custom_operator_is_seen(level):
+    hook = Names()
+    with op_tools.HookScope(hook, level=level, ops=".*op_tools_test.*"):
+        result = torch.ops.op_tools_test.scale(torch.ones(2), 3.0)
+    assert result.tolist() == [3, 3]
+    assert hook.seen == [{"torch": "torch.ops.op_tools_test.scale", "aten": "op_tools_test::scale"}[level]]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_operator_that_is_registered_inside_a_scope_is_seen_and_works_afterwards(level):
+    name = f"late_{level}"
+    hook = Names()
+    with op_tools.HookScope(hook, level=level, ops=f".*{name}.*"):
+
+        @torch.library.custom_op(f"op_tools_test::{name}", mutates_args=())
+        def late(a: torch.Tensor) -> torch.Tensor:
+            return a + 1
+
+        late.register_autograd(lambda _, gradient: gradient * 5)
+        a = torch.ones(2, requires_grad=True)
+        late(a).sum().backward()
+    assert a.grad.tolist() == [5, 5]
+    assert len(hook.seen) >= 1 and all(name in seen for seen in hook.seen)
+    assert late(a).tolist() == [2, 2]
+
+
+# --- Compilers --------------------------------------------------------------------------------------------------
+
+
+def compiled_step(backend):
+    torch._dynamo.reset()
+    layer = nn.Linear(4, 4)
+    with torch.no_grad():
+        layer.weight.copy_(x(4, 4))
+        layer.bias.zero_()
+
+    @torch.compile(backend=backend)
+    def step(a):
+        return F.gelu(layer(a)).softmax(-1)
+
+    a = x(3, 4).requires_grad_()
+    for _ in range(2):
+        out = step(a)
+        (out * x(3, 4)).sum().backward()
+    return out, a.grad, layer.weight.grad
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_program_gives_the_same_when_compiled_inside_a_scope(level, backend):
+    expected = compiled_step(backend)
+    with op_tools.OpCapture(level=level, format="container") as tool:
+        result = compiled_step(backend)
+    assert_same(result, expected)
+    assert tool.result().failure == ""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.filterwarnings("ignore")
+def test_program_compiled_outside_runs_inside_and_the_other_way_round(level):
+    torch._dynamo.reset()
+    step = torch.compile(lambda a: torch.sin(a) + a.exp(), backend="aot_eager")
+    expected = torch.sin(x(3)) + x(3).exp()
+    assert same_bits(step(x(3)), expected)
+    with op_tools.OpCapture(level=level):
+        assert same_bits(step(x(3)), expected)
+    assert same_bits(step(x(3)), expected)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore")
+def test_inductor_compiles_inside_a_scope():
+    torch._dynamo.reset()
+
+    def function(a):
+        return torch.sin(a) * 2
+
+    with op_tools.OpCapture(format="container"):
+        result = torch.compile(function)(x(8))
+    torch.testing.assert_close(result, function(x(8)))

@@ -1,0 +1,268 @@
+"""What was captured of real training runs runs again, by the program without Python and by the Python module."""
+
+import json
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from models import MODELS, digits, train
+
+import op_tools
+
+MODULE = [sys.executable, "-m", "op_tools.run_op_from_data"]
+LEVELS = ["torch", "aten"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Captures of a step of each model, at both levels, with and without autocast: {(level, model): folder}."""
+    digits()  # read once and outside: torch.tensor(numpy array) has arguments without a form in a file
+    folders = {}
+    for level in LEVELS:
+        for number, model in enumerate(MODELS):
+            folder = tmp_path_factory.mktemp(f"{level}-{model}")
+            folders[level, model] = folder
+            for autocast, optimizer in ((False, "adam"), (True, "sgd")):
+                # Both layouts, every other time.
+                layout = "container" if (number + autocast) % 2 else "folders"
+                with op_tools.OpCapture(level=level, format=layout, output_dir=folder) as tool:
+                    train(model, optimizer, autocast, steps=1)
+                assert tool.result().failure == ""
+    return folders
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """The command of the Python module, which finds this package from any folder."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(op_tools.__file__).parents[1]))
+    return MODULE
+
+
+# Without a result that could be compared: their memory is what it happens to be.
+UNINITIALISED = {
+    "torch.empty",
+    "torch.empty_like",
+    "aten::empty.memory_format",
+    "aten::empty_like",
+    "aten::empty_strided",
+}
+# No operator of torch's: the Python module runs them.
+PYTHON_ONLY = {"torch.tensor", "torch.nn.functional.multi_head_attention_forward"}
+
+
+def assert_adds_up(report):
+    """Every call has one outcome, and the summary counts them all."""
+    counts = Counter(call["status"] for call in report.calls)
+    summary = report.summary
+    assert len(report.calls) == summary["calls"] == summary["ran"] + summary["could_not_run"]
+    assert summary["ran"] == summary["agreed"] + summary["disagreed"] + summary["not_comparable"]
+    assert counts["agreed"] == summary["agreed"] and counts["disagreed"] == summary["disagreed"]
+    assert counts["could not run"] == summary["could_not_run"]
+    assert all(call["reason"] for call in report.calls if call["status"] == "could not run")
+    assert report.json["problems"] == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_program_without_python_replays_training_bit_for_bit(level, model, runs, replay):
+    report = replay(runs[level, model], "--acc_check", "-q")
+    assert_adds_up(report)
+    assert report.summary["disagreed"] == 0, [c for c in report.calls if c["status"] == "disagreed"][:3]
+    assert report.summary["bit_equal"] == report.summary["agreed"] > 50
+    could_not = {call["name"] for call in report.calls if call["status"] == "could not run"}
+    assert could_not <= (PYTHON_ONLY if level == "torch" else set())
+    assert {call["name"] for call in report.calls if call["status"] == "not comparable"} <= UNINITIALISED
+    assert report.status == (2 if could_not else 0)
+    if level == "torch":  # backward was replayed as well
+        assert sum(any("grad" in c["what"] for c in call.get("checks", ())) for call in report.calls) > 5
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_python_module_replays_all_of_training_bit_for_bit(level, model, runs, replay, module):
+    report = replay(runs[level, model], "--acc_check", "-q", command=module)
+    assert_adds_up(report)
+    summary = report.summary
+    assert summary["disagreed"] == 0
+    assert summary["ran"] >= 0.99 * summary["calls"]
+    assert summary["bit_equal"] == summary["agreed"] >= 0.99 * (summary["ran"] - summary["not_comparable"])
+    assert {call["name"] for call in report.calls if call["status"] == "not comparable"} <= UNINITIALISED
+    assert report.status == (2 if summary["could_not_run"] else 0)
+
+
+def test_count_of_replayed_calls_is_the_count_of_captured_calls(tmp_path, replay):
+    with op_tools.OpCapture(level="aten") as tool:
+        train("lenet", steps=1)
+    report = replay(tool.result().root, "-q")
+    assert report.summary["calls"] == sum(row.calls for row in tool.result().rows)
+    names = Counter(call["name"] for call in report.calls)
+    assert names == {row.op: row.calls for row in tool.result().rows}
+
+
+def test_several_jobs_give_the_same_report(runs, replay):
+    one = replay(runs["torch", "transformer"], "--acc_check", "-q", "--jobs", 1)
+    two = replay(runs["torch", "transformer"], "--acc_check", "-q", "--jobs", 2)
+
+    def outcome(report):
+        return [(call["path"], call["status"], call.get("bit_equal")) for call in report.calls]
+
+    assert outcome(one) == outcome(two)
+    assert one.status == two.status
+
+
+def test_random_calls_repeat_what_they_drew(replay):
+    torch.manual_seed(11)
+    x = torch.ones(50, requires_grad=True)
+    with op_tools.OpCapture() as tool:
+        F.dropout(x, 0.5).sum().backward()
+        torch.rand(3)
+        torch.randperm(10)
+        torch.randn(4, generator=torch.Generator().manual_seed(3))
+        x.detach().clone().normal_()
+        torch.bernoulli(torch.full((9,), 0.5))
+    report = replay(tool.result().root, "--acc_check", "--run_times", 2)
+    assert report.status == 0, report.out
+    assert report.summary["bit_equal"] == report.summary["calls"]
+
+
+def test_lines_summary_and_filter(replay):
+    x = torch.ones(3, requires_grad=True)
+    with op_tools.OpCapture() as tool:
+        (x.exp() / 2).sum().backward()
+    report = replay(tool.result().root, "--acc_check", "--sync_time_measure", "--filter", "torch.Tensor.(exp|div)")
+    assert report.status == 0
+    lines = report.err.splitlines() + report.out.splitlines()
+    for op in ("torch.Tensor.exp", "torch.Tensor.div"):
+        assert any(
+            line.startswith(f"SyncExecuteTimer: {op} forward  elapsed ") and line.endswith(" ms") for line in lines
+        )
+        assert any(line.startswith(f"SyncExecuteTimer: {op} backward elapsed ") for line in lines)
+        assert any(f"OpAutoCompareHook: {op} 0th input grad" in line and "allclose: True" in line for line in lines)
+    assert not any("torch.Tensor.sum" in line for line in lines)
+    assert "2 ran, 2 agreed (2 bit for bit), 0 disagreed" in report.out
+    assert report.summary["left_out"] >= 1
+
+
+def test_run_times_and_only_run_forward(replay):
+    x = torch.ones(3, requires_grad=True)
+    with op_tools.OpCapture(ops="torch.exp") as tool:
+        torch.exp(x).sum().backward()
+    both = replay(tool.result().root, "--run_times", 3, "--sync_time_measure").calls[0]
+    assert len(both["forward_ms"]) == len(both["backward_ms"]) == 3
+    forward = replay(tool.result().root, "--run_times", 2, "--sync_time_measure", "--only_run_forward").calls[0]
+    assert len(forward["forward_ms"]) == 2 and not forward.get("backward_ms")
+
+
+def test_finished_containers_and_folders_give_the_same_verdicts(replay):
+    def program():
+        torch.manual_seed(0)
+        x = torch.randn(4, 4, requires_grad=True)
+        F.layer_norm(F.linear(x, x), (4,)).sum().backward()
+
+    verdicts = []
+    for layout in ("folders", "container"):
+        with op_tools.OpCapture(format=layout) as tool:
+            program()
+        report = replay(tool.result().root, "--acc_check")
+        verdicts.append([(call["name"], call["status"]) for call in sorted(report.calls, key=lambda c: c["path"])])
+    assert verdicts[0] == verdicts[1] and len(verdicts[0]) >= 4
+
+
+# --- Exit statuses ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_call(captured):
+    with op_tools.OpCapture(ops="torch.exp,torch.sin") as tool:
+        torch.exp(torch.ones(64))
+        torch.sin(torch.ones(64))
+    return captured(tool)
+
+
+BOTH = pytest.mark.parametrize("command", [None, MODULE], ids=["program", "module"])
+
+
+@BOTH
+def test_status_is_0_when_all_agreed(command, one_call, replay, module):
+    assert replay(one_call[0].folder, "--acc_check", command=command).status == 0
+
+
+@BOTH
+def test_status_is_1_when_a_result_is_another_and_names_the_worst_element(command, one_call, replay, module):
+    path = one_call[0].folder / "output.pth"
+    saved = torch.load(path, weights_only=True)
+    saved["args"][0][5] += 1
+    torch.save(saved, path)
+    report = replay(one_call[0].folder.parents[1], "--acc_check", command=command)
+    assert report.status == 1
+    assert report.summary["disagreed"] == 1 and report.summary["agreed"] == 1
+    assert str(one_call[0].folder) in report.out and "at [5]" in report.out
+
+
+@BOTH
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "no zip", "missing"])
+def test_status_is_2_with_the_path_when_a_file_cannot_be_read(command, damage, one_call, replay, module):
+    path = one_call[0].folder / "input.pth"
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        flipped = bytearray(data)
+        flipped[len(data) // 2] ^= 0xFF
+        path.write_bytes({"truncated": data[:-100], "flipped": flipped, "empty": b"", "no zip": b"x" * 300}[damage])
+    report = replay(one_call[0].folder.parents[1], "--acc_check", command=command)
+    assert report.status == 2, report.out
+    assert str(one_call[0].folder) in report.out
+    assert report.summary["agreed"] == 1  # the other one
+
+
+def test_status_is_2_when_there_is_nothing_to_run(tmp_path, replay):
+    (tmp_path / "nothing").mkdir()
+    for where in (tmp_path / "nothing", tmp_path / "not there"):
+        report = replay(where)
+        assert report.status in (2, 64)
+        assert str(where) in report.out + report.err
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--no-such-flag", "."], [".", "--run_times", "0"], [".", "--device", "nonsense"], [".", "--filter", "("]],
+)
+def test_status_is_64_for_wrong_usage(command, arguments, replay, module):
+    report = replay(*arguments, command=command)
+    assert report.status == 64
+    assert report.err.strip()
+
+
+def test_file_with_code_in_it_is_refused_and_not_run(one_call, replay, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "was run"), "w"))
+
+    torch.save({"name": "torch.exp", "args": (Evil(),), "kwargs": {}}, one_call[0].folder / "input.pth")
+    for command in (None, MODULE):
+        report = replay(one_call[0].folder, command=command)
+        assert report.status == 2 and str(one_call[0].folder) in report.out
+    assert not (tmp_path / "was run").exists()
+
+
+def test_call_that_raised_when_it_was_captured_is_reported_and_no_crash(replay):
+    with op_tools.OpCapture(ops="torch.mm") as tool, pytest.raises(RuntimeError):
+        torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+    report = replay(tool.result().root, "--acc_check")
+    assert report.status in (0, 2)
+    assert report.summary["calls"] == 1 and report.summary["disagreed"] == 0
+    assert_adds_up(report)
+
+
+def test_folders_may_be_moved_and_copied(one_call, replay, tmp_path):
+    moved = tmp_path / "elsewhere" / "case"
+    shutil.copytree(one_call[0].folder, moved)
+    (moved / "meta.json").write_text(json.dumps(json.loads((moved / "meta.json").read_text())))
+    report = replay(moved, "--acc_check")
+    assert report.status == 0 and report.calls[0]["path"] == str(moved)
