@@ -4,7 +4,6 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +21,12 @@ namespace op_tools::python {
 namespace {
 
 using ModeStack = at::impl::PythonTorchFunctionTLS;
+using Modes = std::vector<std::shared_ptr<c10::SafePyObject>>;
+
+// Modes that were taken off the stack, the topmost first, onto it again.
+void put_back(Modes modes) {
+  for (auto mode = modes.rbegin(); mode != modes.rend(); ++mode) ModeStack::push_onto_stack(std::move(*mode));
+}
 
 // What is known of a torch function, by object (equal method-wrappers are made anew for each property access, so the
 // address says nothing). The mask is remembered for one chain: the last one asked.
@@ -241,19 +246,19 @@ void push_mode() {
   if (tl_scopes++ > 0) return;
   // To the bottom: a mode of the user's that is on already takes the top off when it is left, and would take ours. The
   // bottom itself belongs to set_default_device(), which looks for its mode there.
-  std::vector<std::shared_ptr<c10::SafePyObject>> above;
+  Modes above;
   while (ModeStack::stack_len() > 0) above.push_back(ModeStack::pop_stack());
   if (!above.empty() && is_default_device(above.back())) {
     ModeStack::push_onto_stack(std::move(above.back()));
     above.pop_back();
   }
   ModeStack::push_onto_stack(g_mode);
-  for (auto mode = above.rbegin(); mode != above.rend(); ++mode) ModeStack::push_onto_stack(std::move(*mode));
+  put_back(std::move(above));
 }
 
 void pop_mode() {
   if (--tl_scopes > 0) return;
-  std::vector<std::shared_ptr<c10::SafePyObject>> above;
+  Modes above;
   while (ModeStack::stack_len() > 0) {
     std::shared_ptr<c10::SafePyObject> top = ModeStack::pop_stack();
     if (is_our_mode(top)) break;
@@ -261,7 +266,7 @@ void pop_mode() {
   }
   // Not found: the scope is left from inside a call of ours, where torch has taken the mode off for the time of the
   // call. It comes back, finds no chain and does nothing.
-  for (auto mode = above.rbegin(); mode != above.rend(); ++mode) ModeStack::push_onto_stack(std::move(*mode));
+  put_back(std::move(above));
 }
 
 std::string function_name(py::handle function) {

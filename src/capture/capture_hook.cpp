@@ -284,6 +284,10 @@ void CaptureHook::Impl::backward(OpCall& call) {
   row.bytes += bytes;
 }
 
+const ResolvedOptions& CaptureHook::options() const {
+  return impl_->options;
+}
+
 void CaptureHook::set_step(int64_t step) {
   impl_->step.store(step);
 }
@@ -325,7 +329,7 @@ CaptureResult CaptureHook::result() const {
 }
 
 OpCapture::OpCapture(const CaptureOptions& options)
-    : hook_(std::make_shared<CaptureHook>(resolve(options))), scope_(hook_, resolve(options)) {
+    : hook_(std::make_shared<CaptureHook>(resolve(options))), scope_(hook_, hook_->options()) {
   scope_.enter();
 }
 

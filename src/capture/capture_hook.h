@@ -2,7 +2,8 @@
 // docs/architecture.md what is in them).
 //
 //   op_tools::OpCapture scope;              // from here to the end of the block, everything on this thread
-//   op_tools::OpCapture scope{{.ops = "add.*, mm"}};
+//   op_tools::CaptureOptions options;       // or only some: options.ops = "add.*, mm";
+//   op_tools::OpCapture scope{options};
 //
 // Inputs are copied before the call, outputs after it, in the program's thread; encoding and writing happen on a
 // thread of the scope's own. Leaving the scope waits until everything is on disk. Gradients of calls made inside the
@@ -52,7 +53,8 @@ class OP_TOOLS_API CaptureHook final : public Hook {
   void after(OpCall& call, HookState* state) override;
   void scope_left() override;
 
-  void set_step(int64_t step);  // appears in meta.json
+  const ResolvedOptions& options() const;  // for the scope: filter, level, steps
+  void set_step(int64_t step);             // appears in meta.json
   void flush();
   CaptureResult result() const;
 

@@ -14,30 +14,14 @@
 #include "catch.h"
 #include "hooks/error.h"
 #include "pth_testing.h"
+#include "temporary_folder.h"
 
 namespace op_tools {
 namespace {
 
 namespace fs = std::filesystem;
+using test::TemporaryFolder;
 using testing::same_value;
-
-// A folder of its own for each test, gone at the end.
-class TestFolder {
- public:
-  TestFolder() {
-    std::string name = (fs::temp_directory_path() / "op_tools_test_XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TestFolder() { fs::remove_all(path_); }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  std::string path() const { return path_.string(); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
 
 Value call(int64_t id) {
   return make_dict(
@@ -65,7 +49,7 @@ const auto kFormats = {CaptureFormat::kFolders, CaptureFormat::kContainer};
 
 TEST_CASE("What a store wrote is found and read again, in both layouts", "[store]") {
   for (const auto format : kFormats) {
-    TestFolder folder;
+    TemporaryFolder folder;
     const auto store = CallStore::create(format, folder.path(), 3);
     CHECK(store->root().rfind(folder / "op_capture_result/3/20", 0) == 0);
     const CallKey key{"aten::add.Tensor", 12};
@@ -98,7 +82,7 @@ TEST_CASE("What a store wrote is found and read again, in both layouts", "[store
 }
 
 TEST_CASE("A large call in a container is mapped and aligned", "[store]") {
-  TestFolder folder;
+  TemporaryFolder folder;
   const auto store = CallStore::create(CaptureFormat::kContainer, folder.path(), 0);
   const auto large = at::arange(1 << 20, at::kFloat);
   store->write({"a", 1}, CallFile::kInput, 0, call(1));
@@ -113,14 +97,14 @@ TEST_CASE("A large call in a container is mapped and aligned", "[store]") {
 }
 
 TEST_CASE("A folder belongs to one scope: the next in the same minute gets another name", "[store]") {
-  TestFolder folder;
+  TemporaryFolder folder;
   std::set<std::string> roots;
   for (int i = 0; i < 4; ++i) roots.insert(CallStore::create(CaptureFormat::kFolders, folder.path(), 0)->root());
   CHECK(roots.size() == 4);
 }
 
 TEST_CASE("Operator names become folder names that every file system takes", "[store]") {
-  TestFolder folder;
+  TemporaryFolder folder;
   const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0);
   const auto folder_of = [&](const std::string& op) {
     return fs::path(store->write({op, 1}, CallFile::kInput, 0, call(1))).parent_path().parent_path();
@@ -135,7 +119,7 @@ TEST_CASE("Operator names become folder names that every file system takes", "[s
 }
 
 TEST_CASE("Nothing but whole files has a final name", "[store]") {
-  TestFolder folder;
+  TemporaryFolder folder;
   const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0);
   store->write({"a", 1}, CallFile::kInput, 0, call(1));
   CHECK(fs::directory_iterator(store->root() + "/a/1")->path().filename() == "input.pth");
@@ -147,7 +131,7 @@ TEST_CASE("Nothing but whole files has a final name", "[store]") {
 }
 
 TEST_CASE("A store that cannot write says where and why", "[store]") {
-  TestFolder folder;
+  TemporaryFolder folder;
   write_bytes(folder / "file", "");
   CHECK_THAT(message_of([&] { CallStore::create(CaptureFormat::kFolders, folder / "file", 0); }),
              Catch::Contains("file/op_capture_result: cannot be created: Not a directory"));
@@ -168,7 +152,7 @@ TEST_CASE("A store that cannot write says where and why", "[store]") {
 
 TEST_CASE("A full disk is an Error, and what was written before stays good", "[store]") {
   for (const auto format : kFormats) {
-    TestFolder folder;
+    TemporaryFolder folder;
     const auto store = CallStore::create(format, folder.path(), 0);
     store->write({"a", 1}, CallFile::kInput, 0, call(1));
     // A limit on the size of files stands in for a full disk.
@@ -193,7 +177,7 @@ TEST_CASE("A full disk is an Error, and what was written before stays good", "[s
 }
 
 TEST_CASE("A container reads before, between and after flushes", "[store]") {
-  TestFolder folder;
+  TemporaryFolder folder;
   const auto store = CallStore::create(CaptureFormat::kContainer, folder.path(), 0);
   const std::string path = store->root() + "/calls.zip";
   for (int64_t id = 0; id < 6; ++id) {
@@ -209,7 +193,7 @@ TEST_CASE("A container reads before, between and after flushes", "[store]") {
 }
 
 TEST_CASE("A container that was cut off gives the entries before the cut and says so", "[store]") {
-  TestFolder folder;
+  TemporaryFolder folder;
   std::string whole;
   {
     const auto store = CallStore::create(CaptureFormat::kContainer, folder.path(), 0);
@@ -238,7 +222,7 @@ TEST_CASE("A container that was cut off gives the entries before the cut and say
 }
 
 TEST_CASE("A damaged entry of a container spoils itself only", "[store]") {
-  TestFolder folder;
+  TemporaryFolder folder;
   const auto store = CallStore::create(CaptureFormat::kContainer, folder.path(), 0);
   for (uint64_t id = 0; id < 2; ++id) store->write({"a", id}, CallFile::kInput, 0, call(static_cast<int64_t>(id)));
   store->flush();
@@ -254,7 +238,7 @@ TEST_CASE("A damaged entry of a container spoils itself only", "[store]") {
 
 TEST_CASE("Everything that was reported as written survives kill -9", "[store]") {
   for (const auto format : kFormats) {
-    TestFolder folder;
+    TemporaryFolder folder;
     const Value value = call(5);
     int ends[2];
     REQUIRE(::pipe(ends) == 0);
@@ -284,7 +268,7 @@ TEST_CASE("Everything that was reported as written survives kill -9", "[store]")
 }
 
 TEST_CASE("Names in a container are only names", "[store]") {
-  TestFolder folder;
+  TemporaryFolder folder;
   std::string bytes;
   ZipDirectory directory;
   const std::string payload = testing::encode(call(1));
@@ -313,7 +297,7 @@ TEST_CASE("Captures of ditorch are found, in the order of their numbers", "[stor
 }
 
 TEST_CASE("Finding copes with loops, leftovers and things that are no captures", "[store]") {
-  TestFolder folder;
+  TemporaryFolder folder;
   const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0);
   store->write({"a", 1}, CallFile::kInput, 0, call(1));
   store->write({"a", 2}, CallFile::kOutput, 0, call(2));

@@ -26,27 +26,13 @@
 #include "hooks/error.h"
 #include "hooks/log.h"
 #include "scoped_variable.h"
+#include "temporary_folder.h"
 
 using namespace op_tools;  // NOLINT: a test
 using op_tools::test::ScopedVariable;
+using op_tools::test::TemporaryFolder;
 
 namespace {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    char name[] = "/tmp/op_tools_test_XXXXXX";
-    path_ = ::mkdtemp(name);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 CaptureOptions into(const TemporaryFolder& folder, const char* ops, const char* format = "folders") {
   CaptureOptions options;

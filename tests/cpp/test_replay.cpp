@@ -23,32 +23,17 @@
 #include "hooks/error.h"
 #include "run_op_from_data/resolve.h"
 #include "scoped_variable.h"
+#include "temporary_folder.h"
 
 using namespace op_tools;
 using nlohmann::json;
 using op_tools::replay::BoundCall;
 using op_tools::replay::Resolver;
 using op_tools::test::ScopedVariable;
+using op_tools::test::TemporaryFolder;
 namespace fs = std::filesystem;
 
 namespace {
-
-// A folder that is gone after the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (fs::temp_directory_path() / "op_tools_replay_XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string operator/(const std::string& name) const { return (fs::path(path_) / name).string(); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 using Pairs = std::vector<std::pair<Value, Value>>;
 
