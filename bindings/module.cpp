@@ -4,13 +4,10 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "capture/call_store.h"
-#include "capture/capture_hook.h"
 #include "capture/pth.h"
 #include "hooks/error.h"
 #include "hooks/interceptor.h"
@@ -18,10 +15,13 @@
 #include "hooks/op_filter.h"
 #include "hooks/options.h"
 #include "hooks/scope.h"
+#include "hooks/text_table.h"
+#include "hooks/tool.h"
 #include "hooks/version.h"
 #include "python_hook.h"
 #include "python_replay.h"
 #include "python_stack.h"
+#include "python_timing.h"
 #include "python_values.h"
 #include "torch_function_mode.h"
 
@@ -54,57 +54,6 @@ class Scope {
   HookScope core_;
 };
 
-template <class T>
-void read(const py::dict& from, const char* key, std::optional<T>& to) {
-  if (from.contains(key) && !from[key].is_none()) to = from[key].cast<T>();
-}
-
-// The arguments that every tool has; names are those of op_tools/_tools.py.
-void read_tool_options(const py::dict& from, ToolOptions& to) {
-  read(from, "ops", to.ops);
-  read(from, "skip", to.skip);
-  read(from, "output_dir", to.output_dir);
-  read(from, "steps", to.steps);
-  read(from, "skip_cpu", to.skip_cpu);
-  read(from, "all_threads", to.all_threads);
-  if (from.contains("level") && !from["level"].is_none())
-    to.level = level_from_string(from["level"].cast<std::string>());
-}
-
-CaptureOptions capture_options(const py::dict& from) {
-  CaptureOptions options;
-  read_tool_options(from, options);
-  read(from, "format", options.format);
-  read(from, "max_calls", options.max_calls);
-  read(from, "max_per_signature", options.max_per_signature);
-  read(from, "max_pending_mb", options.max_pending_mb);
-  return options;
-}
-
-py::dict result_dict(const CaptureResult& result) {
-  py::list rows;
-  for (const CaptureResult::Row& row : result.rows) {
-    py::dict item;
-    item["op"] = row.op;
-    item["calls"] = row.calls;
-    item["backward"] = row.backward;
-    item["bytes"] = row.bytes;
-    item["unsupported"] = row.unsupported;
-    item["failed"] = row.failed;
-    rows.append(std::move(item));
-  }
-  py::dict all;
-  all["rows"] = std::move(rows);
-  all["root"] = result.root;
-  all["bytes_on_disk"] = result.bytes_on_disk;
-  all["skipped"] = result.skipped;
-  all["lost"] = result.lost;
-  all["waits"] = result.waits;
-  all["incomplete_gradients"] = result.incomplete_gradients;
-  all["failure"] = result.failure;
-  return all;
-}
-
 }  // namespace
 }  // namespace op_tools::python
 
@@ -122,6 +71,7 @@ PYBIND11_MODULE(_C, module) {
   init_stack_source();
   bind_hook(module);
   bind_replay(module);
+  bind_timing(module);
 
   py::class_<Scope>(module, "Scope")
       .def("enter", &Scope::enter)
@@ -132,20 +82,32 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("calls_seen", [](Scope& scope) { return scope.core().calls_seen(); })
       .def_property_readonly("hook_failures", [](Scope& scope) { return scope.core().hook_failures(); });
 
-  py::class_<CaptureHook, Hook, std::shared_ptr<CaptureHook>>(module, "CaptureHook")
-      .def("set_step", &CaptureHook::set_step)
-      .def("flush", &CaptureHook::flush, py::call_guard<py::gil_scoped_release>())
-      .def("result", [](const CaptureHook& hook) { return result_dict(hook.result()); });
-
-  module.def("capture_scope", [](const py::dict& arguments) {
-    const ResolvedCaptureOptions options = resolve(capture_options(arguments));
-    auto hook = std::make_shared<CaptureHook>(options);
-    return py::make_tuple(hook, std::make_unique<Scope>(hook, options));
+  // The tool of that name and its settings: (hook, scope).
+  module.def("open_tool", [](const std::string& name, const py::dict& settings) {
+    const Value named = to_value(settings);
+    Settings all(named);
+    Tool tool = find_tool(name).open(all);
+    return py::make_tuple(tool.hook, std::make_unique<Scope>(tool.hook, std::move(tool.options)));
   });
-  module.def("hook_scope", [](std::shared_ptr<Hook> hook, const py::dict& arguments, const std::string& prefix) {
+  // A hook of the program's own; its filters are <prefix>_LIST and <prefix>_DISABLE_LIST.
+  module.def("hook_scope", [](std::shared_ptr<Hook> hook, const py::dict& settings, const std::string& prefix) {
+    const Value named = to_value(settings);
+    Settings all(named);
     ToolOptions options;
-    read_tool_options(arguments, options);
+    all.read(options);
+    all.finish();
     return std::make_unique<Scope>(std::move(hook), resolve(options, prefix));
+  });
+  module.def("tool_names", [] {
+    py::list names;
+    for (const ToolKind& kind : tool_kinds()) names.append(std::string(kind.name));
+    return names;
+  });
+  module.def("text_table", [](const std::vector<std::pair<std::string, bool>>& columns,
+                              const std::vector<std::vector<std::string>>& rows, size_t width) {
+    std::vector<TableColumn> titled;
+    for (const auto& [title, is_number] : columns) titled.push_back({title, is_number});
+    return text_table(titled, rows, width);
   });
 
   module.def("read_pth", [](const std::string& path) { return to_python(read_pth(path)); });

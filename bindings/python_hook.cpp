@@ -10,6 +10,7 @@
 #include "hooks/error.h"
 #include "hooks/hook.h"
 #include "hooks/op_call.h"
+#include "hooks/plain_tensor.h"
 #include "python_values.h"
 
 namespace op_tools::python {
@@ -28,6 +29,37 @@ class CallView {
  private:
   OpCall* call_;
 };
+
+// An operator that failed in Python (a saved-tensor hook, a custom kernel) may pass here with Python's error set: the
+// hook runs without it, and it is there again when the operator's exception goes on to the program.
+using KeepPythonError = py::error_scope;
+
+// Does a Python object stand for the tensor? torch 2.13 renamed the question.
+template <class Slot>
+bool has_object(const Slot& slot) {
+  if constexpr (requires { slot.load_pyobj(); }) {
+    return slot.load_pyobj() != nullptr;
+  } else {
+    return slot.check_pyobj().has_value();
+  }
+}
+
+// A call's values for the hook's Python code. A tensor that no Python object stands for yet is shown as another one on
+// the same memory: what makes a Parameter or a subclass of it after the call refuses a tensor that has an object.
+py::object shown(const Value& value) {
+  constexpr c10::DispatchKeySet kWrapped =
+      c10::python_ks | c10::functorch_transforms_ks |
+      c10::DispatchKeySet({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper,
+                           c10::DispatchKey::Functionalize});
+  return to_python(map_tensors(value, [](const at::Tensor& tensor) {
+    // Subclasses and functorch's wrappers have objects, or forms, of their own.
+    const bool simple = tensor.layout() == at::kStrided && !tensor.key_set().has_any(kWrapped);
+    if (!simple || has_object(*tensor.unsafeGetTensorImpl()->pyobj_slot())) return Value(tensor);
+    at::Tensor other = same_memory(tensor);
+    if (tensor.requires_grad()) other.set_requires_grad(true);
+    return Value(std::move(other));
+  }));
+}
 
 // A hook's own torch calls are nobody's business at the torch level either (InternalGuard sees to the dispatcher).
 class NoTorchFunction {
@@ -68,13 +100,17 @@ class PythonHook final : public Hook {
 
   std::unique_ptr<HookState> before(OpCall& call) override {
     const py::gil_scoped_acquire gil;
+    const KeepPythonError kept;
     const NoTorchFunction quiet;
+    call.args();  // for after(), which may be all that the object has
+    call.kwargs();
     const View view(call);
     return std::make_unique<PythonState>(object_.attr("before")(view.view));
   }
 
   void after(OpCall& call, HookState* state) override {
     const py::gil_scoped_acquire gil;
+    const KeepPythonError kept;
     const NoTorchFunction quiet;
     const View view(call);
     object_.attr("after")(view.view, state ? static_cast<PythonState*>(state)->object : py::object(py::none()));
@@ -101,12 +137,16 @@ void bind_hook(py::module_& module) {
       .def_property_readonly("level", [](const CallView& view) { return std::string(to_string(view.call().level)); })
       .def_property_readonly(
           "phase", [](const CallView& view) { return view.call().phase == Phase::kForward ? "forward" : "backward"; })
-      .def_property_readonly("args", [](const CallView& view) { return to_python(view.call().args()); })
-      .def_property_readonly("kwargs", [](const CallView& view) { return to_python(view.call().kwargs()); })
-      .def_property_readonly("result", [](const CallView& view) { return to_python(view.call().result()); })
+      .def_property_readonly("args", [](const CallView& view) { return shown(view.call().args()); })
+      .def_property_readonly("kwargs", [](const CallView& view) { return shown(view.call().kwargs()); })
+      .def_property_readonly("result", [](const CallView& view) { return shown(view.call().result()); })
+      .def_property_readonly("step", [](const CallView& view) { return view.call().step; })
       .def_property_readonly("error", [](const CallView& view) { return view.call().error; })
       .def("__repr__", [](const CallView& view) { return "<op_tools.Call " + std::string(view.call().name) + ">"; });
-  py::class_<Hook, std::shared_ptr<Hook>>(module, "CoreHook").def_property_readonly("name", &Hook::name);
+  py::class_<Hook, std::shared_ptr<Hook>>(module, "CoreHook")
+      .def_property_readonly("name", &Hook::name)
+      .def("report", [](const Hook& hook) { return to_python(hook.report()); })
+      .def("flush", &Hook::flush, py::call_guard<py::gil_scoped_release>());
   module.def("python_hook", [](py::object object) -> std::shared_ptr<Hook> {
     return std::make_shared<PythonHook>(std::move(object));
   });

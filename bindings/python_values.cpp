@@ -198,6 +198,28 @@ struct ToPython {
   py::object operator()(const Unsupported&) const { return py::none(); }
 };
 
+void visit_at(py::handle object, c10::function_ref<void(const at::Tensor&)> visit, int depth) {
+  PyObject* const raw = object.ptr();
+  if (depth > kMaxDepth) return;
+  if (THPVariable_Check(raw)) {
+    const at::Tensor& tensor = THPVariable_Unpack(raw);
+    if (tensor.defined()) visit(tensor);
+  } else if (PyTuple_Check(raw)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(raw); ++i) visit_at(PyTuple_GET_ITEM(raw, i), visit, depth + 1);
+  } else if (PyList_Check(raw)) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(raw); ++i) visit_at(PyList_GET_ITEM(raw, i), visit, depth + 1);
+  } else if (PyDict_Check(raw)) {
+    PyObject* key = nullptr;
+    PyObject* item = nullptr;
+    for (Py_ssize_t position = 0; PyDict_Next(raw, &position, &key, &item);) visit_at(item, visit, depth + 1);
+  } else if (PySlice_Check(raw)) {
+    auto* slice = reinterpret_cast<PySliceObject*>(raw);
+    for (PyObject* part : {slice->start, slice->stop, slice->step}) visit_at(part, visit, depth + 1);
+  } else if (PyAnySet_Check(raw)) {
+    for (const py::handle item : py::iter(object)) visit_at(item, visit, depth + 1);
+  }
+}
+
 // nullptr: nothing in it was replaced.
 py::object replaced(py::handle object, const std::function<at::Tensor(const at::Tensor&)>& replace, int depth) {
   PyObject* const raw = object.ptr();
@@ -270,6 +292,26 @@ Value to_value(py::handle object) {
 
 py::object to_python(const Value& value) {
   return std::visit(ToPython(), value.variant());
+}
+
+void visit_tensors(py::handle object, c10::function_ref<void(const at::Tensor&)> visit) {
+  visit_at(object, visit, 0);
+}
+
+std::optional<c10::Device> named_device(py::handle args, py::handle kwargs) {
+  const auto device = [](PyObject* raw) -> std::optional<c10::Device> {
+    if (raw && THPDevice_Check(raw)) return reinterpret_cast<THPDevice*>(raw)->device;
+    return std::nullopt;
+  };
+  if (kwargs) {
+    PyObject* const named = PyDict_GetItemString(kwargs.ptr(), "device");
+    if (named && PyUnicode_Check(named)) return c10::Device(py::handle(named).cast<std::string>());
+    if (const auto found = device(named)) return found;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.ptr()); ++i) {
+    if (const auto found = device(PyTuple_GET_ITEM(args.ptr(), i))) return found;
+  }
+  return std::nullopt;
 }
 
 py::object replace_tensors(py::handle object, const std::function<at::Tensor(const at::Tensor&)>& replace) {

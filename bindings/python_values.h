@@ -5,7 +5,11 @@
 
 #include "hooks/value.h"
 
+#include <c10/util/FunctionRef.h>
 #include <pybind11/pybind11.h>
+
+#include <functional>
+#include <optional>
 
 namespace op_tools::python {
 
@@ -16,6 +20,11 @@ Value to_value(py::handle object);
 
 // Slices, Ellipsis, dtypes and so on become the Python objects that they stand for, Unsupported becomes None.
 py::object to_python(const Value& value);
+
+// Every tensor in it, in the order of for_each_tensor over to_value(object).
+void visit_tensors(py::handle object, c10::function_ref<void(const at::Tensor&)> visit);
+// A device in it: a torch.device, or the text after device=; nullopt when there is none.
+std::optional<c10::Device> named_device(py::handle args, py::handle kwargs);
 
 // The same object with each tensor replaced, in the order of for_each_tensor over to_value(object); containers without
 // tensors are shared, the others rebuilt.

@@ -1,6 +1,7 @@
 #include "torch_function_mode.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -12,8 +13,10 @@
 #include <vector>
 
 #include "hooks/chain.h"
+#include "hooks/error.h"
 #include "hooks/gradients.h"
 #include "hooks/interceptor.h"
+#include "hooks/node_watch.h"
 #include "hooks/op_call.h"
 #include "python_values.h"
 
@@ -75,6 +78,39 @@ uint32_t mask_of(Function& function, const std::shared_ptr<const Chain>& chain) 
   return function.mask;
 }
 
+// Python objects must die with the GIL held, and the runner may die anywhere: c10's holder takes care.
+class PythonRunner final : public OpRunner {
+ public:
+  explicit PythonRunner(PyObject* function)
+      : function_(py::reinterpret_borrow<py::object>(function).release().ptr(), getPyInterpreter()) {}
+
+  Value run(const Value& args, const Value& kwargs) const override {
+    for (const Value* values : {&args, &kwargs}) {
+      if (const Unsupported* lost = first_unsupported(*values)) {
+        throw Error("the call cannot be run again: " + lost->type + ": " + lost->why);
+      }
+    }
+    const py::gil_scoped_acquire gil;
+    const WithoutModes no_modes;
+    try {
+      const py::handle function(function_.ptr(getPyInterpreter()));
+      return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
+    } catch (const py::error_already_set& error) {
+      throw std::runtime_error(error.what());  // the exception object must not die where there is no GIL
+    }
+  }
+
+ private:
+  // Neither torch-function modes nor subclasses' __torch_function__ on this thread.
+  struct WithoutModes {
+    WithoutModes() { ModeStack::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED); }
+    ~WithoutModes() { ModeStack::set_disabled_state(before); }
+    const at::impl::TorchFunctionDisabledState before = ModeStack::get_disabled_state();
+  };
+
+  const c10::SafePyObject function_;
+};
+
 // One torch-level call. Throws py::error_already_set when the function raised.
 class PythonFrame final : public Frame {
  public:
@@ -84,8 +120,6 @@ class PythonFrame final : public Frame {
         kwargs_(py::reinterpret_borrow<py::object>(kwargs)),
         chain_(chain) {}
 
-  void begin(OpCall& call) { call_ = &call; }
-
   Value args() override { return to_value(args_); }
   Value kwargs() override { return kwargs_ ? to_value(kwargs_) : make_dict({}); }
   Value result() override {
@@ -93,25 +127,41 @@ class PythonFrame final : public Frame {
     return *result_value_;
   }
 
+  void visit_inputs(Visit visit) override {
+    visit_tensors(args_, visit);
+    if (kwargs_) visit_tensors(kwargs_, visit);
+  }
+  void visit_result(Visit visit) override {
+    if (result_) visit_tensors(result_, visit);
+  }
+  std::optional<c10::Device> named_device() override { return python::named_device(args_, kwargs_); }
+
+  void prepare(OpCall& call) override {
+    const Wants wants = chain_.wants(call.hooks);
+    watch_ = wants.aten_call;
+    if (!call.grad_enabled) return;
+    if (wants.nodes) new_nodes_.emplace();
+    if (wants.gradients) {
+      std::vector<at::Tensor> inputs;
+      visit_inputs([&](const at::Tensor& tensor) { inputs.push_back(tensor); });
+      collector_ = GradientCollector::before_call(inputs);
+    }
+  }
+
   void proceed() override {
-    std::unique_ptr<GradientCollector> collector;
-    const Wants wants = chain_.wants(call_->hooks);
-    if (wants.gradients && call_->grad_enabled) {
-      std::vector<at::Tensor> inputs = flatten_tensors(call_->args());
-      for (const at::Tensor& tensor : flatten_tensors(call_->kwargs())) inputs.push_back(tensor);
-      collector = GradientCollector::before_call(inputs);
-    }
-    if (wants.aten_call) {
-      const interceptor::AtenWatch watch;
-      run();
-      aten_call_ = watch.whole_call(result());
-    } else {
-      run();
-    }
-    if (collector) {
-      identity_ = !collector->after_call(flatten_tensors(result()),
-                                         chain_.backward_of(call_->hooks, call_->id, std::string(call_->name)));
-    }
+    if (!watch_) return run();
+    const interceptor::AtenWatch watch;
+    run();
+    aten_call_ = watch.whole_call(result());
+  }
+
+  void conclude(OpCall& call) override {
+    std::vector<at::Tensor> outputs;
+    visit_result([&](const at::Tensor& tensor) { outputs.push_back(tensor); });
+    std::optional<WatchedNodes> watched;
+    if (new_nodes_) watched.emplace(*new_nodes_, outputs, call.take_node_watches());
+    if (collector_) identity_ = !collector_->after_call(outputs, chain_.backward_of(call));
+    if (watched) watched->finish();
   }
 
   void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>& replace) override {
@@ -124,6 +174,7 @@ class PythonFrame final : public Frame {
   }
   Value aten_call() override { return aten_call_; }
   bool is_identity() override { return identity_; }
+  std::shared_ptr<const OpRunner> runner() override { return std::make_shared<PythonRunner>(function_); }
 
   PyObject* release_result() { return result_.release().ptr(); }
 
@@ -136,7 +187,9 @@ class PythonFrame final : public Frame {
   PyObject* const function_;
   py::object args_, kwargs_, result_;
   const Chain& chain_;
-  OpCall* call_ = nullptr;
+  std::unique_ptr<GradientCollector> collector_;
+  std::optional<NewNodes> new_nodes_;
+  bool watch_ = false;
   std::optional<Value> result_value_;
   Value aten_call_;
   bool identity_ = false;
@@ -146,14 +199,13 @@ PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs, co
                         const std::shared_ptr<const Chain>& chain, uint32_t mask) {
   PythonFrame frame(function, args, kwargs, *chain);
   OpCall call(next_call_id(), Level::kTorch, Phase::kForward, name, frame);
-  frame.begin(call);
   try {
     chain->run(mask, call);
   } catch (py::error_already_set& error) {
     error.restore();  // the function's own exception, with its traceback
     return nullptr;
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());  // of an executor
+  } catch (...) {
+    torch::translate_exception_to_python(std::current_exception());  // of an executor: IndexError stays IndexError
     return nullptr;
   }
   return frame.release_result();

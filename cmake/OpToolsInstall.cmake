@@ -26,15 +26,16 @@ if(NOT OP_TOOLS_TORCH_BESIDE)
   list(APPEND OP_TOOLS_RPATH_FROM_LIB ${OP_TOOLS_TORCH_LIB})
   list(APPEND OP_TOOLS_RPATH_FROM_BIN ${OP_TOOLS_TORCH_LIB})
 endif()
-set_target_properties(op_tools PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_LIB}")
+set_target_properties(op_tools op_tools_sim_device PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_LIB}")
 set_target_properties(run_op_from_data PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_BIN}")
 
 # --- The library, its headers, the program.
-install(TARGETS op_tools EXPORT op_tools_targets LIBRARY DESTINATION lib)
+install(TARGETS op_tools op_tools_sim_device EXPORT op_tools_targets LIBRARY DESTINATION lib)
 install(TARGETS run_op_from_data RUNTIME DESTINATION ${OP_TOOLS_BIN_DIR})
 install(FILES src/op_tools.h DESTINATION include/op_tools)
 # Headers include each other as "hooks/...": include/op_tools is on the include path as well.
-install(DIRECTORY src/hooks src/capture src/compare src/timing DESTINATION include/op_tools FILES_MATCHING PATTERN "*.h")
+install(FILES src/sim_device/sim_device.h DESTINATION include/op_tools/sim_device)
+install(DIRECTORY src/hooks src/capture src/compare src/timing src/fallback src/observe DESTINATION include/op_tools FILES_MATCHING PATTERN "*.h")
 target_include_directories(op_tools PUBLIC $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/op_tools>)
 
 # --- The CMake package: find_package(op_tools) gives op_tools::op_tools.
@@ -45,18 +46,18 @@ install(EXPORT op_tools_targets NAMESPACE op_tools:: DESTINATION ${OP_TOOLS_CMAK
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/op_tools-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/op_tools-config-version.cmake
   cmake/FindOpToolsTorch.cmake DESTINATION ${OP_TOOLS_CMAKE_DIR})
 
-# --- The Python extension.
+# --- The Python extensions.
 if(TARGET _C)
   # What the package checks at import: an extension built with one torch does not work with another.
   if(SKBUILD AND NOT SKBUILD_STATE STREQUAL "editable")
     set(OP_TOOLS_PACKAGE_DIR ${CMAKE_CURRENT_BINARY_DIR}/package)
-    install(TARGETS _C LIBRARY DESTINATION .)
+    install(TARGETS _C _sim LIBRARY DESTINATION .)
     install(FILES ${OP_TOOLS_PACKAGE_DIR}/_build_info.py DESTINATION .)
   else()
     set(OP_TOOLS_PACKAGE_DIR ${CMAKE_CURRENT_SOURCE_DIR}/op_tools)
   endif()
   configure_file(cmake/_build_info.py.in ${OP_TOOLS_PACKAGE_DIR}/_build_info.py @ONLY)
-  set_target_properties(_C PROPERTIES
+  set_target_properties(_C _sim PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${OP_TOOLS_PACKAGE_DIR}
     INSTALL_RPATH "$ORIGIN/lib;$ORIGIN/../torch/lib")
 endif()

@@ -1,8 +1,8 @@
-"""The main job, end to end: train on scanned digits, capture the operators of the last step, replay them without Python.
+"""The main job, end to end: train on an accelerator, capture the operators of the last step, replay them without Python.
 
     ./dev demo
 
-Trains a small convolutional network on scikit-learn's 1,797 handwritten digits. OpCapture is on all the time and told to
+Trains a small convolutional network on scikit-learn's 1,797 handwritten digits, on the simulated accelerator. OpCapture is on all the time and told to
 record the last step only. Everything it recorded is then run again by run_op_from_data and compared bit for bit.
 """
 
@@ -22,7 +22,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import op_tools
+import op_tools.sim_device
 
+DEVICE = "sim"
 BATCH = 64
 TEST = 297  # images kept for the test
 
@@ -56,15 +58,16 @@ def size(count: int) -> str:
 def train(steps: int, output: Path) -> op_tools.CaptureResult:
     """Trains; returns what was captured of the last step."""
     digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).div(16).unsqueeze(1)
-    labels = torch.tensor(digits.target)
+    images = torch.tensor(digits.images, dtype=torch.float32).div(16).unsqueeze(1).to(DEVICE)
+    labels = torch.tensor(digits.target).to(DEVICE)
     torch.manual_seed(0)
     order = torch.randperm(len(images))
     test, rest = order[:TEST], order[TEST:]
-    net = Net()
+    net = Net().to(DEVICE)
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
 
-    with op_tools.OpCapture(steps=[steps - 1], output_dir=output) as capture:
+    # The optimizer makes a constant with torch.tensor, which the replay program without Python does not know.
+    with op_tools.OpCapture(skip="torch.tensor", steps=[steps - 1], output_dir=output) as capture:
         for step in range(steps):
             rows = rest[torch.randint(len(rest), (BATCH,))]
             optimizer.zero_grad()
@@ -111,8 +114,9 @@ def replay_command() -> list[str]:
 
 
 def replay(root: Path, report: Path) -> int:
-    """Runs everything again and compares; returns the exit status."""
-    command = [*replay_command(), str(root), "--acc_check", "--sync_time_measure", "--json", str(report)]
+    """Runs everything again on the device and compares; returns the exit status."""
+    device = ["--load", "libop_tools_sim_device.so", "--device", DEVICE]
+    command = [*replay_command(), str(root), "--acc_check", "--sync_time_measure", *device, "--json", str(report)]
     print("$", " ".join([Path(command[0]).name, *command[1:]]), flush=True)
     environment = {**os.environ, "OP_TOOLS_LOG_LEVEL": "info"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -136,7 +140,7 @@ def main() -> int:
         parser.error("--steps must be at least 1")
     output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_demo_"))
 
-    title(f"1. Training on 1,500 handwritten digits, OpCapture on for step {options.steps}")
+    title(f"1. Training on 1,500 handwritten digits on the device {DEVICE}, OpCapture on for step {options.steps}")
     captured = train(options.steps, output)
     root = Path(captured.root)
 

@@ -8,8 +8,12 @@ from ._version import check_torch
 
 check_torch()
 
+from ._autocompare import ComparedOp, CompareResult, OpAutoCompare  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
+from ._fallback import OpDtypeCast, OpFallback, RedirectResult, RedirectRow  # noqa: E402
 from ._files import load, load_call  # noqa: E402
+from ._overflow import OpOverflowCheck, OverflowResult, OverflowRow  # noqa: E402
+from ._time_measure import OpTimeMeasure, TimeResult, TimeRow  # noqa: E402
 from ._tools import CaptureResult, CaptureRow, Hook, HookScope, OpCapture, Tool, stop_all  # noqa: E402
 
 atexit.register(stop_all)
@@ -18,10 +22,23 @@ __all__ = [
     "Call",
     "CaptureResult",
     "CaptureRow",
+    "CompareResult",
+    "ComparedOp",
     "Error",
     "Hook",
     "HookScope",
+    "OpAutoCompare",
     "OpCapture",
+    "OpDtypeCast",
+    "OpFallback",
+    "OpOverflowCheck",
+    "OpTimeMeasure",
+    "OverflowResult",
+    "OverflowRow",
+    "RedirectResult",
+    "RedirectRow",
+    "TimeResult",
+    "TimeRow",
     "Tool",
     "__version__",
     "load",

@@ -3,46 +3,65 @@
 from __future__ import annotations
 
 import argparse
-import runpy
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-import torch
-
-from . import _C
-from ._tools import OpCapture
-
-
-def _torch_names() -> list[str]:
-    functions = torch.overrides.get_overridable_functions()
-    names = {_C.function_name(function) for group in functions.values() for function in group}
-    names.update(f"torch.{name}" for name in dir(torch._C._VariableFunctions) if not name.startswith("_"))
-    return sorted(names)
-
-
-def _aten_names(composite: bool) -> list[str]:
-    return [name for name, is_composite in _C.known_ops() if composite or not is_composite]
+from . import _C, _launch
+from ._doctor import examine
+from ._names import aten_names, torch_names
+from ._show import show
 
 
 def _list_ops(options: argparse.Namespace) -> int:
     if options.excluded:
         names = _C.metadata_ops()
     elif options.level == "torch":
-        names = _torch_names()
+        names = torch_names()
     else:
         # Composite operators are met only when a filter names them; their parts are met always.
-        names = _aten_names(composite=options.ops is not None)
+        names = aten_names(composite=options.ops is not None)
     for name in _C.admitted(names, options.ops or "", options.skip or "") if not options.excluded else names:
         sys.stdout.write(name + "\n")
     return 0
 
 
-def _run_script(options: argparse.Namespace) -> int:
-    sys.argv = [options.script, *options.arguments]
-    sys.path.insert(0, str(options.script).rpartition("/")[0] or ".")
-    with OpCapture(ops=options.ops, skip=options.skip, level=options.level, output_dir=options.output_dir):
-        runpy.run_path(options.script, run_name="__main__")
+def _flags(options: argparse.Namespace) -> list[str]:
+    flags = [flag for flag in _launch.tools_by_flag() if getattr(options, flag.replace("-", "_"))]
+    if not flags:
+        raise _C.Error(f"name at least one tool: --{', --'.join(_launch.tools_by_flag())}")
+    return flags
+
+
+def _run_program(options: argparse.Namespace) -> int:
+    tools = _launch.make_tools(
+        _flags(options), ops=options.ops, skip=options.skip, level=options.level, output_dir=options.output_dir
+    )
+    run = _launch.run_module if options.module else _launch.run_script
+    if not options.module and not Path(options.program).is_file():
+        raise _C.Error(f"{options.program}: there is no such script; a module is run with -m")
+    with _launch.running(tools):
+        run(options.program, options.arguments)
     return 0
+
+
+def _print_environment(options: argparse.Namespace) -> int:
+    level = "" if options.level == "torch" else f":{options.level}"
+    for name, value in _launch.environment([flag + level for flag in _flags(options)]).items():
+        sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    sys.stdout.write(show(Path(options.folder)) + "\n")
+    return 0
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    findings = examine()
+    sys.stdout.write("\n".join(findings.lines) + "\n")
+    return 1 if findings.problems else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,15 +86,48 @@ def _parser() -> argparse.ArgumentParser:
     )
     ops.set_defaults(run=_list_ops)
 
-    run = commands.add_parser("run", help="run an unchanged script with a tool on")
-    filters(run)
-    run.add_argument(
-        "--capture", action="store_true", required=True, help="save inputs, outputs and gradients (OpCapture)"
+    def tools(command: argparse.ArgumentParser) -> None:
+        for flag, kind in _launch.tools_by_flag().items():
+            summary = (kind.__doc__ or "").partition("\n")[0]
+            command.add_argument(f"--{flag}", action="store_true", help=f"{kind.__name__}: {summary}")
+
+    run = commands.add_parser(
+        "run",
+        help="run an unchanged script or module with tools on",
+        description="Runs a program as python does, with tools on for its main thread. An optimizer's step is a training step.",
+        epilog="op-tools run --capture --time --ops 'torch.nn.functional.*' train.py --lr 0.1",
     )
-    run.add_argument("--output-dir", metavar="DIR", help="where op_capture_result is made (default: here)")
-    run.add_argument("script", help="the script")
+    tools(run)
+    filters(run)
+    run.add_argument("--output-dir", metavar="DIR", help="where the result folders are made (default: here)")
+    run.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
+    run.add_argument("program", help="the script, or the module")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
-    run.set_defaults(run=_run_script)
+    run.set_defaults(run=_run_program)
+
+    environment = commands.add_parser(
+        "env",
+        help="print the variables that put tools on programs which others start",
+        description="Prints shell lines. A Python that is started with them has the tools on as soon as it imports torch; "
+        "OP_TOOLS can be changed by hand: OP_TOOLS=capture,time:aten",
+        epilog='eval "$(op-tools env --capture)"; torchrun --nproc-per-node 8 train.py',
+    )
+    tools(environment)
+    environment.add_argument(
+        "--level", choices=("torch", "aten"), default="torch", help="names as Python's or torch's own"
+    )
+    environment.set_defaults(run=_print_environment)
+
+    showing = commands.add_parser("show", help="what is in a folder of captured calls, or one call in full")
+    showing.add_argument("folder", help="op_capture_result, any folder in it, or a container calls.zip")
+    showing.set_defaults(run=_show)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="why is my result empty: versions, devices, variables, what the filters match",
+        description="Looks at this machine and this environment. Exit status 1 when something is wrong.",
+    )
+    doctor.set_defaults(run=_doctor)
     return parser
 
 

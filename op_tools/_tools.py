@@ -7,10 +7,9 @@ it was stopped, and entered again while it is on (the outermost exit stops it).
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
 
@@ -39,7 +38,7 @@ def _tell_rank() -> None:
         _C.set_rank(distributed.get_rank())
 
 
-class Tool(ABC):
+class Tool:
     """What all tools have in common.
 
     Args:
@@ -55,6 +54,10 @@ class Tool(ABC):
     Raises:
         op_tools.Error: on start, when an argument or an environment value is wrong.
     """
+
+    _kind: ClassVar[str] = ""  # the core's name of the tool
+    _flag: ClassVar[str]  # its word on the command line and in OP_TOOLS
+    _variables: ClassVar[str]  # what the names of its filter variables begin with
 
     def __init__(
         self,
@@ -76,20 +79,21 @@ class Tool(ABC):
             "skip_cpu": skip_cpu,
             "all_threads": all_threads,
         }
+        self._hook: _C.CoreHook | None = None
         self._scope: _C.Scope | None = None
         self._depth = 0
 
-    @abstractmethod
-    def _open(self) -> _C.Scope:
-        """Makes the scope of a new run; reads options and environment."""
+    def _open(self) -> tuple[_C.CoreHook, _C.Scope]:
+        """Makes hook and scope of a new run; reads options and environment."""
+        return _C.open_tool(self._kind, self._arguments)
 
     def start(self) -> Tool:
         """Switches the tool on for this thread. Started twice, it must be stopped twice."""
         if self._depth == 0:
             _tell_rank()
-            scope = self._open()
+            hook, scope = self._open()
             scope.enter()
-            self._scope = scope
+            self._hook, self._scope = hook, scope
             _running.add(self)
         self._depth += 1
         return self
@@ -113,6 +117,15 @@ class Tool(ABC):
         """Marks the end of a training step."""
         if self._scope is not None:
             self._scope.step()
+
+    def flush(self) -> None:
+        """Waits until everything recorded so far is on disk: gradients of a backward pass after stop(), for example."""
+        if self._hook is not None:
+            self._hook.flush()
+
+    def _report(self) -> dict[str, Any]:
+        """What the last run recorded so far, as the core tells it."""
+        return (self._hook.report() if self._hook is not None else None) or {"rows": []}
 
     def __enter__(self) -> Tool:
         return self.start()
@@ -158,10 +171,14 @@ class CaptureResult:
 
     def table(self) -> str:
         """The rows for people, most bytes first."""
-        lines = [f"{'op':<44} {'calls':>8} {'backward':>8} {'MB':>10}"]
-        for row in sorted(self.rows, key=lambda row: -row.bytes):
-            lines.append(f"{row.op:<44} {row.calls:>8} {row.backward:>8} {row.bytes / 1e6:>10.3f}")
-        return "\n".join(lines)
+        return _C.text_table(
+            [("op", False), ("calls", True), ("backward", True), ("MB", True)],
+            [
+                [row.op, str(row.calls), str(row.backward), f"{row.bytes / 1e6:.3f}"]
+                for row in sorted(self.rows, key=lambda row: -row.bytes)
+            ],
+            120,
+        )
 
 
 class OpCapture(Tool):
@@ -182,6 +199,10 @@ class OpCapture(Tool):
     The other arguments are those of :class:`Tool`; filters in the environment: OP_CAPTURE_LIST, OP_CAPTURE_DISABLE_LIST.
     """
 
+    _kind = "OpCapture"
+    _flag = "capture"
+    _variables = "OP_CAPTURE"
+
     def __init__(
         self,
         *,
@@ -195,28 +216,11 @@ class OpCapture(Tool):
         self._arguments.update(
             format=format, max_calls=max_calls, max_per_signature=max_per_signature, max_pending_mb=max_pending_mb
         )
-        self._hook: _C.CaptureHook | None = None
-
-    def _open(self) -> _C.Scope:
-        self._hook, scope = _C.capture_scope(self._arguments)
-        return scope
-
-    def step(self) -> None:
-        super().step()
-        if self._hook is not None and self._scope is not None:
-            self._hook.set_step(self._scope.current_step)
-
-    def flush(self) -> None:
-        """Waits until everything recorded so far is on disk: gradients of a backward pass after stop(), for example."""
-        if self._hook is not None:
-            self._hook.flush()
 
     def result(self) -> CaptureResult:
         """What the last run recorded so far; call flush() first to know what is on disk."""
-        if self._hook is None:
-            return CaptureResult()
-        raw = self._hook.result()
-        return CaptureResult(**{**raw, "rows": [CaptureRow(**row) for row in raw["rows"]]})
+        report = self._report()
+        return CaptureResult(**{**report, "rows": [CaptureRow(**row) for row in report["rows"]]})
 
 
 class Hook:
@@ -248,8 +252,9 @@ class HookScope(Tool):
         super().__init__(**tool)
         self.hook = hook
 
-    def _open(self) -> _C.Scope:
-        return _C.hook_scope(_C.python_hook(self.hook), self._arguments, "OP_HOOK")
+    def _open(self) -> tuple[_C.CoreHook, _C.Scope]:
+        hook = _C.python_hook(self.hook)
+        return hook, _C.hook_scope(hook, self._arguments, "OP_HOOK")
 
     @property
     def calls_seen(self) -> int:

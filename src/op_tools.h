@@ -2,6 +2,8 @@
 #pragma once
 
 #include "capture/capture_hook.h"
+#include "compare/compare_hook.h"
+#include "fallback/redirect_hook.h"
 #include "hooks/chain.h"
 #include "hooks/error.h"
 #include "hooks/hook.h"
@@ -10,5 +12,8 @@
 #include "hooks/op_filter.h"
 #include "hooks/options.h"
 #include "hooks/scope.h"
+#include "hooks/tool.h"
 #include "hooks/value.h"
 #include "hooks/version.h"
+#include "observe/overflow_check.h"
+#include "timing/time_hook.h"

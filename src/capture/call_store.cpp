@@ -20,6 +20,7 @@
 #include "capture/pth.h"
 #include "capture/zip.h"
 #include "hooks/error.h"
+#include "hooks/run_folder.h"
 
 namespace op_tools {
 namespace {
@@ -69,44 +70,12 @@ std::string folder_name(const std::string& op) {
 }
 
 std::string call_folder(const CallKey& key) {
-  return folder_name(key.op) + "/" + std::to_string(key.id);
+  const std::string call = folder_name(key.op) + "/" + std::to_string(key.id);
+  return key.side.empty() ? call : call + "/" + key.side;
 }
 
 [[noreturn]] void fail(const std::string& path, const char* what, int error) {
   throw Error(path + ": " + what + ": " + std::strerror(error));
-}
-
-void make_folder(const std::string& path) {
-  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) fail(path, "cannot be created", errno);
-}
-
-// The folder and those above it.
-void make_folders(const std::string& path) {
-  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
-    make_folder(path.substr(0, slash));
-  make_folder(path);
-}
-
-std::string timestamp() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local = {};
-  ::localtime_r(&now, &local);
-  char text[32];
-  return {text, std::strftime(text, sizeof text, "%Y-%m-%d--%H-%M", &local)};
-}
-
-// Makes the folder of this run; mkdir decides which of several processes gets a name.
-std::string claim_root(const std::string& output_dir, int64_t rank) {
-  const std::string parent =
-      (output_dir.empty() || output_dir == "." ? "" : output_dir + "/") + "op_capture_result/" + std::to_string(rank);
-  make_folders(parent);
-  const std::string base = parent + "/" + timestamp();
-  std::string root = base;
-  for (int i = 2; ::mkdir(root.c_str(), 0777) != 0; ++i) {
-    if (errno != EEXIST) fail(root, "cannot be created", errno);
-    root = base + "-" + std::to_string(i);
-  }
-  return root;
 }
 
 // A file that is closed whatever happens.
@@ -218,9 +187,10 @@ class FolderStore final : public EncodingStore {
     if (!file.open(temporary, kFlags) && errno == ENOENT) {
       // The first file of this call. The root is not made again: when it is gone, somebody took it
       // away on purpose.
-      const size_t id_end = path.rfind('/');
-      make_folder(path.substr(0, path.rfind('/', id_end - 1)));
-      make_folder(path.substr(0, id_end));
+      for (size_t slash = path.find('/', root_.size() + 1); slash != std::string::npos;
+           slash = path.find('/', slash + 1)) {
+        make_folder(path.substr(0, slash));
+      }
       file.open(temporary, kFlags);
     }
     if (file.fd() < 0) fail(path, "cannot be created", errno);
@@ -235,19 +205,68 @@ class FolderStore final : public EncodingStore {
   }
 };
 
+// The first part of a long directory, so that memory does not grow with the number of calls: a file without a name,
+// gone with the process. Where it cannot be had, the directory stays in memory.
+class DirectoryStart {
+ public:
+  explicit DirectoryStart(std::string path) : path_(std::move(path)) {}
+
+  // True when the bytes are stored.
+  bool append(const std::string& bytes) {
+    if (file_.fd() < 0) {
+      if (tried_) return false;
+      tried_ = true;
+      if (!file_.open(path_, O_RDWR | O_CREAT | O_EXCL)) return false;
+      ::unlink(path_.c_str());
+    }
+    if (!write_pieces(file_.fd(), {{bytes.data(), bytes.size()}}, size_)) return false;
+    size_ += bytes.size();
+    return true;
+  }
+
+  uint64_t size() const { return size_; }
+
+  // Copies all of it to `position` of another file; false with errno set when that fails.
+  bool copy_to(int fd, uint64_t position) const {
+    std::string buffer(std::min<uint64_t>(size_, uint64_t{1} << 20), '\0');
+    for (uint64_t done = 0; done < size_;) {
+      const size_t wanted = std::min<uint64_t>(buffer.size(), size_ - done);
+      const ssize_t count = ::pread(file_.fd(), buffer.data(), wanted, static_cast<off_t>(done));
+      if (count < 0 && errno == EINTR) continue;
+      if (count == 0) errno = EIO;
+      if (count <= 0) return false;
+      const auto read = static_cast<size_t>(count);
+      if (!write_pieces(fd, {{buffer.data(), read}}, position + done)) return false;
+      done += read;
+    }
+    return true;
+  }
+
+ private:
+  const std::string path_;
+  File file_;
+  bool tried_ = false;
+  uint64_t size_ = 0;
+};
+
 // One write per entry and no buffer of our own: what write() has returned for survives kill -9.
 // (Measured: a 1 MiB buffer saves under a microsecond per call.)
 class ContainerStore final : public EncodingStore {
  public:
-  explicit ContainerStore(std::string root) : EncodingStore(std::move(root)), path_(root_ + "/" + kContainerName) {
+  explicit ContainerStore(std::string root)
+      : EncodingStore(std::move(root)),
+        path_(root_ + "/" + kContainerName),
+        directory_start_(path_ + ".directory" + std::string(kTemporary)) {
     if (!file_.open(path_, O_RDWR | O_CREAT | O_EXCL)) fail(path_, "cannot be created", errno);
   }
 
   void flush() override {
+    fail_if_removed();
     if (has_directory_) return;
     std::string tail;
     directory_.append_to(tail, end_);
-    append({{tail.data(), tail.size()}});
+    if (!directory_start_.copy_to(file_.fd(), end_)) cut_and_fail();
+    append({{tail.data(), tail.size()}}, end_ + directory_start_.size());
     has_directory_ = true;
   }
 
@@ -259,19 +278,33 @@ class ContainerStore final : public EncodingStore {
       if (::ftruncate(file_.fd(), static_cast<off_t>(end_)) != 0) fail(path_, "cannot be written", errno);
       has_directory_ = false;
     }
+    if (++puts_ % kPutsBetweenLooks == 0) fail_if_removed();
     std::string header;
     append_local_header(header, name, size, crc, end_);
     Pieces all{{header.data(), header.size()}};
     all.insert(all.end(), pieces.begin(), pieces.end());
-    append(all);
+    append(all, end_);
     directory_.add(name, size, crc, end_);
+    if (directory_.recent().size() >= kDirectoryInMemory && directory_start_.append(directory_.recent())) {
+      directory_.forget();
+    }
     end_ += header.size() + size;
     bytes_written_ += header.size() + size;
     return path_ + "!" + name;
   }
 
-  void append(const Pieces& pieces) {
-    if (write_pieces(file_.fd(), pieces, end_)) return;
+  // Writing to a file that somebody deleted succeeds, and all of it is lost.
+  void fail_if_removed() {
+    struct stat status = {};
+    if (::fstat(file_.fd(), &status) == 0 && status.st_nlink == 0)
+      fail(path_, "was removed while it was written", ENOENT);
+  }
+
+  void append(const Pieces& pieces, uint64_t position) {
+    if (!write_pieces(file_.fd(), pieces, position)) cut_and_fail();
+  }
+
+  [[noreturn]] void cut_and_fail() {
     const int error = errno;
     // Half an entry would hide the later ones from a reader that walks. When this fails as well, so
     // will the next write.
@@ -280,11 +313,16 @@ class ContainerStore final : public EncodingStore {
     fail(path_, "cannot be written", error);
   }
 
+  static constexpr size_t kDirectoryInMemory = size_t{1} << 20;
+  static constexpr uint64_t kPutsBetweenLooks = 64;
+
   const std::string path_;
   File file_;
+  DirectoryStart directory_start_;
   ZipDirectory directory_;
   uint64_t end_ = 0;  // of the last whole entry
   bool has_directory_ = false;
+  uint64_t puts_ = 0;
 };
 
 // --- reading ---
@@ -322,13 +360,14 @@ class Container {
     try {
       entries_ = read_zip_directory(source_);
     } catch (const Error&) {
-      // Killed before it wrote the directory, or still being written.
       ZipWalk walk = walk_zip_entries(source_);
       entries_ = std::move(walk.entries);
+      problem_ = path_ +
+                 ": cut off or damaged: it has no whole directory at its end, as when its program was killed or " +
+                 "still writes it; " + std::to_string(entries_.size()) + " whole entries are read";
       if (walk.cut_off) {
-        problem_ = path_ + ": cut off or damaged at byte " + std::to_string(walk.end) + ": the last " +
-                   std::to_string(source_.size() - walk.end) + " bytes are no whole entry; " +
-                   std::to_string(entries_.size()) + " entries before it are read";
+        problem_ += "; the last " + std::to_string(source_.size() - walk.end) + " bytes, from byte " +
+                    std::to_string(walk.end) + " on, are no whole entry";
       }
     }
     const auto by_name = [](const ZipEntry& a, const ZipEntry& b) { return a.name < b.name; };
@@ -505,8 +544,12 @@ class Finder {
 }  // namespace
 
 std::unique_ptr<CallStore> CallStore::create(CaptureFormat format, const std::string& output_dir, int64_t rank) {
-  std::string root = claim_root(output_dir, rank);
+  std::string root = claim_run_folder(output_dir, "op_capture_result", rank);
   if (format == CaptureFormat::kContainer) return std::make_unique<ContainerStore>(std::move(root));
+  return in_folder(std::move(root));
+}
+
+std::unique_ptr<CallStore> CallStore::in_folder(std::string root) {
   return std::make_unique<FolderStore>(std::move(root));
 }
 

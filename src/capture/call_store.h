@@ -30,6 +30,7 @@ enum class CallFile : uint8_t { kInput, kOutput, kGradInputs, kGradOutputs, kMet
 struct CallKey {
   std::string op;  // the call's name as users know it: torch.Tensor.mul, aten::add.Tensor
   uint64_t id = 0;
+  std::string side = {};  // a folder below the call's own: "device" and "cpu" of a comparison
 };
 
 // The writing side. One thread at a time (the writer thread). Throws Error with path and system message (disk full, no
@@ -37,6 +38,8 @@ struct CallKey {
 class OP_TOOLS_API CallStore {
  public:
   static std::unique_ptr<CallStore> create(CaptureFormat format, const std::string& output_dir, int64_t rank);
+  // Folders in a folder that is there already.
+  static std::unique_ptr<CallStore> in_folder(std::string root);
   virtual ~CallStore() = default;
 
   // Writes one file of a call. Returns the path that people see: ".../torch.Tensor.mul/9/input.pth".

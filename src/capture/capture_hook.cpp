@@ -11,12 +11,15 @@
 #include <unordered_map>
 #include <utility>
 
+#include "capture/call_files.h"
 #include "capture/call_meta.h"
 #include "capture/random_state.h"
 #include "capture/record_writer.h"
 #include "capture/snapshot.h"
 #include "hooks/log.h"
+#include "hooks/signature.h"
 #include "hooks/stack_source.h"
+#include "hooks/text_table.h"
 
 namespace op_tools {
 namespace {
@@ -30,41 +33,6 @@ struct CaptureState final : HookState {
   CallMeta meta;
 };
 
-int64_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? -1 : tensor._version();
-}
-
-// By input tensor: does the operator's schema say that it writes it? Version counters don't tell for an operator that
-// another one called below autograd: the outer one has counted already.
-std::vector<bool> written_by_schema(OpCall& call) {
-  std::vector<bool> written;
-  if (!call.op || !call.op->hasSchema()) return written;
-  const auto& arguments = call.op->schema().arguments();
-  size_t position = 0;
-  auto add = [&](const Value& value) {
-    const c10::AliasInfo* alias = arguments[position++].alias_info();
-    for_each_tensor(value, [&](const at::Tensor&) { written.push_back(alias && alias->isWrite()); });
-  };
-  for (const Value& value : *sequence_items(call.args())) add(value);
-  for (const auto& [name, value] : *call.kwargs().get_if<Dict>()->items) add(value);
-  return written;
-}
-
-// Operator, shapes and dtypes: calls that differ in nothing else are one signature.
-uint64_t signature_of(OpCall& call) {
-  uint64_t hash = std::hash<std::string_view>()(call.name);
-  auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29); };
-  auto add = [&](const at::Tensor& tensor) {
-    mix(static_cast<uint64_t>(tensor.scalar_type()) + 1);
-    if (tensor.is_nested()) return;
-    mix(static_cast<uint64_t>(tensor.dim()) + 64);
-    for (const int64_t size : tensor.sizes()) mix(static_cast<uint64_t>(size) + 128);
-  };
-  for_each_tensor(call.args(), add);
-  for_each_tensor(call.kwargs(), add);
-  return hash;
-}
-
 Value restrided_value(const Snapshot& snapshot) {
   std::vector<std::pair<Value, Value>> items;
   for (const auto& [index, strides] : snapshot.restrided) {
@@ -74,29 +42,9 @@ Value restrided_value(const Snapshot& snapshot) {
   return make_dict(std::move(items));
 }
 
-// The form of all four files (docs/architecture.md).
+// The form of all four files.
 Value file_value(const OpCall& call, Value args, Value kwargs, std::vector<std::pair<Value, Value>> more = {}) {
-  std::vector<std::pair<Value, Value>> items;
-  items.emplace_back("name", std::string(call.name));
-  items.emplace_back("args", std::move(args));
-  items.emplace_back("kwargs", std::move(kwargs));
-  items.emplace_back("id", static_cast<int64_t>(call.id));
-  for (auto& item : more) items.push_back(std::move(item));
-  return make_dict(std::move(items));
-}
-
-std::string bytes_text(uint64_t bytes) {
-  const char* const units[] = {"B", "KB", "MB", "GB", "TB"};
-  double amount = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (amount >= 1000 && unit + 1 < std::size(units)) {
-    amount /= 1000;
-    ++unit;
-  }
-  std::ostringstream text;
-  text.precision(unit == 0 ? 0 : 1);
-  text << std::fixed << amount << ' ' << units[unit];
-  return text.str();
+  return call_file(std::string(call.name), call.id, std::move(args), std::move(kwargs), std::move(more));
 }
 
 }  // namespace
@@ -111,7 +59,6 @@ struct CaptureHook::Impl {
 
   const ResolvedCaptureOptions options;
   const int64_t rank;
-  std::atomic<int64_t> step{0};
   std::atomic<uint64_t> taken{0}, skipped{0}, incomplete{0};
 
   mutable std::mutex mutex;  // guards the two maps
@@ -210,7 +157,7 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   meta.name = call.name;
   meta.level = call.level;
   meta.id = call.id;
-  meta.step = step.load(std::memory_order_relaxed);
+  meta.step = call.step;
   meta.rank = rank;
   if (call.op && call.op->hasSchema()) {
     std::ostringstream text;
@@ -288,9 +235,6 @@ const ResolvedOptions& CaptureHook::options() const {
   return impl_->options;
 }
 
-void CaptureHook::set_step(int64_t step) {
-  impl_->step.store(step);
-}
 void CaptureHook::flush() {
   impl_->writer.flush();
 }
@@ -309,8 +253,9 @@ void CaptureHook::scope_left() {
        << bytes_text(all.bytes_on_disk) << (all.root.empty() ? "" : " in " + all.root);
   if (all.skipped) text << "; " << all.skipped << " calls left out by the limits";
   if (unsupported) text << "; " << unsupported << " values had no form in a file (meta.json says which)";
-  if (all.lost) text << "; " << all.lost << " calls LOST: " << all.failure;
-  (all.lost ? log::warn : log::info)(text.str());
+  const bool failed = !all.failure.empty();
+  if (failed) text << "; writing FAILED, " << all.lost << " calls lost: " << all.failure;
+  (failed ? log::warn : log::info)(text.str());
 }
 
 CaptureResult CaptureHook::result() const {
@@ -328,20 +273,33 @@ CaptureResult CaptureHook::result() const {
   return result;
 }
 
-OpCapture::OpCapture(const CaptureOptions& options)
-    : hook_(std::make_shared<CaptureHook>(resolve(options))), scope_(hook_, hook_->options()) {
-  scope_.enter();
+Value CaptureHook::report() const {
+  const CaptureResult all = result();
+  const auto number = [](uint64_t count) { return static_cast<int64_t>(count); };
+  Values rows;
+  for (const CaptureResult::Row& row : all.rows) {
+    rows.push_back(make_dict({{"op", row.op},
+                              {"calls", number(row.calls)},
+                              {"backward", number(row.backward)},
+                              {"bytes", number(row.bytes)},
+                              {"unsupported", number(row.unsupported)},
+                              {"failed", number(row.failed)}}));
+  }
+  return make_dict({{"rows", make_list(std::move(rows))},
+                    {"root", all.root},
+                    {"bytes_on_disk", number(all.bytes_on_disk)},
+                    {"skipped", number(all.skipped)},
+                    {"lost", number(all.lost)},
+                    {"waits", number(all.waits)},
+                    {"incomplete_gradients", number(all.incomplete_gradients)},
+                    {"failure", all.failure}});
 }
 
-OpCapture::~OpCapture() = default;
-
-void OpCapture::step() {
-  scope_.step();
-  hook_->set_step(scope_.current_step());
-}
-
-CaptureResult OpCapture::result() const {
-  return hook_->result();
+void read_into(Settings& settings, CaptureOptions& options) {
+  settings.read("format", options.format);
+  settings.read("max_calls", options.max_calls);
+  settings.read("max_per_signature", options.max_per_signature);
+  settings.read("max_pending_mb", options.max_pending_mb);
 }
 
 }  // namespace op_tools

@@ -1,10 +1,6 @@
 // OpCapture: the real inputs, outputs and gradients of operator calls, to files (call_store.h has the layout,
 // docs/architecture.md what is in them).
 //
-//   op_tools::OpCapture scope;              // from here to the end of the block, everything on this thread
-//   op_tools::CaptureOptions options;       // or only some: options.ops = "add.*, mm";
-//   op_tools::OpCapture scope{options};
-//
 // Inputs are copied before the call, outputs after it, in the program's thread; encoding and writing happen on a
 // thread of the scope's own. Leaving the scope waits until everything is on disk. Gradients of calls made inside the
 // scope are captured even when backward runs after it.
@@ -18,7 +14,8 @@
 #include "hooks/export.h"
 #include "hooks/hook.h"
 #include "hooks/options.h"
-#include "hooks/scope.h"
+#include "hooks/tool.h"
+#include "hooks/tool_scope.h"
 
 namespace op_tools {
 
@@ -44,6 +41,8 @@ struct CaptureResult {
 
 class OP_TOOLS_API CaptureHook final : public Hook {
  public:
+  using Options = CaptureOptions;
+
   explicit CaptureHook(const ResolvedCaptureOptions& options);
   ~CaptureHook() override;
 
@@ -52,10 +51,10 @@ class OP_TOOLS_API CaptureHook final : public Hook {
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
   void scope_left() override;
+  void flush() override;
+  Value report() const override;
 
   const ResolvedOptions& options() const;  // for the scope: filter, level, steps
-  void set_step(int64_t step);             // appears in meta.json
-  void flush();
   CaptureResult result() const;
 
  private:
@@ -63,20 +62,8 @@ class OP_TOOLS_API CaptureHook final : public Hook {
   std::unique_ptr<Impl> impl_;
 };
 
-// The RAII scope. Starts when made (Error when an option or an environment value is wrong), ends with the block.
-class OP_TOOLS_API OpCapture {
- public:
-  explicit OpCapture(const CaptureOptions& options = {});
-  ~OpCapture();
-  OpCapture(const OpCapture&) = delete;
-  OpCapture& operator=(const OpCapture&) = delete;
+OP_TOOLS_API void read_into(Settings& settings, CaptureOptions& options);
 
-  void step();  // marks a training step
-  CaptureResult result() const;
-
- private:
-  std::shared_ptr<CaptureHook> hook_;
-  HookScope scope_;
-};
+using OpCapture = ToolScope<CaptureHook>;
 
 }  // namespace op_tools

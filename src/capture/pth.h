@@ -11,6 +11,8 @@
 // All functions throw Error with the path and what is wrong.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -55,5 +57,9 @@ class OP_TOOLS_API EncodedPth {
 OP_TOOLS_API Value read_pth(const std::string& path);
 OP_TOOLS_API Value read_pth(std::string_view bytes, const std::string& name,
                             std::shared_ptr<const void> owner = nullptr);
+
+// The device of that name in a file. A name that torch does not know is the backend of some vendor that is not loaded
+// here ("npu:1"): PrivateUse1. Error when it cannot be a device's name.
+OP_TOOLS_API c10::Device recorded_device(const std::string& name);
 
 }  // namespace op_tools

@@ -597,7 +597,7 @@ class Unpickler {
     if (name == "torch.device") {
       require_count(name, args, 1, 2);
       const std::string index = args.size() == 2 ? ":" + std::to_string(int_of(args[1])) : "";
-      return parse_device(text_of(args[0]) + index);
+      return recorded_device(text_of(args[0]) + index);
     }
     if (name == "torch.serialization._get_layout") {
       require_count(name, args, 1, 1);
@@ -650,25 +650,6 @@ class Unpickler {
       }
     }
     return bytes;
-  }
-
-  static c10::Device parse_device(const std::string& text) {
-    const size_t colon = text.find(':');
-    const std::string type = text.substr(0, colon);
-    const bool plausible = !type.empty() && type.size() < 32 && std::all_of(type.begin(), type.end(), [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-    });
-    try {
-      if (plausible) return c10::Device(text);
-    } catch (const c10::Error&) {
-      // A name that torch does not know is a renamed PrivateUse1 backend ("npu") that is not loaded
-      // here.
-      try {
-        return c10::Device("privateuseone" + (colon == std::string::npos ? std::string() : text.substr(colon)));
-      } catch (const c10::Error&) {
-      }
-    }
-    throw Error("holds the device '" + text.substr(0, 64) + "', which torch does not know");
   }
 
   // --- tensors ---
@@ -879,6 +860,23 @@ Value read_pth(const std::string& path) {
     throw Error(path + ": " + error.what());
   }
   return read_pth(whole.bytes, path, whole.mapped ? whole.owner : nullptr);
+}
+
+c10::Device recorded_device(const std::string& name) {
+  const size_t colon = name.find(':');
+  const std::string type = name.substr(0, colon);
+  const bool plausible = !type.empty() && type.size() < 32 && std::all_of(type.begin(), type.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+  try {
+    if (plausible) return c10::Device(name);
+  } catch (const c10::Error&) {
+    try {
+      return c10::Device("privateuseone" + (colon == std::string::npos ? std::string() : name.substr(colon)));
+    } catch (const c10::Error&) {
+    }
+  }
+  throw Error("holds the device '" + name.substr(0, 64) + "', which torch does not know");
 }
 
 }  // namespace op_tools

@@ -27,6 +27,17 @@ struct CpuState {
     return {cpu->engine().data(), cpu->next_float_normal_sample(), cpu->next_double_normal_sample()};
   }
 
+  void write() const {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    auto* cpu = static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    at::mt19937 copy;
+    copy.set_data(engine);
+    cpu->set_engine(copy);
+    cpu->set_next_float_normal_sample(next_float);
+    cpu->set_next_double_normal_sample(next_double);
+  }
+
   bool operator==(const CpuState& other) const {
     return engine.left_ == other.engine.left_ && engine.next_ == other.engine.next_ &&
            engine.seed_ == other.engine.seed_ && next_float == other.next_float && next_double == other.next_double &&
@@ -97,6 +108,22 @@ Value RandomWatch::moved() const {
   }
   if (items.empty()) return {};
   return make_dict(std::move(items));
+}
+
+struct CpuStreamKept::State {
+  CpuState cpu;
+};
+
+CpuStreamKept::CpuStreamKept() : state_(std::make_unique<State>(State{CpuState::read()})) {}
+
+CpuStreamKept::~CpuStreamKept() {
+  if (!(CpuState::read() == state_->cpu)) state_->cpu.write();
+}
+
+void CpuStreamKept::start_from(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
 }
 
 }  // namespace op_tools

@@ -25,4 +25,20 @@ class OP_TOOLS_API RandomWatch {
   std::unique_ptr<State> state_;
 };
 
+// While it lives, a run of ours may draw random numbers: the CPU's default generator then goes on from where it was.
+// Another thread that draws meanwhile gets numbers of ours.
+class OP_TOOLS_API CpuStreamKept {
+ public:
+  CpuStreamKept();
+  ~CpuStreamKept();
+  CpuStreamKept(const CpuStreamKept&) = delete;
+  CpuStreamKept& operator=(const CpuStreamKept&) = delete;
+
+  void start_from(const at::Tensor& state);  // what draws now, draws from this state
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 }  // namespace op_tools

@@ -13,6 +13,8 @@
 #include <limits>
 #include <optional>
 
+#include "hooks/plain_tensor.h"
+
 namespace op_tools {
 namespace {
 
@@ -37,69 +39,6 @@ std::optional<Bytes64> shown_range(const at::Tensor& tensor) {
   return range;
 }
 
-bool has_form(c10::Layout layout) {
-  switch (layout) {
-    case at::kStrided:
-    case at::kSparse:
-    case at::kSparseCsr:
-    case at::kSparseCsc:
-    case at::kSparseBsr:
-    case at::kSparseBsc:
-      return true;
-    default:
-      return false;
-  }
-}
-
-// Why a tensor cannot be copied as storage and strides; empty when it can. `type` names what it is.
-std::string why_unsupported(const at::Tensor& tensor, std::string* type) {
-  const c10::DispatchKeySet keys = tensor.key_set();
-  if (keys.has(c10::DispatchKey::Python)) {
-    *type = "tensor subclass";
-    return "a subclass with its own dispatch (DTensor, fake tensor, ...) has no plain storage";
-  }
-  if (keys.has_any(c10::DispatchKeySet({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper}))) {
-    *type = "functorch tensor";
-    return "a tensor inside vmap or a functorch transform has no storage of its own";
-  }
-  if (keys.has(c10::DispatchKey::Functionalize)) {
-    *type = "functional tensor";
-    return "a tensor inside functionalisation has a storage without data";
-  }
-  if (tensor.is_meta()) {
-    *type = "meta tensor";
-    return "it has no data";
-  }
-  if (tensor.is_nested()) {
-    *type = "nested tensor";
-    return "nested tensors have no form in the file format";
-  }
-  if (tensor.is_quantized()) {
-    *type = "quantized tensor";
-    return "quantized tensors are not saved (deprecated in torch)";
-  }
-  if (tensor.is_mkldnn()) {
-    *type = "mkldnn tensor";
-    return "its layout is opaque; to_dense() it first";
-  }
-  if (!has_form(tensor.layout())) {
-    *type = "tensor";
-    return "its layout has no form in the file format";
-  }
-  if (tensor.layout() == at::kStrided && !tensor._is_zerotensor() &&
-      (!tensor.has_storage() || !tensor.unsafeGetTensorImpl()->has_storage())) {
-    *type = "tensor without storage";
-    return "it has no data to copy";
-  }
-  // A storage may claim bytes that nobody has allocated; to read it would end the process.
-  if (tensor.layout() == at::kStrided && !tensor._is_zerotensor() && tensor.is_cpu() && tensor.numel() > 0 &&
-      tensor.storage().data() == nullptr) {
-    *type = "tensor without data";
-    return "its storage is not allocated";
-  }
-  return {};
-}
-
 at::Tensor make_tensor(const c10::Storage& storage, const at::Tensor& like, c10::IntArrayRef stride, int64_t offset) {
   auto copy = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
                                                        c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
@@ -120,7 +59,7 @@ at::Tensor to_cpu(const at::Tensor& tensor) {
 
 class Copier {
  public:
-  Copier(Snapshot& snapshot, bool owned) : snapshot_(snapshot), owned_(owned) {}
+  Copier(Snapshot& snapshot, bool owned, bool restride) : snapshot_(snapshot), owned_(owned), restride_(restride) {}
 
   // Pass 1: which range of each storage is shown, by all tensors of the tree together.
   void scan(const at::Tensor& tensor) {
@@ -134,7 +73,7 @@ class Copier {
     facts.is_leaf = tensor.is_leaf();
     if (!tensor.is_nested() && tensor.layout() != at::kStrided) facts.shape = tensor.sizes().vec();
     std::string type;
-    if (tensor.layout() == at::kStrided && why_unsupported(tensor, &type).empty()) {
+    if (tensor.layout() == at::kStrided && why_not_plain(tensor, &type).empty()) {
       facts.stride = tensor.strides().vec();
       facts.offset = tensor.storage_offset();
       if (!tensor._is_zerotensor()) facts.storage = add_range(tensor);
@@ -148,7 +87,7 @@ class Copier {
     const auto known = snapshot_.copies.find(tensor.unsafeGetTensorImpl());
     if (known != snapshot_.copies.end()) return known->second;
     std::string type;
-    std::string why = why_unsupported(tensor, &type);
+    std::string why = why_not_plain(tensor, &type);
     if (!why.empty()) return Unsupported{type, why};
     if (tensor.layout() == at::kStrided && !tensor._is_zerotensor() && !shown_range(tensor)) {
       return Unsupported{"tensor", "its storage was freed or resized: it shows memory that it does not have"};
@@ -193,7 +132,7 @@ class Copier {
     if (!range.copy) {
       const int64_t span = range.shown.end > range.shown.begin ? range.shown.end - range.shown.begin : 0;
       const bool sparse = span > kMaxSpan * static_cast<int64_t>(tensor.nbytes()) + kSpanSlackBytes;
-      if (range.tensors == 1 && sparse) return copy_compact(tensor, index);
+      if (restride_ && range.tensors == 1 && sparse) return copy_compact(tensor, index);
       copy_storage(tensor, range, span);
     }
     const size_t item = tensor.itemsize();
@@ -232,22 +171,12 @@ class Copier {
 
   at::Tensor copy_compact(const at::Tensor& tensor, size_t index) {
     snapshot_.restrided.emplace_back(index, tensor.strides().vec());
-    at::Tensor plain = make_alias_without_flags(tensor);
-    at::Tensor copy = at::_ops::clone::call(plain, at::MemoryFormat::Contiguous);
+    // clone() would resolve conj and neg bits: the bits are kept as bits.
+    at::Tensor copy = at::_ops::clone::call(without_bits(tensor), at::MemoryFormat::Contiguous);
     if (!copy.device().is_cpu()) copy = to_cpu(copy);
     snapshot_.bytes += copy.nbytes();
     copy_flags(tensor, copy);
     return copy;
-  }
-
-  // clone() would resolve conj and neg bits: the bits are kept as bits.
-  static at::Tensor make_alias_without_flags(const at::Tensor& tensor) {
-    auto alias = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(tensor.storage()),
-        tensor.key_set() - c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}),
-        tensor.dtype());
-    alias.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
-    return alias;
   }
 
   // Sparse layouts and zero tensors: a whole copy of their own.
@@ -267,6 +196,7 @@ class Copier {
 
   Snapshot& snapshot_;
   const bool owned_;
+  const bool restride_;
   size_t next_index_ = 0;
   std::unordered_map<const void*, Range> ranges_;
   std::unordered_map<const void*, bool> seen_impls_;
@@ -289,9 +219,9 @@ void note_unsupported(const Value& value, const std::string& where, std::vector<
 
 }  // namespace
 
-Snapshot take_snapshot(const Value& value, const std::string& root, bool owned) {
+Snapshot take_snapshot(const Value& value, const std::string& root, bool owned, bool restride) {
   Snapshot snapshot;
-  Copier copier(snapshot, owned);
+  Copier copier(snapshot, owned, restride);
   for_each_tensor(value, [&](const at::Tensor& tensor) { copier.scan(tensor); });
   snapshot.value = map_tensors(value, [&](const at::Tensor& tensor) { return copier.copy(tensor); });
   note_unsupported(snapshot.value, root, snapshot.unsupported);

@@ -45,8 +45,9 @@ struct Snapshot {
 };
 
 // `root`: how `where` of a note begins ("" for a dict of args and kwargs, "result"). `owned`: the tensors are private
-// already, CPU ones are kept without a copy. Throws c10::Error when a device copy fails.
-Snapshot take_snapshot(const Value& value, const std::string& root, bool owned = false);
+// already, CPU ones are kept without a copy. `restride`: wide strides are given up (Snapshot::restrided); false keeps
+// all. Throws c10::Error when a device copy fails.
+Snapshot take_snapshot(const Value& value, const std::string& root, bool owned = false, bool restride = true);
 
 // The same tree with tensors replaced by the copies that `known` has; tensors that it lacks are copied now.
 Value with_copies(const Value& value, Snapshot& known);

@@ -171,30 +171,35 @@ void ZipDirectory::add(std::string_view name, uint64_t size, uint32_t crc, uint6
   const bool large = size >= kMax32;
   const bool far = header_position >= kMax32;
   const uint16_t field_size = static_cast<uint16_t>((large ? 16 : 0) + (far ? 8 : 0));
-  put<uint32_t>(entries_, kDirectorySignature);
-  put<uint16_t>(entries_, kVersionZip64);                               // written by
-  put<uint16_t>(entries_, field_size ? kVersionZip64 : kVersionPlain);  // needed to read
-  put_common(entries_, name, size, crc);
-  put<uint16_t>(entries_, field_size ? static_cast<uint16_t>(field_size + 4) : uint16_t{0});
-  entries_.append(10, '\0');  // comment, disk, attributes
-  put<uint32_t>(entries_, far ? kMax32 : static_cast<uint32_t>(header_position));
-  entries_ += name;
+  put<uint32_t>(recent_, kDirectorySignature);
+  put<uint16_t>(recent_, kVersionZip64);                               // written by
+  put<uint16_t>(recent_, field_size ? kVersionZip64 : kVersionPlain);  // needed to read
+  put_common(recent_, name, size, crc);
+  put<uint16_t>(recent_, field_size ? static_cast<uint16_t>(field_size + 4) : uint16_t{0});
+  recent_.append(10, '\0');  // comment, disk, attributes
+  put<uint32_t>(recent_, far ? kMax32 : static_cast<uint32_t>(header_position));
+  recent_ += name;
   if (field_size) {
-    put<uint16_t>(entries_, kZip64Field);
-    put<uint16_t>(entries_, field_size);
+    put<uint16_t>(recent_, kZip64Field);
+    put<uint16_t>(recent_, field_size);
     if (large) {
-      put<uint64_t>(entries_, size);
-      put<uint64_t>(entries_, size);
+      put<uint64_t>(recent_, size);
+      put<uint64_t>(recent_, size);
     }
-    if (far) put<uint64_t>(entries_, header_position);
+    if (far) put<uint64_t>(recent_, header_position);
   }
   ++count_;
 }
 
+void ZipDirectory::forget() {
+  forgotten_ += recent_.size();
+  recent_.clear();
+}
+
 void ZipDirectory::append_to(std::string& out, uint64_t position) const {
-  const uint64_t size = entries_.size();
+  const uint64_t size = forgotten_ + recent_.size();
   const bool zip64 = position >= kMax32 || size >= kMax32 || count_ >= kMax16;
-  out += entries_;
+  out += recent_;
   if (zip64) {
     put<uint32_t>(out, kEnd64Signature);
     put<uint64_t>(out, kEnd64Size - 12);

@@ -27,15 +27,20 @@ constexpr size_t kZipAlignment = 64;
 // has to follow at once.
 void append_local_header(std::string& out, std::string_view name, uint64_t size, uint32_t crc, uint64_t position);
 
-// The central directory, built as entries are written: about 50 bytes and the name per entry.
+// The central directory, built as entries are written: about 50 bytes and the name per entry. An owner that writes many
+// may keep the first part elsewhere.
 class ZipDirectory {
  public:
   void add(std::string_view name, uint64_t size, uint32_t crc, uint64_t header_position);
-  // Appends directory and end records for an archive whose entries end at `position`.
+  // What was added since forget(): the owner has stored that, and writes it in front of what append_to() gives.
+  const std::string& recent() const { return recent_; }
+  void forget();
+  // Appends the recent part of the directory and the end records, for an archive whose entries end at `position`.
   void append_to(std::string& out, uint64_t position) const;
 
  private:
-  std::string entries_;
+  std::string recent_;
+  uint64_t forgotten_ = 0;  // bytes
   uint64_t count_ = 0;
 };
 

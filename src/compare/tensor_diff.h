@@ -1,10 +1,10 @@
-// The difference of two tensors, result against golden, in numbers: one pass over the data, no
-// verdict by itself beyond "how many elements are outside the tolerance".
+// The difference of two tensors in numbers: result against golden, every number from one pass over the data, no verdict
+// (judge.h has those).
 //
-// NaN is equal to NaN, an infinity to the same infinity. Integers and bool are compared exactly (no
-// wrap-around); half, bfloat16 and eight-bit floats as doubles; complex numbers by the size of
-// their difference. Sparse tensors are compared coalesced. Tensors of any device (copied to the
-// CPU); thread-safe; autograd records nothing.
+// `golden` may be wider than `result` (a float64 golden of a bfloat16 result): what the result's dtype cannot hold
+// counts as an infinity, and ULPs are those of the result's dtype. Integers and bool are compared exactly (nothing
+// wraps), complex numbers by the size of their difference. Sparse tensors are compared coalesced. Tensors of any device
+// (copied to the CPU); thread-safe, spreads over torch's threads; autograd records nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,29 +23,56 @@ struct NonFinite {
 };
 
 struct TensorDiff {
-  // Not empty: the two cannot be compared by element, and this says why ("shape [2, 3], golden [2,
-  // 4]"). The numbers below are meaningless then.
-  std::string structure;
+  // Not empty: the two cannot be compared by element, and this says why ("shape [2, 3], expected [2, 4]"). `kind` is
+  // its first word. The numbers below are meaningless then.
+  std::string structure, kind;
 
   bool bits_equal = true;  // every element has the same bits
   int64_t numel = 0;
   int64_t outside = 0;  // elements outside the tolerance, non-finite mismatches included
-  double max_abs = 0;   // over the elements finite on both sides
+  double max_abs = 0;   // over the elements finite on both sides, as all numbers here
   double max_rel = 0;   // |result - golden| / |golden|; infinite where golden is 0 and result is not
   double mean_abs = 0;
-  double cosine = 1;  // 1 when both are all zero (or empty), 0 when one is
+  double rmse = 0;
+  double max_ulp = 0;  // in units of the last place of golden in the result's dtype; 0 for integers
+  double mean_ulp = 0;
+  double cosine = 1;      // 1 when both are all zero (or empty), 0 when one is
+  double golden_max = 0;  // largest |golden|
+  double golden_rms = 0;  // root of the mean square of golden
   NonFinite result, golden;
   int64_t nonfinite_mismatches = 0;  // elements where one side is NaN or infinite and the other is not the same
 
-  // The element that differs most (a non-finite mismatch before any number); empty when none
-  // differs.
-  std::vector<int64_t> worst_index;  // empty for a 0-dim tensor too: see has_worst
+  // The element that differs most (a non-finite mismatch before any number).
   bool has_worst = false;
+  std::vector<int64_t> worst_index;        // empty for a 0-dim tensor
   std::string worst_result, worst_golden;  // as text, exactly
+
+  // By limit of the options' `relative_limits`, `ulp_limits`: how many elements are over it. A golden of 0 counts when
+  // the result is not 0.
+  std::vector<int64_t> over_relative, over_ulp;
+  // By the options' SmallValues: how many elements with |golden| at or under `below` differ by more than `atol`, and
+  // how many others by more than `rtol` of golden.
+  int64_t small_outside = 0, normal_outside = 0;
 
   bool within() const { return structure.empty() && outside == 0; }
 };
 
-OP_TOOLS_API TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden, Tolerance tolerance);
+struct DiffOptions {
+  Tolerance tolerance = {};
+  bool nan_equal = true;  // NaN is equal to NaN
+  std::vector<double> relative_limits = {}, ulp_limits = {};
+  SmallValues small = {};
+};
+
+OP_TOOLS_API TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden,
+                                     const DiffOptions& options = {});
+
+// True when the two have the same dtype, shape and bits, element by element (strides may differ).
+OP_TOOLS_API bool same_bits(const at::Tensor& a, const at::Tensor& b);
+
+// How many elements of `result` are NaN or infinite otherwise than in `golden` and otherwise than in `reference`. All
+// of one shape.
+OP_TOOLS_API int64_t nonfinite_strangers(const at::Tensor& result, const at::Tensor& golden,
+                                         const at::Tensor& reference);
 
 }  // namespace op_tools

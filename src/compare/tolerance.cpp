@@ -7,7 +7,9 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <sstream>
 
+#include "compare/op_traits.h"
 #include "hooks/error.h"
 #include "hooks/options.h"
 
@@ -19,22 +21,59 @@ constexpr std::string_view kVariable = "AUTOCOMPARE_ERROR_TOLERANCE";
 struct Row {
   c10::ScalarType dtype;
   std::string_view suffix;  // of the environment variable; empty: the dtype cannot be named there
-  Tolerance tolerance;
+  Tolerance tolerance;      // method allclose
+  Rounding rounding;
+  SmallValues msprobe;
 };
 
+constexpr double power_of_two(int exponent) {
+  double value = 1;
+  for (int i = 0; i < (exponent < 0 ? -exponent : exponent); ++i) value *= exponent < 0 ? 0.5 : 2.0;
+  return value;
+}
+constexpr double kSingle = power_of_two(-23);
+
+// Float32 and bfloat16 have numbers down to 1e-38, which accelerators set to zero: their spacing stops shrinking
+// where a number lost so is worth less than one unit of its own size.
 constexpr std::array<Row, 9> kTable{{
-    {c10::ScalarType::Half, "_FLOAT16", {1e-4, 1e-4}},
-    {c10::ScalarType::BFloat16, "_BFLOAT16", {1e-3, 1e-3}},
-    {c10::ScalarType::Float, "_FLOAT32", {1e-5, 1e-5}},
-    {c10::ScalarType::Double, "_FLOAT64", {1e-8, 1e-8}},
-    // Eight bits: results that differ at all differ by a step of at least 6%, so nothing is let
-    // pass.
-    {c10::ScalarType::Float8_e4m3fn, "", {0, 0}},
-    {c10::ScalarType::Float8_e4m3fnuz, "", {0, 0}},
-    {c10::ScalarType::Float8_e5m2, "", {0, 0}},
-    {c10::ScalarType::Float8_e5m2fnuz, "", {0, 0}},
-    {c10::ScalarType::Float8_e8m0fnu, "", {0, 0}},
+    {c10::ScalarType::Half,
+     "_FLOAT16",
+     {1e-4, 1e-4},
+     {power_of_two(-10), kSingle, power_of_two(-14), 65504},
+     {power_of_two(-10), power_of_two(-16), power_of_two(-10)}},
+    {c10::ScalarType::BFloat16,
+     "_BFLOAT16",
+     {1e-3, 1e-3},
+     {power_of_two(-7), kSingle, power_of_two(-119), 3.3895313892515355e38},
+     {power_of_two(-10), power_of_two(-16), power_of_two(-8)}},
+    {c10::ScalarType::Float,
+     "_FLOAT32",
+     {1e-5, 1e-5},
+     {kSingle, kSingle, power_of_two(-103), 3.4028234663852886e38},
+     {power_of_two(-20), power_of_two(-30), power_of_two(-20)}},
+    {c10::ScalarType::Double,
+     "_FLOAT64",
+     {1e-8, 1e-8},
+     {power_of_two(-52), power_of_two(-52), 2.2250738585072014e-308, 1.7976931348623157e308},
+     {power_of_two(-40), power_of_two(-60), power_of_two(-40)}},
+    // Eight bits: results that differ at all differ by a step of at least 6%, so nothing is let pass.
+    {c10::ScalarType::Float8_e4m3fn, "", {0, 0}, {power_of_two(-3), kSingle, power_of_two(-6), 448}, {}},
+    {c10::ScalarType::Float8_e4m3fnuz, "", {0, 0}, {power_of_two(-3), kSingle, power_of_two(-7), 240}, {}},
+    {c10::ScalarType::Float8_e5m2, "", {0, 0}, {power_of_two(-2), kSingle, power_of_two(-14), 57344}, {}},
+    {c10::ScalarType::Float8_e5m2fnuz, "", {0, 0}, {power_of_two(-2), kSingle, power_of_two(-15), 57344}, {}},
+    {c10::ScalarType::Float8_e8m0fnu, "", {0, 0}, {1, kSingle, power_of_two(-127), 1.7014118346046923e38}, {}},
 }};
+
+//                                           ratio: rmse max ulp   floor: rmse max ulp
+constexpr RelativeNumbers kRelativeWide{2, 10, 4, 4, 6, 32};
+constexpr RelativeNumbers kRelativeHalf{2, 4, 4, 0.25, 1, 2};
+
+const Row* row_of(c10::ScalarType dtype) {
+  if (c10::isComplexType(dtype)) dtype = c10::toRealValueType(dtype);
+  const auto row =
+      std::find_if(kTable.begin(), kTable.end(), [&](const Row& candidate) { return candidate.dtype == dtype; });
+  return row == kTable.end() ? nullptr : &*row;
+}
 
 Tolerance parse(const std::string& variable, std::string_view text) {
   const auto number = [&](std::string_view part) {
@@ -58,14 +97,7 @@ Tolerance parse(const std::string& variable, std::string_view text) {
 
 // torch.nn.functional.linear -> LINEAR, aten::add.Tensor -> ADD, torch.Tensor.__add__ -> __ADD__
 std::string op_in_capitals(std::string_view name) {
-  if (const auto colons = name.find("::"); colons != std::string_view::npos) {
-    name = name.substr(colons + 2);
-    name = name.substr(0, name.find('.'));
-  } else {
-    if (name.ends_with(".__get__")) name.remove_suffix(std::string_view(".__get__").size());
-    if (const auto dot = name.rfind('.'); dot != std::string_view::npos) name = name.substr(dot + 1);
-  }
-  std::string capitals(name);
+  std::string capitals(base_name(name));
   std::transform(capitals.begin(), capitals.end(), capitals.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return capitals;
@@ -91,19 +123,55 @@ ToleranceTable ToleranceTable::from_environment() {
   return table;
 }
 
-Tolerance ToleranceTable::allclose(std::string_view op_name, c10::ScalarType dtype) const {
-  if (c10::isComplexType(dtype)) dtype = c10::toRealValueType(dtype);
-  const auto row =
-      std::find_if(kTable.begin(), kTable.end(), [&](const Row& candidate) { return candidate.dtype == dtype; });
-  if (row == kTable.end()) return {};
-  if (overrides_.empty()) return row->tolerance;
+const Tolerance* ToleranceTable::override_for(std::string_view op_name, std::string_view suffix) const {
+  if (overrides_.empty()) return nullptr;
   const std::string general(kVariable);
   const std::string for_op = op_in_capitals(op_name) + "_" + general;
-  const std::string suffix(row->suffix);
-  for (const auto& name : {for_op + suffix, for_op, general + suffix, general}) {
-    if (const auto found = overrides_.find(name); found != overrides_.end()) return found->second;
+  for (const auto& name : {for_op + std::string(suffix), for_op, general + std::string(suffix), general}) {
+    if (const auto found = overrides_.find(name); found != overrides_.end()) return &found->second;
   }
-  return row->tolerance;
+  return nullptr;
+}
+
+Tolerance ToleranceTable::allclose(std::string_view op_name, c10::ScalarType dtype) const {
+  const Row* row = row_of(dtype);
+  if (!row) return {};
+  const Tolerance* set = override_for(op_name, row->suffix);
+  return set ? *set : row->tolerance;
+}
+
+bool ToleranceTable::overridden(std::string_view op_name, c10::ScalarType dtype) const {
+  const Row* row = row_of(dtype);
+  return row && override_for(op_name, row->suffix);
+}
+
+Rounding rounding_of(c10::ScalarType dtype) {
+  const Row* row = row_of(dtype);
+  return row ? row->rounding : Rounding{};
+}
+
+RelativeNumbers relative_numbers(c10::ScalarType dtype) {
+  return rounding_of(dtype).unit > kSingle ? kRelativeHalf : kRelativeWide;
+}
+
+SmallValues msprobe_absolute(c10::ScalarType dtype) {
+  const Row* row = row_of(dtype);
+  return row ? row->msprobe : SmallValues{};
+}
+
+std::string tolerance_text() {
+  std::ostringstream text;
+  text << "tolerances, version " << kToleranceVersion << "\n";
+  for (const Row& row : kTable) {
+    const RelativeNumbers numbers = relative_numbers(row.dtype);
+    text << c10::toString(row.dtype) << ": allclose atol " << row.tolerance.atol << " rtol " << row.tolerance.rtol
+         << "; relative: rmse " << numbers.rmse_ratio << " x CPU + " << numbers.rmse_floor << ", max "
+         << numbers.max_ratio << " x CPU + " << numbers.max_floor << ", ulp " << numbers.ulp_ratio << " x CPU + "
+         << numbers.ulp_floor << " (floors in units of " << row.rounding.unit
+         << "); msprobe-absolute: |golden| <= " << row.msprobe.below << " atol " << row.msprobe.atol << " else rtol "
+         << row.msprobe.rtol << "\n";
+  }
+  return text.str();
 }
 
 }  // namespace op_tools

@@ -8,6 +8,7 @@
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
+#include "hooks/stop_program.h"
 
 namespace op_tools {
 
@@ -15,11 +16,25 @@ std::unique_ptr<HookState> Hook::before(OpCall&) {
   return nullptr;
 }
 void Hook::after(OpCall&, HookState*) {}
+void Hook::step_begins(int64_t) {}
+
+void Frame::visit_inputs(Visit visit) {
+  for_each_tensor(args(), visit);
+  for_each_tensor(kwargs(), visit);
+}
+void Frame::visit_result(Visit visit) {
+  for_each_tensor(result(), visit);
+}
 
 uint64_t next_call_id() {
   static std::atomic<uint64_t> counter{0};
   return counter.fetch_add(1, std::memory_order_relaxed) + 1;
 }
+
+// By hook of the chain. Filled by the thread of the forward call before its graph can run backward, read after that.
+struct KeptStates {
+  std::array<std::shared_ptr<HookState>, Chain::kMaxHooks> states;
+};
 
 OpCall::OpCall(uint64_t id, Level level, Phase phase, std::string_view name, Frame& frame)
     : id(id),
@@ -43,6 +58,14 @@ const Value& OpCall::kwargs() {
 const Value& OpCall::result() {
   if (!result_) result_ = error.empty() ? frame_.result() : Value();
   return *result_;
+}
+
+void OpCall::keep(std::shared_ptr<HookState> state) {
+  if (kept_) kept_->states[hook_] = std::move(state);
+}
+
+HookState* OpCall::kept() const {
+  return kept_ ? kept_->states[hook_].get() : nullptr;
 }
 
 namespace {
@@ -92,7 +115,11 @@ void ActiveHook::fail(std::string_view where, std::string_view what) noexcept {
 }
 
 Chain::Chain(std::vector<std::shared_ptr<ActiveHook>> hooks)
-    : hooks_(std::move(hooks)), op_masks_(std::make_unique<std::atomic<uint64_t>[]>(kOpSlots)) {}
+    : hooks_(std::move(hooks)), op_masks_(std::make_unique<std::atomic<uint64_t>[]>(kOpSlots)) {
+  for (size_t i = 0; i < hooks_.size(); ++i) {
+    if (hooks_[i]->hook->is_innermost()) innermost_ |= uint32_t{1} << i;
+  }
+}
 
 uint32_t Chain::mask_of_op(size_t op_index, std::string_view name, bool composite) const {
   constexpr uint64_t kAsked = uint64_t{1} << 63;
@@ -126,24 +153,45 @@ Wants Chain::wants(uint32_t mask) const {
     if (!(mask >> i & 1)) continue;
     all.gradients |= hooks_[i]->wants.gradients;
     all.aten_call |= hooks_[i]->wants.aten_call;
+    all.nodes |= hooks_[i]->wants.nodes;
   }
   return all;
 }
 
 namespace {
 
-// Calls into a hook: whatever it throws is logged once and switches it off. This thread may hold the user's grad mode,
-// autocast and modes; the guard hides the hook's own operators from all of them.
+// Calls into a hook: whatever it throws is logged once and switches it off, but for its wish to stop the program, which
+// is returned. This thread may hold the user's grad mode, autocast and modes; the guard hides the hook's own operators
+// from all of them.
 template <class Call>
-void guarded(ActiveHook& active, std::string_view where, Call&& call) noexcept {
+std::exception_ptr guarded(ActiveHook& active, std::string_view where, Call&& call) noexcept {
   try {
     InternalGuard guard;
     call();
+  } catch (const StopProgram&) {
+    return std::current_exception();
+  } catch (const c10::Error& error) {
+    active.fail(where, error.what_without_backtrace());
   } catch (const std::exception& error) {
     active.fail(where, error.what());
   } catch (...) {
     active.fail(where, "an exception of unknown type");
   }
+  return nullptr;
+}
+
+// What a source does for the hooks. Its failure costs them that, not the program its call.
+template <class Call>
+bool prepared(const OpCall& op, Call&& call) noexcept {
+  try {
+    call();
+    return true;
+  } catch (const std::exception& error) {
+    log::error("backward of " + std::string(op.name) + " is not recorded: " + error.what());
+  } catch (...) {
+    log::error("backward of " + std::string(op.name) + " is not recorded: an exception of unknown type");
+  }
+  return false;
 }
 
 // Backward of a torch-level call: the engine has run it already, the frame only shows what came out.
@@ -166,13 +214,16 @@ class BackwardFrame final : public Frame {
 
 }  // namespace
 
-GradientCollector::OnBackward Chain::backward_of(uint32_t mask, uint64_t id, std::string name) const {
-  return [chain = shared_from_this(), mask, id, name = std::move(name)](const CallGradients& gradients) {
+GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
+  call.kept_ = std::make_shared<KeptStates>();
+  return [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id,
+          name = std::string(call.name)](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
     OpCall call(id, Level::kTorch, Phase::kBackward, name, frame);
     call.pass = gradients.pass;
     call.incomplete = !gradients.complete;
     call.owns_values = true;
+    call.kept_ = kept;
     chain->run(mask, call);
   };
 }
@@ -181,30 +232,47 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   std::array<std::unique_ptr<HookState>, kMaxHooks> states;
   const size_t count = hooks_.size();
   ActiveHook* executor = nullptr;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t bit = uint32_t{1} << i;
-    if (!(mask & bit)) continue;
-    ActiveHook& active = *hooks_[i];
-    call.declined_ = true;
-    guarded(active, "before()", [&] {
-      if (!active.accepts(call)) return;
-      call.declined_ = false;
-      active.seen.fetch_add(1, std::memory_order_relaxed);
-      states[i] = active.hook->before(call);
-      if (!call.declined_ && active.hook->is_executor()) executor = &active;
-    });
-    if (call.declined_) mask &= ~bit;
-  }
-  call.hooks = mask;
 
-  auto after = [&] {
+  const auto before = [&](uint32_t group) {
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t bit = uint32_t{1} << i;
+      if (!(mask & group & bit)) continue;
+      ActiveHook& active = *hooks_[i];
+      call.declined_ = true;
+      const auto wish = guarded(active, "before()", [&] {
+        if (!active.accepts(call)) return;
+        call.declined_ = false;
+        active.seen.fetch_add(1, std::memory_order_relaxed);
+        call.hook_ = i;
+        call.step = active.step.load(std::memory_order_relaxed);
+        states[i] = active.hook->before(call);
+        if (!call.declined_ && active.hook->is_executor()) executor = &active;
+      });
+      if (wish) active.fail("before()", "it wants to stop the program, which is for after()");
+      if (call.declined_) mask &= ~bit;
+    }
+    call.hooks = mask;
+  };
+  std::exception_ptr stop;  // the first wish; thrown when all hooks have seen the call
+  const auto after = [&](uint32_t group) {
     for (size_t i = count; i-- > 0;) {
       ActiveHook& active = *hooks_[i];
-      if (!(mask >> i & 1) || active.off.load(std::memory_order_relaxed)) continue;
-      guarded(active, "after()", [&] { active.hook->after(call, states[i].get()); });
+      if (!(mask & group & uint32_t{1} << i) || active.off.load(std::memory_order_relaxed)) continue;
+      call.hook_ = i;
+      call.step = active.step.load(std::memory_order_relaxed);
+      const auto wish = guarded(active, "after()", [&] { active.hook->after(call, states[i].get()); });
+      if (!stop) stop = wish;
     }
   };
+  const auto failed = [&](const char* what) {
+    call.error = *what ? what : "an exception without a message";
+    after(innermost_);
+    after(~innermost_);
+  };
 
+  before(~innermost_);
+  const bool ready = mask != 0 && prepared(call, [&] { call.frame().prepare(call); });
+  before(innermost_);
   try {
     if (executor && !executor->off.load(std::memory_order_relaxed)) {
       executor->hook->execute(call);
@@ -212,16 +280,16 @@ void Chain::run(uint32_t mask, OpCall& call) const {
       call.frame().proceed();
     }
   } catch (const std::exception& error) {
-    call.error = error.what();
-    if (call.error.empty()) call.error = "an exception without a message";
-    after();
+    failed(error.what());
     throw;
   } catch (...) {
-    call.error = "an exception of unknown type";
-    after();
+    failed("an exception of unknown type");
     throw;
   }
-  after();
+  after(innermost_);
+  if (ready) prepared(call, [&] { call.frame().conclude(call); });
+  after(~innermost_);
+  if (stop) std::rethrow_exception(stop);
 }
 
 }  // namespace op_tools

@@ -52,14 +52,16 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
   // Runs the call: observers, executor or operator, observers. Throws only what the operator (or executor) throws.
   void run(uint32_t mask, OpCall& call) const;
 
-  // What a source gives to GradientCollector::after_call: runs backward of the call as a second OpCall through the same
-  // hooks, whenever and on whatever thread it comes; keeps the chain alive until then.
-  GradientCollector::OnBackward backward_of(uint32_t mask, uint64_t id, std::string name) const;
+  // What a source gives to GradientCollector::after_call: runs backward of the call as a second OpCall through the
+  // hooks that take part, whenever and on whatever thread it comes; keeps the chain, and what hooks keep() of the call,
+  // alive until then.
+  GradientCollector::OnBackward backward_of(OpCall& call) const;
 
  private:
   static constexpr size_t kOpSlots = 8192;  // torch has some 3,500 operators; later ones are asked each time
 
   std::vector<std::shared_ptr<ActiveHook>> hooks_;
+  uint32_t innermost_ = 0;                             // mask
   std::unique_ptr<std::atomic<uint64_t>[]> op_masks_;  // 0: not asked yet, else mask | kAsked
 };
 

@@ -20,6 +20,7 @@
 
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
+#include "hooks/stop_program.h"
 
 namespace op_tools {
 namespace {
@@ -105,19 +106,21 @@ class Call : public std::enable_shared_from_this<Call> {
   std::vector<Target>& targets() { return targets_; }
   void count_node() { ++nodes_; }
 
-  void output_node_runs(const Routes& routes, const variable_list& gradients) noexcept {
+  // What is thrown is a hook's wish to stop the program (stop_program.h); the engine takes it to the caller of
+  // backward.
+  void output_node_runs(const Routes& routes, const variable_list& gradients) {
     node_ran(routes, gradients,
              [](Pass& pass, size_t output, at::Tensor gradient) { pass.outputs[output] = std::move(gradient); });
   }
 
-  void part_node_ran(const Routes& routes, const variable_list& gradients) noexcept {
+  void part_node_ran(const Routes& routes, const variable_list& gradients) {
     node_ran(routes, gradients, [](Pass& pass, size_t target, at::Tensor gradient) {
       pass.sums[target] = sum_of(pass.sums[target], gradient);
     });
   }
 
   // The graph task is through: what did not arrive will not.
-  void end(Pass& pass) noexcept {
+  void end(Pass& pass) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (!close(pass)) return;
@@ -132,7 +135,7 @@ class Call : public std::enable_shared_from_this<Call> {
 
  private:
   template <class Store>
-  void node_ran(const Routes& routes, const variable_list& gradients, Store store) noexcept {
+  void node_ran(const Routes& routes, const variable_list& gradients, Store store) {
     Pass* done = nullptr;
     try {
       const int task = torch::autograd::get_current_graph_task_id();
@@ -199,7 +202,7 @@ class Call : public std::enable_shared_from_this<Call> {
     return true;
   }
 
-  void report(Pass& pass) noexcept {
+  void report(Pass& pass) {
     const std::shared_ptr<Call> keep = std::move(pass.call);
     try {
       CallGradients gradients;
@@ -222,6 +225,8 @@ class Call : public std::enable_shared_from_this<Call> {
         gradients.pass = passes_++;
       }
       on_backward_(gradients);
+    } catch (const StopProgram&) {
+      throw;
     } catch (const std::exception& error) {
       log::error(std::string("gradients of a call are not recorded: ") + error.what());
     }

@@ -44,7 +44,7 @@ class OP_TOOLS_API GradientCollector {
  public:
   // Called on the thread that ran backward's last part of this call (or at the end of its graph
   // task), with private copies detached from the graph. Called once per backward pass that reaches
-  // the call and ends without an error. Must not throw.
+  // the call and ends without an error. May throw StopProgram only.
   using OnBackward = std::function<void(const CallGradients&)>;
 
   // Before the call: remembers where the inputs' gradients go. nullptr when there is nothing to

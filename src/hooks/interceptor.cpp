@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -152,6 +153,20 @@ c10::IValue replaced(const c10::IValue& value, const std::function<at::Tensor(co
   return value;
 }
 
+void visit_tensors(const c10::IValue& value, Frame::Visit visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      if (tensor.defined()) visit(tensor);
+    }
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      if (tensor && tensor->defined()) visit(*tensor);
+    }
+  }
+}
+
 Value returned_value(const OperatorHandle& op, const Stack& stack) {
   const auto& returns = op.schema().returns();
   const size_t first = stack.size() - returns.size();
@@ -163,11 +178,42 @@ Value returned_value(const OperatorHandle& op, const Stack& stack) {
   return make_tuple(std::move(values));
 }
 
-// Arguments on top of the stack before the call, returns on top of it after.
-class DispatcherFrame final : public Frame {
+class DispatcherRunner final : public OpRunner {
  public:
-  DispatcherFrame(const OperatorHandle& op, DispatchKeySet below, Stack& stack)
-      : op_(op), below_(below), stack_(stack) {}
+  explicit DispatcherRunner(const OperatorHandle& op) : op_(op) {}
+
+  Value run(const Value& args, const Value& kwargs) const override {
+    const Values& positional = *sequence_items(args);
+    Stack stack;
+    size_t next = 0;
+    for (const c10::Argument& argument : op_.schema().arguments()) {
+      const Value* value = argument.kwarg_only()      ? find_key(kwargs, argument.name())
+                           : next < positional.size() ? &positional[next++]
+                                                      : nullptr;
+      std::string why = "argument '" + argument.name() + "' is missing";
+      c10::IValue bound;
+      if (!value || !to_ivalue(*value, argument, &bound, &why, Binding::kDispatcher)) {
+        throw Error(op_.operator_name().name + " cannot be run again: " + why);
+      }
+      stack.push_back(std::move(bound));
+    }
+    const c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
+    op_.callBoxed(&stack);
+    return returned_value(op_, stack);
+  }
+
+ private:
+  const OperatorHandle op_;
+};
+
+// Arguments on top of the stack before the call, returns on top of it after.
+class DispatcherFrame final : public OperatorFrame {
+ public:
+  // `detour` runs the operator in place of torch, unless an executor of the aten level does.
+  DispatcherFrame(const OperatorHandle& op, DispatchKeySet below, Stack& stack, Detour* detour)
+      : op_(op), below_(below), stack_(stack), first_(stack.size() - op.schema().arguments().size()), detour_(detour) {}
+
+  void begin(OpCall& call) { call_ = &call; }
 
   Value args() override {
     Values values;
@@ -186,10 +232,42 @@ class DispatcherFrame final : public Frame {
   }
 
   Value result() override { return returned_value(op_, stack_); }
-  void proceed() override { op_.redispatchBoxed(below_, &stack_); }
+  void visit_inputs(Visit visit) override {
+    // Positional first, then keyword-only: the schema's order is that of for_each_tensor over (args, kwargs).
+    each_argument([&](const c10::Argument&, const c10::IValue& value) { visit_tensors(value, visit); });
+  }
+  void visit_result(Visit visit) override {
+    for (size_t i = stack_.size() - op_.schema().returns().size(); i < stack_.size(); ++i)
+      visit_tensors(stack_[i], visit);
+  }
+  std::optional<c10::Device> named_device() override {
+    std::optional<c10::Device> named;
+    each_argument([&](const c10::Argument&, const c10::IValue& value) {
+      if (value.isDevice()) named = value.toDevice();
+    });
+    return named;
+  }
+  void proceed() override {
+    if (Detour* const detour = std::exchange(detour_, nullptr)) return detour->execute(*call_);
+    ran_ = true;
+    op_.redispatchBoxed(below_, &stack_);
+  }
+
+  std::vector<c10::IValue> arguments() const override {
+    if (ran_) gone();
+    return {stack_.begin() + static_cast<std::ptrdiff_t>(first_), stack_.end()};
+  }
+  void set_returns(std::vector<c10::IValue> returns) override {
+    ran_ = true;
+    replace_top(std::move(returns));
+  }
+  void set_arguments(std::vector<c10::IValue> arguments) override {
+    ran_ = false;
+    replace_top(std::move(arguments));
+  }
+  std::shared_ptr<const OpRunner> runner() override { return std::make_shared<DispatcherRunner>(op_); }
 
   void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>& replace) override {
-    // Positional first, then keyword-only: the order of for_each_tensor over (args, kwargs) is the schema's order.
     each_argument([&](const c10::Argument&, c10::IValue& value) { value = replaced(value, replace); });
   }
 
@@ -201,17 +279,30 @@ class DispatcherFrame final : public Frame {
  private:
   template <class Visit>
   void each_argument(Visit&& visit) {
+    if (ran_) gone();
     const auto& arguments = op_.schema().arguments();
-    const size_t first = stack_.size() - arguments.size();
-    for (size_t i = 0; i < arguments.size(); ++i) visit(arguments[i], stack_[first + i]);
+    for (size_t i = 0; i < arguments.size(); ++i) visit(arguments[i], stack_[first_ + i]);
+  }
+
+  [[noreturn]] static void gone() {
+    throw Error("the arguments are gone after the operator ran: a hook asks for them in before()");
+  }
+  void replace_top(std::vector<c10::IValue> values) {
+    stack_.erase(stack_.begin() + static_cast<std::ptrdiff_t>(first_), stack_.end());
+    std::move(values.begin(), values.end(), std::back_inserter(stack_));
   }
 
   const OperatorHandle& op_;
   const DispatchKeySet below_;
   Stack& stack_;
+  const size_t first_;  // of the arguments on the stack
+  Detour* detour_;
+  OpCall* call_ = nullptr;
+  bool ran_ = false;  // the stack holds what the operator returned
 };
 
 thread_local AtenWatch* tl_watch = nullptr;
+thread_local Detour* tl_detour = nullptr;
 
 // A kernel's answer for an operator that the chain does not take: the call goes on as if we were not there.
 void pass(const OperatorHandle& op, DispatchKeySet below, Stack* stack) {
@@ -223,11 +314,22 @@ bool met_again_below(const OperatorHandle& op, DispatchKeySet keys) {
   return !autocast.empty() && op.hasKernelForDispatchKey(autocast.highestPriorityTypeId());
 }
 
+// Autocast is on and has kernels for this device (a device may have none): a composite operator without a kernel of its
+// own is cast inside. The operator's own key set does not tell, keys without a kernel are left out of it.
+bool casts_inside(DispatchKeySet keys) {
+  const DispatchKeySet autocast = c10::getAutocastRelatedKeySetFromBackend(keys.highestBackendKey()) -
+                                  c10::impl::tls_local_dispatch_key_set().excluded_;
+  if (autocast.empty()) return false;
+  static const OperatorHandle known = c10::Dispatcher::singleton().findSchemaOrThrow("aten::mm", "");
+  return known.hasKernelForDispatchKey(autocast.highestPriorityTypeId());
+}
+
 // `covered`: a watch already notes this call as a whole and no chain wants it, so inner calls need not come here.
 void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack, bool covered) {
   const DispatchKeySet below = keys & kBelow;
-  const std::shared_ptr<const Chain> chain = current_chain(Level::kAten);
-  if (!chain) {
+  Detour* detour = tl_detour;
+  const std::shared_ptr<const Chain> chain = detour && detour->inside_call ? nullptr : current_chain(Level::kAten);
+  if (!chain && !detour) {
     if (!covered) {
       arm(false);  // no scope is on for this thread any more (see EveryThread in scope.cpp)
       return pass(handle, below, stack);
@@ -235,13 +337,17 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
     c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);
     return pass(handle, below, stack);
   }
+  if (met_again_below(handle, keys)) return pass(handle, below, stack);
   Op& op = OpTable::get().find(handle);
-  const uint32_t mask = chain->mask_of_op(op.index, op.name, op.composite);
-  if (mask == 0 || met_again_below(handle, keys)) return pass(handle, below, stack);
+  const uint32_t mask = chain ? chain->mask_of_op(op.index, op.name, op.composite) : 0;
+  if (detour && ((op.composite && casts_inside(keys)) || !detour->takes(handle))) detour = nullptr;
+  if (mask == 0 && !detour) return pass(handle, below, stack);
   c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);
-  DispatcherFrame frame(handle, below, *stack);
+  DispatcherFrame frame(handle, below, *stack, detour);
   OpCall call(next_call_id(), Level::kAten, Phase::kForward, op.name, frame);
   call.op = &handle;
+  frame.begin(call);
+  if (mask == 0) return frame.proceed();
   chain->run(mask, call);
 }
 
@@ -358,6 +464,12 @@ void arm(bool on) {
   c10::impl::tls_set_dispatch_key_included(kInterceptorKey, on);
 }
 
+namespace {
+bool is_needed() {
+  return tl_watch != nullptr || tl_detour != nullptr || current_chain(Level::kAten) != nullptr;
+}
+}  // namespace
+
 AtenWatch::AtenWatch() : outer_(tl_watch), was_armed_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
   tl_watch = this;
   arm(true);
@@ -366,7 +478,24 @@ AtenWatch::AtenWatch() : outer_(tl_watch), was_armed_(c10::impl::tls_is_dispatch
 AtenWatch::~AtenWatch() {
   tl_watch = outer_;
   // A scope may have been left inside the call: then the thread stays disarmed.
-  arm(was_armed_ && current_chain(Level::kAten) != nullptr);
+  arm(was_armed_ && is_needed());
+}
+
+Detour::Detour(Takes takes, Execute execute)
+    : takes(std::move(takes)),
+      execute(std::move(execute)),
+      inside_call(c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)),
+      outer_(tl_detour),
+      was_armed_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
+  tl_detour = this;
+  arm(true);
+  if (inside_call) c10::impl::tls_set_dispatch_key_excluded(kInterceptorKey, false);
+}
+
+Detour::~Detour() {
+  tl_detour = outer_;
+  if (inside_call) c10::impl::tls_set_dispatch_key_excluded(kInterceptorKey, true);
+  arm(was_armed_ && is_needed());
 }
 
 namespace {

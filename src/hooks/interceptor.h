@@ -10,7 +10,12 @@
 #include <vector>
 
 #include "hooks/export.h"
+#include "hooks/op_call.h"
 #include "hooks/value.h"
+
+namespace c10 {
+struct IValue;
+}
 
 namespace op_tools::interceptor {
 
@@ -55,6 +60,39 @@ class OP_TOOLS_API AtenWatch {
   int count_ = 0;
   Value name_, args_;
   Value returned_;
+};
+
+// What OpCall::frame() is at the aten level, for executors: the operator's values as torch holds them, which a Value
+// tree cannot give (a live generator, a list's element type).
+class OP_TOOLS_API OperatorFrame : public Frame {
+ public:
+  virtual std::vector<c10::IValue> arguments() const = 0;  // by schema position; not after proceed()
+  // In place of proceed(), or after it raised: what the operator returned, by schema position.
+  virtual void set_returns(std::vector<c10::IValue> returns) = 0;
+  // After proceed() raised: the arguments are what they were, it may be called again.
+  virtual void set_arguments(std::vector<c10::IValue> arguments) = 0;
+};
+
+// Hands the operators that this thread calls to an executor while one lives, outermost ones only: how an executor of
+// torch-level calls works on the operators that a call makes, where autocast has cast, views are views and every
+// argument is in the schema. Composite operators are handed over as a whole, except under autocast where it would cast
+// inside them. The scope must have opened all operators (Wants::aten_call).
+class OP_TOOLS_API Detour {
+ public:
+  using Takes = std::function<bool(const c10::OperatorHandle&)>;  // false: what the operator calls is met instead
+  using Execute = std::function<void(OpCall&)>;                   // as Hook::execute(); its frame is an OperatorFrame
+  Detour(Takes takes, Execute execute);
+  ~Detour();
+  Detour(const Detour&) = delete;
+  Detour& operator=(const Detour&) = delete;
+
+  const Takes takes;
+  const Execute execute;
+  const bool inside_call;  // made inside an operator that was met already: what it calls is nobody else's business
+
+ private:
+  Detour* const outer_;
+  const bool was_armed_;
 };
 
 // Names of all operators that the dispatcher knows now, sorted; `composite` tells CompositeImplicitAutograd ones.

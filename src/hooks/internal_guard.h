@@ -1,15 +1,19 @@
 // Put round everything that op_tools itself runs in the program's threads: while it stands, an
 // operator call is met by no interceptor of ours, no autograd, no autocast, no Python mode, no
-// functorch transform, no tracer, and goes straight to the backend. The chain puts it round every hook.
+// functorch transform, no tracer, no profiler, and goes straight to the backend. The chain puts it round every hook.
 // RAII, thread-local, nests.
 //
 // Tensors must be plain: a subclass, a functorch wrapper or a fake tensor has no backend of its
 // own below these keys. A hook that wants autograd (to run a reference) makes its own keys.
 #pragma once
 
+#include <ATen/record_function.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
+
+#include <optional>
 
 namespace op_tools {
 
@@ -19,7 +23,10 @@ inline constexpr c10::DispatchKey kInterceptorKey = c10::DispatchKey::TESTING_ON
 
 class InternalGuard {
  public:
-  InternalGuard() : no_grad_(/*enabled=*/false), excluded_(keys()) {}
+  InternalGuard() : no_grad_(/*enabled=*/false), excluded_(keys()) {
+    // A program's profile shows the program; the profiler also numbers a backward node by the first operator inside it.
+    if (torch::profiler::impl::profilerEnabled()) unseen_.emplace(/*is_enabled=*/false);
+  }
 
  private:
   static constexpr c10::DispatchKeySet keys() {
@@ -33,6 +40,7 @@ class InternalGuard {
 
   c10::AutoGradMode no_grad_;
   c10::impl::ExcludeDispatchKeyGuard excluded_;
+  std::optional<at::RecordFunctionGuard> unseen_;  // only while a profiler is on: it rebuilds the thread's callbacks
 };
 
 }  // namespace op_tools

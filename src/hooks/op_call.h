@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/FunctionRef.h>
 
 #include "hooks/export.h"
 #include "hooks/options.h"
@@ -22,6 +25,21 @@ namespace op_tools {
 
 enum class Phase : uint8_t { kForward, kBackward };
 
+class HookState;  // hook.h
+struct KeptStates;
+class OpCall;
+class NodeWatch;  // node_watch.h
+
+// The operator of a call, to be run again on other values: by any thread, as often as wanted, also after the call is
+// over. No interceptor of ours meets it; grad mode, autocast and excluded keys are those of the thread that runs it.
+class OP_TOOLS_API OpRunner {
+ public:
+  virtual ~OpRunner() = default;
+  // args: Tuple, kwargs: Dict with string keys, as Frame gives them. Throws what the operator throws (a Python
+  // exception as std::runtime_error with its text), Error when a value has no form that the operator takes.
+  virtual Value run(const Value& args, const Value& kwargs) const = 0;
+};
+
 // What a source knows about its call in progress. One class per source; the methods that build values are asked at
 // most once per call (OpCall keeps the answers) and only when a hook wants them.
 class OP_TOOLS_API Frame {
@@ -31,6 +49,19 @@ class OP_TOOLS_API Frame {
   virtual Value args() = 0;    // Tuple. Backward: the output gradients, None where there is none
   virtual Value kwargs() = 0;  // Dict with string keys. Backward: empty
   virtual Value result() = 0;  // valid after proceed(): what the call returned. Backward: Tuple of input gradients
+
+  // Every tensor of the inputs (of the result), in the order of for_each_tensor, without building a Value: for hooks
+  // that are asked millions of times.
+  using Visit = c10::function_ref<void(const at::Tensor&)>;
+  virtual void visit_inputs(Visit visit);
+  virtual void visit_result(Visit visit);
+  // A device that an argument names (torch.randn(3, device="cuda"), tensor.to(device)).
+  virtual std::optional<c10::Device> named_device() { return std::nullopt; }
+
+  // Around proceed(), and around the innermost hooks: what the hooks want besides is done here, where no stopwatch sees
+  // it. conclude() is left out when the operator raised.
+  virtual void prepare(OpCall&) {}
+  virtual void conclude(OpCall&) {}
 
   // Runs the operator itself (redispatch, the Python function). Exceptions are the user's and pass unchanged.
   virtual void proceed() = 0;
@@ -46,6 +77,9 @@ class OP_TOOLS_API Frame {
 
   // After proceed(): an input requires grad, yet the call made no autograd node (it returned its input).
   virtual bool is_identity() { return false; }
+
+  // nullptr where there is nothing to run again: a backward pass.
+  virtual std::shared_ptr<const OpRunner> runner() { return nullptr; }
 };
 
 class OP_TOOLS_API OpCall {
@@ -66,13 +100,25 @@ class OP_TOOLS_API OpCall {
   const bool grad_enabled;
   const c10::impl::LocalDispatchKeySet local_keys;
   std::string error;  // in after(): what the operator raised; empty when it returned
+  int64_t step = 0;   // the training step, as the scope of the hook that is being called counts them
 
   // In before(): the hook takes no part in this call; no after(), no backward.
   void decline() { declined_ = true; }
-  // The hooks that take part, as bits of the chain's mask: known to the frame in proceed().
+  // The hooks that take part, as bits of the chain's mask: known to the frame from prepare() on.
   uint32_t hooks = 0;
 
+  // Torch level, for a hook that wants gradients: what is kept in after() of the forward call is there in the backward
+  // calls that belong to it. The autograd graph owns it: freed with the graph, whether or not backward ever runs.
+  void keep(std::shared_ptr<HookState> state);
+  HookState* kept() const;  // nullptr: nothing was kept
+
+  // Torch level, for a hook that wants nodes, in after() of the forward call: follow its backward, node by node.
+  void watch_nodes(std::shared_ptr<NodeWatch> watch) { node_watches_.push_back(std::move(watch)); }
+  std::vector<std::shared_ptr<NodeWatch>> take_node_watches() { return std::move(node_watches_); }
+
   // Live values of the program: look, don't touch. Inputs of an in-place op change between before() and after().
+  // At the aten level args() and kwargs() must be asked for in before() to be there in after() (Error otherwise): the
+  // operator takes them.
   const Value& args();
   const Value& kwargs();
   const Value& result();  // None when the operator raised
@@ -82,6 +128,9 @@ class OP_TOOLS_API OpCall {
   friend class Chain;
   Frame& frame_;
   bool declined_ = false;
+  size_t hook_ = 0;  // which hook of the chain is being called
+  std::shared_ptr<KeptStates> kept_;
+  std::vector<std::shared_ptr<NodeWatch>> node_watches_;
   std::optional<Value> args_, kwargs_, result_;
 };
 

@@ -8,8 +8,11 @@
 #include <charconv>
 #include <cstdlib>
 #include <limits>
+#include <regex>
 
+#include "hooks/compare_options.h"
 #include "hooks/error.h"
+#include "hooks/log.h"
 #include "hooks/op_filter.h"
 
 namespace op_tools {
@@ -103,6 +106,28 @@ std::vector<int64_t> checked_steps(std::vector<int64_t> steps) {
   return steps;
 }
 
+// DIPU's list names what its dispatch table holds, where add() arrives as add.out: an item "add.out" means every form
+// of add, "add.Scalar_out" every form of add.Scalar. Other items are expressions as everywhere.
+std::string from_dipu_list(std::string_view list) {
+  std::string filter;
+  while (!list.empty()) {
+    const size_t comma = list.find(',');
+    const std::string item(trimmed(list.substr(0, comma)));
+    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+    if (item.empty()) continue;
+    static const std::regex out_form(R"((\w+)\.(?:(\w+)_)?out)");
+    std::smatch parts;
+    if (!filter.empty()) filter += ", ";
+    if (std::regex_match(item, parts, out_form)) {
+      const std::string overload = parts[2].matched ? "\\." + parts[2].str() : "";
+      filter += item + "|" + parts[1].str() + "_?" + overload;
+    } else {
+      filter += item;
+    }
+  }
+  return filter;
+}
+
 std::atomic<int64_t> known_rank = -1;  // -1: set_rank() was not called
 
 }  // namespace
@@ -152,6 +177,155 @@ ResolvedCaptureOptions resolve(const CaptureOptions& options) {
   const auto pending_mb =
       number_setting(options.max_pending_mb, "max_pending_mb=", "OP_TOOLS_MAX_PENDING_MB", 1, kMaxNumber >> 20);
   if (pending_mb) resolved.max_pending_bytes = *pending_mb << 20;
+  return resolved;
+}
+
+namespace {
+constexpr std::pair<std::string_view, CompareMethod> kMethods[] = {
+    {"relative", CompareMethod::kRelative},
+    {"allclose", CompareMethod::kAllclose},
+    {"bitwise", CompareMethod::kBitwise},
+    {"ulp", CompareMethod::kUlp},
+    {"msprobe-quick", CompareMethod::kMsprobeQuick},
+    {"msprobe-absolute", CompareMethod::kMsprobeAbsolute},
+};
+}  // namespace
+
+std::string_view to_string(CompareMethod method) {
+  return kMethods[static_cast<size_t>(method)].first;
+}
+
+CompareMethod method_from_string(std::string_view source, std::string_view text) {
+  std::string names;
+  for (const auto& [name, method] : kMethods) {
+    if (name == text) return method;
+    names.append(names.empty() ? "" : ", ").append(name);
+  }
+  refuse(source, text, "give one of " + names);
+}
+
+ResolvedCompareOptions resolve(const CompareOptions& options) {
+  ResolvedCompareOptions resolved;
+  static_cast<ResolvedOptions&>(resolved) = resolve(static_cast<const ToolOptions&>(options), "OP_AUTOCOMPARE");
+  const Text method = text_setting(options.method, "method=", "OP_AUTOCOMPARE_METHOD", "relative");
+  resolved.method = method_from_string(method.source, method.value);
+  resolved.golden = options.golden.value_or(true);
+  resolved.nan_equal = options.nan_equal.value_or(true);
+  resolved.strides = options.strides.value_or(true);
+  resolved.gradients = options.gradients.value_or(true);
+  resolved.async = options.async.value_or(false);
+  resolved.raise_on_failure = options.raise_on_failure.value_or(false);
+  if (resolved.async && resolved.raise_on_failure) {
+    throw Error("async_=True: the failure is known after the program has gone on; leave it out with raise_on_failure");
+  }
+  const auto limit = [](const std::optional<int64_t>& given, const char* name, int64_t least, int64_t most,
+                        int64_t otherwise) {
+    if (given) check_range(name, std::to_string(*given), *given, least, most);
+    return given.value_or(otherwise);
+  };
+  if (options.first_n_per_signature) {
+    resolved.first_n_per_signature = limit(options.first_n_per_signature, "first_n_per_signature=", 1, kMaxNumber, 1);
+  }
+  resolved.every_nth = limit(options.every_nth, "every_nth=", 1, kMaxNumber, 1);
+  resolved.workers = limit(options.workers, "workers=", 1, 64, 2);
+  resolved.max_saved = limit(options.max_saved, "max_saved=", 0, kMaxNumber, 2);
+  resolved.max_saved_bytes = limit(options.max_saved_mb, "max_saved_mb=", 0, kMaxNumber >> 20, 4096) << 20;
+  const auto pending_mb =
+      number_setting(options.max_pending_mb, "max_pending_mb=", "OP_TOOLS_MAX_PENDING_MB", 1, kMaxNumber >> 20);
+  if (pending_mb) resolved.max_pending_bytes = *pending_mb << 20;
+  return resolved;
+}
+
+ResolvedOverflowOptions resolve(const OverflowOptions& options) {
+  // What attention masks and the like are made with, at both levels.
+  constexpr std::string_view kMasks =
+      R"((torch\.)?(Tensor\.)?(masked_fill_?|where|full|full_like|new_full|fill_?|scalar_tensor|tensor|as_tensor|__setitem__|index_put_?|lift_fresh(_copy)?))";
+  ResolvedOverflowOptions resolved;
+  static_cast<ResolvedOptions&>(resolved) = resolve(static_cast<const ToolOptions&>(options), "OP_OVERFLOW_CHECK");
+  resolved.immediate = options.immediate.value_or(false);
+  resolved.inf = options.inf.value_or(true);
+  if (options.every) check_range("every=", std::to_string(*options.every), *options.every, 1, kMaxNumber);
+  resolved.every = options.every.value_or(64);
+  resolved.allow = options.allow.value_or(std::string(kMasks));
+  resolved.allow_in_backward_with_scaler = options.allow_in_backward_with_scaler.value_or(false);
+  return resolved;
+}
+
+std::string_view to_string(TimeMode mode) {
+  switch (mode) {
+    case TimeMode::kSync:
+      return "sync";
+    case TimeMode::kEvent:
+      return "event";
+    case TimeMode::kHost:
+      break;
+  }
+  return "host";
+}
+
+ResolvedTimeOptions resolve(const TimeOptions& options) {
+  ResolvedTimeOptions resolved;
+  static_cast<ResolvedOptions&>(resolved) = resolve(static_cast<const ToolOptions&>(options), "OP_TIME_MEASURE");
+  const Text mode = text_setting(options.mode, "mode=", "OP_TIME_MEASURE_MODE", "sync");
+  if (mode.value == "event") {
+    resolved.mode = TimeMode::kEvent;
+  } else if (mode.value == "host") {
+    resolved.mode = TimeMode::kHost;
+  } else if (mode.value != "sync") {
+    refuse(mode.source, mode.value, "give sync, event or host");
+  }
+  const auto calls = number_setting(options.max_calls, "max_calls=", "OP_TIME_MEASURE_MAX_CALLS", 0, kMaxNumber);
+  if (calls) resolved.max_calls = *calls;
+  resolved.with_stack = options.with_stack.value_or(resolved.with_stack);
+  resolved.with_modules = options.with_modules.value_or(resolved.with_modules);
+  resolved.memory = options.memory.value_or(resolved.memory);
+  resolved.mark_ranges = options.mark_ranges.value_or(resolved.mark_ranges);
+  resolved.lines = options.lines.value_or(resolved.lines);
+  resolved.files = options.files.value_or(resolved.files);
+  if (options.first_step) {
+    check_range("first_step=", std::to_string(*options.first_step), *options.first_step, 0, kMaxNumber);
+    resolved.first_step = *options.first_step;
+  }
+  return resolved;
+}
+
+CastSettings cast_settings(const std::optional<std::string>& argument, std::string_view otherwise) {
+  constexpr std::string_view kVariable = "OP_DTYPE_CAST_DICT";
+  Text text = text_setting(argument, "cast=", std::string(kVariable), otherwise);
+  CastSettings settings{std::move(text.value), std::move(text.source), {}};
+  if (argument) return settings;
+  const std::string ending = "_" + std::string(kVariable);
+  for (auto& [name, value] : environment_containing(ending)) {
+    const bool ends =
+        name.size() > ending.size() && name.compare(name.size() - ending.size(), ending.size(), ending) == 0;
+    if (ends && !value.empty()) settings.by_op.emplace_back(name, value);
+  }
+  return settings;
+}
+
+ResolvedFallbackOptions resolve(const FallbackOptions& options) {
+  ResolvedFallbackOptions resolved;
+  static_cast<ResolvedOptions&>(resolved) = resolve(static_cast<const ToolOptions&>(options), "OP_FALLBACK");
+  constexpr const char* kDipuList = "DIPU_FORCE_FALLBACK_OPS_LIST";
+  const bool own_list = options.ops || environment("OP_FALLBACK_LIST");
+  if (const auto list = environment(kDipuList); list && !own_list) {
+    if (resolved.level == Level::kAten) {
+      const Text skip = text_setting(options.skip, "skip=", "OP_FALLBACK_DISABLE_LIST", "");
+      resolved.filter = std::make_shared<OpFilter>(from_dipu_list(*list), skip.value, kDipuList, skip.source);
+    } else {
+      log::warn(std::string(kDipuList) +
+                " names operators of the aten level and is not read at the torch level: use level=\"aten\"");
+    }
+  }
+  resolved.on_missing = bool_setting(options.on_missing, "OP_FALLBACK_ON_MISSING");
+  resolved.cast = cast_settings(options.cast, "");
+  return resolved;
+}
+
+ResolvedDtypeCastOptions resolve(const DtypeCastOptions& options) {
+  ResolvedDtypeCastOptions resolved;
+  static_cast<ResolvedOptions&>(resolved) = resolve(static_cast<const ToolOptions&>(options), "OP_DTYPE_CAST");
+  resolved.cast = cast_settings(options.cast, "torch.float16->torch.float32, torch.bfloat16->torch.float32");
   return resolved;
 }
 

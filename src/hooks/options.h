@@ -60,6 +60,78 @@ struct ResolvedCaptureOptions : ResolvedOptions {
 };
 OP_TOOLS_API ResolvedCaptureOptions resolve(const CaptureOptions& options);
 
+struct OverflowOptions : ToolOptions {
+  std::optional<bool> immediate;     // raise in the program at the first producer; off
+  std::optional<bool> inf;           // infinities count as well; on
+  std::optional<int64_t> every;      // on a device: calls that are judged together; 64
+  std::optional<std::string> allow;  // operators whose -inf is intended, as a filter list; masks by default
+  std::optional<bool> allow_in_backward_with_scaler;  // what backward makes is expected, a loss scaler sees to it; off
+};
+struct ResolvedOverflowOptions : ResolvedOptions {
+  bool immediate = false;
+  bool inf = true;
+  int64_t every = 64;
+  std::string allow;
+  bool allow_in_backward_with_scaler = false;
+};
+OP_TOOLS_API ResolvedOverflowOptions resolve(const OverflowOptions& options);
+
+enum class TimeMode : uint8_t { kSync, kEvent, kHost };
+OP_TOOLS_API std::string_view to_string(TimeMode mode);
+
+struct TimeOptions : ToolOptions {
+  std::optional<std::string> mode;    // "sync" | "event" | "host"; OP_TIME_MEASURE_MODE
+  std::optional<int64_t> max_calls;   // single calls kept in memory, for the trace; OP_TIME_MEASURE_MAX_CALLS, 200000
+  std::optional<bool> with_stack;     // note the source line of each call
+  std::optional<bool> with_modules;   // note the module path of each call (set by the Python package)
+  std::optional<bool> memory;         // note what each call allocates, and what is alive at the end
+  std::optional<bool> mark_ranges;    // each call as a range in a running torch.profiler
+  std::optional<bool> lines;          // a line for each call (default)
+  std::optional<bool> files;          // calls.csv, summary.csv, trace.json (default)
+  std::optional<int64_t> first_step;  // the number of the first step
+};
+struct ResolvedTimeOptions : ResolvedOptions {
+  TimeMode mode = TimeMode::kSync;
+  int64_t max_calls = 200'000;
+  bool with_stack = false;
+  bool with_modules = false;
+  bool memory = false;
+  bool mark_ranges = false;
+  bool lines = true;
+  bool files = true;
+  int64_t first_step = 0;
+};
+OP_TOOLS_API ResolvedTimeOptions resolve(const TimeOptions& options);
+
+// Dtypes to compute in instead of others, "torch.float16->torch.float32,torch.bfloat16->torch.float32": for the tools
+// that run operators elsewhere (fallback, dtype cast) or again (compare). Read by CastRules (fallback/cast_rules.h).
+struct CastSettings {
+  std::string dict;                                        // for all operators
+  std::string source;                                      // the argument or variable it came from, for messages
+  std::vector<std::pair<std::string, std::string>> by_op;  // <OP>_OP_DTYPE_CAST_DICT and its value: instead, for one
+};
+// `argument`: wins over OP_DTYPE_CAST_DICT, which wins over `otherwise`. An argument also silences the variables for
+// single operators.
+OP_TOOLS_API CastSettings cast_settings(const std::optional<std::string>& argument, std::string_view otherwise);
+
+struct FallbackOptions : ToolOptions {  // at the aten level, DIPU_FORCE_FALLBACK_OPS_LIST stands in for `ops`
+  std::optional<bool> on_missing;       // only what the device does not implement; OP_FALLBACK_ON_MISSING
+  std::optional<std::string> cast;      // OP_DTYPE_CAST_DICT; no cast without it
+};
+struct ResolvedFallbackOptions : ResolvedOptions {
+  bool on_missing = false;
+  CastSettings cast;
+};
+OP_TOOLS_API ResolvedFallbackOptions resolve(const FallbackOptions& options);
+
+struct DtypeCastOptions : ToolOptions {
+  std::optional<std::string> cast;  // OP_DTYPE_CAST_DICT; float16 and bfloat16 to float32 without it
+};
+struct ResolvedDtypeCastOptions : ResolvedOptions {
+  CastSettings cast;
+};
+OP_TOOLS_API ResolvedDtypeCastOptions resolve(const DtypeCastOptions& options);
+
 // RANK of a distributed launch, 0 without one. set_rank() is for launchers that know it otherwise
 // (the default process group); it wins over the environment.
 OP_TOOLS_API int64_t distributed_rank();

@@ -305,7 +305,12 @@ bool HookScope::is_on() const {
   return impl_->on && !impl_->lost_in_fork();
 }
 void HookScope::step() {
-  impl_->active->step.fetch_add(1);
+  const int64_t begun = impl_->active->step.fetch_add(1) + 1;
+  try {
+    impl_->active->hook->step_begins(begun);
+  } catch (const std::exception& error) {
+    impl_->active->fail("step_begins()", error.what());
+  }
 }
 int64_t HookScope::current_step() const {
   return impl_->active->step.load();

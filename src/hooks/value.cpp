@@ -329,6 +329,21 @@ Value map_tensors(const Value& value, const std::function<Value(const at::Tensor
   return changed ? std::move(*changed) : value;
 }
 
+const Unsupported* first_unsupported(const Value& value) {
+  if (const auto* unsupported = value.get_if<Unsupported>()) return unsupported;
+  if (const auto* items = shared_items(value)) {
+    for (const auto& item : **items) {
+      if (const Unsupported* found = first_unsupported(item)) return found;
+    }
+  } else if (const auto* dict = value.get_if<Dict>()) {
+    for (const auto& [key, item] : *dict->items) {
+      if (const Unsupported* found = first_unsupported(key)) return found;
+      if (const Unsupported* found = first_unsupported(item)) return found;
+    }
+  }
+  return nullptr;
+}
+
 std::string torch_name(at::ScalarType dtype) {
   std::string name(kPrefix);
   // getDtypeNames throws for what is no dtype in Python.

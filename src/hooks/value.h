@@ -106,6 +106,9 @@ OP_TOOLS_API std::vector<at::Tensor> flatten_tensors(const Value& value);
 // The same tree with each tensor replaced by visit(tensor); shares every subtree without tensors.
 OP_TOOLS_API Value map_tensors(const Value& value, const std::function<Value(const at::Tensor&)>& visit);
 
+// The first value of the tree that has no form in a file; nullptr when there is none.
+OP_TOOLS_API const Unsupported* first_unsupported(const Value& value);
+
 // The names that Python prints ("torch.float32", "torch.sparse_coo", "torch.channels_last", "torch.per_tensor_affine"),
 // and back. Reading takes them without "torch." too, and dtypes by either name (float, float32); nullopt when there is
 // none.

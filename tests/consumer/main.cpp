@@ -29,10 +29,11 @@ int main(int argc, char** argv) {
     op_tools::CaptureOptions options;
     options.ops = "mm";
     options.output_dir = argv[2];
+    const at::Tensor x = at::ones({2, 2});
     {
       const op_tools::OpCapture capture(options);
       scope.enter();
-      at::mm(at::ones({2, 2}), at::ones({2, 2}));
+      at::mm(x, x);
       scope.leave();
     }
     std::cout << counting->calls << " calls\n";

@@ -25,10 +25,12 @@
 #include "catch.h"
 #include "hooks/error.h"
 #include "hooks/log.h"
+#include "quiet_log.h"
 #include "scoped_variable.h"
 #include "temporary_folder.h"
 
 using namespace op_tools;  // NOLINT: a test
+using op_tools::test::QuietLog;
 using op_tools::test::ScopedVariable;
 using op_tools::test::TemporaryFolder;
 
@@ -48,15 +50,6 @@ const at::Tensor& tensor_in(const Value& value) {
 const Value& item(const Value& value, size_t index) {
   return (*sequence_items(value))[index];
 }
-
-struct QuietLog {
-  QuietLog() : level("OP_TOOLS_LOG_LEVEL", "off") { log::reload_level(); }
-  ~QuietLog() {
-    level.set(nullptr);
-    log::reload_level();
-  }
-  ScopedVariable level;
-};
 
 }  // namespace
 

@@ -426,10 +426,18 @@ TEST_CASE("backward of a torch-level call comes to the same hooks as a second ca
     void after(OpCall& call, HookState*) override {
       phase = call.phase;
       id = call.id;
+      if (call.phase == Phase::kForward) {
+        call.keep(kept);
+        kept.reset();
+        return;
+      }
       gradients = flatten_tensors(call.result());
+      kept_in_backward = call.kept();
     }
     Phase phase = Phase::kForward;
     uint64_t id = 0;
+    std::shared_ptr<HookState> kept = std::make_shared<HookState>();
+    HookState* kept_in_backward = nullptr;
     std::vector<at::Tensor> gradients;
   };
   auto hook = std::make_shared<Backward>();
@@ -439,13 +447,104 @@ TEST_CASE("backward of a torch-level call comes to the same hooks as a second ca
       std::vector<std::shared_ptr<ActiveHook>>{std::make_shared<ActiveHook>(hook, options)});
   auto x = at::ones({2});
   x.set_requires_grad(true);
-  auto collector = GradientCollector::before_call({x});
-  REQUIRE(collector);
-  const auto y = at::mul(x, 3);
-  CHECK(collector->after_call({y}, chain->backward_of(1, 77, "torch.mul")));
+  const std::weak_ptr<HookState> kept = hook->kept;
+  HookState* const state = hook->kept.get();
+  at::Tensor y;
+
+  // What a torch-level source is: the gradients' collector round the operator.
+  class Source final : public Frame {
+   public:
+    Source(const at::Tensor& x, const Chain& chain, at::Tensor* y) : x_(x), chain_(chain), y_(y) {}
+    Value args() override { return make_tuple({x_, 3}); }
+    Value kwargs() override { return make_dict({}); }
+    Value result() override { return *y_; }
+    void proceed() override {
+      auto collector = GradientCollector::before_call({x_});
+      REQUIRE(collector);
+      *y_ = at::mul(x_, 3);
+      CHECK(collector->after_call({*y_}, chain_.backward_of(*call)));
+    }
+    void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>&) override {}
+    void replace_result(const std::function<at::Tensor(const at::Tensor&)>&) override {}
+    OpCall* call = nullptr;
+
+   private:
+    const at::Tensor x_;
+    const Chain& chain_;
+    at::Tensor* const y_;
+  };
+  {
+    Source source(x, *chain, &y);
+    OpCall call(77, Level::kTorch, Phase::kForward, "torch.mul", source);
+    source.call = &call;
+    chain->run(1, call);
+  }
+  CHECK_FALSE(kept.expired());  // the graph holds it, nobody else does
   y.sum().backward();
+  CHECK(hook->kept_in_backward == state);
+  y.reset();
+  CHECK(kept.expired());
   CHECK(hook->phase == Phase::kBackward);
   CHECK(hook->id == 77);
   REQUIRE(hook->gradients.size() == 1);
   CHECK(at::equal(hook->gradients[0], at::ones({2}) * 3));
+}
+
+TEST_CASE("a call's operator can be run again on other values, after the call and unseen", "[interceptor]") {
+  class Keeping final : public Hook {
+   public:
+    std::string_view name() const override { return "Keeping"; }
+    std::unique_ptr<HookState> before(OpCall& call) override {
+      if (ask_early) call.args(), call.kwargs();
+      return nullptr;
+    }
+    void after(OpCall& call, HookState*) override {
+      ++calls;
+      runner = call.frame().runner();
+      args = call.args();
+      kwargs = call.kwargs();
+    }
+    bool ask_early = true;
+    int calls = 0;
+    std::shared_ptr<const OpRunner> runner;
+    Value args, kwargs;
+  };
+  const auto hook = std::make_shared<Keeping>();
+  HookScope scope(hook, admitting("add.Tensor"));
+  scope.enter();
+  const auto x = at::ones({3});
+  at::add(x, x, 2);
+  REQUIRE(hook->runner);
+  const auto doubled = map_tensors(hook->args, [](const at::Tensor& tensor) { return Value(tensor.to(at::kDouble)); });
+  const Value again = hook->runner->run(doubled, hook->kwargs);
+  CHECK(at::equal(*again.get_if<at::Tensor>(), at::ones({3}, at::kDouble) * 3));
+  CHECK(hook->calls == 1);
+  CHECK_THROWS_AS(hook->runner->run(make_tuple({x, "two"}), hook->kwargs), Error);
+  hook->ask_early = false;  // too late then: the stack holds the result
+  at::add(x, x, 2);
+  CHECK(scope.hook_failures() == 1);
+  scope.leave();
+  CHECK(at::equal(*hook->runner->run(hook->args, hook->kwargs).get_if<at::Tensor>(), at::ones({3}) * 3));
+}
+
+TEST_CASE("a hook is told the training step of its own scope", "[chain]") {
+  class Steps final : public Hook {
+   public:
+    std::string_view name() const override { return "Steps"; }
+    std::unique_ptr<HookState> before(OpCall& call) override {
+      steps.push_back(call.step);
+      return nullptr;
+    }
+    void after(OpCall& call, HookState*) override { steps.push_back(call.step); }
+    std::vector<int64_t> steps;
+  };
+  const auto inner = std::make_shared<Steps>(), outer = std::make_shared<Steps>();
+  HookScope outer_scope(outer, admitting("neg")), inner_scope(inner, admitting("neg"));
+  outer_scope.enter();
+  inner_scope.enter();
+  at::neg(at::ones({1}));
+  outer_scope.step();
+  at::neg(at::ones({1}));
+  CHECK(outer->steps == std::vector<int64_t>{0, 0, 1, 1});
+  CHECK(inner->steps == std::vector<int64_t>{0, 0, 0, 0});
 }

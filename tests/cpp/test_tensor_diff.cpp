@@ -113,7 +113,9 @@ TEST_CASE("Tensors without elements and without dimensions are compared", "[tens
 
 TEST_CASE("Another shape, dtype or layout is an outcome of its own", "[tensor_diff]") {
   CHECK(diff_tensors(at::zeros({2}), at::zeros({3}), {}).structure == "shape [2], expected [3]");
-  CHECK_FALSE(diff_tensors(at::zeros({2}), at::zeros({2}, at::kDouble), {}).within());
+  CHECK_FALSE(diff_tensors(at::zeros({2}, at::kDouble), at::zeros({2}), {}).within());
+  CHECK_FALSE(diff_tensors(at::zeros({2}, at::kLong), at::zeros({2}, at::kDouble), {}).within());
+  CHECK(diff_tensors(at::zeros({2}), at::zeros({2}, at::kDouble), {}).within());  // float64 stands for float32
   CHECK_FALSE(diff_tensors(at::zeros({2}).to_sparse(), at::zeros({2}), {}).within());
   CHECK_FALSE(diff_tensors(at::Tensor(), at::zeros({2}), {}).within());
   CHECK(diff_tensors(at::Tensor(), at::Tensor(), {}).within());

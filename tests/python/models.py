@@ -55,6 +55,38 @@ class Attention(nn.Module):
         return self.head(self.layer(self.embed(x.squeeze(1))).mean(1))
 
 
+class Residual(nn.Module):
+    def __init__(self, channels, out, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(out)
+        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(out)
+        self.short = nn.Sequential()
+        if stride > 1:
+            self.short = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x):
+        return F.relu(self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x))))) + self.short(x))
+
+
+class ResNet(nn.Sequential):
+    """ResNet-18's shape, two blocks per width, for small images."""
+
+    def __init__(self):
+        widths = [8, 8, 16, 16, 32, 32]
+        blocks = [Residual(a, b, 1 + (a < b)) for a, b in zip([8, *widths], widths, strict=False)]
+        super().__init__(
+            nn.Conv2d(1, 8, 3, padding=1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            *blocks,
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(32, 10),
+        )
+
+
 MODELS = {"lenet": LeNet, "lstm": Rows, "transformer": Attention}
 OPTIMIZERS = {
     "sgd": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9),

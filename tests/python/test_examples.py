@@ -44,3 +44,10 @@ def test_custom_hook_counts_operators_and_finds_the_largest_output():
     out = run("custom_hook.py")
     assert "aten::addmm" in out
     assert "largest output: 16384 elements" in out
+
+
+def test_bring_up_names_the_wrong_operator_replays_it_and_lives_without_it(build_dir, tmp_path):
+    out = run("demo_bring_up.py", "--output", tmp_path / "demo", path=build_dir)
+    assert "torch.nn.functional.relu 0th input grad" in out
+    assert "the loss is what it should be" in out
+    assert "demo_bring_up.py:" in out

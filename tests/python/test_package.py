@@ -1,5 +1,6 @@
 """What `cmake --install` and pip put on a machine works from there: programs, libraries, the CMake package, the wheel."""
 
+import json
 import os
 import re
 import shutil
@@ -39,7 +40,7 @@ def prefix(build_dir, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("binary", ["bin/run_op_from_data", "lib/libop_tools.so"])
+@pytest.mark.parametrize("binary", ["bin/run_op_from_data", "lib/libop_tools.so", "lib/libop_tools_sim_device.so"])
 def test_installed_binaries_need_no_python_and_find_torch(prefix, binary):
     found = libraries(prefix / binary)
     assert not [name for name in found if "python" in name]
@@ -84,6 +85,29 @@ def test_a_program_outside_builds_against_the_installed_package(consumer):
     assert f"built with torch {minor}." in output
     assert "aten::add.Tensor admitted" in output
     assert "left out" in run(consumer, "mul")
+
+
+def test_a_program_without_python_captures_with_a_hook_of_its_own_and_the_capture_replays(consumer, prefix, tmp_path):
+    assert not [name for name in libraries(consumer) if "python" in name]
+    assert "1 calls" in run(consumer, "mm", tmp_path).splitlines()
+    report = tmp_path / "report.json"
+    run(prefix / "bin/run_op_from_data", tmp_path, "--acc_check", "--json", report)
+    (call,) = json.loads(report.read_text())["calls"]
+    assert (call["name"], call["status"], call["bit_equal"]) == ("aten::mm", "agreed", True)
+
+
+def test_only_public_symbols_are_visible(prefix):
+    lines = run("nm", "-DC", "--defined-only", prefix / "lib/libop_tools.so").splitlines()
+    symbols = [line.split(" ", 2)[1:] for line in lines]
+    # Weak ones are what the compiler shares of inline functions: of the standard library's and torch's, too.
+    linkers = ("__bss_start", "_edata", "_end")
+    strangers = [
+        name for kind, name in symbols if kind not in "WVu" and "op_tools::" not in name and name not in linkers
+    ]
+    assert strangers == []
+    inner = re.compile(r"\b(spdlog|fmt|nlohmann|CLI)::|op_tools::(RecordWriter|ZipDirectory|OpTable|\(anonymous)")
+    assert [name for _, name in symbols if inner.search(name)] == []
+    assert any("op_tools::HookScope::enter()" in name for _, name in symbols)
 
 
 def test_an_error_of_the_library_is_caught_outside(consumer):
@@ -141,10 +165,12 @@ def installed_wheel(build_dir, tmp_path_factory):
 def test_the_wheel_holds_everything_once_and_nothing_of_the_source_tree(installed_wheel):
     _, _, names = installed_wheel
     assert len(names) == len(set(names))
-    extensions = [name for name in names if name.startswith("op_tools/_C.")]
-    assert len([name for name in extensions if name.endswith(".so")]) == 1
+    for module in ("_C", "_sim"):
+        extensions = [name for name in names if name.startswith(f"op_tools/{module}.")]
+        assert len([name for name in extensions if name.endswith(".so")]) == 1
     for name in (
         "op_tools/lib/libop_tools.so",
+        "op_tools/lib/libop_tools_sim_device.so",
         "op_tools/_build_info.py",
         "op_tools/include/op_tools/op_tools.h",
     ):
@@ -156,7 +182,10 @@ def test_the_wheel_holds_everything_once_and_nothing_of_the_source_tree(installe
 
 def test_the_wheel_imports_from_anywhere(installed_wheel, tmp_path):
     package, _, _ = installed_wheel
-    code = "import op_tools, op_tools._C, sys; print(op_tools.__file__); print(op_tools._C.__file__)"
+    code = (
+        "import op_tools, op_tools._C, sys; print(op_tools.__file__); print(op_tools._C.__file__)\n"
+        "import op_tools.sim_device, torch; assert torch.ones(2, device='sim').sum().item() == 2"
+    )
     output = run(
         sys.executable, "-c", code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(package.parent)}
     ).splitlines()

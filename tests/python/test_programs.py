@@ -187,7 +187,118 @@ def printing():
     return repr(x(3, 4)), str(x(2).requires_grad_() * 2), format(x(1)[0], ".3f"), x(2).tolist()
 
 
+class Scaled(torch.autograd.Function):
+    """With a backward of its own that can be differentiated again."""
+
+    @staticmethod
+    def forward(ctx, a, factor):
+        ctx.save_for_backward(a)
+        ctx.factor = factor
+        return a * a * factor
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (a,) = ctx.saved_tensors
+        return 2 * a * gradient * ctx.factor, None
+
+
+def own_function():
+    a = x(4).requires_grad_()
+    (first,) = torch.autograd.grad(Scaled.apply(a, 3.0).sum(), a, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), a)
+    return first, second
+
+
+def checkpointed():
+    """Both kinds; the block draws random numbers, which have to be drawn again in the same way."""
+    from torch.utils.checkpoint import checkpoint
+
+    gradients = []
+    for reentrant in (True, False):
+        torch.manual_seed(3)
+        a = x(4, 4).requires_grad_()
+        y = checkpoint(lambda v: F.dropout(torch.tanh(v @ v), 0.5), a, use_reentrant=reentrant)
+        (y * x(4, 4)).sum().backward()
+        gradients.append(a.grad)
+    return gradients
+
+
+def checkpoint_that_stops_early():
+    """The second forward ends in an exception of Python's, thrown through operators, as soon as it has what it needs."""
+    from torch.utils.checkpoint import checkpoint
+
+    a = x(4, 4).requires_grad_()
+    y = checkpoint(lambda v: (v.exp() @ v).sin().sum(), a, use_reentrant=False)
+    y.backward()
+    return a.grad, y
+
+
+def failing_saved_tensor_hooks():
+    def fail(_):
+        raise KeyError("mine")
+
+    seen = []
+    a = x(3).requires_grad_()
+    for pack, unpack in ((fail, lambda t: t), (lambda t: t, fail)):
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+                (a.exp() * a).sum().backward()
+        except KeyError as error:
+            seen.append(str(error))
+    return seen, a.grad
+
+
+def profiled():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        a = x(3, 3).requires_grad_()
+        (F.linear(a, a).tanh() + a).sum().backward()
+    # In which order they were numbered: a tool that runs a call again, with a graph of its own, leaves gaps.
+    numbers = sorted({event.sequence_nr for event in profile.events()})
+    names = [(event.name, numbers.index(event.sequence_nr)) for event in profile.events()]
+    return [(name, number) for name, number in names if not name.startswith(("[", "PyTorch Profiler"))]
+
+
+def under_a_dispatch_mode():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Noting(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.names = []
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    a = x(3, 3).requires_grad_()
+    with Noting() as mode:
+        (F.linear(a, a).softmax(-1) * a).sum().backward()
+    return mode.names, a.grad
+
+
+def distributed_tensors():
+    import torch.distributed as dist
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        a = distribute_tensor(x(4, 3), mesh, [Shard(0)]).requires_grad_()
+        w = distribute_tensor(x(2, 3), mesh, [Replicate()])
+        F.linear(a, w).relu().sum().backward()
+        return a.grad.full_tensor(), F.linear(a, w).full_tensor(), str(a.grad.placements)
+    finally:
+        dist.destroy_process_group()
+
+
 PROGRAMS = [
+    own_function,
+    checkpointed,
+    checkpoint_that_stops_early,
+    failing_saved_tensor_hooks,
+    profiled,
+    under_a_dispatch_mode,
+    distributed_tensors,
     vmapped,
     func_grad,
     per_sample_gradients,
@@ -232,6 +343,44 @@ def test_program_gives_the_same_with_capture_on(level, program, capfd):
         result = program()
     assert_same(result, expected)
     assert tool.result().failure == "" and tool.result().lost == 0
+    assert "op_tools error" not in capfd.readouterr().err
+
+
+def all_tools():
+    """One of each tool that has to leave the program as it is, at both levels: all but the cast, which changes what runs."""
+    kinds = [kind for kind in vars(op_tools).values() if isinstance(kind, type) and issubclass(kind, op_tools.Tool)]
+    kinds = [kind for kind in kinds if kind.__name__ not in ("Tool", "HookScope", "OpDtypeCast")]
+    tools = [kind(level=level) for kind in kinds for level in LEVELS]
+    return tools + [op_tools.HookScope(Looking(), level=level) for level in LEVELS]
+
+
+class Looking(op_tools.Hook):
+    gradients = True
+
+    def before(self, call):
+        return call.args, call.kwargs
+
+    def after(self, call, state):
+        call.result  # noqa: B018
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.filterwarnings("ignore")
+def test_program_gives_the_same_with_all_tools_on(program, capfd, monkeypatch):
+    monkeypatch.setenv("OP_CAPTURE_FORMAT", "container")
+    torch.manual_seed(1)
+    expected = program()
+    tools = all_tools()
+    for tool in tools:
+        tool.start()
+    try:
+        torch.manual_seed(1)
+        result = program()
+    finally:
+        for tool in tools:  # not the reverse order: scopes of several tools may overlap
+            tool.stop()
+    assert_same(result, expected)
+    assert [type(tool).__name__ for tool in tools if tool._scope.hook_failures] == []
     assert "op_tools error" not in capfd.readouterr().err
 
 

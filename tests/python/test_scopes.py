@@ -576,3 +576,25 @@ def test_interpreter_that_ends_by_an_exception_inside_a_scope_writes_its_files(p
     )
     assert done.returncode == 5
     assert len(list(tmp_path.rglob("torch.exp/*/output.pth"))) == 1
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_a_hook_that_has_only_after_sees_the_arguments(level):
+    class Look(op_tools.Hook):
+        def __init__(self):
+            self.calls = []
+
+        def after(self, call, state):
+            self.calls.append((call.args[0], call.result, call.step))
+
+    look = Look()
+    x = torch.ones(3)
+    scope = op_tools.HookScope(look, level=level, ops="torch.neg|neg")
+    with scope:
+        torch.neg(x)
+        scope.step()
+        torch.neg(x)
+    assert [step for _, _, step in look.calls] == [0, 1]
+    for argument, result, _ in look.calls:
+        assert torch.equal(argument, x)
+        assert torch.equal(result, -x)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "hooks/error.h"
 #include "hooks/version.h"
 
 namespace op_tools::replay {
@@ -18,10 +19,13 @@ Examples
       run everything that was captured; compare with what was saved
   run_op_from_data .../torch.Tensor.div/5 --run_times 3 --sync_time_measure
       time one call, forward and backward
+  run_op_from_data captures --run_times 20 --sync_time_measure --json cpu.json
+  run_op_from_data captures --run_times 20 --sync_time_measure --device cuda:0 --compare cpu.json
+      time the same calls on two devices; print the ratio of their medians by operator
   run_op_from_data captures --acc_check --device cuda:0 --filter 'torch.nn.functional.*' --json report.json
       run the nn.functional calls on a GPU; compare with what was saved and with the CPU; write a report
 
-Tolerances: AUTOCOMPARE_ERROR_TOLERANCE[_FLOAT16|_BFLOAT16|_FLOAT32|_FLOAT64]="atol,rtol", for one operator with its name in
+--acc_check judges by the CPU's own error against float64. Tolerances instead: AUTOCOMPARE_ERROR_TOLERANCE[_FLOAT16|_BFLOAT16|_FLOAT32|_FLOAT64]="atol,rtol", for one operator with its name in
 front (LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16).
 
 Exit status
@@ -42,12 +46,24 @@ Arguments parse_arguments(const std::vector<std::string>& arguments) {
   app.add_option("DIR", options.paths, "Captured calls")->required();
   app.add_flag("--acc_check", options.acc_check,
                "Compare with the saved results and gradients, and on another device than the CPU "
-               "with the CPU's");
+               "with the CPU's; float64 decides who is right");
+  std::string method;
+  app.add_option("--method", method,
+                 "How to judge: relative (the default), allclose, bitwise, ulp, msprobe-quick or msprobe-absolute")
+      ->type_name("M");
   app.add_option("--run_times", options.run_times, "Run each call N times, on fresh inputs each time")
       ->check(CLI::Range(1, 1000000000))
       ->type_name("N");
   app.add_flag("--sync_time_measure", options.sync_time_measure,
-               "Print the time of each forward and backward, the device synchronised");
+               "Print the time of each forward and backward, the device synchronised, and their medians");
+  int warm_up = 0;
+  auto* warm_up_option =
+      app.add_option("--warm_up", warm_up, "Runs before those that count (1 where several runs are measured, else 0)")
+          ->check(CLI::Range(0, 1000000000))
+          ->type_name("N");
+  app.add_option("--compare", options.compare,
+                 "Print the ratio of the times to those in FILE, which --json wrote on another device or version")
+      ->type_name("FILE");
   app.add_flag("--only_run_forward", options.only_run_forward, "Leave out backward");
   app.add_option("--device", options.device, "Run on this device: cpu (the default), cuda, cuda:1, npu, ...")
       ->type_name("D");
@@ -75,7 +91,14 @@ Arguments parse_arguments(const std::vector<std::string>& arguments) {
     const int status = app.exit(error, std::cout, std::cerr);
     return {std::nullopt, status == 0 ? 0 : kWrongUsage};
   }
+  try {
+    if (!method.empty()) options.method = method_from_string("--method", method);
+  } catch (const Error& error) {
+    std::cerr << "run_op_from_data: " << error.what() << "\n";
+    return {std::nullopt, kWrongUsage};
+  }
   if (seed_option->count() > 0) options.seed = seed;
+  if (warm_up_option->count() > 0) options.warm_up = warm_up;
   return {std::move(options), 0};
 }
 

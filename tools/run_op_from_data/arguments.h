@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "hooks/compare_options.h"
+
 namespace op_tools::replay {
 
 // Exit statuses. A disagreement counts more than a call that could not be run: 1 is a finding, 2
@@ -19,15 +21,18 @@ constexpr int kWrongUsage = 64;
 struct ReplayOptions {
   std::vector<std::string> paths;
   bool acc_check = false;
+  CompareMethod method = CompareMethod::kRelative;
   bool only_run_forward = false;
   bool sync_time_measure = false;
   bool verbose = false;  // a line per call
   bool quiet = false;    // no line per call, check or measurement: the summary only
   int run_times = 1;
+  std::optional<int> warm_up;  // runs before those that count; unset: one, where several runs are measured
   int jobs = 1;
   std::string device = "cpu";
   std::string filter;                  // as OP_CAPTURE_LIST
   std::string json;                    // a file
+  std::string compare;                 // a file that --json wrote elsewhere
   std::optional<uint64_t> seed;        // in place of saved random states
   std::vector<std::string> libraries;  // to load first: operators, devices
 };

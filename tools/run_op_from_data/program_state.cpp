@@ -13,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "capture/pth.h"
 #include "hooks/error.h"
 
 namespace op_tools::replay {
@@ -65,7 +66,7 @@ RecordedMeta parse_meta(const std::string& text) {
       meta.unsupported.push_back(where + ": " + note.value("type", "") + " (" + note.value("why", "") + ")");
     }
     for (const json& input : object.value("inputs", json::array())) {
-      meta.input_devices.emplace_back(input.value("device", "cpu"));
+      meta.input_devices.push_back(recorded_device(input.value("device", "cpu")));
     }
     const json state = object.value("state", json::object());
     meta.grad_enabled = optional_field<bool>(state, "grad_enabled");
@@ -73,7 +74,7 @@ RecordedMeta parse_meta(const std::string& text) {
     meta.autocast_cache = optional_field<bool>(state, "autocast_cache").value_or(true);
     const json autocast = state.value("autocast", json::object());
     for (const auto& [device, dtype] : autocast.items()) {
-      meta.autocast.push_back({c10::Device(device).type(), dtype_from(dtype.get<std::string>())});
+      meta.autocast.push_back({recorded_device(device).type(), dtype_from(dtype.get<std::string>())});
     }
     meta.num_threads = optional_field<int>(state, "num_threads");
     if (meta.num_threads && (*meta.num_threads < 1 || *meta.num_threads > 4096)) {
@@ -175,7 +176,7 @@ bool restore_random_state(const Value& rng, c10::Device device) {
     const auto* name = key.get_if<std::string>();
     const auto* state = value.get_if<at::Tensor>();
     if (!name || !state) throw Error("'rng' is " + describe(rng) + ", expected {device: state}");
-    const c10::Device recorded(*name);
+    const c10::Device recorded = recorded_device(*name);
     if (!recorded.is_cpu() && recorded.type() != device.type()) {
       all = false;
       continue;

@@ -1,6 +1,5 @@
 #include "run_op_from_data/replay.h"
 
-#include <ATen/ScalarOps.h>
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
@@ -12,12 +11,16 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "capture/call_store.h"
 #include "capture/random_state.h"
-#include "compare/tensor_diff.h"
+#include "compare/call_judge.h"
+#include "compare/golden.h"
+#include "compare/op_traits.h"
 #include "compare/tolerance.h"
+#include "fallback/cpu_runner.h"
 #include "hooks/error.h"
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
@@ -25,6 +28,7 @@
 #include "run_op_from_data/report.h"
 #include "run_op_from_data/resolve.h"
 #include "run_op_from_data/run_inputs.h"
+#include "run_op_from_data/times.h"
 #include "timing/stopwatch.h"
 
 namespace op_tools::replay {
@@ -54,6 +58,7 @@ struct CapturedCall {
   Value args, kwargs, aten, rng;
   std::map<size_t, std::vector<int64_t>> restrided;
   bool from_ditorch = false;  // its gradients are the last autograd node's
+  bool is_ours = false;       // written by OpCapture, which writes meta.json last
   RecordedMeta meta;
   std::optional<SavedOutput> output;
   std::vector<BackwardPass> backward;
@@ -133,7 +138,8 @@ void read_input(const StoredCall& stored, CapturedCall* call) {
       call->restrided[tensor_index(key, "'restrided'")] = integers(strides, "'restrided'");
     }
   }
-  call->from_ditorch = find_key(file, "identifier") && !find_key(file, "id");
+  call->is_ours = find_key(file, "id") != nullptr;
+  call->from_ditorch = find_key(file, "identifier") && !call->is_ours;
 }
 
 void read_output(const StoredCall& stored, CapturedCall* call) {
@@ -160,6 +166,16 @@ void read_backward(const StoredCall& stored, CapturedCall* call) {
               [&] { backward.grad_inputs = gradient_list(stored.read(CallFile::kGradInputs, pass)); });
     call->backward.push_back(std::move(backward));
   }
+}
+
+// A program that was killed while it wrote a call leaves whole files, but not all of them.
+std::string what_was_cut_off(const StoredCall& stored, const CapturedCall& call) {
+  const char* const why = " is missing: its program ended while the call was written";
+  if (call.is_ours && !stored.has(CallFile::kMeta)) return std::string("cut off: meta.json") + why;
+  const auto pass = static_cast<uint32_t>(call.backward.size());
+  const bool half =
+      !call.from_ditorch && stored.has(CallFile::kGradInputs, pass) != stored.has(CallFile::kGradOutputs, pass);
+  return half ? std::string("cut off: half of a backward pass") + why : "";
 }
 
 void find_unsupported(const Value& value, std::vector<std::string>* found) {
@@ -201,6 +217,9 @@ struct RunResult {
   bool random = false;  // drew random numbers that are not those of the captured call
 };
 
+// The float64 runs of one call, made when they are asked for.
+using GoldenRuns = std::function<const RunResult&(const RunKind&)>;
+
 class Engine {
  public:
   Engine(const ReplayOptions& options, PythonCaller* caller)
@@ -215,16 +234,13 @@ class Engine {
  private:
   CapturedCall read(const StoredCall& stored) const;
   BoundCall bind(const CapturedCall& call, const RunInputs& inputs) const;
-  RunResult run_once(const CapturedCall& call, c10::Device device);
+  // `golden`: in float64 instead, on the CPU.
+  RunResult run_once(const CapturedCall& call, c10::Device device, const RunKind* golden = nullptr);
   void run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device, RunResult* run) const;
-  std::vector<Check> compare_with_saved(const CapturedCall& call, const RunResult& run) const;
-  std::vector<Check> compare_runs(const CapturedCall& call, const RunResult& run, const RunResult& reference) const;
-  void compare_results(const CapturedCall& call, const RunResult& run, const Value& expected, const char* against,
-                       std::vector<Check>* checks) const;
-  Check compare_tensors(const CapturedCall& call, std::string what, const char* against, const at::Tensor& result,
-                        const at::Tensor& expected) const;
-  Check compare_values(const CapturedCall& call, std::string what, const char* against, const Value& result,
-                       const Value& expected) const;
+  std::vector<Check> compare_with_saved(const CapturedCall& call, const RunResult& run, GoldenRuns& golden) const;
+  std::vector<Check> compare_runs(const CapturedCall& call, const RunResult& run, const RunResult& reference,
+                                  GoldenRuns& golden) const;
+  CallFacts facts_of(const CapturedCall& call, const RunResult& run) const;
 
   const ReplayOptions& options_;
   PythonCaller* const caller_;
@@ -275,8 +291,25 @@ BoundCall Engine::bind(const CapturedCall& call, const RunInputs& inputs) const 
   return resolver_.bind(call.name, inputs.args, inputs.kwargs);
 }
 
-RunResult Engine::run_once(const CapturedCall& call, c10::Device device) {
+// The same inputs in float64, changed a little where the run is to show how exactly its result can be known.
+RunInputs in_float64(const RunInputs& inputs, const RunKind& kind) {
+  const MovedCall wide(make_tuple({inputs.args, inputs.kwargs, inputs.aten}), make_dict({}),
+                       {.device = c10::kCPU, .cast = &golden_dtype, .fresh = true});
+  const Values& parts = *sequence_items(wide.args());
+  RunInputs made;
+  made.args = parts[0];
+  made.kwargs = parts[1];
+  made.aten = parts[2];
+  made.tensors.assign(wide.tensors().begin(),
+                      wide.tensors().begin() + static_cast<std::ptrdiff_t>(inputs.tensors.size()));
+  made.edges.assign(wide.edges().begin(), wide.edges().begin() + static_cast<std::ptrdiff_t>(inputs.tensors.size()));
+  if (kind.precision == RunKind::Precision::kPerturbed) perturb(made.tensors, inputs.tensors, kind, std::nullopt);
+  return made;
+}
+
+RunResult Engine::run_once(const CapturedCall& call, c10::Device device, const RunKind* golden) {
   RunInputs inputs = make_inputs(call.args, call.kwargs, call.aten, plan_for(call, device));
+  if (golden) inputs = in_float64(inputs, *golden);
   BoundCall bound = bind(call, inputs);
   RunResult run;
   run.target = bound.target;
@@ -287,7 +320,9 @@ RunResult Engine::run_once(const CapturedCall& call, c10::Device device) {
   const StateGate::Pass pass(gate_, call.meta.process, has_state || bound.random);
   const NumThreads threads(call.meta.num_threads);
   {
-    const ThreadState state(call.meta);
+    RecordedMeta meta = call.meta;
+    if (golden) meta.autocast.clear();
+    const ThreadState state(meta);
     bool same_numbers = false;
     if (options_.seed)
       seed_generators(*options_.seed, device);
@@ -325,170 +360,174 @@ void Engine::run_backward(const CapturedCall& call, const RunInputs& inputs, c10
 // --- Comparison
 // ------------------------------------------------------------------------------------------------------------
 
-void collect_leaves(const Value& value, Values* leaves) {
-  if (const Values* items = sequence_items(value)) {
-    for (const Value& item : *items) collect_leaves(item, leaves);
-  } else if (const auto* dict = value.get_if<Dict>()) {
-    for (const auto& [key, item] : *dict->items) collect_leaves(item, leaves);
-  } else if (const auto* size = value.get_if<Size>()) {
-    leaves->insert(leaves->end(), size->sizes.begin(), size->sizes.end());
-  } else {
-    leaves->push_back(value);
-  }
+std::vector<at::Tensor> input_tensors(const CapturedCall& call) {
+  std::vector<at::Tensor> tensors = flatten_tensors(call.args);
+  for (const at::Tensor& tensor : flatten_tensors(call.kwargs)) tensors.push_back(tensor);
+  for (at::Tensor& tensor : tensors) tensor = tensor.detach();
+  return tensors;
 }
 
-std::optional<at::Scalar> number_in(const Value& value) {
-  if (const auto* number = value.get_if<bool>()) return at::Scalar(*number);
-  if (const auto* number = value.get_if<int64_t>()) return at::Scalar(*number);
-  if (const auto* number = value.get_if<double>()) return at::Scalar(*number);
-  if (const auto* number = value.get_if<c10::complex<double>>()) return at::Scalar(*number);
-  return std::nullopt;
-}
-
-std::string ordinal(size_t index, size_t count) {
-  return count > 1 ? std::to_string(index) + "th" : "";
-}
-
-Check different(std::string what, const char* against, std::string note) {
-  Check check;
-  check.what = std::move(what);
-  check.against = against;
-  check.verdict = Verdict::kDiffers;
-  check.note = std::move(note);
-  check.diff.structure = check.note;
-  check.diff.bits_equal = false;
-  return check;
-}
-
-Check judged(std::string what, const char* against, TensorDiff diff) {
-  Check check;
-  check.what = std::move(what);
-  check.against = against;
-  check.verdict = diff.within() ? Verdict::kAgrees : Verdict::kDiffers;
-  check.diff = std::move(diff);
-  return check;
-}
-
-// Numbers mean nothing for these results, their shapes and dtypes still do.
-void withdraw_numbers(std::vector<Check>* checks, const std::string& why) {
-  for (Check& check : *checks) {
-    if (!check.diff.structure.empty()) continue;
-    check.verdict = Verdict::kNotComparable;
-    check.note = why;
-  }
-}
-
-Check Engine::compare_tensors(const CapturedCall& call, std::string what, const char* against, const at::Tensor& result,
-                              const at::Tensor& expected) const {
-  const Tolerance tolerance =
-      expected.defined() ? tolerances_.allclose(call.name, expected.scalar_type()) : Tolerance{};
-  return judged(std::move(what), against, diff_tensors(result, expected, tolerance));
-}
-
-Check Engine::compare_values(const CapturedCall& call, std::string what, const char* against, const Value& result,
-                             const Value& expected) const {
-  const auto* result_tensor = result.get_if<at::Tensor>();
-  const auto* expected_tensor = expected.get_if<at::Tensor>();
-  if (result_tensor && expected_tensor) {
-    return compare_tensors(call, std::move(what), against, result_tensor->detach(), expected_tensor->detach());
-  }
-  const auto result_number = number_in(result);
-  const auto expected_number = number_in(expected);
-  if (result_number && expected_number && result.index() == expected.index()) {
-    // A Python float is mostly some float32's value.
-    return judged(std::move(what), against,
-                  diff_tensors(c10::scalar_to_tensor(*result_number), c10::scalar_to_tensor(*expected_number),
-                               tolerances_.allclose(call.name, at::kFloat)));
-  }
-  if (!result_tensor && !expected_tensor && !result_number && !expected_number &&
-      describe(result) == describe(expected)) {
-    return judged(std::move(what), against, {});
-  }
-  return different(std::move(what), against, describe(result) + " instead of " + describe(expected));
-}
-
-void Engine::compare_results(const CapturedCall& call, const RunResult& run, const Value& expected, const char* against,
-                             std::vector<Check>* checks) const {
+// A run as the judge reads it.
+CallRun judged_run(const RunResult& run, size_t pass) {
+  CallRun judged;
+  judged.raised = run.raised;
   // Python gives the lists themselves where the operator gives nothing; both are compared as changed inputs.
-  if (run.returns_nothing) return;
-  Values results, wanted;
-  collect_leaves(run.result, &results);
-  collect_leaves(expected, &wanted);
-  if (results.size() != wanted.size()) {
-    checks->push_back(
-        different("", against,
-                  std::to_string(results.size()) + " values returned, " + std::to_string(wanted.size()) + " expected"));
-    return;
-  }
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    checks->push_back(compare_values(call, ordinal(i, wanted.size()), against, results[i], wanted[i]));
-    if (static_cast<int>(i) == run.workspace) {
-      checks->back().verdict = Verdict::kNotComparable;
-      checks->back().note = "scratch memory";
+  if (!run.returns_nothing) judged.result = run.result;
+  for (const at::Tensor& tensor : run.mutable_inputs) judged.inputs.push_back(tensor.detach());
+  judged.written.resize(judged.inputs.size());
+  if (pass < run.input_gradients.size()) judged.gradients = run.input_gradients[pass];
+  return judged;
+}
+
+// What was saved, as if it had been run.
+CallRun saved_run(const CapturedCall& call, const RunResult& run, size_t pass) {
+  CallRun saved;
+  saved.raised = call.meta.error;
+  if (call.output && !run.returns_nothing) saved.result = call.output->result;
+  saved.inputs = input_tensors(call);
+  saved.written.resize(saved.inputs.size());
+  if (call.output) {
+    for (const auto& [index, tensor] : call.output->mutated) {
+      if (index >= saved.inputs.size()) continue;
+      saved.inputs[index] = tensor;
+      saved.written[index] = true;
     }
+  }
+  if (pass < call.backward.size()) {
+    saved.gradients = call.backward[pass].grad_inputs;
+    // ditorch names the gradients in another order, and says nothing of inputs.
+    saved.gradients.resize(std::max(saved.gradients.size(), run.input_gradients[pass].size()));
+  }
+  return saved;
+}
+
+CallFacts Engine::facts_of(const CapturedCall& call, const RunResult& run) const {
+  CallFacts facts;
+  facts.name = call.name;
+  facts.method = options_.method;
+  facts.tolerances = &tolerances_;
+  facts.golden = call.rng.is<None>();  // float64 draws other numbers
+  facts.strides = false;               // files keep none of the results'
+  if (!call.meta.autocast.empty()) facts.autocast = call.meta.autocast.front().dtype;
+  facts.names_device = true;
+  facts.random = run.random;
+  facts.uninitialised = run.uninitialised;
+  facts.workspace = run.workspace;
+  facts.args = call.args;
+  facts.kwargs = call.kwargs;
+  // ditorch does not save what a call did to its inputs.
+  if (!call.from_ditorch) facts.before = input_tensors(call);
+  return facts;
+}
+
+Check plain_check(const char* against, Judgement judgement) {
+  Check check;
+  check.against = against;
+  check.judgement = std::move(judgement);
+  return check;
+}
+
+void append(std::vector<op_tools::Check> from, const char* against, size_t pass, std::vector<Check>* to) {
+  for (op_tools::Check& one : from) {
+    // That the numbers of two runs have one distribution does not make them agree.
+    if (one.judgement.method == "statistical" && one.judgement.verdict == Verdict::kAgrees) {
+      one.judgement = op_tools::not_comparable("random");
+    }
+    if (pass > 0) one.what += " of backward pass " + std::to_string(pass + 1);
+    Check check;
+    static_cast<op_tools::Check&>(check) = std::move(one);
+    check.against = against;
+    to->push_back(std::move(check));
   }
 }
 
-std::string gradient_name(size_t index, size_t pass) {
-  return std::to_string(index) + "th input grad" + (pass > 0 ? " of backward pass " + std::to_string(pass + 1) : "");
-}
-
-std::vector<Check> Engine::compare_with_saved(const CapturedCall& call, const RunResult& run) const {
-  std::vector<Check> checks;
-  if (!call.meta.error.empty()) {
-    if (run.raised.empty()) return {different("", "saved", "returned; the captured call raised: " + call.meta.error)};
-    Check check = judged("", "saved", {});
-    check.note = "raised, as the captured call did: " + run.raised;
-    return {check};
-  }
-  if (!call.output) {
-    Check check = judged("", "saved", {});
-    check.verdict = Verdict::kNotComparable;
-    check.note = "no output was saved";
-    return {check};
-  }
-  compare_results(call, run, call.output->result, "saved", &checks);
-  for (const auto& [index, expected] : call.output->mutated) {
-    const std::string what = "input " + std::to_string(index) + " after the call";
-    if (index >= run.mutable_inputs.size()) {
-      checks.push_back(different(what, "saved", "there is no such input"));
-      continue;
-    }
-    checks.push_back(compare_tensors(call, what, "saved", run.mutable_inputs[index].detach(), expected));
-  }
-  for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
-    const Tensors& expected = call.backward[pass].grad_inputs;
-    const Tensors& gradients = run.input_gradients[pass];
-    for (size_t i = 0; i < expected.size(); ++i) {
-      if (!expected[i].defined()) continue;
-      checks.push_back(compare_tensors(call, gradient_name(i, pass), "saved",
-                                       i < gradients.size() ? gradients[i] : at::Tensor(), expected[i]));
+// Judges `run` with `other` as its reference. `both_ways`: neither is known to be right, so `other` is judged, too.
+std::vector<op_tools::Check> judge_pair(const CallFacts& facts, const CallRun& run, const CallRun& other,
+                                        bool gradients, bool both_ways, const CallJudge::RunAgain& golden) {
+  const auto judge = [&](const CallRun& observed, const CallRun& reference) {
+    const CallJudge::RunAgain again = [&](const RunKind& kind) {
+      return kind.precision == RunKind::Precision::kSame ? reference : golden(kind);
+    };
+    CallJudge judge(facts, observed, again);
+    return gradients ? judge.gradients() : judge.forward();
+  };
+  std::vector<op_tools::Check> checks = judge(run, other);
+  const bool same = std::all_of(checks.begin(), checks.end(), [](const op_tools::Check& check) {
+    return check.judgement.verdict != Verdict::kAgrees || check.judgement.diff.bits_equal;
+  });
+  if (same || !both_ways) return checks;
+  for (op_tools::Check& other_way : judge(other, run)) {
+    if (other_way.judgement.verdict != Verdict::kDiffers) continue;
+    for (op_tools::Check& check : checks) {
+      if (check.what != other_way.what || check.judgement.verdict != Verdict::kAgrees) continue;
+      // The difference is told as that of this run, as everywhere.
+      other_way.judgement.diff = check.judgement.diff;
+      other_way.judgement.reason = "this run is right, what was saved is not";
+      check.judgement = other_way.judgement;
     }
   }
-  if (run.uninitialised) withdraw_numbers(&checks, "uninitialised memory");
-  if (run.random) withdraw_numbers(&checks, "random");
   return checks;
 }
 
-std::vector<Check> Engine::compare_runs(const CapturedCall& call, const RunResult& run,
-                                        const RunResult& reference) const {
+std::vector<Check> Engine::compare_with_saved(const CapturedCall& call, const RunResult& run,
+                                              GoldenRuns& golden) const {
+  if (!call.meta.error.empty()) {
+    if (run.raised.empty()) {
+      return {
+          plain_check("saved", op_tools::differs("raised", "returned; the captured call raised: " + call.meta.error))};
+    }
+    Judgement same;
+    same.reason = "raised, as the captured call did: " + run.raised;
+    return {plain_check("saved", std::move(same))};
+  }
   std::vector<Check> checks;
+  const CallFacts facts = facts_of(call, run);
+  const auto of_pass = [&](size_t pass) -> CallJudge::RunAgain {
+    return [&golden, pass](const RunKind& kind) { return judged_run(golden(kind), pass); };
+  };
+  if (call.output) {
+    auto forward = judge_pair(facts, judged_run(run, 0), saved_run(call, run, 0), false, true, of_pass(0));
+    // A capture knows of changed inputs by the schema and by version counters, and some operators move none (batch_norm
+    // and its running statistics). That nothing was saved does not mean that nothing was written.
+    std::erase_if(forward, [](const op_tools::Check& check) { return check.judgement.kind == "changed input"; });
+    append(std::move(forward), "saved", 0, &checks);
+  } else {
+    checks.push_back(plain_check("saved", op_tools::not_comparable("no output was saved")));
+  }
+  CallFacts backward = facts;
+  backward.incomplete = true;  // gradients that nobody saved
+  if (call.from_ditorch) backward.golden = false;
+  for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
+    CallRun now = judged_run(run, pass);
+    const CallRun saved = saved_run(call, run, pass);
+    now.gradients.resize(saved.gradients.size());
+    for (size_t i = 0; i < saved.gradients.size(); ++i) {
+      if (!saved.gradients[i].defined()) now.gradients[i] = at::Tensor();
+    }
+    append(judge_pair(backward, now, saved, true, true, of_pass(pass)), "saved", pass, &checks);
+  }
+  return checks;
+}
+
+std::vector<Check> Engine::compare_runs(const CapturedCall& call, const RunResult& run, const RunResult& reference,
+                                        GoldenRuns& golden) const {
   if (!reference.raised.empty() || !run.raised.empty()) {
     if (!reference.raised.empty() && !run.raised.empty()) return {};
-    return {different(
-        "", "cpu",
-        run.raised.empty() ? "returned; on the CPU it raised: " + reference.raised : "raised: " + run.raised)};
+    return {plain_check(
+        "cpu", op_tools::differs("raised", run.raised.empty() ? "returned; on the CPU it raised: " + reference.raised
+                                                              : "raised: " + run.raised))};
   }
-  compare_results(call, run, reference.result, "cpu", &checks);
+  std::vector<Check> checks;
+  CallFacts facts = facts_of(call, run);
+  facts.random = run.random || !call.rng.is<None>();  // the CPU's numbers are others
+  const auto of_pass = [&](size_t pass) -> CallJudge::RunAgain {
+    return [&golden, pass](const RunKind& kind) { return judged_run(golden(kind), pass); };
+  };
+  append(judge_pair(facts, judged_run(run, 0), judged_run(reference, 0), false, false, of_pass(0)), "cpu", 0, &checks);
   for (size_t pass = 0; pass < reference.input_gradients.size(); ++pass) {
-    for (size_t i = 0; i < reference.input_gradients[pass].size(); ++i) {
-      const at::Tensor& expected = reference.input_gradients[pass][i];
-      if (!expected.defined()) continue;
-      checks.push_back(compare_tensors(call, gradient_name(i, pass), "cpu", run.input_gradients[pass][i], expected));
-    }
+    append(judge_pair(facts, judged_run(run, pass), judged_run(reference, pass), true, false, of_pass(pass)), "cpu",
+           pass, &checks);
   }
-  if (run.uninitialised) withdraw_numbers(&checks, "uninitialised memory");
-  if (run.random || !call.rng.is<None>()) withdraw_numbers(&checks, "random");
   return checks;
 }
 
@@ -510,9 +549,25 @@ CallReport Engine::replay(const StoredCall& stored) {
       read_file(stored, "output.pth", [&] { read_output(stored, &call); });
     }
     if (!options_.only_run_forward) read_backward(stored, &call);
+    report.missing = what_was_cut_off(stored, call);
 
     std::optional<RunResult> reference;
     if (options_.acc_check && !device_.is_cpu()) reference = run_once(call, c10::kCPU);
+    std::map<std::tuple<int, int, bool>, RunResult> golden_runs;
+    GoldenRuns golden = [&](const RunKind& kind) -> const RunResult& {
+      const std::tuple key(static_cast<int>(kind.precision), kind.sample, kind.coarse);
+      const auto known = golden_runs.find(key);
+      if (known != golden_runs.end()) return known->second;
+      RunResult run;
+      try {
+        run = run_once(call, c10::kCPU, &kind);
+      } catch (const std::exception& error) {
+        run.raised = message_of(error);
+      }
+      return golden_runs.emplace(key, std::move(run)).first->second;
+    };
+    const int warm_up = options_.warm_up.value_or(options_.sync_time_measure && options_.run_times > 1 ? 1 : 0);
+    for (int i = 0; i < warm_up; ++i) run_once(call, device_);
     for (int i = 0; i < options_.run_times; ++i) {
       const RunResult run = run_once(call, device_);
       report.target = run.target;
@@ -521,9 +576,9 @@ CallReport Engine::replay(const StoredCall& stored) {
       report.backward_ms.insert(report.backward_ms.end(), run.backward_ms.begin(), run.backward_ms.end());
       // Of several runs the first that differs is reported, else the first.
       if (!options_.acc_check || report.differs()) continue;
-      std::vector<Check> checks = compare_with_saved(call, run);
+      std::vector<Check> checks = compare_with_saved(call, run, golden);
       if (reference) {
-        for (Check& check : compare_runs(call, run, *reference)) checks.push_back(std::move(check));
+        for (Check& check : compare_runs(call, run, *reference, golden)) checks.push_back(std::move(check));
       }
       CallReport judged_now;
       judged_now.checks = std::move(checks);
@@ -541,7 +596,10 @@ CallReport Engine::replay(const StoredCall& stored) {
 
 void load_library(const std::string& name) {
   // Global, so that a backend finds the symbols of what was loaded before it.
-  if (!dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL)) throw Error("cannot load " + name + ": " + dlerror());
+  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (!library) throw Error("cannot load " + name + ": " + dlerror());
+  // Most register themselves; the simulated device waits to be asked.
+  if (void* load = dlsym(library, "op_tools_load_device")) reinterpret_cast<void (*)()>(load)();
 }
 
 // The program is linked with torch's CPU part only.
@@ -559,6 +617,8 @@ void prepare_device(const ReplayOptions& options) {
 
 int run(const ReplayOptions& options, PythonCaller* caller) {
   prepare_device(options);
+  // Before hours are spent on what it is to be compared with.
+  if (!options.compare.empty()) read_times(options.compare);
   Engine engine(options, caller);
   Stopwatch whole(c10::kCPU, /*synchronize=*/false);
   whole.start();

@@ -10,9 +10,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "compare/check_text.h"
 #include "hooks/error.h"
 #include "hooks/log.h"
 #include "hooks/options.h"
+#include "hooks/row_file.h"
+#include "run_op_from_data/times.h"
 
 namespace op_tools::replay {
 namespace {
@@ -29,40 +32,11 @@ std::string number_text(double value) {
   return formatted("%.9g", value);
 }
 
-std::string index_text(const TensorDiff& diff) {
-  std::string text = "[";
-  for (const int64_t i : diff.worst_index) text += (text.size() > 1 ? ", " : "") + std::to_string(i);
-  return text + "]";
-}
-
-// What is wrong with a check, in words.
-std::string explain(const Check& check) {
-  if (!check.note.empty()) return check.note;
-  if (!check.diff.structure.empty()) return check.diff.structure;
-  if (!check.diff.has_worst) return {};
-  return formatted("%lld of %lld outside", static_cast<long long>(check.diff.outside),
-                   static_cast<long long>(check.diff.numel)) +
-         ", at " + index_text(check.diff) + " " + check.diff.worst_result + " instead of " + check.diff.worst_golden;
-}
-
-// OpAutoCompareHook: torch.Tensor.div 0th input grad                    allclose: True    max_diff:
-// 0.000000954
-std::string check_line(const CallReport& report, const Check& check) {
-  std::string name = report.name;
-  std::string number;
-  if (check.what.find(' ') == std::string::npos)
-    number = check.what;  // "0th": in a column of its own
-  else
-    name += " " + check.what;
-  if (check.against != "saved") name += " (against " + check.against + ")";
-  std::string line = number.empty() ? formatted("OpAutoCompareHook: %-50s ", name.c_str())
-                                    : formatted("OpAutoCompareHook: %-46s %3s ", name.c_str(), number.c_str());
-  if (check.verdict == Verdict::kNotComparable) return line + "not comparable (" + check.note + ")";
-  const bool same = check.verdict == Verdict::kAgrees;
-  line += formatted("allclose: %s    max_diff: %20.9f", same ? "True" : "False",
-                    check.diff.structure.empty() ? check.diff.max_abs : std::nan(""));
-  if (!same || !check.note.empty()) line += "    (" + explain(check) + ")";
-  return line;
+std::string line_of(const CallReport& report, const Check& check) {
+  if (check.against == "saved") return check_line(report.name, check);
+  op_tools::Check named = check;
+  named.what += " (against " + check.against + ")";
+  return check_line(report.name, named);
 }
 
 // SyncExecuteTimer: torch.Tensor.div forward  elapsed 69.61202621 ms
@@ -116,22 +90,23 @@ void print_disagreements(const std::vector<CallReport>& reports) {
   for (const CallReport& report : reports) {
     const Check* worst_check = nullptr;
     for (const Check& check : report.checks) {
-      if (check.verdict != Verdict::kDiffers) continue;
-      if (!worst_check || check.diff.max_abs > worst_check->diff.max_abs) worst_check = &check;
+      if (check.judgement.verdict != Verdict::kDiffers) continue;
+      if (!worst_check || check.judgement.diff.max_abs > worst_check->judgement.diff.max_abs) worst_check = &check;
     }
     if (worst_check) worst.emplace_back(&report, worst_check);
   }
   if (worst.empty()) return;
-  std::stable_sort(worst.begin(), worst.end(),
-                   [](const auto& a, const auto& b) { return a.second->diff.max_abs > b.second->diff.max_abs; });
+  std::stable_sort(worst.begin(), worst.end(), [](const auto& a, const auto& b) {
+    return a.second->judgement.diff.max_abs > b.second->judgement.diff.max_abs;
+  });
   std::cout << "\nDisagreed (worst first)\n";
   for (size_t i = 0; i < worst.size() && i < kMaxListed; ++i) {
     const auto& [report, check] = worst[i];
-    std::cout << formatted("  max_diff %-12s max_rel %-12s ", number_text(check->diff.max_abs).c_str(),
-                           number_text(check->diff.max_rel).c_str())
+    std::cout << formatted("  max_diff %-12s max_rel %-12s ", number_text(check->judgement.diff.max_abs).c_str(),
+                           number_text(check->judgement.diff.max_rel).c_str())
               << report->name << (check->what.empty() ? "" : " " + check->what)
-              << (check->against == "saved" ? "" : " (against " + check->against + ")") << "\n      " << explain(*check)
-              << "\n      " << report->path << "\n";
+              << (check->against == "saved" ? "" : " (against " + check->against + ")") << "\n      "
+              << explain(check->judgement) << "\n      " << report->path << "\n";
   }
   if (worst.size() > kMaxListed) {
     std::cout << "  ... and " << worst.size() - kMaxListed << " more; --json FILE lists all\n";
@@ -157,7 +132,7 @@ void print_not_comparable(const std::vector<CallReport>& reports) {
   std::map<std::string, size_t> counts;
   for (const CallReport& report : reports) {
     if (report.status != Status::kRan || report.comparable() || report.checks.empty()) continue;
-    const std::string& note = report.checks.front().note;
+    const std::string& note = report.checks.front().judgement.reason;
     names[note].insert(report.name);
     ++counts[note];
   }
@@ -176,42 +151,11 @@ void print_not_comparable(const std::vector<CallReport>& reports) {
 
 using nlohmann::json;
 
-// JSON knows no infinities and no NaN.
-json json_number(double value) {
-  if (std::isfinite(value)) return value;
-  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
-json json_nonfinite(const NonFinite& counts) {
-  return {{"nan", counts.nan}, {"pos_inf", counts.pos_inf}, {"neg_inf", counts.neg_inf}};
-}
-
+// The row that OpAutoCompare writes of such a check.
 json json_check(const Check& check) {
-  static constexpr const char* kNames[] = {"agrees", "differs", "not comparable"};
-  json object = {{"what", check.what.empty() ? "output" : check.what},
-                 {"against", check.against},
-                 {"verdict", kNames[static_cast<int>(check.verdict)]}};
-  if (!check.note.empty()) object["note"] = check.note;
-  if (check.verdict == Verdict::kNotComparable) return object;
-  const TensorDiff& diff = check.diff;
-  if (!diff.structure.empty()) {
-    object["structure"] = diff.structure;
-    return object;
-  }
-  object.update({{"bit_equal", diff.bits_equal},
-                 {"numel", diff.numel},
-                 {"outside", diff.outside},
-                 {"max_abs", json_number(diff.max_abs)},
-                 {"max_rel", json_number(diff.max_rel)},
-                 {"mean_abs", json_number(diff.mean_abs)},
-                 {"cosine", json_number(diff.cosine)},
-                 {"nonfinite_mismatches", diff.nonfinite_mismatches},
-                 {"nonfinite_result", json_nonfinite(diff.result)},
-                 {"nonfinite_expected", json_nonfinite(diff.golden)}});
-  if (diff.has_worst) {
-    object["worst"] = {{"index", diff.worst_index}, {"result", diff.worst_result}, {"expected", diff.worst_golden}};
-  }
-  return object;
+  auto columns = check_columns(check);
+  columns.emplace_back("against", check.against);
+  return json::parse(json_text(make_dict(std::move(columns))));
 }
 
 const char* status_text(const CallReport& report) {
@@ -225,18 +169,18 @@ const char* status_text(const CallReport& report) {
 
 bool CallReport::differs() const {
   return std::any_of(checks.begin(), checks.end(),
-                     [](const Check& check) { return check.verdict == Verdict::kDiffers; });
+                     [](const Check& check) { return check.judgement.verdict == Verdict::kDiffers; });
 }
 
 bool CallReport::comparable() const {
   return std::any_of(checks.begin(), checks.end(),
-                     [](const Check& check) { return check.verdict != Verdict::kNotComparable; });
+                     [](const Check& check) { return check.judgement.verdict != Verdict::kNotComparable; });
 }
 
 bool CallReport::bit_equal() const {
   return comparable() && std::all_of(checks.begin(), checks.end(), [](const Check& check) {
-           return check.verdict == Verdict::kNotComparable ||
-                  (check.verdict == Verdict::kAgrees && check.diff.bits_equal);
+           return check.judgement.verdict == Verdict::kNotComparable ||
+                  (check.judgement.verdict == Verdict::kAgrees && check.judgement.diff.bits_equal);
          });
 }
 
@@ -269,7 +213,7 @@ void Reporter::print_lines(const CallReport& report) const {
       }
     }
   }
-  for (const Check& check : report.checks) log::info(check_line(report, check));
+  for (const Check& check : report.checks) log::info(line_of(report, check));
 }
 
 void Reporter::show_progress(const CallReport& report) {
@@ -282,8 +226,12 @@ void Reporter::show_progress(const CallReport& report) {
                 "/" + std::to_string(total) + " " + shortened(report.name, 40));
 }
 
-int Reporter::finish(const std::vector<std::string>& problems, double seconds) {
+int Reporter::finish(std::vector<std::string> problems, double seconds) {
   log::progress("");
+  for (const CallReport& report : reports_) {
+    if (report.status == Status::kRan && !report.missing.empty())
+      problems.push_back(report.path + ": " + report.missing);
+  }
   const Counts counts = count(reports_);
   const size_t not_run = counts.could_not_run + problems.size();
   const int status = counts.disagreed > 0 ? kDisagreed : not_run > 0 ? kIncomplete : kAgreed;
@@ -296,6 +244,13 @@ int Reporter::finish(const std::vector<std::string>& problems, double seconds) {
   std::cout << ", " << not_run << " could not be run or read";
   if (counts.left_out > 0) std::cout << "; " << counts.left_out << " left out by --filter";
   std::cout << "\n";
+  if (options_.sync_time_measure || !options_.compare.empty()) {
+    const std::vector<OpTime> times = op_times(reports_);
+    if (options_.sync_time_measure && !times.empty()) std::cout << "\n" << times_table(times) << "\n";
+    if (!options_.compare.empty()) {
+      std::cout << "\n" << comparison_table(times, read_times(options_.compare), options_.compare) << "\n";
+    }
+  }
   print_disagreements(reports_);
   print_not_comparable(reports_);
   print_not_run(reports_, problems);
@@ -312,8 +267,13 @@ void Reporter::write_json(const std::vector<std::string>& problems, double secon
     json call = {{"path", report.path}, {"name", report.name}, {"status", status_text(report)}};
     if (!report.target.empty()) call["operator"] = report.target;
     if (!report.reason.empty()) call["reason"] = report.reason;
-    if (!report.forward_ms.empty()) call["forward_ms"] = report.forward_ms;
-    if (!report.backward_ms.empty()) call["backward_ms"] = report.backward_ms;
+    for (const auto& [key, runs] :
+         {std::pair("forward_ms", &report.forward_ms), {"backward_ms", &report.backward_ms}}) {
+      if (runs->empty()) continue;
+      call[key] = *runs;
+      call[std::string(key) + "_median"] = median_of(*runs);
+      call[std::string(key) + "_spread"] = spread_of(*runs);
+    }
     if (report.comparable()) call["bit_equal"] = report.bit_equal();
     if (!report.checks.empty()) {
       json checks = json::array();
@@ -321,6 +281,16 @@ void Reporter::write_json(const std::vector<std::string>& problems, double secon
       call["checks"] = std::move(checks);
     }
     calls.push_back(std::move(call));
+  }
+  json times = json::array();
+  for (const OpTime& time : op_times(reports_)) {
+    times.push_back({{"name", time.name},
+                     {"phase", time.phase},
+                     {"calls", time.calls},
+                     {"runs", time.runs},
+                     {"median_ms", time.median_ms},
+                     {"least_ms", time.least_ms},
+                     {"spread", time.spread}});
   }
   const json object = {{"format", 1},
                        {"summary",
@@ -336,6 +306,7 @@ void Reporter::write_json(const std::vector<std::string>& problems, double secon
                          {"exit_status", exit_status},
                          {"device", options_.device}}},
                        {"problems", problems},
+                       {"times", std::move(times)},
                        {"calls", std::move(calls)}};
   std::ofstream file(options_.json, std::ios::trunc);
   file << object.dump(1, ' ', false, json::error_handler_t::replace) << "\n";

@@ -9,20 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "compare/tensor_diff.h"
+#include "compare/call_judge.h"
 #include "run_op_from_data/arguments.h"
 
 namespace op_tools::replay {
 
-enum class Verdict { kAgrees, kDiffers, kNotComparable };
-
 // One thing compared: an output, a gradient, an input that the call changes.
-struct Check {
-  std::string what;     // "", "0th", "0th input grad", "input 1 after the call"
+struct Check : op_tools::Check {
   std::string against;  // "saved", "cpu"
-  Verdict verdict = Verdict::kAgrees;
-  std::string note;  // why not comparable, what differs if not numbers
-  TensorDiff diff;
 };
 
 enum class Status { kLeftOut, kRan, kCouldNotRun };
@@ -32,7 +26,8 @@ struct CallReport {
   std::string name;
   std::string target;  // the operator that ran
   Status status = Status::kRan;
-  std::string reason;  // why it could not be run
+  std::string reason;   // why it could not be run
+  std::string missing;  // what its files lack although it was run
   std::vector<Check> checks;
   std::vector<double> forward_ms, backward_ms;  // by run (and backward pass)
 
@@ -49,7 +44,7 @@ class Reporter {
   // After all calls: writes the summary to standard output, JSON where wanted. `problems`: "path:
   // reason" of what could not even be tried. Returns the exit status. Throws Error when the JSON
   // file cannot be written.
-  int finish(const std::vector<std::string>& problems, double seconds);
+  int finish(std::vector<std::string> problems, double seconds);
 
  private:
   void print_lines(const CallReport& report) const;

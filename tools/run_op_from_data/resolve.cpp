@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "compare/op_traits.h"
 #include "hooks/error.h"
 #include "hooks/ivalue.h"
 #include "run_op_from_data/indexing.h"
@@ -78,14 +79,6 @@ bool contains(const Array& array, std::string_view text) {
 
 std::string_view without(std::string_view text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
-}
-
-// Results that only carry scratch memory from forward to backward, parts of which are never written.
-int workspace_of(std::string_view base_name) {
-  if (base_name == "_ctc_loss") return 1;
-  if (base_name == "mkldnn_rnn_layer") return 3;
-  if (base_name == "_cudnn_rnn" || base_name == "miopen_rnn") return 4;
-  return -1;
 }
 
 // --- Binding to one schema
@@ -473,10 +466,6 @@ Error python_only(std::string_view name, const std::string& why) {
 }
 
 }  // namespace
-
-bool is_uninitialised(std::string_view last_part) {
-  return last_part.starts_with("empty") || last_part.starts_with("new_empty");
-}
 
 struct Resolver::Impl {
   // The overloads of "aten::add", in no order.

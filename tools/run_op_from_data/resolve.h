@@ -28,9 +28,6 @@ struct BoundCall {
   int workspace = -1;            // the result at this place is scratch memory whose padding is never written
 };
 
-// Whether a function of this name (its last part: empty, new_empty, empty_like) gives memory as it was found.
-bool is_uninitialised(std::string_view last_part);
-
 class Resolver {
  public:
   // Reads the names of all operators registered now: load libraries with further operators first.

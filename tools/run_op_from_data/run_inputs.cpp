@@ -1,134 +1,102 @@
 #include "run_op_from_data/run_inputs.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <memory>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
+#include "capture/pth.h"
+#include "fallback/moved_tensors.h"
 #include "hooks/error.h"
 
 namespace op_tools::replay {
 namespace {
 
-using torch::autograd::Edge;
-using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Stands for whatever made an input in the program. Nothing lies behind it, so its gradient goes no
-// further.
-struct InputNode final : Node {
-  variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
-  std::string name() const override { return "ReplayInput"; }
-};
-
-// Nodes are intrusive since torch 2.13, shared before.
-template <class Pointer>
-Pointer make_input_node() {
-  if constexpr (std::is_constructible_v<Pointer, std::shared_ptr<Node>>) {
-    return Pointer(std::make_shared<InputNode>());
-  } else {
-    return c10::make_intrusive<InputNode>();
+// The tensor with its original strides again, over memory of zeros that is large enough.
+at::Tensor spread(const at::Tensor& tensor, const std::vector<int64_t>& strides) {
+  if (strides.size() != static_cast<size_t>(tensor.dim())) {
+    throw Error("'restrided' has " + std::to_string(strides.size()) + " strides for a tensor of " +
+                std::to_string(tensor.dim()) + " dimensions");
   }
+  int64_t span = tensor.numel() > 0 ? 1 : 0;
+  for (size_t i = 0; i < strides.size() && span > 0; ++i) {
+    const int64_t extent = tensor.size(static_cast<int64_t>(i)) - 1;
+    int64_t reach = 0;
+    if (strides[i] < 0 || __builtin_mul_overflow(extent, strides[i], &reach) ||
+        __builtin_add_overflow(span, reach, &span)) {
+      throw Error("'restrided' has strides that no tensor can have");
+    }
+  }
+  // A file of a few bytes may claim any strides: what it makes us allocate must stay within reason.
+  constexpr int64_t kMostBytes = int64_t{8} << 30;
+  if (span > kMostBytes / static_cast<int64_t>(tensor.itemsize())) {
+    throw Error("'restrided' asks for a tensor that spans more than 8 GiB");
+  }
+  at::Tensor memory = at::zeros({span}, tensor.options().requires_grad(false));
+  at::Tensor made = memory.as_strided(tensor.sizes(), strides);
+  made.copy_(tensor.detach());
+  made = made.detach();
+  made.set_requires_grad(tensor.requires_grad());
+  return made;
 }
 
-// Copies of the tensors of a file, sharing among the copies what the tensors share.
-class Copier {
+// Fresh copies of the tensors of a file, each on its device.
+class Copies {
  public:
-  explicit Copier(const InputPlan& plan) : plan_(plan) {}
+  explicit Copies(const InputPlan& plan) : plan_(plan) {}
 
   // `index`: of the tensor in (args, kwargs); none for tensors that occur in the aten call only.
-  at::Tensor copy(const at::Tensor& tensor, std::optional<size_t> index) {
-    const auto known = tensors_.find(tensor.unsafeGetTensorImpl());
-    if (known != tensors_.end()) return known->second;
+  void add(const at::Tensor& tensor, std::optional<size_t> index) {
+    const auto [entry, is_new] = sources_.try_emplace(tensor.unsafeGetTensorImpl());
+    if (!is_new) return;
     const c10::Device device =
         index && *index < plan_.devices.size() ? plan_.devices[*index] : plan_.move_device(tensor.device());
-    at::Tensor made;
-    if (const auto strides = index ? plan_.restrided.find(*index) : plan_.restrided.end();
-        strides != plan_.restrided.end()) {
-      made = spread(tensor, strides->second, device);
-    } else if (tensor.layout() != at::kStrided || tensor.is_meta()) {
-      made = tensor.detach().clone().to(device);
-    } else {
-      made = at::empty({0}, tensor.options().device(device).requires_grad(false));
-      made.set_(storage(tensor, device), tensor.storage_offset(), tensor.sizes(), tensor.strides());
-      if (tensor.is_conj()) made._set_conj(true);
-      if (tensor.is_neg()) made._set_neg(true);
+    const auto strides = index ? plan_.restrided.find(*index) : plan_.restrided.end();
+    entry->second.tensor = strides == plan_.restrided.end() ? tensor : spread(tensor, strides->second);
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      if (groups_[i].device == device) entry->second.group = i;
     }
-    tensors_.emplace(tensor.unsafeGetTensorImpl(), made);
-    if (tensor.requires_grad()) join_graph(made);
-    return made;
+    if (groups_.empty() || groups_[entry->second.group].device != device) {
+      entry->second.group = groups_.size();
+      groups_.push_back({device, {}, nullptr});
+    }
+    groups_[entry->second.group].tensors.push_back(entry->second.tensor);
   }
 
-  Edge edge_of(const at::Tensor& made) const {
-    const auto found = edges_.find(made.unsafeGetTensorImpl());
-    return found == edges_.end() ? Edge() : found->second;
+  void make() {
+    for (Group& group : groups_) {
+      const Target target{.device = group.device, .cast = nullptr, .fresh = true};
+      group.moved = std::make_unique<MovedTensors>(group.tensors, target, GradientsGo::kToEdges);
+    }
+  }
+
+  at::Tensor of(const at::Tensor& tensor) const {
+    const Source& source = sources_.at(tensor.unsafeGetTensorImpl());
+    return groups_[source.group].moved->copy_of(source.tensor);
+  }
+  torch::autograd::Edge edge_of(const at::Tensor& tensor) const {
+    const Source& source = sources_.at(tensor.unsafeGetTensorImpl());
+    return groups_[source.group].moved->edge_of(of(tensor));
   }
 
  private:
-  struct Copy {
-    const c10::StorageImpl* original;
-    c10::Device device;
-    at::Storage storage;
+  struct Source {
+    at::Tensor tensor;
+    size_t group = 0;
   };
-
-  // A storage is copied as bytes, once, so that tensors of several dtypes and shapes may share it.
-  at::Storage storage(const at::Tensor& tensor, c10::Device device) {
-    const c10::StorageImpl* original = tensor.storage().unsafeGetStorageImpl();
-    for (const Copy& copy : copies_) {
-      if (copy.original == original && copy.device == device) return copy.storage;
-    }
-    at::Tensor bytes = at::empty({0}, at::TensorOptions().dtype(at::kByte));
-    bytes.set_(tensor.storage(), 0, {static_cast<int64_t>(tensor.storage().nbytes())}, {1});
-    const at::Storage made = (device.is_cpu() ? bytes.clone() : bytes.to(device)).storage();
-    copies_.push_back({original, device, made});
-    return made;
-  }
-
-  // The tensor with its original strides again, over memory of zeros that is large enough.
-  static at::Tensor spread(const at::Tensor& tensor, const std::vector<int64_t>& strides, c10::Device device) {
-    if (strides.size() != static_cast<size_t>(tensor.dim())) {
-      throw Error("'restrided' has " + std::to_string(strides.size()) + " strides for a tensor of " +
-                  std::to_string(tensor.dim()) + " dimensions");
-    }
-    int64_t span = tensor.numel() > 0 ? 1 : 0;
-    for (size_t i = 0; i < strides.size() && span > 0; ++i) {
-      const int64_t extent = tensor.size(static_cast<int64_t>(i)) - 1;
-      int64_t reach = 0;
-      if (strides[i] < 0 || __builtin_mul_overflow(extent, strides[i], &reach) ||
-          __builtin_add_overflow(span, reach, &span)) {
-        throw Error("'restrided' has strides that no tensor can have");
-      }
-    }
-    // A file of a few bytes may claim any strides: what it makes us allocate must stay within reason.
-    constexpr int64_t kMostBytes = int64_t{8} << 30;
-    if (span > kMostBytes / static_cast<int64_t>(tensor.itemsize())) {
-      throw Error("'restrided' asks for a tensor that spans more than 8 GiB");
-    }
-    at::Tensor memory = at::zeros({span}, tensor.options().device(device).requires_grad(false));
-    at::Tensor made = at::empty({0}, memory.options());
-    made.set_(memory.storage(), 0, tensor.sizes(), strides);
-    made.copy_(tensor.detach());
-    return made;
-  }
-
-  void join_graph(at::Tensor& made) {
-    const auto node = make_input_node<decltype(Edge::function)>();
-    const Edge edge(node, node->add_input_metadata(made));
-    torch::autograd::impl::set_gradient_edge(made, edge);
-    edges_.emplace(made.unsafeGetTensorImpl(), edge);
-  }
-
+  struct Group {
+    c10::Device device;
+    std::vector<at::Tensor> tensors;
+    std::unique_ptr<MovedTensors> moved;
+  };
   const InputPlan& plan_;
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> tensors_;
-  std::vector<Copy> copies_;
-  std::unordered_map<const c10::TensorImpl*, Edge> edges_;
+  std::unordered_map<const c10::TensorImpl*, Source> sources_;
+  std::vector<Group> groups_;
 };
 
 Value map_devices(const Value& value, const std::function<c10::Device(c10::Device)>& move) {
@@ -143,40 +111,15 @@ Value map_devices(const Value& value, const std::function<c10::Device(c10::Devic
   if (const auto* tuple = value.get_if<Tuple>()) return make_tuple(mapped(*tuple->items));
   if (const auto* dict = value.get_if<Dict>()) {
     std::vector<std::pair<Value, Value>> items;
-    for (const auto& [key, item] : *dict->items) items.emplace_back(key, map_devices(item, move));
+    for (const auto& [key, item] : *dict->items) {
+      const auto* name = key.get_if<std::string>();
+      const auto* text = item.get_if<std::string>();
+      const bool is_device = name && text && *name == "device";  // device="cuda", as users write it
+      items.emplace_back(key, is_device ? Value(move(recorded_device(*text))) : map_devices(item, move));
+    }
     return make_dict(std::move(items));
   }
   return value;
-}
-
-// The roots of a backward pass: outputs with history to which a gradient arrived.
-struct Roots {
-  torch::autograd::edge_list edges;
-  variable_list gradients;
-
-  Roots(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& grads) {
-    for (size_t i = 0; i < outputs.size() && i < grads.size(); ++i) {
-      if (!grads[i].defined() || !outputs[i].requires_grad()) continue;
-      edges.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
-      gradients.push_back(grads[i].to(outputs[i].device()));
-    }
-  }
-};
-
-std::vector<at::Tensor> run_engine(const Roots& roots, const RunInputs& inputs, bool keep_graph) {
-  std::vector<at::Tensor> result(inputs.edges.size());
-  torch::autograd::edge_list wanted;
-  for (const Edge& edge : inputs.edges) {
-    if (edge.is_valid()) wanted.push_back(edge);
-  }
-  if (roots.edges.empty() || wanted.empty()) return result;
-  const variable_list arrived = torch::autograd::Engine::get_default_engine().execute(
-      roots.edges, roots.gradients, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
-  size_t next = 0;
-  for (size_t i = 0; i < inputs.edges.size(); ++i) {
-    if (inputs.edges[i].is_valid()) result[i] = arrived[next++];
-  }
-  return result;
 }
 
 struct KeepGradients final : torch::autograd::FunctionPostHook {
@@ -191,37 +134,44 @@ struct KeepGradients final : torch::autograd::FunctionPostHook {
 }  // namespace
 
 RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten, const InputPlan& plan) {
-  Copier copier(plan);
+  Copies copies(plan);
+  std::vector<at::Tensor> originals = flatten_tensors(args);
+  for (const at::Tensor& tensor : flatten_tensors(kwargs)) originals.push_back(tensor);
+  for (size_t i = 0; i < originals.size(); ++i) copies.add(originals[i], i);
+  for_each_tensor(aten, [&](const at::Tensor& tensor) { copies.add(tensor, std::nullopt); });
+  copies.make();
+
   RunInputs inputs;
+  for (const at::Tensor& tensor : originals) {
+    inputs.tensors.push_back(copies.of(tensor));
+    inputs.edges.push_back(copies.edge_of(tensor));
+  }
   const auto copied = [&](const Value& value) {
-    return map_tensors(value, [&](const at::Tensor& tensor) -> Value {
-      inputs.tensors.push_back(copier.copy(tensor, inputs.tensors.size()));
-      return inputs.tensors.back();
-    });
+    return map_devices(map_tensors(value, [&](const at::Tensor& tensor) -> Value { return copies.of(tensor); }),
+                       plan.move_device);
   };
-  // One after the other: the order defines the tensors' indices.
-  inputs.args = map_devices(copied(args), plan.move_device);
-  inputs.kwargs = map_devices(copied(kwargs), plan.move_device);
-  inputs.aten = map_devices(
-      map_tensors(aten, [&](const at::Tensor& tensor) -> Value { return copier.copy(tensor, std::nullopt); }),
-      plan.move_device);
-  for (const at::Tensor& tensor : inputs.tensors) inputs.edges.push_back(copier.edge_of(tensor));
+  inputs.args = copied(args);
+  inputs.kwargs = copied(kwargs);
+  inputs.aten = copied(aten);
   return inputs;
 }
 
 std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& grads,
                                         const RunInputs& inputs, bool keep_graph) {
-  return run_engine(Roots(outputs, grads), inputs, keep_graph);
+  return gradients_at(inputs.edges, outputs, grads, keep_graph);
 }
 
 std::vector<at::Tensor> last_node_gradients(const std::vector<at::Tensor>& outputs,
                                             const std::vector<at::Tensor>& grads, const RunInputs& inputs,
                                             bool keep_graph) {
-  const Roots roots(outputs, grads);
-  if (roots.edges.empty()) return {};
   const auto kept = std::make_shared<std::vector<at::Tensor>>();
-  roots.edges[0].function->add_post_hook(std::make_unique<KeepGradients>(kept));
-  run_engine(roots, inputs, keep_graph);
+  for (size_t i = 0; i < outputs.size() && i < grads.size(); ++i) {
+    if (!grads[i].defined() || !outputs[i].requires_grad()) continue;
+    const auto edge = torch::autograd::impl::gradient_edge(outputs[i]);
+    edge.function->add_post_hook(std::make_unique<KeepGradients>(kept));
+    gradients_at(inputs.edges, outputs, grads, keep_graph);
+    break;
+  }
   return *kept;
 }
 

@@ -1,0 +1,203 @@
+"""How well OpAutoCompare finds wrong operators: faults planted in the simulated device, one for each trial.
+
+    ./dev bench fault_trials --trials 100 --write
+
+A trial trains a small model for one step on the device `sim` with one fault in one call of one operator, drawn by the
+trial's seed, and OpAutoCompare on. Counted are trials in which the fault struck (changed something), in which a failure was
+reported, in which the struck operator's call alone was blamed, and calls that were blamed for nothing. `--write` puts the
+table into docs/autocompare.md.
+"""
+
+# ruff: noqa: E402  (the path and the log level come before the imports)
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import os
+import random
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT)]
+os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
+
+import torch
+import torch.nn.functional as F
+from models import MODELS, OPTIMIZERS, ResNet, digits
+
+import op_tools
+import op_tools.sim_device as sim
+
+ALL_MODELS = {**MODELS, "resnet": ResNet}
+HARMLESS = ("latency", "leak")  # nothing that they do is a wrong result
+# Copies and views are how values are looked at; a fault in them is a fault of the looking.
+PASSED_OVER = (
+    "aten::_copy_from",
+    "aten::_to_copy",
+    "aten::copy_",
+    "aten::clone",
+    "aten::_local_scalar_dense",
+    "aten::empty",
+)
+DOCUMENT = ROOT / "docs" / "autocompare.md"
+MARKS = "<!-- fault trials: written by ./dev bench fault_trials --write -->", "<!-- end of fault trials -->"
+
+
+def step(model: str, optimizer: str) -> None:
+    """One training step on the device."""
+    torch.manual_seed(7)
+    images, labels = digits()
+    network = ALL_MODELS[model]().to("sim")
+    method = OPTIMIZERS[optimizer](network.parameters())
+    loss = F.cross_entropy(network(images[:16].to("sim")), labels[:16].to("sim"))
+    loss.backward()
+    method.step()
+
+
+class Names(op_tools.Hook):
+    """The operators of a step and how often each is called."""
+
+    def __init__(self) -> None:
+        self.calls: collections.Counter[str] = collections.Counter()
+
+    def before(self, call: op_tools.Call) -> None:
+        self.calls[call.name] += 1
+
+
+class Culprit(op_tools.Hook):
+    """Which call the fault struck: the calls of forward functions in which the strikes went up."""
+
+    def __init__(self, fault: sim.Fault) -> None:
+        self.fault = fault
+        self.ids: set[int] = set()
+
+    def before(self, call: op_tools.Call) -> int:  # noqa: ARG002
+        return self.fault.strikes
+
+    def after(self, call: op_tools.Call, state: int) -> None:
+        if self.fault.strikes > state:
+            self.ids.add(call.id)
+
+
+def operators() -> list[tuple[str, str, str, int]]:
+    """(model, optimizer, operator, calls) of all that a fault can be planted in."""
+    found = []
+    for number, model in enumerate(ALL_MODELS):
+        optimizer = list(OPTIMIZERS)[number % len(OPTIMIZERS)]
+        names = Names()
+        with op_tools.HookScope(names, level="aten"):
+            step(model, optimizer)
+        for name, calls in sorted(names.calls.items()):
+            if name.startswith(PASSED_OVER):
+                continue
+            try:
+                sim.fault("scale", ops=name)
+            except op_tools.Error:
+                continue  # it never reaches the device under this name
+            found.append((model, optimizer, name, calls))
+    return found
+
+
+@dataclass
+class Score:
+    """What became of the trials of one kind at one level."""
+
+    trials: int = 0
+    struck: int = 0
+    found: int = 0
+    rightly: int = 0
+    false_alarms: int = 0
+    missed: list[str] | None = None
+
+
+def trial(kind: str, level: str, seed: int, places: list[tuple[str, str, str, int]], score: Score) -> bool:
+    """One planted fault. False when it did not strike: the trial says nothing."""
+    draw = random.Random(f"{kind} {seed}")  # noqa: S311 (not a secret)
+    model, optimizer, operator, calls = draw.choice(places)
+    more = {"size": draw.choice([4, 64])} if kind == "above_size" else {}
+    more |= {"microseconds": 50} if kind == "latency" else {}
+    fault = sim.fault(kind, ops=operator, call=draw.randrange(calls), seed=seed, **more)
+    culprit = Culprit(fault)
+    with tempfile.TemporaryDirectory() as folder, fault:
+        tool = op_tools.OpAutoCompare(level=level, output_dir=folder, max_saved=0)
+        # What `missing` and `exception` do to the program ends the step.
+        with op_tools.HookScope(culprit, level=level), tool, contextlib.suppress(RuntimeError):
+            step(model, optimizer)
+        result = tool.result()
+    sim.faults_clear()
+    if fault.strikes == 0:
+        return False
+    score.trials += 1
+    score.struck += 1
+    # A backward has the number of its forward. One that the fault struck is known by its gradients alone: one call may be
+    # blamed.
+    # A row may say that its inputs were changed by somebody else before its backward: that blames nobody.
+    blamed = {row["id"] for row in result.failures if "past autograd" not in row["reason"]}
+    right = set(culprit.ids)
+    if not right and level == "torch":
+        right = set(sorted({row["id"] for row in result.failures if row["phase"] == "backward"})[:1])
+    if blamed & right:
+        score.found += 1
+    else:
+        score.missed = [*(score.missed or []), f"{operator} of {model}, seed {seed}"]
+    if blamed and blamed <= right:
+        score.rightly += 1
+    score.false_alarms += len(blamed - right)
+    return True
+
+
+def table(scores: dict[tuple[str, str], Score]) -> str:
+    lines = [
+        "| fault | level | trials | found | blamed rightly, nothing else | other calls blamed |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (kind, level), score in scores.items():
+        note = " (no wrong result)" if kind in HARMLESS else ""
+        lines.append(
+            f"| `{kind}`{note} | {level} | {score.struck} | {score.found} | {score.rightly} | {score.false_alarms} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=100, help="trials for each kind and level (100)")
+    parser.add_argument("--kinds", nargs="*", default=list(sim.FAULT_KINDS), help="only these faults")
+    parser.add_argument("--levels", nargs="*", default=["aten", "torch"], help="only these levels")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/autocompare.md")
+    options = parser.parse_args()
+    torch.ones(1, device="sim", requires_grad=True).sum().backward()
+    places = operators()
+    print(f"{len(places)} operators in {len(ALL_MODELS)} models", flush=True)
+    scores: dict[tuple[str, str], Score] = {}
+    for kind in options.kinds:
+        for level in options.levels:
+            score = scores[kind, level] = Score()
+            for seed in range(10 * options.trials):
+                if score.trials == options.trials:
+                    break
+                trial(kind, level, seed, places, score)
+            print(
+                f"{kind:<16} {level:<6} {score.struck} struck, {score.found} found, {score.rightly} rightly, "
+                f"{score.false_alarms} other calls",
+                flush=True,
+            )
+            if kind not in HARMLESS:
+                for missed in score.missed or []:
+                    print(f"    missed: {missed}", flush=True)
+    text = table(scores)
+    print("\n" + text)
+    if options.write:
+        page = DOCUMENT.read_text()
+        before, rest = page.split(MARKS[0])
+        DOCUMENT.write_text(before + MARKS[0] + "\n" + text + "\n" + MARKS[1] + rest.split(MARKS[1])[1])
+    wrong = sum(score.false_alarms for score in scores.values())
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+#include "python_timing.h"
+
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/PyInterpreter.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "hooks/internal_guard.h"
+#include "hooks/log.h"
+#include "hooks/stack_source.h"
+#include "python_values.h"
+#include "timing/time_report.h"
+
+namespace op_tools::python {
+namespace {
+
+// count(op, is_backward, args, kwargs) -> int
+void set_flop_counter(const py::object& count) {
+  // Kept for ever, as torch keeps its own: tools ask until the process ends.
+  PyObject* const function = py::object(count).release().ptr();
+  set_flop_source([function](std::string_view op, Phase phase, const Value& sample) -> int64_t {
+    if (!Py_IsInitialized()) return -1;
+    const py::gil_scoped_acquire gil;
+    // Formulas are asked by running the operator on meta tensors: neither a tool of ours nor a profiler is to meet
+    // that.
+    const c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
+    const at::RecordFunctionGuard unprofiled(/*is_enabled=*/false);
+    try {
+      const auto values = to_python(sample).cast<py::tuple>();
+      return py::handle(function)(py::str(op.data(), op.size()), phase == Phase::kBackward, values[0], values[1])
+          .cast<int64_t>();
+    } catch (const std::exception& error) {
+      log::debug("no operation count of " + std::string(op) + ": " + error.what());
+      return -1;
+    }
+  });
+}
+
+}  // namespace
+
+void bind_timing(py::module_& module) {
+  module.def("set_flop_counter", &set_flop_counter);
+  module.def("set_current_module", [](std::string path) { set_current_module(std::move(path)); });
+}
+
+}  // namespace op_tools::python

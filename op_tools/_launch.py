@@ -1,0 +1,117 @@
+"""Tools round a program that knows nothing of them: op-tools run, and OP_TOOLS in the environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
+
+from . import _C
+from ._tools import Tool
+
+_VARIABLE = "OP_TOOLS"
+
+
+def tools_by_flag() -> dict[str, type[Tool]]:
+    """The tools by their words on the command line ("capture"), in the order in which they were made."""
+    found: dict[str, type[Tool]] = {}
+    waiting = [Tool]
+    while waiting:
+        one = waiting.pop(0)
+        waiting[:0] = one.__subclasses__()
+        if "_flag" in vars(one):
+            found[one._flag] = one
+    return found
+
+
+def make_tools(words: Iterable[str], **arguments: Any) -> list[Tool]:
+    """Tools from words such as "capture" or "time:aten" (a level of its own).
+
+    Args:
+        words: as on the command line, without dashes in front.
+        arguments: for each tool; a level in the word wins.
+
+    Raises:
+        op_tools.Error: when a word names no tool; the text lists those there are.
+    """
+    known = tools_by_flag()
+    tools = []
+    for word in words:
+        flag, _, level = word.strip().partition(":")
+        kind = known.get(flag.replace("_", "-"))
+        if kind is None:
+            raise _C.Error(f"{_VARIABLE}: there is no tool '{flag}'; there are {', '.join(known)}")
+        tools.append(kind(**{**arguments, **({"level": level} if level else {})}))
+    return tools
+
+
+def mark_steps(tools: Sequence[Tool]) -> RemovableHandle:
+    """Makes each step of an optimizer a training step of the tools, for their `steps`; until the handle is removed."""
+
+    def mark(*_: Any) -> None:
+        for tool in tools:
+            tool.step()
+
+    return register_optimizer_step_post_hook(mark)
+
+
+@contextlib.contextmanager
+def running(tools: Sequence[Tool]) -> Iterator[None]:
+    """All tools on."""
+    steps = mark_steps(tools)
+    try:
+        with contextlib.ExitStack() as stack:
+            for tool in tools:
+                stack.enter_context(tool)
+            yield
+    finally:
+        steps.remove()
+
+
+def run_script(path: str, arguments: Sequence[str]) -> None:
+    """Runs a script as ``python path arguments`` does: __main__, sys.argv, sys.path, exit by SystemExit."""
+    sys.argv = [path, *arguments]
+    file = str(Path(path).absolute())
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    # In place of this module for good: what outlives the script (atexit, pickles, workers) looks it up there.
+    main = types.ModuleType("__main__")
+    main.__file__ = file
+    main.__dict__["__builtins__"] = __builtins__
+    code = compile(Path(path).read_bytes(), file, "exec")
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)  # noqa: S102  (the user's own script)
+
+
+def run_module(name: str, arguments: Sequence[str]) -> None:
+    """Runs a module as ``python -m name arguments`` does."""
+    sys.argv = [name, *arguments]
+    sys.path.insert(0, str(Path.cwd()))
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def start_from_environment() -> None:
+    """Starts the tools that OP_TOOLS names, for the rest of the process. A mistake in it is said, and nothing starts:
+    the program is somebody's who may not even know of us."""
+    words = [word for word in os.environ.get(_VARIABLE, "").split(",") if word.strip()]
+    try:
+        tools = make_tools(words)
+        for tool in tools:
+            tool.start()  # stopped at exit, as every tool that is on then
+        mark_steps(tools)
+    except _C.Error as error:
+        _C.log_warn(f"no tool was started: {error}")
+
+
+def environment(words: Sequence[str]) -> dict[str, str]:
+    """The variables with which a Python that others start has the tools on as soon as it imports torch."""
+    startup = str(Path(__file__).parent / "startup")
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != startup]
+    return {"PYTHONPATH": os.pathsep.join([startup, *others]), _VARIABLE: ",".join(words)}

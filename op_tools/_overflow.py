@@ -1,0 +1,108 @@
+"""OpOverflowCheck: NaN and infinities where there were none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _C
+from ._tools import Names, Tool, _names
+
+
+@dataclass(frozen=True)
+class OverflowRow:
+    """One output with NaN or infinities."""
+
+    kind: str  # "producer": its inputs were finite; "propagator": it was given them
+    expected: bool  # in backward, with allow_in_backward_with_scaler
+    op: str
+    id: int  # of the call
+    step: int
+    phase: str  # "forward" or "backward"
+    output: int  # which of the call's output tensors, or of its input gradients
+    dtype: str
+    shape: list[int]
+    nan: int | None  # elements; None: the program had overwritten the tensor before it was read
+    pos_inf: int | None
+    neg_inf: int | None
+    first: list[int] | None  # index of the first such element
+    line: str | None  # of the program
+    saved: str | None  # folder of the call, for run_op_from_data
+
+
+@dataclass(frozen=True)
+class OverflowResult:
+    """What a run of OpOverflowCheck found."""
+
+    rows: list[OverflowRow] = field(default_factory=list)  # the first 1,000; the file has all
+    calls: int = 0
+    producers: int = 0
+    propagators: int = 0
+    expected: int = 0
+    root: str = ""  # the run's folder; empty when there was nothing to write
+
+    @property
+    def ok(self) -> bool:
+        """No operator made a NaN or an infinity."""
+        return self.producers == 0
+
+    def table(self) -> str:
+        """Producers first, then propagators, in the order of the calls."""
+        texts, numbers = ("kind", "op", "phase"), ("step", "nan", "inf", "-inf", "of")
+        return _C.text_table(
+            [*((title, False) for title in texts), *((title, True) for title in numbers), ("line", False)],
+            [
+                [row.kind, row.op, row.phase, str(row.step)]
+                + ["?" if count is None else str(count) for count in (row.nan, row.pos_inf, row.neg_inf)]
+                + ["x".join(map(str, row.shape)) or "1", row.line or ""]
+                for row in sorted(self.rows, key=lambda row: (row.kind != "producer", row.expected))
+            ],
+            120,
+        )
+
+
+class OpOverflowCheck(Tool):
+    """Finds the operator that made a NaN or an infinity out of finite inputs.
+
+    A call with finite inputs and other outputs is a *producer*, one that was given such values a *propagator*. Integers
+    are not looked at, nor what ``empty`` returns. Rows go to ``op_overflow_check_result/<rank>/<time>/overflow.jsonl``.
+
+    Args:
+        inf: infinities count as well as NaN.
+        every: on a device the values are looked at there and read back for so many calls at once (default 64).
+        allow: operators whose -inf is intended (attention masks), as a filter list; None: masked_fill, where, full
+            and their like. What is made of it may hold -inf too.
+        allow_in_backward_with_scaler: count what backward makes as expected: a loss scaler looks for it and skips the step.
+        immediate: raise in the program at the first producer, with its line (op_tools.Error, a RuntimeError at level aten).
+
+    The other arguments are those of :class:`Tool`; filters in the environment: OP_OVERFLOW_CHECK_LIST,
+    OP_OVERFLOW_CHECK_DISABLE_LIST.
+    """
+
+    _kind = "OpOverflowCheck"
+    _flag = "overflow"
+    _variables = "OP_OVERFLOW_CHECK"
+
+    def __init__(
+        self,
+        *,
+        inf: bool = True,
+        every: int | None = None,
+        allow: Names = None,
+        allow_in_backward_with_scaler: bool = False,
+        immediate: bool = False,
+        **tool: Any,
+    ) -> None:
+        super().__init__(**tool)
+        self._arguments.update(
+            inf=inf,
+            every=every,
+            allow=_names(allow),
+            allow_in_backward_with_scaler=allow_in_backward_with_scaler,
+            immediate=immediate,
+        )
+
+    def result(self) -> OverflowResult:
+        """What the last run found so far; call flush() first to have the calls judged that wait for it."""
+        report = self._report()
+        return OverflowResult(**{**report, "rows": [OverflowRow(**row) for row in report["rows"]]})

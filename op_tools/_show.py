@@ -1,0 +1,139 @@
+"""What is in a capture folder, for people: op-tools show."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import _C
+from ._files import load_call
+
+_INPUT = "input.pth"
+_CONTAINER = "calls.zip"
+
+
+@dataclass
+class _Op:
+    """What was found of one operator."""
+
+    calls: int = 0
+    backward: int = 0
+    failed: int = 0
+    bytes: int = 0
+    signatures: set[str] = field(default_factory=set)
+
+
+def _stored(root: Path) -> Iterator[tuple[str, dict[str, int], dict[str, Any]]]:
+    """Of each call: its folder, its files with their sizes, its meta.json (empty when there is none)."""
+    for input_file in sorted(root.rglob(_INPUT)):
+        files = {file.name: file.stat().st_size for file in input_file.parent.iterdir() if file.is_file()}
+        meta = input_file.parent / "meta.json"
+        yield str(input_file.parent), files, json.loads(meta.read_text()) if meta.exists() else {}
+    containers = [root] if root.is_file() else sorted(root.rglob(_CONTAINER))
+    for container in containers:
+        try:
+            with zipfile.ZipFile(container) as entries:
+                folders: dict[str, dict[str, int]] = {}
+                for entry in entries.infolist():
+                    folder, _, name = entry.filename.rpartition("/")
+                    folders.setdefault(folder, {})[name] = entry.file_size
+                for folder, files in folders.items():
+                    meta = entries.read(f"{folder}/meta.json") if "meta.json" in files else b"{}"
+                    yield f"{container}!{folder}", files, json.loads(meta)
+        except zipfile.BadZipFile as error:
+            raise _C.Error(
+                f"{container}: {error}: the run that wrote it was cut off; run_op_from_data reads what is whole in it"
+            ) from None
+
+
+def _tensor(facts: dict[str, Any]) -> str:
+    dtype = str(facts["dtype"]).removeprefix("torch.")
+    return f"{dtype}[{', '.join(str(size) for size in facts['shape'])}]"
+
+
+def _signature(meta: dict[str, Any]) -> str:
+    return " ".join(_tensor(facts) for facts in meta.get("inputs", []))
+
+
+def table(path: Path) -> str:
+    """The calls below a folder, or in a container, by operator; most bytes first.
+
+    Raises:
+        op_tools.Error: when there is none, or a container cannot be read.
+    """
+    ops: dict[str, _Op] = {}
+    for folder, files, meta in _stored(path):
+        op = ops.setdefault(meta.get("name") or Path(folder.replace("!", "/")).parent.name, _Op())
+        op.calls += 1
+        op.backward += sum(name.startswith("grad_outputs") for name in files)
+        op.failed += bool(meta.get("error"))
+        op.bytes += sum(files.values())
+        op.signatures.add(_signature(meta))
+    if not ops:
+        raise _C.Error(f"{path}: there are no captured calls here; a call's folder has a file {_INPUT}")
+    rows = sorted(ops.items(), key=lambda item: -item[1].bytes)
+    text = _C.text_table(
+        [("op", False), ("calls", True), ("backward", True), ("failed", True), ("signatures", True), ("MB", True)],
+        [
+            [name, str(op.calls), str(op.backward), str(op.failed), str(len(op.signatures)), f"{op.bytes / 1e6:.3f}"]
+            for name, op in rows
+        ],
+        120,
+    )
+    total = sum(op.bytes for op in ops.values())
+    return f"{text}\n{sum(op.calls for op in ops.values())} calls of {len(ops)} ops, {total / 1e6:.1f} MB"
+
+
+def _value(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        text = repr(value)
+        return text if len(text) <= 100 else text[:97] + "..."
+    text = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} stride {list(value.stride())}"
+    if value.numel() and (value.dtype.is_floating_point or value.dtype in (torch.int32, torch.int64)):
+        wide = value.detach().double()
+        text += f"  min {wide.min():.6g}  max {wide.max():.6g}  mean {wide.mean():.6g}"
+        odd = value.numel() - int(torch.isfinite(wide).sum())
+        text += f"  not finite: {odd}" if odd else ""
+    return text
+
+
+def call(folder: Path) -> str:
+    """One captured call in full.
+
+    Raises:
+        op_tools.Error: when a file of it is damaged.
+    """
+    one = load_call(folder)
+    meta = one.meta
+    lines = [one.name]
+    for key in ("schema", "aten_schema", "error", "step", "rank", "torch"):
+        if meta.get(key) not in (None, ""):
+            lines.append(f"  {key:<12} {meta[key]}")
+    for line in meta.get("stack", [])[:3]:
+        lines.append(f"  {'called from':<12} {line}")
+    groups: list[tuple[str, Any]] = [(f"args[{i}]", value) for i, value in enumerate(one.args)]
+    groups += list(one.kwargs.items())
+    results = one.result if isinstance(one.result, (tuple, list)) else (one.result,)
+    groups += [("result" if len(results) == 1 else f"result[{i}]", value) for i, value in enumerate(results)]
+    groups += [(f"grad of output {i}", value) for i, value in enumerate(one.grad_outputs or ())]
+    groups += [(f"grad of input {i}", value) for i, value in enumerate(one.grad_inputs or ())]
+    lines += [f"  {name:<18} {_value(value)}" for name, value in groups]
+    lines.append(f"run it again: run_op_from_data {folder} --acc_check")
+    return "\n".join(lines)
+
+
+def show(path: Path) -> str:
+    """One call when the folder is a call's, else the table of what is below.
+
+    Raises:
+        op_tools.Error: when the path does not exist or holds no captured calls.
+    """
+    if not path.exists():
+        raise _C.Error(f"{path}: there is no such folder")
+    return call(path) if (path / _INPUT).exists() else table(path)

@@ -1,0 +1,367 @@
+"""OpTimeMeasure: where the time goes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.modules import module as nn_module
+
+from . import _C
+from ._python_calls import find
+from ._tools import Tool
+
+_GROUPS = {"op": "rows", "shape": "by_shape", "line": "by_line", "module": "by_module"}
+
+
+@dataclass(frozen=True)
+class TimeRow:
+    """Calls of one operator, or of one operator and shape, source line or module. Times in milliseconds."""
+
+    op: str  # of several: the one that took most, "+ 3" behind it
+    phase: str  # "forward" or "backward"
+    shapes: str  # of the input tensors; empty where the row has several
+    dtypes: str
+    device: str
+    line: str
+    module: str
+    calls: int
+    failed: int  # calls that raised; they count
+    total_ms: float
+    self_ms: float  # without measured calls that ran inside
+    mean_ms: float
+    p50_ms: float  # quantiles are off by less than 0.8 %
+    p99_ms: float
+    min_ms: float
+    max_ms: float
+    share: float  # of the self time of all rows
+    bytes_read: int  # of the tensors that went in
+    bytes_written: int  # of those that came out
+    gb_per_s: float
+    flops: int  # 0: torch has no formula
+    gflop_per_s: float
+    allocated_bytes: int  # with memory=True
+    peak_bytes: int  # the most of one call
+
+
+@dataclass(frozen=True)
+class TimeResult:
+    """What a run of OpTimeMeasure recorded; rows with the most self time first."""
+
+    rows: list[TimeRow] = field(default_factory=list)  # by operator
+    by_shape: list[TimeRow] = field(default_factory=list)
+    by_line: list[TimeRow] = field(default_factory=list)  # with_stack=True
+    by_module: list[TimeRow] = field(default_factory=list)  # with_modules=True
+    alive: list[dict[str, Any]] = field(default_factory=list)  # memory=True: {"where", "count", "bytes"} still in use
+    stacks: list[dict[str, Any]] = field(default_factory=list)  # with_stack=True: {"frames", "total_ms", "self_ms"}
+    mode: str = "sync"
+    root: str = ""  # the run's folder; empty when nothing was written
+    calls: int = 0  # forward calls
+    backward: int = 0  # backward passes over calls
+    in_graph: int = 0  # calls left alone because their device was recording a graph
+    overflowed: int = 0  # calls beyond max_calls: counted and in calls.csv, not in the trace
+
+    def table(self, sort_by: str = "self_ms", row_limit: int = 20, group_by: str = "op") -> str:
+        """The rows for people.
+
+        Args:
+            sort_by: a field of TimeRow; "_ms" may be left out. Numbers fall, texts rise.
+            row_limit: show so many rows; -1: all.
+            group_by: "op", "shape", "line" or "module".
+
+        Raises:
+            op_tools.Error: when there is no such field or group.
+        """
+        if group_by not in _GROUPS:
+            raise _C.Error(f"group_by={group_by!r} is not allowed; give one of {', '.join(_GROUPS)}")
+        name = sort_by if sort_by in TimeRow.__dataclass_fields__ else f"{sort_by}_ms"
+        if name not in TimeRow.__dataclass_fields__:
+            raise _C.Error(f"sort_by={sort_by!r} is not allowed; give one of {', '.join(TimeRow.__dataclass_fields__)}")
+        rows = sorted(getattr(self, _GROUPS[group_by]), key=lambda row: getattr(row, name))
+        if rows and not isinstance(getattr(rows[0], name), str):
+            rows.reverse()
+        shown = rows if row_limit < 0 else rows[:row_limit]
+        texts = {"op": ["op"], "shape": ["op", "shapes", "dtypes"], "line": ["line", "op"], "module": ["module", "op"]}
+        columns: list[tuple[str, bool, Callable[[TimeRow], str]]] = [
+            *((title, False, lambda row, title=title: getattr(row, title)) for title in texts[group_by]),
+            ("phase", False, lambda row: row.phase),
+            ("calls", True, lambda row: str(row.calls)),
+        ]
+        for title in ("total", "self", "mean", "p50", "p99", "min", "max"):
+            columns.append((f"{title} ms", True, lambda row, title=title: f"{getattr(row, title + '_ms'):.3f}"))
+        columns.append(("share", True, lambda row: f"{100 * row.share:.1f} %"))
+        columns.append(("GB/s", True, lambda row: f"{row.gb_per_s:.2f}"))
+        if any(row.flops for row in shown):
+            columns.append(("GFLOP/s", True, lambda row: f"{row.gflop_per_s:.1f}" if row.flops else ""))
+        if any(row.allocated_bytes for row in shown):
+            columns.append(("alloc MB", True, lambda row: f"{row.allocated_bytes / 1e6:.3f}"))
+            columns.append(("peak MB", True, lambda row: f"{row.peak_bytes / 1e6:.3f}"))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 240
+        text = _C.text_table(
+            [(title, number) for title, number, _ in columns],
+            [[show(row) for _, _, show in columns] for row in shown],
+            width,
+        )
+        return text if len(shown) == len(rows) else f"{text}\n... and {len(rows) - len(shown)} more rows"
+
+    def export_stacks(self, path: str, metric: str = "self") -> None:
+        """Writes stacks with their time in microseconds, one per line, as torch.profiler's export_stacks does: the text
+        that flame graph tools read. The operator is the innermost frame. Needs with_stack=True.
+
+        Args:
+            path: the file.
+            metric: "self" or "total".
+        """
+        if metric not in ("self", "total"):
+            raise _C.Error(f"metric={metric!r} is not allowed; give self or total")
+        if not self.stacks:
+            raise _C.Error("there are no stacks; measure with with_stack=True")
+        blanks = str.maketrans(" ;\t\n", "____")
+        with Path(path).open("w", encoding="utf-8") as file:
+            for stack in self.stacks:
+                microseconds = int(1000 * stack[f"{metric}_ms"])
+                if microseconds > 0:
+                    frames = ";".join(frame.translate(blanks) for frame in reversed(stack["frames"]))
+                    file.write(f"{frames} {microseconds}\n")
+
+    def export_chrome_trace(self, path: str, merge_with: str | None = None) -> None:
+        """Writes the trace to a file of your choice; chrome://tracing and Perfetto open it.
+
+        Args:
+            path: the file.
+            merge_with: a trace that torch.profiler wrote (or another of ours): its events come along, on the same clock.
+        """
+        if not self.root:
+            raise _C.Error("there is no trace: nothing was measured yet, or files=False")
+        trace = json.loads((Path(self.root) / "trace.json").read_text(encoding="utf-8"))
+        if merge_with is not None:
+            try:
+                other = json.loads(Path(merge_with).read_text(encoding="utf-8"))
+                events = other["traceEvents"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise _C.Error(f"merge_with={merge_with!r} is no Chrome trace: {error}") from error
+            # Theirs stay as they are; ours count from their base.
+            shift = (trace["baseTimeNanoseconds"] - other.get("baseTimeNanoseconds", 0)) / 1000
+            for event in trace["traceEvents"]:
+                if "ts" in event:
+                    event["ts"] = round(event["ts"] + shift, 3)
+            trace = {**other, "op_tools": trace["op_tools"], "traceEvents": [*events, *trace["traceEvents"]]}
+        Path(path).write_text(json.dumps(trace), encoding="utf-8")
+
+
+class OpTimeMeasure(Tool):
+    """Measures each operator call, forward and backward.
+
+    Files: ``op_time_measure_result/<rank>/<time>/`` with ``calls.csv``, ``summary.csv`` and ``trace.json``. At the torch
+    level backward is the time of the autograd nodes that a call made; at the aten level backward operators are rows of
+    their own.
+
+    Args:
+        mode: "sync": wait for the call's device before and after (the CPU needs no waiting). "event": events of the
+            device, read later, without a stall. "host": the time that issuing takes. None: OP_TIME_MEASURE_MODE, else
+            sync.
+        max_calls: single calls kept in memory, for the trace; later ones are counted and go to calls.csv as they come.
+            None: OP_TIME_MEASURE_MAX_CALLS, else 200000.
+        with_stack: note the source line of each call (some microseconds per call).
+        with_modules: note the module path of each call, as in ``LeNet.conv1``.
+        memory: note what calls allocate, and what is still in use at the end.
+        mark_ranges: make each call a range in a running torch.profiler.
+        lines: print a line for each call, at level info.
+        files: write the files.
+        schedule: which steps to measure, as torch.profiler.schedule(...) says; step() ends a step. Warm-up steps are
+            left out. Each active cycle is a run with a folder of its own.
+        on_trace_ready: called with this tool when a run has ended.
+
+    The other arguments are those of :class:`Tool`; filters in the environment: OP_TIME_MEASURE_LIST,
+    OP_TIME_MEASURE_DISABLE_LIST.
+    """
+
+    _kind = "OpTimeMeasure"
+    _flag = "time"
+    _variables = "OP_TIME_MEASURE"
+
+    def __init__(
+        self,
+        *,
+        mode: str | None = None,
+        max_calls: int | None = None,
+        with_stack: bool = False,
+        with_modules: bool = False,
+        memory: bool = False,
+        mark_ranges: bool = False,
+        lines: bool = True,
+        files: bool = True,
+        schedule: Callable[[int], torch.profiler.ProfilerAction] | None = None,
+        on_trace_ready: Callable[[OpTimeMeasure], Any] | None = None,
+        **tool: Any,
+    ) -> None:
+        super().__init__(**tool)
+        self._arguments.update(
+            mode=mode,
+            max_calls=max_calls,
+            with_stack=with_stack,
+            with_modules=with_modules,
+            memory=memory,
+            mark_ranges=mark_ranges,
+            lines=lines,
+            files=files,
+        )
+        self._schedule = schedule
+        self._on_trace_ready = on_trace_ready
+        self._entered = 0
+        self._number = 0  # of the step, over all cycles
+        self._action = torch.profiler.ProfilerAction.RECORD
+        self._modules: _ModulePaths | None = None
+
+    def start(self) -> OpTimeMeasure:
+        if self._entered == 0:
+            self._number = 0
+            self._action = self._action_of(0)
+            self._measure_if_wanted()
+        self._entered += 1
+        return self
+
+    def stop(self) -> None:
+        if self._entered == 1:
+            self._end_run()
+        self._entered = max(self._entered - 1, 0)
+
+    end = stop
+
+    def step(self) -> None:
+        if self._entered == 0:
+            return
+        super().step()
+        ended = self._action
+        self._number += 1
+        self._action = self._action_of(self._number)
+        if ended is torch.profiler.ProfilerAction.RECORD_AND_SAVE:
+            self._end_run()
+        self._measure_if_wanted()
+
+    def result(self) -> TimeResult:
+        """What the last run measured so far."""
+        report = self._report()
+        rows = {name: [TimeRow(**row) for row in report.get(name, [])] for name in _GROUPS.values()}
+        return TimeResult(**{**report, **rows})
+
+    def export_chrome_trace(self, path: str, merge_with: str | None = None) -> None:
+        """As TimeResult.export_chrome_trace: what torch.profiler's trace handlers call."""
+        self.flush()
+        self.result().export_chrome_trace(path, merge_with)
+
+    def _action_of(self, step: int) -> torch.profiler.ProfilerAction:
+        return torch.profiler.ProfilerAction.RECORD if self._schedule is None else self._schedule(step)
+
+    def _measure_if_wanted(self) -> None:
+        wanted = torch.profiler.ProfilerAction.RECORD, torch.profiler.ProfilerAction.RECORD_AND_SAVE
+        if self._action not in wanted or self._depth > 0:
+            return
+        self._arguments["first_step"] = self._number
+        super().start()
+        if self._arguments["with_modules"]:
+            self._modules = _ModulePaths()
+
+    def _end_run(self) -> None:
+        if self._depth == 0:
+            return
+        super().stop()
+        if self._modules is not None:
+            self._modules.remove()
+            self._modules = None
+        if self._on_trace_ready is not None:
+            self._on_trace_ready(self)
+
+
+class _ModulePaths:
+    """Tells the core in which module each thread is, while it lives: hooks on the forward of all modules."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._names: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.WeakKeyDictionary()
+        self._handles = [
+            nn_module.register_module_forward_pre_hook(self._enter),
+            nn_module.register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        _C.set_current_module("")
+
+    def _stack(self) -> list[tuple[torch.nn.Module, str]]:
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        return self._local.stack
+
+    def _enter(self, module: torch.nn.Module, _: Any) -> None:
+        stack = self._stack()
+        path = f"{stack[-1][1]}.{self._name(stack[-1][0], module)}" if stack else type(module).__name__
+        stack.append((module, path))
+        _C.set_current_module(path)
+
+    def _leave(self, module: torch.nn.Module, *_: Any) -> None:
+        stack = self._stack()
+        while stack and stack.pop()[0] is not module:
+            pass
+        _C.set_current_module(stack[-1][1] if stack else "")
+
+    def _name(self, parent: torch.nn.Module, child: torch.nn.Module) -> str:
+        names = self._names.setdefault(parent, {})
+        if id(child) not in names:
+            found = [name for name, one in parent.named_modules() if one is child and name]
+            names[id(child)] = found[0] if found else type(child).__name__
+        return names[id(child)]
+
+
+# Operators that torch counts, and functions that call them. Others are not run to ask them.
+_COUNTED = re.compile(r"mm|matmul|linear|conv|attention|einsum|tensordot|multi_dot|inner|_rnn|lstm|gru", re.IGNORECASE)
+
+
+def _operator(name: str) -> Callable[..., Any] | None:
+    if "::" not in name:
+        return find(name)
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+
+
+def _count_flops(name: str, backward: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """By torch's formulas, which are asked by running the call on tensors without data; -1: there is none."""
+    from torch.utils._pytree import tree_leaves, tree_map
+    from torch.utils.flop_counter import FlopCounterMode
+
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    function = _operator(name) if tensors and _COUNTED.search(name) else None
+    if function is None:
+        return -1
+    backward = backward and "::" not in name  # an operator of the backward engine is the operator itself
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf.detach().requires_grad_(backward and (leaf.is_floating_point() or leaf.is_complex()))
+
+    with torch._C.DisableTorchFunction(), torch.set_grad_enabled(backward):
+        args, kwargs = tree_map(copy, (args, kwargs))
+        counter = FlopCounterMode(display=False)
+        with counter:
+            result = function(*args, **kwargs)
+            forward = counter.get_total_flops()
+            if backward:
+                outputs = [out for out in tree_leaves(result) if isinstance(out, torch.Tensor) and out.requires_grad]
+                torch.autograd.backward(outputs, [torch.empty_like(out) for out in outputs])
+        total = counter.get_total_flops() - (forward if backward else 0)
+    return total or -1
+
+
+_C.set_flop_counter(_count_flops)

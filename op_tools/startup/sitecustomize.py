@@ -1,0 +1,58 @@
+"""Starts the tools that OP_TOOLS names when the program imports torch.
+
+Python runs this file at its start when its folder is on PYTHONPATH (``op-tools env`` prints the line to set it). A
+sitecustomize of somebody else's, further down the path, is run as well.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def _run_the_next_one() -> None:
+    here = str(Path(__file__).parent)
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != here])
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds torch once, loads it with its own loader, and starts the tools behind it."""
+
+    def __init__(self) -> None:
+        self._loader: Any = None
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: Any) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        from op_tools._launch import start_from_environment
+
+        start_from_environment()
+
+
+_run_the_next_one()
+if os.environ.get("OP_TOOLS"):
+    sys.meta_path.insert(0, _AfterTorch())

@@ -1,0 +1,372 @@
+#include "compare/call_judge.h"
+
+#include <ATen/ScalarOps.h>
+#include <ATen/ops/gather_ops.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "compare/op_traits.h"
+#include "compare/random_check.h"
+
+namespace op_tools {
+namespace {
+
+void collect_leaves(const Value& value, Values* leaves) {
+  if (const Values* items = sequence_items(value)) {
+    for (const Value& item : *items) collect_leaves(item, leaves);
+  } else if (const auto* dict = value.get_if<Dict>()) {
+    for (const auto& [key, item] : *dict->items) collect_leaves(item, leaves);
+  } else if (const auto* size = value.get_if<Size>()) {
+    leaves->insert(leaves->end(), size->sizes.begin(), size->sizes.end());
+  } else {
+    leaves->push_back(value);
+  }
+}
+
+// A number as a tensor, so that it is judged as one. A Python float is mostly some float32's value.
+at::Tensor number_tensor(const Value& value) {
+  if (const auto* number = value.get_if<bool>()) return c10::scalar_to_tensor(*number);
+  if (const auto* number = value.get_if<int64_t>()) return c10::scalar_to_tensor(*number);
+  if (const auto* number = value.get_if<double>()) return c10::scalar_to_tensor(*number).to(at::kFloat);
+  if (const auto* number = value.get_if<c10::complex<double>>()) return c10::scalar_to_tensor(*number);
+  return {};
+}
+
+at::Tensor tensor_of(const Value& value) {
+  if (const auto* tensor = value.get_if<at::Tensor>()) return tensor->detach();
+  return number_tensor(value);
+}
+
+at::Tensor leaf_tensor(const CallRun& run, size_t leaf) {
+  if (!run.returned()) return {};
+  const Values leaves = leaves_of(run.result);
+  return leaf < leaves.size() ? tensor_of(leaves[leaf]) : at::Tensor();
+}
+
+std::string ordinal(size_t index, size_t count) {
+  return count > 1 ? std::to_string(index) + "th" : "";
+}
+
+// Strides of dimensions with one element say nothing.
+bool same_order(const std::vector<int64_t>& a, const std::vector<int64_t>& b, at::IntArrayRef sizes) {
+  if (a.size() != b.size() || a.size() != sizes.size()) return a.size() == b.size();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] > 1 && a[i] != b[i]) return false;
+  }
+  return true;
+}
+
+std::string list_text(const std::vector<int64_t>& numbers) {
+  std::string text = "[";
+  for (const int64_t number : numbers) text += (text.size() > 1 ? ", " : "") + std::to_string(number);
+  return text + "]";
+}
+
+// Backward of an operator with scratch memory among its results uses that memory, an input now, as it likes.
+bool is_scratch(std::string_view base, const at::Tensor& input) {
+  constexpr std::string_view kBackward = "_backward";
+  if (!base.ends_with(kBackward) || input.scalar_type() != at::kByte) return false;
+  base.remove_suffix(kBackward.size());
+  return workspace_of(base) >= 0;
+}
+
+bool all_zero(const at::Tensor& tensor) {
+  const TensorDiff diff = diff_tensors(tensor, tensor);
+  return diff.golden_max == 0 && diff.golden.nan == 0 && diff.golden.pos_inf == 0 && diff.golden.neg_inf == 0;
+}
+
+}  // namespace
+
+Values leaves_of(const Value& value) {
+  Values leaves;
+  collect_leaves(value, &leaves);
+  return leaves;
+}
+
+const CallRun& CallJudge::reference_run() {
+  if (!reference_) reference_ = again_({RunKind::Precision::kSame});
+  return *reference_;
+}
+
+const CallRun& CallJudge::other_run(const RunKind& kind) {
+  const bool golden = kind.precision == RunKind::Precision::kDouble;
+  const std::pair<int, int> key = golden ? std::pair(-1, 0) : std::pair(kind.sample, static_cast<int>(kind.coarse));
+  const auto known = others_.find(key);
+  return known != others_.end() ? known->second : others_.emplace(key, again_(kind)).first->second;
+}
+
+void CallJudge::add(std::string what, Judgement judgement, at::Tensor result) {
+  checks_.push_back({std::move(what), std::move(judgement), std::move(result)});
+}
+
+// On the CPU alone nothing tells in which of its inputs' dtypes an operator computes. A gradient under autocast may be
+// a sum over one cast of a weight or over several, depending on what the program had cast before.
+double CallJudge::coarser_unit(c10::ScalarType dtype) const {
+  const double own = rounding_of(dtype).unit;
+  double unit = 0;
+  if (facts_.autocast && (facts_.alone || backward_)) unit = rounding_of(*facts_.autocast).unit;
+  if (facts_.alone) {
+    for (const at::Tensor& input : facts_.before) {
+      if (input.defined()) unit = std::max(unit, rounding_of(input.scalar_type()).unit);
+    }
+  }
+  return unit > own ? unit : 0;
+}
+
+// `pick` must give an undefined tensor for runs that did not return.
+Judgement CallJudge::judge_tensor(const at::Tensor& result, const Pick& pick) {
+  JudgeContext context;
+  context.op = facts_.name;
+  context.method = facts_.method;
+  context.tolerances = facts_.tolerances;
+  context.nan_equal = facts_.nan_equal;
+  context.coarser_unit = coarser_unit(result.scalar_type());
+  context.reduced = reduced_elements(base_name(facts_.name), facts_.before, result);
+  if (facts_.golden && !facts_.random) {
+    context.golden = [&](std::string* why) {
+      const CallRun& run = other_run({RunKind::Precision::kDouble});
+      if (!run.returned()) *why = run.impossible.empty() ? "it raises: " + run.raised : run.impossible;
+      return pick(run);
+    };
+    context.perturbed = [&](int sample, bool coarse) {
+      return pick(other_run({RunKind::Precision::kPerturbed, sample, coarse}));
+    };
+  }
+  const bool alone = facts_.alone && !(facts_.random && facts_.repeatable);
+  at::Tensor reference;
+  if (!alone) {
+    reference = pick(reference_run());
+    if (!reference.defined()) return not_comparable("the CPU gives nothing to compare with");
+    const auto dtype = result.scalar_type();
+    if (facts_.autocast && reference.scalar_type() != dtype && rounding_of(dtype).unit > 0 &&
+        rounding_of(reference.scalar_type()).unit > 0) {
+      reference = reference.to(dtype);
+    }
+  }
+  Judgement judgement = judge(result, reference, context);
+  if (judgement.verdict != Verdict::kDiffers || judgement.kind != "values") return judgement;
+  const std::string_view base = base_name(facts_.name);
+  if (is_unordered(base)) return not_comparable("the order of its results is not defined");
+  const bool exact = rounding_of(result.scalar_type()).unit == 0;
+  if (exact && names_elements(base) &&
+      same_elements_named(result, alone ? pick(other_run({RunKind::Precision::kDouble})) : reference)) {
+    judgement.verdict = Verdict::kAgrees;
+    judgement.kind.clear();
+    judgement.reason = "other indices, of equal elements";
+    return judgement;
+  }
+  if (exact && alone) return not_comparable("whole numbers made of rounded ones: float64 decides otherwise");
+  return judgement;
+}
+
+// Indices along the dimension in which the results are smaller than the input, or differ in nothing: argmax, sort,
+// topk.
+bool CallJudge::same_elements_named(const at::Tensor& result, const at::Tensor& reference) const {
+  if (facts_.before.empty() || !reference.defined() || result.scalar_type() != at::kLong ||
+      reference.sizes() != result.sizes()) {
+    return false;
+  }
+  const at::Tensor input = facts_.before[0].detach();
+  const auto elements = [&](const at::Tensor& indices, int64_t dim) {
+    return at::_ops::gather::call(input, dim, indices, false);
+  };
+  const auto in_range = [&](const at::Tensor& indices, int64_t size) {
+    const at::Tensor flat = indices.contiguous();
+    const auto* numbers = flat.const_data_ptr<int64_t>();
+    return std::all_of(numbers, numbers + flat.numel(), [&](int64_t i) { return i >= 0 && i < size; });
+  };
+  if (result.dim() == 0) {
+    if (!in_range(result, input.numel())) return false;
+    const at::Tensor flat = input.reshape({-1});
+    return same_bits(flat[result.item<int64_t>()], flat[reference.item<int64_t>()]);
+  }
+  for (int64_t dim = 0; dim < input.dim(); ++dim) {
+    at::Tensor ours = result, theirs = reference;
+    if (ours.dim() == input.dim() - 1) {
+      ours = ours.unsqueeze(dim);
+      theirs = theirs.unsqueeze(dim);
+    }
+    if (ours.dim() != input.dim()) return false;
+    bool fits = true;
+    for (int64_t i = 0; i < input.dim(); ++i) fits = fits && (i == dim || ours.size(i) == input.size(i));
+    if (!fits || !in_range(ours, input.size(dim)) || !in_range(theirs, input.size(dim))) continue;
+    if (same_bits(elements(ours, dim), elements(theirs, dim))) return true;
+  }
+  return false;
+}
+
+// Strides and aliases: what later in-place operators rely on.
+void CallJudge::look_at_memory(size_t index, Judgement* judgement) {
+  if (facts_.alone || judgement->verdict != Verdict::kAgrees) return;
+  const CallRun& reference = reference_run();
+  if (index >= observed_.strides.size() || index >= reference.strides.size()) return;
+  const std::vector<at::Tensor> results = flatten_tensors(observed_.result);
+  if (facts_.strides && !has_free_strides(base_name(facts_.name)) &&
+      !same_order(observed_.strides[index], reference.strides[index], results[index].sizes())) {
+    judgement->verdict = Verdict::kDiffers;
+    judgement->kind = "strides";
+    judgement->reason =
+        "strides " + list_text(observed_.strides[index]) + ", the CPU's are " + list_text(reference.strides[index]);
+    return;
+  }
+  if (facts_.names_device || facts_.autocast || observed_.aliases[index] == reference.aliases[index]) return;
+  judgement->verdict = Verdict::kDiffers;
+  judgement->kind = "alias";
+  judgement->reason = "shows the memory of the inputs " + list_text(observed_.aliases[index]) + ", on the CPU of " +
+                      list_text(reference.aliases[index]);
+}
+
+void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
+  const std::string what = ordinal(leaf, count);
+  const std::string_view base = base_name(facts_.name);
+  if (asks_about_device(base)) return;
+  const Value value = leaves_of(observed_.result)[leaf];
+  const bool is_tensor = value.is<at::Tensor>();
+  const size_t index = is_tensor ? (*tensor_index)++ : 0;
+  if (const auto* lost = value.get_if<Unsupported>()) return add(what, not_comparable(lost->type + ": " + lost->why));
+  const at::Tensor result = tensor_of(value);
+  const bool by_numbers = !facts_.random || facts_.repeatable;
+  if (result.defined() && is_tensor && !by_numbers) {
+    if (auto judged = judge_random(base, facts_.args, facts_.kwargs, result, index)) return add(what, *judged, result);
+    return add(what, not_comparable("random"), result);
+  }
+  if (!by_numbers) return add(what, not_comparable("random"));
+  const bool uninitialised = facts_.uninitialised || is_uninitialised(base);
+  const int place = static_cast<int>(leaf);
+  if (result.defined() && (uninitialised || place == facts_.workspace || place == workspace_of(base))) {
+    Judgement judgement = not_comparable(uninitialised ? "uninitialised memory" : "scratch memory");
+    const at::Tensor expected = facts_.alone ? at::Tensor() : leaf_tensor(reference_run(), leaf);
+    if (expected.defined() && (expected.sizes() != result.sizes() || expected.scalar_type() != result.scalar_type())) {
+      const TensorDiff diff = diff_tensors(result, expected);
+      judgement = differs(diff.kind, diff.structure);
+    }
+    return add(what, std::move(judgement), result);
+  }
+  if (result.defined()) {
+    Judgement judgement = judge_tensor(result, [leaf](const CallRun& run) { return leaf_tensor(run, leaf); });
+    if (is_tensor) look_at_memory(index, &judgement);
+    return add(what, std::move(judgement), result);
+  }
+  if (facts_.alone || value.is<c10::Device>()) return;  // a device is another one
+  const Values expected = leaves_of(reference_run().result);
+  if (describe(value) != describe(expected[leaf]) && !facts_.names_device) {
+    add(what, differs("value", describe(value) + " instead of " + describe(expected[leaf])));
+  }
+}
+
+std::vector<Check> CallJudge::forward() {
+  checks_.clear();
+  if (!observed_.raised.empty()) {
+    if (facts_.alone) return {};
+    const CallRun& reference = reference_run();
+    if (reference.returned()) add("", differs("raised", "the device raised, the CPU returns: " + observed_.raised));
+    return std::move(checks_);
+  }
+  const Values leaves = leaves_of(observed_.result);
+  const bool needs_reference = !facts_.alone && (!facts_.random || facts_.repeatable);
+  if (needs_reference) {
+    const CallRun& reference = reference_run();
+    if (!reference.returned()) {
+      add("",
+          not_comparable(reference.impossible.empty() ? "the CPU raises: " + reference.raised : reference.impossible));
+      return std::move(checks_);
+    }
+    const size_t expected = leaves_of(reference.result).size();
+    if (expected != leaves.size()) {
+      add("", differs("structure",
+                      std::to_string(leaves.size()) + " values returned, " + std::to_string(expected) + " by the CPU"));
+      return std::move(checks_);
+    }
+  }
+  size_t tensor_index = 0;
+  for (size_t i = 0; i < leaves.size(); ++i) judge_leaf(i, leaves.size(), &tensor_index);
+  judge_inputs();
+  return std::move(checks_);
+}
+
+void CallJudge::judge_inputs() {
+  const auto returned = [&](size_t input) {
+    for (const auto& aliases : observed_.aliases) {
+      if (std::find(aliases.begin(), aliases.end(), static_cast<int64_t>(input)) != aliases.end()) return true;
+    }
+    return false;
+  };
+  for (size_t i = 0; i < observed_.inputs.size() && i < facts_.before.size(); ++i) {
+    const at::Tensor& now = observed_.inputs[i];
+    const at::Tensor& then = facts_.before[i];
+    if (!now.defined() || !then.defined() || is_scratch(base_name(facts_.name), then)) continue;
+    const auto same = [&](const at::Tensor& other) { return other.is_same(then); };
+    if (std::any_of(facts_.before.begin(), facts_.before.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
+    const std::string what = "input " + std::to_string(i) + " after the call";
+    const bool changed = !same_bits(now, then);
+    if (facts_.random && !facts_.repeatable) {
+      if (changed && !(i < observed_.written.size() && observed_.written[i]) && !returned(i)) {
+        add(what, not_comparable("random"), now);
+      }
+      continue;
+    }
+    const bool said = i < observed_.written.size() && observed_.written[i];
+    if (facts_.alone && !changed && !said) continue;
+    if (!facts_.alone || !said) {
+      const CallRun& reference = reference_run();
+      if (!reference.returned() || i >= reference.inputs.size()) continue;
+      const bool writes = reference.written[i] || !same_bits(reference.inputs[i], then);
+      if (!writes) {
+        if (!changed) continue;
+        Judgement judgement = differs("changed input", "the call changed it, though it must not");
+        judgement.diff = diff_tensors(now, then, {.nan_equal = true});
+        add(what, std::move(judgement), now);
+        continue;
+      }
+    }
+    if (returned(i)) continue;  // judged as a result
+    if (facts_.uninitialised || is_uninitialised(base_name(facts_.name))) continue;
+    add(what,
+        judge_tensor(now.detach(),
+                     [i](const CallRun& run) {
+                       return run.returned() && i < run.inputs.size() ? run.inputs[i].detach() : at::Tensor();
+                     }),
+        now);
+  }
+}
+
+std::vector<Check> CallJudge::gradients() {
+  checks_.clear();
+  backward_ = true;
+  if (facts_.random && !facts_.repeatable) {
+    add("input grads", not_comparable("random"));
+    return std::move(checks_);
+  }
+  const RunKind first{facts_.alone ? RunKind::Precision::kDouble : RunKind::Precision::kSame};
+  const CallRun& expected = facts_.alone && !facts_.random ? other_run(first) : reference_run();
+  if (!expected.returned() || expected.gradients.empty()) {
+    const std::string why = !expected.impossible.empty() ? expected.impossible
+                            : !expected.raised.empty()   ? "the CPU raises: " + expected.raised
+                                                         : "the CPU's run has no gradients";
+    add("input grads", not_comparable(why));
+    return std::move(checks_);
+  }
+  for (size_t i = 0; i < observed_.gradients.size(); ++i) {
+    const at::Tensor& gradient = observed_.gradients[i];
+    const at::Tensor wanted = i < expected.gradients.size() ? expected.gradients[i] : at::Tensor();
+    if (!gradient.defined() && (!wanted.defined() || facts_.incomplete)) continue;
+    const std::string what = std::to_string(i) + "th input grad";
+    if (!gradient.defined() || !wanted.defined()) {
+      if (all_zero(gradient.defined() ? gradient : wanted)) continue;  // nothing is as good as zeros
+      add(what,
+          differs("presence", gradient.defined() ? "a gradient, the CPU gives none" : "no gradient, the CPU gives one"),
+          gradient);
+      continue;
+    }
+    add(what,
+        judge_tensor(gradient,
+                     [i](const CallRun& run) {
+                       return run.returned() && i < run.gradients.size() ? run.gradients[i] : at::Tensor();
+                     }),
+        gradient);
+  }
+  return std::move(checks_);
+}
+
+}  // namespace op_tools

@@ -1,0 +1,85 @@
+// Judges one call: every output, every input that it changes (or changes though it must not), every input gradient.
+// Asks for the reference runs it needs, and for none that it does not. Used by the compare hook and by
+// run_op_from_data. One object per call; not shared between threads.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "compare/call_run.h"
+#include "compare/judge.h"
+#include "hooks/compare_options.h"
+#include "hooks/export.h"
+#include "hooks/value.h"
+
+namespace op_tools {
+
+// One thing that was judged.
+struct Check {
+  std::string what;  // "" (the output), "0th", "0th input grad", "input 1 after the call"
+  Judgement judgement;
+  at::Tensor result;  // on the CPU; undefined when there is none
+};
+
+struct CallFacts {
+  std::string name;
+  CompareMethod method = CompareMethod::kRelative;
+  const ToleranceTable* tolerances = nullptr;
+  bool golden = true, nan_equal = true, strides = true;
+  bool alone = false;                            // the call ran on the CPU: its own CPU run would say nothing
+  std::optional<c10::ScalarType> autocast = {};  // its dtype where it is on; the devices' lists of operators differ
+  bool names_device = false;                     // a copy to the CPU stands for a copy to another device
+  bool random = false;                           // it drew random numbers
+  bool repeatable = false;                       // the reference run draws the same ones
+  bool incomplete = false;                       // backward: not all parts of the gradients came
+  bool uninitialised = false;                    // known to give memory as it was found, besides what its name says
+  int workspace = -1;                            // likewise: the result at this place is scratch memory
+  Value args, kwargs;                            // as they were before the call
+  std::vector<at::Tensor> before;                // the input tensors, before the call
+};
+
+class OP_TOOLS_API CallJudge {
+ public:
+  using RunAgain = std::function<CallRun(const RunKind&)>;
+
+  // All are kept by reference.
+  CallJudge(const CallFacts& facts, const CallRun& observed, const RunAgain& again)
+      : facts_(facts), observed_(observed), again_(again) {}
+
+  std::vector<Check> forward();    // outputs and inputs
+  std::vector<Check> gradients();  // input gradients: the runs must have gone backward
+
+  // The CPU's run, where it was needed.
+  const CallRun* reference() const { return reference_ ? &*reference_ : nullptr; }
+
+ private:
+  using Pick = std::function<at::Tensor(const CallRun&)>;  // the tensor in question, of any run
+
+  const CallRun& reference_run();
+  const CallRun& other_run(const RunKind& kind);
+  void judge_leaf(size_t leaf, size_t count, size_t* tensor_index);
+  void judge_inputs();
+  double coarser_unit(c10::ScalarType dtype) const;
+  Judgement judge_tensor(const at::Tensor& result, const Pick& pick);
+  void look_at_memory(size_t tensor_index, Judgement* judgement);
+  bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;
+  void add(std::string what, Judgement judgement, at::Tensor result = {});
+
+  const CallFacts& facts_;
+  const CallRun& observed_;
+  const RunAgain& again_;
+  bool backward_ = false;
+  std::optional<CallRun> reference_;
+  std::map<std::pair<int, int>, CallRun> others_;
+  std::vector<Check> checks_;
+};
+
+// The values of a tree that have no parts, in order.
+OP_TOOLS_API Values leaves_of(const Value& value);
+
+}  // namespace op_tools

@@ -1,0 +1,57 @@
+// One run of an operator call as data on the CPU, whoever ran it: the device (observed), the CPU, float64. Plain data.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hooks/value.h"
+
+namespace op_tools {
+
+struct CallRun {
+  std::string raised;      // what the operator raised; empty when it returned
+  std::string impossible;  // why it could not be run at all
+  Value result;
+  std::vector<at::Tensor> inputs;  // by tensor index of (args, kwargs): as they are after the call
+  std::vector<bool> written;       // by tensor index: the operator says that it writes this input
+  // By tensor of the result: the inputs whose memory it shows; and its strides.
+  std::vector<std::vector<int64_t>> aliases;
+  std::vector<std::vector<int64_t>> strides;
+  std::vector<at::Tensor> gradients;  // of one backward pass, by tensor index; undefined where there is none
+
+  bool returned() const { return raised.empty() && impossible.empty(); }
+};
+
+// How a call is to be run again.
+struct RunKind {
+  enum class Precision : uint8_t {
+    kSame,       // on the CPU, in its own dtypes
+    kDouble,     // in float64 and complex128
+    kPerturbed,  // the same from inputs that are changed by less than their rounding
+  };
+  Precision precision = Precision::kSame;
+  int sample = 0;       // kPerturbed: a different change for each
+  bool coarse = false;  // kPerturbed: by the rounding of their own dtype, else of the dtype in which sums are kept
+};
+
+// For each tensor of the result, which of the inputs share its memory.
+inline std::vector<std::vector<int64_t>> shared_memory(const std::vector<at::Tensor>& results,
+                                                       const std::vector<at::Tensor>& inputs) {
+  const auto memory = [](const at::Tensor& tensor) -> const void* {
+    if (!tensor.defined() || tensor.numel() == 0 || !tensor.has_storage() || tensor._is_zerotensor()) return nullptr;
+    return tensor.storage().unsafeGetStorageImpl();
+  };
+  std::vector<std::vector<int64_t>> shared(results.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    const void* const own = memory(results[i]);
+    for (size_t j = 0; own && j < inputs.size(); ++j) {
+      if (memory(inputs[j]) == own) shared[i].push_back(static_cast<int64_t>(j));
+    }
+  }
+  return shared;
+}
+
+}  // namespace op_tools

@@ -1,0 +1,498 @@
+#include "compare/compare_hook.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <sstream>
+#include <unordered_map>
+#include <utility>
+
+#include "capture/call_files.h"
+#include "capture/call_meta.h"
+#include "capture/random_state.h"
+#include "capture/snapshot.h"
+#include "compare/call_judge.h"
+#include "compare/op_traits.h"
+#include "compare/ordered_pool.h"
+#include "compare/random_check.h"
+#include "compare/specimen.h"
+#include "compare/tolerance.h"
+#include "hooks/internal_guard.h"
+#include "hooks/log.h"
+#include "hooks/signature.h"
+#include "hooks/stack_source.h"
+#include "hooks/stop_program.h"
+
+namespace op_tools {
+namespace {
+
+// What a call was before it ran; shared with its backward passes.
+struct Subject {
+  std::unique_ptr<Specimen> specimen;
+  ComparedCall call;
+  CallMeta meta;
+  bool random = false;
+  Value random_state;  // Dict {device: state before the call} of the generators that moved
+};
+
+constexpr const char* kChangedSince =
+    "what the forward call read or gave was changed before backward, past autograd: look for who did that";
+
+struct CompareState final : HookState {
+  std::shared_ptr<Subject> subject;
+  std::vector<at::Tensor> live;   // the program's input tensors
+  std::vector<int64_t> versions;  // before the call
+  std::unique_ptr<RandomWatch> watch;
+};
+
+// A tensor that backward may read again, and what it held after the forward call. Does not keep it alive.
+struct Remembered {
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+  int64_t version;
+  uint64_t bits;
+};
+
+struct KeptSubject final : HookState {
+  std::shared_ptr<Subject> subject;
+  std::vector<Remembered> remembered;
+};
+
+// A number that changes with the bits of a tensor's elements.
+uint64_t bits_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor._is_zerotensor()) return 0;
+  const Snapshot copy = take_snapshot(tensor, "", tensor.device().is_cpu());
+  const auto* found = copy.value.get_if<at::Tensor>();
+  if (!found) return 0;
+  const at::Tensor flat = found->detach().contiguous();
+  const auto* bytes = static_cast<const unsigned char*>(flat.const_data_ptr());
+  uint64_t hash = 0xCBF29CE484222325u;
+  size_t i = 0;
+  for (; i + 8 <= flat.nbytes(); i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i, 8);
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 29;
+  }
+  for (; i < flat.nbytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001B3u;
+  return hash;
+}
+
+void remember(const std::vector<at::Tensor>& live, const std::vector<at::Tensor>& copies,
+              std::vector<Remembered>* remembered) {
+  for (size_t i = 0; i < live.size() && i < copies.size(); ++i) {
+    if (live[i].defined()) {
+      using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+      remembered->push_back({Weak(live[i].getIntrusivePtr()), version_of(live[i]), bits_of(copies[i])});
+    }
+  }
+}
+
+// Somebody wrote into what the forward call read or gave without autograd's knowledge: backward reads it again.
+bool changed_since(const std::vector<Remembered>& remembered) {
+  for (const Remembered& one : remembered) {
+    const auto tensor = one.tensor.lock();
+    if (!tensor) continue;
+    const at::Tensor live = at::Tensor(tensor);
+    if (version_of(live) == one.version && bits_of(live) != one.bits) return true;
+  }
+  return false;
+}
+
+// What the device gave, to be judged here or on another thread.
+struct Observed {
+  std::shared_ptr<Subject> subject;
+  ComparedCall call;
+  CallRun run;
+  CallFacts facts;
+  std::vector<at::Tensor> output_gradients;  // backward only
+  std::vector<Remembered> remembered;        // likewise
+  Snapshot kept;                             // owns the values of `run` where they are copies
+  size_t bytes = 0;
+};
+
+const at::Tensor* cpu_state(const Subject& subject) {
+  const Value* state = find_key(subject.random_state, "cpu");
+  return state ? state->get_if<at::Tensor>() : nullptr;
+}
+
+// All generators that moved were the CPU's: a run that starts from its state draws the same numbers.
+bool only_cpu_moved(const Value& moved) {
+  const auto* dict = moved.get_if<Dict>();
+  return dict && dict->items->size() == 1 && find_key(moved, "cpu");
+}
+
+Value list_of(const std::vector<at::Tensor>& tensors) {
+  return make_list(Values(tensors.begin(), tensors.end()));
+}
+
+std::vector<at::Tensor> tensors_in(const Value& list) {
+  std::vector<at::Tensor> tensors;
+  for (const Value& item : *sequence_items(list)) {
+    const auto* tensor = item.get_if<at::Tensor>();
+    tensors.push_back(tensor ? *tensor : at::Tensor());
+  }
+  return tensors;
+}
+
+bool is_tagged_random(const OpCall& call) {
+  return call.op && call.op->hasTag(at::Tag::nondeterministic_seeded);
+}
+
+// The files of a failure, as run_op_from_data reads them.
+std::vector<SavedSide> sides_of(const Observed& observed, const CallRun* reference) {
+  const Subject& subject = *observed.subject;
+  const std::string& name = subject.call.name;
+  const uint64_t id = subject.call.id;
+  const Values& in = *sequence_items(subject.specimen->inputs().value);
+  const auto of_run = [&](std::string side, const CallRun& run) {
+    SavedSide saved;
+    saved.side = std::move(side);
+    saved.bytes = subject.specimen->bytes();
+    std::vector<std::pair<Value, Value>> beside;
+    if (const auto* moved = subject.random_state.get_if<Dict>(); moved && !moved->items->empty()) {
+      beside.emplace_back("rng", subject.random_state);
+    }
+    saved.files.emplace_back(CallFile::kInput, call_file(name, id, in[0], in[1], std::move(beside)));
+    if (observed.call.phase == Phase::kBackward) {
+      const Snapshot inputs = take_snapshot(list_of(run.gradients), "");
+      const Snapshot outputs = take_snapshot(list_of(observed.output_gradients), "");
+      saved.files.emplace_back(CallFile::kGradInputs, call_file(name, id, inputs.value, make_dict({})));
+      saved.files.emplace_back(CallFile::kGradOutputs, call_file(name, id, outputs.value, make_dict({})));
+      saved.bytes += inputs.bytes + outputs.bytes;
+    } else if (run.returned()) {
+      std::vector<std::pair<Value, Value>> changed;
+      for (size_t i = 0; i < run.inputs.size() && i < subject.specimen->tensors().size(); ++i) {
+        if (run.inputs[i].defined() && !same_bits(run.inputs[i], subject.specimen->tensors()[i])) {
+          changed.emplace_back(static_cast<int64_t>(i), run.inputs[i]);
+        }
+      }
+      const Snapshot out = take_snapshot(make_tuple({run.result, make_dict(std::move(changed))}), "");
+      const Values& parts = *sequence_items(out.value);
+      std::vector<std::pair<Value, Value>> mutated;
+      if (!parts[1].get_if<Dict>()->items->empty()) mutated.emplace_back("mutated", parts[1]);
+      saved.files.emplace_back(CallFile::kOutput,
+                               call_file(name, id, make_tuple({parts[0]}), make_dict({}), std::move(mutated)));
+      saved.bytes += out.bytes;
+    }
+    CallMeta meta = subject.meta;
+    meta.error = run.raised;
+    saved.meta = meta.to_json();
+    return saved;
+  };
+  std::vector<SavedSide> sides;
+  sides.push_back(of_run("device", observed.run));
+  if (reference && reference->returned()) sides.push_back(of_run("cpu", *reference));
+  return sides;
+}
+
+}  // namespace
+
+struct CompareHook::Impl {
+  explicit Impl(const ResolvedCompareOptions& options)
+      : options(options),
+        rank(distributed_rank()),
+        tolerances(ToleranceTable::from_environment()),
+        told(options, rank),
+        pool(static_cast<size_t>(options.workers), static_cast<size_t>(options.max_pending_bytes)) {}
+
+  const ResolvedCompareOptions options;
+  const int64_t rank;
+  const ToleranceTable tolerances;
+  CompareReport told;
+  std::atomic<bool> left{false};  // no scope waits for the workers any more
+
+  std::mutex mutex;  // guards what follows
+  std::unordered_map<uint64_t, int64_t> per_signature;
+
+  OrderedPool pool;  // last: its work uses the above
+
+  bool within_limits(uint64_t signature) {
+    if (!options.first_n_per_signature && options.every_nth == 1) return true;
+    std::lock_guard<std::mutex> lock(mutex);
+    const int64_t number = per_signature[signature]++;
+    if (options.first_n_per_signature && number >= *options.first_n_per_signature) return false;
+    return number % options.every_nth == 0;
+  }
+
+  CallFacts facts_of(const Subject& subject) const;
+  void judge(std::shared_ptr<Observed> observed);
+  // Runs the references and judges. What is returned tells it, and returns what a user is told of a failure.
+  std::function<std::string()> judged(const std::shared_ptr<Observed>& observed);
+  std::vector<Check> checks_of(const Observed& observed, CallJudge& judge) const;
+  void forward(OpCall& call, CompareState& state);
+  void backward(OpCall& call);
+};
+
+CompareHook::CompareHook(const ResolvedCompareOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+CompareHook::~CompareHook() = default;
+
+Wants CompareHook::wants() const {
+  return {.gradients = impl_->options.gradients, .aten_call = false};
+}
+
+std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
+  if (call.phase == Phase::kBackward) return nullptr;  // after() has everything
+  const uint64_t signature = signature_of(call);
+  if (!impl_->within_limits(signature)) {
+    impl_->told.left_out();
+    call.decline();
+    return nullptr;
+  }
+  auto state = std::make_unique<CompareState>();
+  state->subject = std::make_shared<Subject>();
+  Subject& subject = *state->subject;
+  subject.call.name = call.name;
+  subject.call.id = call.id;
+  subject.call.step = call.step;
+  subject.call.level = call.level;
+  subject.call.signature = signature;
+  subject.call.stack = current_stack();
+  subject.meta.state = ProgramState::of(call);
+  state->live = flatten_tensors(make_tuple({call.args(), call.kwargs()}));
+  for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
+  if (log::enabled(log::Level::kInfo)) {
+    subject.call.inputs = "{'args': " + describe(call.args()) + ", 'kwargs': " + describe(call.kwargs()) + "}";
+  }
+  subject.specimen = std::make_unique<Specimen>(call);
+  subject.call.device = "cpu";
+  for (const TensorFacts& facts : subject.specimen->inputs().tensors) {
+    if (!facts.device.is_cpu()) subject.call.device = facts.device.str();
+  }
+  // Last, so that nothing of ours comes between the generator's state and the call.
+  state->watch = std::make_unique<RandomWatch>(call.args(), call.kwargs());
+  return state;
+}
+
+void CompareHook::after(OpCall& call, HookState* state) {
+  if (call.phase == Phase::kBackward) return impl_->backward(call);
+  if (state) impl_->forward(call, static_cast<CompareState&>(*state));
+}
+
+CallFacts CompareHook::Impl::facts_of(const Subject& subject) const {
+  CallFacts facts;
+  facts.name = subject.call.name;
+  facts.method = options.method;
+  facts.tolerances = &tolerances;
+  facts.golden = options.golden;
+  facts.nan_equal = options.nan_equal;
+  facts.strides = options.strides;
+  facts.alone = subject.specimen->all_on_cpu();
+  facts.autocast = subject.specimen->autocast();
+  facts.names_device = subject.specimen->names_device();
+  facts.random = subject.random;
+  facts.repeatable = only_cpu_moved(subject.random_state);
+  const Values& in = *sequence_items(subject.specimen->inputs().value);
+  facts.args = in[0];
+  facts.kwargs = in[1];
+  facts.before = subject.specimen->tensors();
+  return facts;
+}
+
+void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
+  Subject& subject = *state.subject;
+  subject.random_state = state.watch->moved();
+  subject.random =
+      !subject.random_state.is<None>() || is_tagged_random(call) || draws_random_numbers(base_name(call.name));
+  CallMeta& meta = subject.meta;
+  meta.name = call.name;
+  meta.level = call.level;
+  meta.id = call.id;
+  meta.step = call.step;
+  meta.rank = rank;
+  if (call.op && call.op->hasSchema()) {
+    std::ostringstream text;
+    text << call.op->schema();
+    meta.schema = text.str();
+  }
+  meta.random = !subject.random_state.is<None>();
+  meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  meta.stack = subject.call.stack;
+  meta.inputs = subject.specimen->inputs().tensors;
+
+  auto observed = std::make_shared<Observed>();
+  observed->subject = state.subject;
+  observed->call = subject.call;
+  observed->facts = facts_of(subject);
+  CallRun& run = observed->run;
+  run.raised = call.error;
+  const std::vector<bool> by_schema = written_by_schema(call);
+  for (size_t i = 0; i < state.live.size(); ++i) {
+    run.written.push_back((i < by_schema.size() && by_schema[i]) || version_of(state.live[i]) != state.versions[i]);
+  }
+  const std::vector<at::Tensor> results = flatten_tensors(call.result());
+  run.aliases = shared_memory(results, state.live);
+  bool result_on_cpu = true;
+  for (const at::Tensor& tensor : results) {
+    const bool strided = tensor.layout() == at::kStrided && !tensor.is_nested();
+    run.strides.push_back(strided ? tensor.strides().vec() : std::vector<int64_t>());
+    if (tensor.device().is_cpu()) continue;
+    result_on_cpu = false;
+    observed->call.device = tensor.device().str();
+  }
+  if (!result_on_cpu) observed->facts.alone = false;  // made on a device: torch.zeros(3, device="cuda")
+  if (log::enabled(log::Level::kInfo)) observed->call.outputs = describe(call.result());
+  if (observed->facts.alone && !options.async) {
+    // Judged before the program goes on: nothing can change meanwhile.
+    run.result = call.result();
+    run.inputs = state.live;
+  } else {
+    observed->kept = take_snapshot(make_tuple({call.result(), list_of(state.live)}), "");
+    const Values& copies = *sequence_items(observed->kept.value);
+    run.result = copies[0];
+    run.inputs = tensors_in(copies[1]);
+    subject.meta.outputs = observed->kept.tensors;
+    if (subject.meta.outputs.size() > results.size()) {
+      subject.meta.outputs.erase(subject.meta.outputs.begin() + static_cast<std::ptrdiff_t>(results.size()),
+                                 subject.meta.outputs.end());
+    }
+  }
+  observed->bytes = observed->kept.bytes + subject.specimen->bytes();
+  if (options.gradients && call.level == Level::kTorch && call.error.empty() && subject.specimen->wants_gradients()) {
+    auto kept = std::make_shared<KeptSubject>();
+    kept->subject = state.subject;
+    remember(results, flatten_tensors(run.result), &kept->remembered);
+    remember(state.live, run.inputs, &kept->remembered);
+    call.keep(std::move(kept));
+  }
+  judge(std::move(observed));
+}
+
+void CompareHook::Impl::backward(OpCall& call) {
+  auto* kept = static_cast<KeptSubject*>(call.kept());
+  if (!kept) return;
+  auto observed = std::make_shared<Observed>();
+  observed->subject = kept->subject;
+  observed->call = kept->subject->call;
+  observed->remembered = kept->remembered;
+  observed->call.phase = Phase::kBackward;
+  observed->call.pass = call.pass;
+  observed->call.step = call.step;
+  observed->facts = facts_of(*kept->subject);
+  observed->facts.incomplete = call.incomplete;
+  observed->kept = take_snapshot(make_tuple({call.args(), call.result()}), "", call.owns_values);
+  const Values& copies = *sequence_items(observed->kept.value);
+  observed->output_gradients = tensors_in(copies[0]);
+  observed->run.gradients = tensors_in(copies[1]);
+  if (log::enabled(log::Level::kInfo)) {
+    observed->call.inputs = describe(call.args());
+    observed->call.outputs = describe(call.result());
+  }
+  observed->bytes = observed->kept.bytes;
+  judge(std::move(observed));
+}
+
+std::vector<Check> CompareHook::Impl::checks_of(const Observed& observed, CallJudge& judge) const {
+  return observed.call.phase == Phase::kForward ? judge.forward() : judge.gradients();
+}
+
+std::function<std::string()> CompareHook::Impl::judged(const std::shared_ptr<Observed>& observed) {
+  const Subject& subject = *observed->subject;
+  const bool backward = observed->call.phase == Phase::kBackward;
+  const at::Tensor* state = observed->facts.repeatable ? cpu_state(subject) : nullptr;
+  const CallJudge::RunAgain again = [&](const RunKind& kind) {
+    return subject.specimen->run(kind, backward ? &observed->output_gradients : nullptr, state);
+  };
+  CallJudge judge(observed->facts, observed->run, again);
+  std::vector<Check> checks;
+  try {
+    checks = checks_of(*observed, judge);
+  } catch (const std::exception& error) {
+    checks = {{"", not_comparable(std::string("the comparison failed: ") + error.what()), {}}};
+  }
+  const auto fails = [](const Check& check) { return check.judgement.verdict == Verdict::kDiffers; };
+  if (std::any_of(checks.begin(), checks.end(), fails) && changed_since(observed->remembered)) {
+    for (Check& check : checks) {
+      if (fails(check)) check.judgement.reason = kChangedSince;
+    }
+  }
+  std::shared_ptr<CallRun> reference;
+  if (judge.reference()) reference = std::make_shared<CallRun>(*judge.reference());
+  return [this, observed, checks = std::move(checks), reference] {
+    return told.add(observed->call, checks, [&] { return sides_of(*observed, reference.get()); });
+  };
+}
+
+void CompareHook::Impl::judge(std::shared_ptr<Observed> observed) {
+  // Runs that draw random numbers borrow the program's generator, which the program must not use meanwhile.
+  const bool later = options.async && !observed->facts.random && !left.load();
+  if (later) {
+    const size_t bytes = observed->bytes;
+    return pool.submit(bytes, [this, observed = std::move(observed)] {
+      const InternalGuard ours;
+      return OrderedPool::Commit([tell = judged(observed)] { tell(); });
+    });
+  }
+  const std::string failure = judged(observed)();
+  if (!failure.empty() && options.raise_on_failure) throw StopProgram("OpAutoCompare: " + failure);
+}
+
+void CompareHook::flush() {
+  impl_->pool.flush();
+  impl_->told.flush();
+}
+
+void CompareHook::scope_left() {
+  impl_->left.store(true);
+  flush();
+  impl_->told.summarize();
+}
+
+const ResolvedOptions& CompareHook::options() const {
+  return impl_->options;
+}
+
+CompareResult CompareHook::result() const {
+  return impl_->told.result();
+}
+
+Value CompareHook::report() const {
+  const CompareResult all = result();
+  const auto number = [](uint64_t value) { return Value(static_cast<int64_t>(value)); };
+  Values ops;
+  for (const CompareResult::Op& op : all.ops) {
+    ops.push_back(make_dict({{"op", op.op},
+                             {"calls", number(op.calls)},
+                             {"backward", number(op.backward)},
+                             {"passed", number(op.passed)},
+                             {"failed", number(op.failed)},
+                             {"not_comparable", number(op.not_comparable)},
+                             {"worst", op.worst},
+                             {"reason", op.reason},
+                             {"source", op.source}}));
+  }
+  return make_dict({{"rows", impl_->told.rows()},
+                    {"ops", make_list(std::move(ops))},
+                    {"calls", number(all.calls)},
+                    {"passed", number(all.passed)},
+                    {"failed", number(all.failed)},
+                    {"not_comparable", number(all.not_comparable)},
+                    {"left_out", number(all.left_out)},
+                    {"saved", number(all.saved)},
+                    {"not_saved", number(all.not_saved)},
+                    {"rows_dropped", number(all.rows_dropped)},
+                    {"root", all.root},
+                    {"failure", all.failure}});
+}
+
+void read_into(Settings& settings, CompareOptions& options) {
+  settings.read("method", options.method);
+  settings.read("golden", options.golden);
+  settings.read("nan_equal", options.nan_equal);
+  settings.read("strides", options.strides);
+  settings.read("gradients", options.gradients);
+  settings.read("first_n_per_signature", options.first_n_per_signature);
+  settings.read("every_nth", options.every_nth);
+  settings.read("async_", options.async);
+  settings.read("workers", options.workers);
+  settings.read("max_pending_mb", options.max_pending_mb);
+  settings.read("raise_on_failure", options.raise_on_failure);
+  settings.read("max_saved", options.max_saved);
+  settings.read("max_saved_mb", options.max_saved_mb);
+}
+
+}  // namespace op_tools

@@ -1,0 +1,49 @@
+// OpAutoCompare: is what the device computes right? Each admitted call is run again on the CPU in its own dtypes and,
+// where that decides, in float64, from one copy of its inputs; outputs, changed inputs and, at the torch level, input
+// gradients are judged (judge.h), written down (compare_report.h) and, where they are wrong, saved.
+//
+// Inputs are copied before the call, results after it, in the program's thread; judging follows at once, or on other
+// threads (options.async). The program's results, gradients and random numbers are what they are without it. Calls on
+// the CPU are judged against float64.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "compare/compare_report.h"
+#include "hooks/compare_options.h"
+#include "hooks/export.h"
+#include "hooks/hook.h"
+#include "hooks/tool.h"
+#include "hooks/tool_scope.h"
+
+namespace op_tools {
+
+class OP_TOOLS_API CompareHook final : public Hook {
+ public:
+  using Options = CompareOptions;
+
+  explicit CompareHook(const ResolvedCompareOptions& options);
+  ~CompareHook() override;
+
+  std::string_view name() const override { return "OpAutoCompare"; }
+  Wants wants() const override;
+  std::unique_ptr<HookState> before(OpCall& call) override;
+  void after(OpCall& call, HookState* state) override;
+  void scope_left() override;
+  void flush() override;
+  Value report() const override;
+
+  const ResolvedOptions& options() const;
+  CompareResult result() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+OP_TOOLS_API void read_into(Settings& settings, CompareOptions& options);
+
+using OpAutoCompare = ToolScope<CompareHook>;
+
+}  // namespace op_tools

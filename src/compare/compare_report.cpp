@@ -1,0 +1,245 @@
+#include "compare/compare_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include "compare/check_text.h"
+#include "hooks/log.h"
+#include "hooks/run_folder.h"
+#include "hooks/text_table.h"
+
+namespace op_tools {
+namespace {
+
+template <class... Parts>
+std::string formatted(const char* format, Parts... parts) {
+  const int size = std::snprintf(nullptr, 0, format, parts...);
+  std::string text(static_cast<size_t>(size), '\0');
+  std::snprintf(text.data(), text.size() + 1, format, parts...);
+  return text;
+}
+
+Value whole(uint64_t number) {
+  return static_cast<int64_t>(number);
+}
+
+// How much of its limit a verdict reached.
+double share_of(const Judgement& judgement) {
+  if (judgement.verdict == Verdict::kDiffers) {
+    return judgement.limit > 0 ? std::max(1.0, judgement.number / judgement.limit) : HUGE_VAL;
+  }
+  return judgement.limit > 0 ? judgement.number / judgement.limit : 0;
+}
+
+std::string told_of(const ComparedCall& call, const Check& check, const std::string& saved) {
+  std::string text =
+      call.name + (check.what.empty() ? "" : " " + check.what) + " is wrong: " + explain(check.judgement);
+  if (!call.stack.empty()) text += "; called at " + call.stack.front();
+  if (!saved.empty()) text += "; saved in " + saved;
+  return text;
+}
+
+std::vector<std::string> columns() {
+  std::vector<std::string> names{"op", "id", "step", "level", "phase"};
+  for (std::string& name : check_column_names()) names.push_back(std::move(name));
+  for (const char* name : {"device", "source", "saved"}) names.emplace_back(name);
+  return names;
+}
+
+}  // namespace
+
+CompareReport::CompareReport(const ResolvedCompareOptions& options, int64_t rank) : options_(options), rank_(rank) {}
+
+Value CompareReport::row(const ComparedCall& call, const Check& check, const std::string& saved) const {
+  std::vector<std::pair<Value, Value>> items;
+  items.emplace_back("op", call.name);
+  items.emplace_back("id", whole(call.id));
+  items.emplace_back("step", call.step);
+  items.emplace_back("level", std::string(to_string(call.level)));
+  items.emplace_back("phase", call.phase == Phase::kForward ? "forward" : "backward");
+  for (auto& column : check_columns(check)) items.push_back(std::move(column));
+  items.emplace_back("device", call.device);
+  if (!call.stack.empty()) items.emplace_back("source", call.stack.front());
+  if (!saved.empty()) items.emplace_back("saved", saved);
+  return make_dict(std::move(items));
+}
+
+void CompareReport::print(const ComparedCall& call, const Check& check, const std::string& saved) const {
+  const Judgement& judgement = check.judgement;
+  if (log::enabled(log::Level::kInfo)) log::info(check_line(call.name, check));
+  if (judgement.verdict != Verdict::kDiffers) return;
+  if (!call.inputs.empty()) log::info(formatted("OpAutoCompareHook: %-50s input: ", call.name.c_str()) + call.inputs);
+  if (!call.outputs.empty())
+    log::info(formatted("OpAutoCompareHook: %-50s output: ", call.name.c_str()) + call.outputs);
+  log::warn("OpAutoCompare: " + told_of(call, check, saved));
+}
+
+void CompareReport::failed_to_write(const std::string& what) {
+  if (!totals_.failure.empty()) return;
+  totals_.failure = what;
+  log::error("OpAutoCompare cannot write its files and goes on without: " + what);
+}
+
+void CompareReport::open_files() {
+  if (!totals_.root.empty() || !totals_.failure.empty()) return;
+  try {
+    totals_.root = claim_run_folder(options_.output_dir, "op_autocompare_result", rank_);
+    csv_.emplace(totals_.root + "/autocompare.csv", columns());
+    jsonl_.emplace(totals_.root + "/autocompare.jsonl");
+    store_ = CallStore::in_folder(totals_.root);
+  } catch (const std::exception& error) {
+    failed_to_write(error.what());
+  }
+}
+
+// The folder of the call; empty when it is not saved.
+std::string CompareReport::save(const ComparedCall& call, const std::function<std::vector<SavedSide>()>& sides) {
+  if (!store_ || !sides || !totals_.failure.empty()) return {};
+  int64_t& count = saved_by_signature_[call.signature * 2 + (call.phase == Phase::kBackward)];
+  if (count >= options_.max_saved || saved_bytes_ >= static_cast<size_t>(options_.max_saved_bytes)) {
+    ++totals_.not_saved;
+    return {};
+  }
+  try {
+    std::string folder;
+    for (const SavedSide& side : sides()) {
+      const CallKey key{call.name, call.id, side.side};
+      for (const auto& [file, value] : side.files) {
+        const std::string path = store_->write(key, file, call.pass, value);
+        folder = path.substr(0, path.rfind('/', path.rfind('/') - 1));
+        log::info(path + " saved");
+      }
+      if (!side.meta.empty()) store_->write_text(key, CallFile::kMeta, 0, side.meta);
+      saved_bytes_ += side.bytes;
+    }
+    ++count;
+    ++totals_.saved;
+    return folder;
+  } catch (const std::exception& error) {
+    failed_to_write(error.what());
+    return {};
+  }
+}
+
+std::string CompareReport::add(const ComparedCall& call, const std::vector<Check>& checks,
+                               const std::function<std::vector<SavedSide>()>& sides) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  open_files();
+  const bool fails = std::any_of(checks.begin(), checks.end(),
+                                 [](const Check& check) { return check.judgement.verdict == Verdict::kDiffers; });
+  const std::string saved = fails ? save(call, sides) : std::string();
+  CompareResult::Op& op = ops_[call.name];
+  op.op = call.name;
+  ++(call.phase == Phase::kForward ? op.calls : op.backward);
+  ++totals_.calls;
+  std::string first;
+  for (const Check& check : checks) {
+    const Judgement& judgement = check.judgement;
+    switch (judgement.verdict) {
+      case Verdict::kAgrees:
+        ++op.passed;
+        ++totals_.passed;
+        break;
+      case Verdict::kNotComparable:
+        ++op.not_comparable;
+        ++totals_.not_comparable;
+        if (op.reason.empty()) op.reason = judgement.reason;
+        break;
+      case Verdict::kDiffers:
+        if (op.failed++ == 0) {
+          op.reason = explain(judgement);
+          op.source = call.stack.empty() ? "" : call.stack.front();
+        }
+        ++totals_.failed;
+        totals_.raised += judgement.kind == "raised";
+        if (first.empty()) {
+          first = told_of(call, check, saved);
+        }
+        break;
+    }
+    op.worst = std::max(op.worst, share_of(judgement));
+    print(call, check, saved);
+    Value as_row = row(call, check, saved);
+    try {
+      if (csv_ && totals_.failure.empty()) csv_->add(as_row);
+      if (jsonl_ && totals_.failure.empty()) jsonl_->add(as_row);
+    } catch (const std::exception& error) {
+      failed_to_write(error.what());
+    }
+    if (rows_.size() < kMostRows)
+      rows_.push_back(std::move(as_row));
+    else
+      ++totals_.rows_dropped;
+  }
+  return first;
+}
+
+void CompareReport::left_out() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++totals_.left_out;
+}
+
+void CompareReport::flush() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  try {
+    if (csv_ && totals_.failure.empty()) csv_->flush();
+    if (jsonl_ && totals_.failure.empty()) jsonl_->flush();
+  } catch (const std::exception& error) {
+    failed_to_write(error.what());
+  }
+}
+
+CompareResult CompareReport::result() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  CompareResult result = totals_;
+  for (const auto& [name, op] : ops_) result.ops.push_back(op);
+  return result;
+}
+
+Value CompareReport::rows() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return make_list(rows_);
+}
+
+void CompareReport::summarize() {
+  CompareResult all = result();
+  if (all.calls == 0) return;
+  std::stable_sort(all.ops.begin(), all.ops.end(), [](const CompareResult::Op& a, const CompareResult::Op& b) {
+    return a.failed != b.failed ? a.failed > b.failed : a.worst > b.worst;
+  });
+  size_t judged = 0;
+  for (const CompareResult::Op& op : all.ops) judged += op.passed + op.failed > 0;
+  std::vector<std::vector<std::string>> lines;
+  constexpr size_t kMost = 10;
+  for (const CompareResult::Op& op : all.ops) {
+    if (lines.size() >= kMost && op.failed == 0) break;
+    lines.push_back({op.op, std::to_string(op.calls), std::to_string(op.backward), std::to_string(op.failed),
+                     std::to_string(op.passed), std::to_string(op.not_comparable),
+                     std::isinf(op.worst) ? "-" : formatted("%.2f", op.worst),
+                     op.failed || !op.passed ? op.reason : ""});
+  }
+  std::string text = "OpAutoCompare: " + std::to_string(all.calls) + " calls, " + std::to_string(all.failed) +
+                     " results WRONG, " + std::to_string(all.passed) + " right, " + std::to_string(all.not_comparable) +
+                     " not comparable; " + std::to_string(judged) + " of " + std::to_string(all.ops.size()) +
+                     " ops seen were judged";
+  if (all.left_out) text += "; " + std::to_string(all.left_out) + " calls left out by the limits";
+  if (all.not_saved) text += "; " + std::to_string(all.not_saved) + " failures not saved (the limits)";
+  if (!all.root.empty()) text += "; files in " + all.root;
+  text += "\n" + text_table({{"op"},
+                             {"calls", true},
+                             {"backward", true},
+                             {"wrong", true},
+                             {"right", true},
+                             {"not comparable", true},
+                             {"of limit", true},
+                             {"reason"}},
+                            lines);
+  (all.failed ? log::warn : log::info)(text);
+  for (const CompareResult::Op& op : all.ops) {
+    if (op.failed && !op.source.empty()) log::warn("OpAutoCompare: " + op.op + " was first wrong at " + op.source);
+  }
+}
+
+}  // namespace op_tools

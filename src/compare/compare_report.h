@@ -1,0 +1,104 @@
+// What OpAutoCompare tells: lines, rows (CSV, JSON lines, for programs), saved failures, the summary. Rows come in the
+// order of the calls; one thread at a time may add, any thread may ask.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "capture/call_meta.h"
+#include "capture/call_store.h"
+#include "compare/call_judge.h"
+#include "hooks/compare_options.h"
+#include "hooks/op_call.h"
+#include "hooks/row_file.h"
+#include "hooks/value.h"
+
+namespace op_tools {
+
+// What the rows of a call say besides the verdicts.
+struct ComparedCall {
+  std::string name;
+  uint64_t id = 0;
+  int64_t step = 0;
+  Level level = Level::kAten;
+  Phase phase = Phase::kForward;
+  uint32_t pass = 0;
+  uint64_t signature = 0;
+  std::string device;              // of the call
+  std::vector<std::string> stack;  // the user's lines
+  std::string inputs, outputs;     // in words, for the lines of a failure
+};
+
+// The files of one side of a failure: the device, the CPU.
+struct SavedSide {
+  std::string side;
+  std::vector<std::pair<CallFile, Value>> files;
+  std::string meta;  // empty: none
+  size_t bytes = 0;
+};
+
+struct CompareResult {
+  struct Op {
+    std::string op;
+    uint64_t calls = 0, backward = 0;
+    uint64_t passed = 0, failed = 0, not_comparable = 0;  // things judged
+    double worst = 0;                                     // largest share of a limit that was reached (1: the limit)
+    std::string reason;                                   // of the first failure, else of what is not comparable
+    std::string source;                                   // the user's line of the first failure
+  };
+  std::vector<Op> ops;  // by name
+  uint64_t calls = 0, passed = 0, failed = 0, not_comparable = 0;
+  uint64_t left_out = 0;      // calls passed over by the limits
+  uint64_t raised = 0;        // calls that raised on the device
+  uint64_t saved = 0;         // failures whose values are in files
+  uint64_t not_saved = 0;     // failures whose values are not: the limits
+  uint64_t rows_dropped = 0;  // rows that are in the files only
+  std::string root;           // the folder; empty when nothing was judged
+  std::string failure;        // the first failed write
+};
+
+class CompareReport {
+ public:
+  CompareReport(const ResolvedCompareOptions& options, int64_t rank);
+
+  // `sides` is asked for when the call failed and is to be saved. Returns what a user is told of the first failure;
+  // empty when nothing failed.
+  std::string add(const ComparedCall& call, const std::vector<Check>& checks,
+                  const std::function<std::vector<SavedSide>()>& sides);
+  void left_out();
+  void flush();
+  // The closing lines. `seen`: names of all operators that the scope met.
+  void summarize();
+
+  CompareResult result() const;
+  Value rows() const;  // List of Dicts: failures and what is not comparable first come, first kept; then the others
+
+ private:
+  static constexpr size_t kMostRows = 50'000;
+
+  void open_files();
+  Value row(const ComparedCall& call, const Check& check, const std::string& saved) const;
+  void print(const ComparedCall& call, const Check& check, const std::string& saved) const;
+  std::string save(const ComparedCall& call, const std::function<std::vector<SavedSide>()>& sides);
+  void failed_to_write(const std::string& what);
+
+  const ResolvedCompareOptions options_;
+  const int64_t rank_;
+  mutable std::mutex mutex_;  // guards what follows
+  CompareResult totals_;
+  std::map<std::string, CompareResult::Op, std::less<>> ops_;
+  std::unordered_map<uint64_t, int64_t> saved_by_signature_;
+  size_t saved_bytes_ = 0;
+  std::optional<RowFile> csv_, jsonl_;
+  std::unique_ptr<CallStore> store_;
+  Values rows_;
+};
+
+}  // namespace op_tools

@@ -1,0 +1,24 @@
+// What a float64 run is made of: the dtypes, and inputs that are changed a little to see how exactly a result can be
+// known.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+#include "compare/call_run.h"
+#include "hooks/export.h"
+
+namespace op_tools {
+
+// float64 for every inexact dtype, complex128 for complex ones, others as they are.
+OP_TOOLS_API c10::ScalarType golden_dtype(c10::ScalarType dtype);
+
+// Changes float64 copies of a call's inputs, storage by storage, below every operator: aliases stay aliases, and
+// neither expanded dimensions nor versions are in the way. `originals`: in their own dtypes, in the same order;
+// `autocast`: the dtype to which the call rounds them, where it does.
+OP_TOOLS_API void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals,
+                          const RunKind& kind, std::optional<c10::ScalarType> autocast);
+
+}  // namespace op_tools

@@ -1,0 +1,394 @@
+#include "compare/judge.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+namespace op_tools {
+namespace {
+
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", value);
+  return text;
+}
+
+// One thing that is measured, and how much of it is let pass.
+struct Criterion {
+  const char* name;
+  double number, limit;
+
+  bool broken() const { return !(number <= limit); }
+  double share() const { return limit > 0 ? number / limit : number > 0 ? HUGE_VAL : 0; }
+};
+
+class Relative {
+ public:
+  Relative(const at::Tensor& result, const at::Tensor& reference, const JudgeContext& context)
+      : result_(result),
+        reference_(reference),
+        context_(context),
+        rounding_(rounding_of(result.scalar_type())),
+        unit_(std::max(rounding_.unit, context.coarser_unit)),
+        numbers_(unit_ > rounding_.unit ? relative_numbers(c10::ScalarType::BFloat16)
+                                        : relative_numbers(result.scalar_type())) {}
+
+  Judgement judge() {
+    Judgement& verdict = verdict_;
+    verdict.method = "relative";
+    const bool alone = !reference_.defined();
+    std::string why = "no float64 run was asked for";
+    at::Tensor golden = context_.golden ? context_.golden(&why) : at::Tensor();
+    const DiffOptions options{.nan_equal = context_.nan_equal};
+    TensorDiff error;
+    if (golden.defined()) {
+      error = diff_tensors(result_, golden, options);
+      if (!error.structure.empty()) {
+        why = "the float64 run gives another " + error.structure;
+        golden = at::Tensor();
+      }
+    }
+    if (!golden.defined() && alone) return not_comparable(why);
+    if (!golden.defined()) return against_reference(why);
+
+    TensorDiff reference_error;  // all zero without a reference
+    if (!alone) {
+      reference_error = diff_tensors(reference_, golden, options);
+      verdict.diff = diff_tensors(result_, reference_, options);
+      verdict.reference_error = reference_error;
+    } else {
+      verdict.diff = error;
+    }
+    verdict.error = error;
+    const bool by_golden = alone || error.nonfinite_mismatches == 0 || !context_.nan_equal;
+    const int64_t strangers = by_golden ? error.nonfinite_mismatches : nonfinite_strangers(result_, golden, reference_);
+    if (strangers > 0) return not_finite(strangers);
+
+    set_limits(error, reference_error, alone);
+    // A CPU result that is golden, rounded once, leaves no doubt about what is right.
+    const bool exact = !alone && reference_error.max_ulp <= 0.5 && error.numel >= kDoubtless;
+    if (any_broken() && !exact) allow_noise(golden, alone);
+    return finish(describe(alone));
+  }
+
+ private:
+  static constexpr int64_t kDoubtless = 16;
+
+  // The CPU's own kernels often add up in the dtype itself.
+  double floor_growth(bool alone) const {
+    const double unit = alone ? std::max(rounding_.accumulate, unit_ / kAloneGrowth) : rounding_.accumulate;
+    return unit * std::sqrt(static_cast<double>(context_.reduced));
+  }
+
+  void set_limits(const TensorDiff& error, const TensorDiff& reference, bool alone) {
+    const double n = static_cast<double>(std::max<int64_t>(1, error.numel));
+    const double few = error.numel < kFewElements ? 1.5 : 1;
+    const double times = alone ? kAloneFactor : 1;
+    const double grown = floor_growth(alone);
+    const double rmse_floor = ((numbers_.rmse_floor + 1 / std::sqrt(n)) * unit_ + grown) * error.golden_rms;
+    const double least = rounding_.least * rounding_.unit;
+    criteria_.push_back({"rmse", error.rmse, numbers_.rmse_ratio * few * reference.rmse + times * rmse_floor + least});
+    const double max_floor = (numbers_.max_floor * unit_ + grown) * error.golden_max;
+    criteria_.push_back(
+        {"max error", error.max_abs, numbers_.max_ratio * few * reference.max_abs + times * max_floor + least});
+    if (alone || unit_ > rounding_.unit || reference.max_ulp > kElementwiseUlp) return;
+    criteria_.push_back({"max ulp", error.max_ulp,
+                         numbers_.ulp_ratio * reference.max_ulp + numbers_.ulp_floor + 4 * grown / rounding_.unit});
+  }
+
+  bool any_broken() const {
+    return std::any_of(criteria_.begin(), criteria_.end(), [](const Criterion& one) { return one.broken(); });
+  }
+
+  // How much golden itself depends on the rounding of the inputs.
+  void allow_noise(const at::Tensor& golden, bool alone) {
+    if (!context_.perturbed) return;
+    const NoiseNumbers noise;
+    const double times = alone ? kAloneFactor / 2 : 1;
+    // Few elements can be exact by luck: then the rounding of the inputs' own dtype counts.
+    const bool coarse = alone || result_.numel() < kDoubtless;
+    double rmse = 0, max = 0, ulp = 0;
+    for (int sample = 0; sample < noise.samples; ++sample) {
+      const at::Tensor other = context_.perturbed(sample, coarse);
+      if (!other.defined()) return;
+      const TensorDiff moved = diff_tensors(other, golden, {.nan_equal = true});
+      if (!moved.structure.empty()) return;
+      rmse = std::max(rmse, moved.rmse);
+      max = std::max(max, moved.max_abs);
+      ulp = std::max(ulp, moved.max_ulp * rounding_of(other.scalar_type()).unit / rounding_.unit);
+    }
+    for (Criterion& one : criteria_) {
+      const std::string_view name = one.name;
+      one.limit += times * (name == "rmse"        ? noise.rmse_ratio * rmse
+                            : name == "max error" ? noise.max_ratio * max
+                                                  : noise.ulp_ratio * ulp);
+    }
+    noise_text_ =
+        "; inputs changed by their rounding move it by rmse " + number_text(rmse) + ", max " + number_text(max);
+  }
+
+  Judgement not_finite(int64_t strangers) {
+    verdict_.verdict = Verdict::kDiffers;
+    verdict_.kind = "values";
+    verdict_.deciding = "NaN or infinite";
+    verdict_.number = static_cast<double>(strangers);
+    verdict_.thresholds = "NaN and infinities where the CPU or float64 has them";
+    verdict_.reason = std::to_string(strangers) + " elements are NaN or infinite otherwise than on the CPU";
+    return verdict_;
+  }
+
+  std::string describe(bool alone) const {
+    std::string text = alone ? "error against float64: " : "error against float64, the CPU's own allowed for: ";
+    for (size_t i = 0; i < criteria_.size(); ++i) {
+      text += (i ? ", " : "") + std::string(criteria_[i].name) + " <= " + number_text(criteria_[i].limit);
+    }
+    return text + noise_text_;
+  }
+
+  // No float64: within some units of the CPU's result.
+  Judgement against_reference(const std::string& why) {
+    verdict_.method = "relative to the CPU alone";
+    verdict_.diff = diff_tensors(result_, reference_, {.nan_equal = context_.nan_equal});
+    const TensorDiff& diff = verdict_.diff;
+    if (diff.nonfinite_mismatches > 0) return not_finite(diff.nonfinite_mismatches);
+    const double grown = floor_growth(false);
+    const double n = static_cast<double>(std::max<int64_t>(1, diff.numel));
+    const double units = unit_ > rounding_.accumulate ? kWithoutGoldenHalfUnits : kWithoutGoldenUnits;
+    criteria_.push_back({"rmse", diff.rmse, ((units / 2 + 1 / std::sqrt(n)) * unit_ + 2 * grown) * diff.golden_rms});
+    criteria_.push_back({"max error", diff.max_abs, (units * unit_ + 2 * grown) * diff.golden_max});
+    if (any_broken()) allow_noise(reference_, false);
+    verdict_.reason = "no float64 run: " + why;
+    std::string text = "difference from the CPU: ";
+    for (size_t i = 0; i < criteria_.size(); ++i) {
+      text += (i ? ", " : "") + std::string(criteria_[i].name) + " <= " + number_text(criteria_[i].limit);
+    }
+    return finish(text + noise_text_);
+  }
+
+  Judgement finish(std::string thresholds) {
+    const Criterion& worst =
+        *std::max_element(criteria_.begin(), criteria_.end(),
+                          [](const Criterion& a, const Criterion& b) { return a.share() < b.share(); });
+    verdict_.deciding = worst.name;
+    verdict_.number = worst.number;
+    verdict_.limit = worst.limit;
+    verdict_.thresholds = std::move(thresholds);
+    if (any_broken()) {
+      verdict_.verdict = Verdict::kDiffers;
+      verdict_.kind = "values";
+    }
+    return verdict_;
+  }
+
+  const at::Tensor& result_;
+  const at::Tensor& reference_;
+  const JudgeContext& context_;
+  const Rounding rounding_;
+  const double unit_;  // in which floors count
+  const RelativeNumbers numbers_;
+  std::vector<Criterion> criteria_;
+  std::string noise_text_;
+  Judgement verdict_;
+};
+
+bool is_half(c10::ScalarType dtype) {
+  const Rounding rounding = rounding_of(dtype);
+  return rounding.unit > rounding.accumulate;
+}
+
+// The other methods look at one difference: from the CPU's result, or from float64 where that is asked for or all there
+// is.
+class ByDifference {
+ public:
+  ByDifference(const at::Tensor& result, const at::Tensor& reference, const JudgeContext& context)
+      : result_(result), reference_(reference), context_(context), dtype_(result.scalar_type()) {}
+
+  Judgement judge(CompareMethod method) {
+    verdict_.method = to_string(method);
+    switch (method) {
+      case CompareMethod::kAllclose:
+        return allclose();
+      case CompareMethod::kUlp:
+        return ulp();
+      case CompareMethod::kMsprobeQuick:
+        return quick();
+      case CompareMethod::kMsprobeAbsolute:
+        return absolute();
+      default:
+        return bitwise();
+    }
+  }
+
+ private:
+  bool measure(DiffOptions options, bool against_golden = false) {
+    options.nan_equal = context_.nan_equal;
+    std::string why = "there is no CPU result to compare with";
+    at::Tensor expected = against_golden || !reference_.defined() ? golden(&why) : reference_;
+    if (!expected.defined()) expected = reference_;
+    if (!expected.defined()) {
+      verdict_ = not_comparable(why);
+      return false;
+    }
+    verdict_.diff = diff_tensors(result_, expected, options);
+    if (verdict_.diff.structure.empty()) return true;
+    verdict_ = differs(verdict_.diff.kind, verdict_.diff.structure);
+    return false;
+  }
+
+  at::Tensor golden(std::string* why) const { return context_.golden ? context_.golden(why) : at::Tensor(); }
+
+  // `share`: of all elements.
+  double share(int64_t count) const {
+    return verdict_.diff.numel == 0 ? 0 : static_cast<double>(count) / static_cast<double>(verdict_.diff.numel);
+  }
+
+  void fail(const char* deciding, double number, double limit, std::string reason = {}) {
+    verdict_.verdict = Verdict::kDiffers;
+    verdict_.kind = "values";
+    note(deciding, number, limit);
+    verdict_.reason = std::move(reason);
+  }
+  void note(const char* deciding, double number, double limit) {
+    verdict_.deciding = deciding;
+    verdict_.number = number;
+    verdict_.limit = limit;
+  }
+
+  Judgement bitwise() {
+    if (!measure({})) return verdict_;
+    verdict_.thresholds = "every element the same";
+    note("elements that differ", static_cast<double>(verdict_.diff.outside), 0);
+    if (verdict_.diff.outside > 0) fail("elements that differ", verdict_.number, 0);
+    return verdict_;
+  }
+
+  Judgement allclose() {
+    const Tolerance tolerance = context_.tolerances->allclose(context_.op, dtype_);
+    if (!measure({.tolerance = tolerance})) return verdict_;
+    verdict_.thresholds = "atol " + number_text(tolerance.atol) + ", rtol " + number_text(tolerance.rtol);
+    note("elements outside", static_cast<double>(verdict_.diff.outside), 0);
+    if (verdict_.diff.outside > 0) fail("elements outside", verdict_.number, 0);
+    return verdict_;
+  }
+
+  Judgement ulp() {
+    if (!measure({.ulp_limits = {is_half(dtype_) ? kHalfUlp : kSingleUlp}}, true)) return verdict_;
+    const TensorDiff& diff = verdict_.diff;
+    const double over = share(diff.over_ulp[0]);
+    if (is_half(dtype_)) {
+      verdict_.thresholds = "share over " + number_text(kHalfUlp) + " ULP < " + number_text(kHalfUlpShare);
+      note("share over 1 ULP", over, kHalfUlpShare);
+      if (over >= kHalfUlpShare || diff.nonfinite_mismatches > 0) fail("share over 1 ULP", over, kHalfUlpShare);
+      return verdict_;
+    }
+    verdict_.thresholds = "mean ULP < " + number_text(kSingleMeanUlp) + ", or share over " + number_text(kSingleUlp) +
+                          " ULP < " + number_text(kSingleUlpShare);
+    note("mean ULP", diff.mean_ulp, kSingleMeanUlp);
+    const bool far = diff.mean_ulp >= kSingleMeanUlp && over >= kSingleUlpShare;
+    if (far || diff.nonfinite_mismatches > 0) fail("mean ULP", diff.mean_ulp, kSingleMeanUlp);
+    return verdict_;
+  }
+
+  Judgement quick() {
+    const auto& error = is_half(dtype_) ? kQuickHalfError : kQuickSingleError;
+    const auto& warning = is_half(dtype_) ? kQuickHalfWarning : kQuickSingleWarning;
+    if (!measure({.relative_limits = {error[0], warning[0]}})) return verdict_;
+    const TensorDiff& diff = verdict_.diff;
+    verdict_.thresholds = "cosine > " + number_text(kQuickCosine) + ", then max abs < " + number_text(kQuickMaxAbs) +
+                          ", then share over " + number_text(error[0]) + " relative <= " + number_text(error[1]);
+    if (diff.nonfinite_mismatches > 0) {
+      fail("NaN or infinite", static_cast<double>(diff.nonfinite_mismatches), 0);
+    } else if (diff.cosine <= kQuickCosine) {
+      fail("cosine", diff.cosine, kQuickCosine);
+    } else if (diff.max_abs < kQuickMaxAbs) {
+      note("max abs", diff.max_abs, kQuickMaxAbs);
+    } else {
+      note("share over the relative limit", share(diff.over_relative[0]), error[1]);
+      if (verdict_.number > error[1]) {
+        fail(verdict_.deciding.c_str(), verdict_.number, error[1]);
+      } else if (share(diff.over_relative[1]) > warning[1]) {
+        verdict_.reason = "warning: " + number_text(share(diff.over_relative[1])) + " of the elements over " +
+                          number_text(warning[0]) + " relative";
+      }
+    }
+    return verdict_;
+  }
+
+  Judgement absolute() {
+    const SmallValues small = msprobe_absolute(dtype_);
+    if (!measure({.small = small})) return verdict_;
+    const TensorDiff& diff = verdict_.diff;
+    verdict_.thresholds = "|golden| <= " + number_text(small.below) + ": atol " + number_text(small.atol) +
+                          ", else rtol " + number_text(small.rtol);
+    const int64_t outside = diff.small_outside + diff.normal_outside + diff.nonfinite_mismatches;
+    note("elements outside", static_cast<double>(outside), 0);
+    if (outside > 0) fail("elements outside", static_cast<double>(outside), 0);
+    return verdict_;
+  }
+
+  const at::Tensor& result_;
+  const at::Tensor& reference_;
+  const JudgeContext& context_;
+  const c10::ScalarType dtype_;
+  Judgement verdict_;
+};
+
+}  // namespace
+
+std::string_view to_string(Verdict verdict) {
+  constexpr std::array<std::string_view, 3> kNames{"pass", "fail", "not comparable"};
+  return kNames[static_cast<size_t>(verdict)];
+}
+
+Judgement differs(std::string kind, std::string reason) {
+  Judgement verdict;
+  verdict.verdict = Verdict::kDiffers;
+  verdict.kind = std::move(kind);
+  verdict.reason = std::move(reason);
+  verdict.diff.bits_equal = false;
+  return verdict;
+}
+
+Judgement not_comparable(std::string reason) {
+  Judgement verdict;
+  verdict.verdict = Verdict::kNotComparable;
+  verdict.reason = std::move(reason);
+  verdict.diff.bits_equal = false;
+  return verdict;
+}
+
+Judgement judge(const at::Tensor& result, const at::Tensor& reference, const JudgeContext& context) {
+  const bool exact = rounding_of(result.scalar_type()).unit == 0;
+  CompareMethod method = context.method;
+  if (method == CompareMethod::kRelative && context.tolerances &&
+      context.tolerances->overridden(context.op, result.scalar_type())) {
+    method = CompareMethod::kAllclose;  // who sets a tolerance wants it
+  }
+  if (exact) method = CompareMethod::kBitwise;
+  if (reference.defined()) {
+    const auto other = [&](const char* kind, auto got, auto expected) {
+      std::string text = std::string(kind) + " ";
+      return differs(kind, text + c10::str(got) + ", expected " + c10::str(expected));
+    };
+    if (result.sizes() != reference.sizes()) return other("shape", result.sizes(), reference.sizes());
+    if (result.scalar_type() != reference.scalar_type()) {
+      return other("dtype", result.scalar_type(), reference.scalar_type());
+    }
+    if (result.layout() != reference.layout()) return other("layout", result.layout(), reference.layout());
+    if (context.nan_equal && same_bits(result, reference)) {
+      Judgement same;
+      same.method = to_string(method);
+      same.deciding = "bits";
+      same.thresholds = "the same bits as the CPU's";
+      same.diff.numel = result.numel();
+      return same;
+    }
+  }
+  if (method == CompareMethod::kRelative) return Relative(result, reference, context).judge();
+  return ByDifference(result, reference, context).judge(method);
+}
+
+}  // namespace op_tools

@@ -1,0 +1,59 @@
+// The verdict about one tensor that a device computed: is it what the operator should give? Methods by name; the
+// numbers stand in tolerance.h, the way of thinking in docs/autocompare.md. Used by the compare hook and by
+// run_op_from_data. Pure, thread-safe.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "compare/tensor_diff.h"
+#include "compare/tolerance.h"
+#include "hooks/compare_options.h"
+#include "hooks/export.h"
+
+namespace op_tools {
+
+enum class Verdict : uint8_t { kAgrees, kDiffers, kNotComparable };
+OP_TOOLS_API std::string_view to_string(Verdict verdict);  // "pass", "fail", "not comparable"
+
+struct JudgeContext {
+  std::string_view op;
+  CompareMethod method = CompareMethod::kRelative;
+  const ToleranceTable* tolerances = nullptr;
+  bool nan_equal = true;
+  int64_t reduced = 1;  // about how many elements go into one element of the result
+  // Spacing of a dtype coarser than the result's in which parts of it were rounded (autocast, half inputs); 0: none.
+  double coarser_unit = 0;
+  // The same result from float64 inputs; an undefined tensor where there is none, *why then says why. Asked at most
+  // once, and only where it decides.
+  std::function<at::Tensor(std::string* why)> golden;
+  // The same result, in float64 where that exists, from inputs changed by less than their rounding: a different change
+  // for each `sample`. `coarse`: by the rounding of their own dtype, else of the dtype in which sums are kept.
+  std::function<at::Tensor(int sample, bool coarse)> perturbed;
+};
+
+struct Judgement {
+  Verdict verdict = Verdict::kAgrees;
+  std::string kind;        // of what differs: "values", "shape", "dtype", "layout", "presence", ...
+  std::string method;      // as it was applied
+  std::string thresholds;  // in words and numbers
+  std::string deciding;    // which metric decided: the one nearest to (or farthest over) its limit
+  double number = 0, limit = 0;
+  std::string reason;  // for a verdict that needs words
+  TensorDiff diff;     // result against the reference; against golden where there is no reference
+  std::optional<TensorDiff> error, reference_error;  // both against golden, where it was asked
+};
+
+// `reference`: the CPU's result in the same dtype; undefined: there is none (the result is the CPU's).
+OP_TOOLS_API Judgement judge(const at::Tensor& result, const at::Tensor& reference, const JudgeContext& context);
+
+// A verdict without numbers.
+OP_TOOLS_API Judgement differs(std::string kind, std::string reason);
+OP_TOOLS_API Judgement not_comparable(std::string reason);
+
+}  // namespace op_tools

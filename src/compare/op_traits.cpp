@@ -1,0 +1,89 @@
+#include "compare/op_traits.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace op_tools {
+namespace {
+
+template <size_t N>
+bool is_one_of(const std::string_view (&names)[N], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+template <size_t N>
+bool has_one_of(const std::string_view (&parts)[N], std::string_view name) {
+  return std::any_of(std::begin(parts), std::end(parts),
+                     [&](std::string_view part) { return name.find(part) != std::string_view::npos; });
+}
+
+// Each element of the result is a sum over products of two inputs.
+constexpr std::string_view kProducts[] = {"mm",        "mv",   "dot", "linear", "matmul", "conv", "einsum",
+                                          "attention", "lstm", "gru", "rnn",    "addr",   "outer"};
+
+}  // namespace
+
+std::string_view base_name(std::string_view name) {
+  if (const auto colons = name.find("::"); colons != std::string_view::npos) {
+    name = name.substr(colons + 2);
+    return name.substr(0, name.find('.'));
+  }
+  constexpr std::string_view kGetter = ".__get__";
+  if (name.ends_with(kGetter)) name.remove_suffix(kGetter.size());
+  if (const auto dot = name.rfind('.'); dot != std::string_view::npos) name = name.substr(dot + 1);
+  return name;
+}
+
+bool is_uninitialised(std::string_view name) {
+  return name.starts_with("empty") || name.starts_with("new_empty") || name.starts_with("_empty") ||
+         name == "resize_" || name == "resize_as_" || name == "resize";
+}
+
+int workspace_of(std::string_view name) {
+  if (name == "_ctc_loss") return 1;
+  if (name == "mkldnn_rnn_layer") return 3;
+  if (name == "_cudnn_rnn" || name == "miopen_rnn") return 4;
+  return -1;
+}
+
+bool has_free_strides(std::string_view name) {
+  constexpr std::string_view kParts[] = {"conv", "linalg", "fft", "attention", "lstm", "gru", "rnn", "cudnn", "mkldnn"};
+  return has_one_of(kParts, name) || is_uninitialised(name);
+}
+
+bool asks_about_device(std::string_view name) {
+  constexpr std::string_view kNames[] = {
+      "_has_compatible_shallow_copy_type", "_parse_to", "is_pinned", "type", "get_device", "_backend_extension"};
+  return is_one_of(kNames, name);
+}
+
+bool is_unordered(std::string_view name) {
+  constexpr std::string_view kNames[] = {"_unique", "_unique2", "unique_dim", "unique", "_return_inverse"};
+  return is_one_of(kNames, name);
+}
+
+bool names_elements(std::string_view name) {
+  constexpr std::string_view kNames[] = {"max",    "min",       "argmax", "argmin",   "sort",   "argsort", "topk",
+                                         "median", "nanmedian", "mode",   "kthvalue", "cummax", "cummin",  "aminmax"};
+  return is_one_of(kNames, name);
+}
+
+int64_t reduced_elements(std::string_view name, const std::vector<at::Tensor>& inputs, const at::Tensor& result) {
+  const double out = std::max<double>(1, static_cast<double>(result.numel()));
+  double largest = 1, second = 1;
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined() || !(input.is_floating_point() || input.is_complex())) continue;
+    const double numel = static_cast<double>(input.numel());
+    if (numel >= largest) {
+      second = largest;
+      largest = numel;
+    } else {
+      second = std::max(second, numel);
+    }
+  }
+  double reduced = largest / out;
+  if (has_one_of(kProducts, name)) reduced = std::max(reduced, std::sqrt(largest * second / out));
+  return static_cast<int64_t>(std::clamp(reduced, 1.0, largest));
+}
+
+}  // namespace op_tools

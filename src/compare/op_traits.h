@@ -1,0 +1,35 @@
+// What is known of operators by name, as far as comparing needs it. Names of both levels count alike:
+// aten::max.dim, torch.max and torch.Tensor.max are all "max". Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hooks/export.h"
+#include "hooks/value.h"
+
+namespace op_tools {
+
+// aten::add_.Tensor -> add_, torch.nn.functional.linear -> linear, torch.Tensor.real.__get__ -> real
+OP_TOOLS_API std::string_view base_name(std::string_view op_name);
+
+// The result is memory as it was found: empty, new_empty, empty_like, ...
+OP_TOOLS_API bool is_uninitialised(std::string_view base_name);
+// The result at this place is scratch memory whose padding is never written; -1: none.
+OP_TOOLS_API int workspace_of(std::string_view base_name);
+// The strides of the results are the backend's own choice.
+OP_TOOLS_API bool has_free_strides(std::string_view base_name);
+// It answers about the device, so the CPU answers otherwise.
+OP_TOOLS_API bool asks_about_device(std::string_view base_name);
+// The order of the results is not defined.
+OP_TOOLS_API bool is_unordered(std::string_view base_name);
+// An integer result names elements of the first argument: equal elements may be named in any order. False: not so.
+OP_TOOLS_API bool names_elements(std::string_view base_name);
+
+// About how many elements go into one element of the result.
+OP_TOOLS_API int64_t reduced_elements(std::string_view base_name, const std::vector<at::Tensor>& inputs,
+                                      const at::Tensor& result);
+
+}  // namespace op_tools

@@ -1,0 +1,70 @@
+// A call's tensors somewhere else: on another device, in other dtypes, or both. What the tensors share, their copies
+// share: a storage is copied once (only the range that is shown), a tensor that occurs twice has one copy, strides,
+// storage aliasing, conj and neg bits, zero tensors and the marks of wrapped numbers are kept. Used by the executors
+// (redirect.h) in both directions and by MovedCall (cpu_runner.h). Not shared between threads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/csrc/autograd/function.h>  // an Edge needs the whole Node
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "hooks/export.h"
+
+namespace op_tools {
+
+// From a dtype of the program to the dtype of the run: the same where nothing is to be done. Empty: nothing is.
+using DtypeMap = std::function<at::ScalarType(at::ScalarType)>;
+
+struct Target {
+  c10::Device device;
+  DtypeMap cast = nullptr;  // not for wrapped numbers (the 2 of `x + 2`), which take no part in type promotion
+  // false: a tensor that is there already, in its dtype, is used as it is. true: it is copied too.
+  bool fresh = false;
+};
+
+// Where the gradients of copies go that stand for tensors which require grad. A copy is never a leaf, so operators may
+// change it in place.
+enum class GradientsGo : uint8_t {
+  kNowhere,      // copies require no grad
+  kToOriginals,  // to the program's tensors, moved back; backward may be differentiated again
+  kToEdges,      // as far as edge_of(copy): nothing of the program is reached
+};
+
+class OP_TOOLS_API MovedTensors {
+ public:
+  // Copies all of them now, on the current streams. Error that says why when one has no plain data (a subclass, a
+  // nested or quantized tensor); c10::Error when the device cannot.
+  MovedTensors(const std::vector<at::Tensor>& originals, const Target& target, GradientsGo gradients);
+  ~MovedTensors();
+  MovedTensors(const MovedTensors&) = delete;
+  MovedTensors& operator=(const MovedTensors&) = delete;
+
+  // The copy of one of the originals (itself where nothing was to do).
+  at::Tensor copy_of(const at::Tensor& original) const;
+  // The original of a copy; undefined when `tensor` is none.
+  at::Tensor original_of(const at::Tensor& tensor) const;
+  // The part of an original that a tensor over a copy's memory shows, as a (differentiable) view of the original;
+  // undefined when it shows no copy's memory, or the copy has another dtype than the original.
+  at::Tensor view_of_original(const at::Tensor& tensor) const;
+  // Where the gradient of a copy arrives, kToEdges; invalid for the others.
+  torch::autograd::Edge edge_of(const at::Tensor& copy) const;
+
+  size_t bytes() const;  // copied, as they are in the target
+
+ private:
+  class Copier;
+  std::unique_ptr<Copier> copier_;
+};
+
+// Gradients of `outputs` with respect to `edges`, as torch.autograd.grad(..., allow_unused=True) on the outputs' device
+// and in their dtypes: undefined where there is none. Outputs without history and undefined gradients are left out.
+OP_TOOLS_API std::vector<at::Tensor> gradients_at(const std::vector<torch::autograd::Edge>& edges,
+                                                  const std::vector<at::Tensor>& outputs,
+                                                  const std::vector<at::Tensor>& output_gradients, bool keep_graph);
+
+}  // namespace op_tools

@@ -1,0 +1,489 @@
+#include "fallback/redirect.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+#include <ATen/ops/as_strided_ops.h>
+#include <ATen/ops/clone_ops.h>
+#include <ATen/ops/copy_ops.h>
+#include <ATen/ops/empty_strided_ops.h>
+#include <ATen/ops/equal_ops.h>
+#include <ATen/ops/resize_ops.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "fallback/cpu_runner.h"
+#include "fallback/random_stream.h"
+#include "hooks/error.h"
+#include "hooks/internal_guard.h"
+#include "hooks/op_filter.h"
+
+namespace op_tools {
+namespace {
+
+using c10::IValue;
+using c10::OperatorHandle;
+using c10::TypeKind;
+using Stack = std::vector<IValue>;
+
+struct NameAndReason {
+  std::string_view name;
+  std::string_view why;
+};
+
+constexpr std::array kCollectives = {"c10d",     "_c10d_functional", "c10d_functional", "_c10d_functional_autograd",
+                                     "_dtensor", "symm_mem"};
+
+constexpr std::string_view kReads = "it hands a value to the program: there is nothing to compute";
+constexpr std::string_view kMemory = "it changes a tensor's memory or its place, not its numbers";
+constexpr std::string_view kView = "it gives a view of its input: nothing is computed";
+constexpr NameAndReason kNeverRedirected[] = {
+    {"aten::_local_scalar_dense", kReads},
+    {"aten::item", kReads},
+    {"aten::is_nonzero", kReads},
+    {"aten::set_", kMemory},
+    {"aten::resize_", kMemory},
+    {"aten::resize_as_", kMemory},
+    {"aten::_resize_output_", kMemory},
+    {"aten::record_stream", kMemory},
+    {"aten::pin_memory", kMemory},
+    {"aten::_pin_memory", kMemory},
+    {"aten::set_data", kMemory},
+    {"aten::_unsafe_view", kView},
+};
+
+// Arguments that these operators change although their schemas don't say so: running statistics.
+constexpr std::string_view kChangedUnsaid[] = {"running_mean", "running_var"};
+// Results that belong on the CPU wherever the inputs are: (operator, which).
+constexpr std::pair<std::string_view, size_t> kResultsOnCpu[] = {{"aten::_pack_padded_sequence", 1}};
+
+bool starts_with(std::string_view text, std::string_view part) {
+  return text.compare(0, part.size(), part) == 0;
+}
+
+c10::TypePtr element_type(c10::TypePtr type) {
+  while (type->kind() == TypeKind::OptionalType || type->kind() == TypeKind::ListType) type = type->containedType(0);
+  return type;
+}
+
+std::string why_never(const OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  const std::string space = name.substr(0, name.find("::"));
+  if (std::find(kCollectives.begin(), kCollectives.end(), space) != kCollectives.end()) {
+    return "it is a collective: the other processes wait for this one on the device";
+  }
+  for (const NameAndReason& one : kNeverRedirected) {
+    if (name == one.name) return std::string(one.why);
+  }
+  if (is_metadata_op(name)) return "it only reads what a tensor is";
+  if (starts_with(name, "aten::empty") || starts_with(name, "aten::new_empty")) {
+    return "it makes memory as it was found: there is nothing to compute";
+  }
+  if (op.hasTag(at::Tag::inplace_view)) return "it changes how a tensor lies in memory, not its numbers";
+  bool any_tensor = false;
+  for (const c10::Argument& argument : op.schema().arguments()) {
+    const c10::TypePtr type = element_type(argument.real_type());
+    any_tensor |= type->kind() == TypeKind::TensorType;
+    if (argument.alias_info() && !argument.alias_info()->isWrite()) {
+      return std::string(kView);
+    }
+    switch (type->kind()) {
+      case TypeKind::StorageType:
+      case TypeKind::StreamObjType:
+      case TypeKind::ClassType:
+      case TypeKind::PyObjectType:
+      case TypeKind::AnyType:
+      case TypeKind::DictType:
+      case TypeKind::TupleType:
+        return "its argument '" + argument.name() + "' (" + argument.real_type()->repr_str() + ") cannot be moved";
+      default:
+        break;
+    }
+  }
+  if (!any_tensor) return "it makes tensors and takes none: there is nothing to move";
+  return {};
+}
+
+struct OpFacts {
+  std::string never;  // empty: it can be redirected
+  bool random = false;
+  bool has_cpu_kernel = true;
+  std::optional<size_t> generator;  // the argument of that type
+  std::vector<size_t> changed;      // arguments written to, by the schema
+  std::vector<size_t> maybe_changed;
+  std::vector<size_t> dtypes;  // arguments of that type
+};
+
+OpFacts facts_from(const OperatorHandle& op) {
+  OpFacts facts;
+  facts.never = why_never(op);
+  facts.random = op.hasTag(at::Tag::nondeterministic_seeded);
+  facts.has_cpu_kernel = op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::Argument& argument = arguments[i];
+    const TypeKind kind = element_type(argument.real_type())->kind();
+    if (kind == TypeKind::GeneratorType) facts.generator = i;
+    if (kind == TypeKind::ScalarTypeType) facts.dtypes.push_back(i);
+    if (argument.alias_info() && argument.alias_info()->isWrite()) {
+      facts.changed.push_back(i);
+    } else if (std::find(std::begin(kChangedUnsaid), std::end(kChangedUnsaid), argument.name()) !=
+               std::end(kChangedUnsaid)) {
+      facts.maybe_changed.push_back(i);
+    }
+  }
+  return facts;
+}
+
+const OpFacts& facts_of(const OperatorHandle& op) {
+  static auto* mutex = new std::mutex;
+  static auto* known = new std::unordered_map<c10::OperatorName, OpFacts>;
+  {
+    std::lock_guard<std::mutex> lock(*mutex);
+    const auto found = known->find(op.operator_name());
+    if (found != known->end()) return found->second;
+  }
+  OpFacts facts = facts_from(op);  // asks the dispatcher, which has locks of its own
+  std::lock_guard<std::mutex> lock(*mutex);
+  return known->emplace(op.operator_name(), std::move(facts)).first->second;
+}
+
+// Every tensor of an argument or a return that is one or a list of them.
+template <class Visit>
+void each_tensor(const IValue& value, Visit&& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isList()) {
+    for (const IValue& item : value.toListRef()) each_tensor(item, visit);
+  }
+}
+
+// The same with each tensor replaced; lists are new ones of the same element type.
+IValue with_tensors(const IValue& value, const std::function<at::Tensor(const at::Tensor&)>& replace) {
+  if (value.isTensor()) return value.toTensor().defined() ? IValue(replace(value.toTensor())) : value;
+  if (!value.isList()) return value;
+  const auto list = value.toList();
+  c10::impl::GenericList made(list.elementType());
+  made.reserve(list.size());
+  for (const IValue& item : value.toListRef()) made.push_back(with_tensors(item, replace));
+  return made;
+}
+
+// An argument that is written to is an out= argument when it can only be given by name.
+bool is_in_place(const OperatorHandle& op, size_t argument) {
+  return !op.schema().arguments()[argument].kwarg_only();
+}
+
+// torch's texts go on for pages: all kernels that there are, a stack.
+std::string first_sentence(const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  return text.substr(0, std::min(text.find('\n'), text.find(". ")));
+}
+
+// One call on its way elsewhere and back.
+class Redirect {
+ public:
+  Redirect(const OperatorHandle& op, const OpFacts& facts, const Elsewhere& elsewhere, Stack arguments)
+      : op_(op), facts_(facts), elsewhere_(elsewhere), arguments_(std::move(arguments)) {
+    for (const IValue& argument : arguments_)
+      each_tensor(argument, [&](const at::Tensor& t) { tensors_.push_back(t); });
+  }
+
+  // What must hold for the call to run elsewhere.
+  Redirected check() {
+    const auto refuse = [](std::string why) { return Redirected{Redirected::Outcome::kRefused, std::move(why)}; };
+    const auto device = device_of(tensors_);
+    if (!device) return refuse("its tensors are on several devices");
+    device_ = *device;
+    if (elsewhere_.to_cpu ? device_.is_cpu() && !names_device() : !casts_any()) {
+      return {Redirected::Outcome::kNothingToDo, {}};
+    }
+    if (!facts_.never.empty()) return refuse(facts_.never);
+    if (!elsewhere_.to_cpu) return {};
+    if (!facts_.has_cpu_kernel) return refuse("the CPU has no kernel for it");
+    for (const at::Tensor& tensor : tensors_) {
+      // An index or a length may be on the CPU; other data there is the user's mistake, and the device's to complain
+      // of.
+      if (tensor.device().is_cpu() && tensor.dim() > 0 && at::isFloatingType(tensor.scalar_type())) {
+        return refuse("it takes tensors from the CPU and from the device: a copy between them, or a mistake");
+      }
+    }
+    for (const size_t i : facts_.changed) {
+      bool on_cpu = false;
+      each_tensor(arguments_[i], [&](const at::Tensor& tensor) { on_cpu |= tensor.device().is_cpu(); });
+      if (on_cpu) return refuse("it changes a tensor on the CPU: a copy between devices");
+    }
+    for (const IValue& argument : arguments_) {
+      if (argument.isDevice() && !is_same_device(argument.toDevice(), device_)) {
+        return refuse("it moves data to another device");
+      }
+    }
+    return {};
+  }
+
+  Redirected run(interceptor::OperatorFrame& frame) {
+    std::optional<MovedTensors> moved;
+    std::optional<RandomStream> random;
+    const Target target{elsewhere_.to_cpu ? c10::Device(c10::kCPU) : device_, elsewhere_.cast};
+    try {
+      moved.emplace(tensors_, target, GradientsGo::kToOriginals);
+      if (elsewhere_.to_cpu) start_random(random);
+    } catch (const c10::Error& error) {
+      return {Redirected::Outcome::kRefused, "it could not be moved: " + first_sentence(error)};
+    } catch (const Error& error) {
+      return {Redirected::Outcome::kRefused, error.what()};
+    }
+    Stack there = moved_arguments(*moved, target, random);
+    const auto before = kept_statistics(*moved);
+    try {
+      // The operator was met below autocast's casts, whatever autocast would do with it on the CPU.
+      c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+      op_.callBoxed(&there);
+    } catch (const c10::NotImplementedError& error) {
+      if (random) random->take_back();
+      return {Redirected::Outcome::kRefused, "it cannot be done there: " + first_sentence(error)};
+    }
+    std::optional<MovedTensors> back;
+    try {
+      back.emplace(new_tensors(there, *moved), Target{device_, narrowing()}, GradientsGo::kToOriginals);
+    } catch (const c10::Error& error) {
+      if (random) random->take_back();
+      return {Redirected::Outcome::kRefused, "its result could not be brought back: " + first_sentence(error)};
+    }
+    random.reset();
+    write_back(*moved, before);
+    frame.set_returns(brought_back(std::move(there), *moved, *back));
+    Redirected done;
+    done.bytes = moved->bytes() + back->bytes();
+    return done;
+  }
+
+ private:
+  at::ScalarType cast(at::ScalarType dtype) const { return elsewhere_.cast ? elsewhere_.cast(dtype) : dtype; }
+
+  bool casts_any() const {
+    return std::any_of(tensors_.begin(), tensors_.end(), [&](const at::Tensor& tensor) {
+      return !tensor.unsafeGetTensorImpl()->is_wrapped_number() && cast(tensor.scalar_type()) != tensor.scalar_type();
+    });
+  }
+
+  // A factory's tensors are where an argument says.
+  bool names_device() const {
+    return std::any_of(arguments_.begin(), arguments_.end(),
+                       [](const IValue& argument) { return argument.isDevice() && !argument.toDevice().is_cpu(); });
+  }
+
+  void start_random(std::optional<RandomStream>& random) const {
+    const bool given = facts_.generator && arguments_[*facts_.generator].isGenerator();
+    if (!given && !facts_.random) return;
+    try {
+      random.emplace(
+          given ? arguments_[*facts_.generator].toGenerator() : at::globalContext().defaultGenerator(device_),
+          /*as_default=*/!facts_.generator);
+    } catch (const std::exception& error) {
+      throw Error(std::string("its random numbers cannot be had from the device: ") + error.what());
+    }
+  }
+
+  Stack moved_arguments(const MovedTensors& moved, const Target& target,
+                        const std::optional<RandomStream>& random) const {
+    Stack there;
+    there.reserve(arguments_.size());
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      const IValue& argument = arguments_[i];
+      if (random && facts_.generator == i) {
+        there.emplace_back(random->generator());
+      } else if (argument.isDevice()) {
+        there.emplace_back(target.device);
+      } else if (argument.isInt() && is_dtype(i)) {
+        there.emplace_back(static_cast<int64_t>(cast(argument.toScalarType())));
+      } else {
+        there.push_back(with_tensors(argument, [&](const at::Tensor& tensor) { return moved.copy_of(tensor); }));
+      }
+    }
+    return there;
+  }
+
+  bool is_dtype(size_t index) const {
+    return std::find(facts_.dtypes.begin(), facts_.dtypes.end(), index) != facts_.dtypes.end();
+  }
+
+  using Statistics = std::vector<std::pair<at::Tensor, at::Tensor>>;  // the program's, and the copy as it was
+  Statistics kept_statistics(const MovedTensors& moved) const {
+    Statistics kept;
+    const InternalGuard guard;
+    for (const size_t i : facts_.maybe_changed) {
+      each_tensor(arguments_[i], [&](const at::Tensor& tensor) {
+        if (moved.copy_of(tensor).is_same(tensor)) return;
+        kept.emplace_back(tensor, at::_ops::clone::call(moved.copy_of(tensor), std::nullopt));
+      });
+    }
+    return kept;
+  }
+
+  // Under the program's own autograd: a copy_ refuses what the operator in place would refuse (a leaf), and is
+  // recorded.
+  void write_back(const MovedTensors& moved, const Statistics& before) const {
+    for (const size_t i : facts_.changed) {
+      each_tensor(arguments_[i], [&](at::Tensor tensor) {
+        const at::Tensor changed = moved.copy_of(tensor);
+        if (changed.is_same(tensor)) return;
+        if (tensor.sizes() != changed.sizes()) resize(tensor, changed);
+        at::_ops::copy_::call(tensor, changed, /*non_blocking=*/false);
+      });
+    }
+    for (const auto& [tensor, was] : before) {
+      const InternalGuard guard;
+      const at::Tensor changed = moved.copy_of(tensor);
+      at::Tensor original = tensor;
+      if (!at::_ops::equal::call(changed, was)) at::_ops::copy_::call(original, changed, /*non_blocking=*/false);
+    }
+  }
+
+  // An out= tensor of another size than the result, as the operator itself resizes it.
+  static void resize(at::Tensor& tensor, const at::Tensor& like) {
+    const InternalGuard guard;                    // autograd lets no program resize what requires grad, but operators
+    if (tensor.layout() != at::kStrided) return;  // a sparse tensor takes its size with the copy
+    at::_ops::resize_::call(tensor, like.sym_sizes(), std::nullopt);
+    if (tensor.strides() == like.strides()) return;
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
+  }
+
+  // What a result of the run is in the program without being brought there: an input, a view of one, or something that
+  // belongs on the CPU; undefined for a tensor that the operator made.
+  at::Tensor known(const at::Tensor& tensor, size_t result, const MovedTensors& moved) const {
+    at::Tensor own = moved.original_of(tensor);
+    if (!own.defined() && stays_on_cpu(result)) own = tensor;
+    return own.defined() ? own : moved.view_of_original(tensor);
+  }
+
+  std::vector<at::Tensor> new_tensors(const Stack& results, const MovedTensors& moved) const {
+    std::vector<at::Tensor> made;
+    for (size_t i = 0; i < results.size(); ++i) {
+      each_tensor(results[i], [&](const at::Tensor& tensor) {
+        if (!known(tensor, i, moved).defined()) made.push_back(tensor);
+      });
+    }
+    return made;
+  }
+
+  // After the inputs were written back, because a view shows what they hold then.
+  Stack brought_back(Stack results, const MovedTensors& moved, const MovedTensors& back) const {
+    std::unordered_map<const void*, at::Tensor> own;  // a tensor that is returned twice is one tensor
+    for (size_t i = 0; i < results.size(); ++i) {
+      results[i] = with_tensors(results[i], [&](const at::Tensor& tensor) {
+        at::Tensor& one = own[tensor.unsafeGetTensorImpl()];
+        if (!one.defined()) one = known(tensor, i, moved);
+        if (!one.defined()) one = back.copy_of(tensor);
+        return one;
+      });
+    }
+    return results;
+  }
+
+  bool stays_on_cpu(size_t result) const {
+    return std::any_of(std::begin(kResultsOnCpu), std::end(kResultsOnCpu),
+                       [&](const auto& one) { return one.first == op_.operator_name().name && one.second == result; });
+  }
+
+  // From the dtype that came out to the one that the call would have given where it belongs. A dtype among the
+  // arguments says it; else a result in a dtype that inputs were cast to had theirs, unless inputs had that dtype from
+  // the start: then type promotion decides between them.
+  DtypeMap narrowing() const {
+    if (!elsewhere_.cast) return nullptr;
+    std::vector<std::pair<at::ScalarType, at::ScalarType>> narrow;  // of the results -> of the program
+    const auto add_pair = [&](at::ScalarType there, at::ScalarType own) {
+      const auto known =
+          std::find_if(narrow.begin(), narrow.end(), [&](const auto& one) { return one.first == there; });
+      if (known == narrow.end()) {
+        narrow.emplace_back(there, own);
+      } else {
+        known->second = c10::promoteTypes(known->second, own);
+      }
+    };
+    // The absolute value of a complex number is real, the transform of real numbers complex.
+    const auto add = [&](at::ScalarType own) {
+      const at::ScalarType there = cast(own);
+      add_pair(there, own);
+      if (own == there) return;
+      if (at::isComplexType(own)) add_pair(c10::toRealValueType(there), c10::toRealValueType(own));
+      if (at::isFloatingType(own) && own != at::kBFloat16) add_pair(c10::toComplexType(there), c10::toComplexType(own));
+    };
+    bool told = false;
+    for (const size_t i : facts_.dtypes) {
+      if (!arguments_[i].isInt()) continue;
+      told = true;
+      add(arguments_[i].toScalarType());
+    }
+    // A normalisation gives its input's dtype, whatever its weights and statistics have.
+    const bool first_only = op_.operator_name().name.find("norm") != std::string::npos;
+    const bool any_dims = std::any_of(tensors_.begin(), tensors_.end(), [](const auto& t) { return t.dim() > 0; });
+    for (const at::Tensor& tensor : tensors_) {
+      if (told || (any_dims && tensor.dim() == 0)) continue;  // without dimensions it takes no part in promotion
+      if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) continue;
+      add(tensor.scalar_type());
+      if (first_only) break;
+    }
+    return [narrow = std::move(narrow)](at::ScalarType dtype) {
+      for (const auto& [there, own] : narrow) {
+        if (there == dtype) return own;
+      }
+      return dtype;
+    };
+  }
+
+  const OperatorHandle& op_;
+  const OpFacts& facts_;
+  const Elsewhere& elsewhere_;
+  const Stack arguments_;
+  std::vector<at::Tensor> tensors_;
+  c10::Device device_{c10::kCPU};
+};
+
+}  // namespace
+
+const std::string& why_not_redirected(const OperatorHandle& op) {
+  return facts_of(op).never;
+}
+
+Redirected redirect(const OperatorHandle& op, interceptor::OperatorFrame& frame, const Elsewhere& elsewhere) {
+  const OpFacts& facts = facts_of(op);
+  Redirect call(op, facts, elsewhere, frame.arguments());
+  const Redirected checked = call.check();
+  return checked.outcome == Redirected::Outcome::kRan ? call.run(frame) : checked;
+}
+
+bool changes_inputs(const OperatorHandle& op) {
+  const auto& changed = facts_of(op).changed;
+  return std::any_of(changed.begin(), changed.end(), [&](size_t i) { return is_in_place(op, i); });
+}
+
+InPlaceBackup::InPlaceBackup(const OperatorHandle& op, const Stack& arguments) {
+  const InternalGuard guard;
+  for (const size_t i : facts_of(op).changed) {
+    if (!is_in_place(op, i)) continue;
+    each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      kept_.emplace_back(tensor, at::_ops::clone::call(tensor, std::nullopt));
+    });
+  }
+}
+
+void InPlaceBackup::restore() const {
+  const InternalGuard guard;
+  for (const auto& [tensor, values] : kept_) {
+    at::Tensor original = tensor;
+    if (original.sizes() == values.sizes()) at::_ops::copy_::call(original, values, /*non_blocking=*/false);
+  }
+}
+
+}  // namespace op_tools

@@ -1,0 +1,52 @@
+// Runs an operator of the dispatcher elsewhere than where its tensors are (on the CPU) or in other dtypes, and makes it
+// look as if it had run in its place: results on the device with the strides they were given, dtypes narrowed back, an
+// input that is returned is that input, a view of an input is that view, in-place and out= arguments written back (and
+// resized), random numbers from the device's generator. Moves are part of the autograd graph, so gradients flow through
+// them and the backward of the operator runs elsewhere too. What executors are made of. Thread-safe.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <optional>
+#include <string>
+
+#include "fallback/moved_tensors.h"
+#include "hooks/export.h"
+#include "hooks/interceptor.h"
+
+namespace op_tools {
+
+struct Elsewhere {
+  bool to_cpu = true;       // false: on the tensors' own device
+  DtypeMap cast = nullptr;  // empty: dtypes as they are
+};
+
+struct Redirected {
+  enum class Outcome : uint8_t { kRan, kNothingToDo, kRefused } outcome = Outcome::kRan;
+  std::string why;   // kRefused
+  size_t bytes = 0;  // moved, both ways
+};
+
+// Why an operator is never redirected (a view, a factory, a collective, ...); empty when it can be.
+OP_TOOLS_API const std::string& why_not_redirected(const c10::OperatorHandle& op);
+
+// Nothing of the program has changed when it did not run: the caller then runs the operator where it belongs. Throws
+// what the operator throws.
+OP_TOOLS_API Redirected redirect(const c10::OperatorHandle& op, interceptor::OperatorFrame& frame,
+                                 const Elsewhere& elsewhere);
+
+// Does the operator change inputs in place? (An out= argument is no input: its old values do not matter.)
+OP_TOOLS_API bool changes_inputs(const c10::OperatorHandle& op);
+
+// The inputs that an operator changes in place, kept so that an attempt that failed half-way can be undone. Without
+// history and without being noticed by autograd: for an attempt that autograd has not recorded.
+class OP_TOOLS_API InPlaceBackup {
+ public:
+  InPlaceBackup(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments);
+  void restore() const;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept_;  // the program's tensor, its values
+};
+
+}  // namespace op_tools

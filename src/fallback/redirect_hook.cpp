@@ -1,0 +1,217 @@
+#include "fallback/redirect_hook.h"
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_set>
+#include <utility>
+
+#include "fallback/cast_rules.h"
+#include "fallback/redirect.h"
+#include "hooks/log.h"
+#include "hooks/signature.h"
+#include "hooks/text_table.h"
+#include "timing/stopwatch.h"
+
+namespace op_tools {
+namespace {
+
+using interceptor::OperatorFrame;
+
+// "The device does not have this": torch's own exception, or that of a kernel that is written in Python, which arrives
+// as its text.
+bool says_not_implemented(const std::exception& error) {
+  constexpr std::string_view kPython = "NotImplementedError";
+  return dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr ||
+         std::string_view(error.what()).substr(0, kPython.size()) == kPython;
+}
+
+}  // namespace
+
+struct RedirectHook::Impl {
+  explicit Impl(Plan plan) : plan(std::move(plan)), rules(this->plan.cast) {}
+
+  const Plan plan;
+  const CastRules rules;
+
+  // What an admitted name makes of one operator of the dispatcher. `name` outlives the call.
+  void run(OpCall& call, std::string_view name);
+  // On the device first. True when that is where it ran.
+  bool ran_on_device(OpCall& call, OperatorFrame& frame, std::exception_ptr* failure);
+
+  void note_stayed(std::string_view name, std::string_view op, const std::string& why);
+
+  mutable std::mutex mutex;
+  std::map<std::string, RedirectResult::Row, std::less<>> rows;
+  std::set<std::string, std::less<>> told;
+  std::unordered_set<uint64_t> known_on_device;  // signatures of in-place calls that the device has done before
+
+  RedirectResult::Row& row_locked(std::string_view name) {
+    auto found = rows.find(name);
+    if (found == rows.end()) {
+      found = rows.emplace(name, RedirectResult::Row{}).first;
+      found->second.op = name;
+      log::info("apply " + std::string(plan.name) + "Hook on " + std::string(name));
+    }
+    return found->second;
+  }
+};
+
+void RedirectHook::Impl::note_stayed(std::string_view name, std::string_view op, const std::string& why) {
+  std::string text(op);
+  text.append(": ").append(why);
+  bool first = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    ++row_locked(name).stayed[text];
+    first = told.insert(text).second;
+  }
+  if (first) log::info(std::string(plan.name) + " leaves as it is " + text);
+}
+
+bool RedirectHook::Impl::ran_on_device(OpCall& call, OperatorFrame& frame, std::exception_ptr* failure) {
+  // An operator in place may have done half of its work when it raises: what it changes is kept aside until the device
+  // has shown that it can do a call of this kind.
+  const bool in_place = changes_inputs(*call.op);
+  const uint64_t signature = in_place ? signature_of(call) : 0;
+  bool known = false;
+  if (in_place) {
+    std::lock_guard<std::mutex> lock(mutex);
+    known = known_on_device.count(signature) > 0;
+  }
+  std::vector<c10::IValue> arguments = frame.arguments();
+  std::optional<InPlaceBackup> backup;
+  if (!known) backup.emplace(*call.op, arguments);
+  try {
+    frame.proceed();
+  } catch (const std::exception& error) {
+    if (!backup || !says_not_implemented(error)) throw;
+    *failure = std::current_exception();
+    frame.set_arguments(std::move(arguments));
+    backup->restore();
+    return false;
+  }
+  if (!in_place || known) return true;
+  std::lock_guard<std::mutex> lock(mutex);
+  known_on_device.insert(signature);
+  return true;
+}
+
+void RedirectHook::Impl::run(OpCall& call, std::string_view name) {
+  auto* const frame = dynamic_cast<OperatorFrame*>(&call.frame());
+  if (!frame || !call.op) return call.frame().proceed();
+  std::exception_ptr failure;
+  if (plan.on_missing && ran_on_device(call, *frame, &failure)) return;
+
+  Stopwatch watch(c10::Device(c10::kCPU), /*synchronize=*/false);  // the moves wait for the device
+  watch.start();
+  const Redirected done = redirect(*call.op, *frame, {plan.to_cpu, rules.for_op(name)});
+  if (done.outcome == Redirected::Outcome::kRan) {
+    const double milliseconds = watch.stop();
+    std::lock_guard<std::mutex> lock(mutex);
+    RedirectResult::Row& row = row_locked(name);
+    ++row.calls;
+    ++row.ran[std::string(call.name)];
+    row.bytes += done.bytes;
+    row.milliseconds += milliseconds;
+    return;
+  }
+  if (done.outcome == Redirected::Outcome::kRefused) note_stayed(name, call.name, done.why);
+  if (failure) std::rethrow_exception(failure);
+  frame->proceed();
+}
+
+RedirectHook::RedirectHook(Plan plan) : impl_(std::make_unique<Impl>(std::move(plan))) {}
+RedirectHook::~RedirectHook() = default;
+
+std::string_view RedirectHook::name() const {
+  return impl_->plan.name;
+}
+
+// Not for the aten call itself: a Detour, too, needs all operators open.
+Wants RedirectHook::wants() const {
+  return {.gradients = false, .aten_call = true};
+}
+
+const ResolvedOptions& RedirectHook::options() const {
+  return impl_->plan.options;
+}
+
+void RedirectHook::execute(OpCall& call) {
+  if (call.phase == Phase::kBackward) return call.frame().proceed();  // it ran where its forward ran
+  // A composite operator that stays (reshape, to) still calls others that need not.
+  const auto opened = [](const c10::OperatorHandle& op) {
+    return !why_not_redirected(op).empty() && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  };
+  if (call.level == Level::kAten && !(call.op && opened(*call.op))) return impl_->run(call, call.name);
+  const interceptor::Detour detour([&](const c10::OperatorHandle& op) { return !opened(op); },
+                                   [&](OpCall& inner) { impl_->run(inner, call.name); });
+  call.frame().proceed();
+}
+
+RedirectResult RedirectHook::result() const {
+  RedirectResult result;
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  for (const auto& [name, row] : impl_->rows) result.rows.push_back(row);
+  return result;
+}
+
+Value RedirectHook::report() const {
+  const auto counts = [](const std::map<std::string, uint64_t>& from) {
+    std::vector<std::pair<Value, Value>> items;
+    for (const auto& [name, count] : from) items.emplace_back(name, static_cast<int64_t>(count));
+    return make_dict(std::move(items));
+  };
+  Values rows;
+  for (const RedirectResult::Row& row : result().rows) {
+    rows.push_back(make_dict({{"op", row.op},
+                              {"calls", static_cast<int64_t>(row.calls)},
+                              {"ran", counts(row.ran)},
+                              {"bytes", static_cast<int64_t>(row.bytes)},
+                              {"milliseconds", row.milliseconds},
+                              {"stayed", counts(row.stayed)}}));
+  }
+  return make_dict({{"rows", make_list(std::move(rows))}});
+}
+
+void RedirectHook::scope_left() {
+  RedirectResult all = result();
+  std::sort(all.rows.begin(), all.rows.end(),
+            [](const auto& a, const auto& b) { return a.milliseconds > b.milliseconds; });
+  std::vector<std::vector<std::string>> cells;
+  uint64_t calls = 0;
+  for (const RedirectResult::Row& row : all.rows) {
+    calls += row.calls;
+    if (row.calls == 0) continue;
+    std::string milliseconds = std::to_string(row.milliseconds);
+    milliseconds.resize(milliseconds.find('.') + 4);
+    cells.push_back({row.op, std::to_string(row.calls), bytes_text(row.bytes), milliseconds});
+  }
+  std::string text(impl_->plan.name);
+  text += ": " + std::to_string(calls) +
+          (impl_->plan.to_cpu ? " operators ran on the CPU" : " operators ran in other dtypes");
+  if (!cells.empty()) text += "\n" + text_table({{"op"}, {"calls", true}, {"moved", true}, {"ms", true}}, cells);
+  log::info(text);
+}
+
+FallbackHook::FallbackHook(const ResolvedFallbackOptions& options)
+    : RedirectHook({"OpFallback", options, options.cast, /*to_cpu=*/true, options.on_missing}) {}
+
+DtypeCastHook::DtypeCastHook(const ResolvedDtypeCastOptions& options)
+    : RedirectHook({"OpDtypeCast", options, options.cast, /*to_cpu=*/false, /*on_missing=*/false}) {}
+
+void read_into(Settings& settings, FallbackOptions& options) {
+  settings.read("on_missing", options.on_missing);
+  settings.read("cast", options.cast);
+}
+
+void read_into(Settings& settings, DtypeCastOptions& options) {
+  settings.read("cast", options.cast);
+}
+
+}  // namespace op_tools

@@ -1,0 +1,80 @@
+// The executors: OpFallback runs the admitted operators on the CPU, OpDtypeCast runs them on their own device in other
+// dtypes. At the torch level the operators that an admitted call makes are redirected one by one (see architecture.md
+// for why not the call as a whole). What a call does when it cannot be redirected is told once, with the reason, and it
+// runs as it would have.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hooks/export.h"
+#include "hooks/hook.h"
+#include "hooks/options.h"
+#include "hooks/tool.h"
+#include "hooks/tool_scope.h"
+
+namespace op_tools {
+
+struct RedirectResult {
+  struct Row {
+    std::string op;                          // as the filter admitted it
+    uint64_t calls = 0;                      // operators of the dispatcher that were redirected
+    std::map<std::string, uint64_t> ran;     // which: aten::addmm -> so often
+    uint64_t bytes = 0;                      // moved or cast, both ways
+    double milliseconds = 0;                 // moves and operator
+    std::map<std::string, uint64_t> stayed;  // "aten::view: it gives a view ..." -> so often
+  };
+  std::vector<Row> rows;  // by name
+};
+
+class OP_TOOLS_API RedirectHook : public Hook {
+ public:
+  ~RedirectHook() override;
+  std::string_view name() const override;
+  Wants wants() const override;
+  bool is_executor() const override { return true; }
+  void execute(OpCall& call) override;
+  void scope_left() override;
+  Value report() const override;
+
+  const ResolvedOptions& options() const;
+  RedirectResult result() const;
+
+ protected:
+  struct Plan {
+    std::string_view name;
+    ResolvedOptions options;
+    CastSettings cast;
+    bool to_cpu = true;
+    bool on_missing = false;
+  };
+  explicit RedirectHook(Plan plan);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+class OP_TOOLS_API FallbackHook final : public RedirectHook {
+ public:
+  using Options = FallbackOptions;
+  explicit FallbackHook(const ResolvedFallbackOptions& options);
+};
+
+class OP_TOOLS_API DtypeCastHook final : public RedirectHook {
+ public:
+  using Options = DtypeCastOptions;
+  explicit DtypeCastHook(const ResolvedDtypeCastOptions& options);
+};
+
+OP_TOOLS_API void read_into(Settings& settings, FallbackOptions& options);
+OP_TOOLS_API void read_into(Settings& settings, DtypeCastOptions& options);
+
+using OpFallback = ToolScope<FallbackHook>;
+using OpDtypeCast = ToolScope<DtypeCastHook>;
+
+}  // namespace op_tools

@@ -1,0 +1,78 @@
+#include "hooks/text_table.h"
+
+#include <algorithm>
+#include <sstream>
+
+namespace op_tools {
+namespace {
+
+constexpr size_t kGap = 2;         // between columns
+constexpr size_t kNarrowest = 16;  // a cut column keeps as much
+
+// Characters, as UTF-8 counts them; a terminal shows nearly all of them one column wide.
+size_t length_of(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+std::string cut(const std::string& text, size_t width) {
+  // Bytes are characters here: only names of operators and files come to be cut.
+  if (text.size() <= width) return text;
+  const size_t kept = width - 3;
+  return text.substr(0, kept / 2) + "..." + text.substr(text.size() - (kept - kept / 2));
+}
+
+}  // namespace
+
+std::string text_table(const std::vector<TableColumn>& columns, const std::vector<std::vector<std::string>>& rows,
+                       size_t width) {
+  std::vector<size_t> widths;
+  for (const TableColumn& column : columns) widths.push_back(length_of(column.title));
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < std::min(row.size(), columns.size()); ++i)
+      widths[i] = std::max(widths[i], length_of(row[i]));
+  }
+  size_t total = columns.empty() ? 0 : kGap * (columns.size() - 1);
+  for (const size_t one : widths) total += one;
+  size_t widest = columns.size();
+  for (size_t i = 0; i < columns.size(); ++i) {
+    if (!columns[i].is_number && (widest == columns.size() || widths[i] > widths[widest])) widest = i;
+  }
+  if (total > width && widest < columns.size()) {
+    const size_t over = std::min(total - width, widths[widest] - std::min(widths[widest], kNarrowest));
+    widths[widest] -= over;
+  }
+
+  std::string table;
+  auto add_line = [&](const auto& cell_of, size_t count) {
+    std::string line;
+    for (size_t i = 0; i < count; ++i) {
+      const std::string cell = i == widest ? cut(cell_of(i), widths[i]) : cell_of(i);
+      const std::string space(widths[i] - std::min(widths[i], length_of(cell)), ' ');
+      if (i > 0) line.append(kGap, ' ');
+      line += columns[i].is_number ? space + cell : cell + space;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    if (!table.empty()) table += '\n';
+    table += line;
+  };
+  add_line([&](size_t i) { return columns[i].title; }, columns.size());
+  for (const auto& row : rows) add_line([&](size_t i) { return row[i]; }, std::min(row.size(), columns.size()));
+  return table;
+}
+
+std::string bytes_text(uint64_t bytes) {
+  const char* const units[] = {"B", "KB", "MB", "GB", "TB"};
+  double amount = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (amount >= 1000 && unit + 1 < std::size(units)) {
+    amount /= 1000;
+    ++unit;
+  }
+  std::ostringstream text;
+  text.precision(unit == 0 ? 0 : 1);
+  text << std::fixed << amount << ' ' << units[unit];
+  return text.str();
+}
+
+}  // namespace op_tools

@@ -1,0 +1,376 @@
+#include "observe/overflow_check.h"
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "hooks/log.h"
+#include "hooks/op_filter.h"
+#include "hooks/plain_tensor.h"
+#include "hooks/row_file.h"
+#include "hooks/run_folder.h"
+#include "hooks/stack_source.h"
+#include "hooks/stop_program.h"
+#include "observe/specials.h"
+
+namespace op_tools {
+namespace {
+
+constexpr size_t kMaxFindings = 1000;     // kept in memory; all are in the file and in the counts
+constexpr int64_t kMostHeld = 256 << 20;  // bytes of tensors that wait to be judged
+constexpr size_t kSweepAt = 4096;         // known tensors before dead ones are looked for
+constexpr std::string_view kUninitialised = R"((torch\.)?(Tensor\.)?(new_)?empty.*, (torch\.Tensor\.)?resize_.*)";
+
+// What is known of a tensor's values at one version of it. Shared by the calls that it came from and goes to.
+struct Flag {
+  Flag() = default;  // sound
+  explicit Flag(const at::Tensor& tensor) : question(std::in_place, tensor) {}
+
+  std::optional<SpecialsQuestion> question;
+  // Known after the call that made it was judged: special values which count.
+  Specials unsound;
+  Specials allowed;
+  bool judged = false;
+};
+using FlagPtr = std::shared_ptr<Flag>;
+
+struct Looked {
+  at::Tensor tensor;  // keeps its memory until it is judged
+  int64_t version = 0;
+  FlagPtr flag;
+};
+
+struct Record {
+  std::string op;
+  uint64_t id;
+  int64_t step;
+  bool backward, allows_neg_inf;
+  std::vector<FlagPtr> inputs;
+  std::vector<Looked> outputs;
+  std::vector<std::string> stack;
+};
+
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor._version();
+}
+
+struct State final : HookState {
+  std::vector<FlagPtr> inputs;
+};
+
+// Flags by tensor, as long as it lives and is not written.
+class KnownTensors {
+ public:
+  FlagPtr find(const at::Tensor& tensor) {
+    const auto found = known_.find(tensor.unsafeGetTensorImpl());
+    if (found == known_.end() || found->second.version != version_of(tensor)) return nullptr;
+    return found->second.flag;
+  }
+
+  void put(const at::Tensor& tensor, FlagPtr flag) {
+    if (tensor.is_inference()) return;  // writes to it are not counted
+    if (known_.size() >= sweep_at_) sweep();
+    known_.insert_or_assign(tensor.unsafeGetTensorImpl(),
+                            Known{Weak(tensor.getIntrusivePtr()), version_of(tensor), std::move(flag)});
+  }
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  struct Known {
+    Weak alive;  // keeps the address from being used again
+    int64_t version;
+    FlagPtr flag;
+  };
+
+  void sweep() {
+    for (auto one = known_.begin(); one != known_.end();) {
+      one = one->second.alive.expired() ? known_.erase(one) : std::next(one);
+    }
+    sweep_at_ = std::max(kSweepAt, 2 * known_.size());
+  }
+
+  std::unordered_map<const c10::TensorImpl*, Known> known_;
+  size_t sweep_at_ = kSweepAt;
+};
+
+std::string counts_text(const OverflowResult::Finding& finding) {
+  if (finding.nan < 0) return "overwritten before it was read";
+  std::string text;
+  const auto add = [&](int64_t count, const char* what) {
+    if (count > 0) text.append(text.empty() ? "" : ", ").append(std::to_string(count)).append(what);
+  };
+  add(finding.nan, " nan");
+  add(finding.pos_inf, " inf");
+  add(finding.neg_inf, " -inf");
+  return text;
+}
+
+Value numbers(const std::vector<int64_t>& values) {
+  return make_list(Values(values.begin(), values.end()));
+}
+
+Value row_of(const OverflowResult::Finding& finding) {
+  const auto count = [](int64_t number) { return number < 0 ? Value() : Value(number); };
+  return make_dict({{"kind", finding.producer ? "producer" : "propagator"},
+                    {"expected", finding.expected},
+                    {"op", finding.op},
+                    {"id", static_cast<int64_t>(finding.id)},
+                    {"step", finding.step},
+                    {"phase", finding.backward ? "backward" : "forward"},
+                    {"output", static_cast<int64_t>(finding.output)},
+                    {"dtype", finding.dtype},
+                    {"shape", numbers(finding.shape)},
+                    {"nan", count(finding.nan)},
+                    {"pos_inf", count(finding.pos_inf)},
+                    {"neg_inf", count(finding.neg_inf)},
+                    {"first", finding.nan < 0 ? Value() : numbers(finding.first)},
+                    {"line", finding.stack.empty() ? Value() : Value(finding.stack.front())},
+                    {"saved", finding.saved.empty() ? Value() : Value(finding.saved)}});
+}
+
+}  // namespace
+
+struct OverflowHook::Impl {
+  explicit Impl(const ResolvedOverflowOptions& options)
+      : options(options),
+        rank(distributed_rank()),
+        uninitialised(kUninitialised, "", "", ""),
+        allowing(options.allow.empty() ? "-" : options.allow, "", "allow=", "") {}
+
+  const ResolvedOverflowOptions options;
+  const int64_t rank;
+  const OpFilter uninitialised, allowing;
+
+  mutable std::mutex mutex;  // guards all that follows
+  KnownTensors known;
+  std::vector<Record> window;
+  int64_t held = 0;  // bytes that the window keeps alive
+  int64_t step = 0;
+  struct NameRules {
+    bool uninitialised, allows_neg_inf;
+  };
+  std::unordered_map<std::string, NameRules> rules;
+  OverflowResult result;
+  std::string first_producer;  // in words
+  std::unique_ptr<RowFile> file;
+
+  NameRules rules_of(std::string_view name) {
+    const auto found = rules.find(std::string(name));
+    if (found != rules.end()) return found->second;
+    return rules.emplace(name, NameRules{uninitialised.admits(name), allowing.admits(name)}).first->second;
+  }
+
+  // The flag of an input, before the call. A tensor that came from nowhere that we saw is asked itself.
+  FlagPtr flag_of(const at::Tensor& tensor) {
+    if (FlagPtr flag = known.find(tensor)) return flag;
+    // A view of something sound is sound.
+    if (tensor.is_view() && tensor.dtype() == tensor._base().dtype()) {
+      const FlagPtr base = known.find(at::Tensor(tensor._base()));
+      if (base && (!base->question || (base->question->answered() && !base->question->answer().any()))) return base;
+    }
+    const auto flag = std::make_shared<Flag>(tensor);
+    known.put(tensor, flag);
+    return flag;
+  }
+
+  Specials that_count(const Specials& values) const {
+    return options.inf ? values : Specials{values.nan, false, false};
+  }
+
+  void judge_window();
+  void judge(Record& record);
+  void report(OverflowResult::Finding finding);
+};
+
+OverflowHook::OverflowHook(const ResolvedOverflowOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+OverflowHook::~OverflowHook() = default;
+
+std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
+  auto state = std::make_unique<State>();
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  if (call.step != impl_->step) {
+    impl_->judge_window();
+    impl_->step = call.step;
+  }
+  const auto look = [&](const at::Tensor& tensor) {
+    if (may_have_specials(tensor)) state->inputs.push_back(impl_->flag_of(tensor));
+  };
+  for_each_tensor(call.args(), look);
+  for_each_tensor(call.kwargs(), look);
+  return state;
+}
+
+void OverflowHook::after(OpCall& call, HookState* state) {
+  Impl& impl = *impl_;
+  if (!call.error.empty() || !state) return;
+  const std::lock_guard<std::mutex> lock(impl.mutex);
+  ++impl.result.calls;
+  const Impl::NameRules rules = impl.rules_of(call.name);
+  Record record{std::string(call.name),
+                call.id,
+                call.step,
+                call.phase == Phase::kBackward,
+                rules.allows_neg_inf,
+                std::move(static_cast<State*>(state)->inputs),
+                {},
+                {}};
+  bool open = false, unsound = false;
+  for_each_tensor(call.result(), [&](const at::Tensor& tensor) {
+    if (!may_have_specials(tensor)) return record.outputs.push_back({});
+    // What nobody has written yet has no values to speak of.
+    const auto flag = rules.uninitialised ? std::make_shared<Flag>() : std::make_shared<Flag>(tensor);
+    if (!call.owns_values) impl.known.put(tensor, flag);
+    record.outputs.push_back({same_memory(tensor), version_of(tensor), flag});
+    if (!flag->question) return;
+    open |= !flag->question->answered();
+    unsound |= flag->question->answered() && flag->question->answer().any();
+    impl.held += static_cast<int64_t>(tensor.nbytes());
+  });
+  for (const FlagPtr& flag : record.inputs) open |= flag->question && !flag->question->answered();
+  if (!open && !unsound) return;  // sound, whatever the inputs are
+  record.stack = current_stack();
+  impl.window.push_back(std::move(record));
+  const bool full = static_cast<int64_t>(impl.window.size()) >= impl.options.every || impl.held >= kMostHeld;
+  if (!open || full || impl.options.immediate) impl.judge_window();
+  if (impl.options.immediate && !impl.first_producer.empty()) {
+    throw StopProgram("OpOverflowCheck: " + std::exchange(impl.first_producer, {}));
+  }
+}
+
+void OverflowHook::Impl::judge_window() {
+  std::vector<SpecialsQuestion*> questions;
+  for (Record& record : window) {
+    for (const FlagPtr& flag : record.inputs) {
+      if (flag->question) questions.push_back(&*flag->question);
+    }
+    for (const Looked& output : record.outputs) {
+      if (output.flag && output.flag->question) questions.push_back(&*output.flag->question);
+    }
+  }
+  std::sort(questions.begin(), questions.end());
+  questions.erase(std::unique(questions.begin(), questions.end()), questions.end());
+  SpecialsQuestion::answer_all(questions);
+  for (Record& record : window) judge(record);
+  window.clear();
+  held = 0;
+}
+
+void OverflowHook::Impl::judge(Record& record) {
+  // An input that no judged call made came from outside: -inf alone is taken for a mask, the rest counts.
+  Specials given, given_allowed;
+  for (const FlagPtr& flag : record.inputs) {
+    if (!flag->judged && flag->question) {
+      const Specials values = that_count(flag->question->answer());
+      (values.only_neg_inf() ? flag->allowed : flag->unsound) = values;
+      flag->judged = true;
+    }
+    given.add(flag->unsound);
+    given_allowed.add(flag->allowed);
+  }
+  for (size_t i = 0; i < record.outputs.size(); ++i) {
+    const Looked& output = record.outputs[i];
+    if (!output.flag || !output.flag->question || output.flag->judged) continue;
+    Flag& flag = *output.flag;
+    flag.judged = true;
+    const Specials values = that_count(flag.question->answer());
+    if (!values.any()) continue;
+    if (values.only_neg_inf() && !given.any() && (record.allows_neg_inf || given_allowed.any())) {
+      flag.allowed = values;
+      continue;
+    }
+    flag.unsound = values;
+
+    OverflowResult::Finding finding;
+    finding.producer = !given.any();
+    finding.expected = record.backward && options.allow_in_backward_with_scaler;
+    finding.op = record.op;
+    finding.id = record.id;
+    finding.step = record.step;
+    finding.backward = record.backward;
+    finding.output = i;
+    finding.dtype = torch_name(output.tensor.scalar_type());
+    finding.shape = output.tensor.sizes().vec();
+    finding.stack = record.stack;
+    if (version_of(output.tensor) == output.version && (finding.producer || result.findings.size() < kMaxFindings)) {
+      const SpecialsCount count = count_specials(output.tensor);
+      finding.nan = count.nan;
+      finding.pos_inf = count.pos_inf;
+      finding.neg_inf = count.neg_inf;
+      finding.first = count.first;
+    }
+    report(std::move(finding));
+  }
+}
+
+void OverflowHook::Impl::report(OverflowResult::Finding finding) {
+  ++(finding.expected ? result.expected : finding.producer ? result.producers : result.propagators);
+  if (finding.producer && !finding.expected) {
+    std::string text = finding.op + (finding.backward ? " backward" : " forward") + " made " + counts_text(finding) +
+                       " in output " + std::to_string(finding.output) + " " + finding.dtype +
+                       describe(Size{finding.shape}) + " from finite inputs";
+    if (!finding.stack.empty()) text += ", called from " + finding.stack.front();
+    if (first_producer.empty()) first_producer = text;
+    log::warn("OpOverflowCheckHook: " + text);
+  }
+  if (!file) {
+    result.root = claim_run_folder(options.output_dir, "op_overflow_check_result", rank);
+    file = std::make_unique<RowFile>(result.root + "/overflow.jsonl");
+  }
+  file->add(row_of(finding));
+  if (result.findings.size() < kMaxFindings) result.findings.push_back(std::move(finding));
+}
+
+void OverflowHook::flush() {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->judge_window();
+  if (impl_->file) impl_->file->flush();
+}
+
+void OverflowHook::scope_left() {
+  flush();
+  const OverflowResult all = result();
+  std::string text = "OpOverflowCheck: " + std::to_string(all.calls) + " calls, " + std::to_string(all.producers) +
+                     " made NaN or infinities from finite inputs, " + std::to_string(all.propagators) +
+                     " passed them on";
+  if (all.expected) text += ", " + std::to_string(all.expected) + " expected in backward";
+  const auto first = std::find_if(all.findings.begin(), all.findings.end(),
+                                  [](const OverflowResult::Finding& one) { return one.producer && !one.expected; });
+  if (first != all.findings.end()) text += "; first: " + first->op + " in step " + std::to_string(first->step);
+  if (!all.root.empty()) text += "; " + all.root + "/overflow.jsonl";
+  (all.ok() ? log::info : log::warn)(text);
+}
+
+const ResolvedOptions& OverflowHook::options() const {
+  return impl_->options;
+}
+
+OverflowResult OverflowHook::result() const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->result;
+}
+
+Value OverflowHook::report() const {
+  const OverflowResult all = result();
+  Values rows;
+  for (const OverflowResult::Finding& finding : all.findings) rows.push_back(row_of(finding));
+  const auto number = [](uint64_t count) { return static_cast<int64_t>(count); };
+  return make_dict({{"rows", make_list(std::move(rows))},
+                    {"calls", number(all.calls)},
+                    {"producers", number(all.producers)},
+                    {"propagators", number(all.propagators)},
+                    {"expected", number(all.expected)},
+                    {"root", all.root}});
+}
+
+void read_into(Settings& settings, OverflowOptions& options) {
+  settings.read("immediate", options.immediate);
+  settings.read("inf", options.inf);
+  settings.read("every", options.every);
+  settings.read("allow", options.allow);
+  settings.read("allow_in_backward_with_scaler", options.allow_in_backward_with_scaler);
+}
+
+}  // namespace op_tools

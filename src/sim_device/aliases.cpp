@@ -1,0 +1,172 @@
+#include "sim_device/aliases.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "sim_device/device.h"
+#include "sim_device/memory.h"
+
+namespace op_tools::sim_device {
+namespace {
+
+void check_strided(const at::Tensor& tensor) {
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == c10::kStrided && !tensor.is_quantized(),
+                              "sim: only dense strided tensors are supported, not ", tensor.layout(),
+                              tensor.is_quantized() ? " quantized ones" : "");
+}
+
+// `like` over another storage, for another backend.
+at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey backend, const at::Tensor& like) {
+  c10::DispatchKeySet keys(backend);
+  // Only the constructor may set this one; without it the zero gradients of complex functions crash.
+  if (like._is_zerotensor()) keys = keys.add(c10::DispatchKey::ZeroTensor);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), keys, like.dtype());
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
+  if (like.is_conj()) impl->_set_conj(true);
+  if (like.is_neg()) impl->_set_neg(true);
+  return at::Tensor(std::move(impl));
+}
+
+int position(const std::vector<const void*>& keys, const void* key) {
+  const auto found = std::find(keys.begin(), keys.end(), key);
+  return found == keys.end() ? -1 : static_cast<int>(found - keys.begin());
+}
+
+template <class F>
+c10::IValue with_tensors(const c10::IValue& value, F&& change) {
+  if (value.isTensor()) return change(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> changed;
+    for (const at::Tensor& tensor : value.toTensorVector()) changed.push_back(change(tensor));
+    return changed;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> changed;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      changed.push_back(tensor && tensor->defined() ? std::optional(change(*tensor)) : tensor);
+    }
+    return changed;
+  }
+  return value;
+}
+
+}  // namespace
+
+at::Tensor cpu_alias(const at::Tensor& tensor) {
+  check_strided(tensor);
+  return tensor_over(twin_of(tensor.storage()), c10::DispatchKey::CPU, tensor);
+}
+
+std::vector<at::Tensor> tensors_in(const c10::IValue& value) {
+  if (value.isTensor()) return {value.toTensor()};
+  return value.isTensorList() ? value.toTensorVector() : std::vector<at::Tensor>();
+}
+
+c10::IValue Aliases::to_cpu(const c10::IValue& value) {
+  if (value.isDevice()) {
+    const c10::Device device = value.toDevice();
+    if (device.type() != c10::kPrivateUse1) return value;
+    device_ = c10::Device(c10::kPrivateUse1, device.has_index() ? device.index() : current_device());
+    return c10::Device(c10::kCPU);
+  }
+  if (value.isGenerator()) {
+    const at::Generator& generator = value.toGenerator();
+    return generator.device().type() == c10::kPrivateUse1 ? cpu_generator_in(generator) : value;
+  }
+  if (value.isStorage()) return storage_to_cpu(value.toStorage());
+  return with_tensors(value, [this](const at::Tensor& tensor) { return tensor_to_cpu(tensor); });
+}
+
+c10::IValue Aliases::to_device(const c10::IValue& value) {
+  return with_tensors(value, [this](const at::Tensor& tensor) { return tensor_to_device(tensor); });
+}
+
+at::Tensor Aliases::tensor_to_cpu(const at::Tensor& tensor) {
+  if (!is_sim(tensor)) {
+    has_cpu_tensor_ = has_cpu_tensor_ || (tensor.defined() && tensor.dim() > 0);
+    return tensor;
+  }
+  const int known = position(original_keys_, tensor.unsafeGetTensorImpl());
+  if (known >= 0) return aliases_[static_cast<size_t>(known)];
+  if (!device_) device_ = tensor.device();
+  if (tensor.device() != *device_ && tensor.dim() > 0) second_device_ = tensor.device();
+  check_strided(tensor);
+  at::Tensor alias = tensor_over(storage_to_cpu(tensor.storage()), c10::DispatchKey::CPU, tensor);
+  originals_.push_back(tensor);
+  original_keys_.push_back(tensor.unsafeGetTensorImpl());
+  alias_keys_.push_back(alias.unsafeGetTensorImpl());
+  aliases_.push_back(alias);
+  return alias;
+}
+
+c10::Storage Aliases::storage_to_cpu(const c10::Storage& storage) {
+  if (storage.device_type() != c10::kPrivateUse1) return storage;
+  const int known = position(storage_keys_, storage.unsafeGetStorageImpl());
+  if (known >= 0) return twins_[static_cast<size_t>(known)];
+  storages_.push_back(storage);
+  storage_keys_.push_back(storage.unsafeGetStorageImpl());
+  twins_.push_back(twin_of(storage));
+  twin_keys_.push_back(twins_.back().unsafeGetStorageImpl());
+  return twins_.back();
+}
+
+c10::Storage Aliases::storage_to_device(const c10::Storage& twin) {
+  const int known = position(twin_keys_, twin.unsafeGetStorageImpl());
+  if (known >= 0) return storages_[static_cast<size_t>(known)];
+  twins_.push_back(twin);
+  twin_keys_.push_back(twin.unsafeGetStorageImpl());
+  storages_.push_back(adopt(twin, *device_));
+  storage_keys_.push_back(storages_.back().unsafeGetStorageImpl());
+  return storages_.back();
+}
+
+at::Tensor Aliases::tensor_to_device(const at::Tensor& tensor) {
+  if (!tensor.defined() || !device_) return tensor;
+  const int known = argument(tensor);
+  if (known >= 0) return originals_[static_cast<size_t>(known)];
+  if (tensor.device().type() != c10::kCPU) return tensor;
+  check_strided(tensor);
+  return tensor_over(storage_to_device(tensor.storage()), c10::DispatchKey::PrivateUse1, tensor);
+}
+
+bool Aliases::follow() {
+  bool changed = false;
+  for (size_t i = 0; i < storages_.size(); ++i) changed |= follow_twin(storages_[i], twins_[i]);
+  for (size_t i = 0; i < originals_.size(); ++i) {
+    auto* original = originals_[i].unsafeGetTensorImpl();
+    const at::Tensor& alias = aliases_[i];
+    const c10::Storage storage = storage_to_device(alias.storage());
+    if (original->storage().unsafeGetStorageImpl() != storage.unsafeGetStorageImpl()) {
+      original->set_storage_keep_dtype(storage);
+      changed = true;
+    }
+    if (original->sizes() != alias.sizes() || original->strides() != alias.strides() ||
+        original->storage_offset() != alias.storage_offset()) {
+      original->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+int Aliases::argument(const at::Tensor& cpu) const {
+  return position(alias_keys_, cpu.unsafeGetTensorImpl());
+}
+
+bool Aliases::shares_memory(const at::Tensor& cpu) const {
+  return position(twin_keys_, cpu.storage().unsafeGetStorageImpl()) >= 0;
+}
+
+void Aliases::keep_cpu_scalars(torch::jit::Stack& arguments) const {
+  const auto keep = [this](const at::Tensor& tensor) {
+    if (!tensor.defined() || argument(tensor) >= 0) return tensor;
+    at::Tensor copy = tensor.clone();
+    // A Python number stays one: it has no say in the type of the result.
+    copy.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
+    return copy;
+  };
+  for (c10::IValue& value : arguments) value = with_tensors(value, keep);
+}
+
+}  // namespace op_tools::sim_device

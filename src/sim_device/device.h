@@ -1,0 +1,23 @@
+// What torch asks of a backend besides memory and operators: the current device, streams, events, generators. Called by
+// torch through the device guard and the hooks. The current device and stream belong to a thread.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+
+#include "sim_device/sim_device.h"
+
+namespace op_tools::sim_device {
+
+void register_device();  // guard, hooks, and the name "sim"
+
+c10::DeviceIndex current_device();
+void set_current_device(c10::DeviceIndex device);  // an error when there is no such device
+
+// A generator of the device is a CPU generator inside: the same seed gives the same numbers as on the CPU.
+const at::Generator& default_generator(c10::DeviceIndex device);
+at::Generator cpu_generator_in(const at::Generator& generator);
+
+void count_calls(Statistics& all);  // adds what the kernels counted
+
+}  // namespace op_tools::sim_device

@@ -1,0 +1,54 @@
+// Planted faults and latencies, as the kernels ask for them. Free when none is planted: one atomic load. Any thread; a
+// fault's own state is locked. What a fault does to memory bypasses autograd and version counters, as a device's bug
+// does.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim_device/sim_device.h"
+
+namespace op_tools::sim_device {
+
+// The faults that hit one call. Made before the call runs, in the order in which they were planted.
+class Strikes {
+ public:
+  Strikes() = default;  // of a call that none hits
+  // Counts the call. Throws what the kinds `missing` and `exception` throw.
+  // `moves_data`: false for views, which run on no device: only those two kinds hit them.
+  Strikes(const std::string& op, bool moves_data);
+
+  bool any() const { return !hits_.empty(); }
+  std::chrono::nanoseconds latency() const { return latency_; }
+
+  // CPU tensors all: what the call reads and what it writes in place.
+  void before(const std::vector<at::Tensor>& written);
+  void after(torch::jit::Stack& results, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& written);
+
+ private:
+  struct Hit {
+    std::shared_ptr<Fault::State> fault;
+    int64_t call;
+    uint64_t draw;  // of the fault's random numbers, for this call
+  };
+  bool strike(const Hit& hit, torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
+              const std::vector<at::Tensor>& written) const;
+
+  std::string op_;
+  std::vector<Hit> hits_;
+  std::vector<at::Tensor> contents_;  // of what is written, for lost_write
+  std::chrono::nanoseconds latency_{};
+};
+
+std::chrono::nanoseconds latency_of(const std::string& op);
+
+// Reads OP_TOOLS_SIM_FAULTS and OP_TOOLS_SIM_LATENCY and plants what they say, for the rest of the process.
+void plant_from_environment();
+
+}  // namespace op_tools::sim_device

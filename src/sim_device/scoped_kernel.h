@@ -1,0 +1,16 @@
+// Stands while the device computes: what runs inside is met by no autograd, autocast, mode, tool or profiler.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include "hooks/internal_guard.h"
+
+namespace op_tools::sim_device {
+
+class ScopedKernel {
+ private:
+  InternalGuard guard_;
+  at::DisableRecordFunctionGuard no_record_;
+};
+
+}  // namespace op_tools::sim_device

@@ -1,0 +1,151 @@
+#include <ATen/ops/empty_strided.h>
+#include <c10/util/Exception.h>
+
+#include <limits>
+
+#include "sim_device/aliases.h"
+#include "sim_device/fault_state.h"
+#include "sim_device/faults.h"
+#include "sim_device/values.h"
+
+namespace op_tools::sim_device {
+namespace {
+
+// The first tensor in it that has elements.
+const at::Tensor* first_filled(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.numel() > 0) return &tensor;
+  }
+  return nullptr;
+}
+
+bool share_memory(const at::Tensor& one, const at::Tensor& other) {
+  return one.defined() && other.defined() && one.storage().is_alias_of(other.storage());
+}
+
+// The first result that no argument shares memory with gets the same values in another layout: the dimensions in
+// reverse.
+bool reverse_strides(torch::jit::Stack& results, const std::vector<at::Tensor>& arguments) {
+  for (c10::IValue& value : results) {
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const at::Tensor& right = value.toTensor();
+    const auto shares = [&](const at::Tensor& argument) { return share_memory(right, argument); };
+    if (std::any_of(arguments.begin(), arguments.end(), shares)) continue;
+    std::vector<int64_t> strides;
+    int64_t stride = 1, dimensions = 0;
+    for (const int64_t size : right.sizes()) {
+      strides.push_back(stride);
+      stride *= size;
+      dimensions += size > 1;
+    }
+    if (dimensions < 2 || stride == 0 || right.strides() == c10::IntArrayRef(strides)) return false;
+    at::Tensor other = at::empty_strided(right.sizes(), strides, right.options());
+    other.copy_(right);
+    value = other;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Strikes::Strikes(const std::string& op, bool moves_data) {
+  if (!planted_faults().any()) return;
+  op_ = op;
+  for (const auto& fault : *planted_faults().list()) {
+    if (!fault->matches(op)) continue;
+    const Kind kind = fault->facts.kind;
+    const bool at_launch = kind == Kind::kMissing || kind == Kind::kException;
+    if (!moves_data && !at_launch) continue;
+    const auto hit = fault->next_call();
+    if (!hit) continue;
+    if (at_launch || kind == Kind::kLatency) fault->note(op, hit->first);
+    TORCH_CHECK_NOT_IMPLEMENTED(kind != Kind::kMissing, "Could not run '", op,
+                                "' with arguments from the 'sim' backend: the operator is not implemented for this "
+                                "device (a planted fault)");
+    TORCH_CHECK(kind != Kind::kException, "sim: ", op, " failed on the device (a planted fault)");
+    if (kind == Kind::kLatency) {
+      latency_ += std::chrono::nanoseconds(static_cast<int64_t>(*fault->options.microseconds * 1000));
+    } else {
+      hits_.push_back({fault, hit->first, hit->second});
+    }
+  }
+}
+
+void Strikes::before(const std::vector<at::Tensor>& written) {
+  const auto loses = [](const Hit& hit) { return hit.fault->facts.kind == Kind::kLostWrite; };
+  if (std::none_of(hits_.begin(), hits_.end(), loses)) return;
+  for (const at::Tensor& tensor : written) contents_.push_back(tensor.defined() ? tensor.clone() : tensor);
+}
+
+void Strikes::after(torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
+                    const std::vector<at::Tensor>& written) {
+  for (const Hit& hit : hits_) {
+    if (strike(hit, results, inputs, written)) hit.fault->note(op_, hit.call);
+  }
+}
+
+bool Strikes::strike(const Hit& hit, torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
+                     const std::vector<at::Tensor>& written) const {
+  std::vector<at::Tensor> returned;
+  for (const c10::IValue& value : results) {
+    for (at::Tensor& tensor : tensors_in(value)) returned.push_back(std::move(tensor));
+  }
+  const at::Tensor* result = first_filled(returned);
+  if (!result) result = first_filled(written);  // _foreach_add_ and others return nothing
+  const double scale = hit.fault->scale();
+  switch (hit.fault->facts.kind) {
+    case Kind::kStrides:
+      return reverse_strides(results, inputs);
+    case Kind::kLostWrite: {
+      bool lost = false;
+      for (size_t i = 0; i < written.size(); ++i) {
+        // A result that the call resized has nothing to go back to.
+        const bool comparable = written[i].defined() && written[i].sizes() == contents_[i].sizes();
+        if (comparable && values::replace(written[i], contents_[i].contiguous())) lost = true;
+      }
+      return lost;
+    }
+    case Kind::kMutateInput:
+      for (const at::Tensor& input : inputs) {
+        const auto shares = [&](const at::Tensor& other) { return share_memory(input, other); };
+        if (std::any_of(written.begin(), written.end(), shares) ||
+            std::any_of(returned.begin(), returned.end(), shares)) {
+          continue;
+        }
+        if (values::element(input, scale, hit.draw)) return true;
+      }
+      return false;
+    default:
+      break;
+  }
+  if (!result) return false;
+  switch (hit.fault->facts.kind) {
+    case Kind::kScale:
+      return values::scale(*result, scale);
+    case Kind::kElement:
+      return values::element(*result, scale, hit.draw);
+    case Kind::kLowPrecision:
+      return values::low_precision(*result);
+    case Kind::kSwapRows:
+      return values::swap_rows(*result, hit.draw);
+    case Kind::kNan:
+      return values::special(*result, std::numeric_limits<double>::quiet_NaN(), hit.draw);
+    case Kind::kInf:
+      return values::special(*result, std::numeric_limits<double>::infinity(), hit.draw);
+    case Kind::kNoncontiguous:
+      return std::any_of(inputs.begin(), inputs.end(),
+                         [](const at::Tensor& input) { return !input.is_contiguous(); }) &&
+             values::scale(*result, scale);
+    case Kind::kAboveSize:
+      return values::scale(*result, scale, *hit.fault->options.size);
+    case Kind::kNondeterministic:
+      return values::noise(*result, scale, hit.draw);
+    case Kind::kLeak:
+      return leak(result->nbytes());
+    default:
+      return false;  // handled above or at launch
+  }
+}
+
+}  // namespace op_tools::sim_device

@@ -1,0 +1,82 @@
+#include "timing/call_timer.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+namespace op_tools {
+namespace {
+
+struct Open {
+  const CallTimer* timer;
+  const void* owner;
+};
+// A stretch whose end never came (its autograd node raised) stays until one below it ends or its timer dies.
+thread_local std::vector<Open> tl_open;
+
+// Takes the timer's stretch off, and those in it.
+void close(const CallTimer* timer) {
+  const auto mine = std::find_if(tl_open.rbegin(), tl_open.rend(), [&](const Open& one) { return one.timer == timer; });
+  if (mine != tl_open.rend()) tl_open.erase(std::prev(mine.base()), tl_open.end());
+}
+
+}  // namespace
+
+void CallDevices::add(c10::Device device) {
+  if (device.is_cpu() || device.is_meta()) return;
+  if (!device.has_index()) device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+  if (std::find(devices_.begin(), devices_.end(), device) == devices_.end()) devices_.push_back(device);
+}
+
+CallTimer::CallTimer(TimeMode mode, DeviceClock& clock, const void* owner)
+    : mode_(mode), clock_(clock), owner_(owner) {}
+
+CallTimer::~CallTimer() {
+  if (open_) close(this);
+  if (!devices_.empty()) {
+    clock_.give_back(devices_.first(), first_);
+    clock_.give_back(devices_.first(), last_);
+  }
+}
+
+void CallTimer::start(const CallDevices& devices) {
+  devices_ = devices;
+  for (const Open& one : tl_open) depth_ += one.owner == owner_;
+  tl_open.push_back({this, owner_});
+  open_ = true;
+  if (!devices_.empty()) {
+    if (mode_ == TimeMode::kEvent) first_ = clock_.mark(devices_.first());
+    waits_ = mode_ == TimeMode::kSync || (mode_ == TimeMode::kEvent && !first_);
+    if (waits_) wait();
+  }
+  start_ = clock_now();
+}
+
+void CallTimer::wait() const {
+  for (const c10::Device device : devices_) wait_for_device(device);
+}
+
+void CallTimer::take_end() {
+  if (waits_) wait();
+  end_ = clock_now();
+  if (first_) last_ = clock_.mark(devices_.first());
+  close(this);
+  open_ = false;
+}
+
+void CallTimer::take_marks(DeviceClock::Mark* first, DeviceClock::Mark* last) {
+  *first = std::exchange(first_, nullptr);
+  *last = std::exchange(last_, nullptr);
+}
+
+uint32_t thread_number() {
+  thread_local const auto number = static_cast<uint32_t>(syscall(SYS_gettid));
+  return number;
+}
+
+}  // namespace op_tools

@@ -1,0 +1,76 @@
+// Measures one stretch of work, a call or an autograd node, on the thread that does it: waits for devices or puts marks
+// into their queues as the mode wants, and knows which stretches it lies in. Used by the time hook.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+
+#include "hooks/options.h"
+#include "timing/stopwatch.h"
+
+namespace op_tools {
+
+// Devices that have to be waited for; nearly always one or none.
+class CallDevices {
+ public:
+  void add(c10::Device device);
+  bool empty() const { return devices_.empty(); }
+  c10::Device first() const { return devices_.front(); }
+  auto begin() const { return devices_.begin(); }
+  auto end() const { return devices_.end(); }
+
+ private:
+  c10::SmallVector<c10::Device, 2> devices_;
+};
+
+class CallTimer {
+ public:
+  // `owner`: stretches of one owner nest, those of different owners don't know of each other.
+  CallTimer(TimeMode mode, DeviceClock& clock, const void* owner);
+  ~CallTimer();  // takes a stretch that was not stopped off
+  CallTimer(const CallTimer&) = delete;
+  CallTimer& operator=(const CallTimer&) = delete;
+
+  void start(const CallDevices& devices);
+  // `late`: asked when no device was known at the start; the call may have made a tensor on one.
+  template <class Late>
+  void stop(Late&& late) {
+    take_end();
+    if (!devices_.empty()) return;
+    late(devices_);
+    if (!devices_.empty() && mode_ != TimeMode::kHost) {
+      wait();
+      end_ = clock_now();
+    }
+  }
+
+  int64_t start_time() const { return start_; }
+  int64_t host_time() const { return end_ - start_; }
+  uint32_t depth() const { return depth_; }
+  const CallDevices& devices() const { return devices_; }
+
+  // Event mode, when the device has events: to be read later, by whoever takes them. Else the host's time is the time.
+  bool has_marks() const { return first_ != nullptr && last_ != nullptr; }
+  void take_marks(DeviceClock::Mark* first, DeviceClock::Mark* last);
+
+ private:
+  void wait() const;
+  void take_end();
+
+  const TimeMode mode_;
+  DeviceClock& clock_;
+  const void* const owner_;
+  CallDevices devices_;
+  uint32_t depth_ = 0;
+  bool open_ = false;
+  bool waits_ = false;
+  DeviceClock::Mark first_ = nullptr, last_ = nullptr;
+  int64_t start_ = 0, end_ = 0;
+};
+
+// A number of this thread for files: the system's.
+uint32_t thread_number();
+
+}  // namespace op_tools

@@ -1,0 +1,77 @@
+#include "timing/memory_watch.h"
+
+#include <torch/csrc/profiler/orchestration/observer.h>
+
+#include <algorithm>
+#include <map>
+
+namespace op_tools {
+
+using torch::profiler::impl::ProfilerConfig;
+using torch::profiler::impl::ProfilerState;
+using torch::profiler::impl::ProfilerStateBase;
+
+// A profiler that is off: torch takes what stands in this place for a profiler's state, and asks it.
+class MemoryWatch::Listener final : public ProfilerStateBase {
+ public:
+  Listener() : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)) {}
+
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    now += bytes;
+    if (bytes > 0) allocated += bytes;
+    peak = std::max(peak, now);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  torch::profiler::impl::ActiveProfilerType profilerType() override {
+    return torch::profiler::impl::ActiveProfilerType::NONE;
+  }
+
+  int64_t now = 0, allocated = 0, peak = 0;
+};
+
+MemoryWatch::MemoryWatch() {
+  if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE)) return;
+  listener_ = std::make_shared<Listener>();
+  guard_.emplace(c10::DebugInfoKind::PROFILER_STATE, listener_);
+}
+
+MemoryWatch::~MemoryWatch() = default;
+
+int64_t MemoryWatch::allocated() const {
+  return listener_ ? listener_->allocated : 0;
+}
+int64_t MemoryWatch::peak() const {
+  return listener_ ? listener_->peak : 0;
+}
+
+void AliveMemory::add(const c10::Storage& made, uint32_t owner) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // An address in the map is not reused: the weak reference keeps it.
+  made_.try_emplace(made.unsafeGetStorageImpl(), Made{made.getWeakStorageImpl(), owner});
+  if (made_.size() < next_sweep_) return;
+  for (auto one = made_.begin(); one != made_.end();) {
+    one = one->second.storage.expired() ? made_.erase(one) : std::next(one);
+  }
+  next_sweep_ = std::max<size_t>(1024, 2 * made_.size());
+}
+
+std::vector<AliveMemory::Alive> AliveMemory::alive() const {
+  std::map<uint32_t, Alive> by_owner;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [address, made] : made_) {
+      const auto storage = made.storage.lock();
+      if (!storage) continue;
+      Alive& alive = by_owner[made.owner];
+      alive.owner = made.owner;
+      ++alive.count;
+      alive.bytes += static_cast<int64_t>(storage->nbytes());
+    }
+  }
+  std::vector<Alive> all;
+  for (const auto& [owner, alive] : by_owner) all.push_back(alive);
+  std::stable_sort(all.begin(), all.end(), [](const Alive& a, const Alive& b) { return a.bytes > b.bytes; });
+  return all;
+}
+
+}  // namespace op_tools

@@ -1,0 +1,58 @@
+// What the operators of this thread allocate while one lives, on any device whose allocator reports to torch's
+// profiler (the CPU's, CUDA's and those made like it). torch has one place for such a listener: while torch.profiler is
+// on in this thread, or another watch, nothing is seen.
+#pragma once
+
+#include <c10/core/Storage.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace op_tools {
+
+class MemoryWatch {
+ public:
+  MemoryWatch();
+  ~MemoryWatch();
+  MemoryWatch(const MemoryWatch&) = delete;
+  MemoryWatch& operator=(const MemoryWatch&) = delete;
+
+  bool sees() const { return listener_ != nullptr; }
+  int64_t allocated() const;  // bytes in all
+  int64_t peak() const;       // most bytes at once above what there was before
+
+ private:
+  class Listener;
+  std::shared_ptr<Listener> listener_;
+  std::optional<c10::DebugInfoGuard> guard_;
+};
+
+// The memory that calls made and that is still in use. Holds none of it. Thread-safe.
+class AliveMemory {
+ public:
+  // `owner`: a number of the call's operator or place, given back below.
+  void add(const c10::Storage& made, uint32_t owner);
+  struct Alive {
+    uint32_t owner = 0;
+    int64_t count = 0, bytes = 0;
+  };
+  std::vector<Alive> alive() const;  // by owner, most bytes first
+
+ private:
+  struct Made {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    uint32_t owner;
+  };
+  mutable std::mutex mutex_;
+  std::unordered_map<const c10::StorageImpl*, Made> made_;
+  size_t next_sweep_ = 1024;
+};
+
+}  // namespace op_tools

@@ -1,0 +1,94 @@
+#include "timing/time_files.h"
+
+#include <utility>
+
+#include "hooks/options.h"
+#include "hooks/run_folder.h"
+#include "timing/stopwatch.h"
+#include "timing/trace_file.h"
+
+namespace op_tools {
+namespace {
+
+const char* phase_text(Phase phase) {
+  return phase == Phase::kForward ? "forward" : "backward";
+}
+
+double ms(int64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / 1e6;
+}
+
+}  // namespace
+
+const std::string& TimeFiles::root_locked() {
+  if (root_.empty()) {
+    root_ = claim_run_folder(output_dir_, "op_time_measure_result", distributed_rank());
+    to_unix_ = clock_to_unix();
+  }
+  return root_;
+}
+
+std::string TimeFiles::root() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return root_;
+}
+
+void TimeFiles::add_locked(const TimedCall& call) {
+  if (call.is_part) return;
+  const EntryLabel& label = labels_[call.entry];
+  calls_->add(make_dict({{"id", static_cast<int64_t>(call.id)},
+                         {"step", call.step},
+                         {"op", label.op},
+                         {"phase", phase_text(label.phase)},
+                         {"pass", static_cast<int64_t>(call.pass)},
+                         {"start_us", (call.start + to_unix_) / 1000},
+                         {"ms", ms(call.nanoseconds)},
+                         {"self_ms", ms(call.self)},
+                         {"host_ms", ms(call.host)},
+                         {"device", label.device},
+                         {"shapes", label.shapes},
+                         {"dtypes", label.dtypes},
+                         {"line", label.line},
+                         {"module", label.module},
+                         {"thread", static_cast<int64_t>(call.thread)},
+                         {"failed", static_cast<int64_t>(call.failed)}}));
+}
+
+void TimeFiles::add_kept_locked() {
+  if (!calls_) {
+    calls_.emplace(root_locked() + "/calls.csv",
+                   std::vector<std::string>{"id", "step", "op", "phase", "pass", "start_us", "ms", "self_ms", "host_ms",
+                                            "device", "shapes", "dtypes", "line", "module", "thread", "failed"});
+  }
+  const std::vector<TimedCall> calls = records_.calls(kept_);
+  for (EntryLabel& label : records_.labels(labels_.size())) labels_.push_back(std::move(label));
+  for (const TimedCall& call : calls) add_locked(call);
+  kept_ += calls.size();
+}
+
+void TimeFiles::add_overflow(const std::vector<TimedCall>& calls) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  add_kept_locked();
+  for (const TimedCall& call : calls) add_locked(call);
+}
+
+void TimeFiles::add_kept_calls() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  add_kept_locked();
+  calls_->flush();
+}
+
+void TimeFiles::write_summary(const std::vector<TimeRow>& rows) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  RowFile file(root_locked() + "/summary.csv", time_row_columns());
+  for (const TimeRow& row : rows) file.add(to_value(row));
+  file.flush();
+}
+
+void TimeFiles::write_trace(TimeMode mode) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::string path = root_locked() + "/trace.json";
+  write_trace_file(path, records_, mode, to_unix_);
+}
+
+}  // namespace op_tools

@@ -1,0 +1,45 @@
+// The files of one run: op_time_measure_result/<rank>/<time>/ with calls.csv, summary.csv and trace.json. The folder is
+// made when the first of them is written. Thread-safe. Throws Error with path and reason.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hooks/row_file.h"
+#include "timing/time_records.h"
+#include "timing/time_report.h"
+
+namespace op_tools {
+
+class TimeFiles {
+ public:
+  TimeFiles(std::string output_dir, const TimeRecords& records)
+      : output_dir_(std::move(output_dir)), records_(records) {}
+
+  // calls.csv: the calls that the records keep, then (when they keep no more) those that overflowed.
+  void add_overflow(const std::vector<TimedCall>& calls);
+  void add_kept_calls();
+  void write_summary(const std::vector<TimeRow>& rows);
+  void write_trace(TimeMode mode);
+
+  std::string root() const;  // empty when nothing was written
+
+ private:
+  const std::string& root_locked();
+  void add_kept_locked();
+  void add_locked(const TimedCall& call);
+
+  const std::string output_dir_;
+  const TimeRecords& records_;
+  mutable std::mutex mutex_;
+  std::string root_;
+  std::optional<RowFile> calls_;
+  std::vector<EntryLabel> labels_;
+  size_t kept_ = 0;  // kept calls that are in the file
+  int64_t to_unix_ = 0;
+};
+
+}  // namespace op_tools

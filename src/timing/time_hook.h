@@ -1,0 +1,75 @@
+// OpTimeMeasure: where the time goes. Forward and backward of each call, with the device of the call synchronised, or
+// by events of the device, or as the time that issuing takes (TimeMode).
+//
+//   op_tools::OpTimeMeasure scope;
+//   ...
+//   std::string table = op_tools::time_table(scope.result().by_op, 20);
+//
+// Torch level: backward is the time of the autograd nodes that the call made. Aten level: operators of the backward
+// engine are operators like others, in phase backward. Calls are timed on the program's own threads; nothing else runs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hooks/export.h"
+#include "hooks/hook.h"
+#include "hooks/options.h"
+#include "hooks/tool.h"
+#include "hooks/tool_scope.h"
+#include "timing/time_report.h"
+
+namespace op_tools {
+
+struct TimeResult {
+  std::vector<TimeRow> by_op, by_shape, by_line, by_module;  // most self time first
+  std::string root;                                          // the folder; empty when nothing was written
+  uint64_t calls = 0, backward = 0;
+  uint64_t in_graph = 0;    // calls left alone because their device was recording a graph
+  uint64_t overflowed = 0;  // calls beyond max_calls: counted and in calls.csv, not in the trace
+  // with memory: what calls made and what is in use still, most bytes first
+  struct Alive {
+    std::string where;  // source line, else operator
+    int64_t count = 0, bytes = 0;
+  };
+  std::vector<Alive> alive;
+  // with_stack: time by stack, innermost line first, the operator in front
+  struct Stack {
+    std::vector<std::string> frames;
+    double total_ms = 0, self_ms = 0;
+  };
+  std::vector<Stack> stacks;
+};
+
+class OP_TOOLS_API TimeHook final : public Hook {
+ public:
+  using Options = TimeOptions;
+  explicit TimeHook(const ResolvedTimeOptions& options);
+  ~TimeHook() override;
+
+  std::string_view name() const override { return "OpTimeMeasure"; }
+  Wants wants() const override { return {.gradients = false, .aten_call = false, .nodes = true}; }
+  bool is_innermost() const override { return true; }
+  std::unique_ptr<HookState> before(OpCall& call) override;
+  void after(OpCall& call, HookState* state) override;
+  void step_begins(int64_t step) override;
+  Value report() const override;
+  void flush() override;  // writes the files again when there is more for them
+  void scope_left() override;
+
+  const ResolvedOptions& options() const;
+  TimeResult result() const;
+
+  class Impl;
+
+ private:
+  std::shared_ptr<Impl> impl_;  // shared with the graphs of calls whose backward may come
+};
+
+OP_TOOLS_API void read_into(Settings& settings, TimeOptions& options);
+
+using OpTimeMeasure = ToolScope<TimeHook>;
+
+}  // namespace op_tools

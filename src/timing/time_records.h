@@ -1,0 +1,124 @@
+// What was measured, in bounded memory: sums and a sketch of the durations per operator, shapes and place, and the
+// single calls up to a limit; calls beyond it go to `overflow` in batches. Filled by the time hook from any thread,
+// read by everything that shows it (time_report.h, time_files.h). Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "hooks/op_call.h"
+#include "hooks/value.h"
+#include "timing/durations.h"
+
+namespace op_tools {
+
+// Where in the program a call was made.
+struct CallPlace {
+  std::vector<std::string> stack;  // "file:line function", the user's innermost line first
+  std::string module;              // LeNet.conv1
+  std::string line() const { return stack.empty() ? std::string() : stack.front(); }
+};
+
+// What calls of one signature have in common.
+struct CallDetails {
+  std::string shapes, dtypes, device;  // of the input tensors
+  Value sample;  // Tuple(args, kwargs) of the first call, its tensors as meta tensors; None: not known
+};
+
+// One measured call, or one autograd node of a backward pass that ran several.
+struct TimedCall {
+  int64_t start = 0;         // clock_now()
+  int64_t nanoseconds = 0;   // what was measured
+  int64_t self = 0;          // without measured calls that ran inside
+  int64_t host = 0;          // how long the program's thread was in it
+  int64_t device_start = 0;  // event mode: when the device began, on the host's clock; 0: not known
+  uint64_t id = 0;
+  int64_t step = 0;
+  uint32_t entry = 0;
+  uint32_t thread = 0;
+  uint32_t pass = 0;
+  bool failed = false;
+  bool is_part = false;  // a node: drawn in the trace, counted with its pass
+  bool has_parts = false;
+};
+
+// Bytes that a call touched or took.
+struct CallBytes {
+  int64_t read = 0, written = 0;
+  int64_t allocated = 0, peak = 0;
+};
+
+struct TimeEntry {
+  std::string op;
+  Phase phase = Phase::kForward;
+  uint32_t place = 0;
+  CallDetails details;
+  Durations times;
+  int64_t self = 0;
+  uint64_t failed = 0;
+  CallBytes bytes;  // sums; `peak` the most of one call
+};
+
+// What a single call is said to be, in files.
+struct EntryLabel {
+  std::string op;
+  Phase phase = Phase::kForward;
+  std::string shapes, dtypes, device, line, module;
+};
+
+struct StepMark {
+  int64_t step = 0;  // that began at `start`
+  int64_t start = 0;
+};
+
+class TimeRecords {
+ public:
+  using Overflow = std::function<void(std::vector<TimedCall> calls)>;
+  TimeRecords(size_t max_calls, Overflow overflow) : max_calls_(max_calls), overflow_(std::move(overflow)) {}
+
+  // The number of the row for these; `describe` is asked when it is new. Programs whose shapes never repeat share one
+  // row per operator after the first kMostEntries.
+  static constexpr size_t kMostEntries = 10'000;
+  uint32_t entry_of(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
+                    const std::function<CallDetails()>& describe);
+  void set_device(uint32_t entry, std::string device);
+  // The number of a place; 0 stands for one that is not known.
+  uint32_t place_of(CallPlace place);
+
+  void add(const TimedCall& call, const CallBytes& bytes);
+  void add_step(int64_t step, int64_t start);
+  // Hands what overflowed and waits in a batch to `overflow`.
+  void flush_overflow();
+
+  struct Snapshot {
+    std::vector<TimeEntry> entries;
+    std::vector<CallPlace> places;
+    std::vector<StepMark> steps;
+    uint64_t calls = 0;     // forward calls
+    uint64_t backward = 0;  // backward passes
+    uint64_t overflowed = 0;
+  };
+  Snapshot snapshot() const;
+  std::vector<TimedCall> calls(size_t from) const;    // the kept ones, in the order of their ends
+  std::vector<EntryLabel> labels(size_t from) const;  // by entry
+  CallDetails details(uint32_t entry) const;
+
+ private:
+  const size_t max_calls_;
+  const Overflow overflow_;
+  mutable std::mutex mutex_;
+  std::vector<TimeEntry> entries_;
+  std::unordered_map<uint64_t, uint32_t> entry_index_;
+  std::vector<CallPlace> places_{CallPlace{}};
+  std::unordered_map<std::string, uint32_t> place_index_;
+  std::vector<TimedCall> calls_, batch_;
+  std::vector<StepMark> steps_;
+  uint64_t forward_ = 0, backward_ = 0, overflowed_ = 0;
+};
+
+}  // namespace op_tools

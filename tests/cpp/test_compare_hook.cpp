@@ -1,0 +1,121 @@
+// OpAutoCompare from C++: an executor plays the device that computes wrongly.
+#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/relu.h>
+
+#include <atomic>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "capture/call_store.h"
+#include "catch.h"
+#include "compare/compare_hook.h"
+#include "compare/ordered_pool.h"
+#include "hooks/error.h"
+#include "hooks/log.h"
+#include "recording_hook.h"
+#include "scoped_variable.h"
+#include "temporary_folder.h"
+
+using namespace op_tools;  // NOLINT: a test
+using op_tools::test::admitting;
+using op_tools::test::ScopedVariable;
+using op_tools::test::TemporaryFolder;
+
+namespace {
+
+struct QuietLog {
+  QuietLog() : level("OP_TOOLS_LOG_LEVEL", "off") { log::reload_level(); }
+  ~QuietLog() {
+    level.set(nullptr);
+    log::reload_level();
+  }
+  ScopedVariable level;
+};
+
+// A device whose mm is half a percent too large.
+class WrongProduct final : public Hook {
+ public:
+  std::string_view name() const override { return "WrongProduct"; }
+  bool is_executor() const override { return true; }
+  void execute(OpCall& call) override {
+    call.frame().proceed();
+    call.frame().replace_result([](const at::Tensor& right) { return right * 1.005; });
+  }
+};
+
+CompareOptions into(const TemporaryFolder& folder) {
+  CompareOptions options;
+  options.output_dir = folder.path();
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("A wrong operator is found, saved and blamed alone", "[compare]") {
+  const QuietLog quiet;
+  const TemporaryFolder folder;
+  const at::Tensor x = at::rand({20, 20});
+  OpAutoCompare scope(into(folder));
+  {
+    HookScope wrong(std::make_shared<WrongProduct>(), admitting("mm"));
+    wrong.enter();
+    at::relu(at::mm(at::exp(x), x));
+    wrong.leave();
+  }
+  const CompareResult result = scope.result();
+  CHECK(result.failed == 1);
+  CHECK(result.passed >= 2);
+  CHECK(result.saved == 1);
+  const auto failed = std::find_if(result.ops.begin(), result.ops.end(), [](const auto& op) { return op.failed > 0; });
+  REQUIRE(failed != result.ops.end());
+  CHECK(failed->op == "aten::mm");
+  scope.hook().flush();
+  CHECK(find_calls(result.root).calls.size() == 1);  // on the CPU there is the device's side alone
+  std::ifstream csv(result.root + "/autocompare.csv");
+  std::string titles;
+  std::getline(csv, titles);
+  CHECK(titles.find("op,id,step,level,phase,what,verdict") == 0);
+}
+
+TEST_CASE("Told to raise, a failure stops the program where it is", "[compare]") {
+  const QuietLog quiet;
+  const TemporaryFolder folder;
+  CompareOptions options = into(folder);
+  options.raise_on_failure = true;
+  const at::Tensor x = at::rand({20, 20});
+  OpAutoCompare scope(options);
+  HookScope wrong(std::make_shared<WrongProduct>(), admitting("mm"));
+  wrong.enter();
+  CHECK_NOTHROW(at::exp(x));
+  CHECK_THROWS_AS(at::mm(x, x), Error);
+  CHECK(scope.result().failed == 1);
+}
+
+TEST_CASE("Work beside the program is handed over in order", "[compare]") {
+  std::vector<int> order;
+  std::atomic<int> done{0};
+  {
+    OrderedPool pool(3, 1000);
+    for (int i = 0; i < 50; ++i) {
+      pool.submit(i % 7 == 0 ? 900 : 10, [&, i]() -> OrderedPool::Commit {
+        std::this_thread::yield();
+        ++done;
+        return [&order, i] { order.push_back(i); };
+      });
+      if (i == 20) {
+        pool.flush();
+        CHECK(order.size() == 21);
+      }
+    }
+  }
+  CHECK(done == 50);
+  REQUIRE(order.size() == 50);
+  CHECK(std::is_sorted(order.begin(), order.end()));
+}

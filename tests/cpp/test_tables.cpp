@@ -1,0 +1,105 @@
+// Tables: as text, as CSV and as JSON lines; and the folder that they are in.
+#include <sys/stat.h>
+
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "catch.h"
+#include "hooks/error.h"
+#include "hooks/row_file.h"
+#include "hooks/run_folder.h"
+#include "hooks/text_table.h"
+#include "temporary_folder.h"
+
+using namespace op_tools;  // NOLINT: a test
+
+namespace {
+
+std::string content_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("a text table is aligned: texts left, numbers right", "[tables]") {
+  const std::vector<TableColumn> columns = {{"op"}, {"calls", true}};
+  CHECK(text_table(columns, {{"aten::mm", "7"}, {"aten::add.Tensor", "1200"}}) ==
+        "op                calls\n"
+        "aten::mm              7\n"
+        "aten::add.Tensor   1200");
+  CHECK(text_table(columns, {}) == "op  calls");
+  CHECK(text_table({}, {}).empty());
+}
+
+TEST_CASE("a table that is too wide has the middle of its longest text cut", "[tables]") {
+  const std::vector<TableColumn> columns = {{"op"}, {"calls", true}};
+  const std::string name = "torch.nn.functional.scaled_dot_product_attention";
+  const std::string table = text_table(columns, {{name, "3"}}, 40);
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 40);
+  CHECK(table.find("torch.nn") != std::string::npos);
+  CHECK(table.find("...") != std::string::npos);
+  CHECK(table.find("attention      3") != std::string::npos);
+}
+
+TEST_CASE("amounts of bytes read well", "[tables]") {
+  CHECK(bytes_text(0) == "0 B");
+  CHECK(bytes_text(999) == "999 B");
+  CHECK(bytes_text(1000) == "1.0 KB");
+  CHECK(bytes_text(12'345'678'901) == "12.3 GB");
+}
+
+TEST_CASE("a CSV file has titles, quotes what needs it, and leaves absent cells empty", "[tables]") {
+  const test::TemporaryFolder folder;
+  RowFile file(folder.path() + "/rows.csv", {"name", "shape", "error", "note"});
+  file.add(make_dict({{"name", "a,b"}, {"shape", make_list({2, 3})}, {"error", 0.1}}));
+  file.add(make_dict(
+      {{"name", "say \"no\"\nplease"}, {"error", std::numeric_limits<double>::infinity()}, {"note", Value()}}));
+  file.flush();
+  CHECK(content_of(file.path()) ==
+        "name,shape,error,note\n"
+        "\"a,b\",\"[2,3]\",0.1,\n"
+        "\"say \"\"no\"\"\nplease\",,inf,\n");
+}
+
+TEST_CASE("JSON lines keep types, and order, and are valid whatever is in them", "[tables]") {
+  const test::TemporaryFolder folder;
+  RowFile file(folder.path() + "/rows.jsonl");
+  file.add(make_dict({{"op", "mm"}, {"calls", 3}, {"ok", true}, {"none", Value()}, {"size", Size{{2, 3}}}}));
+  file.add(make_dict({{"nan", std::numeric_limits<double>::quiet_NaN()}, {"bytes", std::string("\xff")}}));
+  file.flush();
+  CHECK(content_of(file.path()) ==
+        "{\"op\":\"mm\",\"calls\":3,\"ok\":true,\"none\":null,\"size\":[2,3]}\n"
+        "{\"nan\":\"nan\",\"bytes\":\"\xef\xbf\xbd\"}\n");
+}
+
+TEST_CASE("a file that cannot be written is an error with its path", "[tables]") {
+  const test::TemporaryFolder folder;
+  try {
+    RowFile file(folder.path() + "/missing/rows.csv", {"a"});
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).find("/missing/rows.csv: cannot be written: No such file") != std::string::npos);
+  }
+  RowFile full("/dev/full");
+  const auto fill = [&] {
+    full.add(make_dict({{"a", 1}}));
+    full.flush();
+  };
+  CHECK_THROWS_AS(fill(), Error);
+}
+
+TEST_CASE("runs in the same minute get folders of their own", "[tables]") {
+  const test::TemporaryFolder folder;
+  const std::string first = claim_run_folder(folder.path() + "/a/b", "op_time_measure_result", 3);
+  const std::string second = claim_run_folder(folder.path() + "/a/b", "op_time_measure_result", 3);
+  CHECK(first.find(folder.path() + "/a/b/op_time_measure_result/3/20") == 0);
+  CHECK(first != second);
+  struct stat facts = {};
+  CHECK(::stat(second.c_str(), &facts) == 0);
+  CHECK_THROWS_AS(claim_run_folder("/dev/null", "x", 0), Error);
+}

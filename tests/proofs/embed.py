@@ -1,0 +1,94 @@
+"""The wheel in a fresh virtual environment, from another folder, and a C++ program built against what the wheel brings.
+
+Builds the wheel, installs it into a new environment that sees this one's torch and nothing else of the project, and there:
+imports it, captures a step, replays it with the installed program and with `python -m`, runs `op-tools`; then builds
+tests/consumer against the CMake package inside the wheel, lets it capture, and replays that.
+
+    embed.py [--keep]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+STEP = """
+import sys, torch, op_tools
+assert "op_tools" in op_tools.__file__ and sys.prefix in op_tools.__file__, op_tools.__file__
+torch.manual_seed(0)
+layer = torch.nn.Linear(4, 3)
+with op_tools.OpCapture(output_dir="captured") as tool, op_tools.OpCapture(level="aten", output_dir="captured"):
+    layer(torch.randn(2, 4)).relu().sum().backward()
+print(tool.result().table())
+"""
+
+
+def run(*command: Any, **options: Any) -> str:
+    """The output of a command that must succeed."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
+    if done.returncode:
+        raise SystemExit(
+            f"{' '.join(map(str, command))}\nended with status {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+    return done.stdout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", action="store_true", help="leave the folder there")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="embed-"))
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("OP_", "PYTHON", "VIRTUAL_ENV"))
+    }
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    here = {"cwd": elsewhere, "env": environment}
+
+    run(sys.executable, "-m", "pip", "wheel", ROOT, "--no-build-isolation", "--no-deps", "-w", folder)
+    (wheel,) = folder.glob("op_tools-*.whl")
+    print(f"wheel: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB")
+
+    run(sys.executable, "-m", "venv", folder / "venv")
+    python = folder / "venv" / "bin" / "python"
+    packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel)
+    # Only now: a .pth file is what makes this environment's torch visible there.
+    (packages / "torch-from-outside.pth").write_text(str(Path(torch.__file__).parents[1]) + "\n")
+    beside = packages / "torch"  # the program looks for torch beside the package, as pip installs them
+    beside.symlink_to(Path(torch.__file__).parent)
+
+    print(run(python, "-c", STEP, **here), end="")
+    for command in ([folder / "venv/bin/run_op_from_data"], [python, "-m", "op_tools.run_op_from_data"]):
+        print(run(*command, "captured", "--acc_check", "-q", **here).splitlines()[0])
+    names = run(folder / "venv/bin/op-tools", "ops", "--ops", "torch.nn.functional.linear", **here).split()
+    assert names == ["torch.nn.functional.linear"], names
+
+    build = folder / "build"
+    consumer = [f"-DCMAKE_PREFIX_PATH={packages / 'op_tools'}", f"-DPython_EXECUTABLE={python}"]
+    run("cmake", "-G", "Ninja", "-S", ROOT / "tests" / "consumer", "-B", build, *consumer, env=environment)
+    run("cmake", "--build", build, env=environment)
+    linked = run("ldd", build / "consumer")
+    assert "libpython" not in linked and str(packages.resolve()) in str(
+        Path(linked.split("libop_tools.so => ")[1].split()[0]).resolve()
+    )
+    print(run(build / "consumer", "mm", elsewhere / "consumer", **here).splitlines()[-1])
+    print(run(folder / "venv/bin/run_op_from_data", "consumer", "--acc_check", "-q", **here).splitlines()[0])
+    if not options.keep:
+        shutil.rmtree(folder)
+    print("the wheel works in a fresh environment, and a C++ program against it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

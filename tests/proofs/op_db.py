@@ -1,0 +1,225 @@
+"""Transparency over all of torch's operators: a call gives the same with a tool on as without it.
+
+For every operator of torch's test database: float32 samples with gradients, one sample of bfloat16, complex64, int64
+and bool, as a function, as a method, in place, with out= (fitting, strided, empty), and the operator's error inputs.
+Compared are results, gradients, strides, aliasing, versions, the random state and the errors' texts, bit for bit.
+
+    op_db.py [--tool NAME ...] [--level torch aten] [--samples 3] [--ops REGEX] [--jobs 2] [--resume]
+
+A tool is noop (a hook that does nothing), looking (one that reads everything, gradients too) or any tool of op_tools.
+Exit status 1 when a tool changed something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from _op_database import UNINITIALISED, Builder, different, operators, seen
+from _workers import Progress, work_through
+
+import op_tools
+
+RESULTS = Path(__file__).resolve().parents[2] / "build" / "proofs"
+REPEATS = 8  # of a call without a tool, to find out whether torch itself gives the same each time
+
+
+class Looking(op_tools.Hook):
+    """Reads all that there is."""
+
+    gradients = True
+
+    def before(self, call: Any) -> object:
+        return call.args, call.kwargs
+
+    def after(self, call: Any, state: object) -> None:
+        assert state is not None or call.phase == "backward"
+        call.result  # noqa: B018
+
+
+# Its purpose is to change what runs: operators get wider dtypes.
+NOT_TRANSPARENT = {"OpDtypeCast"}
+
+
+def tool_names() -> list[str]:
+    """The two hooks, and every tool of op_tools that has to leave the program as it is."""
+    tools = [
+        name
+        for name, tool in vars(op_tools).items()
+        if inspect.isclass(tool) and issubclass(tool, op_tools.Tool) and tool not in (op_tools.Tool, op_tools.HookScope)
+        if name not in NOT_TRANSPARENT
+    ]
+    tools = [name for name in tools if name not in NOT_TRANSPARENT]
+    return ["noop", "looking", *tools]
+
+
+def make_tool(name: str, level: str, folder: str) -> Any:
+    if name in ("noop", "looking"):
+        hook = Looking() if name == "looking" else op_tools.Hook()
+        return op_tools.HookScope(hook, level=level, output_dir=folder)
+    return getattr(op_tools, name)(level=level, output_dir=folder)
+
+
+class DoesNothing(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+def observe(builder: Builder, scope: Any) -> dict[str, dict[str, Any]]:
+    """Makes all calls inside the scope; what was seen, by call."""
+    calls = builder.build()
+    with scope, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for call in calls:
+            call.run()
+    return {call.name: seen(call, builder.op.name not in UNINITIALISED) for call in calls}
+
+
+def trouble_of(tool: Any) -> str:
+    """What went wrong inside a tool although the program went on."""
+    if tool._scope is not None and tool._scope.hook_failures:
+        return "the tool failed and went off"
+    result = tool.result() if hasattr(tool, "result") else None
+    return getattr(result, "failure", "") or ""
+
+
+def check(name: str, tools: list[tuple[str, str]], samples: int) -> list[dict[str, Any]]:
+    """One operator under each of the tools (name, level)."""
+    builder = Builder(name, samples)
+    plain = observe(builder, contextlib.nullcontext())
+    unstable: dict[str, set[str]] = {}  # what differs from run to run in torch alone, by call
+
+    def learn_unstable(times: int) -> None:
+        for _ in range(times):
+            again = observe(builder, contextlib.nullcontext())
+            for call, facts in plain.items():
+                unstable.setdefault(call, set()).update(different(facts, again[call]))
+
+    rows = []
+    for tool_name, level in tools:
+        folder = tempfile.mkdtemp(prefix="op_db-")
+        try:
+            tool = make_tool(tool_name, level, folder)
+            with_tool = observe(builder, tool)
+            failed = trouble_of(tool)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        changed = {call: different(facts, with_tool[call]) for call, facts in plain.items()}
+        changed = {call: change for call, change in changed.items() if change}
+        if changed and not unstable:
+            learn_unstable(REPEATS)
+        row: dict[str, Any] = {
+            "op": name,
+            "tool": tool_name,
+            "level": level,
+            "calls": len(plain),
+            "changed": {},
+            "unstable": 0,
+            "as under any mode": 0,
+            "failed": failed,
+            "left out": builder.left_out,
+        }
+        under_mode: dict[str, dict[str, Any]] = {}
+        for call, change in changed.items():
+            change = {key: text for key, text in change.items() if key not in unstable[call]}
+            if not change:
+                row["unstable"] += 1
+                continue
+            if level == "torch":
+                under_mode = under_mode or observe(builder, DoesNothing())
+                if not different(under_mode[call], with_tool[call]):
+                    row["as under any mode"] += 1
+                    continue
+            row["changed"][call] = change
+        rows.append(row)
+    return rows
+
+
+def start(threads: int = 1) -> None:
+    """What a worker does first."""
+    os.environ.update(OP_TOOLS_LOG_LEVEL="error", OP_CAPTURE_FORMAT="container")
+    op_tools._C.reload_log_level()
+    torch.set_num_threads(threads)
+    operators()
+
+
+def work(item: tuple[str, list[tuple[str, str]], int]) -> list[dict[str, Any]]:
+    return check(*item)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tool", nargs="+", default=tool_names(), choices=tool_names(), metavar="NAME")
+    parser.add_argument("--level", nargs="+", default=["torch", "aten"], choices=["torch", "aten"])
+    parser.add_argument("--samples", type=int, default=3, metavar="N", help="of float32, per operator")
+    parser.add_argument("--ops", default="", metavar="REGEX", help="only operators whose name matches")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N")
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    options = parser.parse_args()
+
+    names = [name for name in operators() if re.search(options.ops, name)]
+    tools = [(tool, level) for tool in options.tool for level in options.level]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    log = RESULTS / "op_db.jsonl"
+    rows: list[dict[str, Any]] = []
+    if options.resume and log.exists():
+        rows = [row for line in log.read_text().splitlines() if "crashed" not in (row := json.loads(line))]
+    done = {(row["op"], row["tool"], row["level"]) for row in rows}
+    items = []
+    for name in names:
+        left = [pair for pair in tools if (name, *pair) not in done]
+        if left:
+            items.append((name, left, options.samples))
+
+    progress = Progress(len(items), "op_db")
+    with log.open("w") as file:
+        file.writelines(json.dumps(row, default=str) + "\n" for row in rows)
+        for item, result, trouble in work_through(items, start, work, jobs=options.jobs, seconds=1200):
+            for row in result or [{"op": item[0], "tool": "?", "level": "?", "calls": 0, "crashed": trouble}]:
+                rows.append(row)
+                file.write(json.dumps(row, default=str) + "\n")
+            file.flush()
+            progress.step(item[0])
+    return report([row for row in rows if row["op"] in names], log)
+
+
+def report(rows: list[dict[str, Any]], log: Path) -> int:
+    print(
+        f"{'tool':<16} {'level':<6} {'ops':>5} {'calls':>7} {'changed':>8} {'unstable':>9} {'as any mode':>12} {'failed':>7}"
+    )
+    for tool, level in dict.fromkeys((row["tool"], row["level"]) for row in rows):
+        mine = [row for row in rows if (row["tool"], row["level"]) == (tool, level)]
+        numbers = [
+            sum(row["calls"] for row in mine),
+            sum(len(row.get("changed", {})) for row in mine),
+            sum(row.get("unstable", 0) for row in mine),
+            sum(row.get("as under any mode", 0) for row in mine),
+            sum(bool(row.get("failed") or row.get("crashed")) for row in mine),
+        ]
+        print(
+            f"{tool:<16} {level:<6} {len(mine):>5} " + " ".join(f"{n:>{w}}" for n, w in zip(numbers, (7, 8, 9, 12, 7)))
+        )
+    bad = [row for row in rows if row.get("changed") or row.get("failed") or row.get("crashed")]
+    for row in bad:
+        where = f"{row['op']} ({row['tool']}, {row['level']})"
+        for trouble in filter(None, [row.get("failed"), row.get("crashed")]):
+            print(f"{where}: {trouble}")
+        for call, change in row.get("changed", {}).items():
+            print(f"{where} {call}: " + "; ".join(f"{key}: {text}" for key, text in list(change.items())[:3])[:400])
+    print(f"{log}: {'no difference' if not bad else f'{len(bad)} operators with findings'}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""Capture and replay over all of torch's operators: what is captured is exact, and runs again without Python.
+
+Captures the calls of torch's test database (samples as in op_db.py) at both levels, replays them with the C++ program
+and compares bit for bit; captured gradients are compared with those of torch.autograd.grad in a run without op_tools.
+Writes docs/coverage.md: every operator that is not replayed bit for bit, with the reason.
+
+    replay_op_db.py [--level torch aten] [--samples 3] [--ops REGEX] [--jobs 2]
+
+Exit status 1 when a gradient differs, a replay disagrees without a known reason, or less than 95% replay bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from _op_database import Builder, Call, facts, operators, tensors
+from _workers import Progress, work_through
+from op_db import RESULTS, start
+
+import op_tools
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(os.environ.get("OP_TOOLS_BUILD_DIR", ROOT / "build" / "dev")) / "run_op_from_data"
+OUTCOMES = ("bit for bit", "within tolerance", "not comparable", "Python only", "could not run", "disagreed")
+# Does not give the same twice in torch itself; found by op_db.py, which runs everything several times without a tool.
+UNSTABLE = {"linalg.lstsq": "torch's own result differs from run to run (driver gelsy)"}
+
+
+def calls_of(builder: Builder) -> list[Call]:
+    return [call for call in builder.build() if not call.name.startswith("error") and "empty out" not in call.name]
+
+
+def run_all(calls: list[Call], between: Any = lambda: None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for call in calls:
+            call.run()
+            between()
+
+
+def read_container(path: Path) -> dict[str, dict[str, Any]]:
+    """meta.json by the folder of the call, as the replay program names it, and the gradients that were captured."""
+    found = {}
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        for name in names:
+            if name.endswith("/meta.json"):
+                meta = json.loads(archive.read(name))
+                folder = name.removesuffix("/meta.json")
+                if f"{folder}/grad_inputs.pth" in names:
+                    with archive.open(f"{folder}/grad_inputs.pth") as file:
+                        meta["gradients"] = torch.load(file, weights_only=True)["args"]
+                found[f"{path}!{folder}"] = meta
+    return found
+
+
+def gradient_outcome(call: Call, metas: list[dict[str, Any]]) -> str:
+    """Compares the gradients of a call made without op_tools with those captured of the same call."""
+    if not any(gradient is not None for gradient in call.gradients):
+        return "none"
+    recorded = [meta for meta in metas if meta["gradients"] is not None]
+    inputs = tensors(call.inputs)
+    if len(recorded) != 1 or len(recorded[0]["gradients"]) != len(inputs):
+        return "several calls"
+    expected = iter(call.gradients)
+    for tensor, captured in zip(inputs, recorded[0]["gradients"], strict=True):
+        gradient = next(expected) if tensor.requires_grad else None
+        if gradient is None and captured is None:
+            continue
+        if gradient is None or captured is None or facts(gradient)["bits"] != facts(captured)["bits"]:
+            return "differs"
+    return "equal"
+
+
+def outcome(calls: list[dict[str, Any]]) -> tuple[str, str]:
+    """What became of the captured calls of one sample, and why."""
+    if any(call["status"] == "disagreed" for call in calls):
+        bad = next(call for call in calls if call["status"] == "disagreed")
+        return "disagreed", f"{bad['name']}: {json.dumps(bad.get('checks', ''))[:200]}"
+    for call in calls:
+        if call["status"] == "could not run":
+            kind = "Python only" if "Python" in call["reason"] else "could not run"
+            return kind, f"{call['name']}: {call['reason']}"
+    agreed = [call for call in calls if call["status"] == "agreed"]
+    if not agreed:
+        notes = {check.get("reason", "") for call in calls for check in call.get("checks", [])}
+        return "not comparable", "; ".join(sorted(filter(None, notes))) or "nothing is returned"
+    if all(call["bit_equal"] for call in agreed):
+        return "bit for bit", ""
+    return "within tolerance", next(call["name"] for call in agreed if not call["bit_equal"])
+
+
+def work(item: tuple[str, list[str], int]) -> list[dict[str, Any]]:
+    """One operator: {"op", "level", "sample", "outcome", "why", "gradients"} for each sample that was captured."""
+    name, levels, samples = item
+    builder = Builder(name, samples)
+    plain = calls_of(builder)
+    run_all(plain)
+    rows = []
+    for level in levels:
+        folder = Path(tempfile.mkdtemp(prefix="replay_op_db-"))
+        try:
+            tool = op_tools.OpCapture(level=level, output_dir=str(folder), format="container")
+            calls = calls_of(builder)
+            with tool:
+                run_all(calls, tool.step)
+            if not tool.result().root:
+                continue
+            rows += judge(name, level, plain, calls, Path(tool.result().root) / "calls.zip", folder / "report.json")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return rows
+
+
+def judge(name: str, level: str, plain: list[Call], calls: list[Call], container: Path, report: Path) -> list[dict]:
+    command = [PROGRAM, container, "--acc_check", "-q", "--json", report]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    if not report.exists():
+        trouble = f"the replay program ended with status {done.returncode}: {done.stderr[-200:]}"
+        return [{"op": name, "level": level, "sample": "all", "outcome": "could not run", "why": trouble}]
+    replayed = {call["path"]: call for call in json.loads(report.read_text())["calls"]}
+    by_step = defaultdict(list)
+    for path, meta in read_container(container).items():
+        by_step[meta["step"]].append({"gradients": None, **meta, **replayed[path]})
+    rows = []
+    for step, (before, call) in enumerate(zip(plain, calls, strict=True)):
+        # The weights of the backward pass are ours, not the sample's.
+        captured = [one for one in by_step[step] if one["name"] not in ("torch.randn_like", "aten::randn_like")]
+        if call.error is not None or not captured:
+            continue
+        what, why = outcome(captured)
+        gradients = gradient_outcome(before, captured) if level == "torch" else "none"
+        rows.append(
+            {"op": name, "level": level, "sample": call.name, "outcome": what, "why": why, "gradients": gradients}
+        )
+    return rows
+
+
+def coverage(rows: list[dict[str, Any]], without: dict[str, str], samples: int) -> str:
+    """The text of docs/coverage.md."""
+    lines = [
+        "# Coverage",
+        "",
+        f"Written by `./dev prove replay_op_db --samples {samples}` with torch {torch.__version__.split('+')[0]}: the operators of",
+        "torch's own test database (op_db), captured at both levels and replayed by the C++ program. A sample is one call (or",
+        "the few calls that its Python function makes) with its backward pass: as a function, as a method, in place, with `out=`.",
+        "",
+        f"| level | operators | samples | {' | '.join(OUTCOMES)} | gradients equal to torch.autograd.grad's |",
+        f"|{'---|' * (4 + len(OUTCOMES))}",
+    ]
+    for level in dict.fromkeys(row["level"] for row in rows):
+        mine = [row for row in rows if row["level"] == level]
+        counts = Counter(row["outcome"] for row in mine)
+        gradients = Counter(row.get("gradients") for row in mine)
+        share = 100 * counts["bit for bit"] / len(mine)
+        cells = [f"{counts[what]} ({share:.1f}%)" if what == "bit for bit" else str(counts[what]) for what in OUTCOMES]
+        compared = gradients["equal"] + gradients["differs"]
+        equal = f"{gradients['equal']} of {compared}" if compared else "seen as calls of their own"
+        lines.append(f"| {level} | {len({row['op'] for row in mine})} | {len(mine)} | {' | '.join(cells)} | {equal} |")
+    lines += [
+        "",
+        "*Not comparable*: the result is memory as it was found, or scratch. *Python only*: no operator of torch's stands behind the",
+        "function; `python -m op_tools.run_op_from_data` runs it.",
+        "",
+        "## Operators with samples that are not replayed bit for bit",
+        "",
+        "| operator | level | samples | reason |",
+        "|---|---|---|---|",
+    ]
+    left_out: dict[tuple[str, str, str, str], int] = Counter()
+    totals = Counter((row["op"], row["level"]) for row in rows)
+    for row in rows:
+        if row["outcome"] != "bit for bit":
+            why = UNSTABLE.get(row["op"], row["why"]) if row["outcome"] != "Python only" else row["why"]
+            why = re.sub(r"\s+", " ", why).replace("|", "/")[:160]
+            left_out[row["op"], row["level"], row["outcome"], why] += 1
+    for (name, level, what, why), count in sorted(left_out.items()):
+        lines.append(f"| `{name}` | {level} | {count} of {totals[name, level]} | {what}: {why} |")
+    if without:
+        lines += ["", "## Operators of which nothing was captured", "", "| operator | reason |", "|---|---|"]
+        lines += [f"| `{name}` | {why} |" for name, why in sorted(without.items())]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--level", nargs="+", default=["torch", "aten"], choices=["torch", "aten"])
+    parser.add_argument("--samples", type=int, default=3, metavar="N", help="of float32, per operator")
+    parser.add_argument("--ops", default="", metavar="REGEX", help="only operators whose name matches")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N")
+    options = parser.parse_args()
+
+    names = [name for name in operators() if re.search(options.ops, name)]
+    progress = Progress(len(names), "replay_op_db")
+    rows: list[dict[str, Any]] = []
+    without: dict[str, str] = {}
+    items = [(name, options.level, options.samples) for name in names]
+    for item, result, trouble in work_through(items, start, work, jobs=options.jobs, seconds=1200):
+        if trouble:
+            rows.append({"op": item[0], "level": "torch", "sample": "all", "outcome": "could not run", "why": trouble})
+        elif not result:
+            without[item[0]] = "no sample of these dtypes runs on the CPU"
+        rows += result or []
+        progress.step(item[0])
+    rows.sort(key=lambda row: (row["op"], row["level"]))
+
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "replay_op_db.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = coverage(rows, without, options.samples)
+    (RESULTS / "coverage.md").write_text(text)
+    if not options.ops and len(options.level) == 2:
+        (ROOT / "docs" / "coverage.md").write_text(text)
+    print(text)
+    same = sum(row["outcome"] == "bit for bit" for row in rows)
+    bad = [
+        row
+        for row in rows
+        if row.get("gradients") == "differs"
+        or (row["outcome"] in ("disagreed", "could not run") and row["op"] not in UNSTABLE)
+    ]
+    for row in bad:
+        print(
+            f"{row['op']} {row['level']} {row['sample']}: {row['outcome']}, gradients {row.get('gradients')}: {row['why']}"
+        )
+    print(f"{same} of {len(rows)} samples replayed bit for bit")
+    return 1 if bad or same < 0.95 * len(rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,289 @@
+"""OpAutoCompare on the CPU: judged against float64, and what holds on every device."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from models import different, train
+
+import op_tools
+
+LEVELS = ["torch", "aten"]
+
+
+@torch.library.custom_op("autocompare::bad_relu", mutates_args=())
+def bad_relu(x: torch.Tensor) -> torch.Tensor:
+    """Right in float64; in float32 a tenth of a percent too large."""
+    return x.relu() * (1.001 if x.dtype == torch.float32 else 1)
+
+
+@bad_relu.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+bad_relu.register_autograd(
+    lambda ctx, grad: grad * ctx.mask * (1.01 if grad.dtype == torch.float32 else 1),
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "mask", inputs[0] > 0),
+)
+
+
+def rows(tool, op=None):
+    return [row for row in tool.result().rows if op in (None, row["op"])]
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("model", ["lenet", "transformer"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_compared_run_trains_like_an_uncompared_one_and_all_is_right(level, model, autocast):
+    plain = train(model, "sgd", autocast, steps=2)
+    with op_tools.OpAutoCompare(level=level) as tool:
+        compared = train(model, "sgd", autocast, steps=2)
+    assert different(compared, plain) == []
+    result = tool.result()
+    assert result.ok and result.failures == []
+    assert result.passed > 60
+    if level == "torch":
+        assert any(row["phase"] == "backward" and row["verdict"] == "pass" for row in result.rows)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_kernel_that_is_wrong_in_its_own_dtype_is_found(level):
+    x = torch.randn(64, 8)
+    with op_tools.OpAutoCompare(level=level) as tool:
+        bad_relu(x) + x.relu()
+    result = tool.result()
+    assert not result.ok
+    (failure,) = result.failures
+    assert "bad_relu" in failure["op"] and failure["kind"] == "values"
+    assert failure["number"] > failure["limit"] > 0
+    assert failure["worst_result"] != failure["worst_reference"]
+    assert failure["source"].startswith(__file__)
+    assert any("bad_relu" in op.op and op.failed == 1 for op in result.ops)
+    assert "bad_relu" in result.table().splitlines()[1]
+
+
+def test_a_wrong_gradient_is_found_and_named():
+    x = torch.randn(64, 8, dtype=torch.float32, requires_grad=True)
+    with op_tools.OpAutoCompare(ops=".*bad_relu.*") as tool:
+        bad_relu(x).sum().backward()
+    assert [(row["phase"], row["what"]) for row in tool.result().failures] == [
+        ("forward", "output"),
+        ("backward", "0th input grad"),
+    ]
+
+
+def test_gradients_can_be_left_out():
+    x = torch.randn(8, requires_grad=True)
+    with op_tools.OpAutoCompare(gradients=False) as tool:
+        x.exp().sum().backward()
+    assert {row["phase"] for row in rows(tool)} == {"forward"}
+
+
+def test_rows_of_the_files_are_those_of_the_result():
+    x = torch.randn(4, 4)
+    with op_tools.OpAutoCompare() as tool:
+        x.add(1)
+        torch.topk(x, 2)
+    root = tool.result().root
+    with Path(root, "autocompare.csv").open() as file:
+        from_csv = list(csv.DictReader(file))
+    with Path(root, "autocompare.jsonl").open() as file:
+        from_json = [json.loads(line) for line in file]
+    kept = rows(tool)
+    assert [row["what"] for row in kept] == ["output", "0th", "1th"]
+    for row, text, parsed in zip(kept, from_csv, from_json, strict=True):
+        assert parsed["op"] == text["op"] == row["op"]
+        assert parsed["verdict"] == text["verdict"] == row["verdict"] == "pass"
+        assert parsed["shape"] == row["shape"] == json.loads(text["shape"])
+        assert row["method"] and row["thresholds"] and row["deciding"]
+        assert float(text["number"]) == row["number"]
+    assert kept[2]["method"] == "bitwise" and kept[2]["dtype"] == "torch.int64"
+
+
+def test_raising_at_the_first_failure_names_the_line():
+    x = torch.randn(8, 8)
+    with op_tools.OpAutoCompare(raise_on_failure=True):
+        x.relu()
+        with pytest.raises(RuntimeError, match=rf"bad_relu.* is wrong.*{__file__}:\d+"):
+            bad_relu(x)
+        x.relu()
+
+
+def test_raising_at_the_first_failure_works_in_backward():
+    x = torch.randn(8, 8, requires_grad=True)
+    with op_tools.OpAutoCompare(ops=".*wrong_gradient.*", raise_on_failure=True):
+        y = wrong_gradient(x).sum()
+        with pytest.raises(RuntimeError, match="0th input grad is wrong"):
+            y.backward()
+
+
+@torch.library.custom_op("autocompare::wrong_gradient", mutates_args=())
+def wrong_gradient(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+wrong_gradient.register_autograd(lambda _, grad: grad * (2.1 if grad.dtype == torch.float32 else 2))
+
+
+def test_a_failed_call_is_saved_and_replays(replay):
+    x = torch.randn(16, 16)
+    with op_tools.OpAutoCompare(ops=".*bad_relu.*", level="aten") as tool:
+        for _ in range(4):
+            bad_relu(x)
+    result = tool.result()
+    assert (result.saved, result.not_saved) == (2, 2), "max_saved is 2 for each operator, shapes and dtypes"
+    folder = result.failures[0]["saved"]
+    saved = torch.load(f"{folder}/device/input.pth", weights_only=True)
+    assert torch.equal(saved["args"][0], x)
+    output = torch.load(f"{folder}/device/output.pth", weights_only=True)["args"][0]
+    assert torch.equal(output, x.relu() * 1.001)
+    meta = json.loads(Path(folder, "device", "meta.json").read_text())
+    assert meta["stack"][0].startswith(__file__)
+    assert "saved" not in result.failures[3]
+
+
+def test_limits_say_what_they_left_out():
+    x = torch.randn(8)
+    with op_tools.OpAutoCompare(first_n_per_signature=6, every_nth=3) as tool:
+        for _ in range(10):
+            x.exp()
+        torch.randn(9).exp()
+    result = tool.result()
+    assert len(rows(tool, "torch.Tensor.exp")) == 3 and result.left_out == 8
+
+    with op_tools.OpAutoCompare(steps=[1]) as tool:
+        for _ in range(3):
+            x.exp()
+            tool.step()
+    assert [row["step"] for row in rows(tool)] == [1]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_judging_beside_the_program_gives_the_same_rows_in_order(level):
+    def program():
+        torch.manual_seed(0)
+        x = torch.randn(32, 32, requires_grad=True)
+        for _ in range(5):
+            y = F.softmax(x @ x, -1)
+            x.add(1).mul_(2)
+            y.sum().backward()
+
+    found = []
+    for settings in ({}, {"async_": True}, {"async_": True, "workers": 4, "max_pending_mb": 1}):
+        with op_tools.OpAutoCompare(level=level, **settings) as tool:
+            program()
+        tool.flush()
+        found.append([(row["op"], row["what"], row["verdict"]) for row in rows(tool)])
+    assert len(found[0]) > 20
+    if level == "aten":
+        assert found[0] == found[1] == found[2]
+    else:  # each backward follows its forward, but others may come between
+        assert sorted(found[0]) == sorted(found[1]) == sorted(found[2])
+    forwards = [[row for row in one if "grad" not in row[1]] for one in found]
+    assert forwards[0] == forwards[1] == forwards[2]
+
+
+def test_random_results_replay_from_the_state_or_are_judged_by_their_distribution():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    plain = torch.rand(100), F.dropout(torch.ones(50)), torch.get_rng_state()
+    torch.set_rng_state(before)
+    with op_tools.OpAutoCompare() as tool:
+        compared = torch.rand(100), F.dropout(torch.ones(50)), torch.get_rng_state()
+    assert all(torch.equal(a, b) for a, b in zip(plain, compared, strict=True))
+    assert tool.result().ok
+    assert {row["op"]: row["verdict"] for row in rows(tool)}["torch.nn.functional.dropout"] == "pass"
+
+
+def test_uninitialised_results_are_not_comparable():
+    with op_tools.OpAutoCompare(ops="torch.empty_like") as tool:
+        torch.empty_like(torch.ones(3))
+    (row,) = rows(tool)
+    assert (row["verdict"], row["reason"]) == ("not comparable", "uninitialised memory")
+    assert tool.result().ok
+
+
+def test_nan_and_infinities_are_no_failure_where_they_belong():
+    x = torch.tensor([-1.0, 0.0, 1.0, math.inf])
+    with op_tools.OpAutoCompare() as tool:
+        x.sqrt(), x.log(), x - x, (x * 1e38).half()
+    assert tool.result().ok and tool.result().passed >= 4
+
+
+def test_equal_elements_may_be_named_in_any_order():
+    x = torch.zeros(100, 3)
+    with op_tools.OpAutoCompare() as tool:
+        x.sort(0), x.argmax(), x.topk(5, 0), x.max(1)
+    assert tool.result().ok
+
+
+def test_an_input_that_is_changed_is_judged_too():
+    x, out = torch.randn(8), torch.empty(8)
+    with op_tools.OpAutoCompare(level="aten") as tool:
+        x.mul_(2)
+        torch.exp(x, out=out)
+        torch._foreach_add_([x, out], 1.0)
+    assert tool.result().ok
+    assert any("after the call" in row["what"] for row in rows(tool))
+
+
+@pytest.mark.parametrize("method", ["relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute"])
+def test_methods_by_name(method):
+    with op_tools.OpAutoCompare(method=method, ops="torch.Tensor.clone") as tool:
+        torch.randn(8).clone()
+    (row,) = rows(tool)
+    assert row["verdict"] == "pass" and row["method"] == method
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"method": "close"}, "relative, allclose"),
+        ({"async_": True, "raise_on_failure": True}, "raise_on_failure"),
+        ({"every_nth": 0}, "every_nth"),
+        ({"max_saved": -1}, "max_saved"),
+    ],
+)
+def test_wrong_settings_are_errors_that_name_them(settings, named):
+    with pytest.raises(op_tools.Error, match=named):
+        op_tools.OpAutoCompare(**settings).start()
+
+
+def test_settings_from_the_environment(monkeypatch):
+    monkeypatch.setenv("OP_AUTOCOMPARE_LIST", "torch.Tensor.exp")
+    monkeypatch.setenv("OP_AUTOCOMPARE_METHOD", "allclose")
+    monkeypatch.setenv("EXP_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32", "1e-3,1e-3")
+    with op_tools.OpAutoCompare() as tool:
+        torch.randn(8).exp().log()
+    (row,) = rows(tool)
+    assert row["method"] == "allclose" and row["thresholds"] == "atol 0.001, rtol 0.001"
+    monkeypatch.setenv("OP_AUTOCOMPARE_METHOD", "nearly")
+    with pytest.raises(op_tools.Error, match="OP_AUTOCOMPARE_METHOD"):
+        op_tools.OpAutoCompare().start()
+
+
+def test_lines_are_the_known_ones(python):
+    done = python(
+        "import torch, op_tools\n"
+        "with op_tools.OpAutoCompare():\n"
+        "    x = torch.ones(2, requires_grad=True)\n"
+        "    torch.Tensor.div(x, 2).sum().backward()\n"
+    )
+    lines = done.stderr.splitlines()
+    assert any(
+        line.startswith("OpAutoCompareHook: torch.Tensor.div  ") and "allclose: True    max_diff:" in line
+        for line in lines
+    )
+    assert any("torch.Tensor.div 0th input grad" in line for line in lines)
+    assert any("0 results WRONG" in line and "ops seen were judged" in line for line in lines)
+
+
+def test_the_operators_own_errors_pass_and_are_no_failure():
+    with op_tools.OpAutoCompare() as tool, pytest.raises(RuntimeError, match="shape"):
+        torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+    assert tool.result().ok

@@ -1,0 +1,206 @@
+"""OpAutoCompare on a device: nothing is blamed that is right, and each planted fault is found where it is."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from models import MODELS, OPTIMIZERS, ResNet, digits
+from torch import nn
+
+import op_tools
+import op_tools.sim_device as sim
+
+LEVELS = ["torch", "aten"]
+
+
+@pytest.fixture(autouse=True)
+def _no_fault_stays():
+    yield
+    sim.faults_clear()
+
+
+def on_device(*shape, grad=False):
+    return torch.randn(*shape).to("sim").requires_grad_(grad)
+
+
+def blamed(tool):
+    return sorted({(row["op"], row["phase"]) for row in tool.result().failures})
+
+
+def train(model, precision, steps=2):
+    torch.manual_seed(7)
+    images, labels = digits()
+    network = {**MODELS, "resnet": ResNet}[model]().to("sim")
+    method = OPTIMIZERS["sgd"](network.parameters())
+    images, labels = images.to("sim"), labels.to("sim")
+    if precision == "bfloat16":
+        network, images = network.bfloat16(), images.bfloat16()
+    losses = []
+    for step in range(steps):
+        rows = slice(step * 8, step * 8 + 8)
+        method.zero_grad()
+        with torch.autocast("sim", torch.bfloat16, enabled=precision == "autocast"):
+            loss = F.cross_entropy(network(images[rows]).float(), labels[rows])
+        loss.backward()
+        method.step()
+        losses.append(loss.detach())
+    return [loss.item() for loss in losses]
+
+
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    [("lenet", "float32"), ("lenet", "autocast"), ("transformer", "bfloat16"), ("lstm", "float32")],
+)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_right_device_is_not_blamed_and_trains_the_same(level, model, precision):
+    plain = train(model, precision)
+    with op_tools.OpAutoCompare(level=level) as tool:
+        compared = train(model, precision)
+    assert compared == plain
+    result = tool.result()
+    assert result.failures == []
+    assert result.passed > 50
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("kind", "ops", "program", "name"),
+    [
+        ("scale", "mm", lambda x: torch.mm(x, x), "mm"),
+        ("element", "sigmoid", torch.sigmoid, "sigmoid"),
+        ("low_precision", "mm", lambda x: torch.mm(x, x), "mm"),
+        ("swap_rows", "exp", torch.exp, "exp"),
+        ("nan", "exp", torch.exp, "exp"),
+        ("inf", "exp", torch.exp, "exp"),
+        ("mutate_input", "mm", lambda x: torch.mm(x, x), "mm"),
+        ("noncontiguous", "mm", lambda x: torch.mm(x.t(), x), "mm"),
+        ("above_size", "exp", torch.exp, "exp"),
+        ("lost_write", "mul_", lambda x: x.mul_(2), "mul_"),
+        ("strides", "mm", lambda x: torch.mm(x, x), "mm"),
+        ("nondeterministic", "exp", torch.exp, "exp"),
+    ],
+)
+def test_each_kind_of_fault_is_found_and_only_its_call_blamed(level, kind, ops, program, name):
+    x = on_device(32, 16 if kind not in ("scale", "low_precision", "mutate_input", "strides") else 32)
+    more = {"size": 100} if kind == "above_size" else {}
+    with sim.fault(kind, ops=ops, seed=1, **more) as fault, op_tools.OpAutoCompare(level=level) as tool:
+        torch.tanh(program(x) + 1)
+    assert fault.strikes == 1
+    (row,) = tool.result().failures
+    assert row["op"].split("::")[-1].split(".")[0] == name if level == "aten" else row["op"].split(".")[-1] == name
+    kinds = {"mutate_input": "changed input", "strides": "strides"}
+    assert row["kind"] == kinds.get(kind, "values")
+    assert row["source"].startswith(__file__)
+
+
+@pytest.mark.parametrize(("kind", "error"), [("missing", NotImplementedError), ("exception", RuntimeError)])
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_raises_on_the_device_alone_is_found_and_raises_as_before(level, kind, error):
+    x = on_device(4)
+    with (
+        sim.fault(kind, ops="exp"),
+        op_tools.OpAutoCompare(level=level) as tool,
+        pytest.raises(error, match="planted"),
+    ):
+        torch.exp(x)
+    (row,) = tool.result().failures
+    assert row["kind"] == "raised" and "planted" in row["reason"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_fault_in_backward_is_found_there(level):
+    layer = nn.Linear(16, 8).to("sim")
+    x = on_device(4, 16, grad=True)
+    with op_tools.OpAutoCompare(level=level) as tool:
+        y = F.gelu(layer(x))
+        with sim.fault("scale", ops="mm", call=0) as fault:
+            y.sum().backward()
+    assert fault.strikes == 1
+    if level == "aten":
+        assert blamed(tool) == [("aten::mm", "forward")]
+    else:
+        assert blamed(tool) == [("torch.nn.functional.linear", "backward")]
+        assert "input grad" in tool.result().failures[0]["what"]
+
+
+def test_every_output_of_several_is_judged():
+    x = on_device(8, 8)
+    with sim.fault("element", ops="aten::max.dim", seed=2), op_tools.OpAutoCompare(level="aten") as tool:
+        x.max(1)
+    assert [row["what"] for row in tool.result().failures] == ["0th"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_random_numbers_of_the_device_are_judged_by_their_distribution(level):
+    torch.manual_seed(1)
+    state = torch.sim.get_rng_state()
+    plain = torch.rand(2000, device="sim").cpu(), torch.randn(2000, device="sim").cpu()
+    torch.sim.set_rng_state(state)
+    with op_tools.OpAutoCompare(level=level) as tool:
+        compared = torch.rand(2000, device="sim"), torch.randn(2000, device="sim")
+        torch.randperm(100, device="sim"), torch.randint(3, 9, (500,), device="sim")
+        F.dropout(torch.ones(3000, device="sim"), 0.3)
+    assert all(torch.equal(a, b.cpu()) for a, b in zip(plain, compared, strict=True)), "the stream is untouched"
+    result = tool.result()
+    assert result.failures == []
+    assert any(row["method"] == "statistical" for row in result.rows)
+
+    with sim.fault("scale", ops="aten::uniform_|rand", scale=0.9) as fault, op_tools.OpAutoCompare(level=level) as tool:
+        torch.rand(2000, device="sim")
+    assert fault.strikes == 1
+    assert [row["kind"] for row in tool.result().failures] == ["distribution"]
+
+
+def test_a_factory_on_the_device_is_compared():
+    with sim.fault("element", ops="ones|fill_", seed=3) as fault, op_tools.OpAutoCompare(level="aten") as tool:
+        torch.ones(20, device="sim")
+    assert fault.strikes == 1
+    assert not tool.result().ok
+
+
+def test_the_reference_runs_on_the_cpu_alone():
+    x = on_device(8, 8)
+    before = sim.statistics()["calls"]
+    torch.mm(x, x)
+    once = sim.statistics()["calls"] - before
+    with op_tools.OpAutoCompare(ops="torch.mm") as tool:
+        before = sim.statistics()["calls"]
+        torch.mm(x, x)
+        compared = sim.statistics()["calls"] - before
+    assert tool.result().ok
+    # What is more are copies of the two inputs and the result to the CPU, and nothing else.
+    assert compared - once <= 8
+
+
+def test_judging_beside_the_device_finds_the_same():
+    x = on_device(16, 16)
+    with sim.fault("scale", ops="mm", call=3), op_tools.OpAutoCompare(level="aten", async_=True) as tool:
+        for _ in range(6):
+            x = torch.tanh(torch.mm(x, x))
+    failures = tool.result().failures
+    assert [row["op"] for row in failures] == ["aten::mm"]
+
+
+def test_a_saved_failure_replays_on_the_device_and_disagrees_with_the_cpu(tmp_path):
+    x = on_device(16, 16)
+    with sim.fault("scale", ops="mm"), op_tools.OpAutoCompare() as tool:
+        torch.mm(x, x)
+        folder = tool.result().failures[0]["saved"]
+        from op_tools.run_op_from_data import main
+
+        assert main([f"{folder}/device", "--acc_check", "--device", "sim", "--quiet"]) == 1, "the fault is still there"
+    assert main([f"{folder}/device", "--acc_check", "--quiet"]) == 1, "what was saved is wrong"
+    assert main([f"{folder}/cpu", "--acc_check", "--device", "sim", "--quiet"]) == 0, "the device is right again"
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_fault_in_training_is_blamed_on_its_operator(level, seed):
+    ops = ["aten::convolution", "aten::relu", "aten::_log_softmax", "aten::max_pool2d_with_indices"]
+    with sim.fault("scale", ops=ops[seed], call=0) as fault, op_tools.OpAutoCompare(level=level) as tool:
+        train("lenet", "float32", steps=1)
+    assert fault.strikes == 1
+    names = {row["op"] for row in tool.result().failures}
+    assert len(names) == 1
+    assert {row["id"] for row in tool.result().failures} == {tool.result().failures[0]["id"]}
+    if level == "aten":
+        assert names == {ops[seed]}

@@ -1,0 +1,135 @@
+"""Whatever happens to the disk while OpCapture writes: one clear error, capture off, and the program's result unchanged."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+LAYOUTS = ["folders", "container"]
+
+# Runs steps of training with capture on; `trouble(step)` is called before each.
+PROGRAM = """
+import os, resource, shutil, sys, torch, op_tools
+import torch.nn.functional as F
+
+def trouble(step):
+    pass
+
+TROUBLE
+
+def numbers(before_step=lambda step: None):
+    torch.manual_seed(0)
+    x = torch.randn(100, 100, requires_grad=True)
+    for step in range(12):
+        before_step(step)
+        F.linear(x[: 8 * step + 8], x).relu().sum().backward()
+    return x.grad
+
+expected = numbers()
+tool = op_tools.OpCapture(format=FORMAT, output_dir=FOLDER)
+def before_step(step):
+    tool.flush()
+    trouble(step)
+trouble(-1)
+with tool:
+    result = numbers(before_step)
+assert torch.equal(result, expected)
+sys.stdout.write(tool.result().failure)
+"""
+
+
+def one_error(done):
+    """The only error line; the program ended well."""
+    errors = [line for line in done.stderr.splitlines() if "op_tools error" in line]
+    assert len(errors) == 1, done.stderr
+    assert "the program goes on" in errors[0]
+    assert done.stdout and done.stdout in errors[0]
+    assert "writing FAILED" in done.stderr.splitlines()[-1]
+    return errors[0]
+
+
+def program(layout, folder, trouble=""):
+    return PROGRAM.replace("TROUBLE", trouble).replace("FORMAT", repr(layout)).replace("FOLDER", repr(str(folder)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_folder_that_is_removed_while_the_program_runs(layout, python):
+    error = one_error(
+        python(
+            program(
+                layout,
+                "out",
+                """
+def trouble(step):
+    if step == 4:
+        shutil.rmtree("out")
+""",
+            )
+        )
+    )
+    assert "out/op_capture_result" in error and "No such file or directory" in error
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_too_long_path(layout, python):
+    error = one_error(python(program(layout, "out/" + "/".join(["x" * 250] * 20))))
+    assert "File name too long" in error and "x" * 250 in error
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_too_many_open_files(layout, python):
+    # The container takes its one file when the first call is written.
+    when = 4 if layout == "folders" else -1
+    error = one_error(
+        python(
+            program(
+                layout,
+                "out",
+                f"""
+def trouble(step):
+    if step == {when}:
+        most = len(os.listdir("/proc/self/fd")) - 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+""",
+            )
+        )
+    )
+    assert "Too many open files" in error and "out/op_capture_result" in error
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_unwritable_folder(layout, python, tmp_path):
+    (tmp_path / "out").mkdir(mode=0o555)
+    assert "Permission denied" in one_error(python(program(layout, "out")))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_folder_of_a_kind_that_holds_no_folders(layout, python):
+    error = one_error(python(program(layout, "/proc/self/out")))
+    assert "/proc/self/out" in error
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 600 kB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", folder]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small tmpfs is not allowed here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_full_disk(layout, python, small_disk, replay):
+    error = one_error(python(program(layout, small_disk)))
+    assert "No space left on device" in error and str(small_disk) in error
+    assert not list(small_disk.rglob("*.tmp"))
+    report = replay(small_disk, "--acc_check", "-q")
+    summary = report.summary
+    assert summary["disagreed"] == 0 and summary["agreed"] == summary["bit_equal"] > 5
+    # What the full disk cut off is named; all else is whole.
+    assert len(report.json["problems"]) <= 2 and all("cut off" in problem for problem in report.json["problems"])

@@ -1,0 +1,728 @@
+"""OpFallback: operators run on the CPU and everything looks as if the device had done it."""
+
+import gc
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import op_tools
+import op_tools.sim_device as sim
+
+LEVELS = ["torch", "aten"]
+
+
+@pytest.fixture(autouse=True)
+def _no_fault_stays():
+    yield
+    sim.faults_clear()
+
+
+@pytest.fixture(params=LEVELS)
+def level(request):
+    return request.param
+
+
+def on_device(*shape, dtype=torch.float32):
+    return torch.randn(*shape).to(dtype).to("sim")
+
+
+def ran(tool):
+    """Which operators of the dispatcher ran on the CPU."""
+    return sorted({name for row in tool.result().rows for name in row.ran})
+
+
+def stayed(tool):
+    return sorted({text for row in tool.result().rows for text in row.stayed})
+
+
+def same(left, right):
+    """Two results: structure, devices, dtypes, strides, bits."""
+    if isinstance(left, (list, tuple)):
+        assert type(left) is type(right) and len(left) == len(right)
+        for a, b in zip(left, right, strict=True):
+            same(a, b)
+    elif isinstance(left, torch.Tensor):
+        assert (left.device, left.dtype, left.shape, left.stride()) == (
+            right.device,
+            right.dtype,
+            right.shape,
+            right.stride(),
+        )
+        assert left.requires_grad == right.requires_grad
+        assert torch.equal(left.detach().cpu(), right.detach().cpu()) or torch.allclose(
+            left.detach().cpu(), right.detach().cpu(), equal_nan=True
+        )
+    else:
+        assert left == right
+
+
+# --- A wrong kernel -----------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_kernel_is_lived_without(level):
+    a, b = on_device(5, 6), on_device(6, 7)
+    right = a.cpu() @ b.cpu()
+    with sim.fault("scale", ops="mm"):
+        assert not torch.allclose((a @ b).cpu(), right)
+        with op_tools.OpFallback(ops=".*matmul.*" if level == "torch" else "mm", level=level) as tool:
+            result = a @ b
+        assert result.device == a.device
+        assert torch.equal(result.cpu(), right)
+        assert ran(tool) == (["aten::matmul"] if level == "torch" else ["aten::mm"])
+        assert not torch.allclose((a @ b).cpu(), right)  # off again
+
+
+def test_gradients_flow_and_backward_runs_on_the_cpu(level):
+    x = on_device(4, 6).requires_grad_()
+    linear = torch.nn.Linear(6, 3).to("sim")
+    host = torch.nn.Linear(6, 3)
+    host.load_state_dict({name: value.cpu() for name, value in linear.state_dict().items()})
+    host_x = x.detach().cpu().requires_grad_()
+    (host(host_x) ** 2).sum().backward()
+    with sim.fault("scale", ops="mm|addmm|linear"), op_tools.OpFallback(ops=".*linear", level=level) as tool:
+        loss = (linear(x) ** 2).sum()
+        loss.backward()
+    assert ran(tool) == ["aten::linear"]
+    for device, cpu in [(x, host_x), (linear.weight, host.weight), (linear.bias, host.bias)]:
+        assert device.grad.device.type == "sim"
+        assert torch.allclose(device.grad.cpu(), cpu.grad, atol=1e-6)
+
+
+def test_at_the_aten_level_backward_operators_fall_back_too():
+    a, b = on_device(5, 6).requires_grad_(), on_device(6, 7)
+    with sim.fault("scale", ops="mm"):
+        loss = (a @ b).sum()
+        with op_tools.OpFallback(ops="mm", level="aten") as tool:
+            loss.backward()
+    assert torch.allclose(a.grad.cpu(), b.cpu().sum(1).expand(5, 6))
+    assert ran(tool) == ["aten::mm"]
+
+
+def test_backward_may_be_differentiated_again(level):
+    x = on_device(4).requires_grad_()
+    with op_tools.OpFallback(ops=".*pow.*", level=level) as tool:
+        y = x.pow(3)
+    assert len(ran(tool)) == 1
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    assert torch.allclose(first, 3 * x * x)
+    assert torch.allclose(second, 6 * x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own decompositions
+def test_forward_mode_differentiation(level):
+    x, tangent = on_device(4), on_device(4)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        with op_tools.OpFallback(ops=".*sin", level=level) as tool:
+            result = torch.autograd.forward_ad.unpack_dual(torch.sin(dual))
+    assert ran(tool) == ["aten::sin"]
+    assert torch.allclose(result.tangent.cpu(), tangent.cpu() * x.cpu().cos())
+
+
+def model_and_data(kind):
+    torch.manual_seed(3)
+    if kind == "lenet":
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 3),
+            torch.nn.BatchNorm2d(4),
+            torch.nn.ReLU(inplace=True),
+            torch.nn.MaxPool2d(2),
+            torch.nn.Flatten(),
+            torch.nn.Dropout(0.2),
+            torch.nn.Linear(100, 10),
+        )
+        return model, torch.randn(8, 1, 12, 12), torch.randint(0, 10, (8,))
+    if kind == "transformer":
+        layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        model = torch.nn.Sequential(torch.nn.Embedding(20, 16), layer, torch.nn.Linear(16, 20), torch.nn.Flatten(0, 1))
+        return model, torch.randint(0, 20, (4, 6)), torch.randint(0, 20, (24,))
+
+    class Lstm(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.head = torch.nn.LSTM(5, 8, num_layers=2, dropout=0.1), torch.nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.head(self.lstm(x)[0][-1])
+
+    return Lstm(), torch.randn(7, 8, 5), torch.randint(0, 4, (8,))
+
+
+def train(kind, steps=3, **fallback):
+    model, data, target = model_and_data(kind)
+    model, data, target = model.to("sim"), data.to("sim"), target.to("sim")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    torch.manual_seed(5)
+    losses = []
+    tool = op_tools.OpFallback(**fallback) if fallback else None
+    if tool:
+        tool.start()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(data), target)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    if tool:
+        tool.stop()
+    return losses, [p.detach().cpu() for p in model.state_dict().values()], tool
+
+
+@pytest.mark.parametrize("kind", ["lenet", "lstm", "transformer"])
+def test_training_with_everything_on_the_cpu_is_what_it_was(kind, level):
+    losses, state, _ = train(kind)
+    fallen, fallen_state, tool = train(kind, level=level)
+    assert fallen == pytest.approx(losses, abs=1e-5)
+    for a, b in zip(state, fallen_state, strict=True):
+        assert torch.allclose(a, b, atol=1e-3)
+    assert sum(row.calls for row in tool.result().rows) > 20
+
+
+# --- Results look as if the device had made them -------------------------------------------------------------------------
+
+
+def test_in_place_changes_the_tensor_itself(level):
+    x, y = on_device(4, 4), on_device(4, 4)
+    kept, address = x.clone(), x.data_ptr()
+    with op_tools.OpFallback(ops=".*add_.*", level=level) as tool:
+        result = x.add_(y)
+    assert ran(tool) == ["aten::add_.Tensor"]
+    assert result is x and x.data_ptr() == address
+    same(x, kept + y)
+
+
+def test_in_place_on_a_view_reaches_its_base_and_its_gradient(level):
+    base = on_device(3, 4).requires_grad_()
+    work = base * 2
+    with op_tools.OpFallback(ops=".*mul_.*", level=level) as tool:
+        work[1].mul_(5)
+    assert ran(tool) == ["aten::mul_.Tensor"]
+    work.sum().backward()
+    assert base.grad.cpu().tolist() == [[2] * 4, [10] * 4, [2] * 4]
+
+
+def test_in_place_is_refused_where_the_device_refuses_it(level):
+    leaf = on_device(3).requires_grad_()
+    with pytest.raises(RuntimeError) as device:
+        leaf.mul_(2)
+    with op_tools.OpFallback(ops=".*mul_.*", level=level), pytest.raises(RuntimeError) as cpu:
+        leaf.mul_(2)
+    assert str(device.value).splitlines()[0] == str(cpu.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("wrong_size", [False, True])
+def test_out_is_written_and_resized(level, wrong_size):
+    a, b = on_device(3, 4), on_device(4, 5)
+    out = torch.empty(0 if wrong_size else (3, 5), device="sim")
+    other = out
+    with op_tools.OpFallback(ops=".*mm.*", level=level) as tool:
+        result = torch.mm(a, b, out=out)
+    assert ran(tool) == ["aten::mm.out"]
+    assert result is out and other.shape == (3, 5)
+    same(out, torch.mm(a, b))
+
+
+def test_strides_and_dtypes_are_those_of_the_operator(level):
+    x = on_device(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    weight = on_device(5, 3, 2, 2)
+    with op_tools.OpFallback(ops=".*conv2d|.*convolution|.*max_pool2d.*|.*transpose.*|.*argmax", level=level):
+        conv, argmax = F.conv2d(x, weight), x.argmax(1)
+        pooled, index = F.max_pool2d(x, 2, return_indices=True)
+    assert conv.is_contiguous(memory_format=torch.channels_last)
+    assert (index.dtype, argmax.dtype) == (torch.int64, torch.int64)
+    same(conv, F.conv2d(x, weight))
+    same((pooled, index), F.max_pool2d(x, 2, return_indices=True))
+
+
+def test_lists_optional_tensors_and_tensors_given_twice(level):
+    x, y = on_device(3, 4), on_device(3, 4)
+    index = torch.tensor([2, 0], device="sim")
+    with op_tools.OpFallback(level=level) as tool:
+        results = [
+            torch.cat([x, y, x]),
+            x[:, index],
+            x[index],
+            torch.index_put(x, (index,), y[:2]),
+            torch._foreach_add([x, y], 1.5),
+            torch._foreach_mul([x, y], [y, x]),
+            torch.stack([x, x], 1),
+            F.layer_norm(x, (4,)),
+            torch.split(x, 2),
+            torch.addmm(x, x, y.t().contiguous().new_ones(4, 4)),
+        ]
+    expected = [
+        torch.cat([x, y, x]),
+        x[:, index],
+        x[index],
+        torch.index_put(x, (index,), y[:2]),
+        torch._foreach_add([x, y], 1.5),
+        torch._foreach_mul([x, y], [y, x]),
+        torch.stack([x, x], 1),
+        F.layer_norm(x, (4,)),
+        torch.split(x, 2),
+        torch.addmm(x, x, y.t().contiguous().new_ones(4, 4)),
+    ]
+    for left, right in zip(results, expected, strict=True):
+        same(left, right)
+    assert "aten::cat" in ran(tool)
+
+
+def test_foreach_in_place_writes_every_tensor(level):
+    tensors = [on_device(3), on_device(2, 2)]
+    expected = [t * 2 for t in tensors]
+    with op_tools.OpFallback(ops=".*_foreach_mul_.*", level=level) as tool:
+        torch._foreach_mul_(tensors, 2)
+    assert ran(tool) == ["aten::_foreach_mul_.Scalar"]
+    for left, right in zip(tensors, expected, strict=True):
+        same(left, right)
+
+
+def test_arguments_that_name_the_device(level):
+    x = on_device(3, dtype=torch.float32)
+    with op_tools.OpFallback(ops=".*(_like|to|_to_copy|double).*", level=level) as tool:
+        results = [
+            torch.full_like(x, 2.0, device="sim"),
+            torch.ones_like(x, dtype=torch.float64, device=x.device),
+            x.to("sim", torch.float64),
+            x.double(),
+        ]
+        there = x.to("cpu")
+    assert [r.device.type for r in results] == ["sim"] * 4
+    assert [r.dtype for r in results] == [torch.float32] + [torch.float64] * 3
+    assert there.device.type == "cpu"
+    assert any("moves data to another device" in text for text in stayed(tool))
+    assert {"aten::_to_copy", "aten::full_like", "aten::ones_like"} <= set(ran(tool))
+
+
+def test_a_tensor_that_depends_on_nothing_of_the_device_is_left_alone(level):
+    x = torch.randn(3, 3)
+    with op_tools.OpFallback(level=level) as tool:
+        x.mm(x).relu_()
+    assert ran(tool) == []
+
+
+def test_no_grad_inference_mode_and_integers(level):
+    x, n = on_device(3, 3), torch.arange(6, device="sim")
+    with op_tools.OpFallback(level=level) as tool:
+        with torch.no_grad():
+            same(x.requires_grad_() * 2, x.detach() * 2)
+        with torch.inference_mode():
+            assert (x * 2).is_inference()
+        assert (n // 4).tolist() == [0, 0, 0, 0, 1, 1]
+        assert (n > 3).any()
+    assert "aten::mul.Tensor" in ran(tool)
+
+
+# --- What torch's own cpu_fallback gets wrong ------------------------------------------------------------------------------
+
+
+def test_known_failure_wrong_output_device_after_a_cpu_scalar(level):
+    x, scalar = on_device(3), torch.tensor(2.5)
+    with op_tools.OpFallback(level=level) as tool:
+        results = [torch.add(scalar, x), scalar * x, torch.where(x > 0, scalar, x), torch.sub(scalar, x, alpha=2)]
+    assert all(result.device == x.device for result in results)
+    same(results[0], scalar + x)
+    assert len(ran(tool)) >= 4
+
+
+def test_known_failure_empty_results_of_composite_explicit_operators(level):
+    library = torch.library.Library("op_tools_fallback_test", "FRAGMENT")
+    library.define(f"shifted_{level}(Tensor x, float by=1.) -> (Tensor, Tensor)")
+    library.impl(f"shifted_{level}", lambda x, by=1.0: (x + by, x - by), "CompositeExplicitAutograd")
+    x = on_device(3, 2)
+    names = "op_tools_fallback_test.*|torch.ops.*|.*group_norm.*|.*linspace.*|.*roll"
+    with op_tools.OpFallback(ops=names, level=level) as tool:
+        up, down = getattr(torch.ops.op_tools_fallback_test, f"shifted_{level}")(x, by=2.0)
+        rolled = torch.roll(x, 1)
+        normed = F.group_norm(x, 2)
+    assert f"op_tools_fallback_test::shifted_{level}" in ran(tool)
+    assert torch.equal(up.cpu(), x.cpu() + 2) and torch.equal(down.cpu(), x.cpu() - 2)
+    same(rolled, torch.roll(x, 1))
+    same(normed, F.group_norm(x, 2))
+
+
+def test_known_failure_write_back_through_a_kernel_that_backends_lack(level):
+    x = on_device(4)
+    with sim.fault("missing", ops="_copy_from_and_resize") as missing, op_tools.OpFallback(level=level) as tool:
+        expected = x.cpu().mul(3)
+        x.mul_(3)
+        out = torch.empty(0, device="sim")
+        torch.add(x, 1, out=out)
+    assert missing.strikes == 0
+    assert {"aten::mul_.Tensor", "aten::add.out"} <= set(ran(tool))
+    assert torch.equal(x.cpu(), expected) and torch.equal(out.cpu(), expected + 1)
+
+
+def test_known_failure_views_stay_views(level):
+    x, z = on_device(4, 6), torch.randn(4, dtype=torch.complex64).to("sim")
+    with op_tools.OpFallback(level=level) as tool:
+        views = [x.unfold(1, 2, 2), x.t(), x.view(6, 4), x.reshape(2, 12), x[1], x.expand(2, 4, 6), x.diagonal()]
+        real = torch.view_as_real(z)
+        again = x.contiguous()
+    for view in views:
+        assert view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        assert view._base is x
+    assert again.data_ptr() == x.data_ptr()
+    real.zero_()
+    assert z.abs().sum().item() == 0
+    assert any("view of its input" in text for text in stayed(tool))
+
+
+# --- Refusals -------------------------------------------------------------------------------------------------------------
+
+
+def test_refusals_are_told_once_with_the_reason(log_level, capfd):
+    log_level("info")
+    x = on_device(4)
+    with op_tools.OpFallback(level="aten") as tool:
+        for _ in range(3):
+            x.view(2, 2)
+            torch.empty(3, device="sim")
+            torch.zeros(3, device="sim")
+            x.sum().item()
+    lines = capfd.readouterr().err.splitlines()
+    reasons = [line for line in lines if "leaves as it is" in line]
+    assert len(reasons) == len(set(reasons)) >= 4
+    assert sum("aten::view: it gives a view of its input" in line for line in reasons) == 1
+    assert sum("uninitialised" in line or "as it was found" in line for line in reasons) >= 1
+    row = next(row for row in tool.result().rows if row.op == "aten::view")
+    assert list(row.stayed.values()) == [3] and row.calls == 0
+
+
+def test_a_copy_between_devices_is_the_devices_own(level):
+    x = on_device(4)
+    host = torch.zeros(4)
+    with op_tools.OpFallback(level=level):
+        host.copy_(x)
+        x.copy_(torch.ones(4))
+        with pytest.raises(RuntimeError):  # the device's own complaint
+            x + torch.ones(4)
+    assert x.sum().item() == 4 and host.abs().sum().item() > 0
+
+
+def test_sparse_and_subclasses():
+    class Tagged(torch.Tensor):
+        pass
+
+    x = on_device(3).as_subclass(Tagged)
+    with op_tools.OpFallback(level="aten") as tool:
+        assert type(x + 1) is Tagged
+    assert ran(tool) == ["aten::add.Tensor"]
+
+
+def test_errors_are_the_operators_own(level):
+    x = on_device(3, 4)
+
+    def failures():
+        for call in (
+            lambda: torch.cat([x, x], 5),
+            lambda: x.mm(x),
+            lambda: x.add_(on_device(7)),
+            lambda: torch.gather(x, 1, torch.zeros(2)),
+            lambda: x.softmax(9),
+            lambda: F.linear(x, x.t()),
+        ):
+            with pytest.raises((RuntimeError, IndexError)) as caught:
+                call()
+            yield type(caught.value), str(caught.value).splitlines()[0]
+
+    expected = list(failures())
+    before = x.clone()
+    with op_tools.OpFallback(level=level):
+        assert list(failures()) == expected
+    assert IndexError in {kind for kind, _ in expected}
+    same(x, before)
+
+
+# --- Random numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_random_numbers_come_from_the_device(level):
+    x, weights = on_device(100), torch.rand(10).to("sim")
+    draws = [
+        lambda: F.dropout(x, 0.5),
+        lambda: torch.rand_like(x),
+        lambda: x.clone().normal_(),
+        lambda: torch.bernoulli(x.sigmoid()),
+        lambda: torch.multinomial(weights, 3),
+        lambda: F.rrelu(x, training=True),
+        lambda: torch.ops.aten.native_dropout(x, 0.5, True)[0],
+    ]
+    for draw in draws:
+        torch.manual_seed(11)
+        expected = draw()
+        torch.manual_seed(11)
+        cpu, device = torch.get_rng_state(), sim_state()
+        with op_tools.OpFallback(level=level, skip=".*clone") as tool:
+            result = draw()
+        assert ran(tool)
+        same(result, expected)
+        assert torch.equal(torch.get_rng_state(), cpu)
+        assert not torch.equal(sim_state(), device)
+
+
+def sim_state():
+    return torch.sim.get_rng_state().clone()
+
+
+def test_a_generator_of_the_programs_moves_on(level):
+    x = on_device(50)
+    generators = [torch.Generator("sim").manual_seed(4) for _ in range(2)]
+    expected = [x.clone().normal_(generator=generators[0]) for _ in range(2)]
+    cpu, device = torch.get_rng_state(), sim_state()
+    with op_tools.OpFallback(ops=".*normal_", level=level) as tool:
+        results = [x.clone().normal_(generator=generators[1]) for _ in range(2)]
+    assert ran(tool) == ["aten::normal_"]
+    for left, right in zip(results, expected, strict=True):
+        same(left, right)
+    assert torch.equal(generators[0].get_state(), generators[1].get_state())
+    assert torch.equal(torch.get_rng_state(), cpu) and torch.equal(sim_state(), device)
+
+
+# --- Autocast ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_under_autocast_dtypes_are_the_devices(level, dtype):
+    x, weight = on_device(4, 8).requires_grad_(), on_device(3, 8).requires_grad_()
+    bias = on_device(3)
+
+    def calls():
+        hidden = F.linear(x, weight, bias)
+        results = [
+            hidden,
+            x @ weight.t(),
+            hidden.softmax(-1),
+            hidden.exp(),
+            F.layer_norm(hidden, (3,)),
+            hidden + bias,
+            torch.cat([hidden, bias[None]]),
+            F.cross_entropy(hidden, torch.zeros(4, dtype=torch.long, device="sim")),
+            hidden.sum(),
+            torch.einsum("ij,kj->ik", x, weight),
+            hidden.relu(),
+        ]
+        return results, [*torch.autograd.grad(sum(r.float().sum() for r in results), [x, weight])]
+
+    with torch.autocast("sim", dtype=dtype):
+        expected, expected_gradients = calls()
+        with op_tools.OpFallback(level=level) as tool:
+            results, gradients = calls()
+    assert [r.dtype for r in results] == [e.dtype for e in expected]
+    assert {r.dtype for r in results} == {dtype, torch.float32}
+    for left, right in zip(results + gradients, expected + expected_gradients, strict=True):
+        assert torch.allclose(left.float().cpu(), right.float().cpu(), atol=0.05, rtol=0.02)
+    assert "aten::linear" in ran(tool) or "aten::addmm" in ran(tool)
+
+
+# --- What the device does not have -----------------------------------------------------------------------------------------------
+
+
+def test_on_missing_runs_only_what_the_device_lacks(level):
+    a, b = on_device(4, 4), on_device(4, 4)
+    with sim.fault("missing", ops="mm"):
+        with pytest.raises(NotImplementedError):
+            torch.mm(a, b)
+        with op_tools.OpFallback(on_missing=True, level=level) as tool:
+            product, total = torch.mm(a, b), a + b
+        with op_tools.OpFallback(on_missing=True, level=level), pytest.raises(RuntimeError, match=r"shapes|size"):
+            torch.mm(a, on_device(3, 3))
+    assert ran(tool) == ["aten::mm"]
+    assert torch.equal(product.cpu(), a.cpu() @ b.cpu())
+    same(total, a + b)
+
+
+def test_on_missing_undoes_what_a_half_done_operator_changed(level):
+    library = torch.library.Library("op_tools_fallback_test", "FRAGMENT")
+    library.define(f"doubled_{level}_(Tensor(a!)[] xs) -> ()")
+    fails = True
+
+    def half_done(xs):
+        for i, x in enumerate(xs):
+            if fails and i == 1 and x.device.type == "sim":
+                raise NotImplementedError("not on this device")
+            x.mul_(2)
+
+    library.impl(f"doubled_{level}_", half_done, "CompositeExplicitAutograd")
+    tensors = [on_device(3), on_device(3)]
+    expected = [t * 2 for t in tensors]
+    with op_tools.OpFallback(on_missing=True, level=level) as tool:
+        getattr(torch.ops.op_tools_fallback_test, f"doubled_{level}_")(tensors)
+    for left, right in zip(tensors, expected, strict=True):
+        same(left, right)
+    assert ran(tool) == [f"op_tools_fallback_test::doubled_{level}_"]
+    fails = False
+
+
+def test_an_operator_that_neither_has_raises_the_devices_error(level):
+    library = torch.library.Library("op_tools_fallback_test", "FRAGMENT")
+    library.define(f"nowhere_{level}(Tensor x) -> Tensor")
+    nowhere, x = getattr(torch.ops.op_tools_fallback_test, f"nowhere_{level}"), on_device(2)
+    with pytest.raises(NotImplementedError) as device:
+        nowhere(x)
+    for on_missing in (False, True):
+        tool = op_tools.OpFallback(level=level, on_missing=on_missing)
+        with tool, pytest.raises(NotImplementedError) as caught:
+            nowhere(x)
+        assert str(caught.value).splitlines()[0] == str(device.value).splitlines()[0]
+        assert any("the CPU has no kernel" in text for text in stayed(tool))
+
+
+# --- Python functions --------------------------------------------------------------------------------------------------------------
+
+
+def test_functions_that_exist_in_python_only():
+    def twice_plus(x, *, by):
+        if torch.overrides.has_torch_function_unary(x) or torch.overrides._len_torch_function_stack():
+            return torch.overrides.handle_torch_function(twice_plus, (x,), x, by=by)
+        assert x.device.type == "sim"
+        return x.mul(2).add_(by["value"])
+
+    query = on_device(3, 2, 8)
+    attention = torch.nn.MultiheadAttention(8, 2).to("sim")
+    expected = attention(query, query, query)
+    with op_tools.OpFallback(ops=".*multi_head_attention_forward|.*twice_plus|.*normalize") as tool:
+        results = attention(query, query, query)
+        same(twice_plus(query, by={"value": 1}), query * 2 + 1)
+        same(F.normalize(query), F.normalize(query))
+    for left, right in zip(results, expected, strict=True):
+        assert torch.allclose(left.cpu(), right.cpu(), atol=1e-5)
+    assert {row.op.rsplit(".", 1)[-1] for row in tool.result().rows} >= {"multi_head_attention_forward", "normalize"}
+
+
+# --- Filters and dtypes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ("add.out, conv2d", ["aten::add.Tensor", "aten::add_.Tensor", "aten::conv2d"]),
+        (".*.Scalar", ["aten::pow.Tensor_Scalar"]),
+        ("mul.out", ["aten::mul.Tensor"]),
+        (".*", None),
+    ],
+)
+def test_dipus_list(monkeypatch, listed, expected):
+    monkeypatch.setenv("DIPU_FORCE_FALLBACK_OPS_LIST", listed)
+    x, image, weight = on_device(3), on_device(1, 1, 4, 4), on_device(1, 1, 2, 2)
+    with op_tools.OpFallback(level="aten") as tool:
+        x.add(1).add_(x).mul(x)
+        x.pow(2)
+        F.conv2d(image, weight)
+    if expected is None:
+        assert len(ran(tool)) >= 5
+    elif listed == ".*.Scalar":
+        assert ran(tool) == [] or ran(tool) == expected
+    else:
+        assert ran(tool) == expected
+
+
+def test_dipus_list_at_the_torch_level_and_beside_a_list(monkeypatch, capfd):
+    monkeypatch.setenv("DIPU_FORCE_FALLBACK_OPS_LIST", "add.out")
+    x = on_device(3)
+    with op_tools.OpFallback(ops=".*mul") as tool:
+        x.add(1).mul(2)
+    assert ran(tool) == ["aten::mul.Tensor"]
+    assert "DIPU" not in capfd.readouterr().err
+    with op_tools.OpFallback():
+        x.add(1)
+    assert "level=" in capfd.readouterr().err
+    monkeypatch.setenv("OP_FALLBACK_LIST", "mul")
+    with op_tools.OpFallback(level="aten") as tool:
+        x.add(1).mul(2)
+    assert ran(tool) == ["aten::mul.Tensor"]
+
+
+def test_half_types_may_be_widened(level, monkeypatch):
+    x, y = on_device(64, 64, dtype=torch.bfloat16), on_device(64, 64, dtype=torch.bfloat16)
+    x.requires_grad_()
+    exact = (x.detach().cpu().float() @ y.cpu().float()).bfloat16()
+    monkeypatch.setenv("OP_DTYPE_CAST_DICT", "torch.bfloat16->torch.float32")
+    with op_tools.OpFallback(ops=".*mm", level=level) as tool:
+        result = torch.mm(x, y)
+    assert ran(tool) == ["aten::mm"]
+    assert result.dtype == torch.bfloat16
+    assert torch.equal(result.cpu(), exact)
+    result.sum().backward()
+    assert x.grad.dtype == torch.bfloat16
+    monkeypatch.setenv("MM_OP_DTYPE_CAST_DICT", "torch.float16->torch.float32")
+    monkeypatch.setenv("OP_DTYPE_CAST_DICT", "torch.bfloat16->torch.float64")
+    with op_tools.OpFallback(ops=".*mm|.*mul.*", level=level):
+        same(torch.mm(x, y), torch.mm(x, y))
+        same(x * y, x * y)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["torch.float16", "torch.float16->torch.flaot32", "float16->int32", "float16->float32,half->float64"]
+)
+def test_a_wrong_dict_is_refused_with_its_name(wrong, monkeypatch):
+    with pytest.raises(op_tools.Error, match="cast="):
+        op_tools.OpFallback(cast=wrong).start()
+    monkeypatch.setenv("LINEAR_OP_DTYPE_CAST_DICT", wrong)
+    with pytest.raises(op_tools.Error, match="LINEAR_OP_DTYPE_CAST_DICT"):
+        op_tools.OpDtypeCast().start()
+
+
+# --- Reports and company -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_and_the_summary(log_level, capfd):
+    log_level("info")
+    a, b = on_device(32, 32), on_device(32, 32)
+    with op_tools.OpFallback(ops="torch.mm, torch.add") as tool:
+        for _ in range(3):
+            torch.mm(a, b)
+        torch.add(a, b)
+    rows = {row.op: row for row in tool.result().rows}
+    assert rows["torch.mm"].calls == 3 and rows["torch.mm"].ran == {"aten::mm": 3}
+    assert rows["torch.mm"].bytes == 3 * 3 * 32 * 32 * 4
+    assert rows["torch.add"].calls == 1 and rows["torch.add"].milliseconds > 0
+    assert "torch.mm" in tool.result().table()
+    error = capfd.readouterr().err
+    assert "apply OpFallbackHook on torch.mm" in error
+    assert "OpFallback: 4 operators ran on the CPU" in error
+
+
+def test_beside_a_capture_and_observers(tmp_path):
+    a, b = on_device(4, 4).requires_grad_(), on_device(4, 4)
+    with op_tools.OpCapture(output_dir=str(tmp_path)) as capture, op_tools.OpFallback(ops=".*mm") as tool:
+        torch.mm(a, b).sum().backward()
+    assert ran(tool) == ["aten::mm"]
+    (mm,) = [row for row in capture.result().rows if row.op == "torch.mm"]
+    assert (mm.calls, mm.backward) == (1, 1)
+    (folder,) = tmp_path.glob("op_capture_result/*/*/torch.mm/*")
+    assert torch.equal(torch.load(folder / "output.pth")["args"][0].cpu(), a.detach().cpu() @ b.cpu())
+    (gradient, _) = torch.load(folder / "grad_inputs.pth")["args"]
+    assert torch.allclose(gradient.cpu(), a.grad.cpu())
+
+
+def test_threads_have_their_own_and_nothing_leaks():
+    x = on_device(16, 16)
+
+    def work(results):
+        with op_tools.OpFallback(ops=".*mm") as tool:
+            for _ in range(20):
+                torch.mm(x, x.t().contiguous())
+        results.append(sum(row.calls for row in tool.result().rows))
+
+    counts = []
+    threads = [threading.Thread(target=work, args=(counts,)) for _ in range(2)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert counts == [20, 20]
+
+    y = on_device(16, 16).requires_grad_()
+    gc.collect()
+    torch.sim.synchronize()
+    before = torch.sim.memory_allocated()
+    with op_tools.OpFallback(ops=".*(mm|relu)"):
+        for _ in range(5):
+            torch.mm(y, y).relu().sum()
+    gc.collect()
+    torch.sim.synchronize()
+    after = torch.sim.memory_allocated()
+    assert after == before

@@ -1,0 +1,213 @@
+"""The command line: tools on programs that know nothing of them, and what helps when a result is empty."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import op_tools
+from op_tools import __main__ as command_line
+from op_tools._launch import tools_by_flag
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SCRIPT = """
+import atexit, pickle, sys
+import torch
+
+class Mine:
+    pass
+
+WORD = "kept"
+atexit.register(lambda: print("at exit", WORD))
+
+if __name__ == "__main__":
+    print(sys.argv, __file__, sys.path[0], sys.stdin.read())
+    assert type(pickle.loads(pickle.dumps(Mine()))) is Mine
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(3):
+        (weight * 2).sum().backward()
+        optimizer.step()
+    print(weight.tolist())
+    sys.exit(5)
+"""
+
+
+@pytest.fixture
+def op_tools_command(tmp_path):
+    """Runs `python -m op_tools ARGUMENTS` in a process of its own, in the test's folder."""
+
+    def run(*arguments, program=("-m", "op_tools"), text="", **environment):
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return subprocess.run(
+            [sys.executable, *program, *map(str, arguments)],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=tmp_path,
+            env={"PYTHONPATH": path, **{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **environment},
+        )
+
+    return run
+
+
+def test_a_script_runs_as_python_runs_it(op_tools_command, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    plain = op_tools_command("train.py", "a", "--capture", program=(), text="typed")
+    tooled = op_tools_command("run", "--capture", "--level", "aten", "train.py", "a", "--capture", text="typed")
+    assert plain.returncode == tooled.returncode == 5, tooled.stderr
+    assert plain.stdout == tooled.stdout
+    assert "at exit kept" in plain.stdout
+    assert list(tmp_path.glob("op_capture_result/0/*/aten.mul.Tensor/*/input.pth"))
+
+
+def test_a_module_runs_as_python_runs_it(op_tools_command, tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(
+        "import sys, torch; torch.ones(2).exp(); print(sys.argv[1:], __name__, __spec__.name)"
+    )
+    plain = op_tools_command("-m", "package", "x", program=())
+    tooled = op_tools_command("run", "--capture", "-m", "package", "x")
+    assert plain.returncode == tooled.returncode == 0, tooled.stderr
+    assert plain.stdout == tooled.stdout
+    assert list(tmp_path.glob("op_capture_result/0/*/torch.Tensor.exp/*/input.pth"))
+
+
+def test_an_exception_and_a_signal_end_the_program_as_without_us(op_tools_command, tmp_path):
+    (tmp_path / "raises.py").write_text("import torch\ntorch.ones(2).exp()\nraise KeyError('mine')")
+    done = op_tools_command("run", "--capture", "raises.py")
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("KeyError: 'mine'")
+    (tmp_path / "killed.py").write_text(
+        "import os, signal, torch\ntorch.ones(2).exp()\nos.kill(os.getpid(), signal.SIGTERM)"
+    )
+    assert op_tools_command("run", "--capture", "killed.py").returncode == -signal.SIGTERM
+    assert len(list(tmp_path.glob("op_capture_result/0/*/torch.Tensor.exp/*/input.pth"))) >= 1
+
+
+def test_an_optimizers_step_is_a_training_step(op_tools_command, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    op_tools_command("run", "--capture", "train.py")
+    calls = [op_tools.load_call(folder.parent) for folder in tmp_path.rglob("torch.Tensor.mul/*/input.pth")]
+    assert sorted(call.meta["step"] for call in calls) == [0, 1, 2]
+
+
+def test_wrong_usage_is_said(op_tools_command, tmp_path):
+    no_tool = op_tools_command("run", "train.py")
+    assert no_tool.returncode == 2
+    assert "name at least one tool: --capture" in no_tool.stderr
+    no_script = op_tools_command("run", "--capture", "missing.py")
+    assert no_script.returncode == 2
+    assert "missing.py: there is no such script" in no_script.stderr
+    (tmp_path / "fine.py").write_text("print('ran')")
+    bad_filter = op_tools_command("run", "--capture", "--ops", "(", "fine.py")
+    assert bad_filter.returncode == 2
+    assert "'('" in bad_filter.stderr and "ran" not in bad_filter.stdout
+
+
+def test_the_environment_starts_tools_in_programs_of_others(op_tools_command, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("print('their sitecustomize ran')")
+    lines = op_tools_command("env", "--capture", "--level", "aten").stdout.splitlines()
+    exported = dict(line.removeprefix("export ").split("=", 1) for line in lines)
+    assert exported["OP_TOOLS"] == "capture:aten"
+    path = os.pathsep.join([exported["PYTHONPATH"], str(theirs), str(ROOT)])
+    done = op_tools_command("train.py", program=(), PYTHONPATH=path, OP_TOOLS=exported["OP_TOOLS"])
+    assert done.returncode == 5, done.stderr
+    assert "their sitecustomize ran" in done.stdout
+    assert len(list(tmp_path.glob("op_capture_result/0/*/aten.mul.Tensor/*/input.pth"))) >= 3
+
+
+def test_a_mistake_in_the_environment_leaves_the_program_alone(op_tools_command, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    startup = ROOT / "op_tools" / "startup"
+    done = op_tools_command("train.py", program=(), PYTHONPATH=f"{startup}{os.pathsep}{ROOT}", OP_TOOLS="captrue")
+    assert done.returncode == 5
+    assert "no tool was started: OP_TOOLS: there is no tool 'captrue'; there are capture" in done.stderr
+    assert not (tmp_path / "op_capture_result").exists()
+
+
+def test_every_tool_of_the_core_can_be_launched():
+    launched = {kind._kind for kind in tools_by_flag().values()}
+    assert launched == set(op_tools._C.tool_names())
+    for kind in tools_by_flag().values():
+        assert kind.__doc__ and kind._variables.startswith("OP_")
+
+
+def test_filter_variables_are_those_that_the_core_reads(monkeypatch):
+    for kind in tools_by_flag().values():
+        monkeypatch.setenv(f"{kind._variables}_LIST", "torch.(")
+        with pytest.raises(op_tools.Error, match=f"{kind._variables}_LIST"):
+            kind().start()
+        monkeypatch.delenv(f"{kind._variables}_LIST")
+
+
+def output_of(capsys, *arguments):
+    status = command_line.main(list(arguments))
+    printed = capsys.readouterr()
+    return status, printed.out + printed.err
+
+
+@pytest.mark.parametrize("layout", ["folders", "container"])
+def test_show_counts_what_was_captured(layout, tmp_path, capsys):
+    weight = torch.ones(3, 4, requires_grad=True)
+    with op_tools.OpCapture(format=layout, output_dir=tmp_path) as capture:
+        for size in (2, 2, 5):
+            torch.nn.functional.linear(torch.ones(size, 4), weight).sum().backward()
+    status, text = output_of(capsys, "show", str(tmp_path))
+    assert status == 0
+    row = next(line.split() for line in text.splitlines() if line.startswith("torch.nn.functional.linear"))
+    assert row[1:5] == ["3", "3", "0", "2"]  # calls, backward, failed, signatures
+    calls = sum(row.calls for row in capture.result().rows)
+    assert f"{calls} calls of {len(capture.result().rows)} ops" in text
+
+
+def test_show_prints_one_call_in_full(tmp_path, capsys, captured):
+    x = torch.tensor([1.0, float("inf")], requires_grad=True)
+    with op_tools.OpCapture(ops="torch.mul", output_dir=tmp_path) as capture:
+        torch.mul(x, 3).sum().backward()
+    status, text = output_of(capsys, "show", str(captured(capture)[0].folder))
+    assert status == 0
+    assert "args[0]            float32[2] stride [1]" in text
+    assert "not finite: 1" in text
+    assert "grad of input 0" in text
+    assert "test_launcher.py" in text
+
+
+def test_show_says_what_is_wrong(tmp_path, capsys):
+    assert output_of(capsys, "show", str(tmp_path / "nowhere")) == (
+        2,
+        f"op-tools: {tmp_path}/nowhere: there is no such folder\n",
+    )
+    status, text = output_of(capsys, "show", str(tmp_path))
+    assert status == 2 and "there are no captured calls here" in text
+    (tmp_path / "calls.zip").write_bytes(b"PK\x03\x04 cut off")
+    status, text = output_of(capsys, "show", str(tmp_path))
+    assert status == 2 and "cut off" in text
+
+
+def test_doctor_names_what_is_wrong(monkeypatch, capsys):
+    status, text = output_of(capsys, "doctor")
+    assert status == 0
+    assert torch.__version__ in text and "PROBLEM" not in text
+    monkeypatch.setenv("OP_CAPTRUE_LIST", "torch.add")
+    monkeypatch.setenv("OP_CAPTURE_LIST", "torch.Tensor.srot, torch.mm")
+    monkeypatch.setenv("OP_TOOLS_SKIP_CPU", "1")
+    status, text = output_of(capsys, "doctor")
+    assert status == 1
+    assert "did you mean OP_CAPTURE_LIST?" in text
+    assert "'torch.Tensor.srot' matches no operator" in text
+    assert "matches 1 of" in text
+    monkeypatch.setenv("OP_CAPTURE_LIST", "(")
+    status, text = output_of(capsys, "doctor")
+    assert status == 1 and "OP_CAPTURE_LIST" in text

@@ -1,0 +1,243 @@
+"""OpOverflowCheck: the operator that made a NaN or an infinity, and no other."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import op_tools
+import op_tools.sim_device  # before the first backward() of the process
+
+LEVELS = ["torch", "aten"]
+INF = math.inf
+
+
+def checked(function, **options):
+    with op_tools.OpOverflowCheck(**options) as check:
+        function()
+    return check.result()
+
+
+def short(name):
+    """sqrt of torch.Tensor.sqrt, torch.sqrt and aten::sqrt."""
+    return name.replace("::", ".").split(".")[2 if name.startswith("torch.Tensor.") else 1]
+
+
+def producers(result):
+    return [short(row.op) for row in result.rows if row.kind == "producer"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64])
+def test_the_producer_is_named_and_what_follows_is_not_blamed(level, dtype):
+    x = torch.ones(2, 3, dtype=dtype)
+    x[1, 2] = 0
+
+    def program():
+        y = torch.log(x)  # -inf
+        z = torch.mul(y, 2)
+        torch.sum(z)
+
+    result = checked(program, level=level)
+    assert producers(result) == ["log"]
+    assert not result.ok and result.producers == 1 and result.propagators == 2
+    row = result.rows[0]
+    assert (row.phase, row.output, row.shape, row.first) == ("forward", 0, [2, 3], [1, 2])
+    assert row.dtype == str(dtype)
+    assert (row.nan, row.pos_inf, row.neg_inf) == (0, 0, 1)
+    assert Path(row.line.split(":")[0]).name == "test_overflow.py"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_nan_made_of_allowed_infinities_has_a_producer(level):
+    scores = torch.zeros(2, 2)
+    nobody = torch.ones(2, 2, dtype=torch.bool)
+
+    def program():
+        torch.softmax(scores.masked_fill(nobody, -INF), -1)
+
+    result = checked(program, level=level)
+    assert producers(result) == ["softmax" if level == "torch" else "_softmax"]
+    assert result.rows[0].nan == 4
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_masks_are_no_overflow(level):
+    scores = torch.randn(2, 4, 4)
+
+    def program():
+        mask = torch.triu(torch.full((4, 4), -INF), diagonal=1)
+        assert torch.isfinite(torch.softmax(scores + mask, -1)).all()
+        filled = torch.where(torch.eye(4, dtype=torch.bool), 0.0, -INF)
+        assert torch.isfinite((scores + filled).exp()).all()
+        query = torch.randn(1, 1, 4, 8)
+        F.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+
+    result = checked(program, level=level)
+    assert result.ok and result.rows == []
+    assert not checked(program, level=level, allow="nothing").ok
+
+
+def test_infinities_can_be_left_out():
+    def program():
+        infinite = torch.log(torch.zeros(2))
+        infinite - infinite
+
+    assert producers(checked(program)) == ["log"]
+    assert producers(checked(program, inf=False)) == ["sub"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_in_place_and_out_are_seen(level):
+    x = torch.tensor([0.0, 1.0])
+    out = torch.ones(2)
+
+    def program():
+        x.log_()
+        torch.sqrt(torch.tensor([-1.0, 1.0]), out=out)
+
+    names = producers(checked(program, level=level))
+    assert names == ["log_", "sqrt"]
+
+
+def test_uninitialised_memory_and_integers_are_no_finding():
+    def program():
+        y = torch.empty(1000)
+        y.fill_(1)
+        torch.empty_like(y)
+        torch.tensor([1, 2]).mul(2**62)
+
+    assert checked(program, level="aten").ok
+    assert checked(program).ok
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_backward_has_producers_of_its_own(level):
+    x = torch.tensor([0.0, 4.0], requires_grad=True)
+    result = checked(lambda: torch.sqrt(x).sum().backward(), level=level)
+    (row,) = [row for row in result.rows if row.kind == "producer"]
+    assert row.pos_inf == 1
+    if level == "torch":
+        assert (row.op, row.phase) == ("torch.sqrt", "backward")
+    else:
+        assert row.op == "aten::div.Tensor"  # what sqrt's derivative is made of
+
+
+def test_a_loss_scalers_overflow_can_be_expected():
+    x = torch.tensor([0.0, 4.0], requires_grad=True)
+    result = checked(lambda: torch.sqrt(x).sum().backward(), allow_in_backward_with_scaler=True)
+    assert result.ok and result.expected == 1
+    assert result.rows[0].expected
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_views_and_strides(level):
+    base = torch.ones(4, 6)
+    base[3, 5] = INF
+
+    def program():
+        part = base[:2].t()  # finite
+        part.exp()
+        base.t().mul(1)  # given
+        torch.log(base[::2, ::3] - 1)  # made: log(0)
+
+    result = checked(program, level=level)
+    assert producers(result) == ["log"]
+
+
+def test_a_tensor_that_is_written_is_looked_at_again():
+    x = torch.ones(3)
+
+    def program():
+        torch.neg(x)
+        x.data[0] = math.nan  # behind the version counter's back: not seen
+        x[1] = math.nan
+        torch.neg(x)
+
+    result = checked(program, level="aten", ops="neg")
+    assert result.propagators == 1 and result.producers == 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_clean_training_has_no_finding(level):
+    torch.manual_seed(0)
+    model = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(5)
+
+    def program():
+        for _ in range(10):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(torch.randn(3, 5, 16), src_mask=mask, is_causal=True).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    result = checked(program, level=level)
+    assert result.ok and result.rows == [] and result.calls > 100
+
+
+def test_rows_are_in_the_file_and_in_the_table(tmp_path):
+    result = checked(lambda: torch.log(torch.zeros(3)).mul(2), output_dir=tmp_path)
+    rows = [json.loads(line) for line in (Path(result.root) / "overflow.jsonl").read_text().splitlines()]
+    assert [row["kind"] for row in rows] == ["producer", "propagator"]
+    assert rows == [vars(row) for row in result.rows]
+    assert result.table().splitlines()[1].split()[:4] == ["producer", "torch.log", "forward", "0"]
+    assert not checked(lambda: torch.ones(2).mul(2), output_dir=tmp_path / "none").root
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_are_taken_over_as_without_the_tool(level):
+    def gradient_is_taken_over():
+        x = torch.ones(8, requires_grad=True)
+        seen = []
+        y = x * 2
+        y.register_hook(lambda gradient: seen.append(gradient.data_ptr()))
+        x.register_hook(lambda gradient: seen.append(gradient.data_ptr()))
+        y.sum().backward()
+        return seen[-1] == x.grad.data_ptr()
+
+    plain = gradient_is_taken_over()
+    with op_tools.OpOverflowCheck(level=level):
+        tooled = gradient_is_taken_over()
+    assert plain == tooled
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_on_a_device_the_window_is_judged_in_order(level):
+    x = torch.ones(2, 3).to("sim")
+    zero = torch.zeros(2).to("sim")
+
+    def program():
+        for _ in range(5):
+            torch.mul(x, 2)
+        bad = torch.log(zero)
+        torch.mul(bad, 2)
+        torch.mul(x, 3)
+
+    result = checked(program, level=level, every=1000)
+    assert producers(result) == ["log"]
+    assert result.propagators == 1
+    assert (result.rows[0].neg_inf, result.rows[0].first) == (2, [0])
+    one_by_one = checked(program, level=level, every=1)
+    assert producers(one_by_one) == ["log"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_immediate_stops_the_program_at_the_producer(level, device):
+    x = torch.zeros(2).to(device)
+    seen = []
+
+    def program():
+        seen.append(torch.exp(x))
+        torch.log(x)
+        seen.append("not reached")
+
+    with pytest.raises(RuntimeError, match=r"OpOverflowCheck: .*log.* made 2 -inf .*test_overflow.py"):
+        checked(program, level=level, immediate=True)
+    assert len(seen) == 1

@@ -1,0 +1,58 @@
+"""op_tools on a device that is not the CPU: what is captured there, and where it can be replayed."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import op_tools
+import op_tools.sim_device as sim
+
+
+@pytest.fixture
+def step():
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.ReLU(), torch.nn.Dropout(0.5)).to("sim")
+    rows = torch.randn(3, 6, device="sim")
+
+    def run():
+        F.mse_loss(model(rows), torch.ones(3, 4, device="sim")).backward()
+
+    return run
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_calls_on_the_device_replay_on_the_cpu_and_on_the_device(step, replay, level):
+    with op_tools.OpCapture(level=level) as tool:
+        step()
+    tool.flush()
+    root = tool.result().root
+    on_cpu = replay(root, "--acc_check")
+    assert on_cpu.status == 0, on_cpu.out
+    assert on_cpu.summary["ran"] == on_cpu.summary["calls"] > 3 and on_cpu.summary["disagreed"] == 0
+    on_sim = replay(root, "--acc_check", "--load", "libop_tools_sim_device.so", "--device", "sim")
+    assert on_sim.status == 0, on_sim.out
+    assert on_sim.summary["bit_equal"] == on_sim.summary["agreed"] == on_sim.summary["ran"] == on_cpu.summary["calls"]
+
+
+def test_a_fault_in_a_captured_run_is_found_by_replaying_it_on_the_cpu(replay):
+    x = torch.randn(4, 4, device="sim")
+    with op_tools.OpCapture(level="aten", ops="mm,sigmoid") as tool, sim.fault("element", ops="mm", call=2) as fault:
+        for _ in range(4):
+            torch.sigmoid(torch.mm(x, x))
+    tool.flush()
+    done = replay(tool.result().root, "--acc_check")
+    wrong = [call["name"] for call in done.calls if call["status"] == "disagreed"]
+    assert done.status == 1 and wrong == ["aten::mm"] and fault.strikes == 1
+
+
+def test_capturing_changes_nothing_on_the_device(step):
+    def seen():
+        torch.manual_seed(4)
+        calls = sim.statistics()["calls"]
+        step()
+        return sim.statistics()["calls"] - calls
+
+    seen()
+    without = seen()
+    with op_tools.OpCapture(level="aten", ops="nothing_of_this_name"):
+        assert seen() == without

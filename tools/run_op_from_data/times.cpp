@@ -1,0 +1,153 @@
+#include "run_op_from_data/times.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "hooks/error.h"
+#include "hooks/text_table.h"
+
+namespace op_tools::replay {
+namespace {
+
+using OpKey = std::pair<std::string, std::string>;  // name, phase
+
+// Between two values where the position lies between them.
+double quantile(const std::vector<double>& sorted, double q) {
+  const double position = q * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(position);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (position - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
+std::string number(double value, const char* format = "%.6f") {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+struct Sums {
+  OpTime time;
+  std::vector<double> spreads;
+
+  void add(const std::vector<double>& runs) {
+    if (runs.empty()) return;
+    ++time.calls;
+    time.runs += runs.size();
+    time.median_ms += median_of(runs);
+    time.least_ms += *std::min_element(runs.begin(), runs.end());
+    spreads.push_back(spread_of(runs));
+  }
+};
+
+}  // namespace
+
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return quantile(values, 0.5);
+}
+
+double spread_of(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double median = quantile(values, 0.5);
+  return median > 0 ? (quantile(values, 0.75) - quantile(values, 0.25)) / median : 0;
+}
+
+std::vector<OpTime> op_times(const std::vector<CallReport>& reports) {
+  std::map<OpKey, Sums> sums;
+  for (const CallReport& report : reports) {
+    sums[{report.name, "forward"}].add(report.forward_ms);
+    sums[{report.name, "backward"}].add(report.backward_ms);
+  }
+  std::vector<OpTime> times;
+  for (auto& [key, sum] : sums) {
+    if (sum.time.calls == 0) continue;
+    std::tie(sum.time.name, sum.time.phase) = key;
+    sum.time.spread = median_of(std::move(sum.spreads));
+    times.push_back(std::move(sum.time));
+  }
+  std::stable_sort(times.begin(), times.end(),
+                   [](const OpTime& a, const OpTime& b) { return a.median_ms > b.median_ms; });
+  return times;
+}
+
+std::vector<OpTime> read_times(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw Error("--compare " + path + ": " + std::strerror(errno));
+  std::vector<OpTime> times;
+  try {
+    const nlohmann::json report = nlohmann::json::parse(file);
+    for (const auto& one : report.at("times")) {
+      times.push_back({one.at("name"), one.at("phase"), one.at("calls"), one.at("runs"), one.at("median_ms"),
+                       one.at("least_ms"), one.at("spread")});
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw Error("--compare " + path + ": holds no times; make it with --sync_time_measure --json " + path);
+  }
+  return times;
+}
+
+std::string times_table(const std::vector<OpTime>& times) {
+  std::vector<std::vector<std::string>> rows;
+  for (const OpTime& time : times) {
+    rows.push_back({time.name, time.phase, std::to_string(time.calls), std::to_string(time.runs),
+                    number(time.median_ms), number(time.least_ms), number(100 * time.spread, "%.1f %%")});
+  }
+  return text_table({{"operator", false},
+                     {"phase", false},
+                     {"calls", true},
+                     {"runs", true},
+                     {"median ms", true},
+                     {"fastest ms", true},
+                     {"spread", true}},
+                    rows);
+}
+
+std::string comparison_table(const std::vector<OpTime>& times, const std::vector<OpTime>& others,
+                             const std::string& other_name) {
+  std::map<OpKey, const OpTime*> known;
+  for (const OpTime& other : others) known[{other.name, other.phase}] = &other;
+  std::vector<std::pair<double, std::vector<std::string>>> rows;
+  std::string only_here, only_there;
+  for (const OpTime& time : times) {
+    const auto found = known.find({time.name, time.phase});
+    if (found == known.end()) {
+      only_here += " " + time.name + " " + time.phase;
+      continue;
+    }
+    const OpTime& other = *found->second;
+    const double ratio = other.median_ms > 0 ? time.median_ms / other.median_ms : 0;
+    std::string note = time.calls == other.calls ? "" : std::to_string(other.calls) + " calls there";
+    rows.push_back({ratio,
+                    {time.name, time.phase, std::to_string(time.calls), number(time.median_ms), number(other.median_ms),
+                     other.median_ms > 0 ? number(ratio, "%.3f") : "", std::move(note)}});
+    known.erase(found);
+  }
+  for (const auto& [key, other] : known) only_there += " " + key.first + " " + key.second;
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::vector<std::string>> cells;
+  for (auto& row : rows) cells.push_back(std::move(row.second));
+  std::string text = "Ratio of medians to " + other_name + "\n" +
+                     text_table({{"operator", false},
+                                 {"phase", false},
+                                 {"calls", true},
+                                 {"ms", true},
+                                 {"other ms", true},
+                                 {"ratio", true},
+                                 {"", false}},
+                                cells);
+  if (!only_here.empty()) text += "\nnot in " + other_name + ":" + only_here;
+  if (!only_there.empty()) text += "\nonly in " + other_name + ":" + only_there;
+  return text;
+}
+
+}  // namespace op_tools::replay
