@@ -17,8 +17,8 @@
 #include <string_view>
 #include <vector>
 
+#include "capture/capture_options.h"
 #include "hooks/export.h"
-#include "hooks/options.h"
 #include "hooks/value.h"
 
 namespace op_tools {

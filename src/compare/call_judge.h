@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "compare/call_run.h"
+#include "compare/compare_options.h"
 #include "compare/judge.h"
-#include "hooks/compare_options.h"
 #include "hooks/export.h"
 #include "hooks/value.h"
 

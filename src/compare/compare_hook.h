@@ -10,8 +10,8 @@
 #include <memory>
 #include <string_view>
 
+#include "compare/compare_options.h"
 #include "compare/compare_report.h"
-#include "hooks/compare_options.h"
 #include "hooks/export.h"
 #include "hooks/hook.h"
 #include "hooks/tool.h"

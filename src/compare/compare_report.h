@@ -15,7 +15,7 @@
 #include "capture/call_meta.h"
 #include "capture/call_store.h"
 #include "compare/call_judge.h"
-#include "hooks/compare_options.h"
+#include "compare/compare_options.h"
 #include "hooks/op_call.h"
 #include "hooks/row_file.h"
 #include "hooks/value.h"

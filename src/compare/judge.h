@@ -11,9 +11,9 @@
 #include <string>
 #include <string_view>
 
+#include "compare/compare_options.h"
 #include "compare/tensor_diff.h"
 #include "compare/tolerance.h"
-#include "hooks/compare_options.h"
 #include "hooks/export.h"
 
 namespace op_tools {

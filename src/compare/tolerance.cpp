@@ -11,7 +11,7 @@
 
 #include "compare/op_traits.h"
 #include "hooks/error.h"
-#include "hooks/options.h"
+#include "hooks/setting.h"
 
 namespace op_tools {
 namespace {

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "fallback/moved_tensors.h"
+#include "fallback/redirect_options.h"
 #include "hooks/export.h"
-#include "hooks/options.h"
 
 namespace op_tools {
 

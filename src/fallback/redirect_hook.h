@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "fallback/redirect_options.h"
 #include "hooks/export.h"
 #include "hooks/hook.h"
-#include "hooks/options.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"
 

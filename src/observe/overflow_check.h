@@ -16,9 +16,9 @@
 
 #include "hooks/export.h"
 #include "hooks/hook.h"
-#include "hooks/options.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"
+#include "observe/overflow_options.h"
 
 namespace op_tools {
 

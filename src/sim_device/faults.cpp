@@ -6,7 +6,7 @@
 
 #include "hooks/error.h"
 #include "hooks/log.h"
-#include "hooks/options.h"
+#include "hooks/setting.h"
 #include "sim_device/fault_state.h"
 #include "sim_device/faults.h"
 #include "sim_device/kernels.h"
@@ -188,13 +188,6 @@ FaultOptions parse_fault(const std::string& text, const std::string& item) {
   return options;
 }
 
-std::string environment_value(const char* variable) {
-  for (auto& [name, value] : environment_containing(variable)) {
-    if (name == variable) return std::move(value);
-  }
-  return {};
-}
-
 }  // namespace
 
 // --- Fault
@@ -345,7 +338,7 @@ std::chrono::nanoseconds latency_of(const std::string& op) {
 
 void plant_from_environment() {
   std::vector<std::shared_ptr<Fault::State>> faults;
-  for (const std::string& text : split(environment_value(kFaultsVariable), ';')) {
+  for (const std::string& text : split(environment(kFaultsVariable).value_or(""), ';')) {
     if (text.empty()) continue;
     const std::string item = std::string(kFaultsVariable) + ": '" + text + "'";
     try {
@@ -355,7 +348,7 @@ void plant_from_environment() {
     }
   }
   std::vector<std::pair<std::string, double>> latencies;
-  for (const std::string& text : split(environment_value(kLatencyVariable), ';')) {
+  for (const std::string& text : split(environment(kLatencyVariable).value_or(""), ';')) {
     if (text.empty()) continue;
     const std::string item = std::string(kLatencyVariable) + ": '" + text + "'";
     const size_t equals = text.rfind('=');

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "hooks/options.h"
 #include "timing/stopwatch.h"
+#include "timing/time_options.h"
 
 namespace op_tools {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "hooks/export.h"
-#include "hooks/options.h"
+#include "timing/time_options.h"
 #include "timing/time_records.h"
 
 namespace op_tools {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "hooks/options.h"
+#include "timing/time_options.h"
 #include "timing/time_records.h"
 
 namespace op_tools {

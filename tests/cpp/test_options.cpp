@@ -1,5 +1,7 @@
 #include "hooks/options.h"
 
+#include "capture/capture_options.h"
+
 #include "catch.h"
 #include "hooks/error.h"
 #include "hooks/op_filter.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "hooks/compare_options.h"
+#include "compare/compare_options.h"
 
 namespace op_tools::replay {
 

@@ -1,4 +1,4 @@
-// Settings of OpAutoCompare (options.h has what all tools share; the environment is read in options.cpp).
+// Settings of OpAutoCompare (hooks/options.h has what all tools share).
 #pragma once
 
 #include <cstdint>

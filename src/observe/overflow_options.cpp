@@ -1,0 +1,24 @@
+#include "observe/overflow_options.h"
+
+#include <string_view>
+
+#include "hooks/setting.h"
+
+namespace op_tools {
+
+ResolvedOverflowOptions resolve(const OverflowOptions& options) {
+  // What attention masks and the like are made with, at both levels.
+  constexpr std::string_view kMasks =
+      R"((torch\.)?(Tensor\.)?(masked_fill_?|where|full|full_like|new_full|fill_?|scalar_tensor|tensor|as_tensor|__setitem__|index_put_?|lift_fresh(_copy)?))";
+  ResolvedOverflowOptions resolved;
+  static_cast<ResolvedOptions&>(resolved) = resolve(static_cast<const ToolOptions&>(options), "OP_OVERFLOW_CHECK");
+  resolved.immediate = options.immediate.value_or(false);
+  resolved.inf = options.inf.value_or(true);
+  if (options.every) check_range("every=", std::to_string(*options.every), *options.every, 1, kMaxNumber);
+  resolved.every = options.every.value_or(64);
+  resolved.allow = options.allow.value_or(std::string(kMasks));
+  resolved.allow_in_backward_with_scaler = options.allow_in_backward_with_scaler.value_or(false);
+  return resolved;
+}
+
+}  // namespace op_tools
