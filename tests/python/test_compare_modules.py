@@ -35,7 +35,7 @@ def test_a_device_that_computes_right(make, training):
     assert result.first is None
     paths = {row.module for row in result.rows if row.phase == "forward"}
     ran = {path for path, module in model.named_modules()}
-    assert paths <= ran and len(paths) > 3
+    assert paths <= ran and len(paths) >= 3
     assert {row.phase for row in result.rows} == {"forward", "backward"}
     assert "no gradients" not in "".join(result.notes)
     assert "results agree" in result.table()
