@@ -44,7 +44,7 @@ def test_a_device_that_computes_right(make, training):
 FAULTS = [  # model, operator as the device meets it, which call of it in one run, the module to be named, what
     (LeNet, "convolution", 1, "conv2", "output"),
     (LeNet, "addmm", 0, "fc1", "output"),
-    (ResNet, "native_batch_norm", 4, "5.norm2", "output"),
+    (ResNet, "native_batch_norm", 4, "4.norm2", "output"),
     (Attention, "_softmax|_scaled_dot_product.*", 0, "layer.self_attn", "output [0]"),
     (Attention, "native_layer_norm", 1, "layer.norm2", "output"),
     (LeNet, "convolution_backward", 0, "conv2", "input grad"),
@@ -70,7 +70,7 @@ def test_the_faulty_layer_is_named_first(make, ops, call, module, what):
 
 def test_what_comes_after_the_fault_is_carried():
     model = seeded(LeNet)
-    with sim.fault("element", ops="convolution", call=0, scale=3):
+    with sim.fault("scale", ops="convolution", call=0, scale=1.1):
         result = op_tools.compare_modules(model, on_device="sim", inputs=images(), gradients=False)
     origins = {row.module: row.origin for row in result.rows if row.verdict == "fail"}
     assert origins["conv1"] == "born"
