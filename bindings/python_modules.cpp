@@ -26,7 +26,8 @@ CodeKind kind_of(PyCodeObject* code) {
   static PyObject* const engine_file =
       py::object(py::module_::import("torch.autograd.graph").attr("__file__")).release().ptr();
   const auto is = [&](PyObject* file, const char* name) {
-    return PyUnicode_CompareWithASCIIString(code->co_name, name) == 0 && PyUnicode_Compare(code->co_filename, file) == 0;
+    return PyUnicode_CompareWithASCIIString(code->co_name, name) == 0 &&
+           PyUnicode_Compare(code->co_filename, file) == 0;
   };
   CodeKind kind = CodeKind::kOther;
   if (is(module_file, "_wrapped_call_impl")) kind = CodeKind::kModule;
@@ -47,11 +48,12 @@ py::object self_of(PyFrameObject* frame) {
   return py::reinterpret_steal<py::object>(self);
 }
 
-// The modules in whose forward this thread is, innermost first: what stands before a backward pass that this thread runs
-// is not round the operators of that pass.
+// The modules in whose forward this thread is, innermost first: what stands before a backward pass that this thread
+// runs is not round the operators of that pass.
 std::vector<py::object> modules_on_stack() {
   std::vector<py::object> modules;
-  auto frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+  auto frame =
+      py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   while (frame) {
     auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
     PyCodeObject* const code = PyFrame_GetCode(raw);
@@ -69,7 +71,8 @@ std::vector<py::object> modules_on_stack() {
 // Code that torch.compile runs hands the frames below it to the compiler; ours are not its business.
 class NotCompiled {
  public:
-  NotCompiled() : set_(py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame")), before_(set_(py::none())) {}
+  NotCompiled()
+      : set_(py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame")), before_(set_(py::none())) {}
   ~NotCompiled() {
     try {
       set_(before_);

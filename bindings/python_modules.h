@@ -1,5 +1,5 @@
-// Tells the core in which torch.nn.Module the user's program is (hooks/module_path.h), by the frames of the Python stack:
-// no hook on modules, which torch.compile would meet, and nothing to keep right when an exception passes.
+// Tells the core in which torch.nn.Module the user's program is (hooks/module_path.h), by the frames of the Python
+// stack: no hook on modules, which torch.compile would meet, and nothing to keep right when an exception passes.
 #pragma once
 
 #include <pybind11/pybind11.h>

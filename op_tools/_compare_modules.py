@@ -155,7 +155,9 @@ class _Sides:
 
         batch = 1
         if which.startswith("grad"):
-            batch = max([tensor.numel() // max(1, tensor.shape[-1]) for tensor in call.outputs.values() if tensor.dim()] or [1])
+            batch = max(
+                [tensor.numel() // max(1, tensor.shape[-1]) for tensor in call.outputs.values() if tensor.dim()] or [1]
+            )
         places = dict.fromkeys([*(find(self.reference) or {}), *getattr(call, which)])
         return {place: self.judge(find, place, batch) for place in places}
 
@@ -265,7 +267,9 @@ def _compare(sides: _Sides) -> list[ModuleRow]:
         )
         if call is last[call.path]:  # a parameter's gradient is of all calls together
             names = {**sides.reference.parameter_grads, **sides.judged.parameter_grads}
-            batch = max([tensor.numel() // max(1, tensor.shape[-1]) for tensor in call.outputs.values() if tensor.dim()] or [1])
+            batch = max(
+                [tensor.numel() // max(1, tensor.shape[-1]) for tensor in call.outputs.values() if tensor.dim()] or [1]
+            )
             for name in _own_parameters(call.path, names):
                 short = name.rpartition(".")[2]
                 one.parameters[short] = sides.judge(lambda run: run.parameter_grads, name, batch)
@@ -279,7 +283,9 @@ def _differing_parameters(model: torch.nn.Module, other: torch.nn.Module) -> lis
     notes = []
     lacking = sorted(ours.keys() ^ theirs.keys())
     if lacking:
-        notes.append(f"parameters that only one model has: {', '.join(lacking[:5])}{' ...' if len(lacking) > 5 else ''}")
+        notes.append(
+            f"parameters that only one model has: {', '.join(lacking[:5])}{' ...' if len(lacking) > 5 else ''}"
+        )
     different = []
     for name in ours.keys() & theirs.keys():
         one, two = (tensor.detach().cpu() for tensor in (ours[name], theirs[name]))

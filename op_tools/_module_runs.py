@@ -61,7 +61,11 @@ class _Recorder:
         self._inside: list[tuple[ModuleCall, torch.nn.Module]] = []
         self._times: dict[str, int] = {}
         # Of a module that torch.compile wraps, the module itself.
-        named = ((without_wrapper(path), module) for path, module in model.named_modules() if "_orig_mod" not in module._modules)
+        named = (
+            (without_wrapper(path), module)
+            for path, module in model.named_modules()
+            if "_orig_mod" not in module._modules
+        )
         self._paths = {module: path for path, module in named if wanted(path)}
         self._handles = [module.register_forward_pre_hook(self._begin, with_kwargs=True) for module in self._paths]
         self._handles += [module.register_forward_hook(self._end, with_kwargs=True) for module in self._paths]
@@ -85,14 +89,14 @@ class _Recorder:
         # The gradient of an input is what this module gives to it: other users of the tensor come past an alias.
         leaves, form = tree_flatten((args, kwargs))
         aliases: dict[int, torch.Tensor] = {}
-        for place, leaf in zip(_leaf_places((args, kwargs)), leaves):
+        for place, leaf in zip(_leaf_places((args, kwargs)), leaves, strict=True):
             plain = type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout == torch.strided
             if plain and leaf.requires_grad and id(leaf) not in aliases:
                 aliases[id(leaf)] = alias = leaf.view_as(leaf)
                 alias.register_hook(_keeps(call.grad_inputs, place))
         return tree_unflatten([aliases.get(id(leaf), leaf) for leaf in leaves], form)
 
-    def _end(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _end(self, module: torch.nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
         if torch._C._current_graph_task_id() >= 0:
             return
         while self._inside:  # those above it raised, and the program went on
@@ -132,11 +136,13 @@ class CpuNumbers(TorchDispatchMode):
         def there(leaf: Any) -> Any:
             return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
 
-        on_cpu, there_kwargs = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs))
+        on_cpu, there_kwargs = tree_map(
+            lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs)
+        )
         if named is not None:
             there_kwargs["device"] = torch.device("cpu")
         result = func(*on_cpu, **there_kwargs)
-        for argument, ours, theirs in zip(func._schema.arguments, args, on_cpu):
+        for argument, ours, theirs in zip(func._schema.arguments, args, on_cpu, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 ours.copy_(theirs)
                 return ours  # an in-place operator returns it
@@ -283,5 +289,7 @@ def _go_backward(model: torch.nn.Module, inputs: Any, output: Any, loss: Any, se
         if "heckpoint" not in str(error):
             raise
         return str(error)
-    run.parameter_grads = {without_wrapper(name): _kept(grad) for (name, _), grad in zip(named, found) if grad is not None}
+    run.parameter_grads = {
+        without_wrapper(name): _kept(grad) for (name, _), grad in zip(named, found, strict=True) if grad is not None
+    }
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 
 import torch
@@ -33,7 +34,9 @@ def _note_places(model: torch.nn.Module) -> None:
 def _child_name(parent: torch.nn.Module, child: torch.nn.Module) -> str:
     names = _children.setdefault(parent, weakref.WeakKeyDictionary())
     if child not in names:
-        found = next((path for path, module in parent.named_modules() if module is child and path), type(child).__name__)
+        found = next(
+            (path for path, module in parent.named_modules() if module is child and path), type(child).__name__
+        )
         names[child] = without_wrapper(found)
     return names[child]
 
@@ -48,7 +51,7 @@ def path_of(modules: tuple[torch.nn.Module, ...]) -> str:
     if inside[0] not in _places:
         _note_places(inside[0])
     path = _places[inside[0]]
-    for parent, child in zip(inside, inside[1:]):
+    for parent, child in itertools.pairwise(inside):
         if parent is not child:  # what calls super().__call__
             path += f".{_child_name(parent, child)}"
     return path

@@ -23,7 +23,9 @@ _PATIENCE = datetime.timedelta(days=30)
 
 def is_shared(arguments: Sequence[str]) -> bool:
     """Several ranks of torchrun run this, and the arguments say nothing else about parts."""
-    others = any(argument.partition("=")[0] in ("--shard", "--merge", "--help", "-h", "--version") for argument in arguments)
+    others = any(
+        argument.partition("=")[0] in ("--shard", "--merge", "--help", "-h", "--version") for argument in arguments
+    )
     return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not others
 
 
@@ -76,6 +78,10 @@ def _told(parts: list[Any], folder: Path, options: argparse.Namespace, find: Fin
     for number, (_, content) in enumerate(parts):
         files.append(folder / f"part-{number}.json")
         files[-1].write_bytes(zlib.decompress(content))
-    more = [argument for name in ("json", "compare") for argument in (f"--{name}", getattr(options, name)) if getattr(options, name)]
+    more = [
+        argument
+        for name in ("json", "compare")
+        for argument in (f"--{name}", getattr(options, name))
+        if getattr(options, name)
+    ]
     return _C.run_op_from_data(["--merge", *map(str, files), *more], find)
-

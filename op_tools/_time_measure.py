@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from . import _C
 from ._python_calls import find
 from ._tools import Tool

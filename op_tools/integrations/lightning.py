@@ -31,18 +31,16 @@ class OpToolsCallback(pl.Callback):
         self._steps = ToolsInSteps(tools, steps)
         self._before = 0  # optimizer steps before the batch
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         self._before = trainer.global_step
         self._steps.step_begins(self._before)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         for step in range(self._before, trainer.global_step):  # none while gradients are accumulated
             self._steps.step_ends(step)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         self._steps.training_ends()
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+    def on_exception(self, *_: Any) -> None:
         self._steps.training_ends()

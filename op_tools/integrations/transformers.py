@@ -27,11 +27,11 @@ class OpToolsCallback(TrainerCallback):
     def __init__(self, tools: Sequence[Tool], steps: Iterable[int] | None = None) -> None:
         self._steps = ToolsInSteps(tools, steps)
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_begin(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self._steps.step_begins(state.global_step)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self._steps.step_ends(state.global_step - 1)  # it counts before it tells
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         self._steps.training_ends()

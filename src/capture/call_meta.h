@@ -42,7 +42,7 @@ struct CallMeta {
   ProgramState state;
   std::vector<std::string> stack;
   std::string module;  // "ResNet.layer3.0.conv1"; empty: none
-  double time = 0;  // seconds since 1970
+  double time = 0;     // seconds since 1970
 
   std::string to_json() const;
 };

@@ -18,8 +18,8 @@ ModuleSource& source() {
   return *source;
 }
 
-// Stretches of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the module
-// of each. The oldest are forgotten: their graphs are gone.
+// Stretches of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
+// module of each. The oldest are forgotten: their graphs are gone.
 class NodeModules {
  public:
   static NodeModules& get() {

@@ -6,7 +6,6 @@ import threading
 import weakref
 from pathlib import Path
 
-import op_tools.sim_device
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,6 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import op_tools
+import op_tools.sim_device
 
 LINEAR = {"torch": "torch.nn.functional.linear", "aten": "addmm"}
 
@@ -196,7 +196,9 @@ def test_threads_have_modules_of_their_own(captured):
     paths = {}
 
     def work(number):
-        with op_tools.OpTimeMeasure(with_modules=True, ops="torch.nn.functional.linear", lines=False, files=False) as tool:
+        with op_tools.OpTimeMeasure(
+            with_modules=True, ops="torch.nn.functional.linear", lines=False, files=False
+        ) as tool:
             for _ in range(50):
                 models[number](torch.ones(1, 2))
         paths[number] = {row.module: row.calls for row in tool.result().by_module}

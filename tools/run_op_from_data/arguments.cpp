@@ -47,9 +47,8 @@ Shard shard_from(const std::string& text) {
     const auto [end, failure] = std::from_chars(begin, begin + length, value);
     return failure == std::errc() && end == begin + length ? value : -1;
   };
-  const Shard shard = slash == std::string::npos
-                          ? Shard{-1, -1}
-                          : Shard{number(0, slash), number(slash + 1, text.size() - slash - 1)};
+  const Shard shard =
+      slash == std::string::npos ? Shard{-1, -1} : Shard{number(0, slash), number(slash + 1, text.size() - slash - 1)};
   if (shard.index < 0 || shard.index >= shard.count) {
     throw Error("--shard: '" + text + "' is not allowed; give I/N, part I of N counted from 0, as 0/4");
   }

@@ -27,8 +27,8 @@
 #include "run_op_from_data/program_state.h"
 #include "run_op_from_data/report.h"
 #include "run_op_from_data/resolve.h"
-#include "run_op_from_data/summary.h"
 #include "run_op_from_data/run_inputs.h"
+#include "run_op_from_data/summary.h"
 #include "run_op_from_data/times.h"
 #include "timing/stopwatch.h"
 

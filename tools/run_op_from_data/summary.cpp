@@ -141,8 +141,9 @@ void take_settings(const json& settings, const Part& part, bool first, Summary* 
     all->filter = filter;
   } else if (acc_check != all->acc_check || times != all->sync_time_measure || device != all->device ||
              filter != all->filter) {
-    throw Error(part.file + ": was made with other options than the first part (--acc_check, --sync_time_measure, "
-                            "--device or --filter)");
+    throw Error(part.file +
+                ": was made with other options than the first part (--acc_check, --sync_time_measure, "
+                "--device or --filter)");
   }
 }
 
