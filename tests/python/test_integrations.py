@@ -72,6 +72,7 @@ class Model(nn.Module):
         return {"loss": nn.functional.mse_loss(out, labels), "logits": out}
 
 
+@pytest.mark.filterwarnings("ignore")  # theirs, about each other and about torch
 def test_in_the_trainer_of_transformers(tmp_path):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed", exc_type=ImportError)
     pytest.importorskip("accelerate", reason="accelerate is not installed", exc_type=ImportError)
@@ -96,6 +97,7 @@ def test_in_the_trainer_of_transformers(tmp_path):
     assert {(row.phase, row.calls) for row in time.result().rows} == {("forward", 4), ("backward", 4)}
 
 
+@pytest.mark.filterwarnings("ignore")  # theirs, about each other and about torch
 def test_in_the_trainer_of_lightning(tmp_path):
     pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed", exc_type=ImportError)
     from op_tools.integrations.lightning import OpToolsCallback
