@@ -290,6 +290,6 @@ def _go_backward(model: torch.nn.Module, inputs: Any, output: Any, loss: Any, se
             raise
         return str(error)
     run.parameter_grads = {
-        without_wrapper(name): _kept(grad) for (name, _), grad in zip(named, found, strict=True) if grad is not None
+        without_wrapper(name): _kept(grad) for (name, _), grad in zip(named, found, strict=False) if grad is not None
     }
     return ""

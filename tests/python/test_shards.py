@@ -31,7 +31,7 @@ def spoil(captures, op="torch.mul"):
     """One captured output becomes another."""
     first = min(captures.rglob(f"{op}/*/output.pth"))
     saved = torch.load(first, weights_only=True)
-    saved["args"][0].add_(1)
+    saved["args"][0].data.add_(1)
     torch.save(saved, first)
     return first.parent
 
