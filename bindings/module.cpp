@@ -20,6 +20,8 @@
 #include "hooks/tool.h"
 #include "hooks/version.h"
 #include "python_hook.h"
+#include "python_judge.h"
+#include "python_modules.h"
 #include "python_replay.h"
 #include "python_stack.h"
 #include "python_timing.h"
@@ -72,6 +74,8 @@ PYBIND11_MODULE(_C, module) {
   init_stack_source();
   bind_hook(module);
   bind_replay(module);
+  bind_judge(module);
+  bind_modules(module);
   bind_timing(module);
 
   py::class_<Scope>(module, "Scope")

@@ -141,6 +141,7 @@ void bind_hook(py::module_& module) {
       .def_property_readonly("kwargs", [](const CallView& view) { return shown(view.call().kwargs()); })
       .def_property_readonly("result", [](const CallView& view) { return shown(view.call().result()); })
       .def_property_readonly("step", [](const CallView& view) { return view.call().step; })
+      .def_property_readonly("module", [](const CallView& view) { return view.call().module(); })
       .def_property_readonly("error", [](const CallView& view) { return view.call().error; })
       .def("__repr__", [](const CallView& view) { return "<op_tools.Call " + std::string(view.call().name) + ">"; });
   py::class_<Hook, std::shared_ptr<Hook>>(module, "CoreHook")

@@ -10,6 +10,7 @@ check_torch()
 
 from ._autocompare import ComparedOp, CompareResult, OpAutoCompare  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
+from ._compare_modules import ModuleComparison, ModuleRow, compare_modules  # noqa: E402
 from ._fallback import OpDtypeCast, OpFallback, RedirectResult, RedirectRow  # noqa: E402
 from ._files import load, load_call  # noqa: E402
 from ._overflow import OpOverflowCheck, OverflowResult, OverflowRow  # noqa: E402
@@ -27,6 +28,8 @@ __all__ = [
     "Error",
     "Hook",
     "HookScope",
+    "ModuleComparison",
+    "ModuleRow",
     "OpAutoCompare",
     "OpCapture",
     "OpDtypeCast",
@@ -41,6 +44,7 @@ __all__ = [
     "TimeRow",
     "Tool",
     "__version__",
+    "compare_modules",
     "load",
     "load_call",
 ]

@@ -13,7 +13,10 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
 
-from . import _C
+from . import (
+    _C,
+    _modules,  # noqa: F401  (tells the core the names of modules)
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,6 +50,8 @@ class Tool:
         level: "torch" (Python's torch functions, names as users write them) or "aten" (every operator that torch
             dispatches, of C++ callers and the backward engine too).
         output_dir: the folder in which the result folder is made. None: OP_TOOLS_OUTPUT_DIR, else the working directory.
+        modules: only calls made in these modules, or in modules inside them: "layer3", "layer3.0.conv1", ".*.attention",
+            "ResNet.layer3" (a model of that class). A list, or comma-separated. None: the tool's OP_*_MODULES, else all.
         steps: record only in these steps, counted from 0 by step(). None: in all.
         skip_cpu: pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU.
         all_threads: aten level: also the operators of threads that start no tool themselves, but the first one of each.
@@ -66,6 +71,7 @@ class Tool:
         skip: Names = None,
         level: str = "torch",
         output_dir: str | None = None,
+        modules: Names = None,
         steps: Iterable[int] | None = None,
         skip_cpu: bool | None = None,
         all_threads: bool = False,
@@ -75,6 +81,7 @@ class Tool:
             "skip": _names(skip),
             "level": level,
             "output_dir": None if output_dir is None else str(output_dir),
+            "modules": _names(modules),
             "steps": None if steps is None else list(steps),
             "skip_cpu": skip_cpu,
             "all_threads": all_threads,

@@ -419,7 +419,7 @@ std::unique_ptr<HookState> TimeHook::before(OpCall& call) {
   if (impl.options.with_stack || impl.options.with_modules) {
     CallPlace place;
     if (impl.options.with_stack) place.stack = current_stack();
-    if (impl.options.with_modules) place.module = current_module();
+    if (impl.options.with_modules) place.module = call.module();
     state->place = impl.records.place_of(std::move(place));
   }
   const bool in_backward = call.level == Level::kAten && torch::autograd::get_current_graph_task_id() >= 0;
