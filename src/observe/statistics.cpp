@@ -1,6 +1,7 @@
 #include "observe/statistics.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/IListRef.h>
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/aminmax_ops.h>
@@ -300,7 +301,8 @@ at::Tensor words_on_device(const at::Tensor& given) {
     std::tie(exact_least, exact_most) = at::_ops::aminmax::call(tensor, std::nullopt, false);
   }
   const at::Tensor whole = at::_ops::stack::call({nan, inf, zero, hash_on_device(tensor), exact_least, exact_most}, 0);
-  return at::_ops::cat::call(c10::IListRef<at::Tensor>({at::_ops::view_dtype::call(doubles, at::kLong), whole}), 0);
+  const std::vector<at::Tensor> words{at::_ops::view_dtype::call(doubles, at::kLong), whole};
+  return at::_ops::cat::call(words, 0);
 }
 
 // Kinds of tensors that their device has refused once: asked no more.
@@ -371,7 +373,10 @@ StatisticsQuestion::StatisticsQuestion(const at::Tensor& tensor)
     : dtype_(tensor.defined() ? tensor.scalar_type() : c10::ScalarType::Undefined) {
   if (!may_have_statistics(tensor)) return;
   answer_.numel = tensor.numel();
-  if (tensor.device().is_cpu()) return fill_on_cpu(tensor, &answer_);
+  if (tensor.device().is_cpu()) {
+    fill_on_cpu(tensor, &answer_);
+    return;
+  }
   // Empty tensors have nothing to reduce; some devices raise for them.
   if (tensor.numel() > 0 && !Refused::get().knows(tensor)) {
     try {
