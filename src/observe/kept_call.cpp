@@ -41,6 +41,12 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
+// Running means and variances are written without a version that says so, and most schemas don't either.
+bool keeps_running_statistics(std::string_view name) {
+  const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
+  return (has("batch_norm") || has("instance_norm")) && !has("backward");
+}
+
 std::vector<bool> written_by_name(OpCall& call) {
   const std::string_view name = last_part(call.name);
   const bool special = ends_with(name, "__");
@@ -48,7 +54,7 @@ std::vector<bool> written_by_name(OpCall& call) {
   const bool* flag = inplace ? inplace->get_if<bool>() : nullptr;
   const bool first = (special && (name.substr(0, 3) == "__i" || name == "__setitem__" || name == "__set__")) ||
                      (!special && ends_with(name, "_")) || (flag && *flag);
-  const bool others = ends_with(name, "batch_norm") || ends_with(name, "instance_norm");
+  const bool others = keeps_running_statistics(name);
   const Value* out = find_key(call.kwargs(), "out");
   if (!first && !others && (!out || out->is<None>())) return {};
   std::vector<bool> written;
@@ -69,7 +75,7 @@ std::vector<bool> written_by_name(OpCall& call) {
 
 std::vector<bool> written_inputs(OpCall& call) {
   if (call.phase == Phase::kBackward) return {};
-  if (!call.op) return written_by_name(call);
+  if (!call.op || keeps_running_statistics(call.name)) return written_by_name(call);
   if (!call.op->hasSchema() || !call.op->schema().is_mutable()) return {};
   return written_by_schema(call);
 }

@@ -25,7 +25,7 @@
 namespace op_tools {
 
 // By input tensor: is the call going to write it? By the schema at the aten level; at the torch level by names (add_,
-// __iadd__, out=, inplace=True, the statistics of batch_norm). Empty: it writes none.
+// __iadd__, out=, inplace=True); at both the running statistics of batch_norm. Empty: it writes none.
 std::vector<bool> written_inputs(OpCall& call);
 
 // Another tensor on the memory of one of the program's, with the version that it had; or a copy of it.

@@ -377,8 +377,8 @@ StatisticsQuestion::StatisticsQuestion(const at::Tensor& tensor)
     fill_on_cpu(tensor, &answer_);
     return;
   }
-  // Empty tensors have nothing to reduce; some devices raise for them.
-  if (tensor.numel() > 0 && !Refused::get().knows(tensor)) {
+  // Empty tensors have nothing to reduce; some devices raise for them. torch has no minimum of unsigned 64-bit numbers.
+  if (tensor.numel() > 0 && dtype_ != c10::ScalarType::UInt64 && !Refused::get().knows(tensor)) {
     try {
       words_ = words_on_device(tensor);
       return;
