@@ -19,7 +19,7 @@ class OverflowRow:
     id: int  # of the call
     step: int
     phase: str  # "forward" or "backward"
-    output: int  # which of the call's output tensors, or of its input gradients
+    output: int  # which of the call's output tensors (then: of the inputs that it wrote), or of its input gradients
     dtype: str
     shape: list[int]
     nan: int | None  # elements; None: the program had overwritten the tensor before it was read

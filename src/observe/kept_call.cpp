@@ -283,8 +283,16 @@ std::string CallArchive::save(const KeptCall& call, const std::string& root, int
     write(CallFile::kGradOutputs, call_file(call.op, call.id, grad_outputs.value, make_dict({})));
     bytes += grad_inputs.bytes + grad_outputs.bytes;
   } else if (!overwritten) {
-    const Snapshot outputs = take_snapshot(make_tuple({result}), "", /*owned=*/false, /*restride=*/false);
-    write(CallFile::kOutput, call_file(call.op, call.id, outputs.value, make_dict({})));
+    std::vector<std::pair<Value, Value>> changed, beside;
+    for (const auto& [index, place] : call.written) {
+      changed.emplace_back(static_cast<int64_t>(index), call.outputs[place].tensor());
+    }
+    // One snapshot: a result which is a changed input is stored once.
+    const Snapshot outputs = take_snapshot(make_tuple({result, make_dict(std::move(changed))}), "", /*owned=*/false,
+                                           /*restride=*/false);
+    const Values& out = *sequence_items(outputs.value);
+    if (!call.written.empty()) beside.emplace_back("mutated", out[1]);
+    write(CallFile::kOutput, call_file(call.op, call.id, make_tuple({out[0]}), make_dict({}), std::move(beside)));
     meta.outputs = outputs.tensors;
     bytes += outputs.bytes;
   }

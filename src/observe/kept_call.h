@@ -102,8 +102,10 @@ struct KeptCall {
   std::optional<c10::OperatorHandle> handle;  // aten level
   ProgramState state;
   std::vector<std::string> stack;
-  Value args, kwargs, result;               // hollow
-  std::vector<KeptTensor> inputs, outputs;  // what was in them; backward: gradients of outputs, of inputs
+  Value args, kwargs, result;  // hollow
+  // What was in them; backward: gradients of outputs, of inputs. After the results stand written inputs that are none.
+  std::vector<KeptTensor> inputs, outputs;
+  std::vector<std::pair<size_t, size_t>> written;  // (input tensor, where in `outputs` it is as the call left it)
   bool too_large = false;
   std::shared_ptr<const NotedInputs> forward;  // backward at the torch level
 

@@ -51,6 +51,7 @@ struct Record {
 
 struct State final : HookState {
   std::vector<FlagPtr> inputs;
+  std::vector<std::pair<size_t, at::Tensor>> written;  // input tensors that the call writes
   InputsBefore before;
 };
 
@@ -183,7 +184,7 @@ struct OverflowHook::Impl {
     return options.inf ? values : Specials{values.nan, false, false};
   }
 
-  void will_write(OpCall& call, const std::vector<bool>& written);
+  void will_write(const std::vector<std::pair<size_t, at::Tensor>>& written);
   void hold(const KeptTensor& kept);
   void judge_window();
   void judge(Record& record);
@@ -203,12 +204,15 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
     impl.judge_window();
     impl.step = call.step;
   }
+  size_t index = 0;
   const auto look = [&](const at::Tensor& tensor) {
     if (may_have_specials(tensor)) state->inputs.push_back(impl.flag_of(tensor));
+    if (index < written.size() && written[index]) state->written.emplace_back(index, tensor);
+    ++index;
   };
   for_each_tensor(call.args(), look);
   for_each_tensor(call.kwargs(), look);
-  if (!written.empty()) impl.will_write(call, written);
+  impl.will_write(state->written);
   if (!impl.archive.is_full()) {
     const bool saves = impl.archive.wants(std::string(call.name), call.phase);
     state->before = InputsBefore::of(call, saves ? written : std::vector<bool>());
@@ -217,18 +221,9 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
 }
 
 // The call is about to write into what the window remembers: copies take its place, as long as there is room for them.
-void OverflowHook::Impl::will_write(OpCall& call, const std::vector<bool>& written) {
-  if (window.empty()) return;
-  std::vector<at::Tensor> targets;
-  size_t index = 0;
-  const auto look = [&](const at::Tensor& tensor) {
-    if (index < written.size() && written[index]) targets.push_back(tensor);
-    ++index;
-  };
-  for_each_tensor(call.args(), look);
-  for_each_tensor(call.kwargs(), look);
+void OverflowHook::Impl::will_write(const std::vector<std::pair<size_t, at::Tensor>>& written) {
   KeptTensor::Copies copies;
-  for (const at::Tensor& target : targets) {
+  for (const auto& [index, target] : written) {
     for (Record& record : window) {
       for (auto* tensors : {&record.call.inputs, &record.call.outputs}) {
         for (KeptTensor& kept : *tensors) held += kept.before_write(target, copies);
@@ -258,7 +253,9 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   record.allows_neg_inf = rules.allows_neg_inf;
   record.inputs = std::move(state.inputs);
   bool open = false, unsound = false, wants_gradients = false;
-  const Value result = hollowed(call.result(), [&](const at::Tensor& tensor) {
+  std::vector<at::Tensor> results;
+  const auto look = [&](const at::Tensor& tensor) {
+    results.push_back(tensor);
     wants_gradients |= tensor.requires_grad();
     record.call.outputs.emplace_back(tensor);
     if (!may_have_specials(tensor)) return record.outputs.push_back(nullptr);
@@ -269,7 +266,16 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     if (!flag->question) return;
     open |= !flag->question->answered();
     unsound |= flag->question->answered() && flag->question->answer().any();
-  });
+  };
+  const Value result = hollowed(call.result(), look);
+  // What it wrote is a result as well, whether or not it was returned (_foreach_add_, __setitem__).
+  for (const auto& [index, tensor] : state.written) {
+    const at::Tensor& target = tensor;
+    const auto returned =
+        std::find_if(results.begin(), results.end(), [&](const at::Tensor& other) { return other.is_same(target); });
+    record.call.written.emplace_back(index, static_cast<size_t>(returned - results.begin()));
+    if (returned == results.end()) look(tensor);
+  }
   const bool saves = !impl.archive.is_full();
   if (saves && wants_gradients && call.level == Level::kTorch && call.phase == Phase::kForward) {
     call.keep(std::make_shared<Noted>(call));

@@ -33,7 +33,9 @@ struct OverflowResult {
     uint64_t id = 0;
     int64_t step = 0;
     bool backward = false;
-    size_t output = 0;  // of the tensors of the result; in backward at level torch: of the input gradients
+    // Of the tensors of the result, then of inputs that the call wrote without returning them; in backward at level
+    // torch: of the input gradients.
+    size_t output = 0;
     std::string dtype;
     std::vector<int64_t> shape;
     // Unknown (-1) when the program had overwritten the tensor before the window was read.

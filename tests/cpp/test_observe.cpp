@@ -100,7 +100,7 @@ TEST_CASE("Each call is a row with its arguments, results and what they hold", "
   const auto rows = rows_of(scope.result());
   REQUIRE(rows.size() == 1);
   const auto& row = rows.front();
-  CHECK(row["op"] == "aten::mul_.Tensor");
+  CHECK(row["op"] == "aten::mul_.Scalar");
   CHECK(row["phase"] == "forward");
   CHECK(row["args"][0]["shape"] == std::vector<int64_t>{2, 3});
   CHECK(row["args"][0]["stride"] == std::vector<int64_t>{3, 1});

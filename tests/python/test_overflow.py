@@ -103,6 +103,27 @@ def test_in_place_and_out_are_seen(level):
     assert names == ["log_", "sqrt"]
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_written_and_not_returned_is_seen(level, device, replay):
+    ones, zeros = ([torch.full((3,), value, device=device) for _ in range(2)] for value in (1.0, 0.0))
+    place = torch.zeros(3, device=device)
+
+    def program():
+        torch._foreach_div_(ones, [1.0, 0.0])
+        place[1:] = torch.ones(2, device=device)
+        torch._foreach_log_(zeros)
+
+    result = checked(program, level=level)
+    assert producers(result) == ["_foreach_div_", "_foreach_log_", "_foreach_log_"]
+    rows = result.rows
+    assert [(row.pos_inf, row.neg_inf) for row in rows] == [(3, 0), (0, 3), (0, 3)]
+    saved = op_tools.load_call(rows[0].saved)
+    assert all(torch.equal(tensor, torch.ones(3)) for tensor in saved.args[0])
+    again = replay(rows[0].saved, "--acc_check")
+    assert again.status == 0, again.out
+
+
 def test_uninitialised_memory_and_integers_are_no_finding():
     def program():
         y = torch.empty(1000)
