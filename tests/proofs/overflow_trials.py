@@ -4,7 +4,9 @@
 
 Trials: LeNet, an LSTM and a transformer train for a step on the simulated device, which plants a NaN or an infinity in one
 call of one operator, both drawn by the trial's seed. The producer that is found first must be the call that was struck, and
-no call before it may be blamed. A trial whose fault changed nothing (a result of whole numbers, or of none) is drawn again.
+no call before it may be blamed. A trial whose fault changed nothing (a result of whole numbers, or of none) is drawn again; at
+level torch also one in which all that the struck call gives, forward and backward, is finite, by torch's own isfinite: inside
+of it the value met a sigmoid, or a loss that did not pick it. Their number is said.
 
 Clean steps: the same models train for a thousand steps in all, in float32 and under autocast with a GradScaler whose
 first scale is too large, so that it meets real overflow; nothing may be blamed but that.
@@ -31,6 +33,7 @@ import torch
 import torch.nn.functional as F
 from _workers import Progress
 from models import MODELS, OPTIMIZERS, digits
+from torch.utils._pytree import tree_leaves
 
 import op_tools
 import op_tools.sim_device as sim
@@ -82,7 +85,8 @@ class Struck(op_tools.Hook):
 
     def __init__(self, fault: sim.Fault) -> None:
         self.fault = fault
-        self.ids: list[tuple[int, str]] = []
+        self.ids: set[int] = set()
+        self.visible = False  # something that a struck call gave is not finite
         self.last = 0
 
     def before(self, call: op_tools.Call) -> int:
@@ -93,7 +97,10 @@ class Struck(op_tools.Hook):
         before = self.last if call.phase == "backward" else state
         self.last = self.fault.strikes
         if self.fault.strikes > before:
-            self.ids.append((call.id, call.phase if call.level == "torch" else ""))
+            self.ids.add(call.id)
+        if call.id in self.ids and not self.visible:
+            tensors = [leaf for leaf in tree_leaves((call.result, call.args)) if isinstance(leaf, torch.Tensor)]
+            self.visible = any(not torch.isfinite(tensor).all() for tensor in tensors)
 
 
 def places() -> list[tuple[str, str, int]]:
@@ -115,8 +122,8 @@ def places() -> list[tuple[str, str, int]]:
     return found
 
 
-def trial(seed: int, level: str, where: list[tuple[str, str, int]]) -> tuple[str, str] | None:
-    """One planted value: (what was planted where, trouble or ""); None when nothing was changed."""
+def trial(seed: int, level: str, where: list[tuple[str, str, int]]) -> tuple[str, str]:
+    """One planted value: (what was planted where, trouble); trouble is "nothing" or "hidden" when it says nothing."""
     draw = random.Random(seed)
     model, operator, count = draw.choice(where)
     kind, call = draw.choice(["nan", "inf"]), draw.randrange(count)
@@ -134,15 +141,16 @@ def trial(seed: int, level: str, where: list[tuple[str, str, int]]) -> tuple[str
             op_tools.load_call(row.saved)
     sim.faults_clear()
     if fault.strikes == 0:
-        return None
+        return text, "nothing"
     producers = [row for row in rows if row.kind == "producer"]
     if not struck.ids:
-        return None if level == "torch" else (text, "struck outside of all calls")
-    right = set(struck.ids)
-    told = [(row.id, row.phase if level == "torch" else "") for row in producers]
-    if not right & set(told):
+        return text, "nothing" if level == "torch" else "struck outside of all calls"
+    told = [row.id for row in producers]
+    if level == "torch" and not struck.visible and not producers:
+        return text, "hidden"
+    if not struck.ids & set(told):
         return text, f"not named; producers: {[(row.op, row.phase) for row in producers]}"
-    if told[0] not in right:
+    if told[0] not in struck.ids:
         return text, f"{producers[0].op} {producers[0].phase} is named first"
     return text, ""
 
@@ -193,19 +201,19 @@ def main() -> int:
         operators = {operator for _, operator, _ in where}
         print(f"{len(operators)} operators in {len(where)} places", flush=True)
         for level in options.levels:
-            progress, named, missed = Progress(options.trials, f"trials {level}"), 0, []
+            progress, named, hidden, missed = Progress(options.trials, f"trials {level}"), 0, 0, []
             for seed in itertools.count():
-                outcome = trial(seed, level, where)
-                if outcome is None:
+                text, trouble = trial(seed, level, where)
+                hidden += trouble == "hidden"
+                if trouble in ("hidden", "nothing"):
                     continue
-                text, trouble = outcome
                 named += not trouble
                 if trouble:
                     missed.append(f"    {text}: {trouble}")
                 progress.step()
                 if progress.done == options.trials:
                     break
-            print(f"{level:<6} {named} of {options.trials} producers named", flush=True)
+            print(f"{level:<6} {named} of {options.trials} producers named; {hidden} drawn again as hidden", flush=True)
             print("\n".join(missed), end="\n" if missed else "", flush=True)
             wrong += len(missed)
     if options.only != "trials":
