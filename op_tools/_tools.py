@@ -89,10 +89,11 @@ class Tool:
         self._hook: _C.CoreHook | None = None
         self._scope: _C.Scope | None = None
         self._depth = 0
+        self._condition: Callable[[_C.Call], bool] | None = None  # set by apply_feature
 
     def _open(self) -> tuple[_C.CoreHook, _C.Scope]:
         """Makes hook and scope of a new run; reads options and environment."""
-        return _C.open_tool(self._kind, self._arguments)
+        return _C.open_tool(self._kind, self._arguments, self._condition)
 
     def start(self) -> Tool:
         """Switches the tool on for this thread. Started twice, it must be stopped twice."""
@@ -267,6 +268,18 @@ class HookScope(Tool):
     def calls_seen(self) -> int:
         """How many calls the hook was asked about in the last run."""
         return 0 if self._scope is None else self._scope.calls_seen
+
+
+def tool_classes() -> dict[str, type[Tool]]:
+    """The tools by the core's names of them ("OpCapture"), in the order in which they were made."""
+    found: dict[str, type[Tool]] = {}
+    waiting = [Tool]
+    while waiting:
+        one = waiting.pop(0)
+        waiting[:0] = one.__subclasses__()
+        if vars(one).get("_kind"):
+            found[one._kind] = one
+    return found
 
 
 def stop_all() -> None:
