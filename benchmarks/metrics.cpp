@@ -2,6 +2,7 @@
 // data: "dtype,case,seconds of diff_tensors,seconds of the pass", the median over rounds in which the two take turns.
 // bench_metrics MILLIONS_OF_ELEMENTS ROUNDS
 #include <ATen/Parallel.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
@@ -60,7 +61,7 @@ int main(int count, char** values) {
   volatile uint64_t sink = 0;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
     const at::Tensor golden = at::randn({numel}).to(dtype);
-    const at::Tensor near = (golden.to(at::kDouble) * (1 + 1e-6)).to(dtype);
+    const at::Tensor near = at::mul(golden.to(at::kDouble), 1 + 1e-6).to(dtype);
     for (const auto& [name, result] : {std::pair{"equal bits", golden.clone()}, std::pair{"rounding apart", near}}) {
       std::vector<double> ours, bare;
       for (int round = -1; round < rounds; ++round) {

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/imag.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <sys/wait.h>
@@ -84,7 +85,7 @@ TEST_CASE("Tensors come back as they were: dtypes, strides, aliases, bits, one o
                     base.narrow(0, 8, 16),
                     base.clone(),
                     complex.conj(),
-                    complex.imag(),
+                    at::imag(complex),
                     leaf,
                     at::randn({3000}).to(at::kBFloat16),
                     at::full({5000}, true),
@@ -158,6 +159,7 @@ TEST_CASE("Missing, damaged and hostile references are errors that say so", "[de
                                                 {"tensor", 0},
                                                 {"requires_grad", false}})}});
   };
+  fs::create_directory(folder / "b");
   const auto read_back = [&](const Value& value) {
     CallStore::in_folder(folder / "b")->write({"a", 1}, CallFile::kInput, 0, value);
     SharedTensors shared([](const std::string&) { return at::zeros({64}, at::kByte); });
