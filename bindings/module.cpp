@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "capture/pth.h"
+#include "capture/call_store.h"
+#include "compare/tolerance.h"
+#include "hooks/conditional_hook.h"
 #include "hooks/error.h"
 #include "hooks/interceptor.h"
 #include "hooks/log.h"
@@ -86,13 +88,18 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("calls_seen", [](Scope& scope) { return scope.core().calls_seen(); })
       .def_property_readonly("hook_failures", [](Scope& scope) { return scope.core().hook_failures(); });
 
-  // The tool of that name and its settings: (hook, scope).
-  module.def("open_tool", [](const std::string& name, const py::dict& settings) {
-    const Value named = to_value(settings);
-    Settings all(named);
-    Tool tool = find_tool(name).open(all);
-    return py::make_tuple(tool.hook, std::make_unique<Scope>(tool.hook, std::move(tool.options)));
-  });
+  // The tool of that name (or feature) and its settings: (hook, scope). `condition`: None, or asked for each call.
+  module.def(
+      "open_tool",
+      [](const std::string& name, const py::dict& settings, const py::object& condition) {
+        const Value named = to_value(settings);
+        Settings all(named);
+        Tool tool = find_tool(name).open(all);
+        if (!condition.is_none()) tool.hook = std::make_shared<ConditionalHook>(tool.hook, python_condition(condition));
+        return py::make_tuple(tool.hook, std::make_unique<Scope>(tool.hook, std::move(tool.options)));
+      },
+      py::arg("name"), py::arg("settings"), py::arg("condition") = py::none());
+  module.def("tool_of_feature", [](const std::string& name) { return std::string(find_tool(name).name); });
   // A hook of the program's own; its filters are <prefix>_LIST and <prefix>_DISABLE_LIST.
   module.def("hook_scope", [](std::shared_ptr<Hook> hook, const py::dict& settings, const std::string& prefix) {
     const Value named = to_value(settings);
@@ -114,9 +121,26 @@ PYBIND11_MODULE(_C, module) {
     return text_table(titled, rows, width);
   });
 
-  module.def("read_pth", [](const std::string& path) { return to_python(read_pth(path)); });
+  module.def("read_pth", [](const std::string& path) { return to_python(read_call_file(path)); });
+  // (input, output, grad_inputs, grad_outputs, text of meta.json); None for a file that the call does not have.
+  module.def("read_call", [](const std::string& path) {
+    const std::unique_ptr<StoredCall> call = open_call(path);
+    const auto optional = [&](CallFile file) -> py::object {
+      return call->has(file) ? to_python(call->read(file)) : py::none();
+    };
+    const py::object meta =
+        call->has(CallFile::kMeta) ? py::object(py::str(call->read_text(CallFile::kMeta))) : py::none();
+    return py::make_tuple(to_python(call->read(CallFile::kInput)), optional(CallFile::kOutput),
+                          optional(CallFile::kGradInputs), optional(CallFile::kGradOutputs), meta);
+  });
+  module.def("export_calls", [](const std::string& from, const std::string& to) {
+    std::vector<std::string> problems;
+    const size_t exported = export_calls(from, to, &problems);
+    return py::make_tuple(exported, problems);
+  });
   module.def("describe", [](py::handle object) { return describe(to_value(object)); });
   module.def("function_name", &function_name);
+  module.def("tolerance_text", &tolerance_text);
   module.def("metadata_ops", [] {
     py::list names;
     for (const std::string_view name : metadata_ops()) names.append(std::string(name));

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -84,9 +85,18 @@ class PythonState final : public HookState {
   py::object object;
 };
 
+// The view that Python has, while it may look.
+struct View {
+  explicit View(OpCall& call) : view(std::make_shared<CallView>(call)) {}
+  ~View() { view->end(); }
+  std::shared_ptr<CallView> view;
+};
+
 class PythonHook final : public Hook {
  public:
-  explicit PythonHook(py::object object) : object_(std::move(object)) {
+  // `has_before`, `has_after`: what the object's class defines itself; for the rest Python is not entered at all.
+  PythonHook(py::object object, bool has_before, bool has_after)
+      : object_(std::move(object)), has_before_(has_before), has_after_(has_after) {
     name_ = py::str(py::type::handle_of(object_).attr("__name__")).cast<std::string>();
     gradients_ = object_.attr("gradients").cast<bool>();
   }
@@ -99,16 +109,19 @@ class PythonHook final : public Hook {
   Wants wants() const override { return {.gradients = gradients_}; }
 
   std::unique_ptr<HookState> before(OpCall& call) override {
+    if (!has_before_ && !has_after_) return nullptr;
     const py::gil_scoped_acquire gil;
     const KeepPythonError kept;
     const NoTorchFunction quiet;
     call.args();  // for after(), which may be all that the object has
     call.kwargs();
+    if (!has_before_) return nullptr;
     const View view(call);
     return std::make_unique<PythonState>(object_.attr("before")(view.view));
   }
 
   void after(OpCall& call, HookState* state) override {
+    if (!has_after_) return;
     const py::gil_scoped_acquire gil;
     const KeepPythonError kept;
     const NoTorchFunction quiet;
@@ -117,18 +130,32 @@ class PythonHook final : public Hook {
   }
 
  private:
-  struct View {
-    explicit View(OpCall& call) : view(std::make_shared<CallView>(call)) {}
-    ~View() { view->end(); }
-    std::shared_ptr<CallView> view;
-  };
-
   py::object object_;
+  const bool has_before_, has_after_;
   std::string name_;
   bool gradients_ = false;
 };
 
 }  // namespace
+
+Condition python_condition(py::object function) {
+  // Freed with the GIL, whoever lets go of it last.
+  const std::shared_ptr<py::object> kept(new py::object(std::move(function)), [](py::object* object) {
+    const py::gil_scoped_acquire gil;
+    delete object;
+  });
+  return [kept](OpCall& call) {
+    const py::gil_scoped_acquire gil;
+    const KeepPythonError error_of_the_program;
+    const NoTorchFunction quiet;
+    const View view(call);
+    try {
+      return py::bool_((*kept)(view.view)).cast<bool>();
+    } catch (const py::error_already_set& error) {
+      throw std::runtime_error(error.what());
+    }
+  };
+}
 
 void bind_hook(py::module_& module) {
   py::class_<CallView, std::shared_ptr<CallView>>(module, "Call")
@@ -148,8 +175,8 @@ void bind_hook(py::module_& module) {
       .def_property_readonly("name", &Hook::name)
       .def("report", [](const Hook& hook) { return to_python(hook.report()); })
       .def("flush", &Hook::flush, py::call_guard<py::gil_scoped_release>());
-  module.def("python_hook", [](py::object object) -> std::shared_ptr<Hook> {
-    return std::make_shared<PythonHook>(std::move(object));
+  module.def("python_hook", [](py::object object, bool has_before, bool has_after) -> std::shared_ptr<Hook> {
+    return std::make_shared<PythonHook>(std::move(object), has_before, has_after);
   });
 }
 

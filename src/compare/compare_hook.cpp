@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
-#include <sstream>
 #include <unordered_map>
 #include <utility>
 
@@ -305,11 +304,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   meta.id = call.id;
   meta.step = call.step;
   meta.rank = rank;
-  if (call.op && call.op->hasSchema()) {
-    std::ostringstream text;
-    text << call.op->schema();
-    meta.schema = text.str();
-  }
+  meta.schema = schema_text(call);
   meta.random = !subject.random_state.is<None>();
   meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   meta.stack = subject.call.stack;
@@ -332,6 +327,9 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   for (const at::Tensor& tensor : results) {
     const bool strided = tensor.layout() == at::kStrided && !tensor.is_nested();
     run.strides.push_back(strided ? tensor.strides().vec() : std::vector<int64_t>());
+    // x.cpu() and x.to(other) copy, and with everything on the CPU give x itself.
+    const auto elsewhere = [&](const at::Tensor& input) { return input.device() != tensor.device(); };
+    if (std::any_of(state.live.begin(), state.live.end(), elsewhere)) observed->facts.names_device = true;
     if (tensor.device().is_cpu()) continue;
     result_on_cpu = false;
     observed->call.device = tensor.device().str();
