@@ -88,7 +88,7 @@ def _nothing(path: Path) -> str:
             for found in path.rglob(name):
                 return f"{path}: holds no captured calls; {found.parent} is a result of {tool}"
         if not any(path.iterdir()):
-            return f"{path}: is empty; op-tools doctor says why a capture may be"
+            return f"{path}: is empty, there are no captured calls here; op-tools doctor says why that may be"
     return f"{path}: there are no captured calls here; a call's folder has a file {_INPUT}"
 
 
