@@ -22,6 +22,13 @@ RESULTS = ROOT / "build" / "bench"
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 
+def scratch() -> str:
+    """Where benchmarks make the folders that they write to: the project's own disk, in a folder that git ignores."""
+    place = os.environ.get("OP_TOOLS_OUTPUT_DIR", str(RESULTS))
+    Path(place).mkdir(parents=True, exist_ok=True)
+    return place
+
+
 @dataclass(frozen=True)
 class Spent:
     """Seconds."""

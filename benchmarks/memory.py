@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import torch
-from _measure import PROMISE, Report, arguments, us, verdict
+from _measure import PROMISE, Report, arguments, scratch, us, verdict
 
 import op_tools
 
@@ -49,7 +49,7 @@ def main() -> None:
         ),
     }
     for name, make in tools.items():
-        folder = tempfile.mkdtemp(dir=".")
+        folder = tempfile.mkdtemp(dir=scratch())
         with make(folder) as tool:
             first = work(10_000)
             if isinstance(tool, op_tools.OpCapture):

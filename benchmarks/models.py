@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 
 import torch
-from _measure import Report, Spent, Turns, arguments, ms, spend
+from _measure import Report, Spent, Turns, arguments, ms, scratch, spend
 from _models import block, lenet, transformer
 
 import op_tools
@@ -60,7 +60,7 @@ def main() -> None:
         rounds = 2 if options.quick else 5 if model == "block" else 11
         for name, (tool, more) in TOOLS.items():
             with contextlib.ExitStack() as stack:
-                folder = tempfile.mkdtemp(dir=".")
+                folder = tempfile.mkdtemp(dir=scratch())
                 stack.callback(shutil.rmtree, folder, ignore_errors=True)
                 variants: dict[str, Callable[[], Spent]] = {"plain": plain}
                 for level, only in FILTERS.items():
