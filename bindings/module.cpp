@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "capture/pth.h"
+#include "compare/tolerance.h"
 #include "hooks/error.h"
 #include "hooks/interceptor.h"
 #include "hooks/log.h"
@@ -113,6 +114,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("read_pth", [](const std::string& path) { return to_python(read_pth(path)); });
   module.def("describe", [](py::handle object) { return describe(to_value(object)); });
   module.def("function_name", &function_name);
+  module.def("tolerance_text", &tolerance_text);
   module.def("metadata_ops", [] {
     py::list names;
     for (const std::string_view name : metadata_ops()) names.append(std::string(name));

@@ -130,6 +130,11 @@ class OpAutoCompare(Tool):
             max_saved_mb=max_saved_mb,
         )
 
+    @staticmethod
+    def tolerances() -> str:
+        """The numbers that decide, as a table: one line for each dtype."""
+        return _C.tolerance_text()
+
     def result(self) -> CompareResult:
         """What the last run found so far."""
         report = self._report()

@@ -122,6 +122,8 @@ Judgement CallJudge::judge_tensor(const at::Tensor& result, const Pick& pick) {
   context.tolerances = facts_.tolerances;
   context.nan_equal = facts_.nan_equal;
   context.coarser_unit = coarser_unit(result.scalar_type());
+  // Autocast has other lists on the CPU: there, a sum may be kept in float32 that the device keeps in bfloat16.
+  context.by_ulp = !facts_.autocast;
   context.reduced = reduced_elements(base_name(facts_.name), facts_.before, result);
   if (facts_.golden && !facts_.random) {
     context.golden = [&](std::string* why) {

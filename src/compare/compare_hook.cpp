@@ -330,6 +330,9 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   for (const at::Tensor& tensor : results) {
     const bool strided = tensor.layout() == at::kStrided && !tensor.is_nested();
     run.strides.push_back(strided ? tensor.strides().vec() : std::vector<int64_t>());
+    // x.cpu() and x.to(other) copy, and with everything on the CPU give x itself.
+    const auto elsewhere = [&](const at::Tensor& input) { return input.device() != tensor.device(); };
+    if (std::any_of(state.live.begin(), state.live.end(), elsewhere)) observed->facts.names_device = true;
     if (tensor.device().is_cpu()) continue;
     result_on_cpu = false;
     observed->call.device = tensor.device().str();

@@ -36,6 +36,7 @@ void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor
   SmallChanges changes(static_cast<uint64_t>(kind.sample) + 1);
   std::set<const void*> done;
   for (size_t i = 0; i < copies.size(); ++i) {
+    if (!copies[i].defined()) continue;
     const c10::ScalarType dtype = copies[i].scalar_type();
     if (dtype != c10::ScalarType::Double && dtype != c10::ScalarType::ComplexDouble) continue;
     if (copies[i].layout() != at::kStrided || copies[i]._is_zerotensor()) continue;

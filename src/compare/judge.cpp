@@ -94,7 +94,7 @@ class Relative {
     const double max_floor = (numbers_.max_floor * unit_ + grown) * error.golden_max;
     criteria_.push_back(
         {"max error", error.max_abs, numbers_.max_ratio * few * reference.max_abs + times * max_floor + least});
-    if (alone || unit_ > rounding_.unit || reference.max_ulp > kElementwiseUlp) return;
+    if (alone || !context_.by_ulp || unit_ > rounding_.unit || reference.max_ulp > kElementwiseUlp) return;
     criteria_.push_back({"max ulp", error.max_ulp,
                          numbers_.ulp_ratio * reference.max_ulp + numbers_.ulp_floor + 4 * grown / rounding_.unit});
   }
@@ -234,7 +234,9 @@ class ByDifference {
     }
     verdict_.diff = diff_tensors(result_, expected, options);
     if (verdict_.diff.structure.empty()) return true;
-    verdict_ = differs(verdict_.diff.kind, verdict_.diff.structure);
+    const bool without_numbers = verdict_.diff.kind == "dtype" && expected.scalar_type() == dtype_;
+    verdict_ = without_numbers && !reference_.defined() ? not_comparable(verdict_.diff.structure)
+                                                        : differs(verdict_.diff.kind, verdict_.diff.structure);
     return false;
   }
 

@@ -29,6 +29,7 @@ struct JudgeContext {
   int64_t reduced = 1;  // about how many elements go into one element of the result
   // Spacing of a dtype coarser than the result's in which parts of it were rounded (autocast, half inputs); 0: none.
   double coarser_unit = 0;
+  bool by_ulp = true;  // where the CPU is right to a few ULP: the result must be too, in its smallest elements
   // The same result from float64 inputs; an undefined tensor where there is none, *why then says why. Asked at most
   // once, and only where it decides.
   std::function<at::Tensor(std::string* why)> golden;

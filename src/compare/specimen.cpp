@@ -1,13 +1,16 @@
 #include "compare/specimen.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 
 #include "capture/call_files.h"
 #include "capture/random_state.h"
 #include "compare/golden.h"
 #include "compare/op_traits.h"
+#include "fallback/cpu_kernels.h"
 #include "fallback/cpu_runner.h"
+#include "hooks/interceptor.h"
 #include "hooks/internal_guard.h"
 
 namespace op_tools {
@@ -29,6 +32,11 @@ c10::impl::LocalDispatchKeySet keys_for_cpu(const c10::impl::LocalDispatchKeySet
   return keys;
 }
 
+bool is_made_of_others(const c10::OperatorHandle& op) {
+  return !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+         op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
 class AutocastDtype {
  public:
   explicit AutocastDtype(std::optional<c10::ScalarType> dtype) : before_(at::autocast::get_autocast_dtype(at::kCPU)) {
@@ -42,11 +50,30 @@ class AutocastDtype {
   const c10::ScalarType before_;
 };
 
+constexpr int kGradientSamples = 100;  // added to the sample: other changes than those of the inputs
+
 // The program has had its warnings from the call itself.
 class NoWarnings final : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
 };
+
+// The gradient of a bias depends on nothing else, and is a sum that may cancel (in front of a batch norm it is all
+// noise).
+std::vector<at::Tensor> perturbed_gradients(const std::vector<at::Tensor>& gradients, RunKind kind,
+                                            std::optional<c10::ScalarType> autocast) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.defined()) {
+      copies.push_back(gradient.to(golden_dtype(gradient.scalar_type()), /*non_blocking=*/false, /*copy=*/true));
+    } else {
+      copies.emplace_back();
+    }
+  }
+  kind.sample += kGradientSamples;
+  perturb(copies, gradients, kind, autocast);
+  return copies;
+}
 
 std::string message_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
@@ -63,6 +90,10 @@ Specimen::Specimen(OpCall& call)
       keys_(call.local_keys),
       written_(written_by_schema(call)),
       runner_(call.frame().runner()) {
+  if (level_ == Level::kAten && call.op) {
+    if (const c10::KernelFunction* kernel = cpu_kernel_for(*call.op))
+      runner_ = interceptor::runner_of(*call.op, kernel);
+  }
   const Value both = make_tuple({call.args(), call.kwargs()});
   inputs_ = take_snapshot(both, "", /*owned=*/false, /*restride=*/false);
   c10::Device device(c10::kCPU);
@@ -90,7 +121,9 @@ Specimen::Specimen(OpCall& call)
   args_ = map_leaves(items[0], on_cpu);
   kwargs_ = map_leaves(items[1], on_cpu);
   tensors_ = flatten_tensors(inputs_.value);
-  if (level_ != Level::kTorch || !at::autocast::is_autocast_available(device.type())) return;  // meta has none
+  // At the aten level autocast has cast already, but not for what an operator that is made of others calls.
+  if (level_ == Level::kAten && !(call.op && is_made_of_others(*call.op))) return;
+  if (!at::autocast::is_autocast_available(device.type())) return;  // meta has none
   const c10::DispatchKey key = at::autocast::get_autocast_dispatch_key_from_device_type(device.type());
   if (!keys_.excluded_.has(key)) autocast_ = at::autocast::get_autocast_dtype(device.type());
 }
@@ -111,7 +144,11 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
   try {
     const InternalGuard ours;
     const MovedCall moved(args_, kwargs_, target);
-    if (kind.precision == RunKind::Precision::kPerturbed) perturb(moved.tensors(), tensors_, kind, autocast_);
+    std::vector<at::Tensor> arriving = output_gradients ? *output_gradients : std::vector<at::Tensor>();
+    if (kind.precision == RunKind::Precision::kPerturbed) {
+      perturb(moved.tensors(), tensors_, kind, autocast_);
+      arriving = perturbed_gradients(arriving, kind, autocast_);
+    }
     Value args = moved.args();
     if (!same && (base_name(name_) == "_softmax" || base_name(name_) == "_log_softmax")) {
       // half_to_float: refuses every input that is not half.
@@ -129,7 +166,7 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
         run.raised = message_of(error);
       }
       if (run.raised.empty() && output_gradients) {
-        run.gradients = moved.gradients(flatten_tensors(run.result), *output_gradients, /*keep_graph=*/false);
+        run.gradients = moved.gradients(flatten_tensors(run.result), arriving, /*keep_graph=*/false);
       }
     };
     if (level_ == Level::kTorch) {

@@ -7,11 +7,13 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <iomanip>
 #include <sstream>
 
 #include "compare/op_traits.h"
 #include "hooks/error.h"
 #include "hooks/setting.h"
+#include "hooks/text_table.h"
 
 namespace op_tools {
 namespace {
@@ -160,18 +162,25 @@ SmallValues msprobe_absolute(c10::ScalarType dtype) {
 }
 
 std::string tolerance_text() {
-  std::ostringstream text;
-  text << "tolerances, version " << kToleranceVersion << "\n";
+  const auto number = [](double value) {
+    std::ostringstream text;
+    text << std::setprecision(3) << value;
+    return text.str();
+  };
+  const auto floor = [&](double ratio, double units) { return number(ratio) + " x CPU + " + number(units); };
+  std::vector<std::vector<std::string>> rows;
   for (const Row& row : kTable) {
     const RelativeNumbers numbers = relative_numbers(row.dtype);
-    text << c10::toString(row.dtype) << ": allclose atol " << row.tolerance.atol << " rtol " << row.tolerance.rtol
-         << "; relative: rmse " << numbers.rmse_ratio << " x CPU + " << numbers.rmse_floor << ", max "
-         << numbers.max_ratio << " x CPU + " << numbers.max_floor << ", ulp " << numbers.ulp_ratio << " x CPU + "
-         << numbers.ulp_floor << " (floors in units of " << row.rounding.unit
-         << "); msprobe-absolute: |golden| <= " << row.msprobe.below << " atol " << row.msprobe.atol << " else rtol "
-         << row.msprobe.rtol << "\n";
+    rows.push_back(
+        {c10::toString(row.dtype), number(row.rounding.unit), floor(numbers.rmse_ratio, numbers.rmse_floor),
+         floor(numbers.max_ratio, numbers.max_floor), floor(numbers.ulp_ratio, numbers.ulp_floor),
+         number(row.tolerance.atol) + ", " + number(row.tolerance.rtol),
+         number(row.msprobe.atol) + " to " + number(row.msprobe.below) + ", then " + number(row.msprobe.rtol)});
   }
-  return text.str();
+  return "tolerances, version " + std::to_string(kToleranceVersion) + "\n" +
+         text_table({{"dtype"}, {"unit"}, {"rmse"}, {"max error"}, {"max ulp"}, {"allclose"}, {"msprobe-absolute"}},
+                    rows,
+                    /*width=*/160);
 }
 
 }  // namespace op_tools

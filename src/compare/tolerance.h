@@ -97,7 +97,9 @@ constexpr double kQuickSingleError[] = {1e-3, 1e-3}, kQuickSingleWarning[] = {1e
 // Random numbers of a known distribution: how improbable they must be to be called wrong.
 constexpr double kRandomSignificance = 1e-12;
 
-// The whole table for people, as the documentation prints it.
+// The whole table for people, as the documentation prints it: per dtype its unit; of the method relative how many times
+// the CPU's own error plus how many units; atol, rtol of allclose; atol up to which |golden|, then rtol of
+// msprobe-absolute.
 OP_TOOLS_API std::string tolerance_text();
 
 }  // namespace op_tools

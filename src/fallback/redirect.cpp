@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "fallback/cpu_kernels.h"
 #include "fallback/cpu_runner.h"
 #include "fallback/random_stream.h"
 #include "hooks/error.h"
@@ -117,9 +118,10 @@ std::string why_never(const OperatorHandle& op) {
 struct OpFacts {
   std::string never;  // empty: it can be redirected
   bool random = false;
-  bool has_cpu_kernel = true;
-  std::optional<size_t> generator;  // the argument of that type
-  std::vector<size_t> changed;      // arguments written to, by the schema
+  bool has_cpu_kernel = true;                       // of torch's or of ours
+  const c10::KernelFunction* own_kernel = nullptr;  // where torch has none
+  std::optional<size_t> generator;                  // the argument of that type
+  std::vector<size_t> changed;                      // arguments written to, by the schema
   std::vector<size_t> maybe_changed;
   std::vector<size_t> dtypes;  // arguments of that type
 };
@@ -128,7 +130,8 @@ OpFacts facts_from(const OperatorHandle& op) {
   OpFacts facts;
   facts.never = why_never(op);
   facts.random = op.hasTag(at::Tag::nondeterministic_seeded);
-  facts.has_cpu_kernel = op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  facts.own_kernel = cpu_kernel_for(op);
+  facts.has_cpu_kernel = facts.own_kernel || op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::Argument& argument = arguments[i];
@@ -248,7 +251,11 @@ class Redirect {
     try {
       // The operator was met below autocast's casts, whatever autocast would do with it on the CPU.
       c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-      op_.callBoxed(&there);
+      if (facts_.own_kernel && elsewhere_.to_cpu) {
+        facts_.own_kernel->callBoxed(op_, c10::DispatchKeySet(), &there);
+      } else {
+        op_.callBoxed(&there);
+      }
     } catch (const c10::NotImplementedError& error) {
       if (random) random->take_back();
       return {Redirected::Outcome::kRefused, "it cannot be done there: " + first_sentence(error)};

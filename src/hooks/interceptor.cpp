@@ -180,7 +180,7 @@ Value returned_value(const OperatorHandle& op, const Stack& stack) {
 
 class DispatcherRunner final : public OpRunner {
  public:
-  explicit DispatcherRunner(const OperatorHandle& op) : op_(op) {}
+  DispatcherRunner(const OperatorHandle& op, const c10::KernelFunction* kernel) : op_(op), kernel_(kernel) {}
 
   Value run(const Value& args, const Value& kwargs) const override {
     const Values& positional = *sequence_items(args);
@@ -198,12 +198,17 @@ class DispatcherRunner final : public OpRunner {
       stack.push_back(std::move(bound));
     }
     const c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
-    op_.callBoxed(&stack);
+    if (kernel_) {
+      kernel_->callBoxed(op_, DispatchKeySet(), &stack);
+    } else {
+      op_.callBoxed(&stack);
+    }
     return returned_value(op_, stack);
   }
 
  private:
   const OperatorHandle op_;
+  const c10::KernelFunction* const kernel_;  // in place of torch's
 };
 
 // Arguments on top of the stack before the call, returns on top of it after.
@@ -265,7 +270,7 @@ class DispatcherFrame final : public OperatorFrame {
     ran_ = false;
     replace_top(std::move(arguments));
   }
-  std::shared_ptr<const OpRunner> runner() override { return std::make_shared<DispatcherRunner>(op_); }
+  std::shared_ptr<const OpRunner> runner() override { return runner_of(op_); }
 
   void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>& replace) override {
     each_argument([&](const c10::Argument&, c10::IValue& value) { value = replaced(value, replace); });
@@ -428,6 +433,10 @@ void install() {
     new c10::RegistrationHandleRAII(dispatcher.registerFallback(
         kInterceptorKey, c10::KernelFunction::makeFromBoxedFunction<&intercept>(), "op_tools interceptor"));
   });
+}
+
+std::shared_ptr<const OpRunner> runner_of(const OperatorHandle& op, const c10::KernelFunction* kernel) {
+  return std::make_shared<DispatcherRunner>(op, kernel);
 }
 
 OpenOps::OpenOps(const std::function<bool(std::string_view, bool)>& wants) {

@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "fallback/cpu_kernels.h"
 #include "sim_device/aliases.h"
 #include "sim_device/device.h"
 #include "sim_device/faults.h"
@@ -73,11 +74,13 @@ struct Facts {
     may_run_later = !view && !host_waits && !op.hasTag(at::Tag::nondeterministic_seeded) &&
                     !is_one_of(base, {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::record_stream"});
     // As on other devices: indices and lengths may be on the CPU.
+    own_kernel = cpu_kernel_for(op);
     takes_cpu_tensors = is_one_of(base, {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
                                          "aten::_pack_padded_sequence", "aten::tensor_split", "aten::_ctc_loss"});
   }
 
   std::string name;
+  const c10::KernelFunction* own_kernel = nullptr;  // where torch has none for the CPU
   int generator = -1;
   std::vector<size_t> written;
   bool counts_writes = false;  // torch leaves it to the device to move version counters: _foreach_add_ and its like
@@ -226,8 +229,13 @@ class LearnedShapes {
 
 // --- The kernel
 
-void run_on_cpu(const c10::OperatorHandle& op, Stack& stack) {
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+void run_on_cpu(const c10::OperatorHandle& op, const c10::KernelFunction* own_kernel, Stack& stack) {
+  constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+  if (own_kernel) {
+    own_kernel->callBoxed(op, kCpu, &stack);
+  } else {
+    op.redispatchBoxed(kCpu, &stack);
+  }
 }
 
 void check_devices(const Facts& facts, const Aliases& aliases) {
@@ -247,11 +255,12 @@ std::vector<at::Tensor> written_by(const Facts& facts, const Stack& arguments) {
 }
 
 // Runs in the worker thread: `arguments` become results, which go `into` the tensors that the program already has.
-void run_later(const c10::OperatorHandle& op, Stack& arguments, const std::vector<at::Tensor>& into, int threads) {
+void run_later(const c10::OperatorHandle& op, const c10::KernelFunction* own_kernel, Stack& arguments,
+               const std::vector<at::Tensor>& into, int threads) {
   const ScopedKernel scope;
   // Sums are cut into pieces by thread: as many as the issuing thread would have used, so that the bits are the same.
   if (at::get_num_threads() != threads) at::set_num_threads(threads);
-  run_on_cpu(op, arguments);
+  run_on_cpu(op, own_kernel, arguments);
   size_t next = 0;
   for (const c10::IValue& value : arguments) {
     for (const at::Tensor& result : tensors_in(value)) {
@@ -290,7 +299,7 @@ class DeviceKernel final : public c10::OperatorKernel {
     Strikes strikes(facts_.name, !facts_.view);
     if (facts_.view) {
       ++counters.views;
-      run_on_cpu(op, arguments);
+      run_on_cpu(op, facts_.own_kernel, arguments);
       give(aliases, arguments, count, *stack);
       return;
     }
@@ -314,7 +323,7 @@ class DeviceKernel final : public c10::OperatorKernel {
     queue.wait();
     const std::vector<at::Tensor> written = strikes.any() ? written_by(facts_, arguments) : std::vector<at::Tensor>();
     strikes.before(written);
-    run_on_cpu(op, arguments);
+    run_on_cpu(op, facts_.own_kernel, arguments);
     strikes.after(arguments, aliases.aliases(), written);
     Shapes shapes;
     if (!signature.empty()) shapes = learn(arguments, aliases);
@@ -347,8 +356,8 @@ class DeviceKernel final : public c10::OperatorKernel {
     for (c10::IValue& value : given) stack.push_back(std::move(value));
   }
 
-  static void launch(const c10::OperatorHandle& op, const Shapes& shapes, const Aliases& aliases, Stack arguments,
-                     Queue& queue, std::chrono::nanoseconds latency, size_t count, Stack& stack) {
+  void launch(const c10::OperatorHandle& op, const Shapes& shapes, const Aliases& aliases, Stack arguments,
+              Queue& queue, std::chrono::nanoseconds latency, size_t count, Stack& stack) const {
     ++counters.asynchronous;
     aliases.keep_cpu_scalars(arguments);
     std::vector<at::Tensor> into;  // CPU side of new results; undefined where the result is an argument
@@ -368,8 +377,8 @@ class DeviceKernel final : public c10::OperatorKernel {
       }
       results.emplace_back(is_list ? c10::IValue(c10::List<at::Tensor>(std::move(tensors))) : c10::IValue(tensors[0]));
     }
-    queue.push([op, arguments = std::move(arguments), into = std::move(into),
-                threads = at::get_num_threads()]() mutable { run_later(op, arguments, into, threads); },
+    queue.push([op, own_kernel = facts_.own_kernel, arguments = std::move(arguments), into = std::move(into),
+                threads = at::get_num_threads()]() mutable { run_later(op, own_kernel, arguments, into, threads); },
                latency);
     torch::jit::drop(stack, count);
     for (c10::IValue& value : results) stack.push_back(std::move(value));
@@ -393,11 +402,10 @@ bool runs_on_cpu(const c10::OperatorHandle& op, const std::string& name) {
   }
   // This library's own.
   if (is_one_of(name, {"aten::empty.memory_format", "aten::empty_strided", "aten::_copy_from",
-                       "aten::_copy_from_and_resize", "aten::_local_scalar_dense"}) ||
-      name.starts_with("aten::_thnn_fused_")) {
+                       "aten::_copy_from_and_resize", "aten::_local_scalar_dense"})) {
     return false;
   }
-  return op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+  return cpu_kernel_for(op) || op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 

@@ -34,7 +34,6 @@ void load() {
     register_device();
     register_memory();
     register_copies();
-    register_rnn_cells();
     register_kernels();
     register_autocast();
     std::atexit(finish);

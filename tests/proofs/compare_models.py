@@ -1,6 +1,6 @@
 """No false alarm: usual models train for 20 steps under OpAutoCompare, and nothing is reported.
 
-    ./dev prove compare_models [--steps 20] [--models lenet lstm transformer resnet] [--devices cpu sim]
+    ./dev prove compare_models [--steps 20] [--models lenet llama ...] [--devices cpu sim]
 
 On the CPU and on the simulated device without faults, at both levels, in float32, bfloat16 and autocast. The compared run's
 losses must be the uncompared run's.
@@ -18,9 +18,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests" / "proofs"), str(ROOT / "tests" / "python"), str(ROOT)]
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
+import _zoo
 import torch
 import torch.nn.functional as F
 from models import MODELS, OPTIMIZERS, ResNet, digits
@@ -28,7 +29,7 @@ from models import MODELS, OPTIMIZERS, ResNet, digits
 import op_tools
 import op_tools.sim_device
 
-ALL_MODELS = {**MODELS, "resnet": ResNet}
+OF_DIGITS = {**MODELS, "resnet": ResNet}
 PRECISIONS = ("float32", "bfloat16", "autocast")
 
 
@@ -36,11 +37,13 @@ def train(
     model: str, device: str, precision: str, steps: int, tool: op_tools.OpAutoCompare | None = None
 ) -> list[float]:
     """Trains from a fixed seed; returns the losses."""
+    if model not in OF_DIGITS:
+        return _zoo.train(model, device, precision, steps, tool.step if tool else lambda: None)
     torch.manual_seed(7)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     images, labels = digits()
     images, labels = images.to(device, dtype), labels.to(device)
-    network = ALL_MODELS[model]().to(device, dtype)
+    network = OF_DIGITS[model]().to(device, dtype)
     method = OPTIMIZERS["adam" if model in ("lstm", "resnet") else "sgd"](network.parameters())
     losses = []
     for number in range(steps):
@@ -59,7 +62,7 @@ def train(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--models", nargs="*", default=list(ALL_MODELS))
+    parser.add_argument("--models", nargs="*", default=[*OF_DIGITS, *_zoo.ZOO])
     parser.add_argument("--devices", nargs="*", default=["cpu", "sim"])
     parser.add_argument("--levels", nargs="*", default=["torch", "aten"])
     parser.add_argument("--precisions", nargs="*", default=list(PRECISIONS))

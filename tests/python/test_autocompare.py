@@ -287,3 +287,34 @@ def test_the_operators_own_errors_pass_and_are_no_failure():
     with op_tools.OpAutoCompare() as tool, pytest.raises(RuntimeError, match="shape"):
         torch.mm(torch.ones(2, 3), torch.ones(2, 3))
     assert tool.result().ok
+
+
+def test_documented_numbers_are_those_that_decide():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "autocompare.md").read_text()
+    shown = page.split("<!-- tolerances -->\n```\n")[1].split("```\n<!-- end of tolerances -->")[0]
+    assert [line.rstrip() for line in shown.splitlines()] == [
+        line.rstrip() for line in op_tools.OpAutoCompare.tolerances().splitlines()
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize", "ignore:Sparse")
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_cannot_be_judged_is_said_and_the_program_goes_on(level):
+    """Values whose comparison itself fails: dtypes without numbers, quantized and sparse tensors."""
+    quantized = torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.qint8)
+    sparse = torch.eye(3).to_sparse_csr()
+    with op_tools.OpAutoCompare(level=level, max_saved=0) as tool:
+        bits = torch.zeros(4, dtype=torch.uint8).view(torch.bits8)
+        copies = bits.clone(), quantized.clone(), sparse.clone()
+        total = torch.ones(3) + 1
+    assert copies[1].equal(quantized)
+    assert copies[2].to_dense().equal(torch.eye(3))
+    assert total.sum() == 6
+    result = tool.result()
+    assert result.ok
+    assert [
+        row["verdict"]
+        for row in result.rows
+        if row["op"] in ("torch.Tensor.add", "torch.Tensor.__add__", "aten::add.Tensor")
+    ] == ["pass"]
+    assert all(row["reason"] for row in result.rows if row["verdict"] == "not comparable")

@@ -204,3 +204,40 @@ def test_a_fault_in_training_is_blamed_on_its_operator(level, seed):
     assert {row["id"] for row in tool.result().failures} == {tool.result().failures[0]["id"]}
     if level == "aten":
         assert names == {ops[seed]}
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
+def test_operators_without_a_cpu_kernel_are_judged_by_one_of_ours(cell):
+    """The fused cells: torch has them on devices only."""
+    inputs = on_device(4, 3, 5)
+    with sim.fault("scale", ops="aten::_thnn_fused_.*_cell", call=2, scale=1.01) as fault:
+        network = cell(5, 6).to("sim")
+        with op_tools.OpAutoCompare(level="aten", max_saved=0) as tool:
+            network(inputs)[0].sum().backward()
+    assert fault.strikes == 1
+    name = f"aten::_thnn_fused_{cell.__name__.lower()}_cell"
+    assert blamed(tool) == [(name, "forward")]
+    assert sum(row["op"].startswith(name) and row["verdict"] == "pass" for row in tool.result().rows) > 12
+
+
+def test_a_copy_to_another_device_has_memory_of_its_own():
+    here = on_device(3)
+    for level in LEVELS:
+        with op_tools.OpAutoCompare(level=level, max_saved=0) as tool:
+            here.cpu()
+            torch.ones(3).to(here)
+            here.to("cpu", torch.float32)
+        assert tool.result().calls >= 3
+        assert blamed(tool) == []
+
+
+def test_a_gradient_that_is_all_cancellation_is_let_pass():
+    """A bias in front of a batch norm: its true gradient is zero, what arrives is rounding."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4))
+    weights = torch.randn(8, 4, 6, 6)
+    for device in ("cpu", "sim"):
+        with op_tools.OpAutoCompare(max_saved=0) as tool:
+            (network.to(device)(torch.randn(8, 2, 8, 8).to(device)) * weights.to(device)).sum().backward()
+        assert blamed(tool) == []
+        assert any(row["phase"] == "backward" and "conv2d" in row["op"] for row in tool.result().rows)

@@ -726,3 +726,23 @@ def test_threads_have_their_own_and_nothing_leaks():
     torch.sim.synchronize()
     after = torch.sim.memory_allocated()
     assert after == before
+
+
+def test_a_recurrent_net_trains_on_a_device_without_its_fused_cells(level):
+    """torch asks devices for _thnn_fused_lstm_cell, for which it has no CPU kernel: ours stands in."""
+
+    def train():
+        torch.manual_seed(3)
+        network = torch.nn.LSTM(4, 5).to("sim")
+        network(torch.randn(6, 2, 4).to("sim"))[0].square().sum().backward()
+        return [parameter.grad.cpu() for parameter in network.parameters()]
+
+    wanted = train()
+    with sim.fault("missing", ops="aten::_thnn_fused_lstm_cell.*"):
+        with pytest.raises(NotImplementedError):
+            train()
+        with op_tools.OpFallback(on_missing=True, level=level) as tool:
+            got = train()
+    for one, other in zip(wanted, got, strict=True):
+        torch.testing.assert_close(one, other)
+    assert any("lstm" in name for name in ran(tool))

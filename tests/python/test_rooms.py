@@ -97,7 +97,7 @@ MAY_INCLUDE = {
     "compare": {"base", "hooks", "capture", "fallback"},
     "observe": {"base", "hooks", "capture"},
     "run_op_from_data": {"base", "hooks", "capture", "timing", "fallback", "compare"},
-    "sim_device": {"base", "hooks"},
+    "sim_device": {"base", "hooks", "fallback"},
     "bindings": {
         "base",
         "hooks",

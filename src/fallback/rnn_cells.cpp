@@ -1,10 +1,10 @@
+#include "fallback/rnn_cells.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "sim_device/kernels.h"
-
-namespace op_tools::sim_device {
+namespace op_tools::rnn_cells {
 namespace {
 
 using at::Tensor;
@@ -18,18 +18,19 @@ Tensor plus(const Tensor& gates, const MaybeTensor& bias) {
   return given(bias) ? gates + *bias : gates;
 }
 
-// What the backward needs of it comes as the last result: the four gates after their functions.
-std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cell,
-                                             const MaybeTensor& input_bias, const MaybeTensor& hidden_bias) {
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cell,
+                                        const MaybeTensor& input_bias, const MaybeTensor& hidden_bias) {
   const auto gates = (plus(input_gates, input_bias) + plus(hidden_gates, hidden_bias)).chunk(4, 1);
   const Tensor in = gates[0].sigmoid(), forget = gates[1].sigmoid(), update = gates[2].tanh(), out = gates[3].sigmoid();
   const Tensor new_cell = forget * cell + in * update;
   return {out * new_cell.tanh(), new_cell, at::cat({in, forget, update, out}, 1)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const MaybeTensor& grad_hidden, const MaybeTensor& grad_cell,
-                                                      const Tensor& cell, const Tensor& new_cell,
-                                                      const Tensor& workspace, bool has_bias) {
+std::tuple<Tensor, Tensor, Tensor> lstm_backward(const MaybeTensor& grad_hidden, const MaybeTensor& grad_cell,
+                                                 const Tensor& cell, const Tensor& new_cell, const Tensor& workspace,
+                                                 bool has_bias) {
   if (!given(grad_hidden) && !given(grad_cell)) return {};
   const auto gates = workspace.chunk(4, 1);
   const Tensor &in = gates[0], &forget = gates[1], &update = gates[2], &out = gates[3];
@@ -43,8 +44,8 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const MaybeTensor& grad_hi
   return {grad_gates, into_cell * forget, has_bias ? grad_gates.sum(0) : Tensor()};
 }
 
-std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hidden,
-                                    const MaybeTensor& input_bias, const MaybeTensor& hidden_bias) {
+std::tuple<Tensor, Tensor> gru(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hidden,
+                               const MaybeTensor& input_bias, const MaybeTensor& hidden_bias) {
   const auto input = plus(input_gates, input_bias).chunk(3, 1);
   const auto recurrent = plus(hidden_gates, hidden_bias).chunk(3, 1);
   const Tensor reset = (input[0] + recurrent[0]).sigmoid(), keep = (input[1] + recurrent[1]).sigmoid();
@@ -52,8 +53,8 @@ std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hid
   return {update + keep * (hidden - update), at::cat({reset, keep, update, hidden, recurrent[2]}, 1)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad, const Tensor& workspace,
-                                                                     bool has_bias) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_backward(const Tensor& grad, const Tensor& workspace,
+                                                                bool has_bias) {
   const auto saved = workspace.chunk(5, 1);
   const Tensor &reset = saved[0], &keep = saved[1], &update = saved[2], &hidden = saved[3], &recurrent = saved[4];
   const Tensor grad_update = grad * (1 - keep) * (1 - update * update);
@@ -65,13 +66,4 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
           has_bias ? grad_recurrent.sum(0) : Tensor()};
 }
 
-}  // namespace
-
-void register_rnn_cells() {
-  register_function("aten::_thnn_fused_lstm_cell", &lstm_cell);
-  register_function("aten::_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
-  register_function("aten::_thnn_fused_gru_cell", &gru_cell);
-  register_function("aten::_thnn_fused_gru_cell_backward", &gru_cell_backward);
-}
-
-}  // namespace op_tools::sim_device
+}  // namespace op_tools::rnn_cells
