@@ -64,14 +64,14 @@ class Copier {
   // Pass 1: which range of each storage is shown, by all tensors of the tree together.
   void scan(const at::Tensor& tensor) {
     TensorFacts facts{
-        tensor.layout() == at::kStrided && !tensor.is_nested() ? tensor.sizes().vec() : std::vector<int64_t>(),
+        tensor.layout() == at::kStrided && !tensor.is_nested() ? own_sizes(tensor).vec() : std::vector<int64_t>(),
         {},
         tensor.scalar_type(),
         tensor.device(),
         tensor.layout()};
     facts.requires_grad = tensor.requires_grad();
     facts.is_leaf = tensor.is_leaf();
-    if (!tensor.is_nested() && tensor.layout() != at::kStrided) facts.shape = tensor.sizes().vec();
+    if (!tensor.is_nested() && tensor.layout() != at::kStrided) facts.shape = own_sizes(tensor).vec();
     std::string type;
     if (tensor.layout() == at::kStrided && why_not_plain(tensor, &type).empty()) {
       facts.stride = tensor.strides().vec();
