@@ -112,8 +112,8 @@ def wrapper_class(**properties):
 
 
 def wrapper_subclass():
-    Wrapper = wrapper_class()
-    result = F.relu(Wrapper(x(3, 4)) @ Wrapper(x(4, 2))) + 1
+    wrap = wrapper_class()
+    result = F.relu(wrap(x(3, 4)) @ wrap(x(4, 2))) + 1
     result.add_(x(3, 2))  # beside a plain tensor
     return result.inner
 
@@ -192,7 +192,6 @@ def pickled(tmp="tensor.pt"):
 
 
 def copies():
-    import copy
 
     a = x(3, 4).requires_grad_()
     return copy.deepcopy(a), copy.copy(a), a.clone(memory_format=torch.preserve_format)
