@@ -192,7 +192,6 @@ def pickled(tmp="tensor.pt"):
 
 
 def copies():
-
     a = x(3, 4).requires_grad_()
     return copy.deepcopy(a), copy.copy(a), a.clone(memory_format=torch.preserve_format)
 
