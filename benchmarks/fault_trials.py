@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests" / "proofs"), str(ROOT / "tests" / "python"), str(ROOT)]
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
+import _zoo
 import torch
 import torch.nn.functional as F
 from models import MODELS, OPTIMIZERS, ResNet, digits
@@ -32,7 +33,7 @@ from models import MODELS, OPTIMIZERS, ResNet, digits
 import op_tools
 import op_tools.sim_device as sim
 
-ALL_MODELS = {**MODELS, "resnet": ResNet}
+OF_DIGITS = {**MODELS, "resnet": ResNet}
 HARMLESS = ("latency", "leak")  # nothing that they do is a wrong result
 # Copies and views are how values are looked at; a fault in them is a fault of the looking.
 PASSED_OVER = (
@@ -49,9 +50,12 @@ MARKS = "<!-- fault trials: written by ./dev bench fault_trials --write -->", "<
 
 def step(model: str, optimizer: str) -> None:
     """One training step on the device."""
+    if model in _zoo.ZOO:
+        _zoo.train(model, "sim", "float32", 1)
+        return
     torch.manual_seed(7)
     images, labels = digits()
-    network = ALL_MODELS[model]().to("sim")
+    network = OF_DIGITS[model]().to("sim")
     method = OPTIMIZERS[optimizer](network.parameters())
     loss = F.cross_entropy(network(images[:16].to("sim")), labels[:16].to("sim"))
     loss.backward()
@@ -83,10 +87,10 @@ class Culprit(op_tools.Hook):
             self.ids.add(call.id)
 
 
-def operators() -> list[tuple[str, str, str, int]]:
+def operators(models: list[str]) -> list[tuple[str, str, str, int]]:
     """(model, optimizer, operator, calls) of all that a fault can be planted in."""
     found = []
-    for number, model in enumerate(ALL_MODELS):
+    for number, model in enumerate(models):
         optimizer = list(OPTIMIZERS)[number % len(OPTIMIZERS)]
         names = Names()
         with op_tools.HookScope(names, level="aten"):
@@ -168,16 +172,18 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=100, help="trials for each kind and level (100)")
     parser.add_argument("--kinds", nargs="*", default=list(sim.FAULT_KINDS), help="only these faults")
     parser.add_argument("--levels", nargs="*", default=["aten", "torch"], help="only these levels")
+    parser.add_argument("--models", nargs="*", default=[*OF_DIGITS, *_zoo.ZOO], help="only these models")
+    parser.add_argument("--seed", type=int, default=0, help="the first trial's seed (0)")
     parser.add_argument("--write", action="store_true", help="put the table into docs/autocompare.md")
     options = parser.parse_args()
     torch.ones(1, device="sim", requires_grad=True).sum().backward()
-    places = operators()
-    print(f"{len(places)} operators in {len(ALL_MODELS)} models", flush=True)
+    places = operators(options.models)
+    print(f"{len(places)} operators in {len(options.models)} models", flush=True)
     scores: dict[tuple[str, str], Score] = {}
     for kind in options.kinds:
         for level in options.levels:
             score = scores[kind, level] = Score()
-            for seed in range(10 * options.trials):
+            for seed in range(options.seed, options.seed + 10 * options.trials):
                 if score.trials == options.trials:
                     break
                 trial(kind, level, seed, places, score)

@@ -1,5 +1,6 @@
 """OpTimeMeasure: right counts and rows, files that agree with them, the habits of torch.profiler's users."""
 
+import collections
 import contextlib
 import csv
 import gc
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from models import Attention, LeNet, digits
+from torch.overrides import TorchFunctionMode
 
 import op_tools
 
@@ -69,6 +71,32 @@ def test_a_training_step_has_the_right_counts():
         assert 0 < row.min_ms <= row.p50_ms <= row.p99_ms <= row.max_ms <= row.total_ms
         assert row.mean_ms == pytest.approx(row.total_ms / row.calls)
         assert row.device == "cpu"
+
+
+class Counter(TorchFunctionMode):
+    """What a user would write: counts the functions that a program calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = collections.Counter()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.calls[function.__name__] += 1
+        return function(*args, **kwargs or {})
+
+
+def test_a_transformer_layer_has_the_counts_that_a_function_mode_sees():
+    model = Attention()
+    optimizer = torch.optim.Adam(model.parameters())
+    with Counter() as plain:
+        train_step(model, optimizer)
+    names = "linear|layer_norm|dropout|relu|multi_head_attention_forward|cross_entropy|mean"
+    with op_tools.OpTimeMeasure(ops=rf"torch\.(nn\.functional\.|Tensor\.)?({names})", **QUIET) as tool:
+        train_step(model, optimizer)
+    seen = {(name, "forward"): plain.calls[name] for name in names.split("|")}
+    assert min(seen.values()) > 0
+    # Each of them takes part in the loss, so each comes back once.
+    assert counts(tool.result()) == seen | {(name, "backward"): calls for (name, _), calls in seen.items()}
 
 
 def test_forward_calls_and_their_order_are_those_of_the_profiler():
