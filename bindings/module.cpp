@@ -10,6 +10,7 @@
 
 #include "capture/pth.h"
 #include "compare/tolerance.h"
+#include "hooks/conditional_hook.h"
 #include "hooks/error.h"
 #include "hooks/interceptor.h"
 #include "hooks/log.h"
@@ -20,6 +21,8 @@
 #include "hooks/tool.h"
 #include "hooks/version.h"
 #include "python_hook.h"
+#include "python_judge.h"
+#include "python_modules.h"
 #include "python_replay.h"
 #include "python_stack.h"
 #include "python_timing.h"
@@ -72,6 +75,8 @@ PYBIND11_MODULE(_C, module) {
   init_stack_source();
   bind_hook(module);
   bind_replay(module);
+  bind_judge(module);
+  bind_modules(module);
   bind_timing(module);
 
   py::class_<Scope>(module, "Scope")
@@ -83,13 +88,18 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("calls_seen", [](Scope& scope) { return scope.core().calls_seen(); })
       .def_property_readonly("hook_failures", [](Scope& scope) { return scope.core().hook_failures(); });
 
-  // The tool of that name and its settings: (hook, scope).
-  module.def("open_tool", [](const std::string& name, const py::dict& settings) {
-    const Value named = to_value(settings);
-    Settings all(named);
-    Tool tool = find_tool(name).open(all);
-    return py::make_tuple(tool.hook, std::make_unique<Scope>(tool.hook, std::move(tool.options)));
-  });
+  // The tool of that name (or feature) and its settings: (hook, scope). `condition`: None, or asked for each call.
+  module.def(
+      "open_tool",
+      [](const std::string& name, const py::dict& settings, const py::object& condition) {
+        const Value named = to_value(settings);
+        Settings all(named);
+        Tool tool = find_tool(name).open(all);
+        if (!condition.is_none()) tool.hook = std::make_shared<ConditionalHook>(tool.hook, python_condition(condition));
+        return py::make_tuple(tool.hook, std::make_unique<Scope>(tool.hook, std::move(tool.options)));
+      },
+      py::arg("name"), py::arg("settings"), py::arg("condition") = py::none());
+  module.def("tool_of_feature", [](const std::string& name) { return std::string(find_tool(name).name); });
   // A hook of the program's own; its filters are <prefix>_LIST and <prefix>_DISABLE_LIST.
   module.def("hook_scope", [](std::shared_ptr<Hook> hook, const py::dict& settings, const std::string& prefix) {
     const Value named = to_value(settings);

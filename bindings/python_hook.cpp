@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -84,6 +85,13 @@ class PythonState final : public HookState {
   py::object object;
 };
 
+// The view that Python has, while it may look.
+struct View {
+  explicit View(OpCall& call) : view(std::make_shared<CallView>(call)) {}
+  ~View() { view->end(); }
+  std::shared_ptr<CallView> view;
+};
+
 class PythonHook final : public Hook {
  public:
   explicit PythonHook(py::object object) : object_(std::move(object)) {
@@ -117,18 +125,31 @@ class PythonHook final : public Hook {
   }
 
  private:
-  struct View {
-    explicit View(OpCall& call) : view(std::make_shared<CallView>(call)) {}
-    ~View() { view->end(); }
-    std::shared_ptr<CallView> view;
-  };
-
   py::object object_;
   std::string name_;
   bool gradients_ = false;
 };
 
 }  // namespace
+
+Condition python_condition(py::object function) {
+  // Freed with the GIL, whoever lets go of it last.
+  const std::shared_ptr<py::object> kept(new py::object(std::move(function)), [](py::object* object) {
+    const py::gil_scoped_acquire gil;
+    delete object;
+  });
+  return [kept](OpCall& call) {
+    const py::gil_scoped_acquire gil;
+    const KeepPythonError error_of_the_program;
+    const NoTorchFunction quiet;
+    const View view(call);
+    try {
+      return py::bool_((*kept)(view.view)).cast<bool>();
+    } catch (const py::error_already_set& error) {
+      throw std::runtime_error(error.what());
+    }
+  };
+}
 
 void bind_hook(py::module_& module) {
   py::class_<CallView, std::shared_ptr<CallView>>(module, "Call")
@@ -141,6 +162,7 @@ void bind_hook(py::module_& module) {
       .def_property_readonly("kwargs", [](const CallView& view) { return shown(view.call().kwargs()); })
       .def_property_readonly("result", [](const CallView& view) { return shown(view.call().result()); })
       .def_property_readonly("step", [](const CallView& view) { return view.call().step; })
+      .def_property_readonly("module", [](const CallView& view) { return view.call().module(); })
       .def_property_readonly("error", [](const CallView& view) { return view.call().error; })
       .def("__repr__", [](const CallView& view) { return "<op_tools.Call " + std::string(view.call().name) + ">"; });
   py::class_<Hook, std::shared_ptr<Hook>>(module, "CoreHook")

@@ -11,7 +11,6 @@
 
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
-#include "hooks/stack_source.h"
 #include "python_values.h"
 #include "timing/time_report.h"
 
@@ -44,7 +43,6 @@ void set_flop_counter(const py::object& count) {
 
 void bind_timing(py::module_& module) {
   module.def("set_flop_counter", &set_flop_counter);
-  module.def("set_current_module", [](std::string path) { set_current_module(std::move(path)); });
 }
 
 }  // namespace op_tools::python

@@ -10,8 +10,11 @@ check_torch()
 
 from ._autocompare import ComparedOp, CompareResult, OpAutoCompare  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
+from ._compare_modules import ModuleComparison, ModuleRow, compare_modules  # noqa: E402
 from ._fallback import OpDtypeCast, OpFallback, RedirectResult, RedirectRow  # noqa: E402
+from ._features import CallInfo, Feature, TensorInfo, apply_feature  # noqa: E402
 from ._files import load, load_call  # noqa: E402
+from ._observe import MetTensor, ObserveResult, ObserveRow, OpObserve, VaryingSize  # noqa: E402
 from ._overflow import OpOverflowCheck, OverflowResult, OverflowRow  # noqa: E402
 from ._time_measure import OpTimeMeasure, TimeResult, TimeRow  # noqa: E402
 from ._tools import CaptureResult, CaptureRow, Hook, HookScope, OpCapture, Tool, stop_all  # noqa: E402
@@ -20,27 +23,39 @@ atexit.register(stop_all)
 
 __all__ = [
     "Call",
+    "CallInfo",
     "CaptureResult",
     "CaptureRow",
     "CompareResult",
     "ComparedOp",
     "Error",
+    "Feature",
     "Hook",
     "HookScope",
+    "MetTensor",
+    "ModuleComparison",
+    "ModuleRow",
+    "ObserveResult",
+    "ObserveRow",
     "OpAutoCompare",
     "OpCapture",
     "OpDtypeCast",
     "OpFallback",
+    "OpObserve",
     "OpOverflowCheck",
     "OpTimeMeasure",
     "OverflowResult",
     "OverflowRow",
     "RedirectResult",
     "RedirectRow",
+    "TensorInfo",
     "TimeResult",
     "TimeRow",
     "Tool",
+    "VaryingSize",
     "__version__",
+    "apply_feature",
+    "compare_modules",
     "load",
     "load_call",
 ]

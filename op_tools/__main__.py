@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -22,9 +23,22 @@ def _list_ops(options: argparse.Namespace) -> int:
     else:
         # Composite operators are met only when a filter names them; their parts are met always.
         names = aten_names(composite=options.ops is not None)
-    for name in _C.admitted(names, options.ops or "", options.skip or "") if not options.excluded else names:
+    admitted = names if options.excluded else _C.admitted(names, options.ops or "", options.skip or "")
+    for name in admitted:
         sys.stdout.write(name + "\n")
-    return 0
+    if admitted:
+        return 0
+    other = "aten" if options.level == "torch" else "torch"
+    there = aten_names(composite=True) if other == "aten" else torch_names()
+    matched = len(_C.admitted(there, options.ops or "", options.skip or ""))
+    near = difflib.get_close_matches(options.ops or "", names, n=3)
+    sys.stderr.write(
+        f"op-tools: no operator of level {options.level} is matched"
+        + (f"; of level {other} {matched} (--level {other})" if matched else "")
+        + (f"; did you mean {' or '.join(near)}?" if near else "")
+        + "\n"
+    )
+    return 1
 
 
 def _flags(options: argparse.Namespace) -> list[str]:
@@ -36,7 +50,12 @@ def _flags(options: argparse.Namespace) -> list[str]:
 
 def _run_program(options: argparse.Namespace) -> int:
     tools = _launch.make_tools(
-        _flags(options), ops=options.ops, skip=options.skip, level=options.level, output_dir=options.output_dir
+        _flags(options),
+        ops=options.ops,
+        skip=options.skip,
+        level=options.level,
+        output_dir=options.output_dir,
+        modules=options.modules,
     )
     run = _launch.run_module if options.module else _launch.run_script
     if not options.module and not Path(options.program).is_file():
@@ -54,7 +73,7 @@ def _print_environment(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    sys.stdout.write(show(Path(options.folder)) + "\n")
+    sys.stdout.write(show(options.folder) + "\n")
     return 0
 
 
@@ -99,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     tools(run)
     filters(run)
+    run.add_argument("--modules", metavar="LIST", help="only calls made in these modules: layer3, .*.attention")
     run.add_argument("--output-dir", metavar="DIR", help="where the result folders are made (default: here)")
     run.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
     run.add_argument("program", help="the script, or the module")
@@ -119,7 +139,9 @@ def _parser() -> argparse.ArgumentParser:
     environment.set_defaults(run=_print_environment)
 
     showing = commands.add_parser("show", help="what is in a folder of captured calls, or one call in full")
-    showing.add_argument("folder", help="op_capture_result, any folder in it, or a container calls.zip")
+    showing.add_argument(
+        "folder", help="op_capture_result, any folder in it, a container calls.zip, or one call in it: calls.zip!OP/ID"
+    )
     showing.set_defaults(run=_show)
 
     doctor = commands.add_parser(
@@ -132,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status (0 success, 2 wrong usage or an op_tools.Error)."""
+    """Runs one command; returns the exit status (0 success, 1 nothing found or something wrong, 2 wrong usage or an op_tools.Error)."""
     options = _parser().parse_args(arguments)
     try:
         return options.run(options)

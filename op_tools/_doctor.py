@@ -21,7 +21,7 @@ _SETTINGS = re.compile(
     r"|OP_FALLBACK_ON_MISSING|DIPU_FORCE_FALLBACK_OPS_LIST|OP_AUTOCOMPARE_METHOD"
     r"|(.+_)?AUTOCOMPARE_ERROR_TOLERANCE(_(FLOAT16|BFLOAT16|FLOAT32|FLOAT64))?|(.+_)?OP_DTYPE_CAST_DICT"
 )
-_FILTER = re.compile(r"(OP_[A-Z_]+?)(_DISABLE)?_LIST")
+_FILTER = re.compile(r"(OP_[A-Z_]+?)((_DISABLE)?_LIST|_MODULES?)")
 
 
 @dataclass
@@ -60,17 +60,28 @@ def _examine_filter(findings: Findings, name: str, text: str, names: dict[str, l
             return  # a comma inside brackets: the whole list was judged above
 
 
+def _examine_modules(findings: Findings, name: str, text: str) -> None:
+    try:
+        _C.admits_module("Model", text)
+        findings.say(name, f"only calls made in modules {text}: which there are is known when the program runs")
+    except _C.Error as error:
+        findings.problem(name, str(error).replace("modules=", name, 1))
+
+
 def _examine_variables(findings: Findings, names: dict[str, list[str]]) -> None:
     filters = [prefix + end for prefix in _filter_prefixes() for end in ("_LIST", "_DISABLE_LIST")]
+    in_modules = [prefix + "_MODULES" for prefix in _filter_prefixes()]
     ours = [name for name in os.environ if name.startswith("OP_") or _SETTINGS.fullmatch(name)]
     for name in sorted(ours):
         value = os.environ[name]
         if name in filters:
             _examine_filter(findings, name, value, names)
+        elif name in in_modules:
+            _examine_modules(findings, name, value)
         elif _SETTINGS.fullmatch(name):
             findings.say(name, value)
         elif _FILTER.fullmatch(name) or name.startswith("OP_TOOLS"):
-            near = difflib.get_close_matches(name, filters, n=1)
+            near = difflib.get_close_matches(name, [*filters, *in_modules], n=1)
             findings.problem(name, "no tool reads it" + (f"; did you mean {near[0]}?" if near else ""))
     if not ours:
         findings.say("variables", "none is set: the tools see every operator of their level")

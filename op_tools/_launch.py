@@ -15,21 +15,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from . import _C
-from ._tools import Tool
+from ._tools import Tool, tool_classes
 
 _VARIABLE = "OP_TOOLS"
 
 
 def tools_by_flag() -> dict[str, type[Tool]]:
     """The tools by their words on the command line ("capture"), in the order in which they were made."""
-    found: dict[str, type[Tool]] = {}
-    waiting = [Tool]
-    while waiting:
-        one = waiting.pop(0)
-        waiting[:0] = one.__subclasses__()
-        if "_flag" in vars(one):
-            found[one._flag] = one
-    return found
+    return {tool._flag: tool for tool in tool_classes().values()}
 
 
 def make_tools(words: Iterable[str], **arguments: Any) -> list[Tool]:

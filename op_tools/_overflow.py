@@ -19,7 +19,7 @@ class OverflowRow:
     id: int  # of the call
     step: int
     phase: str  # "forward" or "backward"
-    output: int  # which of the call's output tensors, or of its input gradients
+    output: int  # which of the call's output tensors (then: of the inputs that it wrote), or of its input gradients
     dtype: str
     shape: list[int]
     nan: int | None  # elements; None: the program had overwritten the tensor before it was read
@@ -27,7 +27,8 @@ class OverflowRow:
     neg_inf: int | None
     first: list[int] | None  # index of the first such element
     line: str | None  # of the program
-    saved: str | None  # folder of the call, for run_op_from_data
+    saved: str | None  # folder of the producer's call, for run_op_from_data
+    not_saved: str | None  # why a producer was not
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class OpOverflowCheck(Tool):
     """Finds the operator that made a NaN or an infinity out of finite inputs.
 
     A call with finite inputs and other outputs is a *producer*, one that was given such values a *propagator*. Integers
-    are not looked at, nor what ``empty`` returns. Rows go to ``op_overflow_check_result/<rank>/<time>/overflow.jsonl``.
+    are not looked at, nor what ``empty`` returns. Rows go to ``op_overflow_check_result/<rank>/<time>/overflow.jsonl``, and
+    the producers' calls, inputs as they were before, to folders beside it, for ``run_op_from_data``.
 
     Args:
         inf: infinities count as well as NaN.
@@ -73,6 +75,8 @@ class OpOverflowCheck(Tool):
         allow: operators whose -inf is intended (attention masks), as a filter list; None: masked_fill, where, full
             and their like. What is made of it may hold -inf too.
         allow_in_backward_with_scaler: count what backward makes as expected: a loss scaler looks for it and skips the step.
+        max_saved: producers saved for run_op_from_data, of each operator, forward and backward each (default 2).
+        max_saved_mb: of all saved calls together (default 1024).
         immediate: raise in the program at the first producer, with its line (op_tools.Error, a RuntimeError at level aten).
 
     The other arguments are those of :class:`Tool`; filters in the environment: OP_OVERFLOW_CHECK_LIST,
@@ -90,6 +94,8 @@ class OpOverflowCheck(Tool):
         every: int | None = None,
         allow: Names = None,
         allow_in_backward_with_scaler: bool = False,
+        max_saved: int | None = None,
+        max_saved_mb: int | None = None,
         immediate: bool = False,
         **tool: Any,
     ) -> None:
@@ -99,6 +105,8 @@ class OpOverflowCheck(Tool):
             every=every,
             allow=_names(allow),
             allow_in_backward_with_scaler=allow_in_backward_with_scaler,
+            max_saved=max_saved,
+            max_saved_mb=max_saved_mb,
             immediate=immediate,
         )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,27 +32,62 @@ class _Op:
     signatures: set[str] = field(default_factory=set)
 
 
+# The files by which results of other tools are known.
+_OTHERS = {
+    "summary.csv": "OpTimeMeasure: open summary.csv, calls.csv, or trace.json in chrome://tracing",
+    "autocompare.csv": "OpAutoCompare: open autocompare.csv; the failed calls are in folders beside it",
+    "overflow.jsonl": "OpOverflowCheck: open overflow.jsonl",
+}
+
+
+def _meta(text: str | bytes, where: str) -> dict[str, Any]:
+    try:
+        meta = json.loads(text)
+    except ValueError as error:
+        raise _C.Error(f"{where}: is damaged ({error}); move the call's folder away to see the others") from None
+    return meta if isinstance(meta, dict) else {}
+
+
 def _stored(root: Path) -> Iterator[tuple[str, dict[str, int], dict[str, Any]]]:
     """Of each call: its folder, its files with their sizes, its meta.json (empty when there is none)."""
-    for input_file in sorted(root.rglob(_INPUT)):
-        files = {file.name: file.stat().st_size for file in input_file.parent.iterdir() if file.is_file()}
-        meta = input_file.parent / "meta.json"
-        yield str(input_file.parent), files, json.loads(meta.read_text()) if meta.exists() else {}
-    containers = [root] if root.is_file() else sorted(root.rglob(_CONTAINER))
-    for container in containers:
-        try:
-            with zipfile.ZipFile(container) as entries:
-                folders: dict[str, dict[str, int]] = {}
-                for entry in entries.infolist():
-                    folder, _, name = entry.filename.rpartition("/")
-                    folders.setdefault(folder, {})[name] = entry.file_size
-                for folder, files in folders.items():
-                    meta = entries.read(f"{folder}/meta.json") if "meta.json" in files else b"{}"
-                    yield f"{container}!{folder}", files, json.loads(meta)
-        except zipfile.BadZipFile as error:
-            raise _C.Error(
-                f"{container}: {error}: the run that wrote it was cut off; run_op_from_data reads what is whole in it"
-            ) from None
+    containers = [root] if root.is_file() else []
+    for folder, _, names in os.walk(root):  # of many calls, not all in memory at once
+        if _INPUT in names:
+            files = {name: Path(folder, name).stat().st_size for name in names}
+            meta = Path(folder, "meta.json")
+            yield folder, files, _meta(meta.read_bytes(), str(meta)) if "meta.json" in files else {}
+        if _CONTAINER in names:
+            containers.append(Path(folder, _CONTAINER))
+    for container in sorted(containers):
+        with _opened(container) as entries:
+            folders: dict[str, dict[str, int]] = {}
+            for entry in entries.infolist():
+                folder, _, name = entry.filename.rpartition("/")
+                folders.setdefault(folder, {})[name] = entry.file_size
+            for folder, files in folders.items():
+                text = entries.read(f"{folder}/meta.json") if "meta.json" in files else b"{}"
+                yield f"{container}!{folder}", files, _meta(text, f"{container}!{folder}/meta.json")
+
+
+@contextlib.contextmanager
+def _opened(container: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(container) as entries:
+            yield entries
+    except zipfile.BadZipFile as error:
+        raise _C.Error(
+            f"{container}: {error}: the run that wrote it was cut off; run_op_from_data reads what is whole in it"
+        ) from None
+
+
+def _nothing(path: Path) -> str:
+    if path.is_dir():
+        for name, tool in _OTHERS.items():
+            for found in path.rglob(name):
+                return f"{path}: holds no captured calls; {found.parent} is a result of {tool}"
+        if not any(path.iterdir()):
+            return f"{path}: is empty; op-tools doctor says why a capture may be"
+    return f"{path}: there are no captured calls here; a call's folder has a file {_INPUT}"
 
 
 def _tensor(facts: dict[str, Any]) -> str:
@@ -76,7 +114,7 @@ def table(path: Path) -> str:
         op.bytes += sum(files.values())
         op.signatures.add(_signature(meta))
     if not ops:
-        raise _C.Error(f"{path}: there are no captured calls here; a call's folder has a file {_INPUT}")
+        raise _C.Error(_nothing(path))
     rows = sorted(ops.items(), key=lambda item: -item[1].bytes)
     text = _C.text_table(
         [("op", False), ("calls", True), ("backward", True), ("failed", True), ("signatures", True), ("MB", True)],
@@ -112,11 +150,26 @@ def call(folder: Path) -> str:
     one = load_call(folder)
     meta = one.meta
     lines = [one.name]
-    for key in ("schema", "aten_schema", "error", "step", "rank", "torch"):
+
+    def say(what: str, text: object) -> None:
+        lines.append(f"  {what:<12} {text}")
+
+    for key in ("schema", "aten", "error", "level", "id", "step", "rank", "torch"):
         if meta.get(key) not in (None, ""):
-            lines.append(f"  {key:<12} {meta[key]}")
-    for line in meta.get("stack", [])[:3]:
-        lines.append(f"  {'called from':<12} {line}")
+            say(key, meta[key])
+    if "model" in meta:
+        say("module", f"{meta['module'] or '(the model itself)'} of {meta['model']}")
+    state = meta.get("state", {})
+    if state:
+        say("grad mode", "on" if state.get("grad_enabled") else "off")
+    for device, dtype in state.get("autocast", {}).items():
+        say("autocast", f"{device}: {dtype}")
+    if meta.get("rng_consumed"):
+        say("random", "the call drew random numbers; the state is saved")
+    for line in meta.get("stack", []):
+        say("called from", line)
+    for note in meta.get("unsupported", []):
+        say("not saved", f"{note['where']}: {note['type']}: {note['why']}")
     groups: list[tuple[str, Any]] = [(f"args[{i}]", value) for i, value in enumerate(one.args)]
     groups += list(one.kwargs.items())
     results = one.result if isinstance(one.result, (tuple, list)) else (one.result,)
@@ -128,12 +181,29 @@ def call(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def show(path: Path) -> str:
-    """One call when the folder is a call's, else the table of what is below.
+def show(path: str) -> str:
+    """One call when the path is a call's (or a file of it), else the table of what is below.
+
+    Args:
+        path: a folder, a container calls.zip, or a call in a container: calls.zip!OP/ID.
 
     Raises:
-        op_tools.Error: when the path does not exist or holds no captured calls.
+        op_tools.Error: when the path does not exist, or holds no captured calls.
     """
-    if not path.exists():
+    container, bang, inside = path.partition("!")
+    if bang and Path(container).is_file():
+        with tempfile.TemporaryDirectory() as folder, _opened(Path(container)) as entries:
+            names = [name for name in entries.namelist() if name.startswith(inside.rstrip("/") + "/")]
+            if not names:
+                raise _C.Error(
+                    f"{path}: there is no such call in {container}; op-tools show {container} lists operators"
+                )
+            for name in names:
+                Path(folder, name.rpartition("/")[2]).write_bytes(entries.read(name))
+            return call(Path(folder)).replace(folder, path)
+    found = Path(path)
+    if not found.exists():
         raise _C.Error(f"{path}: there is no such folder")
-    return call(path) if (path / _INPUT).exists() else table(path)
+    if found.suffix == ".pth":
+        found = found.parent
+    return call(found) if (found / _INPUT).exists() else table(found)

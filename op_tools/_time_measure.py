@@ -6,15 +6,12 @@ import json
 import re
 import shutil
 import sys
-import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.modules import module as nn_module
 
 from . import _C
 from ._python_calls import find
@@ -220,7 +217,6 @@ class OpTimeMeasure(Tool):
         self._entered = 0
         self._number = 0  # of the step, over all cycles
         self._action = torch.profiler.ProfilerAction.RECORD
-        self._modules: _ModulePaths | None = None
 
     def start(self) -> OpTimeMeasure:
         if self._entered == 0:
@@ -268,59 +264,13 @@ class OpTimeMeasure(Tool):
             return
         self._arguments["first_step"] = self._number
         super().start()
-        if self._arguments["with_modules"]:
-            self._modules = _ModulePaths()
 
     def _end_run(self) -> None:
         if self._depth == 0:
             return
         super().stop()
-        if self._modules is not None:
-            self._modules.remove()
-            self._modules = None
         if self._on_trace_ready is not None:
             self._on_trace_ready(self)
-
-
-class _ModulePaths:
-    """Tells the core in which module each thread is, while it lives: hooks on the forward of all modules."""
-
-    def __init__(self) -> None:
-        self._local = threading.local()
-        self._names: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.WeakKeyDictionary()
-        self._handles = [
-            nn_module.register_module_forward_pre_hook(self._enter),
-            nn_module.register_module_forward_hook(self._leave, always_call=True),
-        ]
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        _C.set_current_module("")
-
-    def _stack(self) -> list[tuple[torch.nn.Module, str]]:
-        if not hasattr(self._local, "stack"):
-            self._local.stack = []
-        return self._local.stack
-
-    def _enter(self, module: torch.nn.Module, _: Any) -> None:
-        stack = self._stack()
-        path = f"{stack[-1][1]}.{self._name(stack[-1][0], module)}" if stack else type(module).__name__
-        stack.append((module, path))
-        _C.set_current_module(path)
-
-    def _leave(self, module: torch.nn.Module, *_: Any) -> None:
-        stack = self._stack()
-        while stack and stack.pop()[0] is not module:
-            pass
-        _C.set_current_module(stack[-1][1] if stack else "")
-
-    def _name(self, parent: torch.nn.Module, child: torch.nn.Module) -> str:
-        names = self._names.setdefault(parent, {})
-        if id(child) not in names:
-            found = [name for name, one in parent.named_modules() if one is child and name]
-            names[id(child)] = found[0] if found else type(child).__name__
-        return names[id(child)]
 
 
 # Operators that torch counts, and functions that call them. Others are not run to ask them.

@@ -13,7 +13,10 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
 
-from . import _C
+from . import (
+    _C,
+    _modules,  # noqa: F401  (tells the core the names of modules)
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,6 +50,8 @@ class Tool:
         level: "torch" (Python's torch functions, names as users write them) or "aten" (every operator that torch
             dispatches, of C++ callers and the backward engine too).
         output_dir: the folder in which the result folder is made. None: OP_TOOLS_OUTPUT_DIR, else the working directory.
+        modules: only calls made in these modules, or in modules inside them: "layer3", "layer3.0.conv1", ".*.attention",
+            "ResNet.layer3" (a model of that class). A list, or comma-separated. None: the tool's OP_*_MODULES, else all.
         steps: record only in these steps, counted from 0 by step(). None: in all.
         skip_cpu: pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU.
         all_threads: aten level: also the operators of threads that start no tool themselves, but the first one of each.
@@ -66,6 +71,7 @@ class Tool:
         skip: Names = None,
         level: str = "torch",
         output_dir: str | None = None,
+        modules: Names = None,
         steps: Iterable[int] | None = None,
         skip_cpu: bool | None = None,
         all_threads: bool = False,
@@ -75,6 +81,7 @@ class Tool:
             "skip": _names(skip),
             "level": level,
             "output_dir": None if output_dir is None else str(output_dir),
+            "modules": _names(modules),
             "steps": None if steps is None else list(steps),
             "skip_cpu": skip_cpu,
             "all_threads": all_threads,
@@ -82,10 +89,11 @@ class Tool:
         self._hook: _C.CoreHook | None = None
         self._scope: _C.Scope | None = None
         self._depth = 0
+        self._condition: Callable[[_C.Call], bool] | None = None  # set by apply_feature
 
     def _open(self) -> tuple[_C.CoreHook, _C.Scope]:
         """Makes hook and scope of a new run; reads options and environment."""
-        return _C.open_tool(self._kind, self._arguments)
+        return _C.open_tool(self._kind, self._arguments, self._condition)
 
     def start(self) -> Tool:
         """Switches the tool on for this thread. Started twice, it must be stopped twice."""
@@ -260,6 +268,18 @@ class HookScope(Tool):
     def calls_seen(self) -> int:
         """How many calls the hook was asked about in the last run."""
         return 0 if self._scope is None else self._scope.calls_seen
+
+
+def tool_classes() -> dict[str, type[Tool]]:
+    """The tools by the core's names of them ("OpCapture"), in the order in which they were made."""
+    found: dict[str, type[Tool]] = {}
+    waiting = [Tool]
+    while waiting:
+        one = waiting.pop(0)
+        waiting[:0] = one.__subclasses__()
+        if vars(one).get("_kind"):
+            found[one._kind] = one
+    return found
 
 
 def stop_all() -> None:

@@ -1,6 +1,7 @@
 """python -m op_tools.run_op_from_data DIR... : replays captured calls, those too that exist in Python only.
 
-The same engine, flags, report and exit status as the stand-alone program run_op_from_data.
+The same engine, flags, report and exit status as the stand-alone program run_op_from_data. Under torchrun the ranks share the
+calls: torchrun --nproc-per-node 8 -m op_tools.run_op_from_data DIR --acc_check
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 from . import _C
 from ._python_calls import find
+from ._shards import is_shared, replay_part
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 all ran and agreed, 1 some disagreed, 2 some could not be run or read, 64 wrong usage.
     """
-    return _C.run_op_from_data(list(sys.argv[1:] if arguments is None else arguments), find)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return replay_part(given, find) if is_shared(given) else _C.run_op_from_data(given, find)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #include "compare/compare_hook.h"
 #include "fallback/redirect_hook.h"
 #include "hooks/tool.h"
+#include "observe/observe_hook.h"
 #include "observe/overflow_check.h"
 #include "timing/time_hook.h"
 
@@ -13,6 +14,7 @@ const std::vector<ToolKind>& tool_kinds() {
       {"OpCapture", "op_capture", &open_tool<CaptureHook>},
       {"OpAutoCompare", "autocompare", &open_tool<CompareHook>},
       {"OpOverflowCheck", "overflow_check", &open_tool<OverflowHook>},
+      {"OpObserve", "dump_op_args", &open_tool<ObserveHook>},
       {"OpTimeMeasure", "measure_op_time", &open_tool<TimeHook>},
       {"OpDtypeCast", "cast_dtype", &open_tool<DtypeCastHook>},
       {"OpFallback", "fallback", &open_tool<FallbackHook>},

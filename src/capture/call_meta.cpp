@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "hooks/module_path.h"
 #include "hooks/version.h"
 
 namespace op_tools {
@@ -95,6 +96,10 @@ std::string CallMeta::to_json() const {
       {"op_tools", std::string(version())},
   };
   if (!schema.empty()) meta["schema"] = schema;
+  if (!module.empty()) {
+    meta["module"] = std::string(without_model(module));
+    meta["model"] = module.substr(0, module.find('.'));
+  }
   if (!aten_name.empty()) meta["aten"] = aten_name;
   if (!error.empty()) meta["error"] = error;
   if (identity) meta["identity"] = true;

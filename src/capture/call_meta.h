@@ -41,7 +41,8 @@ struct CallMeta {
   std::vector<Note> unsupported;
   ProgramState state;
   std::vector<std::string> stack;
-  double time = 0;  // seconds since 1970
+  std::string module;  // "ResNet.layer3.0.conv1"; empty: none
+  double time = 0;     // seconds since 1970
 
   std::string to_json() const;
 };

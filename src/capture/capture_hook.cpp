@@ -114,6 +114,7 @@ std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   CallMeta& meta = state->meta;
   meta.state = ProgramState::of(call);
   meta.stack = current_stack();
+  meta.module = call.module();
   // Last, so that nothing of ours comes between the generator's state and the call.
   state->random = std::make_unique<RandomWatch>(call.args(), call.kwargs());
   return state;

@@ -1,5 +1,6 @@
 #include "compare/check_text.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -41,6 +42,13 @@ std::string explain(const Judgement& judgement) {
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
   return text;
+}
+
+double share_of_limit(const Judgement& judgement) {
+  if (judgement.verdict == Verdict::kDiffers) {
+    return judgement.limit > 0 ? std::max(1.0, judgement.number / judgement.limit) : HUGE_VAL;
+  }
+  return judgement.limit > 0 ? judgement.number / judgement.limit : 0;
 }
 
 std::string check_line(const std::string& op, const Check& check) {

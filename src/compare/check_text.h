@@ -17,6 +17,9 @@ OP_TOOLS_API std::string check_line(const std::string& op, const Check& check);
 // What is wrong, in words; empty when nothing is.
 OP_TOOLS_API std::string explain(const Judgement& judgement);
 
+// How much of its limit a verdict reached: at least 1 for what differs, infinite where there is no limit to reach.
+OP_TOOLS_API double share_of_limit(const Judgement& judgement);
+
 // The columns of a row that come from the check: what, verdict, ..., worst_reference.
 OP_TOOLS_API std::vector<std::pair<Value, Value>> check_columns(const Check& check);
 OP_TOOLS_API std::vector<std::string> check_column_names();

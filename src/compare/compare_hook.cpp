@@ -253,6 +253,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   subject.call.level = call.level;
   subject.call.signature = signature;
   subject.call.stack = current_stack();
+  subject.call.module = call.module();
   subject.meta.state = ProgramState::of(call);
   state->live = flatten_tensors(make_tuple({call.args(), call.kwargs()}));
   for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
@@ -313,6 +314,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   meta.random = !subject.random_state.is<None>();
   meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   meta.stack = subject.call.stack;
+  meta.module = subject.call.module;
   meta.inputs = subject.specimen->inputs().tensors;
 
   auto observed = std::make_shared<Observed>();

@@ -1,7 +1,6 @@
 #include "compare/compare_report.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -25,14 +24,6 @@ Value whole(uint64_t number) {
   return static_cast<int64_t>(number);
 }
 
-// How much of its limit a verdict reached.
-double share_of(const Judgement& judgement) {
-  if (judgement.verdict == Verdict::kDiffers) {
-    return judgement.limit > 0 ? std::max(1.0, judgement.number / judgement.limit) : HUGE_VAL;
-  }
-  return judgement.limit > 0 ? judgement.number / judgement.limit : 0;
-}
-
 std::string told_of(const ComparedCall& call, const Check& check, const std::string& saved) {
   std::string text =
       call.name + (check.what.empty() ? "" : " " + check.what) + " is wrong: " + explain(check.judgement);
@@ -44,7 +35,7 @@ std::string told_of(const ComparedCall& call, const Check& check, const std::str
 std::vector<std::string> columns() {
   std::vector<std::string> names{"op", "id", "step", "level", "phase"};
   for (std::string& name : check_column_names()) names.push_back(std::move(name));
-  for (const char* name : {"device", "source", "saved"}) names.emplace_back(name);
+  for (const char* name : {"device", "module", "source", "saved"}) names.emplace_back(name);
   return names;
 }
 
@@ -61,6 +52,7 @@ Value CompareReport::row(const ComparedCall& call, const Check& check, const std
   items.emplace_back("phase", call.phase == Phase::kForward ? "forward" : "backward");
   for (auto& column : check_columns(check)) items.push_back(std::move(column));
   items.emplace_back("device", call.device);
+  if (!call.module.empty()) items.emplace_back("module", call.module);
   if (!call.stack.empty()) items.emplace_back("source", call.stack.front());
   if (!saved.empty()) items.emplace_back("saved", saved);
   return make_dict(std::move(items));
@@ -159,7 +151,7 @@ std::string CompareReport::add(const ComparedCall& call, const std::vector<Check
         }
         break;
     }
-    op.worst = std::max(op.worst, share_of(judgement));
+    op.worst = std::max(op.worst, share_of_limit(judgement));
     print(call, check, saved);
     Value as_row = row(call, check, saved);
     try {

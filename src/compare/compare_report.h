@@ -33,6 +33,7 @@ struct ComparedCall {
   uint64_t signature = 0;
   std::string device;              // of the call
   std::vector<std::string> stack;  // the user's lines
+  std::string module;              // "ResNet.layer3.0.conv1"; empty: none
   std::string inputs, outputs;     // in words, for the lines of a failure
 };
 

@@ -12,16 +12,8 @@
 #include <cstring>
 #include <limits>
 #include <sstream>
-#include <type_traits>
 
-// The hot loops are compiled a second time for processors that have wide vectors. Sanitizers start before what chooses
-// between the two is ready.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define OP_TOOLS_WIDE __attribute__((target_clones("arch=haswell", "default")))
-#else
-#define OP_TOOLS_WIDE
-#endif
+#include "hooks/doubles.h"
 
 namespace op_tools {
 namespace {
@@ -64,86 +56,6 @@ struct Plan {
   double least, unit, limit;  // of the result's dtype; limit: a golden value beyond it rounds to an infinity
   double scale = 1;           // for numbers whose squares are too large or too small for a double
 };
-
-template <class T>
-void widen(const T* from, int64_t n, double* to) {
-  for (int64_t i = 0; i < n; ++i) {
-    if constexpr (std::is_arithmetic_v<T>)
-      to[i] = static_cast<double>(from[i]);
-    else
-      to[i] = static_cast<double>(static_cast<float>(from[i]));
-  }
-}
-
-OP_TOOLS_WIDE void widen_single(const float* from, int64_t n, double* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = static_cast<double>(from[i]);
-}
-OP_TOOLS_WIDE void widen_brain(const uint16_t* from, int64_t n, double* to) {
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
-    float value;
-    std::memcpy(&value, &bits, sizeof(value));
-    to[i] = static_cast<double>(value);
-  }
-}
-// IEEE half without branches, so that the loop is done in vectors: the exponent is moved by a multiplication, which
-// gets subnormals right as well.
-OP_TOOLS_WIDE void widen_half(const uint16_t* from, int64_t n, double* to) {
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t magnitude = static_cast<uint32_t>(from[i] & 0x7FFF) << 13;
-    float value;
-    std::memcpy(&value, &magnitude, sizeof(value));
-    value *= 0x1p112f;
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof(bits));
-    bits |= (from[i] & 0x7C00) == 0x7C00 ? 0x7F800000u : 0u;
-    bits |= static_cast<uint32_t>(from[i] & 0x8000) << 16;
-    std::memcpy(&value, &bits, sizeof(value));
-    to[i] = static_cast<double>(value);
-  }
-}
-
-// `n` elements from `first` on; complex ones give two doubles each.
-void load(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, double* to) {
-  switch (dtype) {
-    case c10::ScalarType::Float:
-      return widen_single(static_cast<const float*>(data) + first, n, to);
-    case c10::ScalarType::BFloat16:
-      return widen_brain(static_cast<const uint16_t*>(data) + first, n, to);
-    case c10::ScalarType::Half:
-      return widen_half(static_cast<const uint16_t*>(data) + first, n, to);
-    case c10::ScalarType::Double:
-      std::memcpy(to, static_cast<const double*>(data) + first, static_cast<size_t>(n) * sizeof(double));
-      return;
-    case c10::ScalarType::ComplexHalf:
-      return widen_half(static_cast<const uint16_t*>(data) + 2 * first, 2 * n, to);
-    case c10::ScalarType::ComplexFloat:
-      return widen_single(static_cast<const float*>(data) + 2 * first, 2 * n, to);
-    case c10::ScalarType::ComplexDouble:
-      std::memcpy(to, static_cast<const double*>(data) + 2 * first, static_cast<size_t>(2 * n) * sizeof(double));
-      return;
-#define OP_TOOLS_CASE(type, name) \
-  case c10::ScalarType::name:     \
-    return widen(static_cast<const type*>(data) + first, n, to);
-      OP_TOOLS_CASE(uint8_t, Byte)
-      OP_TOOLS_CASE(int8_t, Char)
-      OP_TOOLS_CASE(int16_t, Short)
-      OP_TOOLS_CASE(int32_t, Int)
-      OP_TOOLS_CASE(int64_t, Long)
-      OP_TOOLS_CASE(bool, Bool)
-      OP_TOOLS_CASE(uint16_t, UInt16)
-      OP_TOOLS_CASE(uint32_t, UInt32)
-      OP_TOOLS_CASE(uint64_t, UInt64)
-      OP_TOOLS_CASE(c10::Float8_e5m2, Float8_e5m2)
-      OP_TOOLS_CASE(c10::Float8_e4m3fn, Float8_e4m3fn)
-      OP_TOOLS_CASE(c10::Float8_e5m2fnuz, Float8_e5m2fnuz)
-      OP_TOOLS_CASE(c10::Float8_e4m3fnuz, Float8_e4m3fnuz)
-      OP_TOOLS_CASE(c10::Float8_e8m0fnu, Float8_e8m0fnu)
-#undef OP_TOOLS_CASE
-    default:
-      return;
-  }
-}
 
 bool has_elements_known(c10::ScalarType dtype) {
   return c10::isIntegralType(dtype, true) || dtype == c10::ScalarType::UInt16 || dtype == c10::ScalarType::UInt32 ||
@@ -348,8 +260,8 @@ void add_block(const Plan& plan, const void* result, const void* golden, int64_t
                Sums* sums) {
   const int parts = plan.is_complex ? 2 : 1;
   const int64_t full = (n + kLanes - 1) / kLanes * kLanes;
-  load(plan.result_dtype, result, first, n, block->a);
-  load(plan.golden_dtype, golden, first, n, block->b);
+  load_doubles(plan.result_dtype, result, first, n, block->a);
+  load_doubles(plan.golden_dtype, golden, first, n, block->b);
   fill_up(block->a, parts * n, parts * full);
   fill_up(block->b, parts * n, parts * full);
   if (plan.is_exact) {
@@ -433,7 +345,7 @@ std::string element_text(c10::ScalarType dtype, const void* data, int64_t at) {
   if (dtype == c10::ScalarType::Long) return integer_text<int64_t>(data, at);
   if (dtype == c10::ScalarType::UInt64) return integer_text<uint64_t>(data, at);
   double parts[2] = {0, 0};
-  load(dtype, data, at, 1, parts);
+  load_doubles(dtype, data, at, 1, parts);
   if (!c10::isComplexType(dtype)) return text_of(parts[0]);
   return std::string("(").append(text_of(parts[0])).append(", ").append(text_of(parts[1])).append(")");
 }
@@ -647,9 +559,9 @@ int64_t nonfinite_strangers(const at::Tensor& result, const at::Tensor& golden, 
   int64_t strangers = 0;
   for (int64_t first = 0; first < a.numel(); first += kBlock) {
     const int64_t n = std::min(kBlock, a.numel() - first);
-    load(a.scalar_type(), a.const_data_ptr(), first, n, left);
-    load(b.scalar_type(), b.const_data_ptr(), first, n, middle);
-    load(c.scalar_type(), c.const_data_ptr(), first, n, right);
+    load_doubles(a.scalar_type(), a.const_data_ptr(), first, n, left);
+    load_doubles(b.scalar_type(), b.const_data_ptr(), first, n, middle);
+    load_doubles(c.scalar_type(), c.const_data_ptr(), first, n, right);
     for (int64_t i = 0; i < parts * n; i += parts) {
       const bool special = special_of(left + i, parts, kAny) != Special::kNone ||
                            special_of(middle + i, parts, plan.limit) != Special::kNone;

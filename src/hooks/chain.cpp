@@ -7,6 +7,7 @@
 
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
+#include "hooks/module_path.h"
 #include "hooks/op_filter.h"
 #include "hooks/stop_program.h"
 
@@ -60,6 +61,14 @@ const Value& OpCall::result() {
   return *result_;
 }
 
+const std::string& OpCall::module() {
+  if (!module_) {
+    first_node_ = next_node();
+    module_ = current_module();
+  }
+  return *module_;
+}
+
 void OpCall::keep(std::shared_ptr<HookState> state) {
   if (kept_) kept_->states[hook_] = std::move(state);
 }
@@ -84,6 +93,8 @@ bool ActiveHook::accepts(OpCall& call) const {
     const int64_t now = step.load(std::memory_order_relaxed);
     if (!std::binary_search(options.steps->begin(), options.steps->end(), now)) return false;
   }
+  // Backward comes for the calls that were admitted.
+  if (options.modules && call.phase == Phase::kForward && !admits_module(*options.modules, call.module())) return false;
   if (options.skip_cpu) {
     bool any = false;
     bool all_cpu = true;
@@ -216,14 +227,15 @@ class BackwardFrame final : public Frame {
 
 GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.kept_ = std::make_shared<KeptStates>();
-  return [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id,
-          name = std::string(call.name)](const CallGradients& gradients) {
+  return [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id, name = std::string(call.name),
+          module = call.module_](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
     OpCall call(id, Level::kTorch, Phase::kBackward, name, frame);
     call.pass = gradients.pass;
     call.incomplete = !gradients.complete;
     call.owns_values = true;
     call.kept_ = kept;
+    call.module_ = module.value_or("");
     chain->run(mask, call);
   };
 }
@@ -287,6 +299,10 @@ void Chain::run(uint32_t mask, OpCall& call) const {
     throw;
   }
   after(innermost_);
+  // At the torch level gradients come by call; here the engine's operators only know their node.
+  if (call.level == Level::kAten && call.module_ && !call.module_->empty()) {
+    prepared(call, [&] { note_nodes(call.first_node_, *call.module_); });
+  }
   if (ready) prepared(call, [&] { call.frame().conclude(call); });
   after(~innermost_);
   if (stop) std::rethrow_exception(stop);

@@ -112,6 +112,10 @@ class OP_TOOLS_API OpCall {
   void keep(std::shared_ptr<HookState> state);
   HookState* kept() const;  // nullptr: nothing was kept
 
+  // The module in whose forward() the program made the call, as in "ResNet.layer3.0.conv1" (module_path.h); of a
+  // backward call that of its forward call. Empty: none, or not known. Found out when first asked, in before().
+  const std::string& module();
+
   // Torch level, for a hook that wants nodes, in after() of the forward call: follow its backward, node by node.
   void watch_nodes(std::shared_ptr<NodeWatch> watch) { node_watches_.push_back(std::move(watch)); }
   std::vector<std::shared_ptr<NodeWatch>> take_node_watches() { return std::move(node_watches_); }
@@ -132,6 +136,8 @@ class OP_TOOLS_API OpCall {
   std::shared_ptr<KeptStates> kept_;
   std::vector<std::shared_ptr<NodeWatch>> node_watches_;
   std::optional<Value> args_, kwargs_, result_;
+  std::optional<std::string> module_;
+  uint64_t first_node_ = 0;  // valid with module_: of those that the call makes
 };
 
 // A process-wide number for a new call.

@@ -39,10 +39,13 @@ ResolvedOptions resolve(const ToolOptions& options, std::string_view prefix) {
   if (output.value.empty() || output.value.find('\0') != std::string::npos) {
     refuse(output.source, output.value, "give the path of a folder");
   }
+  const TextSetting modules = text_setting(options.modules, "modules=", name + "_MODULES", "");
   compat_ditorch();  // so that a wrong value is said here and not in the middle of a run
 
   ResolvedOptions resolved;
   resolved.filter = std::make_shared<OpFilter>(only.value, skip.value, only.source, skip.source);
+  auto in_modules = std::make_shared<OpFilter>(modules.value, "", modules.source, "");
+  if (in_modules->has_only()) resolved.modules = std::move(in_modules);
   resolved.level = options.level.value_or(Level::kAten);
   resolved.output_dir = output.value;
   if (options.steps) resolved.steps = checked_steps(*options.steps);

@@ -26,6 +26,7 @@ struct ToolOptions {
   std::optional<std::string> skip;            // all but these; unset: <PREFIX>_DISABLE_LIST
   std::optional<Level> level;                 // unset: aten (the Python package sets torch)
   std::optional<std::string> output_dir;      // parent of op_*_result; unset: OP_TOOLS_OUTPUT_DIR, else "."
+  std::optional<std::string> modules;         // only calls made in these modules; unset: <PREFIX>_MODULES
   std::optional<std::vector<int64_t>> steps;  // record only in these steps (step() counts from 0); unset: all
   std::optional<bool> skip_cpu;               // pass over calls whose tensors are all on the CPU; OP_TOOLS_SKIP_CPU=1
   std::optional<bool> all_threads;            // aten level: also threads started later; see docs
@@ -34,6 +35,7 @@ struct ToolOptions {
 // The same with every question answered.
 struct ResolvedOptions {
   std::shared_ptr<const OpFilter> filter;
+  std::shared_ptr<const OpFilter> modules;  // nullptr: in all modules, and outside of them
   Level level = Level::kAten;
   std::string output_dir;
   std::optional<std::vector<int64_t>> steps;

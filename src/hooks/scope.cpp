@@ -196,11 +196,15 @@ std::string thread_text(std::thread::id id) {
 void warn_unmatched(const ActiveHook& active) {
   static std::mutex* mutex = new std::mutex;
   static std::set<std::string>* told = new std::set<std::string>;
-  if (!active.options.filter) return;
-  for (const std::string& item : active.options.filter->unmatched_items()) {
-    std::lock_guard<std::mutex> lock(*mutex);
-    if (told->insert(item).second) log::warn(item + " matched no operator that was called");
-  }
+  const auto warn = [&](const OpFilter* filter, const char* what) {
+    if (!filter) return;
+    for (const std::string& item : filter->unmatched_items()) {
+      std::lock_guard<std::mutex> lock(*mutex);
+      if (told->insert(item).second) log::warn(item + " matched no " + what);
+    }
+  };
+  warn(active.options.filter.get(), "operator that was called");
+  warn(active.options.modules.get(), "module in which an operator was called");
 }
 
 }  // namespace

@@ -20,15 +20,4 @@ std::vector<std::string> current_stack() {
   return source() ? source()() : std::vector<std::string>();
 }
 
-namespace {
-thread_local std::string tl_module;
-}
-
-void set_current_module(std::string path) {
-  tl_module = std::move(path);
-}
-const std::string& current_module() {
-  return tl_module;
-}
-
 }  // namespace op_tools

@@ -17,9 +17,4 @@ using StackSource = std::function<std::vector<std::string>()>;
 OP_TOOLS_API void set_stack_source(StackSource source);
 OP_TOOLS_API std::vector<std::string> current_stack();
 
-// The path of the module in whose forward() this thread is ("LeNet.conv1"), as the language's bindings tell; empty when
-// they don't.
-OP_TOOLS_API void set_current_module(std::string path);
-OP_TOOLS_API const std::string& current_module();
-
 }  // namespace op_tools

@@ -74,6 +74,7 @@ void Settings::read(std::string_view name, std::optional<std::vector<int64_t>>& 
 void Settings::read(ToolOptions& to) {
   read("ops", to.ops);
   read("skip", to.skip);
+  read("modules", to.modules);
   read("output_dir", to.output_dir);
   read("steps", to.steps);
   read("skip_cpu", to.skip_cpu);

@@ -5,15 +5,20 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
+#include "capture/call_files.h"
+#include "hooks/backward_pass.h"
+#include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
-#include "hooks/plain_tensor.h"
 #include "hooks/row_file.h"
 #include "hooks/run_folder.h"
 #include "hooks/stack_source.h"
 #include "hooks/stop_program.h"
+#include "observe/hollow_value.h"
+#include "observe/kept_call.h"
 #include "observe/specials.h"
 
 namespace op_tools {
@@ -37,28 +42,23 @@ struct Flag {
 };
 using FlagPtr = std::shared_ptr<Flag>;
 
-struct Looked {
-  at::Tensor tensor;  // keeps its memory until it is judged
-  int64_t version = 0;
-  FlagPtr flag;
-};
-
 struct Record {
-  std::string op;
-  uint64_t id;
-  int64_t step;
-  bool backward, allows_neg_inf;
+  KeptCall call;  // what is needed to save it, where that is wanted
+  bool backward = false, allows_neg_inf = false;
   std::vector<FlagPtr> inputs;
-  std::vector<Looked> outputs;
-  std::vector<std::string> stack;
+  std::vector<FlagPtr> outputs;  // by tensor of the result; nullptr: not looked at
 };
-
-int64_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : tensor._version();
-}
 
 struct State final : HookState {
   std::vector<FlagPtr> inputs;
+  std::vector<std::pair<size_t, at::Tensor>> written;  // input tensors that the call writes
+  InputsBefore before;
+};
+
+// What the graph of a torch-level call keeps for its backward.
+struct Noted final : HookState {
+  Noted(OpCall& call) : inputs(std::make_shared<const NotedInputs>(call, ProgramState::of(call))) {}
+  const std::shared_ptr<const NotedInputs> inputs;
 };
 
 // Flags by tensor, as long as it lives and is not written.
@@ -128,7 +128,8 @@ Value row_of(const OverflowResult::Finding& finding) {
                     {"neg_inf", count(finding.neg_inf)},
                     {"first", finding.nan < 0 ? Value() : numbers(finding.first)},
                     {"line", finding.stack.empty() ? Value() : Value(finding.stack.front())},
-                    {"saved", finding.saved.empty() ? Value() : Value(finding.saved)}});
+                    {"saved", finding.saved.empty() ? Value() : Value(finding.saved)},
+                    {"not_saved", finding.not_saved.empty() ? Value() : Value(finding.not_saved)}});
 }
 
 }  // namespace
@@ -138,7 +139,8 @@ struct OverflowHook::Impl {
       : options(options),
         rank(distributed_rank()),
         uninitialised(kUninitialised, "", "", ""),
-        allowing(options.allow.empty() ? "-" : options.allow, "", "allow=", "") {}
+        allowing(options.allow.empty() ? "-" : options.allow, "", "allow=", ""),
+        archive(options.max_saved, options.max_saved_bytes) {}
 
   const ResolvedOverflowOptions options;
   const int64_t rank;
@@ -147,7 +149,9 @@ struct OverflowHook::Impl {
   mutable std::mutex mutex;  // guards all that follows
   KnownTensors known;
   std::vector<Record> window;
-  int64_t held = 0;  // bytes that the window keeps alive
+  int64_t held = 0;                                        // bytes that the window keeps alive
+  std::unordered_set<const c10::StorageImpl*> known_held;  // those of inputs, once
+  CallArchive archive;
   int64_t step = 0;
   struct NameRules {
     bool uninitialised, allows_neg_inf;
@@ -180,8 +184,11 @@ struct OverflowHook::Impl {
     return options.inf ? values : Specials{values.nan, false, false};
   }
 
+  void will_write(const std::vector<std::pair<size_t, at::Tensor>>& written);
+  void hold(const KeptTensor& kept);
   void judge_window();
   void judge(Record& record);
+  void open_file();
   void report(OverflowResult::Finding finding);
 };
 
@@ -189,49 +196,99 @@ OverflowHook::OverflowHook(const ResolvedOverflowOptions& options) : impl_(std::
 OverflowHook::~OverflowHook() = default;
 
 std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
+  Impl& impl = *impl_;
   auto state = std::make_unique<State>();
-  const std::lock_guard<std::mutex> lock(impl_->mutex);
-  if (call.step != impl_->step) {
-    impl_->judge_window();
-    impl_->step = call.step;
+  const std::vector<bool> written = written_inputs(call);
+  const std::lock_guard<std::mutex> lock(impl.mutex);
+  if (call.step != impl.step) {
+    impl.judge_window();
+    impl.step = call.step;
   }
+  size_t index = 0;
   const auto look = [&](const at::Tensor& tensor) {
-    if (may_have_specials(tensor)) state->inputs.push_back(impl_->flag_of(tensor));
+    if (may_have_specials(tensor)) state->inputs.push_back(impl.flag_of(tensor));
+    if (index < written.size() && written[index]) state->written.emplace_back(index, tensor);
+    ++index;
   };
   for_each_tensor(call.args(), look);
   for_each_tensor(call.kwargs(), look);
+  impl.will_write(state->written);
+  if (!impl.archive.is_full()) {
+    const bool saves = impl.archive.wants(std::string(call.name), call.phase);
+    state->before = InputsBefore::of(call, saves ? written : std::vector<bool>());
+  }
   return state;
 }
 
-void OverflowHook::after(OpCall& call, HookState* state) {
+// The call is about to write into what the window remembers: copies take its place, as long as there is room for them.
+void OverflowHook::Impl::will_write(const std::vector<std::pair<size_t, at::Tensor>>& written) {
+  KeptTensor::Copies copies;
+  for (const auto& [index, target] : written) {
+    for (Record& record : window) {
+      for (auto* tensors : {&record.call.inputs, &record.call.outputs}) {
+        for (KeptTensor& kept : *tensors) held += kept.before_write(target, copies);
+      }
+    }
+    if (held >= kMostHeld) return judge_window();
+  }
+}
+
+// Parameters are there anyway; what else the window keeps alive counts once.
+void OverflowHook::Impl::hold(const KeptTensor& kept) {
+  const at::Tensor& tensor = kept.tensor();
+  if (!tensor.defined() || tensor.requires_grad()) return;
+  const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  if (known_held.insert(storage).second) held += static_cast<int64_t>(tensor.nbytes());
+}
+
+void OverflowHook::after(OpCall& call, HookState* given) {
   Impl& impl = *impl_;
-  if (!call.error.empty() || !state) return;
+  if (!call.error.empty() || !given) return;
+  State& state = static_cast<State&>(*given);
   const std::lock_guard<std::mutex> lock(impl.mutex);
   ++impl.result.calls;
   const Impl::NameRules rules = impl.rules_of(call.name);
-  Record record{std::string(call.name),
-                call.id,
-                call.step,
-                call.phase == Phase::kBackward,
-                rules.allows_neg_inf,
-                std::move(static_cast<State*>(state)->inputs),
-                {},
-                {}};
-  bool open = false, unsound = false;
-  for_each_tensor(call.result(), [&](const at::Tensor& tensor) {
-    if (!may_have_specials(tensor)) return record.outputs.push_back({});
+  Record record;
+  record.backward = phase_of(call) == Phase::kBackward;
+  record.allows_neg_inf = rules.allows_neg_inf;
+  record.inputs = std::move(state.inputs);
+  bool open = false, unsound = false, wants_gradients = false;
+  std::vector<at::Tensor> results;
+  const auto look = [&](const at::Tensor& tensor) {
+    results.push_back(tensor);
+    wants_gradients |= tensor.requires_grad();
+    record.call.outputs.emplace_back(tensor);
+    if (!may_have_specials(tensor)) return record.outputs.push_back(nullptr);
     // What nobody has written yet has no values to speak of.
     const auto flag = rules.uninitialised ? std::make_shared<Flag>() : std::make_shared<Flag>(tensor);
     if (!call.owns_values) impl.known.put(tensor, flag);
-    record.outputs.push_back({same_memory(tensor), version_of(tensor), flag});
+    record.outputs.push_back(flag);
     if (!flag->question) return;
     open |= !flag->question->answered();
     unsound |= flag->question->answered() && flag->question->answer().any();
-    impl.held += static_cast<int64_t>(tensor.nbytes());
-  });
+  };
+  const Value result = hollowed(call.result(), look);
+  // What it wrote is a result as well, whether or not it was returned (_foreach_add_, __setitem__).
+  for (const auto& [index, tensor] : state.written) {
+    const at::Tensor& target = tensor;
+    const auto returned =
+        std::find_if(results.begin(), results.end(), [&](const at::Tensor& other) { return other.is_same(target); });
+    record.call.written.emplace_back(index, static_cast<size_t>(returned - results.begin()));
+    if (returned == results.end()) look(tensor);
+  }
+  const bool saves = !impl.archive.is_full();
+  if (saves && wants_gradients && call.level == Level::kTorch && call.phase == Phase::kForward) {
+    call.keep(std::make_shared<Noted>(call));
+  }
   for (const FlagPtr& flag : record.inputs) open |= flag->question && !flag->question->answered();
   if (!open && !unsound) return;  // sound, whatever the inputs are
-  record.stack = current_stack();
+  record.call.take_call(call);
+  record.call.result = result;
+  record.call.stack = current_stack();
+  if (const auto* noted = static_cast<Noted*>(call.kept())) record.call.forward = noted->inputs;
+  if (saves) record.call.take_inputs(call, std::move(state.before));
+  for (const KeptTensor& kept : record.call.inputs) impl.hold(kept);
+  for (const KeptTensor& kept : record.call.outputs) impl.hold(kept);
   impl.window.push_back(std::move(record));
   const bool full = static_cast<int64_t>(impl.window.size()) >= impl.options.every || impl.held >= kMostHeld;
   if (!open || full || impl.options.immediate) impl.judge_window();
@@ -246,15 +303,17 @@ void OverflowHook::Impl::judge_window() {
     for (const FlagPtr& flag : record.inputs) {
       if (flag->question) questions.push_back(&*flag->question);
     }
-    for (const Looked& output : record.outputs) {
-      if (output.flag && output.flag->question) questions.push_back(&*output.flag->question);
+    for (const FlagPtr& flag : record.outputs) {
+      if (flag && flag->question) questions.push_back(&*flag->question);
     }
   }
+  const InternalGuard ours;  // also where no chain has put one: at the end of a step, of the scope
   std::sort(questions.begin(), questions.end());
   questions.erase(std::unique(questions.begin(), questions.end()), questions.end());
   SpecialsQuestion::answer_all(questions);
   for (Record& record : window) judge(record);
   window.clear();
+  known_held.clear();
   held = 0;
 }
 
@@ -270,10 +329,11 @@ void OverflowHook::Impl::judge(Record& record) {
     given.add(flag->unsound);
     given_allowed.add(flag->allowed);
   }
+  const KeptCall& call = record.call;
+  std::string saved, not_saved;  // one folder, whichever of its outputs
   for (size_t i = 0; i < record.outputs.size(); ++i) {
-    const Looked& output = record.outputs[i];
-    if (!output.flag || !output.flag->question || output.flag->judged) continue;
-    Flag& flag = *output.flag;
+    if (!record.outputs[i] || !record.outputs[i]->question || record.outputs[i]->judged) continue;
+    Flag& flag = *record.outputs[i];
     flag.judged = true;
     const Specials values = that_count(flag.question->answer());
     if (!values.any()) continue;
@@ -286,23 +346,42 @@ void OverflowHook::Impl::judge(Record& record) {
     OverflowResult::Finding finding;
     finding.producer = !given.any();
     finding.expected = record.backward && options.allow_in_backward_with_scaler;
-    finding.op = record.op;
-    finding.id = record.id;
-    finding.step = record.step;
+    finding.op = call.op;
+    finding.id = call.id;
+    finding.step = call.step;
     finding.backward = record.backward;
     finding.output = i;
-    finding.dtype = torch_name(output.tensor.scalar_type());
-    finding.shape = output.tensor.sizes().vec();
-    finding.stack = record.stack;
-    if (version_of(output.tensor) == output.version && (finding.producer || result.findings.size() < kMaxFindings)) {
-      const SpecialsCount count = count_specials(output.tensor);
+    const KeptTensor& output = call.outputs[i];
+    finding.dtype = torch_name(output.tensor().scalar_type());
+    finding.shape = output.tensor().sizes().vec();
+    finding.stack = call.stack;
+    if (output.is_what_it_was() && (finding.producer || result.findings.size() < kMaxFindings)) {
+      const SpecialsCount count = count_specials(output.tensor());
       finding.nan = count.nan;
       finding.pos_inf = count.pos_inf;
       finding.neg_inf = count.neg_inf;
       finding.first = count.first;
     }
+    open_file();
+    if (finding.producer && !finding.expected && options.max_saved > 0) {
+      if (saved.empty() && not_saved.empty()) {
+        if (call.inputs.empty() && archive.is_full()) {
+          not_saved = "max_saved_mb is reached";
+        } else {
+          saved = archive.save(call, result.root, rank, &not_saved);
+        }
+      }
+      finding.saved = saved;
+      finding.not_saved = not_saved;
+    }
     report(std::move(finding));
   }
+}
+
+void OverflowHook::Impl::open_file() {
+  if (file) return;
+  result.root = claim_run_folder(options.output_dir, "op_overflow_check_result", rank);
+  file = std::make_unique<RowFile>(result.root + "/overflow.jsonl");
 }
 
 void OverflowHook::Impl::report(OverflowResult::Finding finding) {
@@ -312,12 +391,9 @@ void OverflowHook::Impl::report(OverflowResult::Finding finding) {
                        " in output " + std::to_string(finding.output) + " " + finding.dtype +
                        describe(Size{finding.shape}) + " from finite inputs";
     if (!finding.stack.empty()) text += ", called from " + finding.stack.front();
+    if (!finding.saved.empty()) text += "; saved in " + finding.saved;
     if (first_producer.empty()) first_producer = text;
     log::warn("OpOverflowCheckHook: " + text);
-  }
-  if (!file) {
-    result.root = claim_run_folder(options.output_dir, "op_overflow_check_result", rank);
-    file = std::make_unique<RowFile>(result.root + "/overflow.jsonl");
   }
   file->add(row_of(finding));
   if (result.findings.size() < kMaxFindings) result.findings.push_back(std::move(finding));
@@ -371,6 +447,8 @@ void read_into(Settings& settings, OverflowOptions& options) {
   settings.read("every", options.every);
   settings.read("allow", options.allow);
   settings.read("allow_in_backward_with_scaler", options.allow_in_backward_with_scaler);
+  settings.read("max_saved", options.max_saved);
+  settings.read("max_saved_mb", options.max_saved_mb);
 }
 
 }  // namespace op_tools

@@ -4,6 +4,9 @@
 // On the CPU the answers come at once. On a device they are computed there and read for a window of calls together; the
 // calls of the window are then judged in their order, so the producer is named exactly, only later.
 //
+// A producer's call is saved for run_op_from_data, with its inputs as they were before it (kept_call.h): on a device
+// the window holds on to them, and what is about to be written is copied there first.
+//
 // An infinity can be intended: attention masks are full of -inf. Outputs of the operators in `allow` that hold -inf and
 // nothing else are sound, and so is what is made of them as long as it is -inf only.
 #pragma once
@@ -30,7 +33,9 @@ struct OverflowResult {
     uint64_t id = 0;
     int64_t step = 0;
     bool backward = false;
-    size_t output = 0;  // of the tensors of the result; in backward at level torch: of the input gradients
+    // Of the tensors of the result, then of inputs that the call wrote without returning them; in backward at level
+    // torch: of the input gradients.
+    size_t output = 0;
     std::string dtype;
     std::vector<int64_t> shape;
     // Unknown (-1) when the program had overwritten the tensor before the window was read.
@@ -38,6 +43,7 @@ struct OverflowResult {
     std::vector<int64_t> first;
     std::vector<std::string> stack;  // innermost line of the user's first
     std::string saved;               // folder of the producer's call, for run_op_from_data; empty: not saved
+    std::string not_saved;           // why a producer was not
   };
   std::vector<Finding> findings;  // in the order of the calls, at most `max_findings`
   uint64_t producers = 0, propagators = 0, expected = 0;

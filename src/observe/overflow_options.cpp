@@ -18,6 +18,13 @@ ResolvedOverflowOptions resolve(const OverflowOptions& options) {
   resolved.every = options.every.value_or(64);
   resolved.allow = options.allow.value_or(std::string(kMasks));
   resolved.allow_in_backward_with_scaler = options.allow_in_backward_with_scaler.value_or(false);
+  if (options.max_saved)
+    check_range("max_saved=", std::to_string(*options.max_saved), *options.max_saved, 0, kMaxNumber);
+  resolved.max_saved = options.max_saved.value_or(resolved.max_saved);
+  if (options.max_saved_mb) {
+    check_range("max_saved_mb=", std::to_string(*options.max_saved_mb), *options.max_saved_mb, 0, kMaxNumber >> 20);
+    resolved.max_saved_bytes = *options.max_saved_mb << 20;
+  }
   return resolved;
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty_strided_ops.h>
 #include <ATen/record_function.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "hooks/backward_pass.h"
 #include "hooks/log.h"
 #include "hooks/node_watch.h"
 #include "hooks/plain_tensor.h"
@@ -422,12 +422,11 @@ std::unique_ptr<HookState> TimeHook::before(OpCall& call) {
   if (impl.options.with_stack || impl.options.with_modules) {
     CallPlace place;
     if (impl.options.with_stack) place.stack = current_stack();
-    if (impl.options.with_modules) place.module = current_module();
+    if (impl.options.with_modules) place.module = call.module();
     state->place = impl.records.place_of(std::move(place));
   }
-  const bool in_backward = call.level == Level::kAten && torch::autograd::get_current_graph_task_id() >= 0;
-  state->entry = impl.records.entry_of(call.name, in_backward ? Phase::kBackward : Phase::kForward, state->signature,
-                                       state->place, [&] { return describe_call(call, devices); });
+  state->entry = impl.records.entry_of(call.name, phase_of(call), state->signature, state->place,
+                                       [&] { return describe_call(call, devices); });
   if (impl.options.lines && log::enabled(log::Level::kInfo)) {  // after the operator they are gone
     call.args();
     call.kwargs();

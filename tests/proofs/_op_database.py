@@ -35,9 +35,11 @@ DTYPES = {torch.float32: None, torch.bfloat16: 1, torch.complex64: 1, torch.int6
 @functools.cache
 def operators() -> dict[str, Any]:
     """The entries of op_db by name, with the variant where there are several."""
-    from torch.testing._internal import common_utils
-    from torch.testing._internal.common_methods_invocations import op_db
-    from torch.testing._internal.opinfo import core
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImportWarning)  # hypothesis is not there: nothing of it is used here
+        from torch.testing._internal import common_utils
+        from torch.testing._internal.common_methods_invocations import op_db
+        from torch.testing._internal.opinfo import core
 
     # Every sample looks through the whole call stack for the test that asked for it: slow where the stack is deep.
     common_utils.extract_test_fn = core.extract_test_fn = lambda: None

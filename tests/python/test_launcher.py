@@ -1,9 +1,11 @@
 """The command line: tools on programs that know nothing of them, and what helps when a result is empty."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -211,3 +213,64 @@ def test_doctor_names_what_is_wrong(monkeypatch, capsys):
     monkeypatch.setenv("OP_CAPTURE_LIST", "(")
     status, text = output_of(capsys, "doctor")
     assert status == 1 and "OP_CAPTURE_LIST" in text
+
+
+def test_show_prints_a_call_of_a_container_and_the_folder_of_a_file(tmp_path, capsys):
+    with op_tools.OpCapture(format="container", ops="torch.neg", output_dir=tmp_path) as capture:
+        torch.neg(torch.ones(3))
+    container = f"{capture.result().root}/calls.zip"
+    with zipfile.ZipFile(container) as entries:
+        call = next(name for name in entries.namelist() if name.endswith("input.pth")).rpartition("/")[0]
+    status, text = output_of(capsys, "show", f"{container}!{call}")
+    assert status == 0 and text.startswith("torch.neg\n") and f"run_op_from_data {container}!{call}" in text
+    status, text = output_of(capsys, "show", f"{container}!torch.neg/99")
+    assert status == 2 and "there is no such call" in text
+
+    with op_tools.OpCapture(ops="torch.nn.functional.linear", output_dir=tmp_path / "folders") as capture:
+        torch.nn.Sequential(torch.nn.Linear(2, 2))(torch.ones(1, 2))
+    (file,) = Path(capture.result().root).rglob("input.pth")
+    status, text = output_of(capsys, "show", str(file))
+    assert status == 0 and "module       0 of Sequential" in text
+
+
+def test_show_names_what_else_is_there(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    status, text = output_of(capsys, "show", str(tmp_path / "empty"))
+    assert status == 2 and "is empty; op-tools doctor" in text
+    with op_tools.OpTimeMeasure(output_dir=tmp_path / "time", lines=False):
+        torch.neg(torch.ones(3))
+    status, text = output_of(capsys, "show", str(tmp_path / "time"))
+    assert status == 2 and "is a result of OpTimeMeasure" in text
+    with op_tools.OpCapture(ops="torch.neg", output_dir=tmp_path / "torn") as capture:
+        torch.neg(torch.ones(3))
+    (meta,) = Path(capture.result().root).rglob("meta.json")
+    meta.write_text('{"name": ')
+    status, text = output_of(capsys, "show", str(tmp_path / "torn"))
+    assert status == 2 and f"{meta}: is damaged" in text
+
+
+def test_a_filter_that_matches_nothing_is_said(capsys):
+    status, text = output_of(capsys, "ops", "--ops", "torch.Tensor.srot")
+    assert status == 1 and "did you mean" in text and "torch.Tensor.sort" in text
+    status, text = output_of(capsys, "ops", "--ops", "addmm.out")
+    assert status == 1 and "of level aten 1 (--level aten)" in text
+
+
+def test_doctor_knows_the_filters_of_modules(monkeypatch, capsys):
+    monkeypatch.setenv("OP_CAPTURE_MODULES", "layer3.*")
+    status, text = output_of(capsys, "doctor")
+    assert status == 0 and "only calls made in modules layer3.*" in text
+    monkeypatch.setenv("OP_CAPTURE_MODULES", "(")
+    monkeypatch.setenv("OP_CAPTURE_MODULE", "layer3")
+    status, text = output_of(capsys, "doctor")
+    assert status == 1 and "OP_CAPTURE_MODULES: '('" in text and "did you mean OP_CAPTURE_MODULES?" in text
+
+
+def test_only_some_modules_of_a_script(op_tools_command, tmp_path):
+    (tmp_path / "model.py").write_text(
+        "import torch\ntorch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))(torch.ones(1, 2))"
+    )
+    done = op_tools_command("run", "--capture", "--modules", "1", "model.py")
+    assert done.returncode == 0, done.stderr
+    (meta,) = tmp_path.glob("op_capture_result/0/*/torch.nn.functional.linear/*/meta.json")
+    assert json.loads(meta.read_text())["module"] == "1"

@@ -103,6 +103,27 @@ def test_in_place_and_out_are_seen(level):
     assert names == ["log_", "sqrt"]
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_written_and_not_returned_is_seen(level, device, replay):
+    ones, zeros = ([torch.full((3,), value, device=device) for _ in range(2)] for value in (1.0, 0.0))
+    place = torch.zeros(3, device=device)
+
+    def program():
+        torch._foreach_div_(ones, [1.0, 0.0])
+        place[1:] = torch.ones(2, device=device)
+        torch._foreach_log_(zeros)
+
+    result = checked(program, level=level)
+    assert producers(result) == ["_foreach_div_", "_foreach_log_", "_foreach_log_"]
+    rows = result.rows
+    assert [(row.pos_inf, row.neg_inf) for row in rows] == [(3, 0), (0, 3), (0, 3)]
+    saved = op_tools.load_call(rows[0].saved)
+    assert all(torch.equal(tensor, torch.ones(3)) for tensor in saved.args[0])
+    again = replay(rows[0].saved, "--acc_check")
+    assert again.status == 0, again.out
+
+
 def test_uninitialised_memory_and_integers_are_no_finding():
     def program():
         y = torch.empty(1000)
@@ -241,3 +262,130 @@ def test_immediate_stops_the_program_at_the_producer(level, device):
     with pytest.raises(RuntimeError, match=r"OpOverflowCheck: .*log.* made 2 -inf .*test_overflow.py"):
         checked(program, level=level, immediate=True)
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_producers_call_is_saved_and_replays(level, tmp_path, replay):
+    x = torch.tensor([0.0, 4.0])
+    result = checked(lambda: torch.log(x), level=level, output_dir=tmp_path)
+    (row,) = result.rows
+    assert row.not_saved is None
+    saved = op_tools.load_call(row.saved)
+    assert torch.equal(saved.args[0], x)
+    assert saved.result[0] == -INF
+    again = replay(row.saved, "--acc_check")
+    assert again.status == 0, again.out  # the CPU makes the same infinity of it
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("every", [1, 1000])
+def test_a_device_that_made_a_nan_is_shown_by_the_replay(level, every, tmp_path, replay):
+    a, b = torch.rand(4, 4).to("sim"), torch.rand(4, 4).to("sim")
+
+    def program():
+        with op_tools.sim_device.fault("nan", ops="mm", call=1):
+            for _ in range(3):
+                torch.mm(a, b)
+        a.zero_()  # what the call was given is gone before the window is judged
+
+    before = a.cpu().clone()
+    result = checked(program, level=level, every=every, output_dir=tmp_path)
+    (row,) = [row for row in result.rows if row.kind == "producer"]
+    assert short(row.op) == "mm"
+    assert row.nan > 0 and row.not_saved is None
+    assert torch.equal(op_tools.load_call(row.saved).args[0], before)
+    again = replay(row.saved, "--acc_check")
+    assert again.status == 1, again.out  # without the fault the result is another one
+    assert "nan" in again.out.lower()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_inputs_that_the_call_overwrites_are_saved_as_they_were(level, device, tmp_path):
+    start = torch.tensor([-1.0, 4.0])
+    x, other, out = start.clone().to(device), torch.ones(2).to(device), torch.zeros(2).to(device)
+    mean, spread = torch.zeros(3).to(device), torch.ones(3).to(device)
+    image = torch.full((2, 3, 2), INF).to(device)
+
+    def program():
+        x.sqrt_()
+        torch.log(other - 1, out=out)
+        torch.nn.functional.batch_norm(torch.nan_to_num(image, posinf=3e38), mean, spread, training=True)
+
+    result = checked(program, level=level, output_dir=tmp_path)
+    rows = {short(row.op): row for row in result.rows if row.kind == "producer"}
+    assert torch.equal(op_tools.load_call(rows["sqrt_"].saved).args[0], start)
+    logged = op_tools.load_call(rows["log"].saved)
+    assert torch.equal(logged.kwargs["out"], torch.zeros(2))
+    norm = next(row for row in rows.values() if "batch_norm" in row.op)
+    assert norm.not_saved is None
+    given = op_tools.load_call(norm.saved)
+    tensors = [value for value in [*given.args, *given.kwargs.values()] if isinstance(value, torch.Tensor)]
+    assert any(torch.equal(tensor, torch.ones(3)) for tensor in tensors)
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_a_backward_that_made_an_infinity_is_saved_with_its_forward(device, tmp_path):
+    x = torch.tensor([0.0, 4.0], device=device, requires_grad=True)
+    result = checked(lambda: torch.sqrt(x).sum().backward(), output_dir=tmp_path)
+    (row,) = [row for row in result.rows if row.kind == "producer"]
+    assert (row.op, row.phase, row.not_saved) == ("torch.sqrt", "backward", None)
+    saved = op_tools.load_call(row.saved)
+    assert torch.equal(saved.args[0].detach(), x.detach().cpu())
+    assert saved.args[0].requires_grad
+    assert torch.equal(saved.grad_outputs[0], torch.ones(2))
+    assert saved.grad_inputs[0][0] == INF
+
+
+def test_a_backward_whose_inputs_are_gone_says_so(tmp_path):
+    def program():
+        x = torch.tensor([0.0, 4.0], requires_grad=True) * 1
+        y = torch.sqrt(x)  # keeps its result, not x
+        del x
+        y.sum().backward()
+
+    result = checked(program, output_dir=tmp_path, ops="torch.sqrt")
+    (row,) = result.rows
+    assert row.kind == "producer" and row.saved is None
+    assert "forward call are gone" in row.not_saved
+
+
+def test_few_calls_are_saved(tmp_path):
+    def program():
+        for _ in range(4):
+            torch.log(torch.zeros(3))
+
+    result = checked(program, output_dir=tmp_path)
+    assert [row.saved is not None for row in result.rows] == [True, True, False, False]
+    assert "max_saved" in result.rows[2].not_saved
+    result = checked(program, max_saved=0)
+    assert [(row.saved, row.not_saved) for row in result.rows] == [(None, None)] * 4
+    result = checked(program, max_saved=9, max_saved_mb=0)
+    assert "max_saved_mb" in result.rows[0].not_saved
+    with pytest.raises(op_tools.Error, match="max_saved="):
+        checked(program, max_saved=-1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_training_on_a_device_is_the_same_under_it(level):
+    def losses():
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(True), torch.nn.Linear(8, 1)
+        )
+        model.to("sim")
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        values = []
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = model(torch.randn(6, 4).to("sim")).square().mean()
+            loss.backward()
+            optimizer.step()
+            values.append(loss.item())
+        return values
+
+    plain = losses()
+    with op_tools.OpOverflowCheck(level=level) as check:
+        tooled = losses()
+    assert plain == tooled
+    assert check.result().ok

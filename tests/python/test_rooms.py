@@ -72,6 +72,7 @@ RULES = {
             "src/compare/tensor_diff.cpp",
             "src/fallback/",
             "src/observe/specials.cpp",
+            "src/observe/statistics.cpp",
         ],
     ),
     "tolerances": (

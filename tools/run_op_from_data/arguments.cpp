@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <iostream>
 
 #include "hooks/error.h"
@@ -22,6 +23,9 @@ Examples
   run_op_from_data captures --run_times 20 --sync_time_measure --json cpu.json
   run_op_from_data captures --run_times 20 --sync_time_measure --device cuda:0 --compare cpu.json
       time the same calls on two devices; print the ratio of their medians by operator
+  run_op_from_data captures --acc_check --shard 0/4 --json part0.json
+  run_op_from_data --merge part0.json part1.json part2.json part3.json
+      a large collection in four parts, anywhere; then one summary and exit status
   run_op_from_data captures --acc_check --device cuda:0 --filter 'torch.nn.functional.*' --json report.json
       run the nn.functional calls on a GPU; compare with what was saved and with the CPU; write a report
 
@@ -34,6 +38,22 @@ Exit status
    2  none disagreed, but some could not be run or read: each is listed with its reason
   64  wrong usage
 )";
+
+Shard shard_from(const std::string& text) {
+  const size_t slash = text.find('/');
+  const auto number = [&](size_t from, size_t length) {
+    int64_t value = -1;
+    const char* const begin = text.data() + from;
+    const auto [end, failure] = std::from_chars(begin, begin + length, value);
+    return failure == std::errc() && end == begin + length ? value : -1;
+  };
+  const Shard shard =
+      slash == std::string::npos ? Shard{-1, -1} : Shard{number(0, slash), number(slash + 1, text.size() - slash - 1)};
+  if (shard.index < 0 || shard.index >= shard.count) {
+    throw Error("--shard: '" + text + "' is not allowed; give I/N, part I of N counted from 0, as 0/4");
+  }
+  return shard;
+}
 
 }  // namespace
 
@@ -75,6 +95,14 @@ Arguments parse_arguments(const std::vector<std::string>& arguments) {
   app.add_option("--jobs", options.jobs, "Work on N calls at once (times then say little)")
       ->check(CLI::Range(1, 1024))
       ->type_name("N");
+  std::string shard;
+  app.add_option("--shard", shard,
+                 "Replay part I of N only, counted from 0: every Nth call. Under torchrun the ranks share the calls "
+                 "without it")
+      ->type_name("I/N");
+  app.add_flag("--merge", options.merge,
+               "DIR are files that --json wrote of all parts (--shard): print one summary of them");
+  app.add_flag("--no_summary", options.no_summary, "Leave out the closing summary");
   auto* seed_option =
       app.add_option("--seed", seed, "Seed the random generators with N, in place of the saved random states")
           ->type_name("N");
@@ -92,6 +120,7 @@ Arguments parse_arguments(const std::vector<std::string>& arguments) {
     return {std::nullopt, status == 0 ? 0 : kWrongUsage};
   }
   try {
+    if (!shard.empty()) options.shard = shard_from(shard);
     if (!method.empty()) options.method = method_from_string("--method", method);
   } catch (const Error& error) {
     std::cerr << "run_op_from_data: " << error.what() << "\n";

@@ -18,6 +18,11 @@ constexpr int kDisagreed = 1;
 constexpr int kIncomplete = 2;
 constexpr int kWrongUsage = 64;
 
+// The calls index, index + count, ... of all, in the order of their paths.
+struct Shard {
+  int64_t index = 0, count = 1;
+};
+
 struct ReplayOptions {
   std::vector<std::string> paths;
   bool acc_check = false;
@@ -29,6 +34,9 @@ struct ReplayOptions {
   int run_times = 1;
   std::optional<int> warm_up;  // runs before those that count; unset: one, where several runs are measured
   int jobs = 1;
+  std::optional<Shard> shard;  // replay this part only
+  bool merge = false;          // paths are reports of parts
+  bool no_summary = false;     // for a launcher that gathers the reports
   std::string device = "cpu";
   std::string filter;                  // as OP_CAPTURE_LIST
   std::string json;                    // a file

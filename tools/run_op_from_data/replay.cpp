@@ -28,6 +28,7 @@
 #include "run_op_from_data/report.h"
 #include "run_op_from_data/resolve.h"
 #include "run_op_from_data/run_inputs.h"
+#include "run_op_from_data/summary.h"
 #include "run_op_from_data/times.h"
 #include "timing/stopwatch.h"
 
@@ -636,7 +637,17 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
     }
   }
 
-  Reporter reporter(options, calls.size());
+  const size_t found = calls.size();
+  if (options.shard) {
+    const auto count = static_cast<size_t>(options.shard->count);
+    std::vector<std::unique_ptr<StoredCall>> ours;
+    for (size_t i = static_cast<size_t>(options.shard->index); i < calls.size(); i += count) {
+      ours.push_back(std::move(calls[i]));
+    }
+    calls = std::move(ours);
+    if (options.shard->index != 0) problems.clear();  // each part meets them; the first one tells
+  }
+  Reporter reporter(options, calls.size(), found);
   std::atomic<size_t> next{0};
   const auto work = [&] {
     for (size_t i = next++; i < calls.size(); i = next++) reporter.add(i, engine.replay(*calls[i]));
@@ -652,6 +663,7 @@ int run_command(const std::vector<std::string>& arguments, PythonCaller* caller)
   const Arguments parsed = parse_arguments(arguments);
   if (!parsed.options) return parsed.exit_status;
   try {
+    if (parsed.options->merge) return merge_reports(*parsed.options);
     return run(*parsed.options, caller);
   } catch (const std::exception& error) {
     std::cerr << "run_op_from_data: " << message_of(error) << "\n";

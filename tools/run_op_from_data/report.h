@@ -4,10 +4,11 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "compare/call_judge.h"
 #include "run_op_from_data/arguments.h"
@@ -39,7 +40,8 @@ struct CallReport {
 // Takes reports in any order from any thread, prints in the order of the calls.
 class Reporter {
  public:
-  Reporter(const ReplayOptions& options, size_t calls);
+  // `of_all`: of so many calls those are a part.
+  Reporter(const ReplayOptions& options, size_t calls, size_t of_all);
   void add(size_t index, CallReport report);
   // After all calls: writes the summary to standard output, JSON where wanted. `problems`: "path:
   // reason" of what could not even be tried. Returns the exit status. Throws Error when the JSON
@@ -49,9 +51,10 @@ class Reporter {
  private:
   void print_lines(const CallReport& report) const;
   void show_progress(const CallReport& report);
-  void write_json(const std::vector<std::string>& problems, double seconds, int exit_status) const;
+  nlohmann::json json_calls() const;
 
   const ReplayOptions& options_;
+  const size_t of_all_;
   std::mutex mutex_;  // guards what follows while calls run
   std::vector<CallReport> reports_;
   std::vector<bool> arrived_;

@@ -62,11 +62,11 @@ double spread_of(std::vector<double> values) {
   return median > 0 ? (quantile(values, 0.75) - quantile(values, 0.25)) / median : 0;
 }
 
-std::vector<OpTime> op_times(const std::vector<CallReport>& reports) {
+std::vector<OpTime> op_times(const std::vector<CallDigest>& calls) {
   std::map<OpKey, Sums> sums;
-  for (const CallReport& report : reports) {
-    sums[{report.name, "forward"}].add(report.forward_ms);
-    sums[{report.name, "backward"}].add(report.backward_ms);
+  for (const CallDigest& call : calls) {
+    sums[{call.name, "forward"}].add(call.forward_ms);
+    sums[{call.name, "backward"}].add(call.backward_ms);
   }
   std::vector<OpTime> times;
   for (auto& [key, sum] : sums) {

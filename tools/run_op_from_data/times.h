@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "run_op_from_data/report.h"
+#include "run_op_from_data/summary.h"
 
 namespace op_tools::replay {
 
@@ -26,7 +26,7 @@ double median_of(std::vector<double> values);
 double spread_of(std::vector<double> values);
 
 // Most time first.
-std::vector<OpTime> op_times(const std::vector<CallReport>& reports);
+std::vector<OpTime> op_times(const std::vector<CallDigest>& calls);
 // From a file that --json wrote. Error with path and reason.
 std::vector<OpTime> read_times(const std::string& path);
 

@@ -1,0 +1,435 @@
+"""compare_modules: one model on two devices or in two dtypes, module by module."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import _C
+from ._module_runs import ModuleCall, ModuleRun, Tensors, copied, device_of, float_dtype_of, inputs_for, run_model
+from ._modules import without_wrapper
+from ._tools import Names, _names
+
+
+@dataclass(frozen=True)
+class ModuleRow:
+    """One tensor that a module gave, on one side judged against the other."""
+
+    module: str  # as in named_modules(): "layer3.0.conv1"; "" is the model itself
+    kind: str  # the module's class
+    call: int  # which call of this module, from 0
+    what: str  # "output", "output [1]", "input grad", "weight grad"
+    phase: str  # "forward" or "backward"
+    verdict: str  # "pass", "fail" or "not comparable"
+    origin: str  # of what fails: "born" in this module, or "carried" into it; else ""
+    share: float  # of the limit that was reached: 1 is the limit
+    max_abs: float
+    max_rel: float
+    rmse: float
+    cosine: float
+    max_ulp: float
+    dtype: str
+    shape: list[int]
+    reason: str  # in words
+
+
+@dataclass(frozen=True)
+class ModuleComparison:
+    """What compare_modules found."""
+
+    rows: list[ModuleRow] = field(default_factory=list)  # in the order of the computation
+    notes: list[str] = field(default_factory=list)  # what could not be compared, and why
+
+    @property
+    def ok(self) -> bool:
+        """All modules agree."""
+        return not any(row.verdict == "fail" for row in self.rows)
+
+    @property
+    def first(self) -> ModuleRow | None:
+        """The first result that is wrong although all that went into its module was right; forward before backward.
+        None: all agree."""
+        failed = [row for row in self.rows if row.verdict == "fail"]
+        born = [row for row in failed if row.origin == "born"]
+        return (born or failed or [None])[0]
+
+    def worst(self) -> list[ModuleRow]:
+        """What failed first: where an error is born, then what it was carried into; after that, the nearest to their limit."""
+        groups = {"born": 0, "carried": 1, "": 2}
+        order = {id(row): number for number, row in enumerate(self.rows)}
+        born_in_order = sorted(self.rows, key=lambda row: (groups[row.origin], -row.share, order[id(row)]))
+        first = self.first
+        return [row for row in born_in_order if row is first] + [row for row in born_in_order if row is not first]
+
+    def table(self, row_limit: int = 20) -> str:
+        """The rows for people, worst first.
+
+        Args:
+            row_limit: show so many rows; -1: all.
+        """
+        rows = self.worst()
+        shown = rows if row_limit < 0 else rows[:row_limit]
+        titles = [("module", False), ("class", False), ("what", False), ("", False)]
+        titles += [(title, True) for title in ("of limit", "max abs", "rmse", "cosine")]
+        words = {"pass": "", "fail": "WRONG", "not comparable": "?"}
+        text = _C.text_table(
+            titles,
+            [
+                [
+                    (row.module or "(model)") + (f" #{row.call}" if row.call else ""),
+                    row.kind,
+                    row.what,
+                    {"born": "BORN HERE", "carried": "carried"}.get(row.origin, words[row.verdict]),
+                    f"{row.share:.3g}",
+                    f"{row.max_abs:.3g}",
+                    f"{row.rmse:.3g}",
+                    f"{row.cosine:.6f}",
+                ]
+                for row in shown
+            ],
+            shutil.get_terminal_size().columns if sys.stdout.isatty() else 120,
+        )
+        lines = [text] if len(shown) == len(rows) else [text, f"... and {len(rows) - len(shown)} more rows"]
+        if self.first is None:
+            lines.append(f"{len(rows)} results agree")
+        else:
+            one = self.first
+            lines.append(f"first: {one.module or '(model)'} ({one.kind}), {one.what}: {one.reason}")
+        return "\n".join([*lines, *self.notes])
+
+
+@dataclass
+class _Sides:
+    """The runs of a comparison, call by call of the same module."""
+
+    judged: ModuleRun
+    reference: ModuleRun  # in the judged side's dtypes, on the CPU where the other one is not
+    golden: ModuleRun | None  # in float64
+    noisy: Callable[[int], ModuleRun]  # in float64, from inputs and parameters changed by less than their rounding
+    method: str
+    nan_equal: bool
+    reduced: int  # about how many products go into one element
+
+    def __post_init__(self) -> None:
+        self._calls: dict[int, dict[tuple[str, int], ModuleCall]] = {}
+
+    def _call_of(self, run: ModuleRun, call: ModuleCall) -> ModuleCall | None:
+        known = self._calls.setdefault(id(run), {(one.path, one.number): one for one in run.calls})
+        return known.get((call.path, call.number))
+
+    def judge(self, find: Callable[[ModuleRun], Tensors | None], place: str, many: int = 1) -> dict[str, Any]:
+        """A row of the judge.
+
+        Args:
+            find: the tensors of a run among which the one stands.
+            place: which one.
+            many: how many rows of numbers are added up besides.
+        """
+        result = (find(self.judged) or {}).get(place)
+        reference = (find(self.reference) or {}).get(place)
+        if result is None or reference is None:
+            missing = "the judged side" if result is None else "the other side"
+            return {"verdict": "fail", "explained": f"{missing} has no such tensor"}
+        golden = self.golden
+        return _C.judge_tensors(
+            result,
+            reference,
+            golden=None if golden is None else lambda: (find(golden) or {}).get(place),
+            perturbed=None if golden is None else lambda sample, _: (find(self.noisy(sample)) or {}).get(place),
+            method=self.method,
+            nan_equal=self.nan_equal,
+            reduced=max(1, self.reduced * many),
+        )
+
+    def judge_call(self, call: ModuleCall, which: str) -> dict[str, dict[str, Any]]:
+        """Rows by place, of one kind of a call's tensors."""
+
+        def find(run: ModuleRun) -> Tensors | None:
+            found = self._call_of(run, call)
+            return None if found is None else getattr(found, which)
+
+        batch = 1
+        if which.startswith("grad"):
+            batch = max(
+                [tensor.numel() // max(1, tensor.shape[-1]) for tensor in call.outputs.values() if tensor.dim()] or [1]
+            )
+        places = dict.fromkeys([*(find(self.reference) or {}), *getattr(call, which)])
+        return {place: self.judge(find, place, batch) for place in places}
+
+
+def _fails(rows: dict[str, dict[str, Any]]) -> bool:
+    return any(row["verdict"] == "fail" for row in rows.values())
+
+
+@dataclass
+class _Judged:
+    """What was judged of one call of a module."""
+
+    call: ModuleCall
+    inputs: dict[str, dict[str, Any]]
+    outputs: dict[str, dict[str, Any]]
+    grad_outputs: dict[str, dict[str, Any]]
+    grad_inputs: dict[str, dict[str, Any]]
+    parameters: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the module itself
+    forward: str = ""  # where a wrong output comes from: "born", "carried"
+    backward: str = ""
+
+
+def _find_origins(judged: list[_Judged]) -> None:
+    """Inner modules first: what is born in a part of a module is carried to the module's own output."""
+    inner_forward: set[int] = set()  # calls inside of which an error is born
+    inner_backward: set[int] = set()
+
+    def tell_those_round(call: ModuleCall, to: set[int]) -> None:
+        round_it = call.inside
+        while round_it is not None:
+            to.add(id(round_it))
+            round_it = round_it.inside
+
+    for one in reversed(judged):
+        wrong_in = _fails(one.inputs)
+        if _fails(one.outputs):
+            one.forward = "carried" if wrong_in or id(one.call) in inner_forward else "born"
+            if one.forward == "born":
+                tell_those_round(one.call, inner_forward)
+        if _fails(one.grad_inputs) or _fails(one.parameters):
+            came_wrong = wrong_in or _fails(one.outputs) or _fails(one.grad_outputs)
+            one.backward = "carried" if came_wrong or id(one.call) in inner_backward else "born"
+            if one.backward == "born":
+                tell_those_round(one.call, inner_backward)
+
+
+def _what(kind: str, place: str) -> str:
+    """ "output [1]", "input grad" (of the first positional one), "input grad mask"."""
+    if kind == "output":
+        return f"output {place}".rstrip()
+    place = place.removeprefix("[1]").strip("[]'\"") if place.startswith("[1]") else place.removeprefix("[0]")
+    return f"input grad {'' if place == '[0]' else place}".rstrip()
+
+
+def _row(call: ModuleCall, what: str, phase: str, origin: str, judged: dict[str, Any]) -> ModuleRow:
+    fails = judged["verdict"] == "fail"
+    return ModuleRow(
+        module=call.path,
+        kind=call.kind,
+        call=call.number,
+        what=what,
+        phase=phase,
+        verdict=judged["verdict"],
+        origin=origin if fails else "",
+        share=judged.get("share", float("inf") if fails else 0.0),
+        max_abs=judged.get("max_abs", float("nan") if fails else 0.0),
+        max_rel=judged.get("max_rel", float("nan") if fails else 0.0),
+        rmse=judged.get("rmse", float("nan") if fails else 0.0),
+        cosine=judged.get("cosine", float("nan") if fails else 1.0),
+        max_ulp=judged.get("max_ulp", float("nan") if fails else 0.0),
+        dtype=str(judged.get("dtype", "")).removeprefix("torch."),
+        shape=list(judged.get("shape", [])),
+        reason=judged.get("explained") or judged.get("reason", ""),
+    )
+
+
+def _rows(judged: list[_Judged]) -> Iterator[ModuleRow]:
+    """As the model computes: outputs as the modules ended, then gradients the other way round."""
+    ended: list[_Judged] = []
+    waiting: list[_Judged] = []
+    for one in judged:  # a call has ended before the next one that is not inside it begins
+        while waiting and one.call.inside is not waiting[-1].call:
+            ended.append(waiting.pop())
+        waiting.append(one)
+    ended += reversed(waiting)
+    for one in ended:
+        for place, row in one.outputs.items():
+            yield _row(one.call, _what("output", place), "forward", one.forward, row)
+    for one in reversed(ended):
+        for place, row in one.grad_inputs.items():
+            yield _row(one.call, _what("input grad", place), "backward", one.backward, row)
+        for name, row in one.parameters.items():
+            yield _row(one.call, f"{name} grad", "backward", one.backward, row)
+
+
+def _own_parameters(path: str, names: Iterable[str]) -> list[str]:
+    prefix = f"{path}." if path else ""
+    return [name for name in names if name.startswith(prefix) and "." not in name[len(prefix) :]]
+
+
+def _compare(sides: _Sides) -> list[ModuleRow]:
+    judged = []
+    last = {call.path: call for call in sides.judged.calls}
+    for call in sides.judged.calls:
+        one = _Judged(
+            call, *(sides.judge_call(call, which) for which in ("inputs", "outputs", "grad_outputs", "grad_inputs"))
+        )
+        if call is last[call.path]:  # a parameter's gradient is of all calls together
+            names = {**sides.reference.parameter_grads, **sides.judged.parameter_grads}
+            batch = max(
+                [tensor.numel() // max(1, tensor.shape[-1]) for tensor in call.outputs.values() if tensor.dim()] or [1]
+            )
+            for name in _own_parameters(call.path, names):
+                short = name.rpartition(".")[2]
+                one.parameters[short] = sides.judge(lambda run: run.parameter_grads, name, batch)
+        judged.append(one)
+    _find_origins(judged)
+    return list(_rows(judged))
+
+
+def _differing_parameters(model: torch.nn.Module, other: torch.nn.Module) -> list[str]:
+    ours, theirs = ({without_wrapper(name): one for name, one in side.named_parameters()} for side in (model, other))
+    notes = []
+    lacking = sorted(ours.keys() ^ theirs.keys())
+    if lacking:
+        notes.append(
+            f"parameters that only one model has: {', '.join(lacking[:5])}{' ...' if len(lacking) > 5 else ''}"
+        )
+    different = []
+    for name in ours.keys() & theirs.keys():
+        one, two = (tensor.detach().cpu() for tensor in (ours[name], theirs[name]))
+        if one.shape != two.shape or not torch.equal(one.to(two.dtype), two):
+            different.append(name)
+    if different:
+        different.sort()
+        notes.append(f"parameters with other values: {', '.join(different[:5])}{' ...' if len(different) > 5 else ''}")
+    return notes
+
+
+def _fan_in(model: torch.nn.Module) -> int:
+    """How many products go into one element, at most: of the weights."""
+    return max([tensor[0].numel() for tensor in model.parameters() if tensor.dim() > 1 and tensor.numel()] or [1])
+
+
+def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(given, dict):
+        return (), given
+    return (tuple(given) if isinstance(given, (tuple, list)) else (given,)), {}
+
+
+def _changed_a_little(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, sample: int) -> Any:
+    """Parameters and inputs in float64, changed by less than what `dtype` rounds them by."""
+    generator = torch.Generator().manual_seed(1000 + sample)
+    unit = torch.finfo(dtype).eps / 4
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        factor = 1 + unit * (2 * torch.rand(tensor.shape, dtype=torch.float64, generator=generator) - 1)
+        return tensor.detach() * factor.to(tensor.dtype)
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.copy_(change(parameter))
+
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            return leaf
+        return change(leaf).requires_grad_(leaf.requires_grad)
+
+    return torch.utils._pytree.tree_map(moved, inputs)
+
+
+def compare_modules(
+    model_a: torch.nn.Module,
+    model_b: torch.nn.Module | None = None,
+    inputs: Any = (),
+    *,
+    on_device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    gradients: bool = True,
+    modules: Names = None,
+    method: str = "relative",
+    golden: bool = True,
+    nan_equal: bool = True,
+    seed: int = 0,
+) -> ModuleComparison:
+    """Runs two versions of a model on the same inputs and compares what each module gives, forward and backward.
+
+    Both run once, with the same random numbers, in the mode (training or evaluation) in which they are. The models,
+    their gradients and buffers, and all random states are afterwards what they were. A result that disagrees is *born*
+    in its module when all that went into the module agrees, else *carried*.
+
+    Args:
+        model_a: taken for right, as far as its dtype goes; but of two sides the one on the CPU is.
+        model_b: judged. None: a copy of model_a, made with on_device and dtype.
+        inputs: a tensor, a tuple of positional arguments or a dict of arguments by name; on any device.
+        on_device: where the copy runs.
+        dtype: of the copy's floating-point parameters, and of such inputs. A model in another dtype than model_a's is
+            judged by what the CPU computes in that dtype.
+        loss: makes a number of what the model returns; None: all outputs, times fixed random numbers.
+        gradients: compare gradients too.
+        modules: only these, by path, as a filter list. None: all.
+        method: how results are judged, as OpAutoCompare's.
+        golden: run a copy in float64 on the CPU, which tells a wrong module from rounding.
+        nan_equal: NaN agrees with NaN.
+        seed: of all random numbers.
+
+    Raises:
+        op_tools.Error: when neither or both of model_b and on_device= or dtype= are given, or a model cannot be copied.
+    """
+    wants_copy = on_device is not None or dtype is not None
+    if (model_b is None) is not wants_copy:
+        raise _C.Error("compare_modules: give either model_b, or on_device= or dtype= for a copy of model_a")
+    other = model_b if model_b is not None else copied(model_a, on_device or device_of(model_a), dtype)
+    cpu = torch.device("cpu")
+    if device_of(model_a) != cpu and device_of(other) == cpu:
+        model_a, other = other, model_a
+    dtype_a, dtype_b = float_dtype_of(model_a), float_dtype_of(other)
+    only = _names(modules) or ""
+    arguments = _inputs(inputs)
+    notes = _differing_parameters(model_a, other)
+
+    def cast(to: torch.dtype | None) -> Callable[[torch.dtype], torch.dtype]:
+        return lambda was: to if to is not None and was == dtype_a else was
+
+    def to_golden(was: torch.dtype) -> torch.dtype:
+        return torch.float64 if was.is_floating_point else torch.complex128 if was.is_complex else was
+
+    def run(model: torch.nn.Module, values: Any, cpu_numbers: bool = False) -> ModuleRun:
+        return run_model(
+            model,
+            values,
+            wanted=lambda path: _C.admits_module(f"{type(model).__name__}.{path}".rstrip("."), only),
+            gradients=gradients,
+            loss=loss,
+            seed=seed,
+            cpu_numbers=cpu_numbers,
+        )
+
+    def in_float64(change: Callable[[torch.nn.Module, Any], Any] = lambda _, values: values) -> ModuleRun:
+        model = copied(model_a, cpu, torch.float64)
+        return run(model, change(model, inputs_for(arguments, cpu, to_golden)))
+
+    golden_run = None
+    if golden and method == "relative":
+        try:
+            golden_run = in_float64()
+        except Exception as error:  # the model's own code may not be made for float64
+            notes.append(f"no float64 run ({type(error).__name__}: {error}): judged by the other side alone")
+    # Random numbers are the CPU's on all sides.
+    device_a, device_b = device_of(model_a), device_of(other)
+    run_a = run(model_a, inputs_for(arguments, device_a, cast(None)), device_a.type != "cpu")
+    if dtype_a == dtype_b:
+        reference = run_a
+    else:
+        reference = run(copied(model_a, cpu, dtype_b), inputs_for(arguments, cpu, cast(dtype_b)))
+    run_b = run(other, inputs_for(arguments, device_b, cast(dtype_b)), device_b.type != "cpu")
+
+    noisy: dict[int, ModuleRun] = {}
+
+    def noise(sample: int) -> ModuleRun:
+        if sample not in noisy:
+            unit = dtype_b or torch.float32
+            noisy[sample] = in_float64(lambda model, values: _changed_a_little(model, values, unit, sample))
+        return noisy[sample]
+
+    for one in (run_a, run_b):
+        if gradients and one.no_gradients:
+            notes.append(f"no gradients: {one.no_gradients}")
+    missing = {call.path for call in run_a.calls} ^ {call.path for call in run_b.calls}
+    if missing:
+        notes.append(f"modules that ran on one side only: {', '.join(sorted(missing))}")
+    sides = _Sides(run_b, reference, golden_run, noise, method, nan_equal, _fan_in(model_a))
+    return ModuleComparison(_compare(sides), list(dict.fromkeys(notes)))

@@ -1,0 +1,162 @@
+"""OpObserve: which operators a program calls, on what, and what comes out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _C
+from ._tools import Tool
+
+
+@dataclass(frozen=True)
+class MetTensor:
+    """A tensor of a call."""
+
+    shape: list[int]
+    dtype: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype.removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class ObserveRow:
+    """Calls of one operator with the same shapes, dtypes and devices."""
+
+    op: str
+    phase: str  # "forward" or "backward"
+    inputs: list[MetTensor]  # backward at level torch: the gradients of the outputs
+    outputs: list[MetTensor]
+    calls: int
+    lines: list[str]  # of the program, that made them: the first eight
+
+
+@dataclass(frozen=True)
+class VaryingSize:
+    """A dimension that a line of the program met with more than one size: a dynamic shape."""
+
+    op: str
+    phase: str
+    line: str | None
+    of: str  # "input" or "output"
+    tensor: int  # which of the inputs, or outputs
+    dimension: int
+    sizes: list[int]  # rising
+    calls: int
+
+    def __str__(self) -> str:
+        sizes = ", ".join(map(str, self.sizes)) if len(self.sizes) <= 4 else f"{self.sizes[0]}..{self.sizes[-1]}"
+        return f"{self.of} {self.tensor} dim {self.dimension}: {sizes}"
+
+
+@dataclass(frozen=True)
+class ObserveResult:
+    """What a run of OpObserve met."""
+
+    rows: list[ObserveRow] = field(default_factory=list)  # most calls first
+    varying: list[VaryingSize] = field(default_factory=list)
+    calls: int = 0
+    written: int = 0  # rows of calls.jsonl
+    left_out: int = 0  # calls that are in no row: there were 100,000 different ones already
+    read_backs: int = 0  # transfers of statistics from a device
+    root: str = ""  # the run's folder; empty when there was nothing to write
+
+    @property
+    def dynamic_ops(self) -> list[str]:
+        """The operators with a dynamic shape, sorted."""
+        return sorted({one.op for one in self.varying})
+
+    def table(self, by: str = "shape") -> str:
+        """Which operators, with which shapes and dtypes, how often; dynamic shapes marked. Most calls first.
+
+        Args:
+            by: "shape": a line for each combination; "op": a line for each operator, with the number of combinations.
+
+        Raises:
+            op_tools.Error: `by` is neither.
+        """
+        if by not in ("shape", "op"):
+            raise _C.Error(f"by={by!r}: give 'shape' or 'op'")
+        varies: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for one in self.varying:
+            if str(one) not in (known := varies[one.op, one.phase]):
+                known.append(str(one))
+        if by == "shape":
+            return _C.text_table(
+                [("op", False), ("phase", False), ("calls", True), ("inputs", False), ("outputs", False), ("", False)],
+                [
+                    [row.op, row.phase, str(row.calls), _text(row.inputs), _text(row.outputs), mark]
+                    for row in self.rows
+                    for mark in ["dynamic" if (row.op, row.phase) in varies else ""]
+                ],
+                120,
+            )
+        calls: dict[tuple[str, str], int] = defaultdict(int)
+        kinds: dict[tuple[str, str], int] = defaultdict(int)
+        dtypes: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for row in self.rows:
+            key = row.op, row.phase
+            calls[key] += row.calls
+            kinds[key] += 1
+            dtypes[key].update(one.dtype.removeprefix("torch.") for one in row.inputs + row.outputs)
+        return _C.text_table(
+            [("op", False), ("phase", False), ("calls", True), ("kinds", True), ("dtypes", False), ("varies", False)],
+            [
+                [*key, str(calls[key]), str(kinds[key]), ", ".join(sorted(dtypes[key])), "; ".join(varies.get(key, []))]
+                for key in sorted(calls, key=lambda key: -calls[key])
+            ],
+            120,
+        )
+
+
+def _text(tensors: Iterable[MetTensor]) -> str:
+    return ", ".join(map(str, tensors))
+
+
+class OpObserve(Tool):
+    """Notes what a program calls: operators, their arguments and results, and what these hold.
+
+    ``result().table()`` says which operators are used, with which shapes and dtypes, how often; a call per line is in
+    ``op_observe_result/<rank>/<time>/calls.jsonl``, its tensors with shape, dtype, stride, device, minimum, maximum, mean,
+    norm, how many elements are NaN, infinite and zero, and a hash of their bytes.
+
+    Args:
+        detail: 0: the table only; 1: also a row for each call, with its name; 2: with arguments and results; 3: with
+            statistics of what they hold. None: DIPU_DUMP_OP_ARGS, else 3.
+        lines: each row is a line of the log, too. None: when DIPU_DUMP_OP_ARGS is set.
+        with_stack: note the program's line of each call. Dynamic shapes are found by line.
+        max_calls: write so many rows at most; the table goes on counting. None: all.
+
+    On a device statistics are computed there and read once per step(). The other arguments are those of :class:`Tool`;
+    filters in the environment: OP_OBSERVE_LIST, OP_OBSERVE_DISABLE_LIST.
+    """
+
+    _kind = "OpObserve"
+    _flag = "observe"
+    _variables = "OP_OBSERVE"
+
+    def __init__(
+        self,
+        *,
+        detail: int | None = None,
+        lines: bool | None = None,
+        with_stack: bool = True,
+        max_calls: int | None = None,
+        **tool: Any,
+    ) -> None:
+        super().__init__(**tool)
+        self._arguments.update(detail=detail, lines=lines, with_stack=with_stack, max_calls=max_calls)
+
+    def result(self) -> ObserveResult:
+        """What was met so far, also while the tool is on; call flush() first to have all rows in the file."""
+        report = self._report()
+        rows = [
+            ObserveRow(**{**row, **{side: [MetTensor(**one) for one in row[side]] for side in ("inputs", "outputs")}})
+            for row in report["rows"]
+        ]
+        varying = [VaryingSize(**one) for one in report.get("varying", [])]
+        return ObserveResult(**{**report, "rows": rows, "varying": varying})

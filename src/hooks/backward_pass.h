@@ -1,0 +1,11 @@
+// Does a call belong to a backward pass? At the torch level its phase says so; at the aten level the operators of the
+// backward engine are calls like others, and the engine's thread tells.
+#pragma once
+
+#include "hooks/op_call.h"
+
+namespace op_tools {
+
+Phase phase_of(const OpCall& call);  // on the thread of the call
+
+}  // namespace op_tools

@@ -1,0 +1,49 @@
+#include "hooks/conditional_hook.h"
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "hooks/log.h"
+#include "hooks/tool.h"
+
+namespace op_tools {
+
+ConditionalHook::ConditionalHook(std::shared_ptr<Hook> hook, Condition condition)
+    : hook_(std::move(hook)), condition_(std::move(condition)) {}
+
+bool ConditionalHook::wanted(OpCall& call) {
+  std::string why;
+  try {
+    return condition_(call);
+  } catch (const std::exception& error) {
+    why = error.what();
+  } catch (...) {
+    why = "an exception of unknown type";
+  }
+  if (!told_.exchange(true)) {
+    log::error("the condition of " + std::string(name()) + " failed on " + std::string(call.name) +
+               ", which counts as no, here and wherever it fails: " + why);
+  }
+  return false;
+}
+
+std::unique_ptr<HookState> ConditionalHook::before(OpCall& call) {
+  // Backward of a call comes only where the hook took part in the call.
+  if (call.phase == Phase::kForward && !wanted(call)) {
+    call.decline();
+    return nullptr;
+  }
+  return hook_->before(call);
+}
+
+std::unique_ptr<HookScope> apply_feature(std::string_view feature, const Value& settings, Condition condition) {
+  Settings all(settings);
+  Tool tool = find_tool(feature).open(all);
+  if (condition) tool.hook = std::make_shared<ConditionalHook>(std::move(tool.hook), std::move(condition));
+  auto scope = std::make_unique<HookScope>(std::move(tool.hook), std::move(tool.options));
+  scope->enter();
+  return scope;
+}
+
+}  // namespace op_tools

@@ -1,0 +1,23 @@
+// The elements of a tensor as doubles, block by block: one loop over doubles then serves every dtype. Any thread.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+// The hot loops are compiled a second time for processors that have wide vectors. Sanitizers start before what chooses
+// between the two is ready.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define OP_TOOLS_WIDE __attribute__((target_clones("arch=haswell", "default")))
+#else
+#define OP_TOOLS_WIDE
+#endif
+
+namespace op_tools {
+
+// `n` elements from `first` on; complex ones give two doubles each. Exact, but for 64-bit integers beyond 2^53. Nothing
+// is written for dtypes that are no numbers (quantized, packed).
+void load_doubles(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, double* to);
+
+}  // namespace op_tools

@@ -1,0 +1,38 @@
+// In which module of the user's model a call is made: "ResNet.layer3.0.conv1", the class of the outermost module, then
+// names. Only the bindings of the program's language know modules; they are asked when a hook asks the call
+// (OpCall::module()), so that a program without such a hook pays nothing.
+//
+// In backward no module runs. The operators of an autograd node belong to the module of the call that made the node:
+// calls that were asked for their module leave a note of the nodes that they made. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "hooks/export.h"
+#include "hooks/op_filter.h"
+
+namespace op_tools {
+
+// The path of the innermost module in whose forward() this thread is; empty when it is in none.
+using ModuleSource = std::function<std::string()>;
+OP_TOOLS_API void set_module_source(ModuleSource source);  // once, when the bindings are loaded
+
+// What the source says, else the module of the autograd node that this thread runs; empty when neither knows.
+std::string current_module();
+
+// The place in this thread's sequence of autograd nodes; asked before a call.
+uint64_t next_node();
+// The nodes that this thread made since `first` are those of a call in `module`. The last 131,072 stretches are kept.
+void note_nodes(uint64_t first, const std::string& module);
+
+// "ResNet.layer3.0.conv1" -> "layer3.0.conv1"; empty for the outermost module itself.
+OP_TOOLS_API std::string_view without_model(std::string_view path);
+
+// An item names the module or one round it, with the model in front or without: conv1 in layer3 is admitted by
+// `layer3`, `layer3.0.conv1`, `.*.conv1`, `ResNet`, `ResNet.layer3.*`.
+OP_TOOLS_API bool admits_module(const OpFilter& filter, std::string_view path);
+
+}  // namespace op_tools

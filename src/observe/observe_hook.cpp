@@ -1,0 +1,322 @@
+#include "observe/observe_hook.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "hooks/backward_pass.h"
+#include "hooks/internal_guard.h"
+#include "hooks/log.h"
+#include "hooks/row_file.h"
+#include "hooks/run_folder.h"
+#include "hooks/stack_source.h"
+#include "observe/hollow_value.h"
+#include "observe/statistics.h"
+
+namespace op_tools {
+namespace {
+
+Value numbers(const std::vector<int64_t>& values) {
+  return make_list(Values(values.begin(), values.end()));
+}
+
+Value whole(uint64_t number) {
+  return static_cast<int64_t>(number);
+}
+
+const char* phase_name(Phase phase) {
+  return phase == Phase::kForward ? "forward" : "backward";
+}
+
+// A tensor as it was when it was asked; holds none of its memory.
+struct Described {
+  Described(const at::Tensor& tensor, bool with_statistics)
+      : dtype(tensor.scalar_type()),
+        device(tensor.device()),
+        layout(tensor.layout()),
+        requires_grad(tensor.requires_grad()) {
+    if (!tensor.is_nested()) shape = tensor.sizes().vec();
+    if (layout == at::kStrided && !tensor.is_nested()) stride = tensor.strides().vec();
+    if (with_statistics) question = std::make_unique<StatisticsQuestion>(tensor);
+  }
+
+  Value value() const {
+    std::vector<std::pair<Value, Value>> items{
+        {"shape", numbers(shape)}, {"dtype", torch_name(dtype)}, {"stride", numbers(stride)}, {"device", device.str()}};
+    if (layout != at::kStrided) items.emplace_back("layout", torch_name(layout));
+    if (requires_grad) items.emplace_back("requires_grad", true);
+    if (question && question->answer().known) {
+      const Value found = to_value(question->answer());
+      for (const auto& item : *found.get_if<Dict>()->items) items.push_back(item);
+    }
+    return make_dict(std::move(items));
+  }
+
+  std::vector<int64_t> shape, stride;
+  c10::ScalarType dtype;
+  c10::Device device;
+  c10::Layout layout;
+  bool requires_grad;
+  std::unique_ptr<StatisticsQuestion> question;
+};
+
+// Values of a call whose tensors were described and let go.
+class DescribedTree {
+ public:
+  void take(const Value& value, bool with_statistics) {
+    tree_ = hollowed(value, [&](const at::Tensor& tensor) { tensors_.emplace_back(tensor, with_statistics); });
+  }
+  void add_open(std::vector<StatisticsQuestion*>* questions) {
+    for (Described& one : tensors_) {
+      if (one.question && !one.question->answered()) questions->push_back(one.question.get());
+    }
+  }
+  Value value() const {
+    auto next = tensors_.begin();
+    return filled(tree_, [&] { return (next++)->value(); });
+  }
+
+ private:
+  Value tree_;
+  std::vector<Described> tensors_;
+};
+
+// A row that is complete but for answers of a device.
+struct Row {
+  std::string op, line, error;
+  uint64_t id = 0;
+  int64_t step = 0;
+  Level level = Level::kAten;
+  Phase phase = Phase::kForward;
+  DescribedTree args, kwargs, result;
+
+  Value value(int64_t detail) const {
+    std::vector<std::pair<Value, Value>> items{{"op", op},
+                                               {"id", whole(id)},
+                                               {"step", step},
+                                               {"level", std::string(to_string(level))},
+                                               {"phase", phase_name(phase)},
+                                               {"line", line.empty() ? Value() : Value(line)}};
+    if (!error.empty()) items.emplace_back("error", error);
+    if (detail >= 2) {
+      items.emplace_back("args", args.value());
+      items.emplace_back("kwargs", kwargs.value());
+      items.emplace_back("result", error.empty() ? result.value() : Value());
+    }
+    return make_dict(std::move(items));
+  }
+};
+
+struct State final : HookState {
+  std::vector<MetTensor> inputs;
+  std::unique_ptr<Row> row;  // detail 1 and up
+};
+
+Value met_value(const std::vector<MetTensor>& tensors) {
+  Values list;
+  for (const MetTensor& tensor : tensors) {
+    list.push_back(make_dict(
+        {{"shape", numbers(tensor.shape)}, {"dtype", torch_name(tensor.dtype)}, {"device", tensor.device.str()}}));
+  }
+  return make_list(std::move(list));
+}
+
+}  // namespace
+
+struct ObserveHook::Impl {
+  explicit Impl(const ResolvedObserveOptions& options) : options(options), rank(distributed_rank()) {}
+
+  const ResolvedObserveOptions options;
+  const int64_t rank;
+  ShapeCensus census;
+  std::atomic<uint64_t> calls{0}, rows{0};
+
+  mutable std::mutex mutex;  // guards all that follows
+  std::deque<std::unique_ptr<Row>> waiting;
+  std::unique_ptr<RowFile> file;
+  std::string root;
+  uint64_t written = 0, read_backs = 0;
+
+  // Reads what the devices have computed, and writes the rows.
+  void settle_locked() {
+    const InternalGuard ours;
+    std::vector<StatisticsQuestion*> open;
+    for (const auto& row : waiting) {
+      for (DescribedTree* tree : {&row->args, &row->kwargs, &row->result}) tree->add_open(&open);
+    }
+    if (!open.empty()) {
+      StatisticsQuestion::answer_all(open);
+      ++read_backs;
+    }
+    while (!waiting.empty()) {
+      const std::unique_ptr<Row> row = std::move(waiting.front());
+      waiting.pop_front();
+      write_locked(*row);
+    }
+  }
+
+  void write_locked(const Row& row) {
+    if (!file) {
+      root = claim_run_folder(options.output_dir, "op_observe_result", rank);
+      file = std::make_unique<RowFile>(root + "/calls.jsonl");
+    }
+    const Value value = row.value(options.detail);
+    file->add(value);
+    ++written;
+    if (!options.lines) return;
+    std::string text = "OpObserveHook: " + row.op + " " + phase_name(row.phase);
+    if (options.detail >= 2) {
+      for (const char* part : {"args", "kwargs", "result"}) {
+        const Value* found = find_key(value, part);
+        const auto* dict = found->get_if<Dict>();
+        if (dict && dict->items->empty()) continue;
+        text.append(" ").append(part).append(": ").append(json_text(*found));
+      }
+    }
+    log::info(text);
+  }
+};
+
+ObserveHook::ObserveHook(const ResolvedObserveOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+ObserveHook::~ObserveHook() = default;
+
+std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {
+  Impl& impl = *impl_;
+  auto state = std::make_unique<State>();
+  call.frame().visit_inputs([&](const at::Tensor& tensor) { state->inputs.push_back(MetTensor::of(tensor)); });
+  const ResolvedObserveOptions& options = impl.options;
+  if (options.detail == 0) return state;
+  if (options.max_calls && impl.rows.fetch_add(1) >= static_cast<uint64_t>(*options.max_calls)) return state;
+  state->row = std::make_unique<Row>();
+  if (options.detail < 2) return state;
+  state->row->args.take(call.args(), options.detail >= 3);
+  state->row->kwargs.take(call.kwargs(), options.detail >= 3);
+  return state;
+}
+
+void ObserveHook::after(OpCall& call, HookState* given) {
+  if (!given) return;
+  Impl& impl = *impl_;
+  State& state = static_cast<State&>(*given);
+  impl.calls.fetch_add(1, std::memory_order_relaxed);
+  std::string line;
+  if (impl.options.with_stack) {
+    const std::vector<std::string> stack = current_stack();
+    if (!stack.empty()) line = stack.front();
+  }
+  std::vector<MetTensor> outputs;
+  if (call.error.empty()) {
+    call.frame().visit_result([&](const at::Tensor& tensor) { outputs.push_back(MetTensor::of(tensor)); });
+  }
+  const Phase phase = phase_of(call);
+  impl.census.add(call.name, phase, line, std::move(state.inputs), std::move(outputs));
+  if (!state.row) return;
+  Row& row = *state.row;
+  row.op = call.name;
+  row.line = std::move(line);
+  row.error = call.error;
+  row.id = call.id;
+  row.step = call.step;
+  row.level = call.level;
+  row.phase = phase;
+  std::vector<StatisticsQuestion*> open;
+  if (impl.options.detail >= 2) {
+    row.result.take(call.result(), impl.options.detail >= 3);
+    for (DescribedTree* tree : {&row.args, &row.kwargs, &row.result}) tree->add_open(&open);
+  }
+  const std::lock_guard<std::mutex> lock(impl.mutex);
+  const bool others_wait = !impl.waiting.empty();
+  if (!open.empty() || others_wait) {
+    impl.waiting.push_back(std::move(state.row));
+    if (impl.waiting.size() >= kMaxWaiting) impl.settle_locked();
+  } else {
+    impl.write_locked(row);
+  }
+}
+
+void ObserveHook::step_begins(int64_t) {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->settle_locked();
+}
+
+void ObserveHook::flush() {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->settle_locked();
+  if (impl_->file) impl_->file->flush();
+}
+
+void ObserveHook::scope_left() {
+  flush();
+  const ObserveResult all = result();
+  std::vector<std::string> ops, dynamic;
+  for (const MetCalls& row : all.rows) ops.push_back(row.op);
+  for (const VaryingSize& one : all.varying) dynamic.push_back(one.op);
+  const auto different = [](std::vector<std::string>& names) {
+    std::sort(names.begin(), names.end());
+    return std::to_string(std::unique(names.begin(), names.end()) - names.begin());
+  };
+  std::string text = "OpObserve: " + std::to_string(all.calls) + " calls of " + different(ops) + " ops, " +
+                     std::to_string(all.rows.size()) + " different in shapes and dtypes, " + different(dynamic) +
+                     " ops with dynamic shapes";
+  if (all.left_out) text += "; " + std::to_string(all.left_out) + " calls of further kinds are not in the table";
+  if (!all.root.empty()) text += "; " + std::to_string(all.written) + " rows in " + all.root + "/calls.jsonl";
+  log::info(text);
+}
+
+const ResolvedOptions& ObserveHook::options() const {
+  return impl_->options;
+}
+
+ObserveResult ObserveHook::result() const {
+  ObserveResult result;
+  result.rows = impl_->census.kinds();
+  result.varying = impl_->census.varying();
+  result.left_out = impl_->census.left_out();
+  result.calls = impl_->calls.load();
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  result.written = impl_->written;
+  result.read_backs = impl_->read_backs;
+  result.root = impl_->root;
+  return result;
+}
+
+Value ObserveHook::report() const {
+  const ObserveResult all = result();
+  Values rows, varying;
+  for (const MetCalls& row : all.rows) {
+    rows.push_back(make_dict({{"op", row.op},
+                              {"phase", phase_name(row.phase)},
+                              {"inputs", met_value(row.inputs)},
+                              {"outputs", met_value(row.outputs)},
+                              {"calls", whole(row.calls)},
+                              {"lines", make_list(Values(row.lines.begin(), row.lines.end()))}}));
+  }
+  for (const VaryingSize& one : all.varying) {
+    varying.push_back(make_dict({{"op", one.op},
+                                 {"phase", phase_name(one.phase)},
+                                 {"line", one.line.empty() ? Value() : Value(one.line)},
+                                 {"of", one.is_output ? "output" : "input"},
+                                 {"tensor", whole(one.tensor)},
+                                 {"dimension", whole(one.dimension)},
+                                 {"sizes", numbers(one.sizes)},
+                                 {"calls", whole(one.calls)}}));
+  }
+  return make_dict({{"rows", make_list(std::move(rows))},
+                    {"varying", make_list(std::move(varying))},
+                    {"calls", whole(all.calls)},
+                    {"written", whole(all.written)},
+                    {"left_out", whole(all.left_out)},
+                    {"read_backs", whole(all.read_backs)},
+                    {"root", all.root}});
+}
+
+void read_into(Settings& settings, ObserveOptions& options) {
+  settings.read("detail", options.detail);
+  settings.read("lines", options.lines);
+  settings.read("with_stack", options.with_stack);
+  settings.read("max_calls", options.max_calls);
+}
+
+}  // namespace op_tools

@@ -1,0 +1,53 @@
+// What a tensor holds, in a few numbers, from one pass over it. On the CPU they come at once; on a device they are
+// computed there, in the device's own order of work, and read together with others later: no round trip per tensor.
+// Where a device cannot compute them the tensor is copied. Called under InternalGuard. Thread-safe.
+//
+// Minimum, maximum, NaN, infinity and zero counts and the hash are exact; mean and norm are summed as doubles: off by
+// no more than 1e-12 of the mean of |x|, and of the norm. A NaN anywhere makes all four NaN, as in torch. Complex
+// numbers: minimum, maximum and mean are those of |x|. The hash is of the bytes of the elements in the order of their
+// indices: strides, device and place in memory make no difference.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "hooks/value.h"
+
+namespace op_tools {
+
+struct Statistics {
+  bool known = false;  // false: no numbers are kept in this way (sparse, quantized, meta, ...)
+  int64_t numel = 0, nan = 0, inf = 0, zero = 0;
+  Value min,
+      max;  // of the kind of the elements: bool, int64, double (text for integers beyond int64); None where empty
+  double mean = 0, norm = 0;  // norm: root of the sum of squares
+  uint64_t hash = 0;
+};
+
+// A Dict for rows: min, max, mean (None for an empty tensor), norm, nan, inf, zero, hash (16 hexadecimal digits).
+Value to_value(const Statistics& statistics);
+
+// Has this tensor such numbers?
+bool may_have_statistics(const at::Tensor& tensor);
+
+// The question about one tensor as it is now, and later its answer.
+class StatisticsQuestion {
+ public:
+  explicit StatisticsQuestion(const at::Tensor& tensor);  // any tensor: one without numbers is answered so
+  bool answered() const { return !words_.defined(); }
+  const Statistics& answer() const { return answer_; }
+
+  // Answers all questions that are still open, with one transfer per device.
+  static void answer_all(const std::vector<StatisticsQuestion*>& questions);
+
+ private:
+  void take(const int64_t* words);
+
+  Statistics answer_;
+  c10::ScalarType dtype_;
+  at::Tensor words_;  // on the device: the numbers, as 64-bit words
+};
+
+}  // namespace op_tools

@@ -1,0 +1,159 @@
+// OpOverflowCheck from C++, on the CPU; the window of a device is in test_overflow_sim.cpp.
+#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/log.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/sqrt.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <limits>
+
+#include "capture/call_store.h"
+#include "catch.h"
+#include "hooks/error.h"
+#include "observe/overflow_check.h"
+#include "quiet_log.h"
+#include "temporary_folder.h"
+
+using namespace op_tools;  // NOLINT: a test
+using op_tools::test::QuietLog;
+using op_tools::test::TemporaryFolder;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// What the check found while the program ran.
+template <class Program>
+OverflowResult checked(const TemporaryFolder& folder, Program&& program, OverflowOptions options = {}) {
+  const QuietLog quiet;
+  options.output_dir = folder.path();
+  OpOverflowCheck scope(options);
+  program();
+  scope.hook().flush();
+  return scope.result();
+}
+
+std::vector<std::string> producers(const OverflowResult& result) {
+  std::vector<std::string> names;
+  for (const auto& finding : result.findings) {
+    if (finding.producer) names.push_back(finding.op);
+  }
+  return names;
+}
+
+Value saved_input(const OverflowResult::Finding& finding) {
+  const FoundCalls found = find_calls(finding.saved);
+  REQUIRE(found.calls.size() == 1);
+  return found.calls.front()->read(CallFile::kInput);
+}
+
+}  // namespace
+
+TEST_CASE("The producer is told from what passes its values on", "[overflow]") {
+  const TemporaryFolder folder;
+  const at::Tensor x = at::ones({2, 3});
+  x.select(0, 1).select(0, 2).zero_();
+  const OverflowResult result = checked(folder, [&] { at::exp(at::log(x)).mul(2) + at::log(x); });
+  CHECK(producers(result) == std::vector<std::string>{"aten::log", "aten::log"});
+  CHECK(result.producers == 2);
+  CHECK(result.propagators == 1);  // exp(-inf) is 0, so only the sum is given one
+  const auto& first = result.findings.front();
+  CHECK(first.first == std::vector<int64_t>{1, 2});
+  CHECK(first.neg_inf == 1);
+  CHECK(first.shape == std::vector<int64_t>{2, 3});
+  CHECK_FALSE(result.ok());
+}
+
+TEST_CASE("Integers, empty tensors and memory that nobody has written are not looked at", "[overflow]") {
+  const TemporaryFolder folder;
+  const OverflowResult result = checked(folder, [&] {
+    const at::Tensor whole = at::full({3}, std::numeric_limits<int64_t>::max(), at::kLong);
+    whole.mul(2).add(1);
+    const at::Tensor memory = at::empty({1000});
+    memory.fill_(1);
+    at::log(at::zeros({0}));
+  });
+  CHECK(result.ok());
+  CHECK(result.findings.empty());
+  CHECK(result.root.empty());  // nothing to write, no folder
+}
+
+TEST_CASE("Masks are intended, and what is wrongly made of them is not", "[overflow]") {
+  const TemporaryFolder folder;
+  const at::Tensor scores = at::zeros({2, 2});
+  const at::Tensor some = at::zeros({2, 2}, at::kBool);
+  some.select(0, 0).select(0, 0).fill_(true);
+  const auto masked = [&](const at::Tensor& mask) { at::softmax(scores.masked_fill(mask, -kInf), -1); };
+  CHECK(checked(folder, [&] { masked(some); }).ok());
+  CHECK(producers(checked(folder, [&] {
+          masked(at::ones({2, 2}, at::kBool));
+        })) == std::vector<std::string>{"aten::_softmax"});
+  OverflowOptions nothing_allowed;
+  nothing_allowed.allow = "";
+  CHECK(producers(checked(
+            folder, [&] { masked(some); }, nothing_allowed)) == std::vector<std::string>{"aten::masked_fill.Scalar"});
+}
+
+TEST_CASE("Infinities can be left out", "[overflow]") {
+  const TemporaryFolder folder;
+  OverflowOptions options;
+  options.inf = false;
+  const auto program = [] {
+    const at::Tensor infinite = at::log(at::zeros({2}));
+    infinite - infinite;
+  };
+  CHECK(producers(checked(folder, program, options)) == std::vector<std::string>{"aten::sub.Tensor"});
+}
+
+TEST_CASE("A producer's call is saved with its inputs as they were", "[overflow]") {
+  const TemporaryFolder folder;
+  const at::Tensor x = at::full({3}, 4.0);
+  x.select(0, 0).fill_(-1);
+  const OverflowResult result = checked(folder, [&] {
+    at::sqrt(x);
+    x.sqrt_();  // in place: what it was is there no more
+  });
+  REQUIRE(result.findings.size() == 2);
+  for (const auto& finding : result.findings) {
+    INFO(finding.op << " " << finding.not_saved);
+    REQUIRE_FALSE(finding.saved.empty());
+    const Value call = saved_input(finding);
+    const auto* input = (*sequence_items(*find_key(call, "args")))[0].get_if<at::Tensor>();
+    REQUIRE(input);
+    CHECK(input->equal(at::full({3}, 4.0).index_fill(0, at::zeros({1}, at::kLong), -1)));
+    const Value output = find_calls(finding.saved).calls.front()->read(CallFile::kOutput);
+    const auto* made = (*sequence_items(*find_key(output, "args")))[0].get_if<at::Tensor>();
+    REQUIRE(made);
+    CHECK(std::isnan(made->select(0, 0).item<double>()));
+  }
+}
+
+TEST_CASE("Few calls of an operator are saved, and the others say why they are not", "[overflow]") {
+  const TemporaryFolder folder;
+  OverflowOptions options;
+  options.max_saved = 1;
+  const auto program = [] {
+    for (int i = 0; i < 3; ++i) at::log(at::zeros({2}));
+    at::sqrt(at::full({2}, -1.0));
+  };
+  const OverflowResult result = checked(folder, program, options);
+  REQUIRE(result.findings.size() == 4);
+  CHECK_FALSE(result.findings[0].saved.empty());
+  CHECK(result.findings[1].saved.empty());
+  CHECK(result.findings[1].not_saved.find("max_saved") != std::string::npos);
+  CHECK_FALSE(result.findings[3].saved.empty());
+  CHECK(find_calls(result.root).calls.size() == 2);
+
+  options.max_saved = 0;
+  const OverflowResult none = checked(folder, program, options);
+  CHECK(none.findings.size() == 4);
+  CHECK(find_calls(none.root).calls.empty());
+  options.max_saved = -1;
+  CHECK_THROWS_AS(checked(folder, program, options), Error);
+}

@@ -1,0 +1,205 @@
+"""The callbacks for training loops of others, and what the launcher does under torchrun and with compiled scripts."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import op_tools
+from op_tools.integrations._steps import ToolsInSteps
+
+ROOT = Path(__file__).resolve().parents[2]
+QUIET = {"lines": False, "files": False}
+
+
+class Counts(op_tools.Hook):
+    """How often each step's calls were met."""
+
+    def __init__(self):
+        self.steps = []
+
+    def before(self, call):
+        self.steps.append(call.step)
+
+
+def test_steps_that_were_not_chosen_are_left_alone(captured):
+    hook = Counts()
+    scope = op_tools.HookScope(hook, ops="torch.neg")
+    capture = op_tools.OpCapture(ops="torch.neg")
+    steps = ToolsInSteps([scope, capture], steps=[1, 2, 5])
+    met = []
+    for number in range(7):
+        for _ in range(2):  # batches whose gradients are accumulated
+            steps.step_begins(number)
+            before = len(hook.steps)
+            torch.neg(torch.ones(1))
+            met.append((number, len(hook.steps) - before))
+        steps.step_ends(number)
+    steps.training_ends()
+    assert {number for number, count in met if count} == {1, 2, 5}
+    assert hook.steps == [0, 0, 1, 1, 0, 0]
+    torch.neg(torch.ones(1))
+    assert len(hook.steps) == 6
+
+
+def test_wrong_arguments_are_said():
+    with pytest.raises(op_tools.Error, match="give at least one tool"):
+        ToolsInSteps([])
+    with pytest.raises(op_tools.Error, match="counted from 0, not -1"):
+        ToolsInSteps([op_tools.OpCapture()], steps=[-1])
+
+
+class Examples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return {"x": torch.full((4,), float(index)), "labels": torch.tensor([float(index)])}
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+
+    def forward(self, x, labels=None):
+        out = self.linear(x)
+        return {"loss": nn.functional.mse_loss(out, labels), "logits": out}
+
+
+@pytest.mark.filterwarnings("ignore")  # theirs, about each other and about torch
+def test_in_the_trainer_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed", exc_type=ImportError)
+    pytest.importorskip("accelerate", reason="accelerate is not installed", exc_type=ImportError)
+    from op_tools.integrations.transformers import OpToolsCallback
+
+    time = op_tools.OpTimeMeasure(ops="torch.nn.functional.linear", **QUIET)
+    hook = Counts()
+    callback = OpToolsCallback([time, op_tools.HookScope(hook, ops="torch.nn.functional.linear")], steps=[1, 2])
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=4,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        save_strategy="no",
+        remove_unused_columns=False,
+    )
+    transformers.Trainer(model=Model(), args=arguments, train_dataset=Examples(), callbacks=[callback]).train()
+    assert hook.steps == [0, 0, 1, 1]
+    assert {(row.phase, row.calls) for row in time.result().rows} == {("forward", 4), ("backward", 4)}
+
+
+@pytest.mark.filterwarnings("ignore")  # theirs, about each other and about torch
+def test_in_the_trainer_of_lightning(tmp_path):
+    pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed", exc_type=ImportError)
+    from op_tools.integrations.lightning import OpToolsCallback
+
+    class Lit(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = Model()
+
+        def training_step(self, batch, _):
+            return self.model(**batch)["loss"]
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    time = op_tools.OpTimeMeasure(ops="torch.nn.functional.linear", **QUIET)
+    hook = Counts()
+    callback = OpToolsCallback([time, op_tools.HookScope(hook, ops="torch.nn.functional.linear")], steps=[1, 2])
+    trainer = pl.Trainer(
+        max_steps=3,
+        accumulate_grad_batches=2,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+        callbacks=[callback],
+    )
+    trainer.fit(Lit(), torch.utils.data.DataLoader(Examples(), batch_size=2))
+    assert hook.steps == [0, 0, 1, 1]
+    assert {(row.phase, row.calls) for row in time.result().rows} == {("forward", 4), ("backward", 4)}
+
+
+def launched(*command, cwd, **environment):
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+DDP = """
+import torch, torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    model(torch.full((3, 4), float(dist.get_rank() + 1))).sum().backward()
+    optimizer.step()
+print("rank", dist.get_rank(), [round(p.sum().item(), 4) for p in model.parameters()], flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
+def test_the_launcher_under_torchrun(tmp_path):
+    """DDP in two processes: each writes to the folder of its rank, and trains what it trains without."""
+    (tmp_path / "train.py").write_text(DDP)
+    alone = launched(*TORCHRUN, "train.py", cwd=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    tools = ("-m", "op_tools", "run", "--capture", "--time", "--ops", "torch.nn.functional.*")
+    done = launched(*TORCHRUN, *tools, "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(alone.stdout.splitlines()) != []
+    for rank in ("0", "1"):
+        found = list(tmp_path.glob(f"op_capture_result/{rank}/*/torch.nn.functional.linear/*/meta.json"))
+        metas = [json.loads(path.read_text()) for path in found]
+        assert len(metas) == 4 and {meta["rank"] for meta in metas} == {int(rank)}
+        assert {meta["step"] for meta in metas} == {0, 1}
+        assert {meta["module"] for meta in metas} == {"module.0", "module.2"}
+        assert len(list(tmp_path.glob(f"op_time_measure_result/{rank}/*/summary.csv"))) == 1
+
+
+COMPILED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+step = torch.compile(model, backend="aot_eager", fullgraph=True)
+for _ in range(2):
+    step(torch.ones(3, 4)).sum().backward()
+print([round(p.grad.sum().item(), 4) for p in model.parameters()])
+"""
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_a_compiled_script_through_the_launcher(tmp_path, level):
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    alone = launched("compiled.py", cwd=tmp_path)
+    done = launched("-m", "op_tools", "run", "--capture", "--level", level, "compiled.py", cwd=tmp_path)
+    assert done.returncode == alone.returncode == 0, done.stderr
+    assert done.stdout == alone.stdout
+    assert list(tmp_path.glob("op_capture_result/0/*/*/*/input.pth"))

@@ -1,0 +1,316 @@
+#include "run_op_from_data/summary.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "compare/check_text.h"
+#include "hooks/error.h"
+#include "run_op_from_data/times.h"
+
+namespace op_tools::replay {
+namespace {
+
+using nlohmann::json;
+
+template <class... Parts>
+std::string formatted(const char* format, Parts... parts) {
+  const int size = std::snprintf(nullptr, 0, format, parts...);
+  std::string text(static_cast<size_t>(size), '\0');
+  std::snprintf(text.data(), text.size() + 1, format, parts...);
+  return text;
+}
+
+std::string number_text(double value) {
+  return formatted("%.9g", value);
+}
+
+std::string count_text(size_t count, const char* noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+constexpr size_t kMaxListed = 10;
+
+void print_disagreements(const std::vector<CallDigest>& calls) {
+  std::vector<const CallDigest*> worst;
+  for (const CallDigest& call : calls) {
+    if (call.worst) worst.push_back(&call);
+  }
+  if (worst.empty()) return;
+  std::stable_sort(worst.begin(), worst.end(),
+                   [](const auto* a, const auto* b) { return a->worst->max_abs > b->worst->max_abs; });
+  std::cout << "\nDisagreed (worst first)\n";
+  for (size_t i = 0; i < worst.size() && i < kMaxListed; ++i) {
+    const CallDigest& call = *worst[i];
+    const CallDigest::Worst& check = *call.worst;
+    std::cout << formatted("  max_diff %-12s max_rel %-12s ", number_text(check.max_abs).c_str(),
+                           number_text(check.max_rel).c_str())
+              << call.name << (check.what.empty() ? "" : " " + check.what)
+              << (check.against == "saved" ? "" : " (against " + check.against + ")") << "\n      " << check.explained
+              << "\n      " << call.path << "\n";
+  }
+  if (worst.size() > kMaxListed) {
+    std::cout << "  ... and " << worst.size() - kMaxListed << " more; --json FILE lists all\n";
+  }
+}
+
+void print_not_run(const Summary& summary) {
+  std::map<std::string, std::vector<std::string>> by_reason;
+  for (const CallDigest& call : summary.calls) {
+    if (call.status == "could not run") by_reason[call.reason].push_back(call.path);
+  }
+  if (by_reason.empty() && summary.problems.empty()) return;
+  std::cout << "\nCould not be run or read\n";
+  for (const auto& [reason, paths] : by_reason) {
+    std::cout << "  " << count_text(paths.size(), "call") << ": " << reason << "\n";
+    for (const std::string& path : paths) std::cout << "      " << path << "\n";
+  }
+  for (const std::string& problem : summary.problems) std::cout << "  " << problem << "\n";
+}
+
+void print_not_comparable(const std::vector<CallDigest>& calls) {
+  std::map<std::string, std::set<std::string>> names;
+  std::map<std::string, size_t> counts;
+  for (const CallDigest& call : calls) {
+    if (call.status != "not comparable") continue;
+    names[call.reason].insert(call.name);
+    ++counts[call.reason];
+  }
+  if (names.empty()) return;
+  std::cout << "\nNot comparable\n";
+  for (const auto& [note, which] : names) {
+    std::cout << "  " << count_text(counts[note], "call") << " (" << note << "):";
+    size_t listed = 0;
+    for (const std::string& name : which) {
+      if (listed++ == kMaxListed) break;
+      std::cout << " " << name;
+    }
+    std::cout << (which.size() > kMaxListed ? " ..." : "") << "\n";
+  }
+}
+
+double number_in(const json& row, const char* key) {
+  // An infinity has no form in JSON and is null there.
+  const auto found = row.find(key);
+  return found != row.end() && found->is_number() ? found->get<double>() : 0;
+}
+
+CallDigest digest_of(const json& call) {
+  CallDigest digest;
+  digest.path = call.at("path");
+  digest.name = call.at("name");
+  digest.status = call.at("status");
+  digest.reason = call.value("reason", "");
+  digest.bit_equal = call.value("bit_equal", false);
+  digest.forward_ms = call.value("forward_ms", std::vector<double>());
+  digest.backward_ms = call.value("backward_ms", std::vector<double>());
+  for (const json& check : call.value("checks", json::array())) {
+    if (digest.status == "not comparable" && digest.reason.empty()) digest.reason = check.at("reason");
+    if (check.at("verdict") != "fail") continue;
+    const std::string what = check.at("what");
+    CallDigest::Worst worst{what == "output" ? "" : what, check.at("against"), check.value("explained", ""),
+                            number_in(check, "max_abs"), number_in(check, "max_rel")};
+    if (!digest.worst || worst.max_abs > digest.worst->max_abs) digest.worst = std::move(worst);
+  }
+  return digest;
+}
+
+struct Part {
+  int64_t index = 0, count = 1, of_all = 0;
+  std::string file;
+};
+
+// What parts of one replay must agree about.
+void take_settings(const json& settings, const Part& part, bool first, Summary* all) {
+  const bool acc_check = settings.at("acc_check"), times = settings.at("sync_time_measure");
+  // Each part may have a device of its own, but of one kind.
+  const std::string named = settings.at("device"), device = named.substr(0, named.find(':'));
+  const std::string filter = settings.at("filter");
+  if (first) {
+    all->acc_check = acc_check;
+    all->sync_time_measure = times;
+    all->device = device;
+    all->filter = filter;
+  } else if (acc_check != all->acc_check || times != all->sync_time_measure || device != all->device ||
+             filter != all->filter) {
+    throw Error(part.file +
+                ": was made with other options than the first part (--acc_check, --sync_time_measure, "
+                "--device or --filter)");
+  }
+}
+
+void check_parts(const std::vector<Part>& parts) {
+  std::map<int64_t, std::string> seen;
+  for (const Part& part : parts) {
+    if (part.count != parts.front().count) {
+      throw Error(part.file + ": is one of " + std::to_string(part.count) + " parts, " + parts.front().file +
+                  " one of " + std::to_string(parts.front().count));
+    }
+    if (part.of_all != parts.front().of_all) {
+      throw Error(part.file + ": its part was of " + std::to_string(part.of_all) + " calls, " + parts.front().file +
+                  " of " + std::to_string(parts.front().of_all) + "; do all parts see the same folders?");
+    }
+    const auto [known, is_new] = seen.emplace(part.index, part.file);
+    if (!is_new) throw Error(part.file + ": the same part as " + known->second);
+  }
+  for (int64_t index = 0; index < parts.front().count; ++index) {
+    if (!seen.count(index)) {
+      throw Error("--merge: part " + std::to_string(index) + "/" + std::to_string(parts.front().count) + " is missing");
+    }
+  }
+}
+
+}  // namespace
+
+size_t Summary::count(const char* status) const {
+  return static_cast<size_t>(
+      std::count_if(calls.begin(), calls.end(), [&](const CallDigest& call) { return call.status == status; }));
+}
+
+size_t Summary::bit_equal() const {
+  return static_cast<size_t>(
+      std::count_if(calls.begin(), calls.end(), [](const CallDigest& call) { return call.bit_equal; }));
+}
+
+int Summary::exit_status() const {
+  return count("disagreed") > 0 ? kDisagreed : not_run() > 0 ? kIncomplete : kAgreed;
+}
+
+const char* status_text(const CallReport& report) {
+  if (report.status == Status::kCouldNotRun) return "could not run";
+  if (report.differs()) return "disagreed";
+  if (report.comparable()) return "agreed";
+  return report.checks.empty() ? "ran" : "not comparable";
+}
+
+CallDigest digest_of(const CallReport& report) {
+  CallDigest digest;
+  digest.path = report.path;
+  digest.name = report.name;
+  digest.status = status_text(report);
+  digest.reason = report.reason;
+  digest.bit_equal = report.status == Status::kRan && report.bit_equal();
+  digest.forward_ms = report.forward_ms;
+  digest.backward_ms = report.backward_ms;
+  if (digest.status == "not comparable") digest.reason = report.checks.front().judgement.reason;
+  for (const Check& check : report.checks) {
+    if (check.judgement.verdict != Verdict::kDiffers) continue;
+    const TensorDiff& diff = check.judgement.diff;
+    if (digest.worst && diff.max_abs <= digest.worst->max_abs) continue;
+    digest.worst = {check.what, check.against, explain(check.judgement), diff.max_abs, diff.max_rel};
+  }
+  return digest;
+}
+
+void print_summary(const Summary& summary) {
+  const size_t could_not_run = summary.count("could not run");
+  std::cout << formatted("%s in %.1f s: ", count_text(summary.calls.size(), "call").c_str(), summary.seconds)
+            << summary.calls.size() - could_not_run << " ran";
+  if (summary.acc_check) {
+    std::cout << ", " << summary.count("agreed") << " agreed (" << summary.bit_equal() << " bit for bit), "
+              << summary.count("disagreed") << " disagreed, " << summary.count("not comparable") + summary.count("ran")
+              << " not comparable";
+  }
+  std::cout << ", " << summary.not_run() << " could not be run or read";
+  if (summary.left_out > 0) std::cout << "; " << summary.left_out << " left out by --filter";
+  std::cout << "\n";
+  if (summary.sync_time_measure || !summary.compare.empty()) {
+    const std::vector<OpTime> times = op_times(summary.calls);
+    if (summary.sync_time_measure && !times.empty()) std::cout << "\n" << times_table(times) << "\n";
+    if (!summary.compare.empty()) {
+      std::cout << "\n" << comparison_table(times, read_times(summary.compare), summary.compare) << "\n";
+    }
+  }
+  print_disagreements(summary.calls);
+  print_not_comparable(summary.calls);
+  print_not_run(summary);
+  std::cout.flush();
+}
+
+json json_of(const Summary& summary) {
+  json times = json::array();
+  for (const OpTime& time : op_times(summary.calls)) {
+    times.push_back({{"name", time.name},
+                     {"phase", time.phase},
+                     {"calls", time.calls},
+                     {"runs", time.runs},
+                     {"median_ms", time.median_ms},
+                     {"least_ms", time.least_ms},
+                     {"spread", time.spread}});
+  }
+  const size_t could_not_run = summary.count("could not run");
+  return {{"format", 1},
+          {"summary",
+           {{"calls", summary.calls.size()},
+            {"ran", summary.calls.size() - could_not_run},
+            {"agreed", summary.count("agreed")},
+            {"bit_equal", summary.bit_equal()},
+            {"disagreed", summary.count("disagreed")},
+            {"not_comparable", summary.acc_check ? summary.count("not comparable") + summary.count("ran") : 0},
+            {"could_not_run", could_not_run},
+            {"left_out", summary.left_out},
+            {"seconds", summary.seconds},
+            {"exit_status", summary.exit_status()},
+            {"device", summary.device},
+            {"filter", summary.filter},
+            {"acc_check", summary.acc_check},
+            {"sync_time_measure", summary.sync_time_measure}}},
+          {"problems", summary.problems},
+          {"times", std::move(times)}};
+}
+
+void write_json(const std::string& name, json summary, json calls) {
+  summary["calls"] = std::move(calls);
+  std::ofstream file(name, std::ios::trunc);
+  file << summary.dump(1, ' ', false, json::error_handler_t::replace) << "\n";
+  file.close();
+  if (!file) throw Error("--json " + name + ": cannot be written");
+}
+
+int merge_reports(const ReplayOptions& options) {
+  Summary all;
+  all.compare = options.compare;
+  std::vector<Part> parts;
+  json calls = json::array();
+  for (const std::string& name : options.paths) {
+    std::ifstream file(name);
+    if (!file) throw Error(name + ": " + std::strerror(errno));
+    try {
+      json report = json::parse(file);
+      const json& numbers = report.at("summary");
+      Part part;
+      part.file = name;
+      if (const auto shard = numbers.find("shard"); shard != numbers.end()) {
+        part.index = shard->at(0);
+        part.count = shard->at(1);
+        part.of_all = shard->at(2);
+      }
+      take_settings(numbers, part, parts.empty(), &all);
+      parts.push_back(part);
+      all.left_out += numbers.at("left_out").get<size_t>();
+      // The parts ran side by side.
+      all.seconds = std::max(all.seconds, numbers.at("seconds").get<double>());
+      for (const json& problem : report.at("problems")) all.problems.push_back(problem);
+      for (json& call : report.at("calls")) {
+        all.calls.push_back(digest_of(call));
+        if (!options.json.empty()) calls.push_back(std::move(call));
+      }
+    } catch (const json::exception& error) {
+      throw Error(name + ": is no report that --json wrote (" + error.what() + ")");
+    }
+  }
+  check_parts(parts);
+  print_summary(all);
+  if (!options.json.empty()) write_json(options.json, json_of(all), std::move(calls));
+  return all.exit_status();
+}
+
+}  // namespace op_tools::replay

@@ -1,0 +1,57 @@
+// The closing summary of a replay, and what it is made of: a digest of each call, from the call's report or from a file
+// that --json wrote. So several parts of a replay (--shard) have one summary. Prints to standard output.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "run_op_from_data/report.h"
+
+namespace op_tools::replay {
+
+struct CallDigest {
+  std::string path, name;
+  std::string status;  // as in the JSON report: "could not run", "disagreed", "agreed", "not comparable", "ran"
+  std::string reason;  // why it could not be run, or is not comparable
+  bool bit_equal = false;
+  std::vector<double> forward_ms, backward_ms;
+  // Of what disagrees most.
+  struct Worst {
+    std::string what, against, explained;
+    double max_abs = 0, max_rel = 0;
+  };
+  std::optional<Worst> worst;
+};
+
+// All that is said in the end.
+struct Summary {
+  bool acc_check = false, sync_time_measure = false;
+  std::string device, filter, compare;  // as in ReplayOptions
+  std::vector<CallDigest> calls;
+  std::vector<std::string> problems;  // "path: reason" of what could not even be tried, or was cut off
+  size_t left_out = 0;                // by --filter
+  double seconds = 0;
+
+  size_t count(const char* status) const;
+  size_t not_run() const { return count("could not run") + problems.size(); }
+  size_t bit_equal() const;
+  int exit_status() const;
+};
+
+CallDigest digest_of(const CallReport& report);
+const char* status_text(const CallReport& report);
+void print_summary(const Summary& summary);
+// "summary", "problems" and "times" of the JSON report.
+nlohmann::json json_of(const Summary& summary);
+void write_json(const std::string& file, nlohmann::json summary, nlohmann::json calls);
+
+// Reads parts that --json wrote, prints one summary of them, writes one JSON report where wanted. Returns the exit
+// status of the whole. Throws Error that names the file: one that cannot be read, is no report, is given twice, or is
+// missing.
+int merge_reports(const ReplayOptions& options);
+
+}  // namespace op_tools::replay
