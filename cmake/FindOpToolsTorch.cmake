@@ -32,6 +32,9 @@ string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\
 if(OP_TOOLS_TORCH_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "op_tools needs torch >= 2.11; ${OP_TOOLS_TORCH_ROOT} holds ${OP_TOOLS_TORCH_VERSION}.")
 endif()
+if(OP_TOOLS_TORCH_VERSION VERSION_GREATER_EQUAL 2.14)
+  message(WARNING "op_tools was last tried with torch 2.13; this is ${OP_TOOLS_TORCH_VERSION}. If it does not compile, install torch 2.13.")
+endif()
 message(STATUS "op_tools: torch ${OP_TOOLS_TORCH_VERSION} in ${OP_TOOLS_TORCH_ROOT}")
 
 function(op_tools_torch_library name)

@@ -108,7 +108,7 @@ class Copier {
   // Pass 1: which range of each storage is shown, by all tensors of the tree together.
   void scan(const at::Tensor& tensor) {
     TensorFacts facts{{}, {}, tensor.scalar_type(), tensor.device(), tensor.layout()};
-    if (!tensor.is_nested()) facts.shape = tensor.sizes();
+    if (!tensor.is_nested()) facts.shape = own_sizes(tensor);
     facts.requires_grad = tensor.requires_grad();
     facts.is_leaf = tensor.is_leaf();
     std::string type;

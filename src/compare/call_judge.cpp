@@ -8,6 +8,7 @@
 
 #include "compare/op_traits.h"
 #include "compare/random_check.h"
+#include "hooks/plain_tensor.h"
 
 namespace op_tools {
 namespace {
@@ -227,6 +228,11 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   const bool is_tensor = value.is<at::Tensor>();
   const size_t index = is_tensor ? (*tensor_index)++ : 0;
   if (const auto* lost = value.get_if<Unsupported>()) return add(what, not_comparable(lost->type + ": " + lost->why));
+  if (const auto* tensor = value.get_if<at::Tensor>(); tensor && tensor->unsafeGetTensorImpl()->is_python_dispatch()) {
+    std::string type;
+    const std::string why = why_not_plain(*tensor, &type);
+    return add(what, not_comparable(type + ": " + why));
+  }
   const at::Tensor result = tensor_of(value);
   const bool by_numbers = !facts_.random || facts_.repeatable;
   if (result.defined() && is_tensor && !by_numbers) {
@@ -294,7 +300,9 @@ void CallJudge::judge_inputs() {
     }
     return false;
   };
-  for (size_t i = 0; i < observed_.inputs.size() && i < facts_.before.size(); ++i) {
+  // An input that has no copy (a subclass) has no place among them: which one belongs to which is not known.
+  if (observed_.inputs.size() != facts_.before.size()) return;
+  for (size_t i = 0; i < observed_.inputs.size(); ++i) {
     const at::Tensor& now = observed_.inputs[i];
     const at::Tensor& then = facts_.before[i];
     if (!now.defined() || !then.defined() || is_scratch(base_name(facts_.name), then)) continue;

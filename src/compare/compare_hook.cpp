@@ -23,6 +23,7 @@
 #include "compare/tolerance.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
+#include "hooks/plain_tensor.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
 #include "hooks/stop_program.h"
@@ -326,7 +327,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   bool result_on_cpu = true;
   for (const at::Tensor& tensor : results) {
     const bool strided = tensor.layout() == at::kStrided && !tensor.is_nested();
-    run.strides.push_back(strided ? tensor.strides().vec() : std::vector<int64_t>());
+    run.strides.push_back(strided ? own_strides(tensor).vec() : std::vector<int64_t>());
     // x.cpu() and x.to(other) copy, and with everything on the CPU give x itself.
     const auto elsewhere = [&](const at::Tensor& input) { return input.device() != tensor.device(); };
     if (std::any_of(state.live.begin(), state.live.end(), elsewhere)) observed->facts.names_device = true;

@@ -28,6 +28,11 @@ std::string_view base_name(std::string_view name) {
     name = name.substr(colons + 2);
     return name.substr(0, name.find('.'));
   }
+  constexpr std::string_view kPacket = "torch.ops.";  // torch.ops.aten.add.Tensor
+  if (name.starts_with(kPacket)) {
+    name.remove_prefix(std::min(name.find('.', kPacket.size()), name.size() - 1) + 1);
+    return name.substr(0, name.find('.'));
+  }
   constexpr std::string_view kGetter = ".__get__";
   if (name.ends_with(kGetter)) name.remove_suffix(kGetter.size());
   if (const auto dot = name.rfind('.'); dot != std::string_view::npos) name = name.substr(dot + 1);

@@ -12,7 +12,8 @@
 
 namespace op_tools {
 
-// aten::add_.Tensor -> add_, torch.nn.functional.linear -> linear, torch.Tensor.real.__get__ -> real
+// aten::add_.Tensor -> add_, torch.nn.functional.linear -> linear, torch.Tensor.real.__get__ -> real,
+// torch.ops.aten.add.Tensor -> add
 OP_TOOLS_API std::string_view base_name(std::string_view op_name);
 
 // The result is memory as it was found: empty, new_empty, empty_like, ...

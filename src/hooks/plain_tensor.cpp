@@ -69,6 +69,18 @@ std::string why_not_plain(const at::Tensor& tensor, std::string* type) {
   return {};
 }
 
+at::IntArrayRef own_sizes(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!impl.is_python_dispatch()) return tensor.sizes();
+  return impl.has_symbolic_sizes_strides() ? at::IntArrayRef() : impl.sizes_default();
+}
+
+at::IntArrayRef own_strides(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!impl.is_python_dispatch()) return tensor.strides();
+  return impl.has_symbolic_sizes_strides() ? at::IntArrayRef() : impl.strides_default();
+}
+
 at::Tensor without_bits(const at::Tensor& tensor) {
   auto plain = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(tensor.storage()),

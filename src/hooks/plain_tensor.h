@@ -13,6 +13,11 @@ namespace op_tools {
 // Why a tensor cannot be copied by its parts; empty when it can. `type` then names what it is, for people.
 OP_TOOLS_API std::string why_not_plain(const at::Tensor& tensor, std::string* type);
 
+// Sizes and strides as torch itself keeps them. A subclass may answer in their place: that is the program's own code,
+// and torch leaves a mark in the tensor that was asked, so no tool may ask. Empty where they are symbolic.
+OP_TOOLS_API at::IntArrayRef own_sizes(const at::Tensor& tensor);
+OP_TOOLS_API at::IntArrayRef own_strides(const at::Tensor& tensor);
+
 // The elements as they lie in memory: the same storage and strides without the bits (conj, neg) that change how they
 // read. Plain strided tensors only; made without the dispatcher, so without a version or a history in common.
 OP_TOOLS_API at::Tensor without_bits(const at::Tensor& tensor);

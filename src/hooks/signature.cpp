@@ -3,6 +3,8 @@
 #include <functional>
 #include <string_view>
 
+#include "hooks/plain_tensor.h"
+
 namespace op_tools {
 
 uint64_t signature_of(OpCall& call) {
@@ -11,8 +13,9 @@ uint64_t signature_of(OpCall& call) {
   auto add = [&](const at::Tensor& tensor) {
     mix(static_cast<uint64_t>(tensor.scalar_type()) + 1);
     if (tensor.is_nested()) return;
-    mix(static_cast<uint64_t>(tensor.dim()) + 64);
-    for (const int64_t size : tensor.sizes()) mix(static_cast<uint64_t>(size) + 128);
+    const at::IntArrayRef sizes = own_sizes(tensor);
+    mix(static_cast<uint64_t>(sizes.size()) + 64);
+    for (const int64_t size : sizes) mix(static_cast<uint64_t>(size) + 128);
   };
   call.frame().visit_inputs(add);
   return hash;

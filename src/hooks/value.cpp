@@ -6,6 +6,8 @@
 #include <cmath>
 #include <exception>
 
+#include "hooks/plain_tensor.h"
+
 namespace op_tools {
 namespace {
 
@@ -209,11 +211,11 @@ class Describer {
 
   void add(const at::Tensor& tensor) {
     out_ += '{';
-    add_field("'shape': ", [&] { add_size(tensor.sizes()); });
+    add_field("'shape': ", [&] { add_size(own_sizes(tensor)); });
     if (tensor.layout() == at::kStrided) {
-      add_field("'stride': ", [&] { add_ints(tensor.strides()); });
+      add_field("'stride': ", [&] { add_ints(own_strides(tensor)); });
     }
-    add_field("'numel': ", [&] { out_ += std::to_string(tensor.numel()); });
+    add_field("'numel': ", [&] { out_ += std::to_string(c10::multiply_integers(own_sizes(tensor))); });
     add_field("'dtype': ", [&] { out_ += '\'' + torch_name(tensor.scalar_type()) + '\''; });
     add_field("'device': ", [&] { out_ += '\'' + tensor.device().str() + '\''; });
     add_field("'requires_grad': ", [&] { add(tensor.requires_grad()); });

@@ -9,6 +9,7 @@
 #include "hooks/backward_pass.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
+#include "hooks/plain_tensor.h"
 #include "hooks/row_file.h"
 #include "hooks/run_folder.h"
 #include "hooks/stack_source.h"
@@ -37,8 +38,8 @@ struct Described {
         device(tensor.device()),
         layout(tensor.layout()),
         requires_grad(tensor.requires_grad()) {
-    if (!tensor.is_nested()) shape = tensor.sizes().vec();
-    if (layout == at::kStrided && !tensor.is_nested()) stride = tensor.strides().vec();
+    if (!tensor.is_nested()) shape = own_sizes(tensor).vec();
+    if (layout == at::kStrided && !tensor.is_nested()) stride = own_strides(tensor).vec();
     if (with_statistics) question = std::make_unique<StatisticsQuestion>(tensor);
   }
 

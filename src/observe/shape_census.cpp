@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "hooks/plain_tensor.h"
+
 namespace op_tools {
 namespace {
 
@@ -54,7 +56,7 @@ Form form_of(const std::vector<MetTensor>& inputs, const std::vector<MetTensor>&
 
 MetTensor MetTensor::of(const at::Tensor& tensor) {
   // A nested tensor has no sizes to be asked for.
-  return {tensor.is_nested() ? std::vector<int64_t>() : tensor.sizes().vec(), tensor.scalar_type(), tensor.device()};
+  return {tensor.is_nested() ? std::vector<int64_t>() : own_sizes(tensor).vec(), tensor.scalar_type(), tensor.device()};
 }
 
 void ShapeCensus::add(std::string_view name, Phase phase, const std::string& line, std::vector<MetTensor> inputs,

@@ -16,6 +16,7 @@
 #include "hooks/backward_pass.h"
 #include "hooks/log.h"
 #include "hooks/node_watch.h"
+#include "hooks/plain_tensor.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
 #include "hooks/text_table.h"
@@ -35,7 +36,7 @@ int64_t bytes_of(const at::Tensor& tensor) {
       tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
     return 0;
   }
-  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
+  return c10::multiply_integers(own_sizes(tensor)) * static_cast<int64_t>(tensor.element_size());
 }
 
 void append_shape(std::string& text, const at::Tensor& tensor) {
@@ -44,7 +45,8 @@ void append_shape(std::string& text, const at::Tensor& tensor) {
     return;
   }
   text += '[';
-  for (int64_t i = 0; i < tensor.dim(); ++i) text += (i ? ", " : "") + std::to_string(tensor.size(i));
+  const at::IntArrayRef sizes = own_sizes(tensor);
+  for (size_t i = 0; i < sizes.size(); ++i) text += (i ? ", " : "") + std::to_string(sizes[i]);
   text += ']';
 }
 
@@ -72,8 +74,9 @@ Value sample_of(OpCall& call) {
       plain = false;
       return {};
     }
-    return at::_ops::empty_strided::call(tensor.sym_sizes(), tensor.sym_strides(), tensor.scalar_type(), at::kStrided,
-                                         c10::Device(c10::kMeta), std::nullopt);
+    return at::_ops::empty_strided::call(c10::fromIntArrayRefSlow(own_sizes(tensor)),
+                                         c10::fromIntArrayRefSlow(own_strides(tensor)), tensor.scalar_type(),
+                                         at::kStrided, c10::Device(c10::kMeta), std::nullopt);
   });
   return plain ? sample : Value();
 }

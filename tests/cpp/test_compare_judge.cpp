@@ -277,6 +277,8 @@ TEST_CASE("Names of both levels mean the same operator", "[op_traits]") {
   CHECK(base_name("aten::max.dim") == "max");
   CHECK(base_name("torch.Tensor.max") == "max");
   CHECK(base_name("torch.Tensor.real.__get__") == "real");
+  CHECK(base_name("torch.ops.aten.new_empty_strided.default") == "new_empty_strided");
+  CHECK(base_name("torch.ops.aten.add") == "add");
   CHECK(is_uninitialised("empty_like"));
   CHECK_FALSE(is_uninitialised("zeros"));
   const at::Tensor a = at::zeros({8, 100}), b = at::zeros({100, 4});

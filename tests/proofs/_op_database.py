@@ -103,7 +103,7 @@ def _text(error: BaseException | None) -> str | None:
 
 def _bytes(tensor: torch.Tensor) -> bytes:
     tensor = tensor.detach()
-    if tensor.is_meta:
+    if tensor.is_meta or tensor._is_zerotensor():
         return b""
     if tensor.is_nested:
         return b"".join(_bytes(part) for part in tensor.unbind())
@@ -132,6 +132,7 @@ def facts(tensor: torch.Tensor, bits: bool = True) -> dict[str, Any]:
         "node": type(tensor.grad_fn).__name__,
         "conj": tensor.is_conj(),
         "neg": tensor.is_neg(),
+        "zero": tensor._is_zerotensor(),
         "inference": tensor.is_inference(),
         "version": None if tensor.is_inference() else tensor._version,
     }

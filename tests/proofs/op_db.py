@@ -6,7 +6,9 @@ Compared are results, gradients, strides, aliasing, versions, the random state a
 
     op_db.py [--tool NAME ...] [--level torch aten] [--samples 3] [--ops REGEX] [--jobs 2] [--resume]
 
-A tool is noop (a hook that does nothing), looking (one that reads everything, gradients too) or any tool of op_tools.
+A tool is noop (a hook that does nothing), looking (one that reads everything, gradients too), any tool of op_tools, or
+together: all of them at once, one inside the other. OpDtypeCast is given a cast that fits no sample. `asked` counts the
+calls that the tools were handed.
 Exit status 1 when a tool changed something.
 """
 
@@ -21,6 +23,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -48,27 +51,28 @@ class Looking(op_tools.Hook):
         call.result  # noqa: B018
 
 
-# Its purpose is to change what runs: operators get wider dtypes.
-NOT_TRANSPARENT = {"OpDtypeCast"}
+# No sample is of float16: a cast that fits nothing has to leave the program as it is.
+ARGUMENTS = {"OpDtypeCast": {"cast": {torch.float16: torch.float32}}}
 
 
 def tool_names() -> list[str]:
-    """The two hooks, and every tool of op_tools that has to leave the program as it is."""
+    """The two hooks, and every tool of op_tools."""
     tools = [
         name
         for name, tool in vars(op_tools).items()
         if inspect.isclass(tool) and issubclass(tool, op_tools.Tool) and tool not in (op_tools.Tool, op_tools.HookScope)
-        if name not in NOT_TRANSPARENT
     ]
-    tools = [name for name in tools if name not in NOT_TRANSPARENT]
-    return ["noop", "looking", *tools]
+    return ["noop", "looking", *tools, "together"]
 
 
-def make_tool(name: str, level: str, folder: str) -> Any:
+def make_tools(name: str, level: str, folder: str) -> list[Any]:
+    """The tools that one name means."""
+    if name == "together":
+        return [tool for one in tool_names() if one != name for tool in make_tools(one, level, folder)]
     if name in ("noop", "looking"):
         hook = Looking() if name == "looking" else op_tools.Hook()
-        return op_tools.HookScope(hook, level=level, output_dir=folder)
-    return getattr(op_tools, name)(level=level, output_dir=folder)
+        return [op_tools.HookScope(hook, level=level, output_dir=folder)]
+    return [getattr(op_tools, name)(level=level, output_dir=folder, **ARGUMENTS.get(name, {}))]
 
 
 class DoesNothing(torch.overrides.TorchFunctionMode):
@@ -76,11 +80,14 @@ class DoesNothing(torch.overrides.TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def observe(builder: Builder, scope: Any) -> dict[str, dict[str, Any]]:
-    """Makes all calls inside the scope; what was seen, by call."""
+def observe(builder: Builder, *scopes: Any) -> dict[str, dict[str, Any]]:
+    """Makes all calls inside the scopes; what was seen, by call."""
     calls = builder.build()
-    with scope, warnings.catch_warnings():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
+        for scope in scopes:
+            stack.enter_context(scope)
         for call in calls:
             call.run()
     return {call.name: seen(call, builder.op.name not in UNINITIALISED) for call in calls}
@@ -89,7 +96,7 @@ def observe(builder: Builder, scope: Any) -> dict[str, dict[str, Any]]:
 def trouble_of(tool: Any) -> str:
     """What went wrong inside a tool although the program went on."""
     if tool._scope is not None and tool._scope.hook_failures:
-        return "the tool failed and went off"
+        return f"{type(tool).__name__} failed and went off"
     result = tool.result() if hasattr(tool, "result") else None
     return getattr(result, "failure", "") or ""
 
@@ -97,22 +104,23 @@ def trouble_of(tool: Any) -> str:
 def check(name: str, tools: list[tuple[str, str]], samples: int) -> list[dict[str, Any]]:
     """One operator under each of the tools (name, level)."""
     builder = Builder(name, samples)
-    plain = observe(builder, contextlib.nullcontext())
+    plain = observe(builder)
     unstable: dict[str, set[str]] = {}  # what differs from run to run in torch alone, by call
 
     def learn_unstable(times: int) -> None:
         for _ in range(times):
-            again = observe(builder, contextlib.nullcontext())
+            again = observe(builder)
             for call, facts in plain.items():
                 unstable.setdefault(call, set()).update(different(facts, again[call]))
 
     rows = []
     for tool_name, level in tools:
         folder = tempfile.mkdtemp(prefix="op_db-")
+        began = time.process_time()
         try:
-            tool = make_tool(tool_name, level, folder)
-            with_tool = observe(builder, tool)
-            failed = trouble_of(tool)
+            made = make_tools(tool_name, level, folder)
+            with_tool = observe(builder, *made)
+            failed = "; ".join(filter(None, map(trouble_of, made)))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         changed = {call: different(facts, with_tool[call]) for call, facts in plain.items()}
@@ -124,6 +132,8 @@ def check(name: str, tools: list[tuple[str, str]], samples: int) -> list[dict[st
             "tool": tool_name,
             "level": level,
             "calls": len(plain),
+            "asked": sum(tool._scope.calls_seen for tool in made),
+            "seconds": round(time.process_time() - began, 3),
             "changed": {},
             "unstable": 0,
             "as under any mode": 0,
@@ -196,19 +206,21 @@ def main() -> int:
 
 def report(rows: list[dict[str, Any]], log: Path) -> int:
     print(
-        f"{'tool':<16} {'level':<6} {'ops':>5} {'calls':>7} {'changed':>8} {'unstable':>9} {'as any mode':>12} {'failed':>7}"
+        f"{'tool':<16} {'level':<6} {'ops':>5} {'calls':>7} {'asked':>8} {'changed':>8} {'unstable':>9} {'as any mode':>12} {'failed':>7}"
     )
     for tool, level in dict.fromkeys((row["tool"], row["level"]) for row in rows):
         mine = [row for row in rows if (row["tool"], row["level"]) == (tool, level)]
         numbers = [
             sum(row["calls"] for row in mine),
+            sum(row.get("asked", 0) for row in mine),
             sum(len(row.get("changed", {})) for row in mine),
             sum(row.get("unstable", 0) for row in mine),
             sum(row.get("as under any mode", 0) for row in mine),
             sum(bool(row.get("failed") or row.get("crashed")) for row in mine),
         ]
         print(
-            f"{tool:<16} {level:<6} {len(mine):>5} " + " ".join(f"{n:>{w}}" for n, w in zip(numbers, (7, 8, 9, 12, 7)))
+            f"{tool:<16} {level:<6} {len(mine):>5} "
+            + " ".join(f"{n:>{w}}" for n, w in zip(numbers, (7, 8, 8, 9, 12, 7), strict=True))
         )
     bad = [row for row in rows if row.get("changed") or row.get("failed") or row.get("crashed")]
     for row in bad:

@@ -4,7 +4,7 @@ Captures the calls of torch's test database (samples as in op_db.py) at both lev
 and compares bit for bit; captured gradients are compared with those of torch.autograd.grad in a run without op_tools.
 Writes docs/coverage.md: every operator that is not replayed bit for bit, with the reason.
 
-    replay_op_db.py [--level torch aten] [--samples 3] [--ops REGEX] [--jobs 2]
+    replay_op_db.py [--level torch aten] [--samples 3] [--ops REGEX] [--jobs 2] [--resume]
 
 Exit status 1 when a gradient differs, a replay disagrees without a known reason, or less than 95% replay bit for bit.
 """
@@ -22,6 +22,7 @@ import tempfile
 import warnings
 import zipfile
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ import op_tools
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("OP_TOOLS_BUILD_DIR", ROOT / "build" / "dev")) / "run_op_from_data"
+GROUP = 8  # operators that one run of the program replays: its start costs more than their calls
 OUTCOMES = ("bit for bit", "within tolerance", "not comparable", "Python only", "could not run", "disagreed")
 # Does not give the same twice in torch itself; found by op_db.py, which runs everything several times without a tool.
 UNSTABLE = {"linalg.lstsq": "torch's own result differs from run to run (driver gelsy)"}
@@ -103,48 +105,88 @@ def outcome(calls: list[dict[str, Any]]) -> tuple[str, str]:
     return "within tolerance", next(call["name"] for call in agreed if not call["bit_equal"])
 
 
-def work(item: tuple[str, list[str], int]) -> list[dict[str, Any]]:
-    """One operator: {"op", "level", "sample", "outcome", "why", "gradients"} for each sample that was captured."""
-    name, levels, samples = item
+@dataclass
+class Captured:
+    """One operator's calls at one level: as they were made without op_tools, under it, and what was written."""
+
+    op: str
+    level: str
+    plain: list[Call]
+    calls: list[Call]
+    container: Path
+
+
+def capture(name: str, levels: list[str], samples: int, folder: Path) -> list[Captured]:
     builder = Builder(name, samples)
     plain = calls_of(builder)
     run_all(plain)
-    rows = []
+    found = []
     for level in levels:
-        folder = Path(tempfile.mkdtemp(prefix="replay_op_db-"))
-        try:
-            tool = op_tools.OpCapture(level=level, output_dir=str(folder), format="container")
-            calls = calls_of(builder)
-            with tool:
-                run_all(calls, tool.step)
-            if not tool.result().root:
-                continue
-            rows += judge(name, level, plain, calls, Path(tool.result().root) / "calls.zip", folder / "report.json")
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    return rows
+        tool = op_tools.OpCapture(level=level, output_dir=str(folder / level / name), format="container")
+        calls = calls_of(builder)
+        with tool:
+            run_all(calls, tool.step)
+        if tool.result().root:
+            found.append(Captured(name, level, plain, calls, Path(tool.result().root) / "calls.zip"))
+    return found
 
 
-def judge(name: str, level: str, plain: list[Call], calls: list[Call], container: Path, report: Path) -> list[dict]:
-    command = [PROGRAM, container, "--acc_check", "-q", "--json", report]
+def replay(containers: list[Path], report: Path) -> tuple[dict[str, dict[str, Any]], str]:
+    """What the program says of each call, by path; else why there is no report."""
+    command = [PROGRAM, *containers, "--acc_check", "-q", "--json", report]
+    report.unlink(missing_ok=True)
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     if not report.exists():
-        trouble = f"the replay program ended with status {done.returncode}: {done.stderr[-200:]}"
-        return [{"op": name, "level": level, "sample": "all", "outcome": "could not run", "why": trouble}]
-    replayed = {call["path"]: call for call in json.loads(report.read_text())["calls"]}
+        return {}, f"the replay program ended with status {done.returncode}: {done.stderr[-200:]}"
+    return {call["path"]: call for call in json.loads(report.read_text())["calls"]}, ""
+
+
+def work(item: tuple[list[str], list[str], int]) -> list[dict[str, Any]]:
+    """A few operators: {"op", "level", "sample", "outcome", "why", "gradients"} for each sample that was captured."""
+    names, levels, samples = item
+    folder = Path(tempfile.mkdtemp(prefix="replay_op_db-"))
+    try:
+        captured = [one for name in names for one in capture(name, levels, samples, folder)]
+        if not captured:
+            return []
+        report = folder / "report.json"
+        replayed, trouble = replay([one.container for one in captured], report)
+        rows = []
+        for one in captured:
+            if trouble:  # one at a time: the others are not to suffer
+                replayed, alone = replay([one.container], report)
+                if alone:
+                    rows.append(
+                        {"op": one.op, "level": one.level, "sample": "all", "outcome": "could not run", "why": alone}
+                    )
+                    continue
+            rows += judge(one, replayed)
+        return rows
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def judge(captured: Captured, replayed: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     by_step = defaultdict(list)
-    for path, meta in read_container(container).items():
+    for path, meta in read_container(captured.container).items():
         by_step[meta["step"]].append({"gradients": None, **meta, **replayed[path]})
     rows = []
-    for step, (before, call) in enumerate(zip(plain, calls, strict=True)):
+    for step, (before, call) in enumerate(zip(captured.plain, captured.calls, strict=True)):
         # The weights of the backward pass are ours, not the sample's.
-        captured = [one for one in by_step[step] if one["name"] not in ("torch.randn_like", "aten::randn_like")]
-        if call.error is not None or not captured:
+        parts = [one for one in by_step[step] if one["name"] not in ("torch.randn_like", "aten::randn_like")]
+        if call.error is not None or not parts:
             continue
-        what, why = outcome(captured)
-        gradients = gradient_outcome(before, captured) if level == "torch" else "none"
+        what, why = outcome(parts)
+        gradients = gradient_outcome(before, parts) if captured.level == "torch" else "none"
         rows.append(
-            {"op": name, "level": level, "sample": call.name, "outcome": what, "why": why, "gradients": gradients}
+            {
+                "op": captured.op,
+                "level": captured.level,
+                "sample": call.name,
+                "outcome": what,
+                "why": why,
+                "gradients": gradients,
+            }
         )
     return rows
 
@@ -201,24 +243,34 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=3, metavar="N", help="of float32, per operator")
     parser.add_argument("--ops", default="", metavar="REGEX", help="only operators whose name matches")
     parser.add_argument("--jobs", type=int, default=2, metavar="N")
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     options = parser.parse_args()
 
     names = [name for name in operators() if re.search(options.ops, name)]
-    progress = Progress(len(names), "replay_op_db")
-    rows: list[dict[str, Any]] = []
-    without: dict[str, str] = {}
-    items = [(name, options.level, options.samples) for name in names]
-    for item, result, trouble in work_through(items, start, work, jobs=options.jobs, seconds=1200):
-        if trouble:
-            rows.append({"op": item[0], "level": "torch", "sample": "all", "outcome": "could not run", "why": trouble})
-        elif not result:
-            without[item[0]] = "no sample of these dtypes runs on the CPU"
-        rows += result or []
-        progress.step(item[0])
-    rows.sort(key=lambda row: (row["op"], row["level"]))
-
+    log = RESULTS / "replay_op_db.jsonl"
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "replay_op_db.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # A row without "sample" says that nothing of the operator was captured.
+    rows = [json.loads(line) for line in log.read_text().splitlines()] if options.resume and log.exists() else []
+    left = sorted(set(names) - {row["op"] for row in rows}, key=names.index)
+    items = [(left[at : at + GROUP], options.level, options.samples) for at in range(0, len(left), GROUP)]
+    progress = Progress(len(items), "replay_op_db")
+    with log.open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+        for item, result, trouble in work_through(items, start, work, jobs=options.jobs, seconds=1200):
+            found = result or []
+            if trouble:
+                found = [
+                    {"op": name, "level": "torch", "sample": "all", "outcome": "could not run", "why": trouble}
+                    for name in item[0]
+                ]
+            found += [{"op": name} for name in set(item[0]) - {row["op"] for row in found}]
+            rows += found
+            file.writelines(json.dumps(row) + "\n" for row in found)
+            file.flush()
+            progress.step(item[0][-1])
+    without = {row["op"]: "no sample of these dtypes runs on the CPU" for row in rows if "sample" not in row}
+    rows = sorted((row for row in rows if "sample" in row), key=lambda row: (row["op"], row["level"]))
+
     text = coverage(rows, without, options.samples)
     (RESULTS / "coverage.md").write_text(text)
     if not options.ops and len(options.level) == 2:

@@ -116,33 +116,38 @@ def test_an_error_of_the_library_is_caught_outside(consumer):
     assert done.stderr.startswith("the argument: '(' is no valid regular expression")
 
 
+def configure_with_torch(version, source, folder, *options):
+    """What CMake says, on one line, when the torch that it finds says that it is of this version."""
+    root = folder / "torch"
+    header = root / "include" / "torch" / "headeronly" / "version.h"
+    header.parent.mkdir(parents=True)
+    (root / "include" / "torch" / "library.h").touch()
+    parts = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
+    header.write_text("".join(f"#define TORCH_VERSION_{part} {number}\n" for part, number in parts))
+    (root / "lib").symlink_to(Path(torch.__file__).parent / "lib")
+    command = ["cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", f"-DOP_TOOLS_TORCH_ROOT={root}", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    return done.returncode, " ".join(done.stderr.split())
+
+
 def test_another_torch_is_refused_with_both_versions(prefix, tmp_path):
-    torch_root = tmp_path / "torch"
-    version = torch_root / "include" / "torch" / "headeronly" / "version.h"
-    version.parent.mkdir(parents=True)
-    version.write_text("#define TORCH_VERSION_MAJOR 9\n#define TORCH_VERSION_MINOR 9\n#define TORCH_VERSION_PATCH 0\n")
-    (torch_root / "lib").symlink_to(Path(torch.__file__).parent / "lib")
-    done = subprocess.run(
-        [
-            "cmake",
-            "-G",
-            "Ninja",
-            "-S",
-            ROOT / "tests" / "consumer",
-            "-B",
-            tmp_path / "build",
-            f"-DCMAKE_PREFIX_PATH={prefix}",
-            f"-DOP_TOOLS_TORCH_ROOT={torch_root}",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode != 0
-    message = " ".join(done.stderr.split())
+    consumer = ROOT / "tests" / "consumer"
+    status, message = configure_with_torch("9.9.0", consumer, tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}")
+    assert status != 0
     assert f"was built with torch {torch.__version__.split('+')[0]}" in message
     assert "found 9.9.0" in message
+
+
+def test_building_with_a_torch_that_is_too_old_is_refused(tmp_path):
+    status, message = configure_with_torch("2.10.1", ROOT, tmp_path, f"-DPython_EXECUTABLE={sys.executable}")
+    assert status != 0
+    assert f"op_tools needs torch >= 2.11; {tmp_path / 'torch'} holds 2.10.1" in message
+
+
+def test_building_with_a_torch_that_nobody_has_tried_says_so(tmp_path):
+    status, message = configure_with_torch("2.99.0", ROOT, tmp_path, f"-DPython_EXECUTABLE={sys.executable}")
+    assert status == 0, message
+    assert "op_tools was last tried with torch 2.13; this is 2.99.0" in message
 
 
 @pytest.fixture(scope="session")

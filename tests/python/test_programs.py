@@ -1,5 +1,6 @@
 """Whatever torch can do to a program, it gives the same with the tools on."""
 
+import copy
 import functools
 import shutil
 import threading
@@ -93,11 +94,11 @@ def traced():
     return torch.jit.trace(lambda a: torch.sin(a) * a, x(3))(x(3) + 1)
 
 
-def wrapper_subclass():
+def wrapper_class(**properties):
     class Wrapper(torch.Tensor):
         @staticmethod
         def __new__(cls, inner):
-            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, **properties)
 
         def __init__(self, inner):
             self.inner = inner
@@ -107,8 +108,22 @@ def wrapper_subclass():
             unwrap = functools.partial(torch.utils._pytree.tree_map_only, cls, lambda w: w.inner)
             return torch.utils._pytree.tree_map_only(torch.Tensor, cls, function(*unwrap(args), **unwrap(kwargs or {})))
 
-    result = F.relu(Wrapper(x(3, 4)) @ Wrapper(x(4, 2))) + 1
+    return Wrapper
+
+
+def wrapper_subclass():
+    wrap = wrapper_class()
+    result = F.relu(wrap(x(3, 4)) @ wrap(x(4, 2))) + 1
+    result.add_(x(3, 2))  # beside a plain tensor
     return result.inner
+
+
+def subclass_that_answers_for_its_sizes():
+    # torch notes an answer in the tensor, which then cannot be copied any more: nobody may ask but the program.
+    one = wrapper_class(dispatch_sizes_strides_policy="sizes")(x(3, 4))
+    other = copy.deepcopy(one)
+    other.add_(x(3, 4))
+    return one.inner, other.inner, sorted(vars(one))
 
 
 def masked_and_nested():
@@ -177,8 +192,6 @@ def pickled(tmp="tensor.pt"):
 
 
 def copies():
-    import copy
-
     a = x(3, 4).requires_grad_()
     return copy.deepcopy(a), copy.copy(a), a.clone(memory_format=torch.preserve_format)
 
@@ -312,6 +325,7 @@ PROGRAMS = [
     scripted,
     traced,
     wrapper_subclass,
+    subclass_that_answers_for_its_sizes,
     masked_and_nested,
     hooks_of_modules,
     saved_tensor_hooks,
