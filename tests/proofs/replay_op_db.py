@@ -196,8 +196,8 @@ def coverage(rows: list[dict[str, Any]], without: dict[str, str], samples: int) 
     lines = [
         "# Coverage",
         "",
-        f"Written by `./dev prove replay_op_db --samples {samples}` with torch {torch.__version__.split('+')[0]}: the operators of",
-        "torch's own test database (op_db), captured at both levels and replayed by the C++ program. A sample is one call (or",
+        f"Written by `./dev prove replay_op_db --samples {samples}` with torch {torch.__version__.split('+')[0]}:",
+        f"{len({row['op'] for row in rows} | set(without))} of the {len(operators())} operators of torch's own test database (op_db), captured at both levels and replayed by the C++ program. A sample is one call (or",
         "the few calls that its Python function makes) with its backward pass: as a function, as a method, in place, with `out=`.",
         "",
         f"| level | operators | samples | {' | '.join(OUTCOMES)} | gradients equal to torch.autograd.grad's |",
