@@ -103,8 +103,10 @@ def _text(error: BaseException | None) -> str | None:
 
 def _bytes(tensor: torch.Tensor) -> bytes:
     tensor = tensor.detach()
-    if tensor.is_meta or tensor._is_zerotensor():
+    if tensor.is_meta:
         return b""
+    if tensor._is_zerotensor():
+        return bytes(tensor.numel() * tensor.element_size())
     if tensor.is_nested:
         return b"".join(_bytes(part) for part in tensor.unbind())
     if tensor.layout is torch.sparse_coo:

@@ -51,8 +51,8 @@ class Looking(op_tools.Hook):
         call.result  # noqa: B018
 
 
-# No sample is of float16: a cast that fits nothing has to leave the program as it is.
-ARGUMENTS = {"OpDtypeCast": {"cast": {torch.float16: torch.float32}}}
+# No sample is of float8: a cast that fits nothing has to leave the program as it is.
+ARGUMENTS = {"OpDtypeCast": {"cast": {torch.float8_e5m2: torch.float32}}}
 
 
 def tool_names() -> list[str]:
