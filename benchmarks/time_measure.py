@@ -1,29 +1,20 @@
 """OpTimeMeasure against what torch has: what it adds to a call, and whether its medians are right.
 
-    ./dev bench time_measure              all
-    ./dev bench time_measure --quick      fewer rounds
+    ./dev bench time_measure [--quick] [--only overhead medians]
 
-1. Overhead per call, by level and mode, beside torch.profiler with and without shapes. All variants take turns in one
-   process, round by round; the numbers are medians of rounds, less the median without any tool.
-2. Medians of 30 operators of more than 20 us against torch.utils.benchmark, taking turns again.
-3. Memory of a million calls.
+1. Overhead per call, by level and mode, beside torch.profiler with and without shapes.
+2. Medians of 30 operators of more than 20 us against torch.utils.benchmark.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import os
-import resource
 import statistics
-import tempfile
-import time
 from collections.abc import Callable
-
-os.environ["OP_TOOLS_LOG_LEVEL"] = "error"
 
 import torch
 import torch.nn.functional as F
+from _measure import PROMISE, Report, Spent, Turns, arguments, spend, us, verdict
 from torch.utils.benchmark import Timer
 
 import op_tools
@@ -31,35 +22,38 @@ import op_tools
 CALLS = 2000
 
 
-def once(work: Callable[[], None], tool: contextlib.AbstractContextManager) -> float:
-    """Microseconds of the thread's own time per call inside the tool; starting and stopping it is left out."""
-    with tool:
-        work()
-        start = time.thread_time()
-        work()
-        return (time.thread_time() - start) / CALLS * 1e6
+def variants_of(work: Callable[[], None]) -> dict[str, Callable[[], Spent]]:
+    def under(make: Callable[[], contextlib.AbstractContextManager[object]]) -> Callable[[], Spent]:
+        def run() -> Spent:
+            with make():
+                work()
+                return spend(work).per(CALLS)
 
+        return run
 
-def overhead(rounds: int) -> None:
-    def measure(**arguments):
-        return lambda: op_tools.OpTimeMeasure(files=False, lines=False, **arguments)
+    def measure(**more: object) -> Callable[[], Spent]:
+        return under(lambda: op_tools.OpTimeMeasure(files=False, lines=False, **more))
 
-    def profile(**arguments):
-        return lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **arguments)
+    def profile(**more: object) -> Callable[[], Spent]:
+        return under(lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **more))
 
-    variants = {
-        "without": contextlib.nullcontext,
-        "a torch-function mode that does nothing": torch.overrides.BaseTorchFunctionMode,
-        "OpTimeMeasure aten sync": measure(level="aten"),
-        "OpTimeMeasure aten event": measure(level="aten", mode="event"),
-        "OpTimeMeasure aten host": measure(level="aten", mode="host"),
-        "OpTimeMeasure torch sync": measure(),
-        "OpTimeMeasure torch event": measure(mode="event"),
-        "OpTimeMeasure torch sync, memory": measure(memory=True),
-        "OpTimeMeasure torch sync, stack": measure(with_stack=True),
+    return {
+        "without": under(contextlib.nullcontext),
+        "function mode": under(torch.overrides.BaseTorchFunctionMode),
+        "aten level, sync": measure(level="aten"),
+        "aten level, event": measure(level="aten", mode="event"),
+        "aten level, host": measure(level="aten", mode="host"),
+        "torch level, sync": measure(),
+        "torch level, event": measure(mode="event"),
+        "torch level, host": measure(mode="host"),
+        "torch level, sync, memory=True": measure(memory=True),
+        "torch level, sync, with_stack=True": measure(with_stack=True),
         "torch.profiler": profile(),
-        "torch.profiler with shapes": profile(record_shapes=True),
+        "torch.profiler, record_shapes": profile(record_shapes=True),
     }
+
+
+def overhead(report: Report, rounds: int) -> None:
     x, y = torch.ones(8), torch.ones(8)
     leaf = torch.ones(8, requires_grad=True)
 
@@ -73,18 +67,32 @@ def overhead(rounds: int) -> None:
             z = torch.add(z, y)
         z.backward(y)
 
+    table = report.table(
+        "OpTimeMeasure, added to a call",
+        *PROMISE,
+        note="The torch level costs what torch charges for any function mode, too; that part is in its figures.",
+    )
     for title, work in (("torch.add", forward), ("torch.add and its backward", training)):
-        times: dict[str, list[float]] = {name: [] for name in variants}
-        for _ in range(rounds):
-            for name, make in variants.items():
-                times[name].append(once(work, make()))
-        plain = statistics.median(times["without"])
-        print(f"\n{title}: {plain:.2f} us per call; added by")
-        for name, values in times.items():
-            if name != "without":
-                print(
-                    f"  {name:<44} {statistics.median(values) - plain:7.2f} us   (fastest {min(values) - min(times['without']):.2f})"
-                )
+        turns = Turns(variants_of(work), rounds)
+        profiler = turns.more("torch.profiler, record_shapes", "without")
+        absolute = (
+            f"the call: {us(turns.median('without'))}; profiler with shapes +{us(profiler)}, without "
+            f"+{us(turns.more('torch.profiler', 'without'))}; a mode that does nothing "
+            f"+{us(turns.more('function mode', 'without'))}"
+        )
+        for name in turns.spent:
+            if " level, " not in name:
+                continue
+            more = turns.more(name, "without")
+            options = "=True" in name  # the options ask for more than a time
+            table.row(
+                f"OpTimeMeasure, {name}: {title}",
+                "torch.profiler with record_shapes",
+                "" if options else "<= 2 us; cheaper than the profiler",
+                f"+{us(more)}",
+                "" if options else verdict(more, most=min(2e-6, profiler)),
+                absolute,
+            )
 
 
 def operators() -> dict[str, Callable[[], torch.Tensor]]:
@@ -128,8 +136,14 @@ def operators() -> dict[str, Callable[[], torch.Tensor]]:
     }
 
 
-def medians(rounds: int) -> None:
-    print("\nmedians of 30 operators, torch level, against torch.utils.benchmark (microseconds)")
+def medians(report: Report, rounds: int) -> None:
+    table = report.table(
+        "Medians of 30 operators of more than 20 us",
+        "operator",
+        "torch.utils.benchmark, us",
+        "OpTimeMeasure, us",
+        "difference",
+    )
     names = "matmul,addmm,bmm,conv2d,linear,softmax,log_softmax,layer_norm,gelu,relu,tanh,exp,sin,log1p,add,mul,div,sum"
     names += ",mean,var,amax,sort,topk,cumsum,cat,index_select,where,max_pool2d,batch_norm,scaled_dot_product_attention"
     only = ",".join(f".*[.]{name}" for name in names.split(","))
@@ -148,39 +162,25 @@ def medians(rounds: int) -> None:
             ours.append(max(rows, key=lambda row: row.total_ms).p50_ms * 1000)
         their, our = statistics.median(theirs), statistics.median(ours)
         off.append(abs(our / their - 1))
-        print(f"  {name:<16} {their:10.1f} {our:10.1f}   {100 * (our / their - 1):+6.1f} %")
-    print(
-        f"  within 3 %: {sum(one <= 0.03 for one in off)} of {len(off)}; median difference {100 * statistics.median(off):.1f} %"
-    )
+        table.row(name, f"{their:.1f}", f"{our:.1f}", f"{100 * (our / their - 1):+.1f} %")
+    table.note = f"Within 3 %: {sum(one <= 0.03 for one in off)} of {len(off)}; median difference {100 * statistics.median(off):.1f} %."
 
 
-def memory() -> None:
-    x = torch.ones(4)
-    with tempfile.TemporaryDirectory() as folder:
-        with op_tools.OpTimeMeasure(level="aten", ops="add.Tensor", lines=False, output_dir=folder) as tool:
-            torch.add(x, x)
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            start = time.thread_time()
-            for _ in range(1_000_000):
-                torch.add(x, x)
-            seconds = time.thread_time() - start
-            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-        after = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-        print(
-            f"\na million calls: {grown:.0f} MB more while they ran, {after:.0f} MB after the files were written; "
-            f"{seconds:.1f} s, {tool.result().overflowed} calls beyond max_calls in calls.csv"
-        )
+PARTS = {"overhead": (overhead, 25), "medians": (medians, 9)}
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    report = Report("time_measure")
+    for name in options.only:
+        part, rounds = PARTS[name]
+        part(report, rounds // (5 if options.quick else 1))
+    if set(options.only) == set(PARTS):
+        report.write()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--only", choices=("overhead", "medians", "memory"))
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.only in (None, "overhead"):
-        overhead(5 if options.quick else 25)
-    if options.only in (None, "medians"):
-        medians(3 if options.quick else 9)
-    if options.only in (None, "memory"):
-        memory()
+    main()

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "capture/pth.h"
+#include "capture/call_store.h"
 #include "compare/tolerance.h"
 #include "hooks/conditional_hook.h"
 #include "hooks/error.h"
@@ -121,7 +121,23 @@ PYBIND11_MODULE(_C, module) {
     return text_table(titled, rows, width);
   });
 
-  module.def("read_pth", [](const std::string& path) { return to_python(read_pth(path)); });
+  module.def("read_pth", [](const std::string& path) { return to_python(read_call_file(path)); });
+  // (input, output, grad_inputs, grad_outputs, text of meta.json); None for a file that the call does not have.
+  module.def("read_call", [](const std::string& path) {
+    const std::unique_ptr<StoredCall> call = open_call(path);
+    const auto optional = [&](CallFile file) -> py::object {
+      return call->has(file) ? to_python(call->read(file)) : py::none();
+    };
+    const py::object meta =
+        call->has(CallFile::kMeta) ? py::object(py::str(call->read_text(CallFile::kMeta))) : py::none();
+    return py::make_tuple(to_python(call->read(CallFile::kInput)), optional(CallFile::kOutput),
+                          optional(CallFile::kGradInputs), optional(CallFile::kGradOutputs), meta);
+  });
+  module.def("export_calls", [](const std::string& from, const std::string& to) {
+    std::vector<std::string> problems;
+    const size_t exported = export_calls(from, to, &problems);
+    return py::make_tuple(exported, problems);
+  });
   module.def("describe", [](py::handle object) { return describe(to_value(object)); });
   module.def("function_name", &function_name);
   module.def("tolerance_text", &tolerance_text);

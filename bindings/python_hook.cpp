@@ -94,7 +94,9 @@ struct View {
 
 class PythonHook final : public Hook {
  public:
-  explicit PythonHook(py::object object) : object_(std::move(object)) {
+  // `has_before`, `has_after`: what the object's class defines itself; for the rest Python is not entered at all.
+  PythonHook(py::object object, bool has_before, bool has_after)
+      : object_(std::move(object)), has_before_(has_before), has_after_(has_after) {
     name_ = py::str(py::type::handle_of(object_).attr("__name__")).cast<std::string>();
     gradients_ = object_.attr("gradients").cast<bool>();
   }
@@ -107,16 +109,19 @@ class PythonHook final : public Hook {
   Wants wants() const override { return {.gradients = gradients_}; }
 
   std::unique_ptr<HookState> before(OpCall& call) override {
+    if (!has_before_ && !has_after_) return nullptr;
     const py::gil_scoped_acquire gil;
     const KeepPythonError kept;
     const NoTorchFunction quiet;
     call.args();  // for after(), which may be all that the object has
     call.kwargs();
+    if (!has_before_) return nullptr;
     const View view(call);
     return std::make_unique<PythonState>(object_.attr("before")(view.view));
   }
 
   void after(OpCall& call, HookState* state) override {
+    if (!has_after_) return;
     const py::gil_scoped_acquire gil;
     const KeepPythonError kept;
     const NoTorchFunction quiet;
@@ -126,6 +131,7 @@ class PythonHook final : public Hook {
 
  private:
   py::object object_;
+  const bool has_before_, has_after_;
   std::string name_;
   bool gradients_ = false;
 };
@@ -169,8 +175,8 @@ void bind_hook(py::module_& module) {
       .def_property_readonly("name", &Hook::name)
       .def("report", [](const Hook& hook) { return to_python(hook.report()); })
       .def("flush", &Hook::flush, py::call_guard<py::gil_scoped_release>());
-  module.def("python_hook", [](py::object object) -> std::shared_ptr<Hook> {
-    return std::make_shared<PythonHook>(std::move(object));
+  module.def("python_hook", [](py::object object, bool has_before, bool has_after) -> std::shared_ptr<Hook> {
+    return std::make_shared<PythonHook>(std::move(object), has_before, has_after);
   });
 }
 

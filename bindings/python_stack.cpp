@@ -40,16 +40,24 @@ class OwnFolders {
 struct Code {
   bool of_user;
   std::string file, function;
+  // By position in the code (its last instruction): finding the number of a line reads the whole table of lines.
+  std::unordered_map<int, std::string> lines;
+
+  const std::string& line(PyFrameObject* frame) {
+    std::string& known = lines[PyFrame_GetLasti(frame)];
+    if (known.empty()) known = file + ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " " + function;
+    return known;
+  }
 };
 
 // By code object, which is kept alive: an address that was reused would name the wrong file.
-const Code& known_code(PyCodeObject* code) {
+Code& known_code(PyCodeObject* code) {
   static auto* known = new std::unordered_map<PyCodeObject*, Code>;
   static const auto* own = new OwnFolders;
   const auto found = known->find(code);
   if (found != known->end()) return found->second;
   Py_INCREF(code);
-  Code made{false, py::str(code->co_filename).cast<std::string>(), py::str(code->co_name).cast<std::string>()};
+  Code made{false, py::str(code->co_filename).cast<std::string>(), py::str(code->co_name).cast<std::string>(), {}};
   made.of_user = !own->hold(made.file) && made.file.compare(0, 8, "<frozen ") != 0;
   return known->emplace(code, std::move(made)).first->second;
 }
@@ -64,10 +72,10 @@ std::vector<std::string> user_lines() {
   for (int depth = 0; frame && depth < kMostFrames && lines.size() < kMostLines; ++depth) {
     auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
     PyCodeObject* const code = PyFrame_GetCode(raw);
-    const Code& known = known_code(code);
+    Code& known = known_code(code);
     Py_DECREF(code);
     if (known.of_user) {
-      lines.push_back(known.file + ":" + std::to_string(PyFrame_GetLineNumber(raw)) + " " + known.function);
+      lines.push_back(known.line(raw));
     }
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
   }

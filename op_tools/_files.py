@@ -40,23 +40,16 @@ class CapturedCall:
 
 
 def load_call(folder: str | Path) -> CapturedCall:
-    """Reads the folder of one captured call.
+    """Reads one captured call.
 
     Args:
-        folder: ``op_capture_result/<rank>/<time>/<op>/<id>``.
+        folder: ``op_capture_result/<rank>/<time>/<op>/<id>``, or ``.../calls.zip!<op>/<id>`` in a container. Bytes that
+            the call shares with others (``dedupe=True``) are read from where they are.
 
     Raises:
         op_tools.Error: when input.pth is missing or a file is damaged.
     """
-    folder = Path(folder)
-
-    def optional(name: str) -> Any:
-        return load(folder / name) if (folder / name).exists() else None
-
-    inputs = load(folder / "input.pth")
-    output = optional("output.pth")
-    grad_inputs, grad_outputs = optional("grad_inputs.pth"), optional("grad_outputs.pth")
-    meta_file = folder / "meta.json"
+    inputs, output, grad_inputs, grad_outputs, meta = _C.read_call(str(folder))
     return CapturedCall(
         name=inputs["name"],
         args=inputs["args"],
@@ -64,5 +57,5 @@ def load_call(folder: str | Path) -> CapturedCall:
         result=output["args"][0] if output else None,
         grad_inputs=grad_inputs["args"] if grad_inputs else None,
         grad_outputs=grad_outputs["args"] if grad_outputs else None,
-        meta=json.loads(meta_file.read_text()) if meta_file.exists() else {},
+        meta=json.loads(meta) if meta is not None else {},
     )

@@ -19,6 +19,7 @@ from ._files import load_call
 
 _INPUT = "input.pth"
 _CONTAINER = "calls.zip"
+_SHARED = "tensors"
 
 
 @dataclass
@@ -64,6 +65,7 @@ def _stored(root: Path) -> Iterator[tuple[str, dict[str, int], dict[str, Any]]]:
             for entry in entries.infolist():
                 folder, _, name = entry.filename.rpartition("/")
                 folders.setdefault(folder, {})[name] = entry.file_size
+            folders.pop(_SHARED, None)
             for folder, files in folders.items():
                 text = entries.read(f"{folder}/meta.json") if "meta.json" in files else b"{}"
                 yield f"{container}!{folder}", files, _meta(text, f"{container}!{folder}/meta.json")
@@ -86,7 +88,7 @@ def _nothing(path: Path) -> str:
             for found in path.rglob(name):
                 return f"{path}: holds no captured calls; {found.parent} is a result of {tool}"
         if not any(path.iterdir()):
-            return f"{path}: is empty; op-tools doctor says why a capture may be"
+            return f"{path}: is empty, there are no captured calls here; op-tools doctor says why that may be"
     return f"{path}: there are no captured calls here; a call's folder has a file {_INPUT}"
 
 
@@ -125,7 +127,9 @@ def table(path: Path) -> str:
         120,
     )
     total = sum(op.bytes for op in ops.values())
-    return f"{text}\n{sum(op.calls for op in ops.values())} calls of {len(ops)} ops, {total / 1e6:.1f} MB"
+    shared = _shared_bytes(path)
+    beside = f" and {shared / 1e6:.1f} MB of tensors that they share" if shared else ""
+    return f"{text}\n{sum(op.calls for op in ops.values())} calls of {len(ops)} ops, {total / 1e6:.1f} MB{beside}"
 
 
 def _value(value: Any) -> str:
@@ -179,6 +183,19 @@ def call(folder: Path) -> str:
     lines += [f"  {name:<18} {_value(value)}" for name, value in groups]
     lines.append(f"run it again: run_op_from_data {folder} --acc_check")
     return "\n".join(lines)
+
+
+def _shared_bytes(root: Path) -> int:
+    """Bytes of tensors that the calls below share (dedupe)."""
+    if root.is_file():
+        containers, total = [root], 0
+    else:
+        containers = list(root.rglob(_CONTAINER))
+        total = sum(file.stat().st_size for folder in root.rglob(_SHARED) for file in folder.glob("*.pth"))
+    for container in containers:
+        with zipfile.ZipFile(container) as entries:
+            total += sum(entry.file_size for entry in entries.infolist() if entry.filename.startswith(_SHARED + "/"))
+    return total
 
 
 def show(path: str) -> str:

@@ -198,6 +198,8 @@ class OpCapture(Tool):
 
     Args:
         format: "folders" (default) or "container": one append-only zip for many small calls. None: OP_CAPTURE_FORMAT.
+        dedupe: store the bytes of a tensor once by their content, in ``tensors/`` of the run's folder; the calls refer to
+            them (``op-tools export`` makes calls that stand alone). None: OP_CAPTURE_DEDUPE, else off.
         max_calls: record at most so many calls. None: OP_CAPTURE_MAX_CALLS, else no limit.
         max_per_signature: record the first so many calls per operator, shapes and dtypes.
             None: OP_CAPTURE_MAX_PER_SIGNATURE, else no limit.
@@ -215,6 +217,7 @@ class OpCapture(Tool):
         self,
         *,
         format: str | None = None,
+        dedupe: bool | None = None,
         max_calls: int | None = None,
         max_per_signature: int | None = None,
         max_pending_mb: int | None = None,
@@ -222,7 +225,11 @@ class OpCapture(Tool):
     ) -> None:
         super().__init__(**tool)
         self._arguments.update(
-            format=format, max_calls=max_calls, max_per_signature=max_per_signature, max_pending_mb=max_pending_mb
+            format=format,
+            dedupe=dedupe,
+            max_calls=max_calls,
+            max_per_signature=max_per_signature,
+            max_pending_mb=max_pending_mb,
         )
 
     def result(self) -> CaptureResult:
@@ -261,7 +268,12 @@ class HookScope(Tool):
         self.hook = hook
 
     def _open(self) -> tuple[_C.CoreHook, _C.Scope]:
-        hook = _C.python_hook(self.hook)
+
+        def is_defined(name: str) -> bool:
+            method = getattr(self.hook, name)
+            return getattr(method, "__func__", method) is not getattr(Hook, name)
+
+        hook = _C.python_hook(self.hook, is_defined("before"), is_defined("after"))
         return hook, _C.hook_scope(hook, self._arguments, "OP_HOOK")
 
     @property

@@ -2,6 +2,11 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <functional>
+#include <map>
+#include <mutex>
+#include <sstream>
+
 namespace op_tools {
 
 Value call_file(const std::string& name, uint64_t id, Value args, Value kwargs,
@@ -27,6 +32,26 @@ std::vector<bool> written_by_schema(OpCall& call) {
   for (const Value& value : *sequence_items(call.args())) add(value);
   for (const auto& [name, value] : *call.kwargs().get_if<Dict>()->items) add(value);
   return written;
+}
+
+std::string schema_text(const OpCall& call) {
+  if (!call.op || !call.op->hasSchema()) return {};
+  struct Text {
+    const c10::FunctionSchema* of = nullptr;  // an operator of that name may go and another one come
+    std::string text;
+  };
+  static auto* const mutex = new std::mutex;
+  static auto* const texts = new std::map<std::string, Text, std::less<>>;
+  const c10::FunctionSchema& schema = call.op->schema();
+  std::lock_guard<std::mutex> lock(*mutex);
+  auto known = texts->find(call.name);
+  if (known == texts->end()) known = texts->emplace(call.name, Text{}).first;
+  if (known->second.of != &schema) {
+    std::ostringstream text;
+    text << schema;
+    known->second = {&schema, text.str()};
+  }
+  return known->second.text;
 }
 
 int64_t version_of(const at::Tensor& tensor) {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "hooks/module_path.h"
 #include "hooks/version.h"
@@ -22,14 +23,14 @@ using nlohmann::json;
 json facts_json(const std::vector<TensorFacts>& tensors) {
   json list = json::array();
   for (const TensorFacts& facts : tensors) {
-    json item = {{"shape", facts.shape},
+    json item = {{"shape", at::IntArrayRef(facts.shape).vec()},
                  {"dtype", torch_name(facts.dtype)},
                  {"device", facts.device.str()},
                  {"layout", torch_name(facts.layout)},
                  {"requires_grad", facts.requires_grad},
                  {"is_leaf", facts.is_leaf}};
     if (facts.storage >= 0) {
-      item["stride"] = facts.stride;
+      item["stride"] = at::IntArrayRef(facts.stride).vec();
       item["storage"] = facts.storage;
       item["offset"] = facts.offset;
     }
@@ -49,10 +50,10 @@ ProgramState ProgramState::of(const OpCall& call) {
   for (const at::DeviceType type : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
     const c10::DispatchKey key = at::autocast::get_autocast_dispatch_key_from_device_type(type);
     if (call.local_keys.excluded_.has(key)) continue;
-    state.autocast[c10::DeviceTypeName(type, /*lower_case=*/true)] = torch_name(at::autocast::get_autocast_dtype(type));
+    state.autocast.emplace_back(type, at::autocast::get_autocast_dtype(type));
   }
   state.autocast_cache = at::autocast::is_autocast_cache_enabled();
-  state.default_dtype = torch_name(c10::get_default_dtype_as_scalartype());
+  state.default_dtype = c10::get_default_dtype_as_scalartype();
   state.num_threads = at::get_num_threads();
   state.deterministic = at::globalContext().deterministicAlgorithms();
   switch (at::globalContext().float32MatmulPrecision()) {
@@ -70,6 +71,10 @@ ProgramState ProgramState::of(const OpCall& call) {
 }
 
 std::string CallMeta::to_json() const {
+  json autocast = json::object();
+  for (const auto& [type, dtype] : state.autocast) {
+    autocast[c10::DeviceTypeName(type, /*lower_case=*/true)] = torch_name(dtype);
+  }
   json meta = {
       {"format", 1},
       {"name", name},
@@ -83,9 +88,9 @@ std::string CallMeta::to_json() const {
       {"state",
        {{"grad_enabled", state.grad_enabled},
         {"inference_mode", state.inference_mode},
-        {"autocast", state.autocast},
+        {"autocast", std::move(autocast)},
         {"autocast_cache", state.autocast_cache},
-        {"default_dtype", state.default_dtype},
+        {"default_dtype", torch_name(state.default_dtype)},
         {"num_threads", state.num_threads},
         {"deterministic", state.deterministic},
         {"float32_matmul_precision", state.float32_matmul_precision}}},

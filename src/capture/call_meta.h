@@ -2,9 +2,11 @@
 // writer thread. The file's form: docs/architecture.md.
 #pragma once
 
+#include <c10/util/SmallVector.h>
+
 #include <cstdint>
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "capture/snapshot.h"
@@ -12,16 +14,16 @@
 
 namespace op_tools {
 
-// The parts of the program's state that change what an operator computes.
+// The parts of the program's state that change what an operator computes. Numbers only: their names are for to_json().
 struct ProgramState {
   bool grad_enabled = true;
   bool inference_mode = false;
-  std::map<std::string, std::string> autocast;  // device type -> dtype, where autocast is on
+  c10::SmallVector<std::pair<at::DeviceType, at::ScalarType>, 2> autocast;  // where it is on
   bool autocast_cache = true;
-  std::string default_dtype;
+  at::ScalarType default_dtype = at::kFloat;
   int num_threads = 1;
   bool deterministic = false;
-  std::string float32_matmul_precision;
+  const char* float32_matmul_precision = "highest";
 
   static ProgramState of(const OpCall& call);
 };

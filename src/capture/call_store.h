@@ -2,6 +2,8 @@
 //
 //   <output_dir>/op_capture_result/<rank>/<timestamp>/<op>/<id>/{input,output,grad_inputs,grad_outputs}.pth, meta.json
 //   <output_dir>/op_capture_result/<rank>/<timestamp>/calls.zip      (container: the same paths as zip entries)
+//   <output_dir>/op_capture_result/<rank>/<timestamp>/tensors/<content>.pth   (dedupe: bytes that calls share;
+//                                                                               in a container: entries of that name)
 //
 // <op> is the call's name with "::" and "/" replaced by "." . Folders: each file is written to a temporary name
 // (".tmp" suffix) and renamed, so a file with a final name is complete. Container: one append-only stored zip whose
@@ -37,7 +39,9 @@ struct CallKey {
 // permission, path too long, folder gone).
 class OP_TOOLS_API CallStore {
  public:
-  static std::unique_ptr<CallStore> create(CaptureFormat format, const std::string& output_dir, int64_t rank);
+  // `dedupe`: bytes of tensors are stored once by content, and calls refer to them (capture/shared_bytes.h).
+  static std::unique_ptr<CallStore> create(CaptureFormat format, const std::string& output_dir, int64_t rank,
+                                           bool dedupe = false);
   // Folders in a folder that is there already.
   static std::unique_ptr<CallStore> in_folder(std::string root);
   virtual ~CallStore() = default;
@@ -68,5 +72,18 @@ struct FoundCalls {
 // Every captured call at or below `path` (a call's folder, any folder above, or a container file).
 // Throws Error when path does not exist or cannot be read at all.
 OP_TOOLS_API FoundCalls find_calls(const std::string& path);
+
+// The call at `path`: its folder, or ".../calls.zip!torch.Tensor.mul/9". Throws Error when a container cannot be read;
+// files that are missing are for the caller to ask about.
+OP_TOOLS_API std::unique_ptr<StoredCall> open_call(const std::string& path);
+
+// One .pth file by its path, in a call's folder: bytes that it shares with other calls come from the run's folder
+// above.
+OP_TOOLS_API Value read_call_file(const std::string& path);
+
+// Writes every call at or below `from` (as find_calls) to folders in `to`, each with all its bytes in its own files. A
+// call keeps its operator and number; calls of several runs lie in folders of their runs. Returns how many; `problems`
+// gets those of find_calls, and what could not be exported and why. Throws Error when `to` cannot be written.
+OP_TOOLS_API size_t export_calls(const std::string& from, const std::string& to, std::vector<std::string>* problems);
 
 }  // namespace op_tools

@@ -1,7 +1,5 @@
 #include "capture/capture_hook.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -30,7 +28,7 @@ struct CaptureState final : HookState {
   std::vector<at::Tensor> live;   // the input tensors, to see after the call which of them it changed
   std::vector<int64_t> versions;  // their version counters before the call; -1: the tensor has none
   std::unique_ptr<RandomWatch> random;
-  CallMeta meta;
+  std::shared_ptr<CallMeta> meta = std::make_shared<CallMeta>();
 };
 
 Value restrided_value(const Snapshot& snapshot) {
@@ -53,8 +51,8 @@ struct CaptureHook::Impl {
   explicit Impl(const ResolvedCaptureOptions& options)
       : options(options),
         rank(distributed_rank()),
-        writer([format = options.format, dir = options.output_dir,
-                rank = rank] { return CallStore::create(format, dir, rank); },
+        writer([format = options.format, dir = options.output_dir, dedupe = options.dedupe,
+                rank = rank] { return CallStore::create(format, dir, rank, dedupe); },
                options.max_pending_bytes) {}
 
   const ResolvedCaptureOptions options;
@@ -111,7 +109,7 @@ std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   state->live = flatten_tensors(inputs);
   state->versions.reserve(state->live.size());
   for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
-  CallMeta& meta = state->meta;
+  CallMeta& meta = *state->meta;
   meta.state = ProgramState::of(call);
   meta.stack = current_stack();
   meta.module = call.module();
@@ -126,7 +124,7 @@ void CaptureHook::after(OpCall& call, HookState* state) {
 }
 
 void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
-  CallMeta& meta = state.meta;
+  CallMeta& meta = *state.meta;
   const Value moved = state.random->moved();
 
   // Tensors that the call changed, as they are now, beside the result: one snapshot, so that a result which is one of
@@ -160,11 +158,7 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   meta.id = call.id;
   meta.step = call.step;
   meta.rank = rank;
-  if (call.op && call.op->hasSchema()) {
-    std::ostringstream text;
-    text << call.op->schema();
-    meta.schema = text.str();
-  }
+  meta.schema = schema_text(call);
   meta.error = call.error;
   meta.identity = call.frame().is_identity();
   meta.random = !moved.is<None>();
@@ -202,7 +196,7 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   const uint64_t bytes = record.bytes;
   const uint64_t notes = meta.unsupported.size();
   const bool raised = !meta.error.empty();
-  record.meta = [meta = std::move(meta)] { return meta.to_json(); };
+  record.meta = [meta = state.meta] { return meta->to_json(); };
   if (!writer.submit(std::move(record))) return;
 
   std::lock_guard<std::mutex> lock(mutex);
@@ -298,6 +292,7 @@ Value CaptureHook::report() const {
 
 void read_into(Settings& settings, CaptureOptions& options) {
   settings.read("format", options.format);
+  settings.read("dedupe", options.dedupe);
   settings.read("max_calls", options.max_calls);
   settings.read("max_per_signature", options.max_per_signature);
   settings.read("max_pending_mb", options.max_pending_mb);

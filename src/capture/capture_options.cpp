@@ -13,6 +13,7 @@ ResolvedCaptureOptions resolve(const CaptureOptions& options) {
   } else if (format.value != "folders") {
     refuse(format.source, format.value, "give folders or container");
   }
+  resolved.dedupe = bool_setting(options.dedupe, "OP_CAPTURE_DEDUPE");
   resolved.max_calls = number_setting(options.max_calls, "max_calls=", "OP_CAPTURE_MAX_CALLS", 1, kMaxNumber);
   resolved.max_per_signature =
       number_setting(options.max_per_signature, "max_per_signature=", "OP_CAPTURE_MAX_PER_SIGNATURE", 1, kMaxNumber);

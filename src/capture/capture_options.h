@@ -14,12 +14,14 @@ enum class CaptureFormat : uint8_t { kFolders, kContainer };
 
 struct CaptureOptions : ToolOptions {
   std::optional<std::string> format;         // "folders" | "container"; OP_CAPTURE_FORMAT
+  std::optional<bool> dedupe;                // bytes of tensors stored once, by content; OP_CAPTURE_DEDUPE
   std::optional<int64_t> max_calls;          // stop recording after so many calls; OP_CAPTURE_MAX_CALLS
   std::optional<int64_t> max_per_signature;  // first N calls per op, shapes and dtypes; OP_CAPTURE_MAX_PER_SIGNATURE
   std::optional<int64_t> max_pending_mb;     // memory that may wait to be written; OP_TOOLS_MAX_PENDING_MB, 1024
 };
 struct ResolvedCaptureOptions : ResolvedOptions {
   CaptureFormat format = CaptureFormat::kFolders;
+  bool dedupe = false;
   std::optional<int64_t> max_calls;
   std::optional<int64_t> max_per_signature;
   int64_t max_pending_bytes = int64_t{1024} << 20;

@@ -25,12 +25,14 @@
 
 namespace op_tools {
 
+class SharedTensors;
+
 // How deep containers may lie within each other, in writing and in reading: a limit for hostile files, far above real
 // calls.
 constexpr int kMaxPthDepth = 256;
 
 // The bytes of a .pth file, in pieces that point into the tensors' memory where that is large: no copy is made.
-// Valid as long as the object lives (it holds the storages).
+// Valid as long as the object lives (it holds the storages). One thread at a time.
 class OP_TOOLS_API EncodedPth {
  public:
   explicit EncodedPth(const Value& value);
@@ -41,10 +43,18 @@ class OP_TOOLS_API EncodedPth {
   struct Piece {
     const char* data;
     size_t size;
+    uint64_t position = 0;  // in the file
   };
-  const std::vector<Piece>& pieces() const;
   uint64_t size() const;  // bytes of all pieces together
-  uint32_t crc() const;   // CRC-32 of all pieces together; large pieces are not read again for it
+
+  // Large tensors are read once: whoever writes their bytes sums them up on the way, while they are in the caches, and
+  // says so with set_crc (a CRC-32). The others' pieces come after that.
+  const std::vector<Piece>& large_pieces() const;
+  void set_crc(size_t large_piece, uint32_t crc);
+  std::vector<Piece> other_pieces() const;  // headers and all that is small; reads large pieces that have no CRC yet
+
+  const std::vector<Piece>& pieces() const;  // all, in order
+  uint32_t crc() const;                      // CRC-32 of all pieces together
 
  private:
   struct Impl;
@@ -53,10 +63,11 @@ class OP_TOOLS_API EncodedPth {
 
 // Reads a whole file, or bytes in memory (an entry of a container). `name` stands for the path in messages; `owner`
 // keeps `bytes`, which must then be writable, alive as long as a tensor points into them (nullptr: tensors are copied
-// out).
-OP_TOOLS_API Value read_pth(const std::string& path);
+// out). `shared`: where bytes that lie in other files come from (capture/shared_bytes.h); nullptr: a file that refers
+// to such is an Error.
+OP_TOOLS_API Value read_pth(const std::string& path, SharedTensors* shared = nullptr);
 OP_TOOLS_API Value read_pth(std::string_view bytes, const std::string& name,
-                            std::shared_ptr<const void> owner = nullptr);
+                            std::shared_ptr<const void> owner = nullptr, SharedTensors* shared = nullptr);
 
 // The device of that name in a file. A name that torch does not know is the backend of some vendor that is not loaded
 // here ("npu:1"): PrivateUse1. Error when it cannot be a device's name.

@@ -1,11 +1,5 @@
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/_sparse_compressed_tensor_unsafe_ops.h>
-#include <ATen/ops/_sparse_coo_tensor_unsafe_ops.h>
-#include <ATen/ops/_validate_sparse_compressed_tensor_args_ops.h>
-#include <ATen/ops/_validate_sparse_coo_tensor_args_ops.h>
 #include <ATen/ops/detach_ops.h>
-#include <c10/core/CPUAllocator.h>
-#include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -16,95 +10,14 @@
 #include <unordered_map>
 
 #include "capture/pth.h"
+#include "capture/pth_archive.h"
+#include "capture/pth_tensors.h"
+#include "capture/shared_bytes.h"
 #include "capture/zip.h"
 #include "hooks/error.h"
 
 namespace op_tools {
 namespace {
-
-// The zip of one .pth file: records by name, each checked against its CRC before it is used.
-class Archive {
- public:
-  Archive(std::string_view bytes, std::shared_ptr<const void> owner)
-      : source_(bytes), bytes_(bytes), owner_(std::move(owner)) {
-    if (bytes.substr(0, 2) != "PK") {
-      // The old format of torch.save is a bare pickle that starts with a magic number (10 bytes,
-      // LONG1).
-      if (bytes.substr(0, 4) == "\x80\x02\x8a\x0a")
-        throw Error("written in torch.save's old format without zip: load it in Python and save it again");
-      throw Error("no .pth file of torch.save (it does not start as a zip archive does)");
-    }
-    for (auto& entry : read_zip_directory(source_)) {
-      const std::string name = entry.name;
-      if (!entries_.try_emplace(name, std::move(entry)).second)
-        throw Error("the zip entry '" + name + "' is there twice");
-    }
-    find_root();
-    if (entries_.count(root_ + "constants.pkl"))
-      throw Error("a TorchScript archive: only what torch.save wrote is read");
-    if (entries_.count(root_ + "byteorder") && record("byteorder") != "little")
-      throw Error("written on a big-endian machine, which is not supported");
-  }
-
-  std::string_view record(const std::string& name) {
-    const auto found = entries_.find(root_ + name);
-    if (found == entries_.end()) throw Error("the zip entry '" + root_ + name + "' is missing");
-    const std::string_view payload = bytes_.substr(payload_position(source_, found->second), found->second.size);
-    // Entries that lie on each other could make a small file use much memory and time.
-    handed_out_ += payload.size();
-    if (handed_out_ > bytes_.size()) throw Error("its zip entries overlap");
-    if (crc32_of(payload) != found->second.crc)
-      throw Error("the zip entry '" + found->first + "' is damaged (its CRC is wrong)");
-    return payload;
-  }
-
-  // The storage of data/<key>; the same object for the same key, so that tensors that shared memory
-  // share it again.
-  const at::Storage& storage(const std::string& key) {
-    const auto [found, added] = storages_.try_emplace(key);
-    if (added) found->second = load_storage(record("data/" + key));
-    return found->second;
-  }
-
- private:
-  void find_root() {
-    for (const auto& [name, entry] : entries_) {
-      const size_t slash = name.find('/');
-      if (slash != std::string::npos && std::string_view(name).substr(slash) == "/data.pkl") {
-        if (!root_.empty()) throw Error("the zip holds several data.pkl");
-        root_ = name.substr(0, slash + 1);
-      }
-    }
-    if (root_.empty()) throw Error("the zip holds no data.pkl: not written by torch.save");
-  }
-
-  at::Storage load_storage(std::string_view payload) const {
-    at::Allocator* allocator = c10::GetCPUAllocator();
-    at::DataPtr data;
-    const bool aligned = reinterpret_cast<uintptr_t>(payload.data()) % kZipAlignment == 0;
-    if (owner_ && aligned && !payload.empty()) {
-      auto keep = std::make_unique<std::shared_ptr<const void>>(owner_);
-      // Writable by the promise of read_pth: the mapping is private.
-      data = at::DataPtr(
-          const_cast<char*>(payload.data()), keep.release(),
-          [](void* context) { delete static_cast<std::shared_ptr<const void>*>(context); }, at::kCPU);
-    } else {
-      data = allocator->allocate(payload.size());
-      std::copy(payload.begin(), payload.end(), static_cast<char*>(data.mutable_get()));
-    }
-    // Resizable with the usual allocator, so that an operator with out= can be run on the tensor.
-    return at::Storage(at::Storage::use_byte_size_t(), payload.size(), std::move(data), allocator,
-                       /*resizable=*/true);
-  }
-
-  MemorySource source_;
-  std::string_view bytes_;
-  std::shared_ptr<const void> owner_;
-  std::unordered_map<std::string, ZipEntry> entries_;
-  std::string root_;
-  uint64_t handed_out_ = 0;
-  std::unordered_map<std::string, at::Storage> storages_;
-};
 
 // What stands on the pickle machine's stack: a finished value, or a node.
 struct Node;
@@ -152,30 +65,13 @@ std::optional<at::ScalarType> dtype_of_storage(std::string_view global) {
   return found == kTypes->end() ? std::nullopt : std::optional(found->second);
 }
 
-// Elements of a tensor of these sizes; throws when a size is negative or the product (zeros left
-// out, as torch multiplies in any order) does not fit.
-int64_t checked_numel(const std::vector<int64_t>& sizes) {
-  constexpr size_t kMaxDims = 64;
-  if (sizes.size() > kMaxDims) throw Error("a tensor of more than 64 dimensions");
-  int64_t product = 16;  // room for the largest element
-  bool empty = false;
-  for (const int64_t size : sizes) {
-    if (size < 0) throw Error("a tensor of negative size");
-    if (size == 0) {
-      empty = true;
-    } else if (__builtin_mul_overflow(product, size, &product)) {
-      throw Error("the size of a tensor does not fit into 64 bits");
-    }
-  }
-  return empty ? 0 : product / 16;
-}
-
 // Runs one pickle. It builds plain values and tensors only; a global is looked up in the fixed list
 // of call() and never imported or run.
 class Unpickler {
  public:
-  Unpickler(std::string_view pickle, Archive& archive)
-      : rest_(pickle), archive_(archive), text_budget_(16 * pickle.size() + (1 << 20)) {}
+  // `shared`: the tensors whose bytes lie in other files; nullptr: their tagged dicts are refused.
+  Unpickler(std::string_view pickle, PthArchive& archive, SharedTensors* shared)
+      : rest_(pickle), archive_(archive), shared_(shared), text_budget_(16 * pickle.size() + (1 << 20)) {}
 
   Value run() {
     if (read<uint8_t>() != kProto) throw Error("data.pkl does not start as a pickle of protocol 2 to 5 does");
@@ -677,39 +573,11 @@ class Unpickler {
   // args: storage, offset, size, stride, requires_grad, hooks, ...
   static at::Tensor rebuild_tensor(const Node& storage, at::ScalarType dtype, const std::vector<Item>& args,
                                    const Item* metadata) {
-    if (dtype == at::ScalarType::Undefined || c10::isQIntType(dtype))
-      throw Error("a tensor of " + torch_name(dtype) + " cannot be rebuilt from this storage");
-    const int64_t offset = int_of(args[1]);
-    const std::vector<int64_t> sizes = ints_of(args[2]), strides = ints_of(args[3]);
-    check_extent(storage.storage.nbytes(), static_cast<int64_t>(c10::elementSize(dtype)), offset, sizes, strides);
     const bool requires_grad = as<bool>(args[4], "requires_grad");
-    auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(storage.storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+    const auto tensor = dense_tensor(storage.storage, dtype, int_of(args[1]), ints_of(args[2]), ints_of(args[3]));
     if (metadata != nullptr) set_metadata(tensor, *metadata);
-    set_requires_grad(tensor, requires_grad);
+    if (requires_grad) require_grad(tensor);
     return tensor;
-  }
-
-  static void check_extent(size_t nbytes, int64_t itemsize, int64_t offset, const std::vector<int64_t>& sizes,
-                           const std::vector<int64_t>& strides) {
-    if (sizes.size() != strides.size())
-      throw Error("a tensor with " + std::to_string(sizes.size()) + " sizes and " + std::to_string(strides.size()) +
-                  " strides");
-    const int64_t numel = checked_numel(sizes);
-    bool fits = offset >= 0;
-    int64_t end = offset;  // one past the last element
-    for (size_t d = 0; d < sizes.size(); ++d) {
-      int64_t reach = 0;
-      fits = fits && strides[d] >= 0;
-      if (numel == 0) continue;
-      fits = fits && !__builtin_mul_overflow(sizes[d] - 1, strides[d], &reach) &&
-             !__builtin_add_overflow(end, reach, &end);
-    }
-    fits =
-        fits && !__builtin_add_overflow(end, numel == 0 ? 0 : 1, &end) && !__builtin_mul_overflow(end, itemsize, &end);
-    if (!fits || static_cast<uint64_t>(end) > nbytes)
-      throw Error("a tensor reaches outside its storage of " + std::to_string(nbytes) + " bytes");
   }
 
   static void set_metadata(const at::Tensor& tensor, const Item& metadata) {
@@ -718,58 +586,38 @@ class Unpickler {
     for (size_t i = 0; i + 1 < items.size(); i += 2) {
       const std::string& bit = text_of(items[i]);
       if (bit == "conj") {
-        if (!tensor.is_complex()) throw Error("a tensor that is not complex has the conjugate bit");
-        tensor._set_conj(as<bool>(items[i + 1], "a bit"));
+        if (as<bool>(items[i + 1], "a bit")) set_conj(tensor);
       } else if (bit == "neg") {
         tensor._set_neg(as<bool>(items[i + 1], "a bit"));
       }
     }
   }
 
-  static void set_requires_grad(const at::Tensor& tensor, bool requires_grad) {
-    if (!requires_grad) return;
-    const auto dtype = tensor.scalar_type();
-    if (!at::isFloatingType(dtype) && !at::isComplexType(dtype))
-      throw Error("a tensor of " + torch_name(dtype) + " requires grad, which only floating and complex ones can");
-    tensor.set_requires_grad(true);
-  }
-
   static at::Tensor rebuild_parameter(const at::Tensor& data, bool requires_grad) {
     // Another tensor on the same memory, as in Python: `data` itself may be in the tree, too.
     at::Tensor parameter = at::_ops::detach::call(data);
-    set_requires_grad(parameter, requires_grad);
+    if (requires_grad) require_grad(parameter);
     return parameter;
   }
 
   static at::Tensor rebuild_sparse(at::Layout layout, const std::vector<Item>& args) {
     if (layout == at::kSparse) {
       require_count("_rebuild_sparse_tensor", args, 3, 4);
-      const std::vector<int64_t> sizes = ints_of(args[2]);
-      checked_numel(sizes);
       std::optional<bool> coalesced;
       if (args.size() == 4) coalesced = as<bool>(args[3], "is_coalesced");
-      // The validation reads every index: nothing later has to trust them.
-      at::_ops::_validate_sparse_coo_tensor_args::call(tensor_of(args[0]), tensor_of(args[1]), sizes, coalesced, false);
-      return at::_ops::_sparse_coo_tensor_unsafe::call(
-          tensor_of(args[0]), tensor_of(args[1]), c10::fromIntArrayRefSlow(sizes), tensor_of(args[1]).scalar_type(),
-          at::kSparse, at::kCPU, false, coalesced);
+      return sparse_coo_tensor(tensor_of(args[0]), tensor_of(args[1]), ints_of(args[2]), coalesced);
     }
     if (layout != at::kSparseCsr && layout != at::kSparseCsc && layout != at::kSparseBsr && layout != at::kSparseBsc)
       throw Error("a tensor of layout " + torch_name(layout) + " is not supported");
     require_count("_rebuild_sparse_tensor", args, 4, 4);
-    const std::vector<int64_t> sizes = ints_of(args[3]);
-    checked_numel(sizes);
-    at::_ops::_validate_sparse_compressed_tensor_args::call(tensor_of(args[0]), tensor_of(args[1]), tensor_of(args[2]),
-                                                            sizes, layout, false);
-    return at::_ops::_sparse_compressed_tensor_unsafe::call(tensor_of(args[0]), tensor_of(args[1]), tensor_of(args[2]),
-                                                            c10::fromIntArrayRefSlow(sizes),
-                                                            tensor_of(args[2]).scalar_type(), layout, at::kCPU, false);
+    return sparse_compressed_tensor(layout, tensor_of(args[0]), tensor_of(args[1]), tensor_of(args[2]),
+                                    ints_of(args[3]));
   }
 
   // --- from nodes to values ---
   // Recursion is bounded by kMaxPthDepth. A node that lies in several places becomes one shared
   // value.
-  static Value build(const Item& item) {
+  Value build(const Item& item) {
     if (!item.node) return item.value;
     Node& node = *item.node;
     if (node.is_built) return node.built;
@@ -780,7 +628,7 @@ class Unpickler {
     return node.built;
   }
 
-  static Value build_sequence(const Node& node) {
+  Value build_sequence(const Node& node) {
     auto items = std::make_shared<Values>();
     items->reserve(node.items.size());
     for (const auto& item : node.items) items->push_back(build(item));
@@ -790,7 +638,7 @@ class Unpickler {
     return Tuple{std::move(items)};
   }
 
-  static Value build_dict(const Node& node) {
+  Value build_dict(const Node& node) {
     std::vector<std::pair<Value, Value>> items;
     items.reserve(node.items.size() / 2);
     for (size_t i = 0; i + 1 < node.items.size(); i += 2)
@@ -801,10 +649,17 @@ class Unpickler {
     return make_dict(std::move(items));
   }
 
+  std::optional<Value> shared_tensor(const Value& reference) {
+    if (shared_ == nullptr) throw Error("refers to bytes that it shares with other calls, which are not at hand");
+    auto tensor = shared_->tensor(reference);
+    return tensor ? std::optional<Value>(std::move(*tensor)) : std::nullopt;
+  }
+
   // Turns the tagged dicts of our writer back. A dict that only looks like one stays a dict.
-  static std::optional<Value> untag(const Value& key, const Value& value) {
+  std::optional<Value> untag(const Value& key, const Value& value) {
     const auto* tag = key.get_if<std::string>();
     if (tag == nullptr) return std::nullopt;
+    if (*tag == SharedTensors::kTag && value.is<Dict>()) return shared_tensor(value);
     const auto* tuple = value.get_if<Tuple>();
     const size_t count = tuple == nullptr ? 0 : tuple->items->size();
     if (*tag == "__slice__" && count == 3) return Slice{tuple->items};
@@ -828,7 +683,8 @@ class Unpickler {
   }
 
   std::string_view rest_;
-  Archive& archive_;
+  PthArchive& archive_;
+  SharedTensors* shared_;
   uint64_t text_budget_;
   uint64_t item_count_ = 0;
   std::vector<Item> stack_;
@@ -838,10 +694,11 @@ class Unpickler {
 
 }  // namespace
 
-Value read_pth(std::string_view bytes, const std::string& name, std::shared_ptr<const void> owner) {
+Value read_pth(std::string_view bytes, const std::string& name, std::shared_ptr<const void> owner,
+               SharedTensors* shared) {
   try {
-    Archive archive(bytes, std::move(owner));
-    return Unpickler(archive.record("data.pkl"), archive).run();
+    PthArchive archive(bytes, std::move(owner));
+    return Unpickler(archive.record("data.pkl"), archive, shared).run();
   } catch (const Error& error) {
     throw Error(name + ": " + error.what());
   } catch (const c10::Error& error) {
@@ -851,7 +708,7 @@ Value read_pth(std::string_view bytes, const std::string& name, std::shared_ptr<
   }
 }
 
-Value read_pth(const std::string& path) {
+Value read_pth(const std::string& path, SharedTensors* shared) {
   const FileSource file(path);
   FileSource::Stretch whole;
   try {
@@ -859,7 +716,7 @@ Value read_pth(const std::string& path) {
   } catch (const Error& error) {
     throw Error(path + ": " + error.what());
   }
-  return read_pth(whole.bytes, path, whole.mapped ? whole.owner : nullptr);
+  return read_pth(whole.bytes, path, whole.mapped ? whole.owner : nullptr, shared);
 }
 
 c10::Device recorded_device(const std::string& name) {

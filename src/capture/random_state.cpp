@@ -8,51 +8,56 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace op_tools {
 namespace {
 
-// The CPU generator's state as plain memory: get_state() would allocate a tensor for each of a billion calls.
+// The CPU generator's state as plain memory: get_state() would allocate a tensor for each of a billion calls. It is 2.5
+// KB and torch hands it out by value, so it is copied where it must be only.
 struct CpuState {
-  at::mt19937_data_pod engine;
+  at::mt19937 engine;
   std::optional<float> next_float;
   std::optional<double> next_double;
 
-  static CpuState read() {
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    auto* cpu = static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
-    std::lock_guard<std::mutex> lock(generator.mutex());
-    return {cpu->engine().data(), cpu->next_float_normal_sample(), cpu->next_double_normal_sample()};
-  }
+  CpuState() : CpuState(at::detail::getDefaultCPUGenerator()) {}
 
   void write() const {
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     auto* cpu = static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
     std::lock_guard<std::mutex> lock(generator.mutex());
-    at::mt19937 copy;
-    copy.set_data(engine);
-    cpu->set_engine(copy);
+    cpu->set_engine(engine);
     cpu->set_next_float_normal_sample(next_float);
     cpu->set_next_double_normal_sample(next_double);
   }
 
   bool operator==(const CpuState& other) const {
-    return engine.left_ == other.engine.left_ && engine.next_ == other.engine.next_ &&
-           engine.seed_ == other.engine.seed_ && next_float == other.next_float && next_double == other.next_double &&
-           engine.state_ == other.engine.state_;
+    if (next_float != other.next_float || next_double != other.next_double) return false;
+    // Equal memory is an equal state; what differs may be bytes between the fields.
+    static_assert(std::is_trivially_copyable_v<at::mt19937>);
+    if (std::memcmp(&engine, &other.engine, sizeof engine) == 0) return true;
+    const at::mt19937_data_pod mine = engine.data(), its = other.engine.data();
+    return mine.left_ == its.left_ && mine.next_ == its.next_ && mine.seed_ == its.seed_ && mine.state_ == its.state_;
   }
 
   at::Tensor as_tensor() const {
     at::CPUGeneratorImpl generator;
-    at::mt19937 copy;
-    copy.set_data(engine);
-    generator.set_engine(copy);
+    generator.set_engine(engine);
     generator.set_next_float_normal_sample(next_float);
     generator.set_next_double_normal_sample(next_double);
     return at::Tensor(generator.get_state());
   }
+
+ private:
+  explicit CpuState(at::Generator generator)
+      : CpuState(*static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl()),
+                 std::lock_guard<std::mutex>(generator.mutex())) {}
+  CpuState(at::CPUGeneratorImpl& cpu, const std::lock_guard<std::mutex>&)
+      : engine(cpu.engine()),
+        next_float(cpu.next_float_normal_sample()),
+        next_double(cpu.next_double_normal_sample()) {}
 };
 
 at::Tensor device_state(c10::Device device) {
@@ -80,12 +85,11 @@ void collect_devices(const Value& value, std::set<std::string>& devices) {
 }  // namespace
 
 struct RandomWatch::State {
-  CpuState cpu;
+  const CpuState cpu;
   std::vector<std::pair<std::string, at::Tensor>> devices;
 };
 
-RandomWatch::RandomWatch(const Value& args, const Value& kwargs)
-    : state_(std::make_unique<State>(State{CpuState::read(), {}})) {
+RandomWatch::RandomWatch(const Value& args, const Value& kwargs) : state_(std::make_unique<State>()) {
   std::set<std::string> devices;
   collect_devices(args, devices);
   collect_devices(kwargs, devices);
@@ -102,7 +106,7 @@ RandomWatch::~RandomWatch() = default;
 
 Value RandomWatch::moved() const {
   std::vector<std::pair<Value, Value>> items;
-  if (!(CpuState::read() == state_->cpu)) items.emplace_back("cpu", state_->cpu.as_tensor());
+  if (!(CpuState() == state_->cpu)) items.emplace_back("cpu", state_->cpu.as_tensor());
   for (const auto& [device, before] : state_->devices) {
     if (!same_bytes(before, device_state(c10::Device(device)))) items.emplace_back(device, before);
   }
@@ -111,13 +115,13 @@ Value RandomWatch::moved() const {
 }
 
 struct CpuStreamKept::State {
-  CpuState cpu;
+  const CpuState cpu;
 };
 
-CpuStreamKept::CpuStreamKept() : state_(std::make_unique<State>(State{CpuState::read()})) {}
+CpuStreamKept::CpuStreamKept() : state_(std::make_unique<State>()) {}
 
 CpuStreamKept::~CpuStreamKept() {
-  if (!(CpuState::read() == state_->cpu)) state_->cpu.write();
+  if (!(CpuState() == state_->cpu)) state_->cpu.write();
 }
 
 void CpuStreamKept::start_from(const at::Tensor& state) {

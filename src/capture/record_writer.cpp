@@ -21,6 +21,10 @@ namespace {
 
 // A record costs memory besides its tensors: a queue of empty records must be bounded too.
 constexpr size_t kRecordOverhead = 2048;
+// While records keep coming the writer looks for them by itself this often, so that submitting one wakes nobody: a
+// wake-up costs the program more than a small call's copy. This much waits for it at most without it being woken.
+constexpr auto kNap = std::chrono::milliseconds(1);
+constexpr size_t kWakeAt = size_t{1} << 20;
 constexpr auto kQuiet = std::chrono::seconds(1);
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 
@@ -49,6 +53,7 @@ struct RecordWriter::Impl {
   uint64_t flush_until = 0;  // flush the store once `finished` is here
   uint64_t flushed = 0;
   bool stopping = false;
+  bool napping = false;  // the writer looks again by itself within kNap
   Progress progress;
   std::atomic<bool> failed{false};
   std::thread thread;
@@ -80,32 +85,39 @@ struct RecordWriter::Impl {
     if (record.meta) store->write_text(record.key, CallFile::kMeta, record.pass, record.meta());
   }
 
-  void run() {
-    std::unique_lock<std::mutex> lock(mutex);
-    for (;;) {
-      work.wait(lock, [&] { return stopping || !queue.empty() || flushed < flush_until; });
-      if (queue.empty()) {
-        // Everything is written: make it readable for whoever waits in flush(), or before going.
-        const uint64_t upto = finished;
-        if (store && flushed < upto) {
-          lock.unlock();
-          std::string failure;
-          try {
-            store->flush();
-          } catch (const std::exception& error) {
-            failure = error.what();
-          }
-          lock.lock();
-          progress.bytes = store->bytes_written();
-          if (!failure.empty()) fail(failure, lock);
-        }
-        flushed = std::max(flushed, upto);
-        done.notify_all();
-        if (stopping && queue.empty()) return;
-        continue;
+  // Waits until there is something to do; with the lock held.
+  void wait_for_work(std::unique_lock<std::mutex>& lock) {
+    const auto ready = [&] { return stopping || !queue.empty() || flushed < flush_until; };
+    if (ready()) return;
+    napping = true;
+    const bool busy = work.wait_for(lock, kNap, ready);
+    napping = false;
+    if (!busy) work.wait(lock, ready);
+  }
+
+  // With the lock held: everything is written, and made readable for whoever waits in flush(), or before going.
+  void flush_store(std::unique_lock<std::mutex>& lock) {
+    const uint64_t upto = finished;
+    if (store && flushed < upto) {
+      lock.unlock();
+      std::string failure;
+      try {
+        store->flush();
+      } catch (const std::exception& error) {
+        failure = error.what();
       }
-      Record record = std::move(queue.front());
-      queue.pop_front();
+      lock.lock();
+      progress.bytes = store->bytes_written();
+      if (!failure.empty()) fail(failure, lock);
+    }
+    flushed = std::max(flushed, upto);
+    done.notify_all();
+  }
+
+  void write_all(std::deque<Record> records, std::unique_lock<std::mutex>& lock) {
+    while (!records.empty()) {
+      Record record = std::move(records.front());
+      records.pop_front();
       std::string failure;
       const bool lost = failed.load();
       if (!lost) {
@@ -128,6 +140,19 @@ struct RecordWriter::Impl {
       ++finished;
       room.notify_all();
       done.notify_all();
+    }
+  }
+
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex);
+    for (;;) {
+      wait_for_work(lock);
+      if (!queue.empty()) {
+        write_all(std::exchange(queue, {}), lock);
+        continue;
+      }
+      flush_store(lock);
+      if (stopping && queue.empty()) return;
     }
   }
 };
@@ -204,8 +229,9 @@ bool RecordWriter::submit(Record record) {
   impl.pending_bytes += bytes;
   ++impl.submitted;
   impl.queue.push_back(std::move(record));
+  const bool wake = !impl.napping || impl.pending_bytes > kWakeAt;
   lock.unlock();
-  impl.work.notify_one();
+  if (wake) impl.work.notify_one();
   return true;
 }
 

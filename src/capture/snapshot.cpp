@@ -9,6 +9,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -57,24 +58,62 @@ at::Tensor to_cpu(const at::Tensor& tensor) {
                                   at::MemoryFormat::Preserve);
 }
 
+// Memory for the copies of small tensors: many share a block, which is freed with the last of them, by whatever thread.
+// An allocation each is what a capture of small calls mostly costs, the more so as another thread frees them.
+class SmallCopies {
+ public:
+  static constexpr size_t kMost = 1024;  // bytes of a copy that goes into a block
+
+  c10::DataPtr allocate(size_t size) {
+    const size_t rounded = (size + kAlign - 1) / kAlign * kAlign;
+    if (!block_ || used_ + rounded > kBlock) {
+      if (block_) leave(block_);
+      block_ = new Block;
+      used_ = 0;
+    }
+    void* const memory = block_->bytes + used_;
+    used_ += rounded;
+    block_->users.fetch_add(1, std::memory_order_relaxed);
+    return {memory, block_, &leave, at::kCPU};
+  }
+  ~SmallCopies() {
+    if (block_) leave(block_);
+  }
+
+ private:
+  // What a copy that is kept for long may hold besides itself.
+  static constexpr size_t kBlock = 16 * 1024;
+  struct Block {
+    alignas(kAlign) char bytes[kBlock];
+    std::atomic<int64_t> users{1};  // copies, and the thread that still fills it
+  };
+  static void leave(void* block) {
+    auto* const mine = static_cast<Block*>(block);
+    if (mine->users.fetch_sub(1, std::memory_order_acq_rel) == 1) delete mine;
+  }
+
+  Block* block_ = nullptr;
+  size_t used_ = 0;
+};
+
+c10::DataPtr memory_for_copy(size_t size) {
+  thread_local SmallCopies small;
+  return size <= SmallCopies::kMost ? small.allocate(size) : c10::GetCPUAllocator()->allocate(size);
+}
+
 class Copier {
  public:
   Copier(Snapshot& snapshot, bool owned, bool restride) : snapshot_(snapshot), owned_(owned), restride_(restride) {}
 
   // Pass 1: which range of each storage is shown, by all tensors of the tree together.
   void scan(const at::Tensor& tensor) {
-    TensorFacts facts{
-        tensor.layout() == at::kStrided && !tensor.is_nested() ? own_sizes(tensor).vec() : std::vector<int64_t>(),
-        {},
-        tensor.scalar_type(),
-        tensor.device(),
-        tensor.layout()};
+    TensorFacts facts{{}, {}, tensor.scalar_type(), tensor.device(), tensor.layout()};
+    if (!tensor.is_nested()) facts.shape = own_sizes(tensor);
     facts.requires_grad = tensor.requires_grad();
     facts.is_leaf = tensor.is_leaf();
-    if (!tensor.is_nested() && tensor.layout() != at::kStrided) facts.shape = own_sizes(tensor).vec();
     std::string type;
     if (tensor.layout() == at::kStrided && why_not_plain(tensor, &type).empty()) {
-      facts.stride = tensor.strides().vec();
+      facts.stride = tensor.strides();
       facts.offset = tensor.storage_offset();
       if (!tensor._is_zerotensor()) facts.storage = add_range(tensor);
     }
@@ -84,8 +123,7 @@ class Copier {
   // Pass 2: the copy of one tensor, or Unsupported.
   Value copy(const at::Tensor& tensor) {
     const size_t index = next_index_++;
-    const auto known = snapshot_.copies.find(tensor.unsafeGetTensorImpl());
-    if (known != snapshot_.copies.end()) return known->second;
+    if (const at::Tensor* known = snapshot_.copies.find(tensor.unsafeGetTensorImpl())) return *known;
     std::string type;
     std::string why = why_not_plain(tensor, &type);
     if (!why.empty()) return Unsupported{type, why};
@@ -93,7 +131,7 @@ class Copier {
       return Unsupported{"tensor", "its storage was freed or resized: it shows memory that it does not have"};
     }
     at::Tensor made = copy_supported(tensor, index);
-    snapshot_.copies.emplace(tensor.unsafeGetTensorImpl(), made);
+    *snapshot_.copies.entry(tensor.unsafeGetTensorImpl()).first = made;
     return made;
   }
 
@@ -108,10 +146,10 @@ class Copier {
   };
 
   int64_t add_range(const at::Tensor& tensor) {
-    const auto [entry, is_new] = ranges_.try_emplace(tensor.storage().unsafeGetStorageImpl());
-    Range& range = entry->second;
+    const auto [entry, is_new] = ranges_.entry(tensor.storage().unsafeGetStorageImpl());
+    Range& range = *entry;
     if (is_new) range.number = static_cast<int64_t>(ranges_.size()) - 1;
-    if (!seen_impls_.emplace(tensor.unsafeGetTensorImpl(), true).second) return range.number;
+    if (!seen_impls_.entry(tensor.unsafeGetTensorImpl()).second) return range.number;
     ++range.tensors;
     const auto shown = shown_range(tensor);
     if (shown && shown->end > 0) {
@@ -124,7 +162,7 @@ class Copier {
 
   at::Tensor copy_supported(const at::Tensor& tensor, size_t index) {
     if (tensor.layout() != at::kStrided || tensor._is_zerotensor()) return copy_parts(tensor);
-    Range& range = ranges_.at(tensor.storage().unsafeGetStorageImpl());
+    Range& range = *ranges_.find(tensor.storage().unsafeGetStorageImpl());
     if (owned_ && tensor.device().is_cpu()) {
       snapshot_.bytes += tensor.nbytes();
       return tensor;
@@ -153,7 +191,7 @@ class Copier {
     const size_t size = range.shown.end - range.base;
     snapshot_.bytes += size;
     if (tensor.device().is_cpu()) {
-      c10::DataPtr data = c10::GetCPUAllocator()->allocate(size);
+      c10::DataPtr data = memory_for_copy(size);
       std::memcpy(data.get(), static_cast<const char*>(tensor.storage().data()) + range.base, size);
       range.copy = c10::Storage(c10::Storage::use_byte_size_t(), size, std::move(data), nullptr, false);
       return;
@@ -198,8 +236,8 @@ class Copier {
   const bool owned_;
   const bool restride_;
   size_t next_index_ = 0;
-  std::unordered_map<const void*, Range> ranges_;
-  std::unordered_map<const void*, bool> seen_impls_;
+  SmallMap<Range> ranges_;
+  SmallMap<bool> seen_impls_;
 };
 
 // Where in the tree the unsupported values are, in words.
@@ -230,8 +268,7 @@ Snapshot take_snapshot(const Value& value, const std::string& root, bool owned, 
 
 Value with_copies(const Value& value, Snapshot& known) {
   return map_tensors(value, [&](const at::Tensor& tensor) -> Value {
-    const auto found = known.copies.find(tensor.unsafeGetTensorImpl());
-    if (found != known.copies.end()) return found->second;
+    if (const at::Tensor* found = known.copies.find(tensor.unsafeGetTensorImpl())) return *found;
     Snapshot late = take_snapshot(tensor, "");
     known.bytes += late.bytes;
     return late.value;

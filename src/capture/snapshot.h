@@ -4,19 +4,21 @@
 // becomes Unsupported with a note.
 #pragma once
 
+#include <ATen/core/DimVector.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "capture/small_map.h"
 #include "hooks/value.h"
 
 namespace op_tools {
 
 struct TensorFacts {
-  std::vector<int64_t> shape, stride;
+  at::DimVector shape, stride;
   c10::ScalarType dtype;
   c10::Device device;
   c10::Layout layout;
@@ -41,7 +43,7 @@ struct Snapshot {
   size_t bytes = 0;  // memory that the copies hold
   // From the program's tensor object to its copy: lets another tree over the same objects refer to the same copies.
   // Keys are identities only, never followed.
-  std::unordered_map<const void*, at::Tensor> copies;
+  SmallMap<at::Tensor> copies;
 };
 
 // `root`: how `where` of a note begins ("" for a dict of args and kwargs, "result"). `owned`: the tensors are private

@@ -1,6 +1,7 @@
 #include "capture/zip.h"
 
 #include <fcntl.h>
+#include <libdeflate.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -139,7 +140,7 @@ EndRecord read_end_record(const ByteSource& source) {
 }  // namespace
 
 uint32_t crc32_of(std::string_view bytes, uint32_t crc) {
-  return static_cast<uint32_t>(crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+  return libdeflate_crc32(crc, bytes.data(), bytes.size());
 }
 
 uint32_t crc32_join(uint32_t first, uint32_t second, uint64_t second_size) {

@@ -1,4 +1,5 @@
 #include "compare/check_text.h"
+#include "hooks/text_table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,14 +7,6 @@
 
 namespace op_tools {
 namespace {
-
-template <class... Parts>
-std::string formatted(const char* format, Parts... parts) {
-  const int size = std::snprintf(nullptr, 0, format, parts...);
-  std::string text(static_cast<size_t>(size), '\0');
-  std::snprintf(text.data(), text.size() + 1, format, parts...);
-  return text;
-}
 
 Value list_of(at::IntArrayRef numbers) {
   return make_list(Values(numbers.begin(), numbers.end()));

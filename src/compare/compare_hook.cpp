@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
-#include <sstream>
 #include <unordered_map>
 #include <utility>
 
@@ -306,11 +305,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   meta.id = call.id;
   meta.step = call.step;
   meta.rank = rank;
-  if (call.op && call.op->hasSchema()) {
-    std::ostringstream text;
-    text << call.op->schema();
-    meta.schema = text.str();
-  }
+  meta.schema = schema_text(call);
   meta.random = !subject.random_state.is<None>();
   meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   meta.stack = subject.call.stack;

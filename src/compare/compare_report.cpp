@@ -12,14 +12,6 @@
 namespace op_tools {
 namespace {
 
-template <class... Parts>
-std::string formatted(const char* format, Parts... parts) {
-  const int size = std::snprintf(nullptr, 0, format, parts...);
-  std::string text(static_cast<size_t>(size), '\0');
-  std::snprintf(text.data(), text.size() + 1, format, parts...);
-  return text;
-}
-
 Value whole(uint64_t number) {
   return static_cast<int64_t>(number);
 }

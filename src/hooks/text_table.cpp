@@ -1,6 +1,8 @@
 #include "hooks/text_table.h"
 
 #include <algorithm>
+#include <cstdarg>
+#include <cstdio>
 #include <sstream>
 
 namespace op_tools {
@@ -73,6 +75,18 @@ std::string bytes_text(uint64_t bytes) {
   text.precision(unit == 0 ? 0 : 1);
   text << std::fixed << amount << ' ' << units[unit];
   return text.str();
+}
+
+std::string formatted(const char* format, ...) {
+  va_list parts, again;
+  va_start(parts, format);
+  va_copy(again, parts);
+  const int size = std::vsnprintf(nullptr, 0, format, parts);
+  va_end(parts);
+  std::string text(static_cast<size_t>(std::max(size, 0)), '\0');
+  std::vsnprintf(text.data(), text.size() + 1, format, again);
+  va_end(again);
+  return text;
 }
 
 }  // namespace op_tools

@@ -23,4 +23,7 @@ OP_TOOLS_API std::string text_table(const std::vector<TableColumn>& columns,
 // "0 B", "999 B", "1.0 KB", "12.3 GB": decimal units, one digit.
 OP_TOOLS_API std::string bytes_text(uint64_t bytes);
 
+// What printf would print.
+OP_TOOLS_API std::string formatted(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
 }  // namespace op_tools

@@ -19,25 +19,17 @@
 #include "compare/ordered_pool.h"
 #include "hooks/error.h"
 #include "hooks/log.h"
+#include "quiet_log.h"
 #include "recording_hook.h"
 #include "scoped_variable.h"
 #include "temporary_folder.h"
 
 using namespace op_tools;  // NOLINT: a test
 using op_tools::test::admitting;
-using op_tools::test::ScopedVariable;
+using op_tools::test::QuietLog;
 using op_tools::test::TemporaryFolder;
 
 namespace {
-
-struct QuietLog {
-  QuietLog() : level("OP_TOOLS_LOG_LEVEL", "off") { log::reload_level(); }
-  ~QuietLog() {
-    level.set(nullptr);
-    log::reload_level();
-  }
-  ScopedVariable level;
-};
 
 // A device whose mm is half a percent too large.
 class WrongProduct final : public Hook {

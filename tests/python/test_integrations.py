@@ -147,6 +147,7 @@ def launched(*command, cwd, **environment):
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 DDP = """
+import os
 import torch, torch.distributed as dist
 from torch import nn
 
@@ -158,7 +159,8 @@ for step in range(2):
     optimizer.zero_grad()
     model(torch.full((3, 4), float(dist.get_rank() + 1))).sum().backward()
     optimizer.step()
-print("rank", dist.get_rank(), [round(p.sum().item(), 4) for p in model.parameters()], flush=True)
+line = f"rank {dist.get_rank()} {[round(p.sum().item(), 4) for p in model.parameters()]}\\n"
+os.write(1, line.encode())  # at once: the ranks share one pipe
 dist.destroy_process_group()
 """
 
@@ -188,7 +190,7 @@ from torch import nn
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
-step = torch.compile(model, backend="aot_eager", fullgraph=True)
+step = torch.compile(model, backend="aot_eager")
 for _ in range(2):
     step(torch.ones(3, 4)).sum().backward()
 print([round(p.grad.sum().item(), 4) for p in model.parameters()])

@@ -45,12 +45,12 @@ RULES = {
         r'\.pth"',
         PRODUCT,
         # The replay program names them in its messages.
-        ["src/capture/call_store.cpp", "tools/run_op_from_data/replay.cpp"],
+        ["src/capture/call_names.cpp", "tools/run_op_from_data/replay.cpp"],
     ),
     "folders are walked where files are named": (
         r"std::filesystem|\bopendir\b|\bmkdir\b",
         PRODUCT,
-        ["src/capture/call_store.cpp", "src/hooks/run_folder.cpp"],
+        ["src/capture/stored_calls.cpp", "src/hooks/run_folder.cpp"],
     ),
     "one stopwatch": (
         r"\b(steady_clock|high_resolution_clock)\b|clock_gettime|synchronizeDevice|\bsynchronize\s*\(",

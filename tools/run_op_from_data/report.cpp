@@ -10,19 +10,12 @@
 #include "hooks/log.h"
 #include "hooks/options.h"
 #include "hooks/row_file.h"
+#include "hooks/text_table.h"
 #include "run_op_from_data/summary.h"
 #include "run_op_from_data/times.h"
 
 namespace op_tools::replay {
 namespace {
-
-template <class... Parts>
-std::string formatted(const char* format, Parts... parts) {
-  const int size = std::snprintf(nullptr, 0, format, parts...);
-  std::string text(static_cast<size_t>(size), '\0');
-  std::snprintf(text.data(), text.size() + 1, format, parts...);
-  return text;
-}
 
 std::string line_of(const CallReport& report, const Check& check) {
   if (check.against == "saved") return check_line(report.name, check);

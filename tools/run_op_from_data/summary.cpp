@@ -14,20 +14,13 @@
 
 #include "compare/check_text.h"
 #include "hooks/error.h"
+#include "hooks/text_table.h"
 #include "run_op_from_data/times.h"
 
 namespace op_tools::replay {
 namespace {
 
 using nlohmann::json;
-
-template <class... Parts>
-std::string formatted(const char* format, Parts... parts) {
-  const int size = std::snprintf(nullptr, 0, format, parts...);
-  std::string text(static_cast<size_t>(size), '\0');
-  std::snprintf(text.data(), text.size() + 1, format, parts...);
-  return text;
-}
 
 std::string number_text(double value) {
   return formatted("%.9g", value);

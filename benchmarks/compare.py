@@ -1,0 +1,177 @@
+"""OpAutoCompare and OpFallback against the bare work: recomputing by hand, one pass over the memory, moving by hand.
+
+./dev bench compare [--quick] [--only synchronous step metrics fallback]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from _measure import PROMISE, ROOT, Report, Spent, Table, Turns, arguments, ms, spend, verdict
+from _models import lenet, transformer
+from torch.overrides import TorchFunctionMode
+
+import op_tools
+import op_tools.sim_device
+
+
+class RecomputeMode(TorchFunctionMode):
+    """The least that a user would write: each call again on copies, and allclose."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+
+        def copy(value):
+            return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+        again = torch.utils._pytree.tree_map(copy, (args, kwargs))
+        result = func(*args, **kwargs)
+        with torch.no_grad():
+            other = func(*again[0], **again[1])
+            if isinstance(result, torch.Tensor) and isinstance(other, torch.Tensor):
+                torch.allclose(result, other, equal_nan=True)
+        return result
+
+
+def synchronous(table: Table, folder: str, rounds: int) -> None:
+    torch.manual_seed(0)
+    a = torch.randn(1024, 1024)
+    image, kernel = torch.randn(8, 32, 64, 64), torch.randn(32, 32, 3, 3)
+    heads = torch.randn(2, 8, 256, 64)
+    wide = torch.randn(2048, 2048)
+    operators: dict[str, Callable[[], torch.Tensor]] = {
+        "matmul": lambda: torch.matmul(a, a),
+        "conv2d": lambda: F.conv2d(image, kernel, padding=1),
+        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(heads, heads, heads),
+        "softmax": lambda: torch.softmax(wide, 1),
+        "tanh": lambda: torch.tanh(wide),
+        "add": lambda: torch.add(wide, wide),
+    }
+    for name, work in operators.items():
+
+        def twice(work: Callable[[], torch.Tensor] = work) -> Spent:
+            def both() -> None:
+                work()
+                work()
+
+            return spend(both)
+
+        def judged(work: Callable[[], torch.Tensor] = work) -> Spent:
+            with op_tools.OpAutoCompare(golden=False, output_dir=folder):
+                return spend(work)
+
+        turns = Turns({"twice": twice, "judged": judged}, rounds, warm_up=2)
+        ratio = turns.ratio("judged", "twice")
+        table.row(
+            f"OpAutoCompare, synchronous, {name}",
+            "the operator, and once more",
+            "<= 1.25x (no float64)",
+            f"{ratio:.2f}x",
+            verdict(ratio, most=1.25),
+            f"{ms(turns.median('twice'))} for both",
+        )
+
+
+def steps(table: Table, folder: str, rounds: int) -> None:
+    for name, step in (("LeNet", lenet()), ("transformer", transformer(128, 2, 8, 64))):
+
+        def plain(step: Callable[[], object] = step) -> Spent:
+            return spend(step)
+
+        def judged(step: Callable[[], object] = step, **more: object) -> Spent:
+            with op_tools.OpAutoCompare(output_dir=folder, **more):
+                return spend(step)
+
+        def by_hand(step: Callable[[], object] = step) -> Spent:
+            with RecomputeMode():
+                return spend(step)
+
+        turns = Turns({"plain": plain, "judged": judged, "by hand": by_hand}, rounds)
+        ratio = turns.ratio("judged", "plain")
+        table.row(
+            f"OpAutoCompare, training step ({name})",
+            "no tool",
+            "<= 3x",
+            f"{ratio:.2f}x",
+            verdict(ratio, most=3),
+            f"{ms(turns.median('plain'))} a step; a Python mode that runs forward calls twice: "
+            f"{turns.ratio('by hand', 'plain'):.1f}x",
+        )
+
+
+def metrics(table: Table, _: str, rounds: int) -> None:
+    program = Path(os.environ.get("OP_TOOLS_BUILD_DIR", ROOT / "build" / "dev")) / "tests" / "cpp" / "bench_metrics"
+    done = subprocess.run([program, "16", str(rounds)], capture_output=True, text=True, check=True)
+    for line in done.stdout.splitlines():
+        dtype, case, ours, bare = line.split(",")
+        ratio = float(ours) / float(bare)
+        table.row(
+            f"OpAutoCompare, numbers alone, {dtype}, {case}",
+            "one pass over both tensors, all cores",
+            "<= 2x",
+            f"{ratio:.2f}x",
+            verdict(ratio, most=2),
+            f"{ms(float(ours))} for 16 million elements",
+        )
+
+
+def fallback(table: Table, _: str, rounds: int) -> None:
+    """On the simulated device, whose memory is the CPU's: moving costs a copy, and the copies are the same on both sides."""
+    a = torch.randn(512, 512).to("sim")
+    image, kernel = torch.randn(8, 16, 32, 32).to("sim"), torch.randn(16, 16, 3, 3).to("sim")
+    wide = torch.randn(1024, 1024).to("sim")
+    cases: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], str]] = {
+        "matmul": (torch.matmul, (a, a), "torch.matmul"),
+        "conv2d": (F.conv2d, (image, kernel), "torch.conv2d,.*conv2d"),
+        "gelu": (F.gelu, (wide,), ".*gelu"),
+    }
+    for name, (function, values, ops) in cases.items():
+
+        def by_hand(function=function, values=values) -> Spent:
+            def work() -> None:
+                function(*[value.cpu() for value in values]).to("sim")
+
+            return spend(work)
+
+        def tool(function=function, values=values, ops=ops) -> Spent:
+            with op_tools.OpFallback(ops=ops):
+                function(*values)
+                return spend(lambda: function(*values))
+
+        turns = Turns({"by hand": by_hand, "tool": tool}, rounds, warm_up=2)
+        ratio = turns.ratio("tool", "by hand")
+        table.row(
+            f"OpFallback, {name}",
+            "a hand-written move, call, move back",
+            "<= 1.1x",
+            f"{ratio:.2f}x",
+            verdict(ratio, most=1.1),
+            ms(turns.median("by hand")),
+        )
+
+
+PARTS = {"synchronous": synchronous, "step": steps, "metrics": metrics, "fallback": fallback}
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    report = Report("compare")
+    table = report.table("OpAutoCompare and OpFallback", *PROMISE)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.only:
+            PARTS[name](table, folder, {"fallback": 31, "synchronous": 15}.get(name, 9) // (3 if options.quick else 1))
+    if set(options.only) == set(PARTS):
+        report.write()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""A million calls: what a call costs and how much memory the process has, at the beginning and at the end.
+
+./dev bench memory [--quick] [--calls 1000000]
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from _measure import PROMISE, Report, arguments, scratch, us, verdict
+
+import op_tools
+
+TENTHS = 10
+
+
+def resident() -> float:
+    """MB of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--calls", type=int, default=1_000_000)
+    options = parser.parse_args()
+    calls = options.calls // (20 if options.quick else 1)
+    torch.set_num_threads(1)
+    report = Report("memory")
+    table = report.table("A million calls", *PROMISE)
+    x, y = torch.ones(4), torch.ones(4)
+
+    def work(count: int) -> float:
+        start = time.thread_time()
+        for _ in range(count):
+            torch.add(x, y)
+        return (time.thread_time() - start) / count
+
+    tools = {
+        "OpCapture (container)": lambda folder: op_tools.OpCapture(
+            level="aten", ops="add.Tensor", format="container", output_dir=folder, max_pending_mb=16
+        ),
+        "OpTimeMeasure": lambda folder: op_tools.OpTimeMeasure(
+            level="aten", ops="add.Tensor", lines=False, output_dir=folder, max_calls=10_000
+        ),
+    }
+    for name, make in tools.items():
+        folder = tempfile.mkdtemp(dir=scratch())
+        with make(folder) as tool:
+            first = work(10_000)
+            if isinstance(tool, op_tools.OpCapture):
+                tool.flush()
+            marks, costs = [resident()], []
+            for _ in range(TENTHS):
+                costs.append(work((calls - 10_000) // TENTHS))
+                marks.append(resident())
+        shutil.rmtree(folder)
+        grown, slower = marks[-1] - marks[1], costs[-1] / costs[0]
+        table.row(
+            f"{name}, {calls} calls",
+            "the first ten thousand",
+            "cost per call and memory flat",
+            f"{grown:+.1f} MB; last tenth {slower:.2f}x the first tenth",
+            verdict(grown, most=8) if slower <= 1.15 else verdict(slower, most=1.15),
+            f"{us(first)} a call at first, {us(costs[-1])} at the end; {marks[1]:.0f} MB",
+        )
+    report.write()
+
+
+if __name__ == "__main__":
+    main()
