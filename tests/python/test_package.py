@@ -121,6 +121,7 @@ def configure_with_torch(version, source, folder, *options):
     root = folder / "torch"
     header = root / "include" / "torch" / "headeronly" / "version.h"
     header.parent.mkdir(parents=True)
+    (root / "include" / "torch" / "csrc" / "api" / "include").mkdir(parents=True)
     (root / "include" / "torch" / "library.h").touch()
     parts = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
     header.write_text("".join(f"#define TORCH_VERSION_{part} {number}\n" for part, number in parts))
