@@ -225,10 +225,37 @@ bool is_default_device(const std::shared_ptr<c10::SafePyObject>& mode) {
   return py::getattr(holder, "device_context", py::none()).ptr() == mode->ptr(getPyInterpreter());
 }
 
+// The left-out Python functions that this thread is in. torch.Tensor.unflatten calls the method of the same name in C,
+// which torch looks up by name and hands to us as torch.Tensor.unflatten again: letting that one run with the mode on
+// would never end.
+class LeftOut {
+ public:
+  explicit LeftOut(PyObject* function) : function_(function), outer_(innermost()) { innermost() = this; }
+  ~LeftOut() { innermost() = outer_; }
+  LeftOut(const LeftOut&) = delete;
+  LeftOut& operator=(const LeftOut&) = delete;
+
+  static bool is_running(PyObject* function) {
+    for (const LeftOut* one = innermost(); one; one = one->outer_) {
+      if (one->function_ == function) return true;
+    }
+    return false;
+  }
+
+ private:
+  static LeftOut*& innermost() {
+    thread_local LeftOut* running = nullptr;
+    return running;
+  }
+  PyObject* const function_;
+  LeftOut* const outer_;
+};
+
 // A left-out function that is written in Python: what it calls inside may be admitted, so the mode stays on the stack
 // while it runs, told to let the function itself pass. With subclasses among the arguments (`types`) their own
 // __torch_function__ must be asked, which the skipping would prevent.
 PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs) {
+  const LeftOut running(function);
   ModeStack::push_onto_stack(g_mode);
   const bool skipped_before = ModeStack::exchange_skip_next(true);
   PyObject* const result = PyObject_Call(function, args, kwargs);
@@ -272,7 +299,9 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
   Function& known = Functions::get().find(function);
   const uint32_t mask = mask_of(known, chain);
   if (mask == 0) {
-    if (known.in_python && !has_subclasses(values[1])) return call_with_mode_on(function, args, kwargs);
+    if (known.in_python && !LeftOut::is_running(function) && !has_subclasses(values[1])) {
+      return call_with_mode_on(function, args, kwargs);
+    }
     return PyObject_Call(function, args, kwargs);
   }
   return through_chain(function, args, kwargs, std::string(known.name), chain, mask);

@@ -6,7 +6,8 @@ Compared are results, gradients, strides, aliasing, versions, the random state a
 
     op_db.py [--tool NAME ...] [--level torch aten] [--samples 3] [--ops REGEX] [--jobs 2] [--resume]
 
-A tool is noop (a hook that does nothing), looking (one that reads everything, gradients too), any tool of op_tools, or
+A tool is noop (a hook that does nothing), narrow (one whose filter leaves nearly everything out), looking (one that reads
+everything, gradients too), any tool of op_tools, or
 together: all of them at once, one inside the other. OpDtypeCast is given a cast that fits no sample. `asked` counts the
 calls that the tools were handed.
 Exit status 1 when a tool changed something.
@@ -56,19 +57,22 @@ ARGUMENTS = {"OpDtypeCast": {"cast": {torch.float8_e5m2: torch.float32}}}
 
 
 def tool_names() -> list[str]:
-    """The two hooks, and every tool of op_tools."""
+    """The hooks, and every tool of op_tools."""
     tools = [
         name
         for name, tool in vars(op_tools).items()
         if inspect.isclass(tool) and issubclass(tool, op_tools.Tool) and tool not in (op_tools.Tool, op_tools.HookScope)
     ]
-    return ["noop", "looking", *tools, "together"]
+    return ["noop", "narrow", "looking", *tools, "together"]
 
 
 def make_tools(name: str, level: str, folder: str) -> list[Any]:
     """The tools that one name means."""
     if name == "together":
         return [tool for one in tool_names() if one != name for tool in make_tools(one, level, folder)]
+    if name == "narrow":
+        only = "torch.nn.functional.linear, aten::addmm"
+        return [op_tools.HookScope(op_tools.Hook(), level=level, ops=only, output_dir=folder)]
     if name in ("noop", "looking"):
         hook = Looking() if name == "looking" else op_tools.Hook()
         return [op_tools.HookScope(hook, level=level, output_dir=folder)]

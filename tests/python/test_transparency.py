@@ -1,8 +1,11 @@
 """Training with the tools on gives the bits that it gives without them."""
 
+import copy
 import functools
+import pickle
 
 import pytest
+import torch
 from models import MODELS, OPTIMIZERS, different, train
 
 import op_tools
@@ -80,3 +83,39 @@ def test_training_is_bit_equal_when_only_the_last_step_is_recorded(level):
         result = train("transformer", "sgd", after_step=tool.step)
     assert different(result, expected("transformer", "sgd", False)) == []
     assert sum(row.calls for row in tool.result().rows) > 10
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("model", MODELS)
+def test_training_is_bit_equal_when_the_filter_leaves_nearly_everything_out(level, model):
+    plain = train(model)
+    with op_tools.HookScope(op_tools.Hook(), level=level, ops=".*linear, aten::addmm") as scope:
+        narrow = train(model)
+    assert different(plain, narrow) == []
+    assert scope.calls_seen > 0
+
+
+WRAPPERS = {  # methods in Python that call the one of the same name in C
+    "unflatten": lambda x: x.unflatten(1, (2, 3)),
+    "split": lambda x: x.split(2, 1),
+    "norm": lambda x: x.norm(),
+    "stft": lambda x: x.stft(4, window=torch.ones(4), return_complex=True),
+    "floordiv": lambda x: x // 2,
+    "len": len,
+    "repr": repr,
+    "format": lambda x: f"{x.sum():.2f}",
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+    "deepcopy": copy.deepcopy,
+    "unique": lambda x: x.unique(return_counts=True),
+    "index": lambda x: [range(9)[i] for i in x.argmax(1)],
+    "iterate": list,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_functions_that_the_filter_leaves_out_run_as_they_are(name):
+    x = torch.arange(12.0).reshape(2, 6)
+    plain = WRAPPERS[name](x)
+    with op_tools.HookScope(op_tools.Hook(), ops=".*linear"):
+        narrow = WRAPPERS[name](x)
+    assert repr(narrow) == repr(plain)
