@@ -34,18 +34,18 @@ std::vector<bool> written_by_schema(OpCall& call) {
   return written;
 }
 
-std::string schema_text(const OpCall& call) {
-  if (!call.op || !call.op->hasSchema()) return {};
+std::string schema_text(const c10::OperatorHandle* op, const std::string& name) {
+  if (!op || !op->hasSchema()) return {};
   struct Text {
     const c10::FunctionSchema* of = nullptr;  // an operator of that name may go and another one come
     std::string text;
   };
   static auto* const mutex = new std::mutex;
   static auto* const texts = new std::map<std::string, Text, std::less<>>;
-  const c10::FunctionSchema& schema = call.op->schema();
+  const c10::FunctionSchema& schema = op->schema();
   std::lock_guard<std::mutex> lock(*mutex);
-  auto known = texts->find(call.name);
-  if (known == texts->end()) known = texts->emplace(call.name, Text{}).first;
+  auto known = texts->find(name);
+  if (known == texts->end()) known = texts->emplace(name, Text{}).first;
   if (known->second.of != &schema) {
     std::ostringstream text;
     text << schema;

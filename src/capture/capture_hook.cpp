@@ -158,7 +158,7 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   meta.id = call.id;
   meta.step = call.step;
   meta.rank = rank;
-  meta.schema = schema_text(call);
+  meta.schema = schema_text(call.op, meta.name);
   meta.error = call.error;
   meta.identity = call.frame().is_identity();
   meta.random = !moved.is<None>();

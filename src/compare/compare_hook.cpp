@@ -305,7 +305,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   meta.id = call.id;
   meta.step = call.step;
   meta.rank = rank;
-  meta.schema = schema_text(call);
+  meta.schema = schema_text(call.op, meta.name);
   meta.random = !subject.random_state.is<None>();
   meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   meta.stack = subject.call.stack;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "hooks/error.h"
-#include "hooks/setting.h"
+#include "hooks/read_options.h"
 
 namespace op_tools {
 

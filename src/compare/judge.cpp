@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 #include <vector>
+
+#include "hooks/text_table.h"
 
 namespace op_tools {
 namespace {
 
 std::string number_text(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
+  return formatted("%.4g", value);
 }
 
 // One thing that is measured, and how much of it is let pass.

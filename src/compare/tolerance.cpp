@@ -12,7 +12,7 @@
 
 #include "compare/op_traits.h"
 #include "hooks/error.h"
-#include "hooks/setting.h"
+#include "hooks/read_options.h"
 #include "hooks/text_table.h"
 
 namespace op_tools {

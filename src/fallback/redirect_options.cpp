@@ -5,7 +5,7 @@
 
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
-#include "hooks/setting.h"
+#include "hooks/read_options.h"
 
 namespace op_tools {
 

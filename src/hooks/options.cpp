@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "hooks/op_filter.h"
-#include "hooks/setting.h"
+#include "hooks/read_options.h"
 
 namespace op_tools {
 namespace {

@@ -4,7 +4,6 @@
 #include <c10/core/TensorImpl.h>
 
 #include <chrono>
-#include <sstream>
 #include <string_view>
 
 #include "capture/call_files.h"
@@ -260,11 +259,7 @@ std::string CallArchive::save(const KeptCall& call, const std::string& root, int
   meta.id = call.id;
   meta.step = call.step;
   meta.rank = rank;
-  if (call.handle && call.handle->hasSchema()) {
-    std::ostringstream text;
-    text << call.handle->schema();
-    meta.schema = text.str();
-  }
+  meta.schema = schema_text(call.handle ? &*call.handle : nullptr, meta.name);
   meta.inputs = inputs.tensors;
   meta.state = call.phase == Phase::kForward ? call.state : call.forward->state();
   meta.stack = call.stack;

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "hooks/setting.h"
+#include "hooks/read_options.h"
 
 namespace op_tools {
 

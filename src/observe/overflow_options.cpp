@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "hooks/setting.h"
+#include "hooks/read_options.h"
 
 namespace op_tools {
 

@@ -6,7 +6,7 @@
 
 #include "hooks/error.h"
 #include "hooks/log.h"
-#include "hooks/setting.h"
+#include "hooks/read_options.h"
 #include "sim_device/fault_state.h"
 #include "sim_device/faults.h"
 #include "sim_device/kernels.h"

@@ -120,11 +120,10 @@ std::string values_text(OpCall& call) {
 }
 
 void print_line(std::string_view op, Phase phase, int64_t nanoseconds, const std::string& values) {
-  char text[160];
-  std::snprintf(text, sizeof text, "OpTimeMeasureHook: %-30.80s %s %s:  %.8f ms", std::string(op).c_str(),
-                phase == Phase::kForward ? "forward" : "backward", compat_ditorch() ? "elasped" : "elapsed",
-                static_cast<double>(nanoseconds) / 1e6);
-  log::info(text + values);
+  log::info(formatted("OpTimeMeasureHook: %-30.80s %s %s:  %.8f ms", std::string(op).c_str(),
+                      phase == Phase::kForward ? "forward" : "backward", compat_ditorch() ? "elasped" : "elapsed",
+                      static_cast<double>(nanoseconds) / 1e6) +
+            values);
 }
 
 // One backward pass over one call, until it is through.

@@ -241,8 +241,9 @@ def test_strides_and_dtypes_are_those_of_the_operator(level):
 def test_lists_optional_tensors_and_tensors_given_twice(level):
     x, y = on_device(3, 4), on_device(3, 4)
     index = torch.tensor([2, 0], device="sim")
-    with op_tools.OpFallback(level=level) as tool:
-        results = [
+
+    def results():
+        return [
             torch.cat([x, y, x]),
             x[:, index],
             x[index],
@@ -254,19 +255,10 @@ def test_lists_optional_tensors_and_tensors_given_twice(level):
             torch.split(x, 2),
             torch.addmm(x, x, y.t().contiguous().new_ones(4, 4)),
         ]
-    expected = [
-        torch.cat([x, y, x]),
-        x[:, index],
-        x[index],
-        torch.index_put(x, (index,), y[:2]),
-        torch._foreach_add([x, y], 1.5),
-        torch._foreach_mul([x, y], [y, x]),
-        torch.stack([x, x], 1),
-        F.layer_norm(x, (4,)),
-        torch.split(x, 2),
-        torch.addmm(x, x, y.t().contiguous().new_ones(4, 4)),
-    ]
-    for left, right in zip(results, expected, strict=True):
+
+    with op_tools.OpFallback(level=level) as tool:
+        on_cpu = results()
+    for left, right in zip(on_cpu, results(), strict=True):
         same(left, right)
     assert "aten::cat" in ran(tool)
 

@@ -24,7 +24,7 @@ RULES = {
     "the environment is read in one place": (
         r"\b(secure_)?getenv\s*\(|\benviron\b",
         PRODUCT,
-        ["src/hooks/setting.cpp", "src/hooks/log.cpp"],
+        ["src/hooks/read_options.cpp", "src/hooks/log.cpp"],
     ),
     "spdlog and its fmt do not meet torch's": (
         r"#include <(spdlog|fmt)/|\bspdlog::|\bfmt::",
@@ -88,7 +88,7 @@ RULES = {
 }
 
 # The torch-free base inside src/hooks, and what each part may include of ours (besides itself).
-BASE = {"log", "op_filter", "options", "setting", "error", "export", "run_folder", "text_table", "version"}
+BASE = {"log", "op_filter", "options", "read_options", "error", "export", "run_folder", "text_table", "version"}
 MAY_INCLUDE = {
     "base": set(),
     "hooks": {"base"},

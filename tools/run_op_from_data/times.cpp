@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -25,12 +24,6 @@ double quantile(const std::vector<double>& sorted, double q) {
   const auto below = static_cast<size_t>(position);
   const size_t above = std::min(below + 1, sorted.size() - 1);
   return sorted[below] + (position - static_cast<double>(below)) * (sorted[above] - sorted[below]);
-}
-
-std::string number(double value, const char* format = "%.6f") {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
 }
 
 struct Sums {
@@ -100,7 +93,8 @@ std::string times_table(const std::vector<OpTime>& times) {
   std::vector<std::vector<std::string>> rows;
   for (const OpTime& time : times) {
     rows.push_back({time.name, time.phase, std::to_string(time.calls), std::to_string(time.runs),
-                    number(time.median_ms), number(time.least_ms), number(100 * time.spread, "%.1f %%")});
+                    formatted("%.6f", time.median_ms), formatted("%.6f", time.least_ms),
+                    formatted("%.1f %%", 100 * time.spread)});
   }
   return text_table({{"operator", false},
                      {"phase", false},
@@ -127,9 +121,10 @@ std::string comparison_table(const std::vector<OpTime>& times, const std::vector
     const OpTime& other = *found->second;
     const double ratio = other.median_ms > 0 ? time.median_ms / other.median_ms : 0;
     std::string note = time.calls == other.calls ? "" : std::to_string(other.calls) + " calls there";
-    rows.push_back({ratio,
-                    {time.name, time.phase, std::to_string(time.calls), number(time.median_ms), number(other.median_ms),
-                     other.median_ms > 0 ? number(ratio, "%.3f") : "", std::move(note)}});
+    rows.push_back(
+        {ratio,
+         {time.name, time.phase, std::to_string(time.calls), formatted("%.6f", time.median_ms),
+          formatted("%.6f", other.median_ms), other.median_ms > 0 ? formatted("%.3f", ratio) : "", std::move(note)}});
     known.erase(found);
   }
   for (const auto& [key, other] : known) only_there += " " + key.first + " " + key.second;

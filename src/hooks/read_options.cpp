@@ -1,4 +1,4 @@
-#include "hooks/setting.h"
+#include "hooks/read_options.h"
 
 #include <unistd.h>
 #include <algorithm>
