@@ -1,0 +1,17 @@
+// Memory for the private copies of tensors. Small copies share blocks, large ones take over the memory of earlier large
+// copies: to the program's thread, fresh pages cost several times what copying into them does.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <cstddef>
+
+namespace op_tools {
+
+// `size` bytes on the CPU, aligned to 64, not initialised. Any thread; freed by whatever thread lets go of it.
+c10::DataPtr memory_for_copy(size_t size);
+
+// Gives the memory of large copies that are gone back to the system; at most 512 MB of it is kept until then.
+void release_copy_memory() noexcept;
+
+}  // namespace op_tools
