@@ -11,10 +11,10 @@
 
 #include "capture/call_files.h"
 #include "capture/call_meta.h"
-#include "capture/copy_memory.h"
 #include "capture/random_state.h"
 #include "capture/record_writer.h"
 #include "capture/snapshot.h"
+#include "hooks/copy_memory.h"
 #include "hooks/log.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"

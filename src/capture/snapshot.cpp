@@ -13,7 +13,7 @@
 #include <limits>
 #include <optional>
 
-#include "capture/copy_memory.h"
+#include "hooks/copy_memory.h"
 #include "hooks/plain_tensor.h"
 
 namespace op_tools {

@@ -1,13 +1,19 @@
-#include "capture/copy_memory.h"
+#include "hooks/copy_memory.h"
 
+#include <ATen/ops/clone_ops.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/TensorImpl.h>
 #include <sys/mman.h>
 
 #include <atomic>
-#include <cstdlib>
+#include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <string>
+
+#include "hooks/plain_tensor.h"
 
 namespace op_tools {
 namespace {
@@ -32,11 +38,9 @@ class LargeCopies {
   c10::DataPtr allocate(size_t size) {
     // Of blocks that are much too large nothing is taken: the queue's limit counts the bytes of the copies.
     if (Block* const block = take(size, size + size / 8 + kPage)) return owned(block);
-    const size_t unit = size >= kHugePage ? kHugePage : kPage;
-    const size_t capacity = rounded_up(size, unit);
-    void* const memory = std::aligned_alloc(unit, capacity);
-    if (!memory) return c10::GetCPUAllocator()->allocate(size);       // its error says how much was wanted
-    if (unit == kHugePage) madvise(memory, capacity, MADV_HUGEPAGE);  // a wish: a system without them ignores it
+    const size_t capacity = rounded_up(size, size >= kHugePage ? kHugePage : kPage);
+    void* const memory = map(capacity);
+    if (!memory) return c10::GetCPUAllocator()->allocate(size);  // its error says how much was wanted
     return owned(new Block{memory, capacity});
   }
 
@@ -58,9 +62,24 @@ class LargeCopies {
     size_t capacity;
   };
 
+  // From the system and not from malloc: what the program itself allocates and frees stays as it would be without us.
+  static void* map(size_t capacity) {
+    const size_t slack = capacity >= kHugePage ? kHugePage : 0;  // to begin at a huge page
+    void* const all = mmap(nullptr, capacity + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) return nullptr;
+    if (slack == 0) return all;
+    auto* const first = static_cast<char*>(all);
+    const auto address = reinterpret_cast<uintptr_t>(first);
+    const size_t before = rounded_up(address, kHugePage) - address;
+    if (before > 0) munmap(first, before);
+    if (before < slack) munmap(first + before + capacity, slack - before);
+    madvise(first + before, capacity, MADV_HUGEPAGE);  // a wish: a system without huge pages ignores it
+    return first + before;
+  }
+
   static c10::DataPtr owned(Block* block) { return {block->memory, block, &leave, at::kCPU}; }
   static void destroy(Block* block) {
-    std::free(block->memory);
+    munmap(block->memory, block->capacity);
     delete block;
   }
   static void leave(void* block) noexcept { get().keep(static_cast<Block*>(block)); }
@@ -150,6 +169,22 @@ c10::DataPtr memory_for_copy(size_t size) {
   thread_local MediumCopies medium;
   if (size <= SmallCopies::kMost) return small.allocate(size);
   return size <= MediumCopies::kMost ? medium.allocate(size) : LargeCopies::get().allocate(size);
+}
+
+at::Tensor private_copy(const at::Tensor& tensor) {
+  std::string type;
+  const bool simple = tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
+                      why_not_plain(tensor, &type).empty() && !tensor._is_zerotensor() && !tensor.is_conj() &&
+                      !tensor.is_neg() && !tensor.is_quantized() && tensor.is_non_overlapping_and_dense();
+  if (!simple) return at::_ops::clone::call(tensor, std::nullopt).detach();
+  const size_t bytes = tensor.nbytes();
+  c10::DataPtr memory = memory_for_copy(bytes);
+  if (bytes > 0) std::memcpy(memory.get(), tensor.const_data_ptr(), bytes);
+  auto copy = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(memory), nullptr, false),
+      c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  copy.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+  return copy;
 }
 
 void release_copy_memory() noexcept {
