@@ -54,26 +54,45 @@ std::string dumped(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string csv_cell(const Value& value) {
-  if (value.is<None>()) return "";
-  if (const auto* number = value.get_if<double>()) return number_text(*number);
-  const auto* text = value.get_if<std::string>();
-  const std::string cell = text ? *text : dumped(to_json(value));
-  if (cell.find_first_of(",\"\r\n") == std::string::npos) return cell;
-  std::string quoted = "\"";
-  for (const char c : cell) {
-    if (c == '"') quoted += '"';
-    quoted += c;
+void append_text(std::string& line, std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
+    line += text;
+    return;
   }
-  return quoted + '"';
+  line += '"';
+  for (const char c : text) {
+    if (c == '"') line += '"';
+    line += c;
+  }
+  line += '"';
+}
+
+void append_cell(std::string& line, const Value& value) {
+  if (value.is<None>()) return;
+  if (const auto* number = value.get_if<double>()) {
+    line += number_text(*number);
+  } else if (const auto* text = value.get_if<std::string>()) {
+    append_text(line, *text);
+  } else {
+    append_text(line, dumped(to_json(value)));
+  }
+}
+
+void append_cell(std::string& line, const RowFile::Cell& cell) {
+  if (const auto* text = std::get_if<std::string_view>(&cell)) {
+    append_text(line, *text);
+  } else if (const auto* number = std::get_if<double>(&cell)) {
+    line += number_text(*number);
+  } else {
+    line += std::to_string(std::get<int64_t>(cell));
+  }
 }
 
 }  // namespace
 
 RowFile::RowFile(std::string path, std::vector<std::string> columns)
     : path_(std::move(path)), columns_(std::move(columns)), out_(path_, std::ios::binary | std::ios::trunc) {
-  for (size_t i = 0; i < columns_.size(); ++i) out_ << (i ? "," : "") << csv_cell(columns_[i]);
-  if (!columns_.empty()) out_ << '\n';
+  if (!columns_.empty()) add_cells(std::vector<Cell>(columns_.begin(), columns_.end()));
   check();
 }
 
@@ -81,12 +100,23 @@ void RowFile::add(const Value& row) {
   if (columns_.empty()) {
     out_ << dumped(to_json(row)) << '\n';
   } else {
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      const Value* cell = find_key(row, columns_[i]);
-      out_ << (i ? "," : "") << (cell ? csv_cell(*cell) : "");
+    line_.clear();
+    for (const std::string& column : columns_) {
+      if (&column != &columns_.front()) line_ += ',';
+      if (const Value* cell = find_key(row, column)) append_cell(line_, *cell);
     }
-    out_ << '\n';
+    out_ << (line_ += '\n');
   }
+  check();
+}
+
+void RowFile::add_cells(c10::ArrayRef<Cell> cells) {
+  line_.clear();
+  for (const Cell& cell : cells) {
+    if (&cell != cells.begin()) line_ += ',';
+    append_cell(line_, cell);
+  }
+  out_ << (line_ += '\n');
   check();
 }
 
