@@ -251,6 +251,7 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
 
 void Chain::run(uint32_t mask, OpCall& call) const {
   const size_t count = hooks_.size();
+  const GuardedState thread;
   c10::SmallVector<std::unique_ptr<HookState>, 4> states;
   states.resize(count);
   ActiveHook* executor = nullptr;
@@ -258,7 +259,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   // This thread may hold the user's grad mode, autocast and modes: the guards hide the hooks' own operators from them.
   const auto before = [&](uint32_t group) {
     if (!(mask & group)) return;
-    const InternalGuard guard;
+    const InternalGuard guard(thread);
     for (size_t i = 0; i < count; ++i) {
       const uint32_t bit = uint32_t{1} << i;
       if (!(mask & group & bit)) continue;
@@ -281,7 +282,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   std::exception_ptr stop;  // the first wish; thrown when all hooks have seen the call
   const auto after = [&](uint32_t group) {
     if (!(mask & group)) return;
-    const InternalGuard guard;
+    const InternalGuard guard(thread);
     for (size_t i = count; i-- > 0;) {
       ActiveHook& active = *hooks_[i];
       if (!(mask & group & uint32_t{1} << i) || active.off.load(std::memory_order_relaxed)) continue;

@@ -335,6 +335,38 @@ bool casts_inside(DispatchKeySet keys) {
   return known.hasKernelForDispatchKey(autocast.highestPriorityTypeId());
 }
 
+// The operators that this thread met last, with the hooks that take them: the same few come over and over.
+class LastOps {
+ public:
+  struct Found {
+    Op* op;
+    uint32_t mask;  // of the chain's hooks; 0 without a chain
+  };
+
+  Found find(const OperatorHandle& handle, const Chain* chain) {
+    const c10::OperatorName* const name = &handle.operator_name();
+    const uint64_t number = chain ? chain->number : 0;
+    const uint64_t changes = g_known_changes.load(std::memory_order_acquire);
+    Slot& slot = slots_[reinterpret_cast<uintptr_t>(name) / kSpread % kSlots];
+    if (slot.name != name || slot.chain != number || slot.changes != changes) {
+      Op& op = OpTable::get().find(handle);
+      slot = {name, number, changes, {&op, chain ? chain->mask_of_op(op.index, op.name, op.composite) : 0}};
+    }
+    return slot.found;
+  }
+
+ private:
+  static constexpr size_t kSlots = 256;
+  static constexpr size_t kSpread = 64;  // names lie in entries of the dispatcher, some KB each
+  struct Slot {
+    const c10::OperatorName* name;
+    uint64_t chain, changes;
+    Found found;
+  };
+  Slot slots_[kSlots];  // zero: nothing is known
+};
+thread_local LastOps tl_last_ops = {};
+
 // `covered`: a watch already notes this call as a whole and no chain wants it, so inner calls need not come here.
 void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack, bool covered) {
   const DispatchKeySet below = keys & kBelow;
@@ -350,8 +382,8 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
     return pass(handle, below, stack);
   }
   if (met_again_below(handle, keys)) return pass(handle, below, stack);
-  Op& op = OpTable::get().find(handle);
-  const uint32_t mask = chain ? chain->mask_of_op(op.index, op.name, op.composite) : 0;
+  const auto [found, mask] = tl_last_ops.find(handle, chain);
+  Op& op = *found;
   if (detour && ((op.composite && casts_inside(keys)) || !detour->takes(handle))) detour = nullptr;
   if (mask == 0 && !detour) return pass(handle, below, stack);
   c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);

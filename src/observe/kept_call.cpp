@@ -263,6 +263,7 @@ std::string CallArchive::save(const KeptCall& call, const std::string& root, int
   meta.inputs = inputs.tensors;
   meta.state = call.phase == Phase::kForward ? call.state : call.forward->state();
   meta.stack = call.stack;
+  meta.module = call.module;
   meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 
   size_t bytes = inputs.bytes;
