@@ -277,7 +277,6 @@ void Chain::run(uint32_t mask, OpCall& call) const {
       if (wish) active.fail("before()", "it wants to stop the program, which is for after()");
       if (call.declined_) mask &= ~bit;
     }
-    call.hooks = mask;
   };
   std::exception_ptr stop;  // the first wish; thrown when all hooks have seen the call
   const auto after = [&](uint32_t group) {
@@ -299,8 +298,10 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   };
 
   before(~innermost_);
+  call.hooks = mask;
   const bool ready = mask != 0 && prepared(call, [&] { call.frame().prepare(call); });
   before(innermost_);
+  call.hooks = mask;
   try {
     if (executor && !executor->off.load(std::memory_order_relaxed)) {
       executor->hook->execute(call);
