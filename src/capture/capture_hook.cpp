@@ -41,11 +41,6 @@ Value restrided_value(const Snapshot& snapshot) {
   return make_dict(std::move(items));
 }
 
-// The form of all four files.
-Value file_value(const OpCall& call, Value args, Value kwargs, std::vector<std::pair<Value, Value>> more = {}) {
-  return call_file(std::string(call.name), call.id, std::move(args), std::move(kwargs), std::move(more));
-}
-
 }  // namespace
 
 struct CaptureHook::Impl {
@@ -187,13 +182,12 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   record.bytes = state.inputs.bytes + outputs.bytes;
   record.announce = true;
   const Values& in = *sequence_items(state.inputs.value);
-  record.files.push_back({CallFile::kInput, file_value(call, in[0], in[1], std::move(more))});
+  record.files.push_back({CallFile::kInput, in[0], in[1], std::move(more)});
   if (call.error.empty()) {
     std::vector<std::pair<Value, Value>> beside;
     if (!out[1].get_if<Dict>()->items->empty()) beside.emplace_back("mutated", out[1]);
     if (!outputs.restrided.empty()) beside.emplace_back("restrided", restrided_value(outputs));
-    record.files.push_back(
-        {CallFile::kOutput, file_value(call, make_tuple({out[0]}), make_dict({}), std::move(beside))});
+    record.files.push_back({CallFile::kOutput, make_tuple({out[0]}), make_dict({}), std::move(beside)});
   }
   const uint64_t bytes = record.bytes;
   const uint64_t notes = meta.unsupported.size();
@@ -217,8 +211,8 @@ void CaptureHook::Impl::backward(OpCall& call) {
   record.key = {std::string(call.name), call.id};
   record.pass = call.pass;
   record.bytes = outputs.bytes + inputs.bytes;
-  record.files.push_back({CallFile::kGradInputs, file_value(call, inputs.value, make_dict({}))});
-  record.files.push_back({CallFile::kGradOutputs, file_value(call, outputs.value, make_dict({}))});
+  record.files.push_back({CallFile::kGradInputs, inputs.value, make_dict({}), {}});
+  record.files.push_back({CallFile::kGradOutputs, outputs.value, make_dict({}), {}});
   if (call.incomplete) incomplete.fetch_add(1, std::memory_order_relaxed);
   const uint64_t bytes = record.bytes;
   if (!writer.submit(std::move(record))) return;

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "capture/call_files.h"
 #include "hooks/error.h"
 #include "hooks/log.h"
 
@@ -86,7 +87,8 @@ struct RecordWriter::Impl {
     const bool tell = log::enabled(log::Level::kInfo);
     if (record.announce && tell) log::info("apply OpCaptureHook on " + record.key.op);
     for (const Record::File& file : record.files) {
-      const std::string path = store->write(record.key, file.file, record.pass, file.value);
+      const Value value = call_file(record.key.op, record.key.id, file.args, file.kwargs, file.more);
+      const std::string path = store->write(record.key, file.file, record.pass, value);
       if (tell) log::info(path + " saved");
     }
     if (record.meta) store->write_text(record.key, CallFile::kMeta, record.pass, record.meta());

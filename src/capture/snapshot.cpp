@@ -220,7 +220,7 @@ Snapshot take_snapshot(const Value& value, const std::string& root, bool owned, 
   Copier copier(snapshot, owned, restride);
   for_each_tensor(value, [&](const at::Tensor& tensor) { copier.scan(tensor); });
   snapshot.value = map_tensors(value, [&](const at::Tensor& tensor) { return copier.copy(tensor); });
-  note_unsupported(snapshot.value, root, snapshot.unsupported);
+  if (first_unsupported(snapshot.value)) note_unsupported(snapshot.value, root, snapshot.unsupported);
   return snapshot;
 }
 
