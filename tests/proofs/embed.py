@@ -9,7 +9,6 @@ tests/consumer against the CMake package inside the wheel, lets it capture, and 
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _program import parser
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,9 +44,9 @@ def run(*command: Any, **options: Any) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", action="store_true", help="leave the folder there")
-    options = parser.parse_args()
+    command_line = parser(__doc__)
+    command_line.add_argument("--keep", action="store_true", help="leave the folder there")
+    options = command_line.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="embed-"))
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("OP_", "PYTHON", "VIRTUAL_ENV"))
