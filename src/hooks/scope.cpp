@@ -170,9 +170,16 @@ struct OwnScopes {
     scopes.reset();
   }
 };
+// While the thread has scopes. Not destroyed with the thread: kernels may run during its teardown.
+thread_local OwnScopes* tl_own = nullptr;
+
 OwnScopes& own() {
-  thread_local OwnScopes* scopes = new OwnScopes;  // leaked per thread: kernels may run during thread teardown
-  return *scopes;
+  if (!tl_own) tl_own = new OwnScopes;
+  return *tl_own;
+}
+void end_own() {
+  own().end();
+  delete std::exchange(tl_own, nullptr);
 }
 
 std::atomic<uint64_t> g_fork_generation{0};
@@ -294,7 +301,7 @@ void HookScope::leave() {
   tl_scopes->set_chain(level, std::move(hooks));
   if (last && level == Level::kAten) interceptor::arm(false);
   const Level other = level == Level::kAten ? Level::kTorch : Level::kAten;
-  if (last && tl_scopes->hooks(other).empty()) own().end();
+  if (last && tl_scopes->hooks(other).empty()) end_own();
   impl.open_ops.reset();
   impl.on = false;
   try {
