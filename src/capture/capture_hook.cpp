@@ -14,6 +14,7 @@
 #include "capture/random_state.h"
 #include "capture/record_writer.h"
 #include "capture/snapshot.h"
+#include "hooks/copy_memory.h"
 #include "hooks/log.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
@@ -25,9 +26,9 @@ namespace {
 // What before() learned of a forward call.
 struct CaptureState final : HookState {
   Snapshot inputs;
-  std::vector<at::Tensor> live;   // the input tensors, to see after the call which of them it changed
-  std::vector<int64_t> versions;  // their version counters before the call; -1: the tensor has none
-  std::unique_ptr<RandomWatch> random;
+  std::vector<at::Tensor> live;           // the input tensors, to see after the call which of them it changed
+  c10::SmallVector<int64_t, 8> versions;  // their version counters before the call; -1: the tensor has none
+  std::optional<RandomWatch> random;
   std::shared_ptr<CallMeta> meta = std::make_shared<CallMeta>();
 };
 
@@ -114,7 +115,7 @@ std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   meta.stack = current_stack();
   meta.module = call.module();
   // Last, so that nothing of ours comes between the generator's state and the call.
-  state->random = std::make_unique<RandomWatch>(call.args(), call.kwargs());
+  state->random.emplace(call.args(), call.kwargs());
   return state;
 }
 
@@ -181,6 +182,7 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   if (!state.inputs.restrided.empty()) more.emplace_back("restrided", restrided_value(state.inputs));
 
   Record record;
+  record.files.reserve(2);
   record.key = {std::string(call.name), call.id};
   record.bytes = state.inputs.bytes + outputs.bytes;
   record.announce = true;
@@ -236,6 +238,7 @@ void CaptureHook::flush() {
 
 void CaptureHook::scope_left() {
   flush();
+  release_copy_memory();
   const CaptureResult all = result();
   uint64_t calls = 0, backward = 0, unsupported = 0;
   for (const CaptureResult::Row& row : all.rows) {

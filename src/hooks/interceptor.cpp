@@ -77,7 +77,7 @@ class OpTable {
     const Index* index = index_.load(std::memory_order_acquire);
     if (index) {
       const auto found = index->find(&name);
-      if (found != index->end() && found->second->operator_name == name) return *found->second;
+      if (found != index->end() && is_it(*index, *found->second, name)) return *found->second;
     }
     std::lock_guard<std::mutex> lock(mutex);
     refresh_locked();
@@ -90,10 +90,10 @@ class OpTable {
   // Learns the operators that were registered since the last time. Asking the dispatcher takes its lock.
   void refresh_locked() {
     const uint64_t changes = g_known_changes.load(std::memory_order_acquire);
-    if (index_.load(std::memory_order_relaxed) && changes == changes_) return;
-    changes_ = changes;
-    auto next = std::make_unique<Index>();
-    if (const Index* old = index_.load(std::memory_order_relaxed)) *next = *old;
+    const Index* const old = index_.load(std::memory_order_relaxed);
+    if (old && changes == old->changes) return;
+    auto next = old ? std::make_unique<Index>(*old) : std::make_unique<Index>();
+    next->changes = changes;
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
       const auto handle = c10::Dispatcher::singleton().findOp(name);
       if (!handle || !handle->hasSchema()) continue;
@@ -107,11 +107,17 @@ class OpTable {
   std::deque<Op>& ops_locked() { return ops_; }
 
   std::mutex mutex;
-  std::vector<c10::RegistrationHandleRAII>
-      registrations;  // of the kernel and the listener: for the life of the process
+  std::vector<c10::RegistrationHandleRAII> registrations;  // of kernel and listener, for the life of the process
 
  private:
-  using Index = ska::flat_hash_map<const c10::OperatorName*, Op*>;
+  struct Index : ska::flat_hash_map<const c10::OperatorName*, Op*> {
+    uint64_t changes = 0;  // that it knows of
+  };
+
+  // An address is used again only after its operator was deregistered, which is counted.
+  static bool is_it(const Index& index, const Op& op, const c10::OperatorName& name) {
+    return g_known_changes.load(std::memory_order_acquire) == index.changes || op.operator_name == name;
+  }
 
   // The same one for an operator that is registered again.
   Op& make(const OperatorHandle& handle) {
@@ -143,7 +149,6 @@ class OpTable {
   std::unordered_map<c10::OperatorName, Op*> by_name_;
   std::atomic<const Index*> index_{nullptr};
   std::vector<std::unique_ptr<const Index>> kept_;
-  uint64_t changes_ = 0;
 };
 
 size_t g_open = 0;  // OpenOps alive; under OpTable's mutex
@@ -345,7 +350,8 @@ bool casts_inside(DispatchKeySet keys) {
 void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack, bool covered) {
   const DispatchKeySet below = keys & kBelow;
   Detour* detour = tl_detour;
-  const std::shared_ptr<const Chain> chain = detour && detour->inside_call ? nullptr : current_chain(Level::kAten);
+  const CurrentChain current(Level::kAten);
+  const Chain* const chain = detour && detour->inside_call ? nullptr : current.get();
   if (!chain && !detour) {
     if (!covered) {
       arm(false);  // no scope is on for this thread any more (see EveryThread in scope.cpp)
@@ -487,7 +493,7 @@ void arm(bool on) {
 
 namespace {
 bool is_needed() {
-  return tl_watch != nullptr || tl_detour != nullptr || current_chain(Level::kAten) != nullptr;
+  return tl_watch != nullptr || tl_detour != nullptr || CurrentChain(Level::kAten).get() != nullptr;
 }
 }  // namespace
 

@@ -8,8 +8,8 @@
 #pragma once
 
 #include <ATen/record_function.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKeySet.h>
-#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 
@@ -23,10 +23,15 @@ inline constexpr c10::DispatchKey kInterceptorKey = c10::DispatchKey::TESTING_ON
 
 class InternalGuard {
  public:
-  InternalGuard() : no_grad_(/*enabled=*/false), excluded_(keys()) {
+  InternalGuard()
+      : autograd_(c10::AutogradState::get_tls_state()), had_grad_(autograd_.get_grad_mode()), excluded_(keys()) {
+    autograd_.set_grad_mode(false);
     // A program's profile shows the program; the profiler also numbers a backward node by the first operator inside it.
     if (torch::profiler::impl::profilerEnabled()) unseen_.emplace(/*is_enabled=*/false);
   }
+  ~InternalGuard() { autograd_.set_grad_mode(had_grad_); }
+  InternalGuard(const InternalGuard&) = delete;
+  InternalGuard& operator=(const InternalGuard&) = delete;
 
  private:
   static constexpr c10::DispatchKeySet keys() {
@@ -38,7 +43,8 @@ class InternalGuard {
                                 c10::DispatchKey::Tracer, kInterceptorKey});
   }
 
-  c10::AutoGradMode no_grad_;
+  c10::AutogradState& autograd_;  // this thread's
+  const bool had_grad_;
   c10::impl::ExcludeDispatchKeyGuard excluded_;
   std::optional<at::RecordFunctionGuard> unseen_;  // only while a profiler is on: it rebuilds the thread's callbacks
 };

@@ -10,6 +10,7 @@
 
 #include "capture/call_files.h"
 #include "hooks/backward_pass.h"
+#include "hooks/copy_memory.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
@@ -407,6 +408,7 @@ void OverflowHook::flush() {
 
 void OverflowHook::scope_left() {
   flush();
+  release_copy_memory();
   const OverflowResult all = result();
   std::string text = "OpOverflowCheck: " + std::to_string(all.calls) + " calls, " + std::to_string(all.producers) +
                      " made NaN or infinities from finite inputs, " + std::to_string(all.propagators) +
