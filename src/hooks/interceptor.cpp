@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "hooks/chain.h"
@@ -37,15 +38,19 @@ constexpr DispatchKeySet kPassThrough =
                     DispatchKey::FuncTorchGradWrapper, DispatchKey::FuncTorchVmapMode});
 constexpr DispatchKeySet kBelow = DispatchKeySet(DispatchKeySet::FULL_AFTER, kInterceptorKey);
 
+// No handle of torch's in it: one dangles when a library is unloaded that registered the operator.
 struct Op {
-  OperatorHandle handle;
-  c10::OperatorName operator_name;  // a copy: the handle's address may be reused after a library was unloaded
+  c10::OperatorName operator_name;  // a copy: its address in the dispatcher may be reused
   std::string name;                 // aten::add.Tensor
   bool composite;
   size_t index;
   int wanted = 0;                                       // by so many OpenOps
   std::optional<c10::RegistrationHandleRAII> passes{};  // holds a fallthrough: the kernel is not entered
 };
+
+bool is_registered(const Op& op) {
+  return c10::Dispatcher::singleton().findSchema(op.operator_name).has_value();
+}
 
 thread_local uint64_t tl_entries = 0;
 std::atomic<uint64_t> g_known_changes{0};
@@ -102,6 +107,7 @@ class OpTable {
   std::deque<Op>& ops_locked() { return ops_; }
 
   std::mutex mutex;
+  std::vector<c10::RegistrationHandleRAII> registrations;  // of kernel and listener, for the life of the process
 
  private:
   struct Index : ska::flat_hash_map<const c10::OperatorName*, Op*> {
@@ -113,13 +119,17 @@ class OpTable {
     return g_known_changes.load(std::memory_order_acquire) == index.changes || op.operator_name == name;
   }
 
+  // The same one for an operator that is registered again.
   Op& make(const OperatorHandle& handle) {
     const c10::OperatorName& name = handle.operator_name();
+    Op*& op = by_name_[name];
+    if (op) return *op;
     std::string text = name.name;
     if (!name.overload_name.empty()) text.append(".").append(name.overload_name);
-    ops_.push_back(Op{handle, name, std::move(text),
-                      handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd), ops_.size()});
-    return ops_.back();
+    ops_.push_back(
+        Op{name, std::move(text), handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd), ops_.size()});
+    op = &ops_.back();
+    return *op;
   }
 
   Op& add_locked(const OperatorHandle& handle) {
@@ -136,6 +146,7 @@ class OpTable {
   }
 
   std::deque<Op> ops_;  // stable addresses
+  std::unordered_map<c10::OperatorName, Op*> by_name_;
   std::atomic<const Index*> index_{nullptr};
   std::vector<std::unique_ptr<const Index>> kept_;
 };
@@ -467,9 +478,9 @@ void install() {
           ", on which op_tools intercepts operators, is taken by another library in this process; the aten level "
           "cannot be used beside it");
     }
-    // Leaked handles: kernels and listener stay for the life of the process.
-    new c10::RegistrationHandleRAII(dispatcher.addRegistrationListener(std::make_unique<CountRegistrations>()));
-    new c10::RegistrationHandleRAII(dispatcher.registerFallback(
+    auto& kept = OpTable::get().registrations;
+    kept.push_back(dispatcher.addRegistrationListener(std::make_unique<CountRegistrations>()));
+    kept.push_back(dispatcher.registerFallback(
         kInterceptorKey, c10::KernelFunction::makeFromBoxedFunction<&intercept>(), "op_tools interceptor"));
   });
 }
@@ -492,7 +503,7 @@ OpenOps::OpenOps(const std::function<bool(std::string_view, bool)>& wants) {
   }
   if (g_open++ > 0) return;
   for (Op& op : ops) {
-    if (op.wanted > 0 || op.passes || !op.handle.hasSchema()) continue;
+    if (op.wanted > 0 || op.passes || !is_registered(op)) continue;
     op.passes.emplace(c10::Dispatcher::singleton().registerImpl(op.operator_name, kInterceptorKey,
                                                                 c10::KernelFunction::makeFallthrough(), std::nullopt,
                                                                 nullptr, "op_tools: left out by the filters"));
@@ -597,7 +608,7 @@ std::vector<KnownOp> known_ops() {
     std::lock_guard<std::mutex> lock(table.mutex);
     table.refresh_locked();
     for (const Op& op : table.ops_locked()) {
-      if (op.handle.hasSchema()) known.push_back({op.name, op.composite});
+      if (is_registered(op)) known.push_back({op.name, op.composite});
     }
   }
   std::sort(known.begin(), known.end(), [](const KnownOp& a, const KnownOp& b) { return a.name < b.name; });

@@ -180,7 +180,6 @@ struct OwnScopes {
     scopes.reset();
   }
 };
-
 void set_chain(Level level, std::vector<std::shared_ptr<ActiveHook>> hooks) {
   auto before = tl.scopes->set_chain(level, std::move(hooks));
   if (!before || tl.calls == 0) return;
@@ -188,9 +187,16 @@ void set_chain(Level level, std::vector<std::shared_ptr<ActiveHook>> hooks) {
   tl.let_go->push_back(std::move(before));
 }
 
+// While the thread has scopes. Not destroyed with the thread: kernels may run during its teardown.
+thread_local OwnScopes* tl_own = nullptr;
+
 OwnScopes& own() {
-  thread_local OwnScopes* scopes = new OwnScopes;  // leaked per thread: kernels may run during thread teardown
-  return *scopes;
+  if (!tl_own) tl_own = new OwnScopes;
+  return *tl_own;
+}
+void end_own() {
+  own().end();
+  delete std::exchange(tl_own, nullptr);
 }
 
 std::atomic<uint64_t> g_fork_generation{0};
@@ -326,7 +332,7 @@ void HookScope::leave() {
   set_chain(level, std::move(hooks));
   if (last && level == Level::kAten) interceptor::arm(false);
   const Level other = level == Level::kAten ? Level::kTorch : Level::kAten;
-  if (last && tl.scopes->hooks(other).empty()) own().end();
+  if (last && tl.scopes->hooks(other).empty()) end_own();
   impl.open_ops.reset();
   impl.on = false;
   try {
