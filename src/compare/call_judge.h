@@ -23,7 +23,7 @@ namespace op_tools {
 struct Check {
   std::string what;  // "" (the output), "0th", "0th input grad", "input 1 after the call"
   Judgement judgement;
-  at::Tensor result;  // on the CPU; undefined when there is none
+  at::Tensor result;  // undefined when there is none
 };
 
 struct CallFacts {
@@ -65,7 +65,7 @@ class OP_TOOLS_API CallJudge {
   void judge_leaf(size_t leaf, size_t count, size_t* tensor_index);
   void judge_inputs();
   double coarser_unit(c10::ScalarType dtype) const;
-  Judgement judge_tensor(const at::Tensor& result, const Pick& pick);
+  Judgement judge_tensor(const at::Tensor& observed, const Pick& pick);
   void look_at_memory(size_t tensor_index, Judgement* judgement);
   bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;
   void add(std::string what, Judgement judgement, at::Tensor result = {});

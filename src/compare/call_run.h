@@ -1,4 +1,5 @@
-// One run of an operator call as data on the CPU, whoever ran it: the device (observed), the CPU, float64. Plain data.
+// One run of an operator call as data, whoever ran it: the device (observed; its tensors may still be there), the CPU,
+// float64. Plain data.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
+#include <exception>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "capture/random_state.h"
 #include "capture/snapshot.h"
 #include "compare/call_judge.h"
+#include "compare/live_bits.h"
 #include "compare/op_traits.h"
 #include "compare/ordered_pool.h"
 #include "compare/random_check.h"
@@ -27,6 +29,7 @@
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
 #include "hooks/stop_program.h"
+#include "timing/stopwatch.h"
 
 namespace op_tools {
 namespace {
@@ -48,13 +51,7 @@ struct CompareState final : HookState {
   std::vector<at::Tensor> live;   // the program's input tensors
   std::vector<int64_t> versions;  // before the call
   std::unique_ptr<RandomWatch> watch;
-};
-
-// A tensor that backward may read again, and what it held after the forward call. Does not keep it alive.
-struct Remembered {
-  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
-  int64_t version;
-  uint64_t bits;
+  std::exception_ptr stop;  // an error of the program's that came to light before the call; nothing else is set then
 };
 
 struct KeptSubject final : HookState {
@@ -62,45 +59,26 @@ struct KeptSubject final : HookState {
   std::vector<Remembered> remembered;
 };
 
-// A number that changes with the bits of a tensor's elements.
-uint64_t bits_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor._is_zerotensor()) return 0;
-  const Snapshot copy = take_snapshot(tensor, "", tensor.device().is_cpu());
-  const auto* found = copy.value.get_if<at::Tensor>();
-  if (!found) return 0;
-  const at::Tensor flat = found->detach().contiguous();
-  const auto* bytes = static_cast<const unsigned char*>(flat.const_data_ptr());
-  uint64_t hash = 0xCBF29CE484222325u;
-  size_t i = 0;
-  for (; i + 8 <= flat.nbytes(); i += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + i, 8);
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 29;
-  }
-  for (; i < flat.nbytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001B3u;
-  return hash;
-}
-
-void remember(const std::vector<at::Tensor>& live, const std::vector<at::Tensor>& copies,
-              std::vector<Remembered>* remembered) {
-  for (size_t i = 0; i < live.size() && i < copies.size(); ++i) {
-    if (live[i].defined()) {
-      using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-      remembered->push_back({Weak(live[i].getIntrusivePtr()), version_of(live[i]), bits_of(copies[i])});
+// A call's tensors are about to be read, which waits for their devices: what a device then reports went wrong in the
+// program's own work. The program is to see it, unchanged.
+void wait_for_program(const std::vector<at::Tensor>& tensors, std::string_view when, const OpCall& call) {
+  std::optional<c10::Device> last;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.is_cpu() || tensor.is_meta() || last == tensor.device()) continue;
+    last = tensor.device();
+    try {
+      wait_for_device(*last);
+    } catch (const std::exception& error) {
+      const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+      std::string text = "OpAutoCompare: an error of the program's own came to light when " + last->str() +
+                         " was waited for " + std::string(when) + " " + std::string(call.name) + " (call " +
+                         std::to_string(call.id);
+      if (const auto stack = current_stack(); !stack.empty()) text += ", " + stack.front();
+      text += "), and is passed on: ";
+      log::error(text + (torch_error ? torch_error->what_without_backtrace() : error.what()));
+      throw StopProgram(text, std::current_exception());
     }
   }
-}
-
-// Somebody wrote into what the forward call read or gave without autograd's knowledge: backward reads it again.
-bool changed_since(const std::vector<Remembered>& remembered) {
-  for (const Remembered& one : remembered) {
-    const auto tensor = one.tensor.lock();
-    if (!tensor) continue;
-    const at::Tensor live = at::Tensor(tensor);
-    if (version_of(live) == one.version && bits_of(live) != one.bits) return true;
-  }
-  return false;
 }
 
 // What the device gave, to be judged here or on another thread.
@@ -111,7 +89,8 @@ struct Observed {
   CallFacts facts;
   std::vector<at::Tensor> output_gradients;  // backward only
   std::vector<Remembered> remembered;        // likewise
-  Snapshot kept;                             // owns the values of `run` where they are copies
+  bool at_once = false;                      // judged before the program goes on: `run` has the program's own tensors
+  Snapshot kept;                             // else: owns the values of `run`
   size_t bytes = 0;
 };
 
@@ -181,6 +160,7 @@ std::vector<SavedSide> sides_of(const Observed& observed, const CallRun* referen
     }
     CallMeta meta = subject.meta;
     meta.error = run.raised;
+    if (meta.outputs.empty()) meta.outputs = take_snapshot(observed.run.result, "").tensors;
     saved.meta = meta.to_json();
     return saved;
   };
@@ -220,6 +200,7 @@ struct CompareHook::Impl {
   }
 
   CallFacts facts_of(const Subject& subject) const;
+  bool is_judged_at_once(const CallFacts& facts) const;
   void judge(std::shared_ptr<Observed> observed);
   // Runs the references and judges. What is returned tells it, and returns what a user is told of a failure.
   std::function<std::string()> judged(const std::shared_ptr<Observed>& observed);
@@ -244,6 +225,13 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
     return nullptr;
   }
   auto state = std::make_unique<CompareState>();
+  state->live = flatten_tensors(make_tuple({call.args(), call.kwargs()}));
+  try {
+    wait_for_program(state->live, "before", call);
+  } catch (const StopProgram&) {
+    state->stop = std::current_exception();  // the program is stopped after its call
+    return state;
+  }
   state->subject = std::make_shared<Subject>();
   Subject& subject = *state->subject;
   subject.call.name = call.name;
@@ -254,7 +242,6 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   subject.call.stack = current_stack();
   subject.call.module = call.module();
   subject.meta.state = ProgramState::of(call);
-  state->live = flatten_tensors(make_tuple({call.args(), call.kwargs()}));
   for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
   if (log::enabled(log::Level::kInfo)) {
     subject.call.inputs = "{'args': " + describe(call.args()) + ", 'kwargs': " + describe(call.kwargs()) + "}";
@@ -271,7 +258,10 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
 
 void CompareHook::after(OpCall& call, HookState* state) {
   if (call.phase == Phase::kBackward) return impl_->backward(call);
-  if (state) impl_->forward(call, static_cast<CompareState&>(*state));
+  if (!state) return;
+  auto& mine = static_cast<CompareState&>(*state);
+  if (mine.stop) std::rethrow_exception(mine.stop);
+  impl_->forward(call, mine);
 }
 
 CallFacts CompareHook::Impl::facts_of(const Subject& subject) const {
@@ -292,6 +282,11 @@ CallFacts CompareHook::Impl::facts_of(const Subject& subject) const {
   facts.kwargs = in[1];
   facts.before = subject.specimen->tensors();
   return facts;
+}
+
+// Runs that draw random numbers borrow the program's generator, which the program must not use meanwhile.
+bool CompareHook::Impl::is_judged_at_once(const CallFacts& facts) const {
+  return !options.async || facts.random || left.load();
 }
 
 void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
@@ -316,6 +311,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   observed->subject = state.subject;
   observed->call = subject.call;
   observed->facts = facts_of(subject);
+  observed->at_once = is_judged_at_once(observed->facts);
   CallRun& run = observed->run;
   run.raised = call.error;
   const std::vector<bool> by_schema = written_by_schema(call);
@@ -323,6 +319,8 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
     run.written.push_back((i < by_schema.size() && by_schema[i]) || version_of(state.live[i]) != state.versions[i]);
   }
   const std::vector<at::Tensor> results = flatten_tensors(call.result());
+  if (run.raised.empty()) wait_for_program(results, "after", call);
+  wait_for_program(state.live, "after", call);
   run.aliases = shared_memory(results, state.live);
   bool result_on_cpu = true;
   for (const at::Tensor& tensor : results) {
@@ -337,10 +335,13 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   }
   if (!result_on_cpu) observed->facts.alone = false;  // made on a device: torch.zeros(3, device="cuda")
   if (log::enabled(log::Level::kInfo)) observed->call.outputs = describe(call.result());
-  if (observed->facts.alone && !options.async) {
-    // Judged before the program goes on: nothing can change meanwhile.
+  if (observed->at_once) {
     run.result = call.result();
     run.inputs = state.live;
+    for (at::Tensor& input : run.inputs) {
+      std::string type;
+      if (!input.is_cpu() && !why_not_plain(input, &type).empty()) input.reset();
+    }
   } else {
     observed->kept = take_snapshot(make_tuple({call.result(), list_of(state.live)}), "");
     const Values& copies = *sequence_items(observed->kept.value);
@@ -356,8 +357,16 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   if (options.gradients && call.level == Level::kTorch && call.error.empty() && subject.specimen->wants_gradients()) {
     auto kept = std::make_shared<KeptSubject>();
     kept->subject = state.subject;
-    remember(results, flatten_tensors(run.result), &kept->remembered);
-    remember(state.live, run.inputs, &kept->remembered);
+    const std::vector<at::Tensor>& before = subject.specimen->tensors();
+    const std::vector<at::Tensor> copies = observed->at_once ? std::vector<at::Tensor>() : flatten_tensors(run.result);
+    for (size_t i = 0; i < results.size(); ++i) {
+      kept->remembered.emplace_back(results[i], copies.size() == results.size() ? copies[i] : at::Tensor());
+    }
+    for (size_t i = 0; i < state.live.size(); ++i) {
+      // What the call writes is remembered as it is afterwards.
+      const bool as_before = before.size() == state.live.size() && !run.written[i];
+      kept->remembered.emplace_back(state.live[i], as_before ? before[i] : at::Tensor());
+    }
     call.keep(std::move(kept));
   }
   judge(std::move(observed));
@@ -375,10 +384,15 @@ void CompareHook::Impl::backward(OpCall& call) {
   observed->call.step = call.step;
   observed->facts = facts_of(*kept->subject);
   observed->facts.incomplete = call.incomplete;
-  observed->kept = take_snapshot(make_tuple({call.args(), call.result()}), "", call.owns_values);
+  observed->at_once = is_judged_at_once(observed->facts);
+  for (const Value& values : {call.args(), call.result()}) {
+    wait_for_program(flatten_tensors(values), "after the backward of", call);
+  }
+  observed->kept = take_snapshot(
+      observed->at_once ? make_tuple({call.args()}) : make_tuple({call.args(), call.result()}), "", call.owns_values);
   const Values& copies = *sequence_items(observed->kept.value);
   observed->output_gradients = tensors_in(copies[0]);
-  observed->run.gradients = tensors_in(copies[1]);
+  observed->run.gradients = tensors_in(observed->at_once ? call.result() : copies[1]);
   if (log::enabled(log::Level::kInfo)) {
     observed->call.inputs = describe(call.args());
     observed->call.outputs = describe(call.result());
@@ -406,7 +420,9 @@ std::function<std::string()> CompareHook::Impl::judged(const std::shared_ptr<Obs
     checks = {{"", not_comparable(std::string("the comparison failed: ") + error.what()), {}}};
   }
   const auto fails = [](const Check& check) { return check.judgement.verdict == Verdict::kDiffers; };
-  if (std::any_of(checks.begin(), checks.end(), fails) && changed_since(observed->remembered)) {
+  if (std::any_of(checks.begin(), checks.end(), fails) &&
+      std::any_of(observed->remembered.begin(), observed->remembered.end(),
+                  [](const Remembered& one) { return one.changed_past_autograd(); })) {
     for (Check& check : checks) {
       if (fails(check)) check.judgement.reason = kChangedSince;
     }
@@ -419,9 +435,7 @@ std::function<std::string()> CompareHook::Impl::judged(const std::shared_ptr<Obs
 }
 
 void CompareHook::Impl::judge(std::shared_ptr<Observed> observed) {
-  // Runs that draw random numbers borrow the program's generator, which the program must not use meanwhile.
-  const bool later = options.async && !observed->facts.random && !left.load();
-  if (later) {
+  if (!observed->at_once) {
     const size_t bytes = observed->bytes;
     return pool.submit(bytes, [this, observed = std::move(observed)] {
       const InternalGuard ours;

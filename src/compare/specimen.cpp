@@ -2,6 +2,8 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/COW.h>
 #include <c10/util/Exception.h>
 
 #include "capture/call_files.h"
@@ -75,6 +77,18 @@ std::vector<at::Tensor> perturbed_gradients(const std::vector<at::Tensor>& gradi
   return copies;
 }
 
+// A run gets its inputs without a copy of their memory, until it writes into them. Here, before several threads run it.
+void share_until_written(const std::vector<at::Tensor>& copies) {
+  constexpr size_t kWorthIt = 64 * 1024;
+  for (const at::Tensor& copy : copies) {
+    if (!copy.defined() || copy.layout() != at::kStrided || !copy.has_storage()) continue;
+    c10::StorageImpl& storage = *copy.storage().unsafeGetStorageImpl();
+    if (storage.nbytes() < kWorthIt || c10::impl::cow::is_cow_data_ptr(storage.data_ptr())) continue;
+    if (!storage.allocator()) storage.set_allocator(c10::GetCPUAllocator());  // for the copy of who writes
+    c10::impl::cow::lazy_clone_storage(storage);                              // makes `storage` one that can be shared
+  }
+}
+
 std::string message_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
@@ -121,6 +135,7 @@ Specimen::Specimen(OpCall& call)
   args_ = map_leaves(items[0], on_cpu);
   kwargs_ = map_leaves(items[1], on_cpu);
   tensors_ = flatten_tensors(inputs_.value);
+  share_until_written(tensors_);
   // At the aten level autocast has cast already, but not for what an operator that is made of others calls.
   if (level_ == Level::kAten && !(call.op && is_made_of_others(*call.op))) return;
   if (!at::autocast::is_autocast_available(device.type())) return;  // meta has none

@@ -305,7 +305,14 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   }
   if (ready) prepared(call, [&] { call.frame().conclude(call); });
   after(~innermost_);
-  if (stop) std::rethrow_exception(stop);
+  if (!stop) return;
+  try {
+    std::rethrow_exception(stop);
+  } catch (const StopProgram& wish) {
+    // Who reports gradients tells a wish from a failure by its type.
+    if (call.phase == Phase::kBackward) throw;
+    wish.raise();
+  }
 }
 
 }  // namespace op_tools

@@ -225,8 +225,8 @@ class Call : public std::enable_shared_from_this<Call> {
         gradients.pass = passes_++;
       }
       on_backward_(gradients);
-    } catch (const StopProgram&) {
-      throw;
+    } catch (const StopProgram& stop) {
+      stop.raise();
     } catch (const std::exception& error) {
       log::error(std::string("gradients of a call are not recorded: ") + error.what());
     }
