@@ -5,12 +5,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "hooks/value.h"
 
 namespace op_tools {
+
+class MovedCall;
 
 struct CallRun {
   std::string raised;      // what the operator raised; empty when it returned
@@ -22,6 +25,7 @@ struct CallRun {
   std::vector<std::vector<int64_t>> aliases;
   std::vector<std::vector<int64_t>> strides;
   std::vector<at::Tensor> gradients;  // of one backward pass, by tensor index; undefined where there is none
+  std::shared_ptr<const MovedCall> made_from;  // a run of ours: where the graph of `result` ends
 
   bool returned() const { return raised.empty() && impossible.empty(); }
 };

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -34,8 +35,41 @@
 namespace op_tools {
 namespace {
 
+// Runs of ours that went forward and wait for the program's backward, which then need not run forward again. Together
+// they hold so much memory at most, roughly; what is over that runs again.
+class KeptRuns {
+ public:
+  static constexpr size_t kMost = size_t{128} << 20;
+
+  ~KeptRuns() { held_.fetch_sub(bytes_); }
+
+  void keep(const RunKind& kind, const CallRun& run, size_t input_bytes) {
+    size_t bytes = input_bytes;
+    for (const at::Tensor& tensor : flatten_tensors(run.result)) bytes += tensor.has_storage() ? tensor.nbytes() : 0;
+    if (held_.load() + bytes > kMost) return;
+    const std::lock_guard lock(mutex_);
+    bytes_ += bytes;
+    held_.fetch_add(bytes);
+    runs_.insert_or_assign(kind.precision, run);
+  }
+  // For one backward pass; nothing for the next one.
+  std::optional<CallRun> take(const RunKind& kind) {
+    const std::lock_guard lock(mutex_);
+    auto node = runs_.extract(kind.precision);
+    return node ? std::optional(std::move(node.mapped())) : std::nullopt;
+  }
+
+ private:
+  static std::atomic<size_t> held_;
+  std::mutex mutex_;
+  std::map<RunKind::Precision, CallRun> runs_;
+  size_t bytes_ = 0;
+};
+std::atomic<size_t> KeptRuns::held_{0};
+
 // What a call was before it ran; shared with its backward passes.
 struct Subject {
+  KeptRuns kept;
   std::unique_ptr<Specimen> specimen;
   ComparedCall call;
   CallMeta meta;
@@ -410,7 +444,18 @@ std::function<std::string()> CompareHook::Impl::judged(const std::shared_ptr<Obs
   const bool backward = observed->call.phase == Phase::kBackward;
   const at::Tensor* state = observed->facts.repeatable ? cpu_state(subject) : nullptr;
   const CallJudge::RunAgain again = [&](const RunKind& kind) {
-    return subject.specimen->run(kind, backward ? &observed->output_gradients : nullptr, state);
+    if (backward) {
+      if (auto forward = observed->subject->kept.take(kind)) {
+        return subject.specimen->backward(std::move(*forward), kind, observed->output_gradients);
+      }
+      return subject.specimen->run(kind, &observed->output_gradients, state);
+    }
+    CallRun run = subject.specimen->run(kind, nullptr, state);
+    const bool goes_backward = run.returned() && options.gradients && subject.specimen->wants_gradients();
+    if (goes_backward && observed->at_once && kind.precision != RunKind::Precision::kPerturbed) {
+      observed->subject->kept.keep(kind, run, subject.specimen->bytes());
+    }
+    return run;
   };
   CallJudge judge(observed->facts, observed->run, again);
   std::vector<Check> checks;

@@ -143,6 +143,33 @@ Specimen::Specimen(OpCall& call)
   if (!keys_.excluded_.has(key)) autocast_ = at::autocast::get_autocast_dtype(device.type());
 }
 
+// Autograd and autocast as the program had them.
+void Specimen::as_the_program(const RunKind& kind, const std::function<void()>& work) const {
+  if (level_ != Level::kTorch) return work();
+  const bool autocast = autocast_ && kind.precision == RunKind::Precision::kSame;
+  const auto keys = keys_for_cpu(keys_, autocast);
+  const c10::impl::ForceDispatchKeyGuard as_there(keys);
+  const c10::AutoGradMode grad(grad_enabled_);
+  const AutocastDtype dtype(autocast ? autocast_ : std::nullopt);
+  work();
+}
+
+CallRun Specimen::backward(CallRun forward, const RunKind& kind,
+                           const std::vector<at::Tensor>& output_gradients) const {
+  NoWarnings silent;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+  try {
+    const InternalGuard ours;
+    as_the_program(kind, [&] {
+      forward.gradients =
+          forward.made_from->gradients(flatten_tensors(forward.result), output_gradients, /*keep_graph=*/false);
+    });
+  } catch (const std::exception& error) {
+    forward.impossible = message_of(error);
+  }
+  return forward;
+}
+
 CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output_gradients,
                       const at::Tensor* random_state) const {
   CallRun run;
@@ -158,7 +185,9 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
   const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
   try {
     const InternalGuard ours;
-    const MovedCall moved(args_, kwargs_, target);
+    const auto made = std::make_shared<const MovedCall>(args_, kwargs_, target);
+    const MovedCall& moved = *made;
+    run.made_from = made;
     std::vector<at::Tensor> arriving = output_gradients ? *output_gradients : std::vector<at::Tensor>();
     if (kind.precision == RunKind::Precision::kPerturbed) {
       perturb(moved.tensors(), tensors_, kind, autocast_);
@@ -174,7 +203,7 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
     std::vector<int64_t> versions;
     for (const at::Tensor& tensor : moved.tensors()) versions.push_back(tensor._version());
     if (random_state && same) stream.start_from(*random_state);
-    const auto call = [&] {
+    as_the_program(kind, [&] {
       try {
         run.result = runner_->run(args, moved.kwargs());
       } catch (const std::exception& error) {
@@ -183,17 +212,7 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
       if (run.raised.empty() && output_gradients) {
         run.gradients = moved.gradients(flatten_tensors(run.result), arriving, /*keep_graph=*/false);
       }
-    };
-    if (level_ == Level::kTorch) {
-      const bool autocast = autocast_ && same;
-      const auto keys = keys_for_cpu(keys_, autocast);
-      const c10::impl::ForceDispatchKeyGuard as_the_program(keys);
-      const c10::AutoGradMode grad(grad_enabled_);
-      const AutocastDtype dtype(autocast ? autocast_ : std::nullopt);
-      call();
-    } else {
-      call();
-    }
+    });
     run.inputs = moved.tensors();
     for (size_t i = 0; i < versions.size(); ++i) {
       const bool by_schema = i < written_.size() && written_[i];
