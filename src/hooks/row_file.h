@@ -24,11 +24,13 @@ class OP_TOOLS_API RowFile {
   const std::string& path() const { return path_; }
 
  private:
+  void write_line();
   void check();
 
   const std::string path_;
   const std::vector<std::string> columns_;
   std::ofstream out_;
+  std::string line_;
 };
 
 // A Value as JSON: numbers, texts, lists and dicts as they are, everything else as the text that describe() gives.
