@@ -85,6 +85,13 @@ Values leaves_of(const Value& value) {
   return leaves;
 }
 
+std::optional<TensorForm> form_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return std::nullopt;
+  TensorForm form{tensor.scalar_type(), at::DimVector(own_sizes(tensor)), {}, tensor.layout() == at::kStrided};
+  if (form.is_strided) form.strides = own_strides(tensor);
+  return form;
+}
+
 const CallRun& CallJudge::reference_run() {
   if (!reference_) reference_ = again_({RunKind::Precision::kSame});
   return *reference_;
@@ -97,8 +104,8 @@ const CallRun& CallJudge::other_run(const RunKind& kind) {
   return known != others_.end() ? known->second : others_.emplace(key, again_(kind)).first->second;
 }
 
-void CallJudge::add(std::string what, Judgement judgement, at::Tensor result) {
-  checks_.push_back({std::move(what), std::move(judgement), std::move(result)});
+void CallJudge::add(std::string what, Judgement judgement, const at::Tensor& result) {
+  checks_.push_back({std::move(what), std::move(judgement), form_of(result)});
 }
 
 // On the CPU alone nothing tells in which of its inputs' dtypes an operator computes. A gradient under autocast may be

@@ -474,8 +474,8 @@ std::function<std::string()> CompareHook::Impl::judged(const std::shared_ptr<Obs
   }
   std::shared_ptr<CallRun> reference;
   if (judge.reference()) reference = std::make_shared<CallRun>(*judge.reference());
-  return [this, observed, checks = std::move(checks), reference] {
-    return told.add(observed->call, checks, [&] { return sides_of(*observed, reference.get()); });
+  return [this, observed, checks = std::move(checks), reference]() mutable {
+    return told.add(observed->call, std::move(checks), [&] { return sides_of(*observed, reference.get()); });
   };
 }
 
