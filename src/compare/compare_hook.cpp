@@ -7,22 +7,17 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "capture/call_files.h"
-#include "capture/call_meta.h"
 #include "capture/random_state.h"
-#include "capture/snapshot.h"
-#include "compare/call_judge.h"
-#include "compare/live_bits.h"
+#include "compare/observed_call.h"
 #include "compare/op_traits.h"
 #include "compare/ordered_pool.h"
 #include "compare/random_check.h"
-#include "compare/specimen.h"
 #include "compare/tolerance.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
@@ -34,48 +29,6 @@
 
 namespace op_tools {
 namespace {
-
-// Runs of ours that went forward and wait for the program's backward, which then need not run forward again. Together
-// they hold so much memory at most, roughly; what is over that runs again.
-class KeptRuns {
- public:
-  static constexpr size_t kMost = size_t{128} << 20;
-
-  ~KeptRuns() { held_.fetch_sub(bytes_); }
-
-  void keep(const RunKind& kind, const CallRun& run, size_t input_bytes) {
-    size_t bytes = input_bytes;
-    for (const at::Tensor& tensor : flatten_tensors(run.result)) bytes += tensor.has_storage() ? tensor.nbytes() : 0;
-    if (held_.load() + bytes > kMost) return;
-    const std::lock_guard lock(mutex_);
-    bytes_ += bytes;
-    held_.fetch_add(bytes);
-    runs_.insert_or_assign(kind.precision, run);
-  }
-  // For one backward pass; nothing for the next one.
-  std::optional<CallRun> take(const RunKind& kind) {
-    const std::lock_guard lock(mutex_);
-    auto node = runs_.extract(kind.precision);
-    return node ? std::optional(std::move(node.mapped())) : std::nullopt;
-  }
-
- private:
-  static std::atomic<size_t> held_;
-  std::mutex mutex_;
-  std::map<RunKind::Precision, CallRun> runs_;
-  size_t bytes_ = 0;
-};
-std::atomic<size_t> KeptRuns::held_{0};
-
-// What a call was before it ran; shared with its backward passes.
-struct Subject {
-  KeptRuns kept;
-  std::unique_ptr<Specimen> specimen;
-  ComparedCall call;
-  CallMeta meta;
-  bool random = false;
-  Value random_state;  // Dict {device: state before the call} of the generators that moved
-};
 
 constexpr const char* kChangedSince =
     "what the forward call read or gave was changed before backward, past autograd: look for who did that";
@@ -115,19 +68,6 @@ void wait_for_program(const std::vector<at::Tensor>& tensors, std::string_view w
   }
 }
 
-// What the device gave, to be judged here or on another thread.
-struct Observed {
-  std::shared_ptr<Subject> subject;
-  ComparedCall call;
-  CallRun run;
-  CallFacts facts;
-  std::vector<at::Tensor> output_gradients;  // backward only
-  std::vector<Remembered> remembered;        // likewise
-  bool at_once = false;                      // judged before the program goes on: `run` has the program's own tensors
-  Snapshot kept;                             // else: owns the values of `run`
-  size_t bytes = 0;
-};
-
 const at::Tensor* cpu_state(const Subject& subject) {
   const Value* state = find_key(subject.random_state, "cpu");
   return state ? state->get_if<at::Tensor>() : nullptr;
@@ -137,10 +77,6 @@ const at::Tensor* cpu_state(const Subject& subject) {
 bool only_cpu_moved(const Value& moved) {
   const auto* dict = moved.get_if<Dict>();
   return dict && dict->items->size() == 1 && find_key(moved, "cpu");
-}
-
-Value list_of(const std::vector<at::Tensor>& tensors) {
-  return make_list(Values(tensors.begin(), tensors.end()));
 }
 
 std::vector<at::Tensor> tensors_in(const Value& list) {
@@ -154,54 +90,6 @@ std::vector<at::Tensor> tensors_in(const Value& list) {
 
 bool is_tagged_random(const OpCall& call) {
   return call.op && call.op->hasTag(at::Tag::nondeterministic_seeded);
-}
-
-// The files of a failure, as run_op_from_data reads them.
-std::vector<SavedSide> sides_of(const Observed& observed, const CallRun* reference) {
-  const Subject& subject = *observed.subject;
-  const std::string& name = subject.call.name;
-  const uint64_t id = subject.call.id;
-  const Values& in = *sequence_items(subject.specimen->inputs().value);
-  const auto of_run = [&](std::string side, const CallRun& run) {
-    SavedSide saved;
-    saved.side = std::move(side);
-    saved.bytes = subject.specimen->bytes();
-    std::vector<std::pair<Value, Value>> beside;
-    if (const auto* moved = subject.random_state.get_if<Dict>(); moved && !moved->items->empty()) {
-      beside.emplace_back("rng", subject.random_state);
-    }
-    saved.files.emplace_back(CallFile::kInput, call_file(name, id, in[0], in[1], std::move(beside)));
-    if (observed.call.phase == Phase::kBackward) {
-      const Snapshot inputs = take_snapshot(list_of(run.gradients), "");
-      const Snapshot outputs = take_snapshot(list_of(observed.output_gradients), "");
-      saved.files.emplace_back(CallFile::kGradInputs, call_file(name, id, inputs.value, make_dict({})));
-      saved.files.emplace_back(CallFile::kGradOutputs, call_file(name, id, outputs.value, make_dict({})));
-      saved.bytes += inputs.bytes + outputs.bytes;
-    } else if (run.returned()) {
-      std::vector<std::pair<Value, Value>> changed;
-      for (size_t i = 0; i < run.inputs.size() && i < subject.specimen->tensors().size(); ++i) {
-        if (run.inputs[i].defined() && !same_bits(run.inputs[i], subject.specimen->tensors()[i])) {
-          changed.emplace_back(static_cast<int64_t>(i), run.inputs[i]);
-        }
-      }
-      const Snapshot out = take_snapshot(make_tuple({run.result, make_dict(std::move(changed))}), "");
-      const Values& parts = *sequence_items(out.value);
-      std::vector<std::pair<Value, Value>> mutated;
-      if (!parts[1].get_if<Dict>()->items->empty()) mutated.emplace_back("mutated", parts[1]);
-      saved.files.emplace_back(CallFile::kOutput,
-                               call_file(name, id, make_tuple({parts[0]}), make_dict({}), std::move(mutated)));
-      saved.bytes += out.bytes;
-    }
-    CallMeta meta = subject.meta;
-    meta.error = run.raised;
-    if (meta.outputs.empty()) meta.outputs = take_snapshot(observed.run.result, "").tensors;
-    saved.meta = meta.to_json();
-    return saved;
-  };
-  std::vector<SavedSide> sides;
-  sides.push_back(of_run("device", observed.run));
-  if (reference && reference->returned()) sides.push_back(of_run("cpu", *reference));
-  return sides;
 }
 
 }  // namespace
@@ -235,9 +123,12 @@ struct CompareHook::Impl {
 
   CallFacts facts_of(const Subject& subject) const;
   bool is_judged_at_once(const CallFacts& facts) const;
-  void judge(std::shared_ptr<Observed> observed);
-  // Runs the references and judges. What is returned tells it, and returns what a user is told of a failure.
-  std::function<std::string()> judged(const std::shared_ptr<Observed>& observed);
+  // Tells what was judged, and returns what a user is told of a failure.
+  using Tell = std::function<std::string()>;
+  // Runs the references and judges.
+  Tell judged(const std::shared_ptr<Observed>& observed);
+  // Without `tell`: judges and tells later.
+  void finish(std::shared_ptr<Observed> observed, const Tell& tell);
   std::vector<Check> checks_of(const Observed& observed, CallJudge& judge) const;
   void forward(OpCall& call, CompareState& state);
   void backward(OpCall& call);
@@ -388,22 +279,14 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
     }
   }
   observed->bytes = observed->kept.bytes + subject.specimen->bytes();
+  const Tell tell = observed->at_once ? judged(observed) : nullptr;
   if (options.gradients && call.level == Level::kTorch && call.error.empty() && subject.specimen->wants_gradients()) {
     auto kept = std::make_shared<KeptSubject>();
     kept->subject = state.subject;
-    const std::vector<at::Tensor>& before = subject.specimen->tensors();
-    const std::vector<at::Tensor> copies = observed->at_once ? std::vector<at::Tensor>() : flatten_tensors(run.result);
-    for (size_t i = 0; i < results.size(); ++i) {
-      kept->remembered.emplace_back(results[i], copies.size() == results.size() ? copies[i] : at::Tensor());
-    }
-    for (size_t i = 0; i < state.live.size(); ++i) {
-      // What the call writes is remembered as it is afterwards.
-      const bool as_before = before.size() == state.live.size() && !run.written[i];
-      kept->remembered.emplace_back(state.live[i], as_before ? before[i] : at::Tensor());
-    }
+    kept->remembered = remember(*observed, results, state.live);
     call.keep(std::move(kept));
   }
-  judge(std::move(observed));
+  finish(std::move(observed), tell);
 }
 
 void CompareHook::Impl::backward(OpCall& call) {
@@ -432,14 +315,15 @@ void CompareHook::Impl::backward(OpCall& call) {
     observed->call.outputs = describe(call.result());
   }
   observed->bytes = observed->kept.bytes;
-  judge(std::move(observed));
+  const Tell tell = observed->at_once ? judged(observed) : nullptr;
+  finish(std::move(observed), tell);
 }
 
 std::vector<Check> CompareHook::Impl::checks_of(const Observed& observed, CallJudge& judge) const {
   return observed.call.phase == Phase::kForward ? judge.forward() : judge.gradients();
 }
 
-std::function<std::string()> CompareHook::Impl::judged(const std::shared_ptr<Observed>& observed) {
+CompareHook::Impl::Tell CompareHook::Impl::judged(const std::shared_ptr<Observed>& observed) {
   const Subject& subject = *observed->subject;
   const bool backward = observed->call.phase == Phase::kBackward;
   const at::Tensor* state = observed->facts.repeatable ? cpu_state(subject) : nullptr;
@@ -472,6 +356,10 @@ std::function<std::string()> CompareHook::Impl::judged(const std::shared_ptr<Obs
       if (fails(check)) check.judgement.reason = kChangedSince;
     }
   }
+  const auto by_bits = [](const Check& check) { return check.judgement.deciding == "bits"; };
+  if (!backward && judge.reference() && !checks.empty() && std::all_of(checks.begin(), checks.end(), by_bits)) {
+    observed->same_results = flatten_tensors(judge.reference()->result);
+  }
   std::shared_ptr<CallRun> reference;
   if (judge.reference()) reference = std::make_shared<CallRun>(*judge.reference());
   return [this, observed, checks = std::move(checks), reference]() mutable {
@@ -479,15 +367,15 @@ std::function<std::string()> CompareHook::Impl::judged(const std::shared_ptr<Obs
   };
 }
 
-void CompareHook::Impl::judge(std::shared_ptr<Observed> observed) {
-  if (!observed->at_once) {
+void CompareHook::Impl::finish(std::shared_ptr<Observed> observed, const Tell& tell) {
+  if (!tell) {
     const size_t bytes = observed->bytes;
     return pool.submit(bytes, [this, observed = std::move(observed)] {
       const InternalGuard ours;
-      return OrderedPool::Commit([tell = judged(observed)] { tell(); });
+      return OrderedPool::Commit([later = judged(observed)] { later(); });
     });
   }
-  const std::string failure = judged(observed)();
+  const std::string failure = tell();
   if (!failure.empty() && options.raise_on_failure) throw StopProgram("OpAutoCompare: " + failure);
 }
 

@@ -76,7 +76,7 @@ uint64_t bits_of(const at::Tensor& tensor) {
   return XXH3_64bits(elements.const_data_ptr(), elements.nbytes());
 }
 
-Remembered::Remembered(const at::Tensor& tensor, const at::Tensor& copy) {
+Remembered::Remembered(const at::Tensor& tensor, const at::Tensor& copy, const at::Tensor& same) {
   std::string type;
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor._is_zerotensor() || tensor.is_inference() ||
       !why_not_plain(tensor, &type).empty()) {
@@ -89,7 +89,8 @@ Remembered::Remembered(const at::Tensor& tensor, const at::Tensor& copy) {
   sizes_ = tensor.sizes().vec();
   strides_ = tensor.strides().vec();
   offset_ = tensor.storage_offset();
-  bits_ = bits_of(copy.defined() ? copy : tensor);
+  copy_ = copy;
+  if (!copy.defined()) bits_ = bits_of(same);
 }
 
 bool Remembered::changed_past_autograd() const {
@@ -103,7 +104,7 @@ bool Remembered::changed_past_autograd() const {
   now.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(storage));
   now.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_, offset_);
   if (now.numel() > 0 && end_of(now) > storage->nbytes()) return false;  // freed or resized
-  return bits_of(now) != bits_;
+  return copy_.defined() ? !same_bits(now, copy_) : bits_of(now) != bits_;
 }
 
 }  // namespace op_tools

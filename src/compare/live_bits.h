@@ -21,15 +21,16 @@ bool lies_densely(const at::Tensor& tensor);
 // memory, until it returns false.
 void for_each_stretch(const at::Tensor& tensor, const std::function<bool(const char* bytes, size_t size)>& look);
 
-// A number that changes with the bits of a tensor's elements; the same for a tensor and its copy of the same strides.
+// A number that changes with the bits of a tensor's elements.
 uint64_t bits_of(const at::Tensor& tensor);
 
 // Memory that backward may read again, and what it held after the forward call. Keeps neither tensor nor memory alive:
 // autograd keeps the memory of what it saved, but not the tensor object.
 class Remembered {
  public:
-  // `copy`: has the same bits and strides, and is on the CPU; undefined: there is none.
-  Remembered(const at::Tensor& tensor, const at::Tensor& copy);
+  // `copy`: has the same bits and shape, is on the CPU, stays as it is, and is held. Undefined: there is none; the bits
+  // are boiled down to a number, those of `same`, which has the same bits and strides and may be nearer.
+  Remembered(const at::Tensor& tensor, const at::Tensor& copy, const at::Tensor& same);
 
   // Somebody wrote into it without autograd's knowledge.
   bool changed_past_autograd() const;
@@ -42,7 +43,8 @@ class Remembered {
   at::TensorOptions options_;
   std::vector<int64_t> sizes_, strides_;
   int64_t offset_ = 0;
-  uint64_t bits_ = 0;
+  at::Tensor copy_;
+  uint64_t bits_ = 0;  // without a copy
 };
 
 }  // namespace op_tools
