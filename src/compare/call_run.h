@@ -24,7 +24,7 @@ struct CallRun {
   // By tensor of the result: the inputs whose memory it shows; and its strides.
   std::vector<std::vector<int64_t>> aliases;
   std::vector<std::vector<int64_t>> strides;
-  std::vector<at::Tensor> gradients;  // of one backward pass, by tensor index; undefined where there is none
+  std::vector<at::Tensor> gradients;           // of one backward pass, by tensor index; undefined where there is none
   std::shared_ptr<const MovedCall> made_from;  // a run of ours: where the graph of `result` ends
 
   bool returned() const { return raised.empty() && impossible.empty(); }

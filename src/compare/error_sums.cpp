@@ -142,10 +142,12 @@ template <bool kReal>
     sum_ulp += ulp;
     outside -= difference > atol + rtol * size;
   }
-  return {max_of(max_d), sum_of(sum_d), sum_of(sum_d2),
-          max_of(max_ulp), sum_of(sum_ulp), max_of(max_m),
-          sum_of(ab),    sum_of(aa),    sum_of(bb),
-          outside[0] + outside[1] + outside[2] + outside[3], any_of(quotient)};
+  return {max_of(max_d),   sum_of(sum_d),
+          sum_of(sum_d2),  max_of(max_ulp),
+          sum_of(sum_ulp), max_of(max_m),
+          sum_of(ab),      sum_of(aa),
+          sum_of(bb),      outside[0] + outside[1] + outside[2] + outside[3],
+          any_of(quotient)};
 }
 
 OP_TOOLS_WIDE Found look_at_real(const double* a, const double* b, int64_t n, double least, Tolerance tolerance,
@@ -371,10 +373,12 @@ void merge(const ErrorSums& from, ErrorSums* to) {
   for (const auto member : {&ErrorSums::max_d, &ErrorSums::max_rel, &ErrorSums::max_ulp, &ErrorSums::max_m}) {
     to->*member = std::max(to->*member, from.*member);
   }
-  for (const auto member : {&ErrorSums::sum_d, &ErrorSums::sum_d2, &ErrorSums::sum_ulp, &ErrorSums::ab, &ErrorSums::aa, &ErrorSums::bb}) {
+  for (const auto member :
+       {&ErrorSums::sum_d, &ErrorSums::sum_d2, &ErrorSums::sum_ulp, &ErrorSums::ab, &ErrorSums::aa, &ErrorSums::bb}) {
     to->*member += from.*member;
   }
-  for (const auto member : {&ErrorSums::outside, &ErrorSums::mismatches, &ErrorSums::small_outside, &ErrorSums::normal_outside}) {
+  for (const auto member :
+       {&ErrorSums::outside, &ErrorSums::mismatches, &ErrorSums::small_outside, &ErrorSums::normal_outside}) {
     to->*member += from.*member;
   }
   for (const auto member : {&NonFinite::nan, &NonFinite::pos_inf, &NonFinite::neg_inf}) {

@@ -29,7 +29,8 @@ size_t end_of(const at::Tensor& tensor) {
 at::Tensor part_of(const at::Tensor& dense, int64_t first, int64_t count) {
   constexpr int64_t one = 1;
   at::Tensor part = without_bits(dense);
-  part.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(count), at::IntArrayRef(one), dense.storage_offset() + first);
+  part.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(count), at::IntArrayRef(one),
+                                                    dense.storage_offset() + first);
   return part;
 }
 
@@ -48,13 +49,15 @@ void for_each_stretch(const at::Tensor& tensor, const std::function<bool(const c
     look(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
     return;
   }
-  const int64_t most = std::min(tensor.numel(), std::max<int64_t>(1, kStretch / static_cast<int64_t>(tensor.itemsize())));
+  const int64_t most =
+      std::min(tensor.numel(), std::max<int64_t>(1, kStretch / static_cast<int64_t>(tensor.itemsize())));
   const at::Tensor buffer = at::Tensor(at::detail::empty_cpu({most}, tensor.scalar_type()));
   for (int64_t first = 0; first < tensor.numel(); first += most) {
     const int64_t count = std::min(most, tensor.numel() - first);
     at::Tensor here = part_of(buffer, 0, count);
     at::_ops::copy_::call(here, part_of(tensor, first, count), /*non_blocking=*/false);
-    if (!look(static_cast<const char*>(buffer.const_data_ptr()), static_cast<size_t>(count) * tensor.itemsize())) return;
+    if (!look(static_cast<const char*>(buffer.const_data_ptr()), static_cast<size_t>(count) * tensor.itemsize()))
+      return;
   }
 }
 
@@ -98,9 +101,9 @@ bool Remembered::changed_past_autograd() const {
   const auto storage = storage_->lock();
   if (!storage) return false;
   // The device's own operator makes it, in the form that its others expect.
-  const at::Tensor now = at::_ops::empty_memory_format::call(
-      c10::SymIntArrayRef({c10::SymInt(0)}), c10::typeMetaToScalarType(options_.dtype()), at::kStrided,
-      options_.device(), std::nullopt, std::nullopt);
+  const at::Tensor now = at::_ops::empty_memory_format::call(c10::SymIntArrayRef({c10::SymInt(0)}),
+                                                             c10::typeMetaToScalarType(options_.dtype()), at::kStrided,
+                                                             options_.device(), std::nullopt, std::nullopt);
   now.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(storage));
   now.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_, offset_);
   if (now.numel() > 0 && end_of(now) > storage->nbytes()) return false;  // freed or resized

@@ -35,8 +35,7 @@ std::vector<Remembered> remember(const Observed& observed, const std::vector<at:
   std::vector<Remembered> remembered;
   remembered.reserve(results.size() + live.size());
   const std::vector<at::Tensor>& before = observed.subject->specimen->tensors();
-  const std::vector<at::Tensor> kept =
-      observed.at_once ? observed.same_results : flatten_tensors(observed.run.result);
+  const std::vector<at::Tensor> kept = observed.at_once ? observed.same_results : flatten_tensors(observed.run.result);
   for (size_t i = 0; i < results.size(); ++i) {
     // The CPU's copy is not held for it: the program holds the result once.
     const bool known = kept.size() == results.size() && kept[i].defined() && kept[i].strides() == results[i].strides();

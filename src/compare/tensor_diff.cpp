@@ -88,7 +88,7 @@ bool equal_bytes(const at::Tensor& a, const at::Tensor& b) {
 SumPlan plan_for(const at::Tensor& a, const at::Tensor& b, const DiffOptions& options) {
   const Rounding rounding = rounding_of(a.scalar_type());
   SumPlan plan{&options,           a.scalar_type(), b.scalar_type(), a.is_complex(),
-            rounding.unit == 0, rounding.least,  rounding.unit,   std::numeric_limits<double>::max()};
+               rounding.unit == 0, rounding.least,  rounding.unit,   std::numeric_limits<double>::max()};
   if (plan.is_exact) {
     plan.least = 1;
   } else if (a.scalar_type() != b.scalar_type()) {

@@ -59,7 +59,8 @@ void append_json(const Value& value, std::string* out) {
     const std::string digits = number_text(*real);
     if (std::isfinite(*real)) {
       out->append(digits);
-      if (digits.find_first_of(".e") == std::string::npos) out->append(".0");  // else it would be read as a whole number
+      if (digits.find_first_of(".e") == std::string::npos)
+        out->append(".0");  // else it would be read as a whole number
     } else {
       append_text(digits, out);
     }

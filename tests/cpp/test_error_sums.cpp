@@ -143,8 +143,7 @@ void check_pair(const at::Tensor& result, const at::Tensor& golden) {
 
 TEST_CASE("The numbers are those of a plain loop", "[tensor_diff]") {
   std::mt19937 random(7);
-  for (const auto dtype :
-       {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kFloat8_e5m2, at::kFloat8_e4m3fn}) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kFloat8_e5m2, at::kFloat8_e4m3fn}) {
     for (const bool specials : {false, true}) {
       for (const size_t n : {1, 2, 3, 4, 5, 7, 63, 511, 512, 513, 1023, 5000, 65537, 140001}) {
         INFO(dtype << ", " << n << " elements, " << (specials ? "with" : "without") << " special values");
