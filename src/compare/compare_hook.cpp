@@ -19,6 +19,7 @@
 #include "compare/ordered_pool.h"
 #include "compare/random_check.h"
 #include "compare/tolerance.h"
+#include "hooks/held_in_backward.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/plain_tensor.h"
@@ -41,9 +42,16 @@ struct CompareState final : HookState {
   std::exception_ptr stop;  // an error of the program's that came to light before the call; nothing else is set then
 };
 
-struct KeptSubject final : HookState {
+struct KeptSubject final : HookState, HeldInBackward {
   std::shared_ptr<Subject> subject;
   std::vector<Remembered> remembered;
+
+  // Was it changed? That is asked at the end of the pass, and only of what is wrong.
+  std::shared_ptr<void> hold() const override {
+    auto held = std::make_shared<std::vector<c10::Storage>>();
+    for (const Remembered& one : remembered) held->push_back(one.memory());
+    return held;
+  }
 };
 
 // A call's tensors are about to be read, which waits for their devices: what a device then reports went wrong in the

@@ -96,17 +96,21 @@ Remembered::Remembered(const at::Tensor& tensor, const at::Tensor& copy, const a
   if (!copy.defined()) bits_ = bits_of(same);
 }
 
+c10::Storage Remembered::memory() const {
+  return storage_ ? c10::Storage(storage_->lock()) : c10::Storage();
+}
+
 bool Remembered::changed_past_autograd() const {
   if (!storage_ || !versions_.enabled() || static_cast<int64_t>(versions_.current_version()) != version_) return false;
-  const auto storage = storage_->lock();
+  const c10::Storage storage = memory();
   if (!storage) return false;
   // The device's own operator makes it, in the form that its others expect.
   const at::Tensor now = at::_ops::empty_memory_format::call(c10::SymIntArrayRef({c10::SymInt(0)}),
                                                              c10::typeMetaToScalarType(options_.dtype()), at::kStrided,
                                                              options_.device(), std::nullopt, std::nullopt);
-  now.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(storage));
+  now.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
   now.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_, offset_);
-  if (now.numel() > 0 && end_of(now) > storage->nbytes()) return false;  // freed or resized
+  if (now.numel() > 0 && end_of(now) > storage.nbytes()) return false;  // freed or resized
   return copy_.defined() ? !same_bits(now, copy_) : bits_of(now) != bits_;
 }
 

@@ -32,7 +32,9 @@ class Remembered {
   // are boiled down to a number, those of `same`, which has the same bits and strides and may be nearer.
   Remembered(const at::Tensor& tensor, const at::Tensor& copy, const at::Tensor& same);
 
-  // Somebody wrote into it without autograd's knowledge.
+  c10::Storage memory() const;  // null where nobody holds it any more
+
+  // Somebody wrote into it without autograd's knowledge. False where nobody holds it.
   bool changed_past_autograd() const;
 
  private:

@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "hooks/held_in_backward.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/module_path.h"
@@ -227,7 +228,7 @@ class BackwardFrame final : public Frame {
 
 GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.kept_ = std::make_shared<KeptStates>();
-  return [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id, name = std::string(call.name),
+  const auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id, name = std::string(call.name),
           module = call.module_](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
     OpCall call(id, Level::kTorch, Phase::kBackward, name, frame);
@@ -238,6 +239,16 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
     call.module_ = module.value_or("");
     chain->run(mask, call);
   };
+  const auto begins = [kept = call.kept_] {
+    std::shared_ptr<void> held;
+    for (const auto& state : kept->states) {
+      const auto* holder = dynamic_cast<const HeldInBackward*>(state.get());
+      if (!holder) continue;
+      held = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(std::move(held), holder->hold());
+    }
+    return held;
+  };
+  return {backward, begins};
 }
 
 void Chain::run(uint32_t mask, OpCall& call) const {

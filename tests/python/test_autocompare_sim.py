@@ -263,6 +263,22 @@ def test_memory_that_only_autograd_holds_and_somebody_writes_to_is_noticed():
     assert "past autograd" in blamed_for["sigmoid", "backward"]["reason"]
 
 
+def test_memory_that_autograd_frees_during_backward_is_noticed_as_well():
+    # linear's backward is two nodes: the one that reads the input lets it go before the gradient of the weight is there.
+    x = on_device(12, 8)
+    layer = nn.Linear(8, 4).to("sim")
+    with op_tools.OpAutoCompare() as tool:
+        y = layer(x)
+        with sim.fault("mutate_input", ops="flip", seed=1) as fault:
+            x.flip(-1)
+        del x
+        y.square().sum().backward()
+    assert fault.strikes == 1
+    reasons = {(row["op"].split(".")[-1], row["phase"]): row["reason"] for row in tool.result().failures}
+    assert set(reasons) == {("flip", "forward"), ("linear", "backward")}
+    assert "past autograd" in reasons["linear", "backward"]
+
+
 def fails_late():
     """What is wrong comes to light when the device is waited for."""
     wide = torch.zeros(4, device="sim")
