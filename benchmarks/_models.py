@@ -45,8 +45,9 @@ class Block(nn.Module):
 
 
 def step_of(
-    model: nn.Module, x: torch.Tensor, loss_of: Callable[[torch.Tensor], torch.Tensor]
+    model: nn.Module, x: torch.Tensor, loss_of: Callable[[torch.Tensor], torch.Tensor], device: str = "cpu"
 ) -> Callable[[], torch.Tensor]:
+    model, x = model.to(device), x.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
     def step() -> torch.Tensor:
@@ -59,18 +60,20 @@ def step_of(
     return step
 
 
-def lenet(batch: int = 64) -> Callable[[], torch.Tensor]:
+def lenet(batch: int = 64, device: str = "cpu") -> Callable[[], torch.Tensor]:
     torch.manual_seed(0)
-    target = torch.randint(0, 10, (batch,))
-    return step_of(LeNet(), torch.randn(batch, 1, 28, 28), lambda out: F.cross_entropy(out, target))
+    target = torch.randint(0, 10, (batch,)).to(device)
+    return step_of(LeNet(), torch.randn(batch, 1, 28, 28), lambda out: F.cross_entropy(out, target), device)
 
 
-def transformer(hidden: int = 64, layers: int = 2, batch: int = 8, length: int = 32) -> Callable[[], torch.Tensor]:
+def transformer(
+    hidden: int = 64, layers: int = 2, batch: int = 8, length: int = 32, device: str = "cpu"
+) -> Callable[[], torch.Tensor]:
     """Small operators: what a tool costs per call decides."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(hidden, 4, 4 * hidden, dropout=0.1, batch_first=True)
     model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-    return step_of(model, torch.randn(batch, length, hidden), lambda out: out.square().mean())
+    return step_of(model, torch.randn(batch, length, hidden), lambda out: out.square().mean(), device)
 
 
 def block(hidden: int = 1024, length: int = 512) -> Callable[[], torch.Tensor]:

@@ -176,10 +176,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", default=[*OF_DIGITS, *_zoo.ZOO], help="only these models")
     parser.add_argument("--seed", type=int, default=0, help="the first trial's seed (0)")
     parser.add_argument("--write", action="store_true", help="put the table into docs/autocompare.md")
-    parser.add_argument("--quick", action="store_true", help="five trials: a look, no figures to keep")
     options = parser.parse_args()
-    if options.quick:
-        options.trials = 5
     if options.quick:
         options.trials = min(options.trials, 3)
     torch.ones(1, device="sim", requires_grad=True).sum().backward()

@@ -11,7 +11,7 @@
 
 #include <utility>
 
-#include "capture/json_text.h"
+#include "hooks/json_text.h"
 #include "hooks/module_path.h"
 #include "hooks/version.h"
 
@@ -91,7 +91,8 @@ ProgramState ProgramState::of(const OpCall& call) {
 }
 
 std::string CallMeta::to_json() const {
-  JsonText json;
+  std::string text;
+  JsonText json(text);
   json.begin_object(Form::kLines);
   json.add("format", 1);
   json.add("name", name);
@@ -130,7 +131,7 @@ std::string CallMeta::to_json() const {
   json.add("torch", TORCH_VERSION);
   json.add("op_tools", version());
   json.end();
-  return std::move(json).take();
+  return text;
 }
 
 }  // namespace op_tools

@@ -85,6 +85,13 @@ Values leaves_of(const Value& value) {
   return leaves;
 }
 
+std::optional<TensorForm> form_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return std::nullopt;
+  TensorForm form{tensor.scalar_type(), at::DimVector(own_sizes(tensor)), {}, tensor.layout() == at::kStrided};
+  if (form.is_strided) form.strides = own_strides(tensor);
+  return form;
+}
+
 const CallRun& CallJudge::reference_run() {
   if (!reference_) reference_ = again_({RunKind::Precision::kSame});
   return *reference_;
@@ -97,8 +104,8 @@ const CallRun& CallJudge::other_run(const RunKind& kind) {
   return known != others_.end() ? known->second : others_.emplace(key, again_(kind)).first->second;
 }
 
-void CallJudge::add(std::string what, Judgement judgement, at::Tensor result) {
-  checks_.push_back({std::move(what), std::move(judgement), std::move(result)});
+void CallJudge::add(std::string what, Judgement judgement, const at::Tensor& result) {
+  checks_.push_back({std::move(what), std::move(judgement), form_of(result)});
 }
 
 // On the CPU alone nothing tells in which of its inputs' dtypes an operator computes. A gradient under autocast may be
@@ -116,16 +123,16 @@ double CallJudge::coarser_unit(c10::ScalarType dtype) const {
 }
 
 // `pick` must give an undefined tensor for runs that did not return.
-Judgement CallJudge::judge_tensor(const at::Tensor& result, const Pick& pick) {
+Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick) {
   JudgeContext context;
   context.op = facts_.name;
   context.method = facts_.method;
   context.tolerances = facts_.tolerances;
   context.nan_equal = facts_.nan_equal;
-  context.coarser_unit = coarser_unit(result.scalar_type());
+  context.coarser_unit = coarser_unit(observed.scalar_type());
   // Autocast has other lists on the CPU: there, a sum may be kept in float32 that the device keeps in bfloat16.
   context.by_ulp = !facts_.autocast;
-  context.reduced = reduced_elements(base_name(facts_.name), facts_.before, result);
+  context.reduced = reduced_elements(base_name(facts_.name), facts_.before, observed);
   if (facts_.golden && !facts_.random) {
     context.golden = [&](std::string* why) {
       const CallRun& run = other_run({RunKind::Precision::kDouble});
@@ -141,11 +148,16 @@ Judgement CallJudge::judge_tensor(const at::Tensor& result, const Pick& pick) {
   if (!alone) {
     reference = pick(reference_run());
     if (!reference.defined()) return not_comparable("the CPU gives nothing to compare with");
-    const auto dtype = result.scalar_type();
+    const auto dtype = observed.scalar_type();
     if (facts_.autocast && reference.scalar_type() != dtype && rounding_of(dtype).unit > 0 &&
         rounding_of(reference.scalar_type()).unit > 0) {
       reference = reference.to(dtype);
     }
+  }
+  // What is on a device is copied only where its bits are not the CPU's.
+  at::Tensor result = observed;
+  if (!observed.is_cpu()) {
+    result = reference.defined() && same_bits(observed, reference) ? reference : on_cpu(observed);
   }
   Judgement judgement = judge(result, reference, context);
   if (judgement.verdict != Verdict::kDiffers || judgement.kind != "values") return judgement;
@@ -228,10 +240,11 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   const bool is_tensor = value.is<at::Tensor>();
   const size_t index = is_tensor ? (*tensor_index)++ : 0;
   if (const auto* lost = value.get_if<Unsupported>()) return add(what, not_comparable(lost->type + ": " + lost->why));
-  if (const auto* tensor = value.get_if<at::Tensor>(); tensor && tensor->unsafeGetTensorImpl()->is_python_dispatch()) {
+  if (const auto* tensor = value.get_if<at::Tensor>();
+      tensor && (!tensor->is_cpu() || tensor->unsafeGetTensorImpl()->is_python_dispatch())) {
     std::string type;
     const std::string why = why_not_plain(*tensor, &type);
-    return add(what, not_comparable(type + ": " + why));
+    if (!why.empty()) return add(what, not_comparable(type + ": " + why));
   }
   const at::Tensor result = tensor_of(value);
   const bool by_numbers = !facts_.random || facts_.repeatable;

@@ -3,6 +3,8 @@
 // run_op_from_data. One object per call; not shared between threads.
 #pragma once
 
+#include <ATen/core/DimVector.h>
+
 #include <functional>
 #include <map>
 #include <optional>
@@ -19,11 +21,19 @@
 
 namespace op_tools {
 
+// What a tensor was, without holding its memory.
+struct TensorForm {
+  c10::ScalarType dtype;
+  at::DimVector sizes, strides;
+  bool is_strided;
+};
+OP_TOOLS_API std::optional<TensorForm> form_of(const at::Tensor& tensor);  // none: it is undefined
+
 // One thing that was judged.
 struct Check {
   std::string what;  // "" (the output), "0th", "0th input grad", "input 1 after the call"
   Judgement judgement;
-  at::Tensor result;  // on the CPU; undefined when there is none
+  std::optional<TensorForm> form;  // of the result; none when there is none
 };
 
 struct CallFacts {
@@ -65,10 +75,10 @@ class OP_TOOLS_API CallJudge {
   void judge_leaf(size_t leaf, size_t count, size_t* tensor_index);
   void judge_inputs();
   double coarser_unit(c10::ScalarType dtype) const;
-  Judgement judge_tensor(const at::Tensor& result, const Pick& pick);
+  Judgement judge_tensor(const at::Tensor& observed, const Pick& pick);
   void look_at_memory(size_t tensor_index, Judgement* judgement);
   bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;
-  void add(std::string what, Judgement judgement, at::Tensor result = {});
+  void add(std::string what, Judgement judgement, const at::Tensor& result = {});
 
   const CallFacts& facts_;
   const CallRun& observed_;

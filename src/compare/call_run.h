@@ -1,15 +1,19 @@
-// One run of an operator call as data on the CPU, whoever ran it: the device (observed), the CPU, float64. Plain data.
+// One run of an operator call as data, whoever ran it: the device (observed; its tensors may still be there), the CPU,
+// float64. Plain data.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "hooks/value.h"
 
 namespace op_tools {
+
+class MovedCall;
 
 struct CallRun {
   std::string raised;      // what the operator raised; empty when it returned
@@ -20,7 +24,8 @@ struct CallRun {
   // By tensor of the result: the inputs whose memory it shows; and its strides.
   std::vector<std::vector<int64_t>> aliases;
   std::vector<std::vector<int64_t>> strides;
-  std::vector<at::Tensor> gradients;  // of one backward pass, by tensor index; undefined where there is none
+  std::vector<at::Tensor> gradients;           // of one backward pass, by tensor index; undefined where there is none
+  std::shared_ptr<const MovedCall> made_from;  // a run of ours: where the graph of `result` ends
 
   bool returned() const { return raised.empty() && impossible.empty(); }
 };

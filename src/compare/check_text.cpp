@@ -101,6 +101,7 @@ std::vector<std::pair<Value, Value>> check_columns(const Check& check) {
   const Judgement& judgement = check.judgement;
   const TensorDiff& diff = judgement.diff;
   std::vector<std::pair<Value, Value>> items;
+  items.reserve(40);
   const auto add = [&](const char* name, Value value) { items.emplace_back(name, std::move(value)); };
   add("what", check.what.empty() ? "output" : check.what);
   add("verdict", std::string(to_string(judgement.verdict)));
@@ -111,10 +112,10 @@ std::vector<std::pair<Value, Value>> check_columns(const Check& check) {
   add("deciding", judgement.deciding);
   add("number", judgement.number);
   add("limit", judgement.limit);
-  if (check.result.defined()) {
-    add("dtype", torch_name(check.result.scalar_type()));
-    add("shape", list_of(check.result.sizes()));
-    if (check.result.layout() == at::kStrided) add("strides", list_of(check.result.strides()));
+  if (check.form) {
+    add("dtype", torch_name(check.form->dtype));
+    add("shape", list_of(check.form->sizes));
+    if (check.form->is_strided) add("strides", list_of(check.form->strides));
   }
   if (has_numbers(judgement) && judgement.verdict != Verdict::kNotComparable) {
     add("numel", diff.numel);

@@ -6,39 +6,30 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
+#include <exception>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "capture/call_files.h"
-#include "capture/call_meta.h"
 #include "capture/random_state.h"
-#include "capture/snapshot.h"
-#include "compare/call_judge.h"
+#include "compare/observed_call.h"
 #include "compare/op_traits.h"
 #include "compare/ordered_pool.h"
 #include "compare/random_check.h"
-#include "compare/specimen.h"
 #include "compare/tolerance.h"
+#include "hooks/held_in_backward.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/plain_tensor.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
 #include "hooks/stop_program.h"
+#include "timing/stopwatch.h"
 
 namespace op_tools {
 namespace {
-
-// What a call was before it ran; shared with its backward passes.
-struct Subject {
-  std::unique_ptr<Specimen> specimen;
-  ComparedCall call;
-  CallMeta meta;
-  bool random = false;
-  Value random_state;  // Dict {device: state before the call} of the generators that moved
-};
 
 constexpr const char* kChangedSince =
     "what the forward call read or gave was changed before backward, past autograd: look for who did that";
@@ -48,72 +39,42 @@ struct CompareState final : HookState {
   std::vector<at::Tensor> live;   // the program's input tensors
   std::vector<int64_t> versions;  // before the call
   std::unique_ptr<RandomWatch> watch;
+  std::exception_ptr stop;  // an error of the program's that came to light before the call; nothing else is set then
 };
 
-// A tensor that backward may read again, and what it held after the forward call. Does not keep it alive.
-struct Remembered {
-  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
-  int64_t version;
-  uint64_t bits;
-};
-
-struct KeptSubject final : HookState {
+struct KeptSubject final : HookState, HeldInBackward {
   std::shared_ptr<Subject> subject;
   std::vector<Remembered> remembered;
+
+  // Was it changed? That is asked at the end of the pass, and only of what is wrong.
+  std::shared_ptr<void> hold() const override {
+    auto held = std::make_shared<std::vector<c10::Storage>>();
+    for (const Remembered& one : remembered) held->push_back(one.memory());
+    return held;
+  }
 };
 
-// A number that changes with the bits of a tensor's elements.
-uint64_t bits_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor._is_zerotensor()) return 0;
-  const Snapshot copy = take_snapshot(tensor, "", tensor.device().is_cpu());
-  const auto* found = copy.value.get_if<at::Tensor>();
-  if (!found) return 0;
-  const at::Tensor flat = found->detach().contiguous();
-  const auto* bytes = static_cast<const unsigned char*>(flat.const_data_ptr());
-  uint64_t hash = 0xCBF29CE484222325u;
-  size_t i = 0;
-  for (; i + 8 <= flat.nbytes(); i += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + i, 8);
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 29;
-  }
-  for (; i < flat.nbytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001B3u;
-  return hash;
-}
-
-void remember(const std::vector<at::Tensor>& live, const std::vector<at::Tensor>& copies,
-              std::vector<Remembered>* remembered) {
-  for (size_t i = 0; i < live.size() && i < copies.size(); ++i) {
-    if (live[i].defined()) {
-      using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-      remembered->push_back({Weak(live[i].getIntrusivePtr()), version_of(live[i]), bits_of(copies[i])});
+// A call's tensors are about to be read, which waits for their devices: what a device then reports went wrong in the
+// program's own work. The program is to see it, unchanged.
+void wait_for_program(const std::vector<at::Tensor>& tensors, std::string_view when, const OpCall& call) {
+  std::optional<c10::Device> last;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.is_cpu() || tensor.is_meta() || last == tensor.device()) continue;
+    last = tensor.device();
+    try {
+      wait_for_device(*last);
+    } catch (const std::exception& error) {
+      const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+      std::string text = "OpAutoCompare: an error of the program's own came to light when " + last->str() +
+                         " was waited for " + std::string(when) + " " + std::string(call.name) + " (call " +
+                         std::to_string(call.id);
+      if (const auto stack = current_stack(); !stack.empty()) text += ", " + stack.front();
+      text += "), and is passed on: ";
+      log::error(text + (torch_error ? torch_error->what_without_backtrace() : error.what()));
+      throw StopProgram(text, std::current_exception());
     }
   }
 }
-
-// Somebody wrote into what the forward call read or gave without autograd's knowledge: backward reads it again.
-bool changed_since(const std::vector<Remembered>& remembered) {
-  for (const Remembered& one : remembered) {
-    const auto tensor = one.tensor.lock();
-    if (!tensor) continue;
-    const at::Tensor live = at::Tensor(tensor);
-    if (version_of(live) == one.version && bits_of(live) != one.bits) return true;
-  }
-  return false;
-}
-
-// What the device gave, to be judged here or on another thread.
-struct Observed {
-  std::shared_ptr<Subject> subject;
-  ComparedCall call;
-  CallRun run;
-  CallFacts facts;
-  std::vector<at::Tensor> output_gradients;  // backward only
-  std::vector<Remembered> remembered;        // likewise
-  Snapshot kept;                             // owns the values of `run` where they are copies
-  size_t bytes = 0;
-};
 
 const at::Tensor* cpu_state(const Subject& subject) {
   const Value* state = find_key(subject.random_state, "cpu");
@@ -124,10 +85,6 @@ const at::Tensor* cpu_state(const Subject& subject) {
 bool only_cpu_moved(const Value& moved) {
   const auto* dict = moved.get_if<Dict>();
   return dict && dict->items->size() == 1 && find_key(moved, "cpu");
-}
-
-Value list_of(const std::vector<at::Tensor>& tensors) {
-  return make_list(Values(tensors.begin(), tensors.end()));
 }
 
 std::vector<at::Tensor> tensors_in(const Value& list) {
@@ -141,53 +98,6 @@ std::vector<at::Tensor> tensors_in(const Value& list) {
 
 bool is_tagged_random(const OpCall& call) {
   return call.op && call.op->hasTag(at::Tag::nondeterministic_seeded);
-}
-
-// The files of a failure, as run_op_from_data reads them.
-std::vector<SavedSide> sides_of(const Observed& observed, const CallRun* reference) {
-  const Subject& subject = *observed.subject;
-  const std::string& name = subject.call.name;
-  const uint64_t id = subject.call.id;
-  const Values& in = *sequence_items(subject.specimen->inputs().value);
-  const auto of_run = [&](std::string side, const CallRun& run) {
-    SavedSide saved;
-    saved.side = std::move(side);
-    saved.bytes = subject.specimen->bytes();
-    std::vector<std::pair<Value, Value>> beside;
-    if (const auto* moved = subject.random_state.get_if<Dict>(); moved && !moved->items->empty()) {
-      beside.emplace_back("rng", subject.random_state);
-    }
-    saved.files.emplace_back(CallFile::kInput, call_file(name, id, in[0], in[1], std::move(beside)));
-    if (observed.call.phase == Phase::kBackward) {
-      const Snapshot inputs = take_snapshot(list_of(run.gradients), "");
-      const Snapshot outputs = take_snapshot(list_of(observed.output_gradients), "");
-      saved.files.emplace_back(CallFile::kGradInputs, call_file(name, id, inputs.value, make_dict({})));
-      saved.files.emplace_back(CallFile::kGradOutputs, call_file(name, id, outputs.value, make_dict({})));
-      saved.bytes += inputs.bytes + outputs.bytes;
-    } else if (run.returned()) {
-      std::vector<std::pair<Value, Value>> changed;
-      for (size_t i = 0; i < run.inputs.size() && i < subject.specimen->tensors().size(); ++i) {
-        if (run.inputs[i].defined() && !same_bits(run.inputs[i], subject.specimen->tensors()[i])) {
-          changed.emplace_back(static_cast<int64_t>(i), run.inputs[i]);
-        }
-      }
-      const Snapshot out = take_snapshot(make_tuple({run.result, make_dict(std::move(changed))}), "");
-      const Values& parts = *sequence_items(out.value);
-      std::vector<std::pair<Value, Value>> mutated;
-      if (!parts[1].get_if<Dict>()->items->empty()) mutated.emplace_back("mutated", parts[1]);
-      saved.files.emplace_back(CallFile::kOutput,
-                               call_file(name, id, make_tuple({parts[0]}), make_dict({}), std::move(mutated)));
-      saved.bytes += out.bytes;
-    }
-    CallMeta meta = subject.meta;
-    meta.error = run.raised;
-    saved.meta = meta.to_json();
-    return saved;
-  };
-  std::vector<SavedSide> sides;
-  sides.push_back(of_run("device", observed.run));
-  if (reference && reference->returned()) sides.push_back(of_run("cpu", *reference));
-  return sides;
 }
 
 }  // namespace
@@ -220,9 +130,13 @@ struct CompareHook::Impl {
   }
 
   CallFacts facts_of(const Subject& subject) const;
-  void judge(std::shared_ptr<Observed> observed);
-  // Runs the references and judges. What is returned tells it, and returns what a user is told of a failure.
-  std::function<std::string()> judged(const std::shared_ptr<Observed>& observed);
+  bool is_judged_at_once(const CallFacts& facts) const;
+  // Tells what was judged, and returns what a user is told of a failure.
+  using Tell = std::function<std::string()>;
+  // Runs the references and judges.
+  Tell judged(const std::shared_ptr<Observed>& observed);
+  // Without `tell`: judges and tells later.
+  void finish(std::shared_ptr<Observed> observed, const Tell& tell);
   std::vector<Check> checks_of(const Observed& observed, CallJudge& judge) const;
   void forward(OpCall& call, CompareState& state);
   void backward(OpCall& call);
@@ -244,6 +158,13 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
     return nullptr;
   }
   auto state = std::make_unique<CompareState>();
+  state->live = flatten_tensors(make_tuple({call.args(), call.kwargs()}));
+  try {
+    wait_for_program(state->live, "before", call);
+  } catch (const StopProgram&) {
+    state->stop = std::current_exception();  // the program is stopped after its call
+    return state;
+  }
   state->subject = std::make_shared<Subject>();
   Subject& subject = *state->subject;
   subject.call.name = call.name;
@@ -254,7 +175,6 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   subject.call.stack = current_stack();
   subject.call.module = call.module();
   subject.meta.state = ProgramState::of(call);
-  state->live = flatten_tensors(make_tuple({call.args(), call.kwargs()}));
   for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
   if (log::enabled(log::Level::kInfo)) {
     subject.call.inputs = "{'args': " + describe(call.args()) + ", 'kwargs': " + describe(call.kwargs()) + "}";
@@ -271,7 +191,10 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
 
 void CompareHook::after(OpCall& call, HookState* state) {
   if (call.phase == Phase::kBackward) return impl_->backward(call);
-  if (state) impl_->forward(call, static_cast<CompareState&>(*state));
+  if (!state) return;
+  auto& mine = static_cast<CompareState&>(*state);
+  if (mine.stop) std::rethrow_exception(mine.stop);
+  impl_->forward(call, mine);
 }
 
 CallFacts CompareHook::Impl::facts_of(const Subject& subject) const {
@@ -292,6 +215,11 @@ CallFacts CompareHook::Impl::facts_of(const Subject& subject) const {
   facts.kwargs = in[1];
   facts.before = subject.specimen->tensors();
   return facts;
+}
+
+// Runs that draw random numbers borrow the program's generator, which the program must not use meanwhile.
+bool CompareHook::Impl::is_judged_at_once(const CallFacts& facts) const {
+  return !options.async || facts.random || left.load();
 }
 
 void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
@@ -316,6 +244,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   observed->subject = state.subject;
   observed->call = subject.call;
   observed->facts = facts_of(subject);
+  observed->at_once = is_judged_at_once(observed->facts);
   CallRun& run = observed->run;
   run.raised = call.error;
   const std::vector<bool> by_schema = written_by_schema(call);
@@ -323,6 +252,8 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
     run.written.push_back((i < by_schema.size() && by_schema[i]) || version_of(state.live[i]) != state.versions[i]);
   }
   const std::vector<at::Tensor> results = flatten_tensors(call.result());
+  if (run.raised.empty()) wait_for_program(results, "after", call);
+  wait_for_program(state.live, "after", call);
   run.aliases = shared_memory(results, state.live);
   bool result_on_cpu = true;
   for (const at::Tensor& tensor : results) {
@@ -337,10 +268,13 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   }
   if (!result_on_cpu) observed->facts.alone = false;  // made on a device: torch.zeros(3, device="cuda")
   if (log::enabled(log::Level::kInfo)) observed->call.outputs = describe(call.result());
-  if (observed->facts.alone && !options.async) {
-    // Judged before the program goes on: nothing can change meanwhile.
+  if (observed->at_once) {
     run.result = call.result();
     run.inputs = state.live;
+    for (at::Tensor& input : run.inputs) {
+      std::string type;
+      if (!input.is_cpu() && !why_not_plain(input, &type).empty()) input.reset();
+    }
   } else {
     observed->kept = take_snapshot(make_tuple({call.result(), list_of(state.live)}), "");
     const Values& copies = *sequence_items(observed->kept.value);
@@ -353,14 +287,14 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
     }
   }
   observed->bytes = observed->kept.bytes + subject.specimen->bytes();
+  const Tell tell = observed->at_once ? judged(observed) : nullptr;
   if (options.gradients && call.level == Level::kTorch && call.error.empty() && subject.specimen->wants_gradients()) {
     auto kept = std::make_shared<KeptSubject>();
     kept->subject = state.subject;
-    remember(results, flatten_tensors(run.result), &kept->remembered);
-    remember(state.live, run.inputs, &kept->remembered);
+    kept->remembered = remember(*observed, results, state.live);
     call.keep(std::move(kept));
   }
-  judge(std::move(observed));
+  finish(std::move(observed), tell);
 }
 
 void CompareHook::Impl::backward(OpCall& call) {
@@ -375,28 +309,45 @@ void CompareHook::Impl::backward(OpCall& call) {
   observed->call.step = call.step;
   observed->facts = facts_of(*kept->subject);
   observed->facts.incomplete = call.incomplete;
-  observed->kept = take_snapshot(make_tuple({call.args(), call.result()}), "", call.owns_values);
+  observed->at_once = is_judged_at_once(observed->facts);
+  for (const Value& values : {call.args(), call.result()}) {
+    wait_for_program(flatten_tensors(values), "after the backward of", call);
+  }
+  observed->kept = take_snapshot(
+      observed->at_once ? make_tuple({call.args()}) : make_tuple({call.args(), call.result()}), "", call.owns_values);
   const Values& copies = *sequence_items(observed->kept.value);
   observed->output_gradients = tensors_in(copies[0]);
-  observed->run.gradients = tensors_in(copies[1]);
+  observed->run.gradients = tensors_in(observed->at_once ? call.result() : copies[1]);
   if (log::enabled(log::Level::kInfo)) {
     observed->call.inputs = describe(call.args());
     observed->call.outputs = describe(call.result());
   }
   observed->bytes = observed->kept.bytes;
-  judge(std::move(observed));
+  const Tell tell = observed->at_once ? judged(observed) : nullptr;
+  finish(std::move(observed), tell);
 }
 
 std::vector<Check> CompareHook::Impl::checks_of(const Observed& observed, CallJudge& judge) const {
   return observed.call.phase == Phase::kForward ? judge.forward() : judge.gradients();
 }
 
-std::function<std::string()> CompareHook::Impl::judged(const std::shared_ptr<Observed>& observed) {
+CompareHook::Impl::Tell CompareHook::Impl::judged(const std::shared_ptr<Observed>& observed) {
   const Subject& subject = *observed->subject;
   const bool backward = observed->call.phase == Phase::kBackward;
   const at::Tensor* state = observed->facts.repeatable ? cpu_state(subject) : nullptr;
   const CallJudge::RunAgain again = [&](const RunKind& kind) {
-    return subject.specimen->run(kind, backward ? &observed->output_gradients : nullptr, state);
+    if (backward) {
+      if (auto forward = observed->subject->kept.take(kind)) {
+        return subject.specimen->backward(std::move(*forward), kind, observed->output_gradients);
+      }
+      return subject.specimen->run(kind, &observed->output_gradients, state);
+    }
+    CallRun run = subject.specimen->run(kind, nullptr, state);
+    const bool goes_backward = run.returned() && options.gradients && subject.specimen->wants_gradients();
+    if (goes_backward && observed->at_once && kind.precision != RunKind::Precision::kPerturbed) {
+      observed->subject->kept.keep(kind, run, subject.specimen->bytes());
+    }
+    return run;
   };
   CallJudge judge(observed->facts, observed->run, again);
   std::vector<Check> checks;
@@ -406,29 +357,33 @@ std::function<std::string()> CompareHook::Impl::judged(const std::shared_ptr<Obs
     checks = {{"", not_comparable(std::string("the comparison failed: ") + error.what()), {}}};
   }
   const auto fails = [](const Check& check) { return check.judgement.verdict == Verdict::kDiffers; };
-  if (std::any_of(checks.begin(), checks.end(), fails) && changed_since(observed->remembered)) {
+  if (std::any_of(checks.begin(), checks.end(), fails) &&
+      std::any_of(observed->remembered.begin(), observed->remembered.end(),
+                  [](const Remembered& one) { return one.changed_past_autograd(); })) {
     for (Check& check : checks) {
       if (fails(check)) check.judgement.reason = kChangedSince;
     }
   }
+  const auto by_bits = [](const Check& check) { return check.judgement.deciding == "bits"; };
+  if (!backward && judge.reference() && !checks.empty() && std::all_of(checks.begin(), checks.end(), by_bits)) {
+    observed->same_results = flatten_tensors(judge.reference()->result);
+  }
   std::shared_ptr<CallRun> reference;
   if (judge.reference()) reference = std::make_shared<CallRun>(*judge.reference());
-  return [this, observed, checks = std::move(checks), reference] {
-    return told.add(observed->call, checks, [&] { return sides_of(*observed, reference.get()); });
+  return [this, observed, checks = std::move(checks), reference]() mutable {
+    return told.add(observed->call, std::move(checks), [&] { return sides_of(*observed, reference.get()); });
   };
 }
 
-void CompareHook::Impl::judge(std::shared_ptr<Observed> observed) {
-  // Runs that draw random numbers borrow the program's generator, which the program must not use meanwhile.
-  const bool later = options.async && !observed->facts.random && !left.load();
-  if (later) {
+void CompareHook::Impl::finish(std::shared_ptr<Observed> observed, const Tell& tell) {
+  if (!tell) {
     const size_t bytes = observed->bytes;
     return pool.submit(bytes, [this, observed = std::move(observed)] {
       const InternalGuard ours;
-      return OrderedPool::Commit([tell = judged(observed)] { tell(); });
+      return OrderedPool::Commit([later = judged(observed)] { later(); });
     });
   }
-  const std::string failure = judged(observed)();
+  const std::string failure = tell();
   if (!failure.empty() && options.raise_on_failure) throw StopProgram("OpAutoCompare: " + failure);
 }
 

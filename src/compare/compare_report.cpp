@@ -37,6 +37,7 @@ CompareReport::CompareReport(const ResolvedCompareOptions& options, int64_t rank
 
 Value CompareReport::row(const ComparedCall& call, const Check& check, const std::string& saved) const {
   std::vector<std::pair<Value, Value>> items;
+  items.reserve(56);
   items.emplace_back("op", call.name);
   items.emplace_back("id", whole(call.id));
   items.emplace_back("step", call.step);
@@ -107,7 +108,7 @@ std::string CompareReport::save(const ComparedCall& call, const std::function<st
   }
 }
 
-std::string CompareReport::add(const ComparedCall& call, const std::vector<Check>& checks,
+std::string CompareReport::add(const ComparedCall& call, std::vector<Check> checks,
                                const std::function<std::vector<SavedSide>()>& sides) {
   std::lock_guard<std::mutex> lock(mutex_);
   open_files();
@@ -119,7 +120,8 @@ std::string CompareReport::add(const ComparedCall& call, const std::vector<Check
   ++(call.phase == Phase::kForward ? op.calls : op.backward);
   ++totals_.calls;
   std::string first;
-  for (const Check& check : checks) {
+  const auto kept = std::make_shared<const ComparedCall>(call);
+  for (Check& check : checks) {
     const Judgement& judgement = check.judgement;
     switch (judgement.verdict) {
       case Verdict::kAgrees:
@@ -145,15 +147,17 @@ std::string CompareReport::add(const ComparedCall& call, const std::vector<Check
     }
     op.worst = std::max(op.worst, share_of_limit(judgement));
     print(call, check, saved);
-    Value as_row = row(call, check, saved);
-    try {
-      if (csv_ && totals_.failure.empty()) csv_->add(as_row);
-      if (jsonl_ && totals_.failure.empty()) jsonl_->add(as_row);
-    } catch (const std::exception& error) {
-      failed_to_write(error.what());
+    if (csv_ && jsonl_ && totals_.failure.empty()) {
+      try {
+        const Value as_row = row(call, check, saved);
+        csv_->add(as_row);
+        jsonl_->add(as_row);
+      } catch (const std::exception& error) {
+        failed_to_write(error.what());
+      }
     }
     if (rows_.size() < kMostRows)
-      rows_.push_back(std::move(as_row));
+      rows_.push_back({kept, std::move(check), saved});
     else
       ++totals_.rows_dropped;
   }
@@ -184,7 +188,10 @@ CompareResult CompareReport::result() const {
 
 Value CompareReport::rows() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return make_list(rows_);
+  Values rows;
+  rows.reserve(rows_.size());
+  for (const KeptRow& kept : rows_) rows.push_back(row(*kept.call, kept.check, kept.saved));
+  return make_list(std::move(rows));
 }
 
 void CompareReport::summarize() {

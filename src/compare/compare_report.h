@@ -71,7 +71,7 @@ class CompareReport {
 
   // `sides` is asked for when the call failed and is to be saved. Returns what a user is told of the first failure;
   // empty when nothing failed.
-  std::string add(const ComparedCall& call, const std::vector<Check>& checks,
+  std::string add(const ComparedCall& call, std::vector<Check> checks,
                   const std::function<std::vector<SavedSide>()>& sides);
   void left_out();
   void flush();
@@ -85,6 +85,13 @@ class CompareReport {
   static constexpr size_t kMostRows = 50'000;
 
   void open_files();
+  // What a row is made of: a Dict of forty values for each would be most of what a small call costs.
+  struct KeptRow {
+    std::shared_ptr<const ComparedCall> call;
+    Check check;
+    std::string saved;
+  };
+
   Value row(const ComparedCall& call, const Check& check, const std::string& saved) const;
   void print(const ComparedCall& call, const Check& check, const std::string& saved) const;
   std::string save(const ComparedCall& call, const std::function<std::vector<SavedSide>()>& sides);
@@ -99,7 +106,7 @@ class CompareReport {
   size_t saved_bytes_ = 0;
   std::optional<RowFile> csv_, jsonl_;
   std::unique_ptr<CallStore> store_;
-  Values rows_;
+  std::vector<KeptRow> rows_;
 };
 
 }  // namespace op_tools

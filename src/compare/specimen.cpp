@@ -2,6 +2,8 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/COW.h>
 #include <c10/util/Exception.h>
 
 #include "capture/call_files.h"
@@ -75,6 +77,18 @@ std::vector<at::Tensor> perturbed_gradients(const std::vector<at::Tensor>& gradi
   return copies;
 }
 
+// A run gets its inputs without a copy of their memory, until it writes into them. Here, before several threads run it.
+void share_until_written(const std::vector<at::Tensor>& copies) {
+  constexpr size_t kWorthIt = 64 * 1024;
+  for (const at::Tensor& copy : copies) {
+    if (!copy.defined() || copy.layout() != at::kStrided || !copy.has_storage()) continue;
+    c10::StorageImpl& storage = *copy.storage().unsafeGetStorageImpl();
+    if (storage.nbytes() < kWorthIt || c10::impl::cow::is_cow_data_ptr(storage.data_ptr())) continue;
+    if (!storage.allocator()) storage.set_allocator(c10::GetCPUAllocator());  // for the copy of who writes
+    c10::impl::cow::lazy_clone_storage(storage);                              // makes `storage` one that can be shared
+  }
+}
+
 std::string message_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
@@ -121,11 +135,39 @@ Specimen::Specimen(OpCall& call)
   args_ = map_leaves(items[0], on_cpu);
   kwargs_ = map_leaves(items[1], on_cpu);
   tensors_ = flatten_tensors(inputs_.value);
+  share_until_written(tensors_);
   // At the aten level autocast has cast already, but not for what an operator that is made of others calls.
   if (level_ == Level::kAten && !(call.op && is_made_of_others(*call.op))) return;
   if (!at::autocast::is_autocast_available(device.type())) return;  // meta has none
   const c10::DispatchKey key = at::autocast::get_autocast_dispatch_key_from_device_type(device.type());
   if (!keys_.excluded_.has(key)) autocast_ = at::autocast::get_autocast_dtype(device.type());
+}
+
+// Autograd and autocast as the program had them.
+void Specimen::as_the_program(const RunKind& kind, const std::function<void()>& work) const {
+  if (level_ != Level::kTorch) return work();
+  const bool autocast = autocast_ && kind.precision == RunKind::Precision::kSame;
+  const auto keys = keys_for_cpu(keys_, autocast);
+  const c10::impl::ForceDispatchKeyGuard as_there(keys);
+  const c10::AutoGradMode grad(grad_enabled_);
+  const AutocastDtype dtype(autocast ? autocast_ : std::nullopt);
+  work();
+}
+
+CallRun Specimen::backward(CallRun forward, const RunKind& kind,
+                           const std::vector<at::Tensor>& output_gradients) const {
+  NoWarnings silent;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+  try {
+    const InternalGuard ours;
+    as_the_program(kind, [&] {
+      forward.gradients =
+          forward.made_from->gradients(flatten_tensors(forward.result), output_gradients, /*keep_graph=*/false);
+    });
+  } catch (const std::exception& error) {
+    forward.impossible = message_of(error);
+  }
+  return forward;
 }
 
 CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output_gradients,
@@ -143,7 +185,9 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
   const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
   try {
     const InternalGuard ours;
-    const MovedCall moved(args_, kwargs_, target);
+    const auto made = std::make_shared<const MovedCall>(args_, kwargs_, target);
+    const MovedCall& moved = *made;
+    run.made_from = made;
     std::vector<at::Tensor> arriving = output_gradients ? *output_gradients : std::vector<at::Tensor>();
     if (kind.precision == RunKind::Precision::kPerturbed) {
       perturb(moved.tensors(), tensors_, kind, autocast_);
@@ -159,7 +203,7 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
     std::vector<int64_t> versions;
     for (const at::Tensor& tensor : moved.tensors()) versions.push_back(tensor._version());
     if (random_state && same) stream.start_from(*random_state);
-    const auto call = [&] {
+    as_the_program(kind, [&] {
       try {
         run.result = runner_->run(args, moved.kwargs());
       } catch (const std::exception& error) {
@@ -168,17 +212,7 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
       if (run.raised.empty() && output_gradients) {
         run.gradients = moved.gradients(flatten_tensors(run.result), arriving, /*keep_graph=*/false);
       }
-    };
-    if (level_ == Level::kTorch) {
-      const bool autocast = autocast_ && same;
-      const auto keys = keys_for_cpu(keys_, autocast);
-      const c10::impl::ForceDispatchKeyGuard as_the_program(keys);
-      const c10::AutoGradMode grad(grad_enabled_);
-      const AutocastDtype dtype(autocast ? autocast_ : std::nullopt);
-      call();
-    } else {
-      call();
-    }
+    });
     run.inputs = moved.tensors();
     for (size_t i = 0; i < versions.size(); ++i) {
       const bool by_schema = i < written_.size() && written_[i];

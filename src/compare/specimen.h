@@ -4,6 +4,7 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,9 @@ class Specimen {
   CallRun run(const RunKind& kind, const std::vector<at::Tensor>* output_gradients = nullptr,
               const at::Tensor* random_state = nullptr) const;
 
+  // The backward pass of a run that went forward; its graph is used up.
+  CallRun backward(CallRun forward, const RunKind& kind, const std::vector<at::Tensor>& output_gradients) const;
+
   const Snapshot& inputs() const { return inputs_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }  // the inputs, by tensor index
   size_t bytes() const { return inputs_.bytes; }
@@ -33,6 +37,8 @@ class Specimen {
   bool wants_gradients() const { return wants_gradients_; }
 
  private:
+  void as_the_program(const RunKind& kind, const std::function<void()>& work) const;
+
   const Level level_;
   const std::string name_;
   const bool grad_enabled_;

@@ -67,7 +67,11 @@ struct DiffOptions {
 OP_TOOLS_API TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden,
                                      const DiffOptions& options = {});
 
-// True when the two have the same dtype, shape and bits, element by element (strides may differ).
+// Numbers in memory, on the CPU, without pending conjugation or negation: itself where it is that already.
+OP_TOOLS_API at::Tensor on_cpu(const at::Tensor& tensor);
+
+// True when the two have the same dtype, shape and bits, element by element (strides may differ). What is on a device
+// is looked at stretch by stretch where it can be.
 OP_TOOLS_API bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
 // How many elements of `result` are NaN or infinite otherwise than in `golden` and otherwise than in `reference`. All

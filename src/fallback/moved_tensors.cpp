@@ -6,6 +6,7 @@
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
+#include <c10/core/impl/COW.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -64,6 +65,11 @@ Pointer make_node(const Arguments&... arguments) {
   } else {
     return c10::make_intrusive<MoveNode>(arguments...);
   }
+}
+
+// Whoever writes gets a copy first (torch's copy on write), so that one more may share it.
+bool is_shared_until_written(const at::Tensor& tensor) {
+  return c10::impl::cow::is_cow_data_ptr(tensor.storage().data_ptr());
 }
 
 // No two elements lie at the same place, as far as the strides tell.
@@ -180,7 +186,7 @@ class MovedTensors::Copier {
     } else {
       Region& region = region_of(from);
       // What lies densely from an odd place on is copied as the region that it is, for its alignment.
-      const bool alone = region.tensors == 1 && shows_each_once(from) &&
+      const bool alone = region.tensors == 1 && shows_each_once(from) && !(there && is_shared_until_written(from)) &&
                          (region.begin % kAlign == 0 || !from.is_non_overlapping_and_dense() || from.numel() == 0);
       copy = alone ? copy_alone(entry) : copy_shared(entry, region);
       if (from.is_conj()) copy._set_conj(true);
@@ -219,6 +225,12 @@ class MovedTensors::Copier {
   // Through the device's own operators, so that vendors with memory formats of their own give plain numbers: a flat
   // view over the range.
   void copy_region(const Entry& entry, Region& region) {
+    if (entry.dtype == entry.original.scalar_type() && entry.original.device() == target_.device &&
+        is_shared_until_written(entry.original)) {
+      region.copy = c10::Storage(c10::impl::cow::lazy_clone_storage(*entry.original.storage().unsafeGetStorageImpl()));
+      memory_.emplace(region.copy.unsafeGetStorageImpl(), Memory{&entry, region.base});
+      return;
+    }
     const size_t item = region.finest->itemsize();
     const at::ScalarType dtype = target_.cast ? entry.dtype : region.finest->scalar_type();
     region.base = region.begin < region.end ? region.begin / kAlign * kAlign : 0;

@@ -7,6 +7,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/SmallVector.h>
 
+#include "hooks/held_in_backward.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/module_path.h"
@@ -236,8 +237,8 @@ class BackwardFrame final : public Frame {
 GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.kept_ = std::make_shared<KeptStates>();
   call.kept_->states.resize(hooks_.size());
-  return [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id, name = std::string(call.name),
-          module = call.module_](const CallGradients& gradients) {
+  const auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id,
+                         name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
     OpCall call(id, Level::kTorch, Phase::kBackward, name, frame);
     call.pass = gradients.pass;
@@ -247,6 +248,16 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
     call.module_ = module.value_or("");
     chain->run(mask, call);
   };
+  const auto begins = [kept = call.kept_] {
+    std::shared_ptr<void> held;
+    for (const auto& state : kept->states) {
+      const auto* holder = dynamic_cast<const HeldInBackward*>(state.get());
+      if (!holder) continue;
+      held = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(std::move(held), holder->hold());
+    }
+    return held;
+  };
+  return {backward, begins};
 }
 
 void Chain::run(uint32_t mask, OpCall& call) const {
@@ -322,7 +333,14 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   }
   if (ready) prepared(call, [&] { call.frame().conclude(call); });
   after(~innermost_);
-  if (stop) std::rethrow_exception(stop);
+  if (!stop) return;
+  try {
+    std::rethrow_exception(stop);
+  } catch (const StopProgram& wish) {
+    // Who reports gradients tells a wish from a failure by its type.
+    if (call.phase == Phase::kBackward) throw;
+    wish.raise();
+  }
 }
 
 }  // namespace op_tools

@@ -5,11 +5,12 @@
 
 #include <cstdint>
 
-// The hot loops are compiled a second time for processors that have wide vectors. Sanitizers start before what chooses
+// The hot loops are compiled a second time for processors that have wide vectors. They are asked for their features: by
+// the name of a processor ("haswell") all later ones would get the slow copy. Sanitizers start before what chooses
 // between the two is ready.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define OP_TOOLS_WIDE __attribute__((target_clones("arch=haswell", "default")))
+#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define OP_TOOLS_WIDE __attribute__((target_clones("arch=x86-64-v3", "default")))
 #else
 #define OP_TOOLS_WIDE
 #endif

@@ -96,6 +96,7 @@ struct Pass {
   std::vector<at::Tensor> sums;     // by target
   std::vector<bool> wanted;         // by target: the pass was asked for what lies behind it
   std::string failure;
+  std::shared_ptr<void> held;  // OnBackward::begins
 };
 
 // What the hooks of one call share.
@@ -177,6 +178,7 @@ class Call : public std::enable_shared_from_this<Call> {
     pass->nodes_left = nodes_;
     pass->outputs.resize(outputs_);
     pass->sums.resize(targets_.size());
+    if (on_backward_.begins) pass->held = on_backward_.begins();
     // Nothing of the subgraph that leads to a target has run before its first hook: the nodes live.
     const auto* executed = torch::autograd::get_current_graph_task_exec_info();
     pass->wanted.reserve(targets_.size());
@@ -205,6 +207,7 @@ class Call : public std::enable_shared_from_this<Call> {
 
   void report(Pass& pass) {
     const std::shared_ptr<Call> keep = std::move(pass.call);
+    const std::shared_ptr<void> held = std::move(pass.held);
     try {
       CallGradients gradients;
       if (!pass.failure.empty()) throw std::runtime_error(pass.failure);
@@ -225,9 +228,9 @@ class Call : public std::enable_shared_from_this<Call> {
         std::lock_guard<std::mutex> lock(mutex_);
         gradients.pass = passes_++;
       }
-      on_backward_(gradients);
-    } catch (const StopProgram&) {
-      throw;
+      on_backward_.done(gradients);
+    } catch (const StopProgram& stop) {
+      stop.raise();
     } catch (const std::exception& error) {
       log::error(std::string("gradients of a call are not recorded: ") + error.what());
     }

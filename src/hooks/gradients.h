@@ -22,9 +22,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "hooks/export.h"
@@ -45,7 +47,14 @@ class OP_TOOLS_API GradientCollector {
   // Called on the thread that ran backward's last part of this call (or at the end of its graph
   // task), with private copies detached from the graph. Called once per backward pass that reaches
   // the call and ends without an error. May throw StopProgram only.
-  using OnBackward = std::function<void(const CallGradients&)>;
+  struct OnBackward {
+    template <std::invocable<const CallGradients&> Done>
+    OnBackward(Done done, std::function<std::shared_ptr<void>()> begins = nullptr)  // NOLINT: a function is enough
+        : done(std::move(done)), begins(std::move(begins)) {}
+    std::function<void(const CallGradients&)> done;
+    // May be empty. Called before the first node of a pass runs; what it returns is held until `done` was called.
+    std::function<std::shared_ptr<void>()> begins;
+  };
 
   // Before the call: remembers where the inputs' gradients go. nullptr when there is nothing to
   // collect (grad mode off, no input requires grad, an input is no plain tensor: a subclass or a

@@ -32,6 +32,7 @@ class OP_TOOLS_API RowFile {
   const std::string& path() const { return path_; }
 
  private:
+  void write_line();
   void check();
 
   const std::string path_;
@@ -39,8 +40,5 @@ class OP_TOOLS_API RowFile {
   std::ofstream out_;
   std::string line_;
 };
-
-// A Value as JSON: numbers, texts, lists and dicts as they are, everything else as the text that describe() gives.
-OP_TOOLS_API std::string json_text(const Value& value);
 
 }  // namespace op_tools

@@ -8,6 +8,7 @@
 
 #include "hooks/backward_pass.h"
 #include "hooks/internal_guard.h"
+#include "hooks/json_text.h"
 #include "hooks/log.h"
 #include "hooks/plain_tensor.h"
 #include "hooks/row_file.h"

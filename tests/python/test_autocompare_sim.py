@@ -241,3 +241,83 @@ def test_a_gradient_that_is_all_cancellation_is_let_pass():
             (network.to(device)(torch.randn(8, 2, 8, 8).to(device)) * weights.to(device)).sum().backward()
         assert blamed(tool) == []
         assert any(row["phase"] == "backward" and "conv2d" in row["op"] for row in tool.result().rows)
+
+
+def test_memory_that_only_autograd_holds_and_somebody_writes_to_is_noticed():
+    # sigmoid's backward reads sigmoid's result. The program lets its tensor go, so the graph holds the memory alone; then
+    # a fault of another operator writes into it, past autograd.
+    x = on_device(64, grad=True)
+    with op_tools.OpAutoCompare() as tool:
+        y = torch.sigmoid(x)
+        view = y.detach()
+        z = y + 1
+        del y
+        with sim.fault("mutate_input", ops="exp", seed=1) as fault:
+            torch.exp(view)
+        del view
+        z.sum().backward()
+    assert fault.strikes == 1
+    blamed_for = {(row["op"].split(".")[-1], row["phase"]): row for row in tool.result().failures}
+    assert blamed_for["exp", "forward"]["kind"] == "changed input"
+    assert set(blamed_for) == {("exp", "forward"), ("sigmoid", "backward")}
+    assert "past autograd" in blamed_for["sigmoid", "backward"]["reason"]
+
+
+def test_memory_that_autograd_frees_during_backward_is_noticed_as_well():
+    # linear's backward is two nodes: the one that reads the input lets it go before the gradient of the weight is there.
+    x = on_device(12, 8)
+    layer = nn.Linear(8, 4).to("sim")
+    with op_tools.OpAutoCompare() as tool:
+        y = layer(x)
+        with sim.fault("mutate_input", ops="flip", seed=1) as fault:
+            x.flip(-1)
+        del x
+        y.square().sum().backward()
+    assert fault.strikes == 1
+    reasons = {(row["op"].split(".")[-1], row["phase"]): row["reason"] for row in tool.result().failures}
+    assert set(reasons) == {("flip", "forward"), ("linear", "backward")}
+    assert "past autograd" in reasons["linear", "backward"]
+
+
+def fails_late():
+    """What is wrong comes to light when the device is waited for."""
+    wide = torch.zeros(4, device="sim")
+    far = torch.tensor([1, 9]).to("sim")
+    near = torch.tensor([1, 2]).to("sim")
+    wide.index_select(0, near)  # the device knows the result's shape now: the next call runs in the queue
+    torch.sim.synchronize()
+    return wide.index_select(0, far)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_error_that_comes_to_light_late_is_the_programs_and_the_tool_goes_on(level, capfd):
+    fails_late()
+    with pytest.raises(Exception, match="out of") as plain:
+        torch.sim.synchronize()
+
+    x = on_device(8)
+    with op_tools.OpAutoCompare(level=level, ops=".*exp,.*tanh") as tool:
+        fails_late()  # the tool passes it over
+        with pytest.raises(Exception, match="out of") as compared:
+            torch.exp(x)
+        assert torch.equal(torch.tanh(x).cpu(), torch.tanh(x.cpu()))
+    assert type(compared.value) is type(plain.value)
+    assert str(compared.value).splitlines()[0] == str(plain.value).splitlines()[0]
+    result = tool.result()
+    assert result.failures == []
+    assert ["tanh" in op.op for op in result.ops] == [True]
+    told = capfd.readouterr().err
+    assert "an error of the program's own" in told and "exp (call" in told and __file__ in told
+    assert "is off now" not in told
+
+
+def test_a_late_error_in_backward_reaches_the_program():
+    x = on_device(8, grad=True)
+    with op_tools.OpAutoCompare(ops=".*exp") as tool:
+        y = torch.exp(x).sum()
+        fails_late()
+        with pytest.raises(Exception, match="out of"):
+            y.backward()
+        torch.exp(x.detach())
+    assert tool.result().failures == []
+    assert tool.result().calls == 2

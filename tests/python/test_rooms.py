@@ -81,6 +81,7 @@ RULES = {
         [
             "src/compare/tolerance.cpp",
             "src/compare/tolerance.h",
+            "src/compare/error_sums.cpp",
             "src/compare/tensor_diff.cpp",
             "src/compare/judge.cpp",
         ],
@@ -95,7 +96,7 @@ MAY_INCLUDE = {
     "capture": {"base", "hooks"},
     "timing": {"base", "hooks"},
     "fallback": {"base", "hooks", "timing"},
-    "compare": {"base", "hooks", "capture", "fallback"},
+    "compare": {"base", "hooks", "capture", "timing", "fallback"},
     "observe": {"base", "hooks", "capture"},
     "run_op_from_data": {"base", "hooks", "capture", "timing", "fallback", "compare"},
     "sim_device": {"base", "hooks", "fallback"},

@@ -1,0 +1,196 @@
+// The numbers of a difference against a plain loop over doubles: random and special values, each dtype, sizes that are
+// no multiple of anything.
+#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "catch.h"
+#include "compare/tensor_diff.h"
+#include "compare/tolerance.h"
+
+using namespace op_tools;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr Tolerance kTolerance{1e-4, 1e-3};
+constexpr double kRelativeLimit = 1e-2, kUlpLimit = 2;
+
+std::vector<double> numbers_of(const at::Tensor& tensor) {
+  const at::Tensor wide = tensor.to(at::kDouble).contiguous();
+  const auto* data = wide.const_data_ptr<double>();
+  return {data, data + wide.numel()};
+}
+
+at::Tensor tensor_of(const std::vector<double>& numbers, at::ScalarType dtype) {
+  at::Tensor result = at::empty({static_cast<int64_t>(numbers.size())}, at::kDouble);
+  std::copy(numbers.begin(), numbers.end(), result.mutable_data_ptr<double>());
+  return result.to(dtype);
+}
+
+struct Plain {
+  double max_abs = 0, max_rel = 0, max_ulp = 0, sum = 0, squares = 0, ulps = 0, most = 0, ab = 0, aa = 0, bb = 0;
+  int64_t outside = 0, mismatches = 0, over_relative = 0, over_ulp = 0, nan = 0, infinite = 0, worst = -1;
+};
+
+Plain plain_loop(const std::vector<double>& results, const std::vector<double>& goldens, const Rounding& rounding,
+                 double limit) {
+  Plain sums;
+  int64_t mismatch = -1;
+  for (size_t i = 0; i < goldens.size(); ++i) {
+    const double a = results[i];
+    const double b = std::fabs(goldens[i]) > limit ? std::copysign(kInf, goldens[i]) : goldens[i];
+    if (!std::isfinite(a) || !std::isfinite(b)) {
+      sums.nan += std::isnan(b);
+      sums.infinite += std::isinf(b);
+      if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+      ++sums.mismatches;
+      ++sums.outside;
+      if (mismatch < 0) mismatch = static_cast<int64_t>(i);
+      continue;
+    }
+    const double d = std::fabs(a - b), m = std::fabs(b);
+    if (d > sums.max_abs) sums.worst = static_cast<int64_t>(i);
+    sums.max_abs = std::max(sums.max_abs, d);
+    sums.most = std::max(sums.most, m);
+    if (d > 0) sums.max_rel = std::max(sums.max_rel, d / m);
+    const double ulp = d / (rounding.unit * std::exp2(std::ilogb(std::max(m, rounding.least))));
+    sums.max_ulp = std::max(sums.max_ulp, ulp);
+    sums.over_ulp += ulp > kUlpLimit;
+    sums.over_relative += d > kRelativeLimit * m;
+    sums.outside += d > kTolerance.atol + kTolerance.rtol * m;
+    sums.sum += d;
+    sums.squares += d * d;
+    sums.ulps += ulp;
+    sums.ab += a * b;
+    sums.aa += a * a;
+    sums.bb += b * b;
+  }
+  if (mismatch >= 0) sums.worst = mismatch;
+  return sums;
+}
+
+// Mostly near each other, some bits equal in long stretches, a few far apart, very small, zero or not finite.
+struct Pair {
+  std::vector<double> results, goldens;
+};
+Pair pair_of(size_t n, double unit, bool specials, std::mt19937& random) {
+  std::normal_distribution<double> normal;
+  std::uniform_int_distribution<int> die(0, 99);
+  const double values[] = {0.0, -0.0, kNan, kInf, -kInf, 1e-41, -3e-310, 6e-8, 1e30, 7e4, -1.0};
+  std::uniform_int_distribution<size_t> special(0, std::size(values) - 1);
+  Pair pair;
+  while (pair.goldens.size() < n) {
+    const bool equal = die(random) < 50;
+    const size_t stretch = std::min<size_t>(n - pair.goldens.size(), static_cast<size_t>(1 + die(random) * 20));
+    for (size_t i = 0; i < stretch; ++i) {
+      double golden = normal(random);
+      double result = equal ? golden : golden * (1 + 3 * unit * normal(random));
+      const int cast = die(random);
+      if (cast == 0) result = normal(random);
+      if (cast == 1) golden = result = normal(random) * 1e-39;
+      if (specials && cast == 2) golden = values[special(random)];
+      if (specials && cast == 3) result = values[special(random)];
+      if (specials && cast == 4) golden = result = values[special(random)];
+      pair.goldens.push_back(golden);
+      pair.results.push_back(result);
+    }
+  }
+  return pair;
+}
+
+void check_pair(const at::Tensor& result, const at::Tensor& golden) {
+  const Rounding rounding = rounding_of(result.scalar_type());
+  const bool wider = result.scalar_type() != golden.scalar_type();
+  const double limit = wider ? rounding.most + std::exp2(std::ilogb(rounding.most)) * rounding.unit * 0.49999
+                             : std::numeric_limits<double>::max();
+  const Plain plain = plain_loop(numbers_of(result), numbers_of(golden), rounding, limit);
+  const TensorDiff diff = diff_tensors(
+      result, golden, {.tolerance = kTolerance, .relative_limits = {kRelativeLimit}, .ulp_limits = {kUlpLimit}});
+  REQUIRE(diff.structure.empty());
+  const auto n = static_cast<double>(std::max<int64_t>(1, golden.numel()));
+  CHECK(diff.max_abs == plain.max_abs);
+  CHECK(diff.golden_max == plain.most);
+  CHECK(diff.max_rel == Approx(plain.max_rel).epsilon(1e-12));
+  CHECK(diff.max_ulp == Approx(plain.max_ulp).epsilon(1e-12));
+  CHECK(diff.mean_ulp == Approx(plain.ulps / n).epsilon(1e-9));
+  CHECK(diff.mean_abs == Approx(plain.sum / n).epsilon(1e-9));
+  CHECK(diff.rmse == Approx(std::sqrt(plain.squares / n)).epsilon(1e-9));
+  CHECK(diff.golden_rms == Approx(std::sqrt(plain.bb / n)).epsilon(1e-9));
+  if (plain.aa > 0 && plain.bb > 0) {
+    CHECK(diff.cosine == Approx(plain.ab / std::sqrt(plain.aa) / std::sqrt(plain.bb)).margin(1e-9));
+  }
+  CHECK(diff.outside == plain.outside);
+  CHECK(diff.nonfinite_mismatches == plain.mismatches);
+  CHECK(diff.golden.nan == plain.nan);
+  CHECK(diff.golden.pos_inf + diff.golden.neg_inf == plain.infinite);
+  CHECK(diff.over_relative[0] == plain.over_relative);
+  CHECK(diff.over_ulp[0] == plain.over_ulp);
+  REQUIRE(diff.has_worst == (plain.worst >= 0));
+  if (diff.has_worst) CHECK(diff.worst_index == std::vector<int64_t>{plain.worst});
+  if (!wider) CHECK(diff.bits_equal == same_bits(result, golden));
+}
+
+}  // namespace
+
+TEST_CASE("The numbers are those of a plain loop", "[tensor_diff]") {
+  std::mt19937 random(7);
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kFloat8_e5m2, at::kFloat8_e4m3fn}) {
+    for (const bool specials : {false, true}) {
+      for (const size_t n : {1, 2, 3, 4, 5, 7, 63, 511, 512, 513, 1023, 5000, 65537, 140001}) {
+        INFO(dtype << ", " << n << " elements, " << (specials ? "with" : "without") << " special values");
+        const Pair pair = pair_of(n, rounding_of(dtype).unit, specials, random);
+        const at::Tensor result = tensor_of(pair.results, dtype);
+        check_pair(result, tensor_of(pair.goldens, dtype));
+        check_pair(result, tensor_of(pair.goldens, at::kDouble));
+        check_pair(result, result.clone());
+      }
+    }
+  }
+}
+
+TEST_CASE("Whole numbers are those of a plain loop, too", "[tensor_diff]") {
+  std::mt19937 random(11);
+  std::uniform_int_distribution<int> die(0, 99);
+  for (const auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kBool}) {
+    for (const size_t n : {1, 3, 511, 513, 66000}) {
+      INFO(dtype << ", " << n << " elements");
+      std::vector<double> goldens, results;
+      for (size_t i = 0; i < n; ++i) {
+        goldens.push_back(die(random));
+        results.push_back(i % 3000 < 1500 || die(random) > 3 ? goldens.back() : die(random));
+      }
+      const at::Tensor result = tensor_of(results, dtype), golden = tensor_of(goldens, dtype);
+      const std::vector<double> a = numbers_of(result), b = numbers_of(golden);
+      int64_t different = 0;
+      double most = 0;
+      for (size_t i = 0; i < n; ++i) {
+        different += a[i] != b[i];
+        most = std::max(most, std::fabs(a[i] - b[i]));
+      }
+      const TensorDiff diff = diff_tensors(result, golden);
+      CHECK(diff.outside == different);
+      CHECK(diff.max_abs == most);
+      CHECK(diff.bits_equal == (different == 0));
+    }
+  }
+}
+
+TEST_CASE("NaN that is not to be equal counts where all bits are the same", "[tensor_diff]") {
+  std::vector<double> numbers(2000, 1.0);
+  numbers[1500] = kNan;
+  const at::Tensor tensor = tensor_of(numbers, at::kFloat);
+  CHECK(diff_tensors(tensor, tensor.clone()).within());
+  const TensorDiff diff = diff_tensors(tensor, tensor.clone(), {.nan_equal = false});
+  CHECK(diff.bits_equal);
+  CHECK(diff.nonfinite_mismatches == 1);
+  CHECK(diff.worst_index == std::vector<int64_t>{1500});
+}
