@@ -228,8 +228,8 @@ class BackwardFrame final : public Frame {
 
 GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.kept_ = std::make_shared<KeptStates>();
-  const auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id, name = std::string(call.name),
-          module = call.module_](const CallGradients& gradients) {
+  const auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id,
+                         name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
     OpCall call(id, Level::kTorch, Phase::kBackward, name, frame);
     call.pass = gradients.pass;

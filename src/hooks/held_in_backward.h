@@ -1,6 +1,6 @@
-// For a HookState that a hook keeps for a call's backward (OpCall::keep): what has to stay as long as a backward pass over
-// the call runs. Autograd lets go of what a node saved as soon as the node has run, which is before the hook sees the
-// pass.
+// For a HookState that a hook keeps for a call's backward (OpCall::keep): what has to stay as long as a backward pass
+// over the call runs. Autograd lets go of what a node saved as soon as the node has run, which is before the hook sees
+// the pass.
 #pragma once
 
 #include <memory>
