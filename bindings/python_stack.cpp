@@ -67,6 +67,7 @@ std::vector<std::string> user_lines() {
   // Threads that Python does not know (autograd's for devices) have no stack; a dying interpreter is not to be asked.
   if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return lines;
   const py::gil_scoped_acquire gil;
+  lines.reserve(kMostLines);
   py::object frame =
       py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   for (int depth = 0; frame && depth < kMostFrames && lines.size() < kMostLines; ++depth) {

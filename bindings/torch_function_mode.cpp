@@ -34,9 +34,9 @@ void put_back(Modes modes) {
 // What is known of a torch function, by object (equal method-wrappers are made anew for each property access, so the
 // address says nothing). The mask is remembered for one chain: the last one asked.
 struct Function {
-  std::string name;
+  std::shared_ptr<const std::string> name;
   bool in_python;  // a Python function: what it calls inside can be torch calls of their own
-  std::weak_ptr<const Chain> chain;
+  uint64_t chain = 0;
   uint32_t mask = 0;
 };
 
@@ -52,7 +52,7 @@ class Functions {
     if (PyObject* known = PyDict_GetItemWithError(index_, object)) return functions_[PyLong_AsSize_t(known)];
     const bool hashable = PyErr_Occurred() == nullptr;
     PyErr_Clear();
-    Function made{function_name(object), PyFunction_Check(object) != 0, {}, 0};
+    Function made{std::make_shared<std::string>(function_name(object)), PyFunction_Check(object) != 0};
     if (!hashable || functions_.size() >= kMost) {  // closures made by the million: known only for this call
       one_off_ = std::move(made);
       return one_off_;
@@ -70,10 +70,10 @@ class Functions {
   Function one_off_;
 };
 
-uint32_t mask_of(Function& function, const std::shared_ptr<const Chain>& chain) {
-  if (function.chain.lock() != chain) {
-    function.mask = chain->mask_for(function.name);
-    function.chain = chain;
+uint32_t mask_of(Function& function, const Chain& chain) {
+  if (function.chain != chain.number) {
+    function.mask = chain.mask_for(*function.name);
+    function.chain = chain.number;
   }
   return function.mask;
 }
@@ -156,6 +156,7 @@ class PythonFrame final : public Frame {
   }
 
   void conclude(OpCall& call) override {
+    if (!new_nodes_ && !collector_) return;
     std::vector<at::Tensor> outputs;
     visit_result([&](const at::Tensor& tensor) { outputs.push_back(tensor); });
     std::optional<WatchedNodes> watched;
@@ -195,12 +196,12 @@ class PythonFrame final : public Frame {
   bool identity_ = false;
 };
 
-PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs, const std::string& name,
-                        const std::shared_ptr<const Chain>& chain, uint32_t mask) {
-  PythonFrame frame(function, args, kwargs, *chain);
-  OpCall call(next_call_id(), Level::kTorch, Phase::kForward, name, frame);
+PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs,
+                        const std::shared_ptr<const std::string> name, const Chain& chain, uint32_t mask) {
+  PythonFrame frame(function, args, kwargs, chain);
+  OpCall call(next_call_id(), Level::kTorch, Phase::kForward, *name, frame);
   try {
-    chain->run(mask, call);
+    chain.run(mask, call);
   } catch (py::error_already_set& error) {
     error.restore();  // the function's own exception, with its traceback
     return nullptr;
@@ -294,17 +295,18 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
   PyObject* const function = values[0];
   PyObject* const args = count > 2 ? values[2] : empty;
   PyObject* const kwargs = count > 3 && values[3] != Py_None ? values[3] : nullptr;
-  const std::shared_ptr<const Chain> chain = current_chain(Level::kTorch);
+  const CurrentChain current(Level::kTorch);
+  const Chain* const chain = current.get();
   if (!chain) return PyObject_Call(function, args, kwargs);
   Function& known = Functions::get().find(function);
-  const uint32_t mask = mask_of(known, chain);
+  const uint32_t mask = mask_of(known, *chain);
   if (mask == 0) {
     if (known.in_python && !LeftOut::is_running(function) && !has_subclasses(values[1])) {
       return call_with_mode_on(function, args, kwargs);
     }
     return PyObject_Call(function, args, kwargs);
   }
-  return through_chain(function, args, kwargs, std::string(known.name), chain, mask);
+  return through_chain(function, args, kwargs, known.name, *chain, mask);
 }
 
 PyMethodDef kMethods[] = {

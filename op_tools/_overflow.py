@@ -26,6 +26,7 @@ class OverflowRow:
     pos_inf: int | None
     neg_inf: int | None
     first: list[int] | None  # index of the first such element
+    module: str | None  # "ResNet.layer3.0.conv1"
     line: str | None  # of the program
     saved: str | None  # folder of the producer's call, for run_op_from_data
     not_saved: str | None  # why a producer was not
@@ -49,11 +50,11 @@ class OverflowResult:
 
     def table(self) -> str:
         """Producers first, then propagators, in the order of the calls."""
-        texts, numbers = ("kind", "op", "phase"), ("step", "nan", "inf", "-inf", "of")
+        texts, numbers = ("kind", "op", "phase", "module"), ("step", "nan", "inf", "-inf", "of")
         return _C.text_table(
             [*((title, False) for title in texts), *((title, True) for title in numbers), ("line", False)],
             [
-                [row.kind, row.op, row.phase, str(row.step)]
+                [row.kind, row.op, row.phase, row.module or "", str(row.step)]
                 + ["?" if count is None else str(count) for count in (row.nan, row.pos_inf, row.neg_inf)]
                 + ["x".join(map(str, row.shape)) or "1", row.line or ""]
                 for row in sorted(self.rows, key=lambda row: (row.kind != "producer", row.expected))

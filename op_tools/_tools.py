@@ -6,7 +6,9 @@ it was stopped, and entered again while it is on (the outermost exit stops it).
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, ParamSpec, TypeVar
@@ -303,3 +305,8 @@ def stop_all() -> None:
             except _C.Error as error:
                 _C.log_warn(f"still on at exit: {error}")
                 break
+    # Python ends by SIGINT, as shells expect it, when a KeyboardInterrupt ended the program; it forgets that when a text is
+    # executed afterwards, which importing a module with dataclasses does.
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102

@@ -12,6 +12,7 @@ namespace op_tools {
 Value call_file(const std::string& name, uint64_t id, Value args, Value kwargs,
                 std::vector<std::pair<Value, Value>> more) {
   std::vector<std::pair<Value, Value>> items;
+  items.reserve(4 + more.size());
   items.emplace_back("name", name);
   items.emplace_back("args", std::move(args));
   items.emplace_back("kwargs", std::move(kwargs));

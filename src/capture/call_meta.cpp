@@ -9,34 +9,52 @@
 #include <torch/headeronly/version.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "hooks/json_text.h"
 #include "hooks/module_path.h"
 #include "hooks/version.h"
 
 namespace op_tools {
 namespace {
 
-using nlohmann::json;
+using Form = JsonText::Form;
 
-json facts_json(const std::vector<TensorFacts>& tensors) {
-  json list = json::array();
+void add_facts(JsonText& json, std::string_view key, const std::vector<TensorFacts>& tensors) {
+  json.begin_array(Form::kLines, key);
   for (const TensorFacts& facts : tensors) {
-    json item = {{"shape", at::IntArrayRef(facts.shape).vec()},
-                 {"dtype", torch_name(facts.dtype)},
-                 {"device", facts.device.str()},
-                 {"layout", torch_name(facts.layout)},
-                 {"requires_grad", facts.requires_grad},
-                 {"is_leaf", facts.is_leaf}};
+    json.begin_object(Form::kOneLine);
+    json.add("shape", facts.shape);
+    json.add("dtype", torch_name(facts.dtype));
+    json.add("device", facts.device.str());
+    json.add("layout", torch_name(facts.layout));
+    json.add("requires_grad", facts.requires_grad);
+    json.add("is_leaf", facts.is_leaf);
     if (facts.storage >= 0) {
-      item["stride"] = at::IntArrayRef(facts.stride).vec();
-      item["storage"] = facts.storage;
-      item["offset"] = facts.offset;
+      json.add("stride", facts.stride);
+      json.add("storage", facts.storage);
+      json.add("offset", facts.offset);
     }
-    list.push_back(std::move(item));
+    json.end();
   }
-  return list;
+  json.end();
+}
+
+void add_state(JsonText& json, const ProgramState& state) {
+  json.begin_object(Form::kOneLine, "state");
+  json.add("grad_enabled", state.grad_enabled);
+  json.add("inference_mode", state.inference_mode);
+  json.begin_object(Form::kOneLine, "autocast");
+  for (const auto& [type, dtype] : state.autocast) {
+    json.add(c10::DeviceTypeName(type, /*lower_case=*/true), torch_name(dtype));
+  }
+  json.end();
+  json.add("autocast_cache", state.autocast_cache);
+  json.add("default_dtype", torch_name(state.default_dtype));
+  json.add("num_threads", state.num_threads);
+  json.add("deterministic", state.deterministic);
+  json.add("float32_matmul_precision", state.float32_matmul_precision);
+  json.end();
 }
 
 }  // namespace
@@ -47,7 +65,9 @@ ProgramState ProgramState::of(const OpCall& call) {
   state.inference_mode = c10::InferenceMode::is_enabled();
   // Autocast is on for a device type when its dispatch key is not excluded. The hook's own guard excludes all of them,
   // so the program's set, kept with the call, is asked.
+  const bool anywhere = !(c10::autocast_dispatch_keyset - call.local_keys.excluded_).empty();
   for (const at::DeviceType type : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
+    if (!anywhere) break;
     const c10::DispatchKey key = at::autocast::get_autocast_dispatch_key_from_device_type(type);
     if (call.local_keys.excluded_.has(key)) continue;
     state.autocast.emplace_back(type, at::autocast::get_autocast_dtype(type));
@@ -71,48 +91,47 @@ ProgramState ProgramState::of(const OpCall& call) {
 }
 
 std::string CallMeta::to_json() const {
-  json autocast = json::object();
-  for (const auto& [type, dtype] : state.autocast) {
-    autocast[c10::DeviceTypeName(type, /*lower_case=*/true)] = torch_name(dtype);
-  }
-  json meta = {
-      {"format", 1},
-      {"name", name},
-      {"level", std::string(to_string(level))},
-      {"id", id},
-      {"step", step},
-      {"rank", rank},
-      {"pid", static_cast<int64_t>(getpid())},
-      {"inputs", facts_json(inputs)},
-      {"outputs", facts_json(outputs)},
-      {"state",
-       {{"grad_enabled", state.grad_enabled},
-        {"inference_mode", state.inference_mode},
-        {"autocast", std::move(autocast)},
-        {"autocast_cache", state.autocast_cache},
-        {"default_dtype", torch_name(state.default_dtype)},
-        {"num_threads", state.num_threads},
-        {"deterministic", state.deterministic},
-        {"float32_matmul_precision", state.float32_matmul_precision}}},
-      {"rng_consumed", random},
-      {"stack", stack},
-      {"time", time},
-      {"torch", TORCH_VERSION},
-      {"op_tools", std::string(version())},
-  };
-  if (!schema.empty()) meta["schema"] = schema;
+  std::string text;
+  JsonText json(text);
+  json.begin_object(Form::kLines);
+  json.add("format", 1);
+  json.add("name", name);
+  json.add("level", to_string(level));
+  json.add("id", id);
+  json.add("step", step);
+  json.add("rank", rank);
+  json.add("pid", getpid());
+  if (!schema.empty()) json.add("schema", schema);
+  if (!aten_name.empty()) json.add("aten", aten_name);
   if (!module.empty()) {
-    meta["module"] = std::string(without_model(module));
-    meta["model"] = module.substr(0, module.find('.'));
+    json.add("module", without_model(module));
+    json.add("model", std::string_view(module).substr(0, module.find('.')));
   }
-  if (!aten_name.empty()) meta["aten"] = aten_name;
-  if (!error.empty()) meta["error"] = error;
-  if (identity) meta["identity"] = true;
-  json notes = json::array();
-  for (const Note& note : unsupported) notes.push_back({{"where", note.where}, {"type", note.type}, {"why", note.why}});
-  if (!notes.empty()) meta["unsupported"] = std::move(notes);
-  // Texts from the program (an error's, a file's name) may be no valid UTF-8: replaced rather than refused.
-  return meta.dump(1, ' ', false, json::error_handler_t::replace);
+  if (!error.empty()) json.add("error", error);
+  if (identity) json.add("identity", true);
+  add_facts(json, "inputs", inputs);
+  add_facts(json, "outputs", outputs);
+  add_state(json, state);
+  json.add("rng_consumed", random);
+  json.begin_array(Form::kLines, "stack");
+  for (const std::string& line : stack) json.add(line);
+  json.end();
+  if (!unsupported.empty()) {
+    json.begin_array(Form::kLines, "unsupported");
+    for (const Note& note : unsupported) {
+      json.begin_object(Form::kOneLine);
+      json.add("where", note.where);
+      json.add("type", note.type);
+      json.add("why", note.why);
+      json.end();
+    }
+    json.end();
+  }
+  json.add("time", time);
+  json.add("torch", TORCH_VERSION);
+  json.add("op_tools", version());
+  json.end();
+  return text;
 }
 
 }  // namespace op_tools

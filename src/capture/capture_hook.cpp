@@ -14,6 +14,7 @@
 #include "capture/random_state.h"
 #include "capture/record_writer.h"
 #include "capture/snapshot.h"
+#include "hooks/copy_memory.h"
 #include "hooks/log.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
@@ -25,9 +26,9 @@ namespace {
 // What before() learned of a forward call.
 struct CaptureState final : HookState {
   Snapshot inputs;
-  std::vector<at::Tensor> live;   // the input tensors, to see after the call which of them it changed
-  std::vector<int64_t> versions;  // their version counters before the call; -1: the tensor has none
-  std::unique_ptr<RandomWatch> random;
+  std::vector<at::Tensor> live;           // the input tensors, to see after the call which of them it changed
+  c10::SmallVector<int64_t, 8> versions;  // their version counters before the call; -1: the tensor has none
+  std::optional<RandomWatch> random;
   std::shared_ptr<CallMeta> meta = std::make_shared<CallMeta>();
 };
 
@@ -38,11 +39,6 @@ Value restrided_value(const Snapshot& snapshot) {
     items.emplace_back(static_cast<int64_t>(index), make_tuple(std::move(values)));
   }
   return make_dict(std::move(items));
-}
-
-// The form of all four files.
-Value file_value(const OpCall& call, Value args, Value kwargs, std::vector<std::pair<Value, Value>> more = {}) {
-  return call_file(std::string(call.name), call.id, std::move(args), std::move(kwargs), std::move(more));
 }
 
 }  // namespace
@@ -114,7 +110,7 @@ std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   meta.stack = current_stack();
   meta.module = call.module();
   // Last, so that nothing of ours comes between the generator's state and the call.
-  state->random = std::make_unique<RandomWatch>(call.args(), call.kwargs());
+  state->random.emplace(call.args(), call.kwargs());
   return state;
 }
 
@@ -181,17 +177,17 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   if (!state.inputs.restrided.empty()) more.emplace_back("restrided", restrided_value(state.inputs));
 
   Record record;
+  record.files.reserve(2);
   record.key = {std::string(call.name), call.id};
   record.bytes = state.inputs.bytes + outputs.bytes;
   record.announce = true;
   const Values& in = *sequence_items(state.inputs.value);
-  record.files.push_back({CallFile::kInput, file_value(call, in[0], in[1], std::move(more))});
+  record.files.push_back({CallFile::kInput, in[0], in[1], std::move(more)});
   if (call.error.empty()) {
     std::vector<std::pair<Value, Value>> beside;
     if (!out[1].get_if<Dict>()->items->empty()) beside.emplace_back("mutated", out[1]);
     if (!outputs.restrided.empty()) beside.emplace_back("restrided", restrided_value(outputs));
-    record.files.push_back(
-        {CallFile::kOutput, file_value(call, make_tuple({out[0]}), make_dict({}), std::move(beside))});
+    record.files.push_back({CallFile::kOutput, make_tuple({out[0]}), make_dict({}), std::move(beside)});
   }
   const uint64_t bytes = record.bytes;
   const uint64_t notes = meta.unsupported.size();
@@ -215,8 +211,8 @@ void CaptureHook::Impl::backward(OpCall& call) {
   record.key = {std::string(call.name), call.id};
   record.pass = call.pass;
   record.bytes = outputs.bytes + inputs.bytes;
-  record.files.push_back({CallFile::kGradInputs, file_value(call, inputs.value, make_dict({}))});
-  record.files.push_back({CallFile::kGradOutputs, file_value(call, outputs.value, make_dict({}))});
+  record.files.push_back({CallFile::kGradInputs, inputs.value, make_dict({}), {}});
+  record.files.push_back({CallFile::kGradOutputs, outputs.value, make_dict({}), {}});
   if (call.incomplete) incomplete.fetch_add(1, std::memory_order_relaxed);
   const uint64_t bytes = record.bytes;
   if (!writer.submit(std::move(record))) return;
@@ -236,6 +232,7 @@ void CaptureHook::flush() {
 
 void CaptureHook::scope_left() {
   flush();
+  release_copy_memory();
   const CaptureResult all = result();
   uint64_t calls = 0, backward = 0, unsupported = 0;
   for (const CaptureResult::Row& row : all.rows) {

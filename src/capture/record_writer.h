@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "capture/call_store.h"
@@ -19,7 +20,9 @@ struct Record {
   uint32_t pass = 0;
   struct File {
     CallFile file;
-    Value value;  // private copies only: read on the writer thread
+    // Private copies only: read on the writer thread, which makes the file's dict of them (call_files.h).
+    Value args, kwargs;
+    std::vector<std::pair<Value, Value>> more;
   };
   std::vector<File> files;
   std::function<std::string()> meta;  // makes the text of meta.json on the writer thread; may be empty

@@ -2,6 +2,7 @@
 
 #define XXH_INLINE_ALL
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/COW.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -153,8 +154,7 @@ std::optional<at::Tensor> SharedTensors::tensor(const Value& reference) {
 
   auto stored = storages_.find(*storage_number);
   if (stored == storages_.end()) {
-    const at::Tensor bytes = fetch_(*content);
-    stored = storages_.emplace(*storage_number, std::pair{*content, bytes.storage()}).first;
+    stored = storages_.emplace(*storage_number, std::pair{*content, storage_of(*content)}).first;
   }
   if (stored->second.first != *content) throw Error("refers to one storage by two contents");
   at::Tensor tensor = dense_tensor(stored->second.second, *dtype, *offset, *shape, *stride);
@@ -163,6 +163,16 @@ std::optional<at::Tensor> SharedTensors::tensor(const Value& reference) {
   if (flag(reference, "requires_grad")) require_grad(tensor);
   tensors_.emplace(*tensor_number, tensor);
   return tensor;
+}
+
+at::Storage SharedTensors::storage_of(const std::string& content) {
+  const auto known = contents_.find(content);
+  if (known != contents_.end()) {
+    if (auto copy = c10::impl::cow::lazy_clone_storage(*known->second.unsafeGetStorageImpl())) return {std::move(copy)};
+  }
+  at::Storage storage = fetch_(content).storage();
+  contents_.try_emplace(content, storage);
+  return storage;
 }
 
 }  // namespace op_tools

@@ -64,7 +64,12 @@ class SharedTensors {
   std::optional<at::Tensor> tensor(const Value& reference);
 
  private:
+  // A storage of its own for each number. Those of one content share memory until they are written to (what was mapped
+  // does so by itself): a small file may refer to a content many thousand times.
+  at::Storage storage_of(const std::string& content);
+
   const Fetch fetch_;
+  std::unordered_map<std::string, at::Storage> contents_;
   std::unordered_map<int64_t, std::pair<std::string, at::Storage>> storages_;  // by number: content, bytes
   std::unordered_map<int64_t, at::Tensor> tensors_;                            // by number
 };

@@ -9,11 +9,11 @@
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <limits>
 #include <optional>
 
+#include "hooks/copy_memory.h"
 #include "hooks/plain_tensor.h"
 
 namespace op_tools {
@@ -56,49 +56,6 @@ void copy_flags(const at::Tensor& from, const at::Tensor& to) {
 at::Tensor to_cpu(const at::Tensor& tensor) {
   return at::_ops::_to_copy::call(tensor, std::nullopt, std::nullopt, c10::Device(c10::kCPU), std::nullopt, false,
                                   at::MemoryFormat::Preserve);
-}
-
-// Memory for the copies of small tensors: many share a block, which is freed with the last of them, by whatever thread.
-// An allocation each is what a capture of small calls mostly costs, the more so as another thread frees them.
-class SmallCopies {
- public:
-  static constexpr size_t kMost = 1024;  // bytes of a copy that goes into a block
-
-  c10::DataPtr allocate(size_t size) {
-    const size_t rounded = (size + kAlign - 1) / kAlign * kAlign;
-    if (!block_ || used_ + rounded > kBlock) {
-      if (block_) leave(block_);
-      block_ = new Block;
-      used_ = 0;
-    }
-    void* const memory = block_->bytes + used_;
-    used_ += rounded;
-    block_->users.fetch_add(1, std::memory_order_relaxed);
-    return {memory, block_, &leave, at::kCPU};
-  }
-  ~SmallCopies() {
-    if (block_) leave(block_);
-  }
-
- private:
-  // What a copy that is kept for long may hold besides itself.
-  static constexpr size_t kBlock = 16 * 1024;
-  struct Block {
-    alignas(kAlign) char bytes[kBlock];
-    std::atomic<int64_t> users{1};  // copies, and the thread that still fills it
-  };
-  static void leave(void* block) {
-    auto* const mine = static_cast<Block*>(block);
-    if (mine->users.fetch_sub(1, std::memory_order_acq_rel) == 1) delete mine;
-  }
-
-  Block* block_ = nullptr;
-  size_t used_ = 0;
-};
-
-c10::DataPtr memory_for_copy(size_t size) {
-  thread_local SmallCopies small;
-  return size <= SmallCopies::kMost ? small.allocate(size) : c10::GetCPUAllocator()->allocate(size);
 }
 
 class Copier {
@@ -259,10 +216,11 @@ void note_unsupported(const Value& value, const std::string& where, std::vector<
 
 Snapshot take_snapshot(const Value& value, const std::string& root, bool owned, bool restride) {
   Snapshot snapshot;
+  snapshot.tensors.reserve(4);
   Copier copier(snapshot, owned, restride);
   for_each_tensor(value, [&](const at::Tensor& tensor) { copier.scan(tensor); });
   snapshot.value = map_tensors(value, [&](const at::Tensor& tensor) { return copier.copy(tensor); });
-  note_unsupported(snapshot.value, root, snapshot.unsupported);
+  if (first_unsupported(snapshot.value)) note_unsupported(snapshot.value, root, snapshot.unsupported);
   return snapshot;
 }
 

@@ -1,9 +1,11 @@
 #include "hooks/chain.h"
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <utility>
+
+#include <c10/core/GradMode.h>
+#include <c10/util/SmallVector.h>
 
 #include "hooks/held_in_backward.h"
 #include "hooks/internal_guard.h"
@@ -33,9 +35,10 @@ uint64_t next_call_id() {
   return counter.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-// By hook of the chain. Filled by the thread of the forward call before its graph can run backward, read after that.
+// One for each hook of the chain. Filled by the thread of the forward call before its graph can run backward, read
+// after that.
 struct KeptStates {
-  std::array<std::shared_ptr<HookState>, Chain::kMaxHooks> states;
+  std::vector<std::shared_ptr<HookState>> states;
 };
 
 OpCall::OpCall(uint64_t id, Level level, Phase phase, std::string_view name, Frame& frame)
@@ -126,8 +129,15 @@ void ActiveHook::fail(std::string_view where, std::string_view what) noexcept {
   }
 }
 
+namespace {
+uint64_t next_number() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+}  // namespace
+
 Chain::Chain(std::vector<std::shared_ptr<ActiveHook>> hooks)
-    : hooks_(std::move(hooks)), op_masks_(std::make_unique<std::atomic<uint64_t>[]>(kOpSlots)) {
+    : number(next_number()), hooks_(std::move(hooks)), op_masks_(std::make_unique<std::atomic<uint64_t>[]>(kOpSlots)) {
   for (size_t i = 0; i < hooks_.size(); ++i) {
     if (hooks_[i]->hook->is_innermost()) innermost_ |= uint32_t{1} << i;
   }
@@ -173,12 +183,10 @@ Wants Chain::wants(uint32_t mask) const {
 namespace {
 
 // Calls into a hook: whatever it throws is logged once and switches it off, but for its wish to stop the program, which
-// is returned. This thread may hold the user's grad mode, autocast and modes; the guard hides the hook's own operators
-// from all of them.
+// is returned.
 template <class Call>
-std::exception_ptr guarded(ActiveHook& active, std::string_view where, Call&& call) noexcept {
+std::exception_ptr contained(ActiveHook& active, std::string_view where, Call&& call) noexcept {
   try {
-    InternalGuard guard;
     call();
   } catch (const StopProgram&) {
     return std::current_exception();
@@ -228,6 +236,7 @@ class BackwardFrame final : public Frame {
 
 GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.kept_ = std::make_shared<KeptStates>();
+  call.kept_->states.resize(hooks_.size());
   const auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id,
                          name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
@@ -252,17 +261,22 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
 }
 
 void Chain::run(uint32_t mask, OpCall& call) const {
-  std::array<std::unique_ptr<HookState>, kMaxHooks> states;
   const size_t count = hooks_.size();
+  const GuardedState thread;
+  c10::SmallVector<std::unique_ptr<HookState>, 4> states;
+  states.resize(count);
   ActiveHook* executor = nullptr;
 
+  // This thread may hold the user's grad mode, autocast and modes: the guards hide the hooks' own operators from them.
   const auto before = [&](uint32_t group) {
+    if (!(mask & group)) return;
+    const InternalGuard guard(thread);
     for (size_t i = 0; i < count; ++i) {
       const uint32_t bit = uint32_t{1} << i;
       if (!(mask & group & bit)) continue;
       ActiveHook& active = *hooks_[i];
       call.declined_ = true;
-      const auto wish = guarded(active, "before()", [&] {
+      const auto wish = contained(active, "before()", [&] {
         if (!active.accepts(call)) return;
         call.declined_ = false;
         active.seen.fetch_add(1, std::memory_order_relaxed);
@@ -274,16 +288,17 @@ void Chain::run(uint32_t mask, OpCall& call) const {
       if (wish) active.fail("before()", "it wants to stop the program, which is for after()");
       if (call.declined_) mask &= ~bit;
     }
-    call.hooks = mask;
   };
   std::exception_ptr stop;  // the first wish; thrown when all hooks have seen the call
   const auto after = [&](uint32_t group) {
+    if (!(mask & group)) return;
+    const InternalGuard guard(thread);
     for (size_t i = count; i-- > 0;) {
       ActiveHook& active = *hooks_[i];
       if (!(mask & group & uint32_t{1} << i) || active.off.load(std::memory_order_relaxed)) continue;
       call.hook_ = i;
       call.step = active.step.load(std::memory_order_relaxed);
-      const auto wish = guarded(active, "after()", [&] { active.hook->after(call, states[i].get()); });
+      const auto wish = contained(active, "after()", [&] { active.hook->after(call, states[i].get()); });
       if (!stop) stop = wish;
     }
   };
@@ -294,8 +309,10 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   };
 
   before(~innermost_);
+  call.hooks = mask;
   const bool ready = mask != 0 && prepared(call, [&] { call.frame().prepare(call); });
   before(innermost_);
+  call.hooks = mask;
   try {
     if (executor && !executor->off.load(std::memory_order_relaxed)) {
       executor->hook->execute(call);

@@ -1,5 +1,5 @@
-// The chain: what happens to one OpCall between its source and its end. Sources ask current_chain() for the hooks that
-// are on for this thread, mask_for() for those that admit the operator, and run() for the call.
+// The chain: what happens to one OpCall between its source and its end. Sources ask CurrentChain for the hooks that are
+// on for this thread, mask_for() for those that admit the operator, and run() for the call.
 // A Chain is immutable and shared: entering or leaving a scope makes a new one, calls in progress keep theirs.
 #pragma once
 
@@ -42,6 +42,8 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
   explicit Chain(std::vector<std::shared_ptr<ActiveHook>> hooks);
   const std::vector<std::shared_ptr<ActiveHook>>& hooks() const { return hooks_; }
 
+  const uint64_t number;  // of this chain alone, from 1: what is remembered by it needs no reference to it
+
   // Which hooks admit an operator of this name: asks the filters, so sources cache the answer. `composite`: the op is
   // a CompositeImplicitAutograd one, admitted only by a filter that names it.
   uint32_t mask_for(std::string_view name, bool composite = false) const;
@@ -65,7 +67,21 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
   std::unique_ptr<std::atomic<uint64_t>[]> op_masks_;  // 0: not asked yet, else mask | kAsked
 };
 
-// The hooks that are on for this thread at this level; nullptr when there are none.
-OP_TOOLS_API std::shared_ptr<const Chain> current_chain(Level level);
+// The hooks that are on for this thread at this level, alive while this stands on the stack: a scope may be left inside
+// the call. A thread's own chains are looked at without counting references: what a scope lets go of meanwhile is kept
+// until the thread's last CurrentChain is gone.
+class OP_TOOLS_API CurrentChain {
+ public:
+  explicit CurrentChain(Level level);
+  ~CurrentChain();
+  CurrentChain(const CurrentChain&) = delete;
+  CurrentChain& operator=(const CurrentChain&) = delete;
+
+  const Chain* get() const { return chain_; }  // nullptr: none are on
+
+ private:
+  const Chain* chain_;
+  std::shared_ptr<const Chain> lent_;  // of another thread, for which this one works
+};
 
 }  // namespace op_tools

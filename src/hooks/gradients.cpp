@@ -18,6 +18,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "hooks/copy_memory.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/stop_program.h"
@@ -48,7 +49,7 @@ using Routes = std::vector<std::pair<size_t, size_t>>;
 at::Tensor copy(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_conj() || tensor.is_neg() ||
       tensor._is_zerotensor() || !tensor.has_storage() || tensor.is_non_overlapping_and_dense()) {
-    return tensor.clone();
+    return private_copy(tensor);
   }
   std::vector<int64_t> sizes = tensor.sizes().vec();
   int64_t span = 1;
@@ -60,7 +61,7 @@ at::Tensor copy(const at::Tensor& tensor) {
   // A narrow column of a large matrix becomes dense rather than large.
   constexpr int64_t kMostSlack = 4;
   if (shown.is_non_overlapping_and_dense() || span > kMostSlack * shown.numel()) {
-    return shown.clone().expand(tensor.sizes());
+    return private_copy(shown).expand(tensor.sizes());
   }
   const at::Tensor base = shown.new_empty({span});
   return base.as_strided(sizes, tensor.strides(), 0).copy_(shown).expand(tensor.sizes());

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "hooks/chain.h"
@@ -37,15 +38,19 @@ constexpr DispatchKeySet kPassThrough =
                     DispatchKey::FuncTorchGradWrapper, DispatchKey::FuncTorchVmapMode});
 constexpr DispatchKeySet kBelow = DispatchKeySet(DispatchKeySet::FULL_AFTER, kInterceptorKey);
 
+// No handle of torch's in it: one dangles when a library is unloaded that registered the operator.
 struct Op {
-  OperatorHandle handle;
-  c10::OperatorName operator_name;  // a copy: the handle's address may be reused after a library was unloaded
+  c10::OperatorName operator_name;  // a copy: its address in the dispatcher may be reused
   std::string name;                 // aten::add.Tensor
   bool composite;
   size_t index;
   int wanted = 0;                                       // by so many OpenOps
   std::optional<c10::RegistrationHandleRAII> passes{};  // holds a fallthrough: the kernel is not entered
 };
+
+bool is_registered(const Op& op) {
+  return c10::Dispatcher::singleton().findSchema(op.operator_name).has_value();
+}
 
 thread_local uint64_t tl_entries = 0;
 std::atomic<uint64_t> g_known_changes{0};
@@ -72,7 +77,7 @@ class OpTable {
     const Index* index = index_.load(std::memory_order_acquire);
     if (index) {
       const auto found = index->find(&name);
-      if (found != index->end() && found->second->operator_name == name) return *found->second;
+      if (found != index->end() && is_it(*index, *found->second, name)) return *found->second;
     }
     std::lock_guard<std::mutex> lock(mutex);
     refresh_locked();
@@ -85,10 +90,10 @@ class OpTable {
   // Learns the operators that were registered since the last time. Asking the dispatcher takes its lock.
   void refresh_locked() {
     const uint64_t changes = g_known_changes.load(std::memory_order_acquire);
-    if (index_.load(std::memory_order_relaxed) && changes == changes_) return;
-    changes_ = changes;
-    auto next = std::make_unique<Index>();
-    if (const Index* old = index_.load(std::memory_order_relaxed)) *next = *old;
+    const Index* const old = index_.load(std::memory_order_relaxed);
+    if (old && changes == old->changes) return;
+    auto next = old ? std::make_unique<Index>(*old) : std::make_unique<Index>();
+    next->changes = changes;
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
       const auto handle = c10::Dispatcher::singleton().findOp(name);
       if (!handle || !handle->hasSchema()) continue;
@@ -102,17 +107,29 @@ class OpTable {
   std::deque<Op>& ops_locked() { return ops_; }
 
   std::mutex mutex;
+  std::vector<c10::RegistrationHandleRAII> registrations;  // of kernel and listener, for the life of the process
 
  private:
-  using Index = ska::flat_hash_map<const c10::OperatorName*, Op*>;
+  struct Index : ska::flat_hash_map<const c10::OperatorName*, Op*> {
+    uint64_t changes = 0;  // that it knows of
+  };
 
+  // An address is used again only after its operator was deregistered, which is counted.
+  static bool is_it(const Index& index, const Op& op, const c10::OperatorName& name) {
+    return g_known_changes.load(std::memory_order_acquire) == index.changes || op.operator_name == name;
+  }
+
+  // The same one for an operator that is registered again.
   Op& make(const OperatorHandle& handle) {
     const c10::OperatorName& name = handle.operator_name();
+    Op*& op = by_name_[name];
+    if (op) return *op;
     std::string text = name.name;
     if (!name.overload_name.empty()) text.append(".").append(name.overload_name);
-    ops_.push_back(Op{handle, name, std::move(text),
-                      handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd), ops_.size()});
-    return ops_.back();
+    ops_.push_back(
+        Op{name, std::move(text), handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd), ops_.size()});
+    op = &ops_.back();
+    return *op;
   }
 
   Op& add_locked(const OperatorHandle& handle) {
@@ -129,9 +146,9 @@ class OpTable {
   }
 
   std::deque<Op> ops_;  // stable addresses
+  std::unordered_map<c10::OperatorName, Op*> by_name_;
   std::atomic<const Index*> index_{nullptr};
   std::vector<std::unique_ptr<const Index>> kept_;
-  uint64_t changes_ = 0;
 };
 
 size_t g_open = 0;  // OpenOps alive; under OpTable's mutex
@@ -329,11 +346,44 @@ bool casts_inside(DispatchKeySet keys) {
   return known.hasKernelForDispatchKey(autocast.highestPriorityTypeId());
 }
 
+// The operators that this thread met last, with the hooks that take them: the same few come over and over.
+class LastOps {
+ public:
+  struct Found {
+    Op* op;
+    uint32_t mask;  // of the chain's hooks; 0 without a chain
+  };
+
+  Found find(const OperatorHandle& handle, const Chain* chain) {
+    const c10::OperatorName* const name = &handle.operator_name();
+    const uint64_t number = chain ? chain->number : 0;
+    const uint64_t changes = g_known_changes.load(std::memory_order_acquire);
+    Slot& slot = slots_[reinterpret_cast<uintptr_t>(name) / kSpread % kSlots];
+    if (slot.name != name || slot.chain != number || slot.changes != changes) {
+      Op& op = OpTable::get().find(handle);
+      slot = {name, number, changes, {&op, chain ? chain->mask_of_op(op.index, op.name, op.composite) : 0}};
+    }
+    return slot.found;
+  }
+
+ private:
+  static constexpr size_t kSlots = 256;
+  static constexpr size_t kSpread = 64;  // names lie in entries of the dispatcher, some KB each
+  struct Slot {
+    const c10::OperatorName* name;
+    uint64_t chain, changes;
+    Found found;
+  };
+  Slot slots_[kSlots];  // zero: nothing is known
+};
+thread_local LastOps tl_last_ops = {};
+
 // `covered`: a watch already notes this call as a whole and no chain wants it, so inner calls need not come here.
 void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack, bool covered) {
   const DispatchKeySet below = keys & kBelow;
   Detour* detour = tl_detour;
-  const std::shared_ptr<const Chain> chain = detour && detour->inside_call ? nullptr : current_chain(Level::kAten);
+  const CurrentChain current(Level::kAten);
+  const Chain* const chain = detour && detour->inside_call ? nullptr : current.get();
   if (!chain && !detour) {
     if (!covered) {
       arm(false);  // no scope is on for this thread any more (see EveryThread in scope.cpp)
@@ -343,8 +393,8 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
     return pass(handle, below, stack);
   }
   if (met_again_below(handle, keys)) return pass(handle, below, stack);
-  Op& op = OpTable::get().find(handle);
-  const uint32_t mask = chain ? chain->mask_of_op(op.index, op.name, op.composite) : 0;
+  const auto [found, mask] = tl_last_ops.find(handle, chain);
+  Op& op = *found;
   if (detour && ((op.composite && casts_inside(keys)) || !detour->takes(handle))) detour = nullptr;
   if (mask == 0 && !detour) return pass(handle, below, stack);
   c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);
@@ -428,9 +478,9 @@ void install() {
           ", on which op_tools intercepts operators, is taken by another library in this process; the aten level "
           "cannot be used beside it");
     }
-    // Leaked handles: kernels and listener stay for the life of the process.
-    new c10::RegistrationHandleRAII(dispatcher.addRegistrationListener(std::make_unique<CountRegistrations>()));
-    new c10::RegistrationHandleRAII(dispatcher.registerFallback(
+    auto& kept = OpTable::get().registrations;
+    kept.push_back(dispatcher.addRegistrationListener(std::make_unique<CountRegistrations>()));
+    kept.push_back(dispatcher.registerFallback(
         kInterceptorKey, c10::KernelFunction::makeFromBoxedFunction<&intercept>(), "op_tools interceptor"));
   });
 }
@@ -453,7 +503,7 @@ OpenOps::OpenOps(const std::function<bool(std::string_view, bool)>& wants) {
   }
   if (g_open++ > 0) return;
   for (Op& op : ops) {
-    if (op.wanted > 0 || op.passes || !op.handle.hasSchema()) continue;
+    if (op.wanted > 0 || op.passes || !is_registered(op)) continue;
     op.passes.emplace(c10::Dispatcher::singleton().registerImpl(op.operator_name, kInterceptorKey,
                                                                 c10::KernelFunction::makeFallthrough(), std::nullopt,
                                                                 nullptr, "op_tools: left out by the filters"));
@@ -475,7 +525,7 @@ void arm(bool on) {
 
 namespace {
 bool is_needed() {
-  return tl_watch != nullptr || tl_detour != nullptr || current_chain(Level::kAten) != nullptr;
+  return tl_watch != nullptr || tl_detour != nullptr || CurrentChain(Level::kAten).get() != nullptr;
 }
 }  // namespace
 
@@ -558,7 +608,7 @@ std::vector<KnownOp> known_ops() {
     std::lock_guard<std::mutex> lock(table.mutex);
     table.refresh_locked();
     for (const Op& op : table.ops_locked()) {
-      if (op.handle.hasSchema()) known.push_back({op.name, op.composite});
+      if (is_registered(op)) known.push_back({op.name, op.composite});
     }
   }
   std::sort(known.begin(), known.end(), [](const KnownOp& a, const KnownOp& b) { return a.name < b.name; });

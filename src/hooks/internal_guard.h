@@ -8,12 +8,12 @@
 #pragma once
 
 #include <ATen/record_function.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKeySet.h>
-#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 
-#include <optional>
+#include <memory>
 
 namespace op_tools {
 
@@ -21,15 +21,36 @@ namespace op_tools {
 // torch, and registered on by nothing there.
 inline constexpr c10::DispatchKey kInterceptorKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
+// Where this thread keeps what the guard changes. Found once for the guards of one call: each place is a call into a
+// library of torch's.
+struct GuardedState {
+  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+  c10::impl::PODLocalDispatchKeySet& keys = c10::impl::raw_local_dispatch_key_set;
+  const bool is_profiled = torch::profiler::impl::profilerEnabled();
+};
+
 class InternalGuard {
  public:
-  InternalGuard() : no_grad_(/*enabled=*/false), excluded_(keys()) {
+  InternalGuard() : InternalGuard(GuardedState()) {}
+  explicit InternalGuard(const GuardedState& state)
+      : autograd_(state.autograd),
+        had_grad_(autograd_.get_grad_mode()),
+        keys_(state.keys),
+        excluded_(excluded_keys() - keys_.excluded()) {
+    autograd_.set_grad_mode(false);
+    keys_.set_excluded(keys_.excluded() | excluded_);
     // A program's profile shows the program; the profiler also numbers a backward node by the first operator inside it.
-    if (torch::profiler::impl::profilerEnabled()) unseen_.emplace(/*is_enabled=*/false);
+    if (state.is_profiled) unseen_ = std::make_unique<at::RecordFunctionGuard>(/*is_enabled=*/false);
   }
+  ~InternalGuard() {
+    keys_.set_excluded(keys_.excluded() - excluded_);
+    autograd_.set_grad_mode(had_grad_);
+  }
+  InternalGuard(const InternalGuard&) = delete;
+  InternalGuard& operator=(const InternalGuard&) = delete;
 
  private:
-  static constexpr c10::DispatchKeySet keys() {
+  static constexpr c10::DispatchKeySet excluded_keys() {
     return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
            c10::functorch_transforms_ks | c10::python_ks |
            c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
@@ -38,9 +59,11 @@ class InternalGuard {
                                 c10::DispatchKey::Tracer, kInterceptorKey});
   }
 
-  c10::AutoGradMode no_grad_;
-  c10::impl::ExcludeDispatchKeyGuard excluded_;
-  std::optional<at::RecordFunctionGuard> unseen_;  // only while a profiler is on: it rebuilds the thread's callbacks
+  c10::AutogradState& autograd_;  // this thread's
+  const bool had_grad_;
+  c10::impl::PODLocalDispatchKeySet& keys_;
+  const c10::DispatchKeySet excluded_;               // by this guard
+  std::unique_ptr<at::RecordFunctionGuard> unseen_;  // only while a profiler is on: it rebuilds the thread's callbacks
 };
 
 }  // namespace op_tools

@@ -2,8 +2,13 @@
 // the same Dicts. One thread at a time; buffered.
 #pragma once
 
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
 #include <fstream>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "hooks/export.h"
@@ -20,6 +25,9 @@ class OP_TOOLS_API RowFile {
   // A Dict with string keys. CSV: the cells under the columns' names, empty where absent or None, lists and dicts as
   // JSON. JSON lines: all of it; NaN and infinities, which JSON has no form for, as texts ("nan", "inf", "-inf").
   void add(const Value& row);
+  // CSV only, for rows by the million: one cell for each column, in their order.
+  using Cell = std::variant<std::string_view, int64_t, double>;
+  void add_cells(c10::ArrayRef<Cell> cells);
   void flush();  // what was added is in the file after this
   const std::string& path() const { return path_; }
 
@@ -32,8 +40,5 @@ class OP_TOOLS_API RowFile {
   std::ofstream out_;
   std::string line_;
 };
-
-// A Value as JSON: numbers, texts, lists and dicts as they are, everything else as the text that describe() gives.
-OP_TOOLS_API std::string json_text(const Value& value);
 
 }  // namespace op_tools

@@ -31,27 +31,30 @@ constexpr size_t index_of(Level level) {
 // The scopes that one thread has entered. Only that thread changes it; threads that work for it (autograd's) read it.
 class ThreadScopes {
  public:
-  std::shared_ptr<const Chain> chain(Level level) const {
-    if (std::this_thread::get_id() == owner_) return chains_[index_of(level)];
+  // For other threads.
+  std::shared_ptr<const Chain> lend(Level level) const {
     std::lock_guard<std::mutex> lock(mutex_);
     return chains_[index_of(level)];
   }
 
-  // The owner reads its chains without the lock, so changing takes it only against the others.
-  void set_chain(Level level, std::vector<std::shared_ptr<ActiveHook>> hooks) {
+  // The rest is for the owner, which reads without the lock: changing takes it only against the others.
+  const Chain* chain(Level level) const { return chains_[index_of(level)].get(); }
+
+  std::vector<std::shared_ptr<ActiveHook>> hooks(Level level) const {
+    const Chain* const now = chain(level);
+    return now ? now->hooks() : std::vector<std::shared_ptr<ActiveHook>>();
+  }
+
+  // Returns the chain that was there: a call may be under way in it.
+  std::shared_ptr<const Chain> set_chain(Level level, std::vector<std::shared_ptr<ActiveHook>> hooks) {
     std::shared_ptr<const Chain> next;
     if (!hooks.empty()) next = std::make_shared<Chain>(std::move(hooks));
     std::lock_guard<std::mutex> lock(mutex_);
     chains_[index_of(level)].swap(next);
-  }
-
-  std::vector<std::shared_ptr<ActiveHook>> hooks(Level level) const {
-    const auto now = chain(level);
-    return now ? now->hooks() : std::vector<std::shared_ptr<ActiveHook>>();
+    return next;
   }
 
  private:
-  const std::thread::id owner_ = std::this_thread::get_id();
   mutable std::mutex mutex_;
   std::array<std::shared_ptr<const Chain>, 2> chains_;
 };
@@ -150,29 +153,50 @@ class EveryThread {
   std::atomic<bool> any_{false};
 };
 
-// A thread's own scopes while it has any. A raw pointer with trivial construction: reading it costs a load.
-thread_local ThreadScopes* tl_scopes = nullptr;
+using LetGo = std::vector<std::shared_ptr<const Chain>>;
+
+// Of this thread. Trivial to construct: reading it costs a load.
+struct ThreadState {
+  ThreadScopes* scopes;  // while it has entered any
+  int calls;             // CurrentChains that stand
+  LetGo* let_go;         // chains that were replaced while calls stood; owned
+};
+thread_local ThreadState tl = {};
 
 struct OwnScopes {
   std::shared_ptr<ThreadScopes> scopes;
   at::CallbackHandle lent = 0;
 
   void begin() {
-    if (tl_scopes) return;
+    if (tl.scopes) return;
     scopes = std::make_shared<ThreadScopes>();
     lent = Inheritance::get().lend(scopes);
-    tl_scopes = scopes.get();
+    tl.scopes = scopes.get();
   }
   void end() {
-    if (!tl_scopes) return;
-    tl_scopes = nullptr;
+    if (!tl.scopes) return;
+    tl.scopes = nullptr;
     Inheritance::get().take_back(lent);
     scopes.reset();
   }
 };
+void set_chain(Level level, std::vector<std::shared_ptr<ActiveHook>> hooks) {
+  auto before = tl.scopes->set_chain(level, std::move(hooks));
+  if (!before || tl.calls == 0) return;
+  if (!tl.let_go) tl.let_go = new LetGo;
+  tl.let_go->push_back(std::move(before));
+}
+
+// While the thread has scopes. Not destroyed with the thread: kernels may run during its teardown.
+thread_local OwnScopes* tl_own = nullptr;
+
 OwnScopes& own() {
-  thread_local OwnScopes* scopes = new OwnScopes;  // leaked per thread: kernels may run during thread teardown
-  return *scopes;
+  if (!tl_own) tl_own = new OwnScopes;
+  return *tl_own;
+}
+void end_own() {
+  own().end();
+  delete std::exchange(tl_own, nullptr);
 }
 
 std::atomic<uint64_t> g_fork_generation{0};
@@ -181,7 +205,7 @@ std::atomic<uint64_t> g_fork_generation{0};
 // all off in it, and leaving them does nothing.
 void in_child() {
   g_fork_generation.fetch_add(1);
-  tl_scopes = nullptr;
+  tl.scopes = nullptr;
   interceptor::arm(false);
 }
 
@@ -209,10 +233,24 @@ void warn_unmatched(const ActiveHook& active) {
 
 }  // namespace
 
-std::shared_ptr<const Chain> current_chain(Level level) {
-  if (tl_scopes) return tl_scopes->chain(level);
-  if (const std::shared_ptr<ThreadScopes> lender = Inheritance::get().find()) return lender->chain(level);
-  return level == Level::kAten ? EveryThread::get().chain() : nullptr;
+CurrentChain::CurrentChain(Level level) : chain_(nullptr) {
+  ++tl.calls;
+  if (tl.scopes) {
+    chain_ = tl.scopes->chain(level);
+    return;
+  }
+  if (const std::shared_ptr<ThreadScopes> lender = Inheritance::get().find()) {
+    lent_ = lender->lend(level);
+  } else if (level == Level::kAten) {
+    lent_ = EveryThread::get().chain();
+  }
+  chain_ = lent_.get();
+}
+
+CurrentChain::~CurrentChain() {
+  if (--tl.calls == 0 && tl.let_go) {
+    const std::unique_ptr<LetGo> dying(std::exchange(tl.let_go, nullptr));  // a hook's end may run operators
+  }
 }
 
 struct HookScope::Impl {
@@ -251,7 +289,7 @@ void HookScope::enter() {
     throw Error(tool +
                 ": all_threads works at the aten level only; torch functions are met in the thread of the scope");
   }
-  auto hooks = tl_scopes ? tl_scopes->hooks(level) : std::vector<std::shared_ptr<ActiveHook>>();
+  auto hooks = tl.scopes ? tl.scopes->hooks(level) : std::vector<std::shared_ptr<ActiveHook>>();
   if (hooks.size() == Chain::kMaxHooks) {
     throw Error(tool + " cannot be started: " + std::to_string(Chain::kMaxHooks) +
                 " tools are on in this thread already, more are not supported");
@@ -265,7 +303,7 @@ void HookScope::enter() {
   }
   own().begin();
   hooks.push_back(impl.active);
-  tl_scopes->set_chain(level, std::move(hooks));
+  set_chain(level, std::move(hooks));
   if (level == Level::kAten) interceptor::arm(true);
   if (level == Level::kAten && impl.active->options.all_threads) EveryThread::get().add(impl.active);
   impl.on = true;
@@ -288,13 +326,13 @@ void HookScope::leave() {
   }
   const Level level = impl.active->options.level;
   if (level == Level::kAten && impl.active->options.all_threads) EveryThread::get().remove(impl.active);
-  auto hooks = tl_scopes->hooks(level);
+  auto hooks = tl.scopes->hooks(level);
   hooks.erase(std::remove(hooks.begin(), hooks.end(), impl.active), hooks.end());
   const bool last = hooks.empty();
-  tl_scopes->set_chain(level, std::move(hooks));
+  set_chain(level, std::move(hooks));
   if (last && level == Level::kAten) interceptor::arm(false);
   const Level other = level == Level::kAten ? Level::kTorch : Level::kAten;
-  if (last && tl_scopes->hooks(other).empty()) own().end();
+  if (last && tl.scopes->hooks(other).empty()) end_own();
   impl.open_ops.reset();
   impl.on = false;
   try {

@@ -78,28 +78,37 @@ Value with_items(const Value& original, std::shared_ptr<const Values> items) {
 
 using Visitor = std::function<Value(const at::Tensor&)>;
 
+// The items with those replaced for which `change` has something; nullptr when it has nothing for any.
+template <class Item, class Change>
+std::shared_ptr<std::vector<Item>> changed_items(const std::vector<Item>& items, Change&& change) {
+  std::shared_ptr<std::vector<Item>> copy;
+  for (size_t i = 0; i < items.size(); ++i) {
+    std::optional<Item> changed = change(items[i]);
+    if (changed && !copy) {
+      copy = std::make_shared<std::vector<Item>>();
+      copy->reserve(items.size());
+      copy->insert(copy->end(), items.begin(), items.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    if (copy) copy->push_back(changed ? std::move(*changed) : items[i]);
+  }
+  return copy;
+}
+
 // The mapped tree, or nothing when no tensor is in it: the caller then shares the original.
 std::optional<Value> map_changed(const Value& value, const Visitor& visit) {
   if (const auto* tensor = value.get_if<at::Tensor>()) return visit(*tensor);
   if (const auto* items = shared_items(value)) {
-    std::shared_ptr<Values> copy;
-    for (size_t i = 0; i < (*items)->size(); ++i) {
-      if (auto changed = map_changed((**items)[i], visit)) {
-        if (!copy) copy = std::make_shared<Values>(**items);
-        (*copy)[i] = std::move(*changed);
-      }
-    }
+    auto copy = changed_items(**items, [&](const Value& item) { return map_changed(item, visit); });
     if (!copy) return std::nullopt;
     return with_items(value, std::move(copy));
   }
   if (const auto* dict = value.get_if<Dict>()) {
-    std::shared_ptr<std::vector<std::pair<Value, Value>>> copy;
-    for (size_t i = 0; i < dict->items->size(); ++i) {
-      if (auto changed = map_changed((*dict->items)[i].second, visit)) {
-        if (!copy) copy = std::make_shared<std::vector<std::pair<Value, Value>>>(*dict->items);
-        (*copy)[i].second = std::move(*changed);
-      }
-    }
+    using Item = std::pair<Value, Value>;
+    auto copy = changed_items(*dict->items, [&](const Item& item) -> std::optional<Item> {
+      auto changed = map_changed(item.second, visit);
+      if (!changed) return std::nullopt;
+      return Item(item.first, std::move(*changed));
+    });
     if (!copy) return std::nullopt;
     return Dict{std::move(copy)};
   }
@@ -322,6 +331,7 @@ void for_each_tensor(const Value& value, const std::function<void(const at::Tens
 
 std::vector<at::Tensor> flatten_tensors(const Value& value) {
   std::vector<at::Tensor> tensors;
+  tensors.reserve(8);  // most calls have fewer
   for_each_tensor(value, [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); });
   return tensors;
 }

@@ -1,6 +1,5 @@
 #include "observe/kept_call.h"
 
-#include <ATen/ops/clone_ops.h>
 #include <c10/core/TensorImpl.h>
 
 #include <chrono>
@@ -8,6 +7,7 @@
 
 #include "capture/call_files.h"
 #include "capture/snapshot.h"
+#include "hooks/copy_memory.h"
 #include "hooks/log.h"
 #include "hooks/plain_tensor.h"
 #include "observe/hollow_value.h"
@@ -27,7 +27,7 @@ bool share_memory(const at::Tensor& one, const at::Tensor& other) {
 }
 
 at::Tensor copied(const at::Tensor& tensor) {
-  at::Tensor copy = at::_ops::clone::call(tensor, at::MemoryFormat::Preserve);
+  at::Tensor copy = private_copy(tensor);
   copy.set_requires_grad(tensor.requires_grad());
   return copy;
 }
@@ -263,6 +263,7 @@ std::string CallArchive::save(const KeptCall& call, const std::string& root, int
   meta.inputs = inputs.tensors;
   meta.state = call.phase == Phase::kForward ? call.state : call.forward->state();
   meta.stack = call.stack;
+  meta.module = call.module;
   meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 
   size_t bytes = inputs.bytes;

@@ -102,6 +102,7 @@ struct KeptCall {
   std::optional<c10::OperatorHandle> handle;  // aten level
   ProgramState state;
   std::vector<std::string> stack;
+  std::string module;
   Value args, kwargs, result;  // hollow
   // What was in them; backward: gradients of outputs, of inputs. After the results stand written inputs that are none.
   std::vector<KeptTensor> inputs, outputs;
@@ -109,7 +110,7 @@ struct KeptCall {
   bool too_large = false;
   std::shared_ptr<const NotedInputs> forward;  // backward at the torch level
 
-  // Both in after(). Outputs, result and stack are the caller's to fill.
+  // Both in after(). Outputs, result, stack and module are the caller's to fill.
   void take_call(OpCall& call);
   void take_inputs(OpCall& call, InputsBefore before);
 };

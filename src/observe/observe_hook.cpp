@@ -8,6 +8,7 @@
 
 #include "hooks/backward_pass.h"
 #include "hooks/internal_guard.h"
+#include "hooks/json_text.h"
 #include "hooks/log.h"
 #include "hooks/plain_tensor.h"
 #include "hooks/row_file.h"
@@ -86,7 +87,7 @@ class DescribedTree {
 
 // A row that is complete but for answers of a device.
 struct Row {
-  std::string op, line, error;
+  std::string op, line, module, error;
   uint64_t id = 0;
   int64_t step = 0;
   Level level = Level::kAten;
@@ -99,7 +100,8 @@ struct Row {
                                                {"step", step},
                                                {"level", std::string(to_string(level))},
                                                {"phase", phase_name(phase)},
-                                               {"line", line.empty() ? Value() : Value(line)}};
+                                               {"line", line.empty() ? Value() : Value(line)},
+                                               {"module", module.empty() ? Value() : Value(module)}};
     if (!error.empty()) items.emplace_back("error", error);
     if (detail >= 2) {
       items.emplace_back("args", args.value());
@@ -189,6 +191,7 @@ std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {
   call.frame().visit_inputs([&](const at::Tensor& tensor) { state->inputs.push_back(MetTensor::of(tensor)); });
   const ResolvedObserveOptions& options = impl.options;
   if (options.detail == 0) return state;
+  call.module();  // asked now, it is known in the call's backward as well
   if (options.max_calls && impl.rows.fetch_add(1) >= static_cast<uint64_t>(*options.max_calls)) return state;
   state->row = std::make_unique<Row>();
   if (options.detail < 2) return state;
@@ -217,6 +220,7 @@ void ObserveHook::after(OpCall& call, HookState* given) {
   Row& row = *state.row;
   row.op = call.name;
   row.line = std::move(line);
+  row.module = call.module();
   row.error = call.error;
   row.id = call.id;
   row.step = call.step;

@@ -10,6 +10,7 @@
 
 #include "capture/call_files.h"
 #include "hooks/backward_pass.h"
+#include "hooks/copy_memory.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
@@ -127,6 +128,7 @@ Value row_of(const OverflowResult::Finding& finding) {
                     {"pos_inf", count(finding.pos_inf)},
                     {"neg_inf", count(finding.neg_inf)},
                     {"first", finding.nan < 0 ? Value() : numbers(finding.first)},
+                    {"module", finding.module.empty() ? Value() : Value(finding.module)},
                     {"line", finding.stack.empty() ? Value() : Value(finding.stack.front())},
                     {"saved", finding.saved.empty() ? Value() : Value(finding.saved)},
                     {"not_saved", finding.not_saved.empty() ? Value() : Value(finding.not_saved)}});
@@ -198,6 +200,7 @@ OverflowHook::~OverflowHook() = default;
 std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
   Impl& impl = *impl_;
   auto state = std::make_unique<State>();
+  call.module();  // asked now, it is known in the call's backward as well
   const std::vector<bool> written = written_inputs(call);
   const std::lock_guard<std::mutex> lock(impl.mutex);
   if (call.step != impl.step) {
@@ -285,6 +288,7 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   record.call.take_call(call);
   record.call.result = result;
   record.call.stack = current_stack();
+  record.call.module = call.module();
   if (const auto* noted = static_cast<Noted*>(call.kept())) record.call.forward = noted->inputs;
   if (saves) record.call.take_inputs(call, std::move(state.before));
   for (const KeptTensor& kept : record.call.inputs) impl.hold(kept);
@@ -355,6 +359,7 @@ void OverflowHook::Impl::judge(Record& record) {
     finding.dtype = torch_name(output.tensor().scalar_type());
     finding.shape = output.tensor().sizes().vec();
     finding.stack = call.stack;
+    finding.module = call.module;
     if (output.is_what_it_was() && (finding.producer || result.findings.size() < kMaxFindings)) {
       const SpecialsCount count = count_specials(output.tensor());
       finding.nan = count.nan;
@@ -390,6 +395,7 @@ void OverflowHook::Impl::report(OverflowResult::Finding finding) {
     std::string text = finding.op + (finding.backward ? " backward" : " forward") + " made " + counts_text(finding) +
                        " in output " + std::to_string(finding.output) + " " + finding.dtype +
                        describe(Size{finding.shape}) + " from finite inputs";
+    if (!finding.module.empty()) text += ", in " + finding.module;
     if (!finding.stack.empty()) text += ", called from " + finding.stack.front();
     if (!finding.saved.empty()) text += "; saved in " + finding.saved;
     if (first_producer.empty()) first_producer = text;
@@ -407,6 +413,7 @@ void OverflowHook::flush() {
 
 void OverflowHook::scope_left() {
   flush();
+  release_copy_memory();
   const OverflowResult all = result();
   std::string text = "OpOverflowCheck: " + std::to_string(all.calls) + " calls, " + std::to_string(all.producers) +
                      " made NaN or infinities from finite inputs, " + std::to_string(all.propagators) +

@@ -42,6 +42,7 @@ struct OverflowResult {
     int64_t nan = -1, pos_inf = -1, neg_inf = -1;
     std::vector<int64_t> first;
     std::vector<std::string> stack;  // innermost line of the user's first
+    std::string module;              // "ResNet.layer3.0.conv1"; empty: none
     std::string saved;               // folder of the producer's call, for run_op_from_data; empty: not saved
     std::string not_saved;           // why a producer was not
   };

@@ -62,13 +62,17 @@ struct Facts {
     for (size_t i = 0; i < schema.arguments().size(); ++i) {
       const c10::Argument& argument = schema.arguments()[i];
       if (argument.name() == "generator") generator = static_cast<int>(i);
-      if (argument.alias_info() && argument.alias_info()->isWrite()) written.push_back(i);
+      if (!argument.alias_info() || !argument.alias_info()->isWrite()) continue;
+      written.push_back(i);
+      // What an operator changes beside its result (running statistics, noise) it changes unseen, as on other devices:
+      // it may be saved for backward.
+      counts_writes = counts_writes || argument.is_out() || argument.type()->kind() == c10::TypeKind::ListType;
     }
     for (const c10::Argument& result : schema.returns()) {
       if (result.alias_info() && !result.alias_info()->isWrite()) view = true;
       if (!is_tensor_or_tensors(result.type())) host_waits = true;
     }
-    counts_writes = !written.empty() && !op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
+    counts_writes = counts_writes && !op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
     host_waits = host_waits || op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output);
     // Random operators draw when they are called: manual_seed() and get_rng_state() count on it.
     may_run_later = !view && !host_waits && !op.hasTag(at::Tag::nondeterministic_seeded) &&

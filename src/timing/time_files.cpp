@@ -10,7 +10,7 @@
 namespace op_tools {
 namespace {
 
-const char* phase_text(Phase phase) {
+std::string_view phase_text(Phase phase) {
   return phase == Phase::kForward ? "forward" : "backward";
 }
 
@@ -36,22 +36,10 @@ std::string TimeFiles::root() const {
 void TimeFiles::add_locked(const TimedCall& call) {
   if (call.is_part) return;
   const EntryLabel& label = labels_[call.entry];
-  calls_->add(make_dict({{"id", static_cast<int64_t>(call.id)},
-                         {"step", call.step},
-                         {"op", label.op},
-                         {"phase", phase_text(label.phase)},
-                         {"pass", static_cast<int64_t>(call.pass)},
-                         {"start_us", (call.start + to_unix_) / 1000},
-                         {"ms", ms(call.nanoseconds)},
-                         {"self_ms", ms(call.self)},
-                         {"host_ms", ms(call.host)},
-                         {"device", label.device},
-                         {"shapes", label.shapes},
-                         {"dtypes", label.dtypes},
-                         {"line", label.line},
-                         {"module", label.module},
-                         {"thread", static_cast<int64_t>(call.thread)},
-                         {"failed", static_cast<int64_t>(call.failed)}}));
+  const auto whole = [](auto number) { return static_cast<int64_t>(number); };
+  calls_->add_cells({whole(call.id), call.step, label.op, phase_text(label.phase), whole(call.pass),
+                     (call.start + to_unix_) / 1000, ms(call.nanoseconds), ms(call.self), ms(call.host), label.device,
+                     label.shapes, label.dtypes, label.line, label.module, whole(call.thread), whole(call.failed)});
 }
 
 void TimeFiles::add_kept_locked() {

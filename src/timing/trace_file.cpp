@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "hooks/error.h"
-#include "hooks/row_file.h"
+#include "hooks/json_text.h"
 
 namespace op_tools {
 namespace {

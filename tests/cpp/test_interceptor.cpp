@@ -339,6 +339,33 @@ TEST_CASE("an operator that is registered while a scope is on is met", "[interce
   CHECK(hook->saw("op_tools_test::late"));
 }
 
+TEST_CASE("operators that were registered before a scope are met, and may go while it is on", "[interceptor]") {
+  auto library =
+      std::make_unique<torch::Library>(torch::Library::DEF, "op_tools_gone", std::nullopt, __FILE__, __LINE__);
+  library->def("early(Tensor x) -> Tensor");
+  library->impl("early", c10::DispatchKey::CompositeExplicitAutograd,
+                torch::CppFunction::makeFromBoxedFunction<&returns_its_argument>());
+  auto hook = std::make_shared<RecordingHook>();
+  const On on(hook);
+  const auto call = [] {
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("op_tools_gone::early", "");
+    torch::jit::Stack stack{at::ones({2})};
+    op.callBoxed(&stack);
+  };
+  call();
+  CHECK(hook->saw("op_tools_gone::early"));
+  library.reset();
+  CHECK_THROWS(call());
+  // Of the same name again, after its table was gone.
+  library = std::make_unique<torch::Library>(torch::Library::DEF, "op_tools_gone", std::nullopt, __FILE__, __LINE__);
+  library->def("early(Tensor x) -> Tensor");
+  library->impl("early", c10::DispatchKey::CompositeExplicitAutograd,
+                torch::CppFunction::makeFromBoxedFunction<&returns_its_argument>());
+  const size_t before = hook->seen().size();
+  call();
+  CHECK(hook->seen().size() == before + 2);  // ones, and the operator
+}
+
 TEST_CASE("threads enter and leave scopes while others run operators", "[scope][threads]") {
   constexpr int kThreads = 12;
   constexpr int kRounds = 60;

@@ -180,6 +180,48 @@ TEST_CASE("Missing, damaged and hostile references are errors that say so", "[de
   CHECK_THROWS_WITH(read_call_file(input), Catch::Contains("op-tools export"));
 }
 
+// In memory, and not a file's bytes.
+size_t own_memory() {
+  size_t all = 0, resident = 0, of_files = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident >> of_files;
+  return (resident - of_files) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+TEST_CASE("A small file that refers to the same bytes many times takes their memory once", "[dedupe]") {
+  TemporaryFolder folder;
+  const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0, true);
+  // As the state of an optimizer in its first step: equal, and memory of their own. Below and above what is mapped.
+  for (const int64_t size : {200'000, 300'000}) {
+    store->write({"a", 1}, CallFile::kInput, 0, file_of({at::zeros({size})}));
+    const auto content = fs::path(*fs::directory_iterator(store->root() + "/tensors")).stem().string();
+    Values references;
+    for (int64_t i = 0; i < 1000; ++i) {
+      references.push_back(make_dict({{"__tensor__", make_dict({{"content", content},
+                                                                {"dtype", at::kFloat},
+                                                                {"shape", make_tuple({size})},
+                                                                {"stride", make_tuple({1})},
+                                                                {"offset", 0},
+                                                                {"storage", i},
+                                                                {"tensor", i},
+                                                                {"requires_grad", false}})}}));
+    }
+    CallStore::in_folder(store->root())->write({"a", 2}, CallFile::kInput, 0, file_of(references));
+    const size_t before = own_memory();
+    const Value value = read_call_file(store->root() + "/a/2/input.pth");
+    CHECK(own_memory() < before + (size_t{64} << 20));
+    const auto tensors = flatten_tensors(value);
+    REQUIRE(tensors.size() == 1000);
+    tensors[0].fill_(1);
+    tensors[7].fill_(2);
+    CHECK(tensors[0].sum().item<double>() == static_cast<double>(size));
+    CHECK(tensors[7].sum().item<double>() == 2.0 * static_cast<double>(size));
+    CHECK(tensors[8].sum().item<double>() == 0);
+    CHECK(flatten_tensors(read_call_file(store->root() + "/a/2/input.pth"))[0].sum().item<double>() == 0);
+    fs::remove_all(store->root() + "/tensors");
+    fs::create_directory(store->root() + "/tensors");
+  }
+}
+
 // What a call refers to has its final name before the call has: at whatever moment the program is killed.
 TEST_CASE("kill -9 leaves no call whose bytes are missing", "[dedupe][slow]") {
   for (const auto format : kFormats) {

@@ -1,19 +1,28 @@
 // Reads damaged .pth files: fuzz_pth SEED COUNT. A third of the mutants keep their wrong CRCs: each must be refused or
 // read as the same value. The others get right CRCs, so that the damage reaches the pickle machine (flipped and moved
 // bytes; or records swapped, repeated, left out, made of other records, and pickles with deep nesting, cycles and huge
-// numbers): each must be refused or give a value that can be walked. No mutant may take more memory than its size
-// explains. Anything else ends the program (a crash, a sanitizer's report, status 1).
+// numbers): each must be refused or give a value that can be walked. No mutant may take more memory or time than its
+// size explains. Every tenth mutant is one of a container of calls that share bytes, damaged in the same ways: each of
+// its files is refused or read as what it was. Anything else ends the program (a crash, a sanitizer's report, status
+// 1).
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
+#include <iterator>
+#include <map>
 #include <random>
+#include <stdexcept>
 #include <utility>
 
+#include "capture/call_store.h"
 #include "capture/pth.h"
 #include "capture/zip.h"
 #include "hooks/error.h"
 #include "pth_testing.h"
+#include "temporary_folder.h"
 
 // Of the address sanitizer; without it nothing is counted.
 extern "C" __attribute__((weak)) int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*, size_t),
@@ -27,6 +36,8 @@ using namespace op_tools;
 // vectors double. Measured most: see docs/testing.md.
 constexpr size_t kMostPerByte = 600;
 constexpr size_t kMostAtLeast = size_t{4} << 20;
+// Mutants have some kilobytes, and a sanitizer slows everything down.
+constexpr std::chrono::seconds kLongest{10};
 
 std::atomic<size_t> g_allocated{0};
 
@@ -133,6 +144,136 @@ std::string restructure(const std::string& bytes, std::mt19937_64& random) {
   return archive_of(records);
 }
 
+// What became of the mutants.
+struct Tally {
+  uint64_t refused = 0, same = 0, different = 0;
+};
+
+// One damaged .pth file.
+class Files {
+ public:
+  Files() {
+    for (const auto& sample : samples_) files_.push_back(testing::encode(sample));
+  }
+
+  size_t read_mutant(uint64_t number, std::mt19937_64& random, Tally& tally) const {
+    const size_t which = random() % files_.size();
+    const bool sound = number % 3 != 0;  // its CRCs are right
+    auto mutant = std::make_shared<std::string>(number % 3 == 2 ? restructure(files_[which], random)
+                                                                : testing::mutate(files_[which], random, sound));
+    g_allocated = 0;
+    try {
+      // Now and then with an owner, so that tensors point into the bytes.
+      const Value value = read_pth(*mutant, "mutant", number % 4 == 0 ? mutant : nullptr);
+      if (testing::same_value(value, samples_[which])) {
+        ++tally.same;
+      } else if (sound) {
+        ++tally.different;
+        static_cast<void>(testing::same_value(value, value));  // reads every element
+        describe(value);
+      } else {
+        throw std::runtime_error("was read as another value: " + describe(value));
+      }
+    } catch (const Error&) {
+      ++tally.refused;
+    }
+    return mutant->size();
+  }
+
+ private:
+  const std::vector<Value> samples_ = testing::sample_values();
+  std::vector<std::string> files_;
+};
+
+// One damaged container of calls: what find_calls() finds in it, and every file of theirs.
+class Containers {
+ public:
+  Containers() {
+    const auto store = CallStore::create(CaptureFormat::kContainer, folder_.path(), 0, /*dedupe=*/true);
+    uint64_t id = 0;
+    for (const Value& value : testing::sample_values()) {
+      const CallKey key{id % 2 == 0 ? "torch.add" : "aten::mul.Tensor", id};
+      ++id;
+      for (const CallFile file : kFiles) store->write(key, file, 0, value);
+      store->write_text(key, CallFile::kMeta, 0, "{}");
+    }
+    store->flush();
+    path_ = store->root() + "/calls.zip";
+    std::ifstream file(path_, std::ios::binary);
+    bytes_ = {std::istreambuf_iterator<char>(file), {}};
+    for (const auto& call : find_calls(path_).calls) {
+      for (const CallFile each : kFiles) values_.emplace(name_of(*call, each), call->read(each));
+    }
+  }
+
+  size_t read_mutant(uint64_t number, std::mt19937_64& random, Tally& tally) const {
+    const bool sound = number % 2 == 0;
+    const std::string mutant = number % 4 == 0 ? restructure(bytes_, random)
+                               : sound         ? with_a_damaged_file(random)
+                                               : testing::mutate(bytes_, random, false);
+    std::ofstream(path_, std::ios::binary) << mutant;
+    g_allocated = 0;
+    try {
+      const FoundCalls found = find_calls(path_);
+      for (const auto& call : found.calls) {
+        for (const CallFile file : kFiles) read_file(*call, file, sound || !found.problems.empty(), tally);
+        if (call->has(CallFile::kMeta)) read_meta(*call);
+      }
+    } catch (const Error&) {
+      ++tally.refused;
+    }
+    return mutant.size() * (values_.size() + 1);  // each read may use as much as the whole file explains
+  }
+
+ private:
+  static constexpr CallFile kFiles[] = {CallFile::kInput, CallFile::kGradOutputs};
+
+  // Of a call, or of bytes that calls share.
+  std::string with_a_damaged_file(std::mt19937_64& random) const {
+    Records records = records_of(bytes_);
+    std::string& file = records[random() % records.size()].second;
+    if (file.substr(0, 2) == "PK") {
+      file = random() % 2 == 0 ? restructure(file, random) : testing::mutate(file, random, random() % 2 == 0);
+    }
+    return archive_of(records);
+  }
+
+  static std::string name_of(const StoredCall& call, CallFile file) {
+    return call.path() + (file == CallFile::kInput ? " input" : " gradients");
+  }
+
+  // `renamed`: the container said that it is damaged, or its names were changed under right CRCs.
+  void read_file(const StoredCall& call, CallFile file, bool renamed, Tally& tally) const {
+    if (!call.has(file)) return;
+    try {
+      const Value value = call.read(file);
+      const auto known = values_.find(name_of(call, file));
+      if (known != values_.end() && testing::same_value(value, known->second)) {
+        ++tally.same;
+      } else if (renamed) {
+        ++tally.different;
+        static_cast<void>(testing::same_value(value, value));
+      } else {
+        throw std::runtime_error(name_of(call, file) + " was read as another value: " + describe(value));
+      }
+    } catch (const Error&) {
+      ++tally.refused;
+    }
+  }
+
+  static void read_meta(const StoredCall& call) {
+    try {
+      static_cast<void>(call.read_text(CallFile::kMeta));
+    } catch (const Error&) {
+      return;  // refused
+    }
+  }
+
+  const test::TemporaryFolder folder_;
+  std::string path_, bytes_;
+  std::map<std::string, Value> values_;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -142,50 +283,40 @@ int main(int argc, char** argv) {
   }
   std::mt19937_64 random(std::strtoull(argv[1], nullptr, 10));
   const uint64_t count = std::strtoull(argv[2], nullptr, 10);
-  const auto samples = testing::sample_values();
-  std::vector<std::string> files;
-  for (const auto& sample : samples) files.push_back(testing::encode(sample));
+  const Files files;
+  const Containers containers;
   const bool counts = __sanitizer_install_malloc_and_free_hooks != nullptr &&
                       __sanitizer_install_malloc_and_free_hooks(&count_allocation, &ignore_free) != 0;
 
-  uint64_t refused = 0, same = 0, different = 0;
+  Tally of_files, of_containers;
   size_t most_allocated = 0, of_size = 0;
+  std::chrono::duration<double> longest{0};
   for (uint64_t i = 0; i < count; ++i) {
-    const size_t which = random() % files.size();
-    const bool sound = i % 3 != 0;  // its CRCs are right
-    auto mutant = std::make_shared<std::string>(i % 3 == 2 ? restructure(files[which], random)
-                                                           : testing::mutate(files[which], random, sound));
+    const auto began = std::chrono::steady_clock::now();
     try {
-      g_allocated = 0;
-      // Now and then with an owner, so that tensors point into the bytes.
-      const Value value = read_pth(*mutant, "mutant", i % 4 == 0 ? mutant : nullptr);
-      if (testing::same_value(value, samples[which])) {
-        ++same;
-      } else if (sound) {
-        ++different;
-        static_cast<void>(testing::same_value(value, value));  // reads every element
-        describe(value);
-      } else {
-        std::cerr << "mutant " << i << " of seed " << argv[1] << " was read as another value: " << describe(value)
-                  << "\n";
-        return 1;
+      const size_t size =
+          i % 10 == 9 ? containers.read_mutant(i / 10, random, of_containers) : files.read_mutant(i, random, of_files);
+      const size_t allocated = g_allocated;
+      if (allocated > std::max(kMostAtLeast, kMostPerByte * size))
+        throw std::runtime_error(std::to_string(size) + " bytes, took " + std::to_string(allocated) +
+                                 " bytes of memory");
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+      longest = std::max(longest, took);
+      if (took > kLongest) throw std::runtime_error("took " + std::to_string(took.count()) + " s");
+      if (allocated > most_allocated && i % 10 != 9) {
+        most_allocated = allocated;
+        of_size = size;
       }
-    } catch (const Error&) {
-      ++refused;
-    }
-    const size_t allocated = g_allocated;
-    if (allocated > std::max(kMostAtLeast, kMostPerByte * mutant->size())) {
-      std::cerr << "mutant " << i << " of seed " << argv[1] << ", " << mutant->size() << " bytes, took " << allocated
-                << " bytes of memory\n";
+    } catch (const std::exception& error) {
+      std::cerr << "mutant " << i << " of seed " << argv[1] << ": " << error.what() << "\n";
       return 1;
     }
-    if (allocated > most_allocated) {
-      most_allocated = allocated;
-      of_size = mutant->size();
-    }
   }
-  std::cout << count << " mutants: " << refused << " refused, " << same << " read as before, " << different
-            << " with right CRCs read as another sound value";
+  std::cout << count - count / 10 << " files: " << of_files.refused << " refused, " << of_files.same
+            << " read as before, " << of_files.different << " with right CRCs read as another sound value; "
+            << count / 10 << " containers, of their files " << of_containers.refused << " refused, "
+            << of_containers.same << " read as before, " << of_containers.different
+            << " under other names or with right CRCs; longest " << longest.count() << " s";
   if (counts) std::cout << "; most memory: " << most_allocated << " bytes for a file of " << of_size;
   std::cout << "\n";
   return 0;

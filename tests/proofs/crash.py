@@ -9,7 +9,6 @@ calls whose files are not all there, containers without a directory.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -28,6 +27,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from _program import parser, quiet
 from _workers import Progress
 
 import op_tools
@@ -186,14 +186,12 @@ def one_round(number: int, layout: str, chance: random.Random, parent: Path, tot
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200, metavar="N", help="kills per layout")
-    parser.add_argument("--layout", nargs="+", default=["folders", "container"], choices=["folders", "container"])
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    os.environ["OP_TOOLS_LOG_LEVEL"] = "off"
-    op_tools._C.reload_log_level()
-    torch.set_num_threads(1)
+    command_line = parser(__doc__)
+    command_line.add_argument("--rounds", type=int, default=200, metavar="N", help="kills per layout")
+    command_line.add_argument("--layout", nargs="+", default=["folders", "container"], choices=["folders", "container"])
+    command_line.add_argument("--seed", type=int, default=0)
+    options = command_line.parse_args()
+    quiet("off")
     parent = Path(tempfile.mkdtemp(prefix="crash-"))
     failed = 0
     for layout in options.layout:

@@ -1,15 +1,16 @@
-"""The wheel in a fresh virtual environment, from another folder, and a C++ program built against what the wheel brings.
+"""The wheel in a fresh virtual environment, from another folder, and a C++ program against the wheel and against the install.
 
 Builds the wheel, installs it into a new environment that sees this one's torch and nothing else of the project, and there:
 imports it, captures a step, replays it with the installed program and with `python -m`, runs `op-tools`; then builds
-tests/consumer against the CMake package inside the wheel, lets it capture, and replays that.
+tests/consumer, a libtorch program without Python that embeds OpCapture and a hook of its own, against the CMake package
+inside the wheel and against that of `cmake --install`, lets it capture, and replays that. Nothing needs libpython, and
+the libraries export nothing but what is public.
 
     embed.py [--keep]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -19,8 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _program import parser
 
 ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("OP_TOOLS_BUILD_DIR", ROOT / "build" / "dev"))
+sys.path.append(str(ROOT / "tests" / "python"))
+from test_package import strange_symbols  # noqa: E402  (a folder that is no package)
 
 STEP = """
 import sys, torch, op_tools
@@ -43,10 +48,30 @@ def run(*command: Any, **options: Any) -> str:
     return done.stdout
 
 
+def use_in_cpp(package: Path, program: Path, python: Path, folder: Path, environment: dict[str, str]) -> None:
+    """Builds tests/consumer, which embeds OpCapture and a hook of its own, runs it and replays what it captured."""
+    folder.mkdir()
+    here = {"cwd": folder, "env": environment}
+    build = folder / "build"
+    options = [f"-DCMAKE_PREFIX_PATH={package}", f"-DPython_EXECUTABLE={python}"]
+    run("cmake", "-G", "Ninja", "-S", ROOT / "tests" / "consumer", "-B", build, *options, env=environment)
+    run("cmake", "--build", build, env=environment)
+    for binary in (build / "consumer", package / "lib" / "libop_tools.so", program):
+        linked = run("ldd", binary, env=environment)
+        assert "libpython" not in linked and "not found" not in linked, linked
+    used = run("ldd", build / "consumer", env=environment).split("libop_tools.so => ")[1].split()[0]
+    assert Path(used).resolve() == (package / "lib" / "libop_tools.so").resolve(), used
+    assert not (strangers := strange_symbols(package / "lib" / "libop_tools.so")), strangers
+    print(
+        f"{package.name}: {run(build / 'consumer', 'mm', 'captured', **here).splitlines()[-1]}, no libpython; ", end=""
+    )
+    print(run(program, "captured", "--acc_check", "-q", **here).splitlines()[0])
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", action="store_true", help="leave the folder there")
-    options = parser.parse_args()
+    command_line = parser(__doc__)
+    command_line.add_argument("--keep", action="store_true", help="leave the folder there")
+    options = command_line.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="embed-"))
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("OP_", "PYTHON", "VIRTUAL_ENV"))
@@ -74,16 +99,14 @@ def main() -> int:
     names = run(folder / "venv/bin/op-tools", "ops", "--ops", "torch.nn.functional.linear", **here).split()
     assert names == ["torch.nn.functional.linear"], names
 
-    build = folder / "build"
-    consumer = [f"-DCMAKE_PREFIX_PATH={packages / 'op_tools'}", f"-DPython_EXECUTABLE={python}"]
-    run("cmake", "-G", "Ninja", "-S", ROOT / "tests" / "consumer", "-B", build, *consumer, env=environment)
-    run("cmake", "--build", build, env=environment)
-    linked = run("ldd", build / "consumer")
-    assert "libpython" not in linked and str(packages.resolve()) in str(
-        Path(linked.split("libop_tools.so => ")[1].split()[0]).resolve()
-    )
-    print(run(build / "consumer", "mm", elsewhere / "consumer", **here).splitlines()[-1])
-    print(run(folder / "venv/bin/run_op_from_data", "consumer", "--acc_check", "-q", **here).splitlines()[0])
+    # A program without Python, against what the wheel brings and against what the build installs.
+    installed = folder / "installed"
+    run("cmake", "--install", BUILD, "--prefix", installed)
+    for package, program in (
+        (packages / "op_tools", folder / "venv/bin/run_op_from_data"),
+        (installed, installed / "bin" / "run_op_from_data"),
+    ):
+        use_in_cpp(package, program, python, elsewhere / package.name, environment)
     if not options.keep:
         shutil.rmtree(folder)
     print("the wheel works in a fresh environment, and a C++ program against it")

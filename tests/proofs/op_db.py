@@ -15,7 +15,6 @@ Exit status 1 when a tool changed something.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import inspect
 import json
@@ -31,6 +30,7 @@ from typing import Any
 
 import torch
 from _op_database import UNINITIALISED, Builder, different, operators, seen
+from _program import parser_over_operators
 from _workers import Progress, work_through
 
 import op_tools
@@ -173,14 +173,9 @@ def work(item: tuple[str, list[tuple[str, str]], int]) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tool", nargs="+", default=tool_names(), choices=tool_names(), metavar="NAME")
-    parser.add_argument("--level", nargs="+", default=["torch", "aten"], choices=["torch", "aten"])
-    parser.add_argument("--samples", type=int, default=3, metavar="N", help="of float32, per operator")
-    parser.add_argument("--ops", default="", metavar="REGEX", help="only operators whose name matches")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N")
-    parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
-    options = parser.parse_args()
+    command_line = parser_over_operators(__doc__)
+    command_line.add_argument("--tool", nargs="+", default=tool_names(), choices=tool_names(), metavar="NAME")
+    options = command_line.parse_args()
 
     names = [name for name in operators() if re.search(options.ops, name)]
     tools = [(tool, level) for tool in options.tool for level in options.level]

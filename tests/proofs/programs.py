@@ -5,7 +5,6 @@ programs.py
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from _program import parser, quiet
 from torch import nn
 
 import op_tools
@@ -94,10 +94,8 @@ def two_processes(which: str, folder: str) -> list[torch.Tensor]:
 
 
 def main() -> int:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    os.environ["OP_TOOLS_LOG_LEVEL"] = "error"
-    op_tools._C.reload_log_level()
-    torch.set_num_threads(1)
+    parser(__doc__).parse_args()
+    quiet()
     failed = 0
     programs: list[Any] = [two_processes, inductor]
     for program in programs:

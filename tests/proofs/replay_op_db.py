@@ -11,7 +11,6 @@ Exit status 1 when a gradient differs, a replay disagrees without a known reason
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -28,6 +27,7 @@ from typing import Any
 
 import torch
 from _op_database import Builder, Call, facts, operators, tensors
+from _program import parser_over_operators
 from _workers import Progress, work_through
 from op_db import RESULTS, start
 
@@ -243,13 +243,8 @@ def coverage(rows: list[dict[str, Any]], without: dict[str, str], samples: int) 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--level", nargs="+", default=["torch", "aten"], choices=["torch", "aten"])
-    parser.add_argument("--samples", type=int, default=3, metavar="N", help="of float32, per operator")
-    parser.add_argument("--ops", default="", metavar="REGEX", help="only operators whose name matches")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N")
-    parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
-    options = parser.parse_args()
+    command_line = parser_over_operators(__doc__)
+    options = command_line.parse_args()
 
     names = [name for name in operators() if re.search(options.ops, name)]
     log = RESULTS / "replay_op_db.jsonl"

@@ -8,7 +8,6 @@ fill caches). The files are looked at in the end and removed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from _program import parser, quiet
 from _workers import Progress
 
 import op_tools
@@ -116,13 +116,11 @@ def scopes(rounds: int) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100_000, metavar="N")
-    parser.add_argument("--calls", type=int, default=1_000_000, metavar="N")
-    options = parser.parse_args()
-    os.environ["OP_TOOLS_LOG_LEVEL"] = "error"
-    op_tools._C.reload_log_level()
-    torch.set_num_threads(1)
+    command_line = parser(__doc__)
+    command_line.add_argument("--steps", type=int, default=100_000, metavar="N")
+    command_line.add_argument("--calls", type=int, default=1_000_000, metavar="N")
+    options = command_line.parse_args()
+    quiet()
     folder = tempfile.mkdtemp(prefix="soak-")
     try:
         good = [

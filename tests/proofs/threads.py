@@ -8,7 +8,6 @@ scopes at both levels all the time, nested and interleaved, captures among them;
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from _program import parser, quiet
 
 import op_tools
 
@@ -112,13 +112,11 @@ class Run:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=32, metavar="N")
-    parser.add_argument("--seconds", type=float, default=30, metavar="S")
-    options = parser.parse_args()
-    os.environ["OP_TOOLS_LOG_LEVEL"] = "error"
-    op_tools._C.reload_log_level()
-    torch.set_num_threads(1)
+    command_line = parser(__doc__)
+    command_line.add_argument("--threads", type=int, default=32, metavar="N")
+    command_line.add_argument("--seconds", type=float, default=30, metavar="S")
+    options = command_line.parse_args()
+    quiet()
     folder = tempfile.mkdtemp(prefix="threads-")
     run = Run(folder)
     threads = [

@@ -11,7 +11,6 @@ Exit status 1 when a test ends differently under a tool, or a tool fails.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import re
@@ -24,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from _program import parser
 from _workers import Progress
 from op_db import DoesNothing, make_tools, start, tool_names, trouble_of
 
@@ -76,12 +76,12 @@ def differences(test: unittest.TestCase, tools: list[tuple[str, str]]) -> tuple[
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.py")
-    parser.add_argument("--tool", nargs="+", default=tool_names(), choices=tool_names(), metavar="NAME")
-    parser.add_argument("--level", nargs="+", default=["torch", "aten"], choices=["torch", "aten"])
-    parser.add_argument("--only", default="", metavar="REGEX", help="only tests whose name matches")
-    options = parser.parse_args()
+    command_line = parser(__doc__)
+    command_line.add_argument("files", nargs="+", type=Path, metavar="FILE.py")
+    command_line.add_argument("--tool", nargs="+", default=tool_names(), choices=tool_names(), metavar="NAME")
+    command_line.add_argument("--level", nargs="+", default=["torch", "aten"], choices=["torch", "aten"])
+    command_line.add_argument("--only", default="", metavar="REGEX", help="only tests whose name matches")
+    options = command_line.parse_args()
     start()
 
     tools = [(tool, level) for tool in options.tool for level in options.level]

@@ -188,6 +188,15 @@ def test_rows_are_the_calls_in_order_with_their_arguments(level):
     assert "op_observe_result" in result.root
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_rows_name_the_module_forward_and_backward(level):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh())
+    _, rows = observed(lambda: model(torch.ones(1, 2)).sum().backward(), level=level)
+    tanh = {row["phase"]: row["module"] for row in rows if "tanh" in row["op"]}
+    assert tanh == {"forward": "Sequential.1", "backward": "Sequential.1"}
+    assert [row["module"] for row in rows if "sum" in row["op"] and row["phase"] == "forward"] == [None]
+
+
 def test_a_call_that_raised_is_a_row_with_its_error():
     def program():
         with pytest.raises(RuntimeError):

@@ -147,6 +147,35 @@ def test_backward_has_producers_of_its_own(level):
         assert row.op == "aten::div.Tensor"  # what sqrt's derivative is made of
 
 
+class Root(torch.nn.Module):
+    def forward(self, x):
+        return torch.sqrt(x)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.root = Root()
+
+    def forward(self, x):
+        return self.root(x) * 2
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_producers_module_is_named_forward_and_backward(level, tmp_path):
+    model = Model()
+    forward = checked(lambda: model(torch.tensor([-1.0])), level=level, output_dir=str(tmp_path))
+    assert {(row.module, row.kind) for row in forward.rows} == {("Model.root", "producer"), ("Model", "propagator")}
+    assert "Model.root" in forward.table()
+    meta = json.loads(Path(forward.rows[0].saved, "meta.json").read_text())
+    assert (meta["model"], meta["module"]) == ("Model", "root")
+
+    x = torch.tensor([0.0, 4.0], requires_grad=True)
+    backward = checked(lambda: model(x).sum().backward(), level=level)
+    (row,) = [row for row in backward.rows if row.kind == "producer"]
+    assert row.module == "Model.root"
+
+
 def test_a_loss_scalers_overflow_can_be_expected():
     x = torch.tensor([0.0, 4.0], requires_grad=True)
     result = checked(lambda: torch.sqrt(x).sum().backward(), allow_in_backward_with_scaler=True)

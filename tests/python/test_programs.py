@@ -2,19 +2,49 @@
 
 import copy
 import functools
+import random
 import shutil
 import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
-from models import same_bits
+from models import different, same_bits, train
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import op_tools
 
 LEVELS = ["torch", "aten"]
+
+LIBRARY = torch.library.Library("op_tools_test", "DEF")
+LIBRARY.define("scale(Tensor x, float factor) -> Tensor")
+LIBRARY.impl("scale", lambda a, factor: a * factor, "CPU")
+LIBRARY.define("fails(Tensor x) -> Tensor")
+LIBRARY.define("composed(Tensor x) -> Tensor")
+LIBRARY.impl("composed", lambda a: a.exp() * a, "CompositeImplicitAutograd")
+
+
+@functools.partial(LIBRARY.impl, "fails", dispatch_key="CPU")
+def fails(_):
+    raise KeyError("mine")
+
+
+@torch.library.custom_op("op_tools_test::python_operator", mutates_args=())
+def python_operator(a: torch.Tensor) -> torch.Tensor:
+    return a.sin()
+
+
+python_operator.register_autograd(
+    lambda ctx, gradient: gradient * ctx.saved_tensors[0].cos(),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+torch.library.register_autograd(
+    "op_tools_test::scale",
+    lambda ctx, gradient: (gradient * ctx.factor, None),
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", inputs[1]),
+    lib=LIBRARY,
+)
 
 
 def x(*shape):
@@ -141,6 +171,120 @@ def hooks_of_modules():
     layer.register_full_backward_hook(lambda _, gi, go: seen.append(go[0].clone()))
     layer(x(4, 3).requires_grad_()).sum().backward()
     return seen
+
+
+def hooks_of_tensors():
+    """Every kind of hook that a tensor or its node may have, in the order in which they run."""
+    seen = []
+
+    def note(name, factor=None):
+        def hook(*values):
+            seen.append((name, [value.detach().clone() for value in tree_leaves(values) if torch.is_tensor(value)]))
+            return None if factor is None else values[0] * factor
+
+        return hook
+
+    a, b = x(3, 3).requires_grad_(), (x(3, 3) + 1).requires_grad_()
+    y = F.linear(a, b)
+    y.retain_grad()
+    y.register_hook(note("y", 2))
+    z = y.tanh()
+    z.grad_fn.register_prehook(note("before tanh"))
+    z.grad_fn.register_hook(note("after tanh"))
+    a.register_hook(note("a", 3))
+    b.register_post_accumulate_grad_hook(note("b is there"))
+    torch.autograd.graph.register_multi_grad_hook((a, y), note("both"))
+    removed = z.register_hook(note("never"))
+    removed.remove()
+    (z * a).sum().backward()
+    return seen, a.grad, b.grad, y.grad
+
+
+def failing_everywhere():
+    """An exception in each place where a program's own code may run below torch: it arrives, and what follows works."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.checkpoint import checkpoint
+
+    def fail(*_, **__):
+        raise KeyError("mine")
+
+    class Modes(torch.overrides.TorchFunctionMode):
+        __torch_function__ = fail
+
+    class Below(TorchDispatchMode):
+        __torch_dispatch__ = fail
+
+    class Subclass(torch.Tensor):
+        __torch_function__ = classmethod(fail)
+
+    class Forward(torch.autograd.Function):
+        forward, backward = staticmethod(fail), staticmethod(fail)
+
+    class Backward(torch.autograd.Function):
+        forward, backward = staticmethod(lambda ctx, a: a.clone()), staticmethod(fail)
+
+    def in_mode(mode):
+        with mode:
+            F.relu(x(3))
+
+    def in_layer(register):
+        layer = nn.Linear(3, 2)
+        getattr(layer, register)(fail)
+        layer(x(4, 3).requires_grad_()).sum().backward()
+
+    def in_backward(register):
+        a = x(3).requires_grad_()
+        y = a.exp()
+        register(a, y)
+        y.sum().backward()
+
+    def in_compiled_graph():
+        torch._dynamo.reset()
+        torch.compile(lambda a, at: torch.gather(a.sin(), 0, at), backend="eager")(x(3), torch.tensor([7]))
+
+    places = {
+        "operator": lambda: torch.mm(x(2, 3), x(2, 3)),
+        "out=": lambda: torch.add(x(3), 1, out=torch.empty(3, dtype=torch.bool)),
+        "in place on a leaf": lambda: x(3).requires_grad_().add_(1),
+        "changed after it was saved": lambda: in_backward(lambda a, y: y.add_(1)),
+        "function mode": lambda: in_mode(Modes()),
+        "dispatch mode": lambda: in_mode(Below()),
+        "subclass": lambda: F.relu(x(3).as_subclass(Subclass)),
+        "forward of a function": lambda: Forward.apply(x(3)),
+        "backward of a function": lambda: Backward.apply(x(3).requires_grad_()).sum().backward(),
+        "hook of a tensor": lambda: in_backward(lambda a, y: y.register_hook(fail)),
+        "hook of a node": lambda: in_backward(lambda a, y: y.grad_fn.register_prehook(fail)),
+        "hook of a gradient": lambda: in_backward(lambda a, y: a.register_post_accumulate_grad_hook(fail)),
+        "hook before a module": lambda: in_layer("register_forward_pre_hook"),
+        "hook after a module": lambda: in_layer("register_forward_hook"),
+        "hook of a module's backward": lambda: in_layer("register_full_backward_hook"),
+        "checkpoint": lambda: checkpoint(lambda a: fail(a.exp()), x(3).requires_grad_(), use_reentrant=False),
+        "reentrant checkpoint": lambda: checkpoint(lambda a: fail(a.exp()), x(3).requires_grad_(), use_reentrant=True),
+        "vmap": lambda: torch.func.vmap(lambda a: fail(a.exp()))(x(3, 2)),
+        "grad": lambda: torch.func.grad(lambda a: fail(a.exp()))(x(3)),
+        "operator of one's own": lambda: torch.ops.op_tools_test.fails(x(3)),
+        "TorchScript": lambda: torch.jit.trace(torch.mm, (x(3, 3), x(3, 3)), check_trace=False)(x(2, 3), x(2, 3)),
+        "compiled": in_compiled_graph,
+    }
+    seen, modes = [], torch.overrides._len_torch_function_stack()
+    for name, place in places.items():
+        try:
+            place()
+            seen.append((name, "no error"))
+        except Exception as error:
+            seen.append((name, type(error).__name__, str(error).splitlines()[0]))
+        a = x(3).requires_grad_()
+        a.exp().sum().backward()
+        seen.append(a.grad)
+    return seen, torch.is_grad_enabled(), torch.overrides._len_torch_function_stack() - modes
+
+
+def operators_of_ones_own():
+    """Of a library, with a gradient, of a Python function, and by way of the dispatcher's Composite key."""
+    a = x(3).requires_grad_()
+    y = torch.ops.op_tools_test.scale(a, 2.0) + python_operator(a) + torch.ops.op_tools_test.composed(a)
+    y.sum().backward()
+    return y, a.grad
 
 
 def saved_tensor_hooks():
@@ -306,6 +450,9 @@ def distributed_tensors():
 
 PROGRAMS = [
     own_function,
+    operators_of_ones_own,
+    hooks_of_tensors,
+    failing_everywhere,
     checkpointed,
     checkpoint_that_stops_early,
     failing_saved_tensor_hooks,
@@ -398,11 +545,69 @@ def test_program_gives_the_same_with_all_tools_on(program, capfd, monkeypatch):
     assert "op_tools error" not in capfd.readouterr().err
 
 
-# --- Operators of the program's own -----------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", range(3))
+def test_training_is_the_same_with_all_tools_entered_and_left_in_any_order(seed, capfd, monkeypatch):
+    """One step each while tools come and go: nested, interleaved, entered again."""
+    monkeypatch.setenv("OP_CAPTURE_FORMAT", "container")
+    expected = train("lenet", "adam", steps=24, batch=4)
+    chance = random.Random(seed)
+    tools = all_tools()
+    on = []
 
-LIBRARY = torch.library.Library("op_tools_test", "DEF")
-LIBRARY.define("scale(Tensor x, float factor) -> Tensor")
-LIBRARY.impl("scale", lambda a, factor: a * factor, "CPU")
+    def after_step():
+        for tool in chance.sample(on, min(len(on), chance.randint(0, 4))):
+            tool.stop()
+            on.remove(tool)
+        off = [tool for tool in tools if tool not in on]
+        for tool in chance.sample(off, min(len(off), chance.randint(0, 4))):
+            tool.start()
+            on.append(tool)
+
+    try:
+        result = train("lenet", "adam", steps=24, batch=4, after_step=after_step)
+    finally:
+        for tool in on:
+            tool.stop()
+    assert different(result, expected) == []
+    assert [type(tool).__name__ for tool in tools if tool._scope and tool._scope.hook_failures] == []
+    assert "op_tools error" not in capfd.readouterr().err
+
+
+EXITS = {
+    "its end": "",
+    "sys.exit": "sys.exit(3)",
+    "an exception": "raise ValueError('mine')",
+    "a signal": "signal.raise_signal(signal.SIGINT)",
+}
+
+
+@pytest.mark.parametrize("how", EXITS)
+def test_interpreter_exits_as_ever_with_scopes_of_all_tools_open(how, python):
+    program = f"""
+import os, signal, sys, torch
+ON
+torch.manual_seed(0)
+a = torch.randn(4, 4, requires_grad=True)
+for _ in range(3):
+    torch.nn.functional.linear(a, a).tanh().sum().backward()
+print(a.grad.tolist(), flush=True)
+{EXITS[how]}
+"""
+    start = """
+import op_tools
+kinds = [kind for kind in vars(op_tools).values() if isinstance(kind, type) and issubclass(kind, op_tools.Tool)]
+kinds = [kind for kind in kinds if kind.__name__ not in ("Tool", "HookScope", "OpDtypeCast")]
+tools = [kind(level=level).start() for kind in kinds for level in ("torch", "aten")]
+tools += [op_tools.HookScope(op_tools.Hook(), level=level).start() for level in ("torch", "aten")]
+"""
+    plain = python(program.replace("ON", ""), check=False)
+    done = python(program.replace("ON", start), check=False)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (plain.returncode, plain.stdout.splitlines()[0])
+    assert set(plain.stderr.splitlines()[-1:]) <= set(done.stderr.splitlines())
+    assert "op_tools error" not in done.stderr and "Fatal" not in done.stderr
+
+
+# --- Operators of the program's own -----------------------------------------------------------------------------
 
 
 class Names(op_tools.Hook):
@@ -485,13 +690,18 @@ def test_program_compiled_outside_runs_inside_and_the_other_way_round(level):
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.filterwarnings("ignore")
-def test_inductor_compiles_inside_a_scope():
+def test_inductor_compiles_inside_a_scope(level):
     torch._dynamo.reset()
 
     def function(a):
         return torch.sin(a) * 2
 
-    with op_tools.OpCapture(format="container"):
-        result = torch.compile(function)(x(8))
+    with op_tools.OpCapture(level=level, format="container") as tool:
+        a = x(8).requires_grad_()
+        result = torch.compile(function)(a)
+        result.sum().backward()
     torch.testing.assert_close(result, function(x(8)))
+    torch.testing.assert_close(a.grad, x(8).cos() * 2)
+    assert tool.result().failure == ""

@@ -96,6 +96,27 @@ def test_out_and_resize_change_the_tensor_itself():
     assert y.untyped_storage().nbytes() == 16 and y.tolist() == [0, 0]
 
 
+def test_what_an_operator_changes_beside_its_result_may_be_saved_for_backward():
+    def versions_and_gradient(device):
+        x = torch.linspace(-1, 1, 12, device=device).reshape(4, 3).requires_grad_()
+        mean, variance, noise = (
+            torch.zeros(3, device=device),
+            torch.ones(3, device=device),
+            torch.zeros(4, 3).to(device),
+        )
+        y = torch.ops.aten._native_batch_norm_legit(x, None, None, mean, variance, True, 0.1, 1e-5)[0]
+        y = torch.ops.aten.rrelu_with_noise(y, noise, 0.2, 0.2, True)
+        y.square().sum().backward()
+        lists = [torch.ones(2, device=device)]
+        torch._foreach_add_(lists, 1)
+        return [t._version for t in (mean, variance, noise, *lists)], x.grad.cpu()
+
+    versions, gradient = versions_and_gradient("sim")
+    expected_versions, expected = versions_and_gradient("cpu")
+    assert versions == expected_versions
+    torch.testing.assert_close(gradient, expected)
+
+
 def test_tensors_of_two_devices_do_not_mix():
     x, y, host = torch.ones(2, device="sim:0"), torch.ones(2, device="sim:1"), torch.ones(2)
     with pytest.raises(RuntimeError, match=r"two devices, sim:0 and sim:1! \(when running aten::add\.Tensor\)"):

@@ -1,0 +1,194 @@
+#include "hooks/copy_memory.h"
+
+#include <ATen/ops/clone_ops.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/TensorImpl.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "hooks/plain_tensor.h"
+
+namespace op_tools {
+namespace {
+
+constexpr size_t kAlign = 64;
+
+constexpr size_t rounded_up(size_t size, size_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
+// Blocks that are free are found by size. Nobody waits for the lock: a thread that does not get it at once allocates or
+// frees as if there were no blocks, and so does a forked child whose parent held it.
+class LargeCopies {
+ public:
+  static constexpr size_t kLeast = size_t{64} << 10;
+
+  static LargeCopies& get() {
+    static LargeCopies* copies = new LargeCopies;  // leaked: copies may be freed while the process exits
+    return *copies;
+  }
+
+  c10::DataPtr allocate(size_t size) {
+    // Of blocks that are much too large nothing is taken: the queue's limit counts the bytes of the copies.
+    if (Block* const block = take(size, size + size / 8 + kPage)) return owned(block);
+    const size_t capacity = rounded_up(size, size >= kHugePage ? kHugePage : kPage);
+    void* const memory = map(capacity);
+    if (!memory) return c10::GetCPUAllocator()->allocate(size);  // its error says how much was wanted
+    return owned(new Block{memory, capacity});
+  }
+
+  void release() noexcept {
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (!lock) return;
+    for (const auto& [capacity, block] : idle_) destroy(block);
+    idle_.clear();
+    idle_bytes_ = 0;
+  }
+
+ private:
+  static constexpr size_t kPage = 4096;
+  static constexpr size_t kHugePage = size_t{2} << 20;
+  static constexpr size_t kMostIdle = size_t{512} << 20;
+
+  struct Block {
+    void* memory;
+    size_t capacity;
+  };
+
+  // From the system and not from malloc: what the program itself allocates and frees stays as it would be without us.
+  static void* map(size_t capacity) {
+    const size_t slack = capacity >= kHugePage ? kHugePage : 0;  // to begin at a huge page
+    void* const all = mmap(nullptr, capacity + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) return nullptr;
+    if (slack == 0) return all;
+    auto* const first = static_cast<char*>(all);
+    const auto address = reinterpret_cast<uintptr_t>(first);
+    const size_t before = rounded_up(address, kHugePage) - address;
+    if (before > 0) munmap(first, before);
+    if (before < slack) munmap(first + before + capacity, slack - before);
+    madvise(first + before, capacity, MADV_HUGEPAGE);  // a wish: a system without huge pages ignores it
+    return first + before;
+  }
+
+  static c10::DataPtr owned(Block* block) { return {block->memory, block, &leave, at::kCPU}; }
+  static void destroy(Block* block) {
+    munmap(block->memory, block->capacity);
+    delete block;
+  }
+  static void leave(void* block) noexcept { get().keep(static_cast<Block*>(block)); }
+
+  Block* take(size_t least, size_t most) {
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (!lock) return nullptr;
+    const auto found = idle_.lower_bound(least);
+    if (found == idle_.end() || found->first > most) return nullptr;
+    Block* const block = found->second;
+    idle_bytes_ -= block->capacity;
+    idle_.erase(found);
+    return block;
+  }
+
+  void keep(Block* block) noexcept {
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (!lock || block->capacity > kMostIdle) return destroy(block);
+    try {
+      idle_.emplace(block->capacity, block);
+    } catch (...) {
+      return destroy(block);
+    }
+    idle_bytes_ += block->capacity;
+    while (idle_bytes_ > kMostIdle) {
+      // The smallest go first: they are the cheapest to make again.
+      const auto smallest = idle_.begin();
+      idle_bytes_ -= smallest->first;
+      destroy(smallest->second);
+      idle_.erase(smallest);
+    }
+  }
+
+  std::mutex mutex_;
+  std::multimap<size_t, Block*> idle_;
+  size_t idle_bytes_ = 0;
+};
+
+// Many copies share a block, which is freed with the last of them. An allocation each is what a capture of small calls
+// mostly costs, the more so as another thread frees them.
+template <size_t kMostBytes, size_t kBlockBytes>
+class SharedBlocks {
+ public:
+  static constexpr size_t kMost = kMostBytes;  // of one copy
+
+  c10::DataPtr allocate(size_t size) {
+    const size_t rounded = rounded_up(size, kAlign);
+    if (!block_ || used_ + rounded > kBlockBytes) {
+      if (block_) leave(block_);
+      block_ = new Block(kBlockBytes);
+      used_ = 0;
+    }
+    void* const memory = static_cast<char*>(block_->memory.get()) + used_;
+    used_ += rounded;
+    block_->users.fetch_add(1, std::memory_order_relaxed);
+    return {memory, block_, &leave, at::kCPU};
+  }
+  ~SharedBlocks() {
+    if (block_) leave(block_);
+  }
+
+ private:
+  struct Block {
+    explicit Block(size_t size)
+        : memory(size < LargeCopies::kLeast ? c10::GetCPUAllocator()->allocate(size)
+                                            : LargeCopies::get().allocate(size)) {}
+    const c10::DataPtr memory;
+    std::atomic<int64_t> users{1};  // copies, and the thread that still fills it
+  };
+  static void leave(void* block) {
+    auto* const mine = static_cast<Block*>(block);
+    if (mine->users.fetch_sub(1, std::memory_order_acq_rel) == 1) delete mine;
+  }
+
+  Block* block_ = nullptr;
+  size_t used_ = 0;
+};
+
+// A block is also what a copy that is kept for long may hold besides itself.
+using SmallCopies = SharedBlocks<size_t{1} << 10, size_t{16} << 10>;
+using MediumCopies = SharedBlocks<LargeCopies::kLeast - 1, size_t{512} << 10>;
+
+}  // namespace
+
+c10::DataPtr memory_for_copy(size_t size) {
+  thread_local SmallCopies small;
+  thread_local MediumCopies medium;
+  if (size <= SmallCopies::kMost) return small.allocate(size);
+  return size <= MediumCopies::kMost ? medium.allocate(size) : LargeCopies::get().allocate(size);
+}
+
+at::Tensor private_copy(const at::Tensor& tensor) {
+  std::string type;
+  const bool simple = tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
+                      why_not_plain(tensor, &type).empty() && !tensor._is_zerotensor() && !tensor.is_conj() &&
+                      !tensor.is_neg() && !tensor.is_quantized() && tensor.is_non_overlapping_and_dense();
+  if (!simple) return at::_ops::clone::call(tensor, std::nullopt).detach();
+  const size_t bytes = tensor.nbytes();
+  c10::DataPtr memory = memory_for_copy(bytes);
+  if (bytes > 0) std::memcpy(memory.get(), tensor.const_data_ptr(), bytes);
+  auto copy = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(memory), nullptr, false),
+      c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  copy.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+  return copy;
+}
+
+void release_copy_memory() noexcept {
+  LargeCopies::get().release();
+}
+
+}  // namespace op_tools

@@ -1,0 +1,24 @@
+// Memory for the private copies of tensors. Small copies share blocks, large ones take over the memory of earlier large
+// copies: to the program's thread, fresh pages cost several times what copying into them does.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
+
+#include <cstddef>
+
+#include "hooks/export.h"
+
+namespace op_tools {
+
+// `size` bytes on the CPU, aligned to 64, not initialised. Any thread; freed by whatever thread lets go of it.
+OP_TOOLS_API c10::DataPtr memory_for_copy(size_t size);
+
+// What clone() gives, in such memory: for a plain, dense tensor on the CPU without dispatching an operator. Without
+// history; requires_grad is false.
+OP_TOOLS_API at::Tensor private_copy(const at::Tensor& tensor);
+
+// Gives the memory of large copies that are gone back to the system; at most 512 MB of it is kept until then.
+OP_TOOLS_API void release_copy_memory() noexcept;
+
+}  // namespace op_tools
