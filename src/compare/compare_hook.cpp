@@ -32,7 +32,8 @@ namespace op_tools {
 namespace {
 
 constexpr const char* kChangedSince =
-    "what the forward call read or gave was changed before backward, past autograd: look for who did that";
+    "what the forward call read or gave was changed before this backward or in it, past autograd: look for who did "
+    "that";
 
 struct CompareState final : HookState {
   std::shared_ptr<Subject> subject;

@@ -1,5 +1,5 @@
 // The sums over elements that tensor_diff.h makes its numbers of. Only tensor_diff.cpp calls this, from any thread; it
-// spreads over torch's threads, and what it finds does not depend on how many there are.
+// spreads over as many threads as torch uses, and what it finds does not depend on how many there are.
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -4,7 +4,7 @@
 // `golden` may be wider than `result` (a float64 golden of a bfloat16 result): what the result's dtype cannot hold
 // counts as an infinity, and ULPs are those of the result's dtype. Integers and bool are compared exactly (nothing
 // wraps), complex numbers by the size of their difference. Sparse tensors are compared coalesced. Tensors of any device
-// (copied to the CPU); thread-safe, spreads over torch's threads; autograd records nothing.
+// (copied to the CPU); thread-safe, spreads over as many threads as torch uses; autograd records nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,7 +10,7 @@
 // between the two is ready.
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define OP_TOOLS_WIDE __attribute__((target_clones("arch=x86-64-v3", "default")))
+#define OP_TOOLS_WIDE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define OP_TOOLS_WIDE
 #endif

@@ -55,6 +55,25 @@ TEST_CASE("copies of a call share what its tensors share, and nothing with the p
   CHECK(base.select(1, 1).abs().sum().item<double>() > 0);
 }
 
+TEST_CASE("memory that is copied on write is shared further until a run writes into it", "[fallback]") {
+  const Tensor original = at::_lazy_clone(numbers({4, 6}));
+  const Tensor part = original.slice(1, 1, 3), expected = original.clone();
+  const auto memory = [](const Tensor& tensor) { return tensor.storage().data(); };  // does not make a copy
+  const MovedCall moved(make_tuple({original, part}), make_dict({}), kCopies);
+  const Tensor whole = moved.tensors()[0], slice = moved.tensors()[1];
+  CHECK(memory(whole) == memory(original));
+  CHECK(whole.storage().unsafeGetStorageImpl() == slice.storage().unsafeGetStorageImpl());
+  CHECK(slice.strides() == part.strides());
+  CHECK(slice.equal(part));
+  slice.zero_();
+  CHECK(memory(whole) != memory(original));
+  CHECK(memory(slice) == memory(whole));
+  CHECK(whole.select(1, 1).abs().sum().item<double>() == 0);
+  CHECK(original.equal(expected));
+  // Another dtype is another memory from the beginning.
+  CHECK(MovedCall(make_tuple({original}), make_dict({}), kDoubles).tensors()[0].equal(expected.to(at::kDouble)));
+}
+
 TEST_CASE("a view is copied without the rest of its storage, strides kept", "[fallback]") {
   const Tensor large = numbers({1000, 1000});
   const Tensor column = large.select(1, 7), row = large.select(0, 500), spread = row.slice(0, 0, 3).expand({5, 3});

@@ -243,6 +243,35 @@ def test_a_gradient_that_is_all_cancellation_is_let_pass():
         assert any(row["phase"] == "backward" and "conv2d" in row["op"] for row in tool.result().rows)
 
 
+@pytest.mark.parametrize("device", ["sim", "cpu"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_reference_that_writes_into_large_inputs_leaves_what_they_were(level, device):
+    # Large inputs are shared with the CPU's runs until one writes.
+    x, out = torch.randn(300, 300).to(device), torch.empty(300, 300).to(device)
+    with op_tools.OpAutoCompare(level=level) as tool:
+        x.mul_(2).add_(x)
+        torch.exp(x, out=out)
+        x[:100].relu_()
+        x.t()[5:].zero_()
+    result = tool.result()
+    assert result.failures == [] and result.passed >= 5
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_faults_are_found_in_large_tensors(level):
+    x = on_device(300, 300)
+    with op_tools.OpAutoCompare(level=level) as tool:
+        with sim.fault("lost_write", ops="mul_", seed=1):
+            x.mul_(2)
+        with sim.fault("mutate_input", ops="exp", seed=1):
+            torch.exp(x)
+        with sim.fault("element", ops="tanh", seed=1):
+            torch.tanh(x)
+    failures = tool.result().failures
+    assert [row["kind"] for row in failures] == ["values", "changed input", "values"]
+    assert ["mul_" in failures[0]["op"], "exp" in failures[1]["op"], "tanh" in failures[2]["op"]] == [True] * 3
+
+
 def test_memory_that_only_autograd_holds_and_somebody_writes_to_is_noticed():
     # sigmoid's backward reads sigmoid's result. The program lets its tensor go, so the graph holds the memory alone; then
     # a fault of another operator writes into it, past autograd.

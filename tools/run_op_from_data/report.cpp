@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "compare/check_text.h"
+#include "hooks/json_text.h"
 #include "hooks/log.h"
 #include "hooks/options.h"
-#include "hooks/json_text.h"
 #include "hooks/text_table.h"
 #include "run_op_from_data/summary.h"
 #include "run_op_from_data/times.h"
