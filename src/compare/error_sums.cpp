@@ -1,6 +1,5 @@
 #include "compare/error_sums.h"
 
-#include <ATen/Parallel.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -8,10 +7,9 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <system_error>
-#include <thread>
 #include <vector>
 
+#include "hooks/all_cores.h"
 #include "hooks/doubles.h"
 
 namespace op_tools {
@@ -393,32 +391,13 @@ void merge(const ErrorSums& from, ErrorSums* to) {
   for (size_t i = 0; i < to->over_ulp.size(); ++i) to->over_ulp[i] += from.over_ulp[i];
 }
 
-// at::parallel_for is a template over an OpenMP pragma: in a library that is built without OpenMP (which would bring a
-// second runtime beside torch's) it does all in the caller's thread. Threads of our own cost less than a task each.
-void on_all_cores(int64_t tasks, const std::function<void(int64_t begin, int64_t end)>& work) {
-  constexpr int64_t kWorthAThread = 16;
-  const int64_t most = at::in_parallel_region() ? 1 : at::get_num_threads();
-  const int64_t parts = std::max<int64_t>(1, std::min(most, tasks / kWorthAThread));
-  int64_t begin = 0;
-  std::vector<std::jthread> threads;
-  try {
-    for (int64_t part = 1; part < parts; ++part) {
-      const int64_t end = tasks * part / parts;
-      threads.emplace_back([&work, begin, end] { work(begin, end); });
-      begin = end;
-    }
-  } catch (const std::system_error&) {  // no more threads to be had: the rest is done here
-  }
-  work(begin, tasks);
-}
-
 }  // namespace
 
 ErrorSums sum_errors(const SumPlan& plan, const void* result, const void* golden, int64_t numel) {
   const int64_t per_task = kBlock * kBlocksPerTask;
   const int64_t tasks = (numel + per_task - 1) / per_task;
   std::vector<ErrorSums> found(static_cast<size_t>(tasks));
-  on_all_cores(tasks, [&](int64_t begin, int64_t end) {
+  on_all_cores(tasks, per_task, [&](int64_t begin, int64_t end) {
     Summing summing(plan, result, golden);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t last = std::min(numel, (task + 1) * per_task);

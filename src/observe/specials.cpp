@@ -1,6 +1,5 @@
 #include "observe/specials.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/aminmax_ops.h>
 #include <ATen/ops/stack_ops.h>
 #include <ATen/ops/view_as_real_ops.h>
@@ -11,13 +10,13 @@
 #include <map>
 #include <tuple>
 
+#include "hooks/all_cores.h"
 #include "hooks/plain_tensor.h"
 
 namespace op_tools {
 namespace {
 
-constexpr int64_t kBlock = 4096;     // elements that are looked at before asking whether to go on
-constexpr int64_t kGrain = 1 << 16;  // elements worth a task of their own
+constexpr int64_t kBlock = 4096;  // elements that are looked at before asking whether to go on
 
 // Real numbers in the tensor's memory, in whatever order; a plain tensor on the CPU.
 at::Tensor dense_reals(const at::Tensor& tensor) {
@@ -31,9 +30,9 @@ template <class Word>
 bool any_special(const void* data, int64_t numel, Word exponent) {
   const auto* words = static_cast<const Word*>(data);
   std::atomic<bool> found{false};
-  at::parallel_for(0, numel, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end && !found.load(std::memory_order_relaxed); at += kBlock) {
-      const int64_t stop = std::min(end, at + kBlock);
+  on_all_cores((numel + kBlock - 1) / kBlock, kBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end && !found.load(std::memory_order_relaxed); ++block) {
+      const int64_t at = block * kBlock, stop = std::min(numel, at + kBlock);
       Word special = 0;
       for (int64_t i = at; i < stop; ++i) special |= static_cast<Word>((words[i] & exponent) == exponent);
       if (special) found.store(true, std::memory_order_relaxed);

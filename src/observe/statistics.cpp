@@ -1,6 +1,5 @@
 #include "observe/statistics.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/IListRef.h>
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/add_ops.h>
@@ -33,6 +32,7 @@
 #include <string>
 #include <utility>
 
+#include "hooks/all_cores.h"
 #include "hooks/doubles.h"
 #include "hooks/log.h"
 #include "hooks/plain_tensor.h"
@@ -202,7 +202,7 @@ Sums sums_of(const at::Tensor& dense) {
   const void* data = dense.const_data_ptr();
   const c10::ScalarType dtype = dense.scalar_type();
   std::vector<Sums> found(static_cast<size_t>(tasks));
-  at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+  on_all_cores(tasks, kPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t last = std::min(numel, (task + 1) * kPerTask);
       for (int64_t first = task * kPerTask; first < last; first += kBlock) {
