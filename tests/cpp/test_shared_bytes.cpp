@@ -208,7 +208,8 @@ TEST_CASE("A small file that refers to the same bytes many times takes their mem
     CallStore::in_folder(store->root())->write({"a", 2}, CallFile::kInput, 0, file_of(references));
     const size_t before = own_memory();
     const Value value = read_call_file(store->root() + "/a/2/input.pth");
-    CHECK(own_memory() < before + (size_t{64} << 20));
+    CHECK(own_memory() <
+          before + (size_t{300} << 20));  // copies would take 800 and more; the thread sanitizer takes 200
     const auto tensors = flatten_tensors(value);
     REQUIRE(tensors.size() == 1000);
     tensors[0].fill_(1);
