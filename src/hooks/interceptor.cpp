@@ -44,6 +44,7 @@ struct Op {
   bool composite;
   size_t index;
   int wanted = 0;                                       // by so many OpenOps
+  bool gone = false;                                    // deregistered: the handle leads nowhere
   std::optional<c10::RegistrationHandleRAII> passes{};  // holds a fallthrough: the kernel is not entered
 };
 
@@ -89,12 +90,13 @@ class OpTable {
     if (old && changes == old->changes) return;
     auto next = old ? std::make_unique<Index>(*old) : std::make_unique<Index>();
     next->changes = changes;
+    for (Op& op : ops_) op.gone = true;
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
       const auto handle = c10::Dispatcher::singleton().findOp(name);
       if (!handle || !handle->hasSchema()) continue;
-      const auto found = next->find(&handle->operator_name());
-      if (found == next->end() || found->second->operator_name != name)
-        (*next)[&handle->operator_name()] = &make(*handle);
+      Op*& op = (*next)[&handle->operator_name()];
+      if (!op || op->operator_name != name) op = &make(*handle);
+      op->gone = false;
     }
     publish(std::move(next));
   }
@@ -492,7 +494,7 @@ OpenOps::OpenOps(const std::function<bool(std::string_view, bool)>& wants) {
   }
   if (g_open++ > 0) return;
   for (Op& op : ops) {
-    if (op.wanted > 0 || op.passes || !op.handle.hasSchema()) continue;
+    if (op.wanted > 0 || op.passes || op.gone) continue;
     op.passes.emplace(c10::Dispatcher::singleton().registerImpl(op.operator_name, kInterceptorKey,
                                                                 c10::KernelFunction::makeFallthrough(), std::nullopt,
                                                                 nullptr, "op_tools: left out by the filters"));
@@ -597,7 +599,7 @@ std::vector<KnownOp> known_ops() {
     std::lock_guard<std::mutex> lock(table.mutex);
     table.refresh_locked();
     for (const Op& op : table.ops_locked()) {
-      if (op.handle.hasSchema()) known.push_back({op.name, op.composite});
+      if (!op.gone) known.push_back({op.name, op.composite});
     }
   }
   std::sort(known.begin(), known.end(), [](const KnownOp& a, const KnownOp& b) { return a.name < b.name; });
