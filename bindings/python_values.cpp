@@ -82,9 +82,11 @@ Value set_value(py::handle object, int depth) {
   return Set{std::make_shared<const Values>(std::move(values))};
 }
 
-// Numbers of other libraries (numpy.int64, numpy.bool_): what they say they are worth.
+// Numbers of other libraries (numpy.int64, numpy.bool_): what they say they are worth. Only types that are written in C
+// are asked: a class's __index__ is the program's own code, and a torch.SymInt that is asked for its value is symbolic
+// no longer.
 Value other_value(py::handle object) {
-  if (PyIndex_Check(object.ptr()) && !THPVariable_Check(object.ptr())) {
+  if (PyIndex_Check(object.ptr()) && !PyType_HasFeature(Py_TYPE(object.ptr()), Py_TPFLAGS_HEAPTYPE)) {
     const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
     if (number) return int_value(number);
     PyErr_Clear();
@@ -305,7 +307,13 @@ std::optional<c10::Device> named_device(py::handle args, py::handle kwargs) {
   };
   if (kwargs) {
     PyObject* const named = PyDict_GetItemString(kwargs.ptr(), "device");
-    if (named && PyUnicode_Check(named)) return c10::Device(py::handle(named).cast<std::string>());
+    if (named && PyUnicode_Check(named)) {
+      try {
+        return c10::Device(py::handle(named).cast<std::string>());
+      } catch (const std::exception&) {
+        return std::nullopt;  // no name of a device: the function itself will say so
+      }
+    }
     if (const auto found = device(named)) return found;
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.ptr()); ++i) {

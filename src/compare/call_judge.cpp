@@ -240,8 +240,7 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   const bool is_tensor = value.is<at::Tensor>();
   const size_t index = is_tensor ? (*tensor_index)++ : 0;
   if (const auto* lost = value.get_if<Unsupported>()) return add(what, not_comparable(lost->type + ": " + lost->why));
-  if (const auto* tensor = value.get_if<at::Tensor>();
-      tensor && (!tensor->is_cpu() || tensor->unsafeGetTensorImpl()->is_python_dispatch())) {
+  if (const auto* tensor = value.get_if<at::Tensor>(); tensor && tensor->defined()) {
     std::string type;
     const std::string why = why_not_plain(*tensor, &type);
     if (!why.empty()) return add(what, not_comparable(type + ": " + why));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "hooks/plain_tensor.h"
 #include "hooks/value.h"
 
 namespace op_tools {
@@ -46,7 +47,8 @@ struct RunKind {
 inline std::vector<std::vector<int64_t>> shared_memory(const std::vector<at::Tensor>& results,
                                                        const std::vector<at::Tensor>& inputs) {
   const auto memory = [](const at::Tensor& tensor) -> const void* {
-    if (!tensor.defined() || tensor.numel() == 0 || !tensor.has_storage() || tensor._is_zerotensor()) return nullptr;
+    if (!tensor.defined() || !tensor.has_storage() || tensor._is_zerotensor()) return nullptr;
+    if (!tensor.is_nested() && c10::multiply_integers(own_sizes(tensor)) == 0) return nullptr;
     return tensor.storage().unsafeGetStorageImpl();
   };
   std::vector<std::vector<int64_t>> shared(results.size());

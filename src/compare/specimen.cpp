@@ -1,5 +1,6 @@
 #include "compare/specimen.h"
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
@@ -38,6 +39,19 @@ bool is_made_of_others(const c10::OperatorHandle& op) {
   return !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
          op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
 }
+
+// torch.autograd.graph.saved_tensors_hooks are the program's own code: they are not called for what a run of ours
+// saves.
+class NoSavedTensorHooks {
+ public:
+  NoSavedTensorHooks() : before_(at::SavedTensorDefaultHooks::set_tracing(true)) {}
+  ~NoSavedTensorHooks() { at::SavedTensorDefaultHooks::set_tracing(before_); }
+  NoSavedTensorHooks(const NoSavedTensorHooks&) = delete;
+  NoSavedTensorHooks& operator=(const NoSavedTensorHooks&) = delete;
+
+ private:
+  const bool before_;
+};
 
 class AutocastDtype {
  public:
@@ -150,6 +164,7 @@ void Specimen::as_the_program(const RunKind& kind, const std::function<void()>& 
   const auto keys = keys_for_cpu(keys_, autocast);
   const c10::impl::ForceDispatchKeyGuard as_there(keys);
   const c10::AutoGradMode grad(grad_enabled_);
+  const NoSavedTensorHooks no_hooks;
   const AutocastDtype dtype(autocast ? autocast_ : std::nullopt);
   work();
 }

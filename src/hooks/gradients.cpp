@@ -40,6 +40,14 @@ struct Target {
   std::vector<int64_t> base_strides = {};
 };
 
+// A gradient in vmap has no memory of its own to copy: with `is_grads_batched` whole passes are in it.
+bool in_transform(const at::Tensor& gradient) {
+  if (!gradient.defined() || !gradient.key_set().has_any(c10::functorch_transforms_ks)) return false;
+  static std::once_flag told;
+  std::call_once(told, [] { log::warn("gradients of backward passes inside vmap are not recorded"); });
+  return true;
+}
+
 // What one node brings: position in the node's gradients -> index of an output or a target.
 using Routes = std::vector<std::pair<size_t, size_t>>;
 
@@ -97,6 +105,7 @@ struct Pass {
   std::vector<bool> wanted;         // by target: the pass was asked for what lies behind it
   std::string failure;
   std::shared_ptr<void> held;  // OnBackward::begins
+  bool in_transform = false;
 };
 
 // What the hooks of one call share.
@@ -144,10 +153,11 @@ class Call : public std::enable_shared_from_this<Call> {
       if (task < 0) return;  // the node was called by hand, outside the engine
       std::vector<std::pair<size_t, at::Tensor>> copies;
       std::string failure;
+      const bool batched = std::any_of(gradients.begin(), gradients.end(), in_transform);
       InternalGuard guard;
       try {
         for (const auto& [position, index] : routes) {
-          if (position < gradients.size() && gradients[position].defined()) {
+          if (!batched && position < gradients.size() && gradients[position].defined()) {
             copies.emplace_back(index, copy(gradients[position]));
           }
         }
@@ -157,6 +167,7 @@ class Call : public std::enable_shared_from_this<Call> {
       std::lock_guard<std::mutex> lock(mutex_);
       Pass& pass = pass_of(task);
       if (!failure.empty()) pass.failure = failure;
+      if (batched) pass.in_transform = true;
       try {
         for (auto& [index, gradient] : copies) store(pass, index, std::move(gradient));
       } catch (const std::exception& error) {
@@ -208,6 +219,7 @@ class Call : public std::enable_shared_from_this<Call> {
   void report(Pass& pass) {
     const std::shared_ptr<Call> keep = std::move(pass.call);
     const std::shared_ptr<void> held = std::move(pass.held);
+    if (pass.in_transform) return;
     try {
       CallGradients gradients;
       if (!pass.failure.empty()) throw std::runtime_error(pass.failure);

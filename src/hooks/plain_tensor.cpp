@@ -71,14 +71,14 @@ std::string why_not_plain(const at::Tensor& tensor, std::string* type) {
 
 at::IntArrayRef own_sizes(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  if (!impl.is_python_dispatch()) return tensor.sizes();
-  return impl.has_symbolic_sizes_strides() ? at::IntArrayRef() : impl.sizes_default();
+  if (impl.has_symbolic_sizes_strides()) return {};
+  return impl.is_python_dispatch() ? impl.sizes_default() : tensor.sizes();
 }
 
 at::IntArrayRef own_strides(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  if (!impl.is_python_dispatch()) return tensor.strides();
-  return impl.has_symbolic_sizes_strides() ? at::IntArrayRef() : impl.strides_default();
+  if (impl.has_symbolic_sizes_strides()) return {};
+  return impl.is_python_dispatch() ? impl.strides_default() : tensor.strides();
 }
 
 at::Tensor without_bits(const at::Tensor& tensor) {

@@ -1,6 +1,7 @@
 #include "observe/overflow_check.h"
 
-#include <c10/util/intrusive_ptr.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/hash.h>
 
 #include <algorithm>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
+#include "hooks/plain_tensor.h"
 #include "hooks/row_file.h"
 #include "hooks/run_folder.h"
 #include "hooks/stack_source.h"
@@ -62,33 +64,54 @@ struct Noted final : HookState {
   const std::shared_ptr<const NotedInputs> inputs;
 };
 
-// Flags by tensor, as long as it lives and is not written.
+// Flags by tensor, as long as it lives and is not written. A tensor is known again by its address, and by its counter
+// of versions, which is held: a weak reference to the tensor itself would show (torch.utils.swap_tensors refuses it).
+// The counter is shared with the tensor's views, so a view that got the address has to show the same elements.
 class KnownTensors {
  public:
   FlagPtr find(const at::Tensor& tensor) {
     const auto found = known_.find(tensor.unsafeGetTensorImpl());
-    if (found == known_.end() || found->second.version != version_of(tensor)) return nullptr;
-    return found->second.flag;
+    if (found == known_.end()) return nullptr;
+    const Known& known = found->second;
+    if (known.is_dead() || known.counter.current_version() != known.version || known.version != tensor._version() ||
+        known.place != place_of(tensor)) {
+      return nullptr;
+    }
+    return known.flag;
   }
 
   void put(const at::Tensor& tensor, FlagPtr flag) {
     if (tensor.is_inference()) return;  // writes to it are not counted
     if (known_.size() >= sweep_at_) sweep();
     known_.insert_or_assign(tensor.unsafeGetTensorImpl(),
-                            Known{Weak(tensor.getIntrusivePtr()), version_of(tensor), std::move(flag)});
+                            Known{tensor.unsafeGetTensorImpl()->version_counter(),
+                                  static_cast<uint32_t>(tensor._version()), place_of(tensor), std::move(flag)});
   }
 
  private:
-  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   struct Known {
-    Weak alive;  // keeps the address from being used again
-    int64_t version;
+    c10::VariableVersion counter;
+    uint32_t version;
+    size_t place;
     FlagPtr flag;
+
+    bool is_dead() const { return counter.unique(); }
   };
+
+  // A number that changes with where in memory the elements are.
+  static size_t place_of(const at::Tensor& tensor) {
+    std::string type;
+    if (tensor.layout() != at::kStrided || !why_not_plain(tensor, &type).empty() || !tensor.has_storage()) return 0;
+    size_t place = c10::hash_combine(reinterpret_cast<size_t>(tensor.storage().unsafeGetStorageImpl()),
+                                     static_cast<size_t>(tensor.storage_offset()));
+    for (const int64_t size : own_sizes(tensor)) place = c10::hash_combine(place, static_cast<size_t>(size));
+    for (const int64_t stride : own_strides(tensor)) place = c10::hash_combine(place, static_cast<size_t>(stride));
+    return place;
+  }
 
   void sweep() {
     for (auto one = known_.begin(); one != known_.end();) {
-      one = one->second.alive.expired() ? known_.erase(one) : std::next(one);
+      one = one->second.is_dead() ? known_.erase(one) : std::next(one);
     }
     sweep_at_ = std::max(kSweepAt, 2 * known_.size());
   }

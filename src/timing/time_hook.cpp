@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty_strided_ops.h>
 #include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -79,6 +80,12 @@ Value sample_of(OpCall& call) {
                                          at::kStrided, c10::Device(c10::kMeta), std::nullopt);
   });
   return plain ? sample : Value();
+}
+
+// A device may be named that this process has not (torch.device("xla", 0)): there is nothing to wait for.
+bool is_there(c10::Device device) {
+  return c10::impl::hasDeviceGuardImpl(device.type()) &&
+         std::max<int>(device.index(), 0) < c10::impl::VirtualGuardImpl(device.type()).deviceCount();
 }
 
 std::string joined(const std::vector<std::string>& texts) {
@@ -409,7 +416,7 @@ std::unique_ptr<HookState> TimeHook::before(OpCall& call) {
     if (impl.options.memory && tensor.has_storage()) state->inputs.push_back(tensor.storage().unsafeGetStorageImpl());
   });
   if (devices.empty()) {
-    if (const auto named = call.frame().named_device()) devices.add(*named);
+    if (const auto named = call.frame().named_device(); named && is_there(*named)) devices.add(*named);
   }
   for (const c10::Device device : devices) {
     if (!is_recording_graph(device)) continue;

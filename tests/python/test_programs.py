@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from models import different, same_bits, train
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_leaves
 
 import op_tools
@@ -643,6 +645,126 @@ def test_operator_that_is_registered_inside_a_scope_is_seen_and_works_afterwards
     assert a.grad.tolist() == [5, 5]
     assert len(hook.seen) >= 1 and all(name in seen for seen in hook.seen)
     assert late(a).tolist() == [2, 2]
+
+
+def test_operator_that_went_and_came_again_is_left_out_once(python):
+    # The first one is met inside a scope, so it holds no registration of ours, and goes.
+    done = python("""
+import torch, op_tools
+
+def make(namespace):
+    library = torch.library.Library(namespace, "DEF")
+    library.define("twice(Tensor a) -> Tensor")
+    library.impl("twice", lambda a: a + a, "CPU")
+    return library
+
+def scope():
+    return op_tools.HookScope(op_tools.Hook(), level="aten", ops="aten::mul.Tensor")
+
+for _ in range(5):
+    with scope():
+        library = make("op_tools_again")
+        torch.ops.op_tools_again.twice(torch.ones(2))
+    library._destroy()
+    others = [make(f"op_tools_other{i}") for i in range(20)]  # take the memory that came free
+    library = make("op_tools_again")
+    with scope():
+        assert torch.ops.op_tools_again.twice(torch.ones(2)).tolist() == [2, 2]
+    for one in (library, *others):
+        one._destroy()
+    del library, others
+""")
+    assert "previously registered" not in done.stderr
+
+
+# --- Who else holds a tensor ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["OpCapture", "OpAutoCompare", "OpObserve", "OpOverflowCheck", "OpTimeMeasure"])
+def test_tensors_that_calls_were_given_can_be_swapped(level, name):
+    with getattr(op_tools, name)(level=level):
+        one, other = nn.Parameter(x(2, 3)), nn.Parameter(x(3, 2))
+        (one @ other).relu().sum().item()
+        torch.utils.swap_tensors(one, other)
+        assert one.shape == (3, 2) and one._use_count() == 1
+
+
+# --- Hooks of the program --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["OpCapture", "OpAutoCompare", "OpOverflowCheck"])
+def test_hooks_on_saved_tensors_are_called_as_often_as_without_a_tool(level, name):
+    def program():
+        calls = []
+
+        def pack(tensor):
+            calls.append(("pack", tuple(tensor.shape)))
+            return tensor.detach().clone()
+
+        def unpack(tensor):
+            calls.append(("unpack", tuple(tensor.shape)))
+            return tensor
+
+        weight = x(2, 3).requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            (F.layer_norm(F.linear(x(4, 3), weight), (2,)).exp() * 2).square().mean().backward()
+        return calls, weight.grad
+
+    calls, gradient = program()
+    with getattr(op_tools, name)(level=level):
+        result = program()
+    assert result[0] == calls and same_bits(result[1], gradient)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_results_that_cannot_be_compared_leave_comparison_on(level):
+    with op_tools.OpAutoCompare(level=level) as tool:
+        pieces = (torch.nested.nested_tensor([x(2, 3), x(4, 3)]) * 2).unbind()
+        batch = torch.eye(3)
+        a = x(3).requires_grad_()
+        (rows,) = torch.autograd.grad(a.sin(), (a,), (batch,), is_grads_batched=True)
+        assert tool._scope.hook_failures == 0
+    assert same_bits(pieces[1], x(4, 3) * 2) and same_bits(rows, batch * a.detach().cos())
+
+
+# --- Symbolic numbers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["OpCapture", "OpAutoCompare", "OpObserve", "OpTimeMeasure"])
+def test_symbolic_sizes_stay_symbolic(level, name):
+    def program():
+        mode = FakeTensorMode(shape_env=ShapeEnv())
+        rows, columns = mode.from_tensor(torch.rand(2, 3)).shape
+        torch.sym_max(rows, columns)
+        return type(rows + columns), type(rows), len(mode.shape_env.guards)
+
+    expected = program()
+    with getattr(op_tools, name)(level=level) as tool:
+        assert program() == expected
+        assert tool._scope.hook_failures == 0
+
+
+class Counted:
+    """A number in the program's own words: it notices who asks."""
+
+    asked = 0
+
+    def __index__(self):
+        Counted.asked += 1
+        return 1
+
+
+def test_the_programs_own_numbers_are_not_asked():
+    a = x(3, 2)
+    a[Counted()]
+    asked, Counted.asked = Counted.asked, 0
+    with op_tools.OpCapture():
+        a[Counted()]
+    assert Counted.asked == asked
 
 
 # --- Compilers --------------------------------------------------------------------------------------------------

@@ -207,6 +207,17 @@ def test_a_call_that_raises_is_counted_and_raises():
     assert calls_of(tool.result())[0]["failed"] == "1"
 
 
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_devices_that_are_named_and_not_there_leave_measuring_on(level):
+    with op_tools.OpTimeMeasure(level=level) as tool:
+        for device in ("xla:0", "vulkan", "nothing"):
+            with pytest.raises((RuntimeError, AssertionError)):
+                torch.ones(2, device=device)
+        assert torch.device("xla", 0).type == "xla"
+        torch.ones(2)
+        assert tool._scope.hook_failures == 0
+
+
 def test_an_exception_in_the_scope_leaves_files():
     tool = op_tools.OpTimeMeasure(ops="torch.relu", **QUIET)
 
