@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -73,7 +74,7 @@ class KnownTensors {
     const auto found = known_.find(tensor.unsafeGetTensorImpl());
     if (found == known_.end()) return nullptr;
     const Known& known = found->second;
-    if (known.is_dead() || known.counter.current_version() != known.version || known.version != tensor._version() ||
+    if (known.is_dead() || known.counter.current_version() != known.version || known.version != version_of(tensor) ||
         known.place != place_of(tensor)) {
       return nullptr;
     }
@@ -83,22 +84,24 @@ class KnownTensors {
   void put(const at::Tensor& tensor, FlagPtr flag) {
     if (tensor.is_inference()) return;  // writes to it are not counted
     if (known_.size() >= sweep_at_) sweep();
-    known_.insert_or_assign(tensor.unsafeGetTensorImpl(),
-                            Known{tensor.unsafeGetTensorImpl()->version_counter(),
-                                  static_cast<uint32_t>(tensor._version()), place_of(tensor), std::move(flag)});
+    Known known{tensor.unsafeGetTensorImpl()->version_counter(), version_of(tensor), place_of(tensor), std::move(flag)};
+    if (known.place != 0) known.storage.emplace(tensor.storage().getWeakStorageImpl());
+    known_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(known));
   }
 
  private:
   struct Known {
     c10::VariableVersion counter;
-    uint32_t version;
+    int64_t version;
     size_t place;
     FlagPtr flag;
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage = std::nullopt;
 
-    bool is_dead() const { return counter.unique(); }
+    // Nobody else has the counter; or only others of the known, which are views of each other.
+    bool is_dead() const { return counter.unique() || (storage && storage->expired()); }
   };
 
-  // A number that changes with where in memory the elements are.
+  // A number that changes with where in memory the elements are; 0 for what has none of its own.
   static size_t place_of(const at::Tensor& tensor) {
     std::string type;
     if (tensor.layout() != at::kStrided || !why_not_plain(tensor, &type).empty() || !tensor.has_storage()) return 0;

@@ -418,3 +418,13 @@ def test_training_on_a_device_is_the_same_under_it(level):
         tooled = losses()
     assert plain == tooled
     assert check.result().ok
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_tensors_of_inference_mode_at_addresses_of_others(level):
+    with op_tools.OpOverflowCheck(level=level) as tool:
+        for _ in range(50):  # what is freed here is taken there
+            torch.ones(3) + 1
+            with torch.inference_mode():
+                torch.ones(3) + 1
+        assert tool._scope.hook_failures == 0
