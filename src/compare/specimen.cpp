@@ -1,5 +1,6 @@
 #include "compare/specimen.h"
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
@@ -48,6 +49,22 @@ class AutocastDtype {
 
  private:
   const c10::ScalarType before_;
+};
+
+// What a run of ours saves for its backward is none of the program's: a checkpoint counts what its hook is given.
+class NoSavedTensorHooks {
+ public:
+  NoSavedTensorHooks() : before_(at::SavedTensorDefaultHooks::get_tls_state()) {
+    if (!before_.stack.empty()) at::SavedTensorDefaultHooks::set_tls_state({});
+  }
+  ~NoSavedTensorHooks() {
+    if (!before_.stack.empty()) at::SavedTensorDefaultHooks::set_tls_state(before_);
+  }
+  NoSavedTensorHooks(const NoSavedTensorHooks&) = delete;
+  NoSavedTensorHooks& operator=(const NoSavedTensorHooks&) = delete;
+
+ private:
+  const at::impl::SavedTensorDefaultHooksTLS before_;
 };
 
 constexpr int kGradientSamples = 100;  // added to the sample: other changes than those of the inputs
@@ -175,6 +192,7 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
       const c10::impl::ForceDispatchKeyGuard as_the_program(keys);
       const c10::AutoGradMode grad(grad_enabled_);
       const AutocastDtype dtype(autocast ? autocast_ : std::nullopt);
+      const NoSavedTensorHooks no_hooks;
       call();
     } else {
       call();
