@@ -1,6 +1,7 @@
 #include "torch_function_mode.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SavedTensorHooks.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "hooks/chain.h"
+#include "hooks/ended_by_program.h"
 #include "hooks/error.h"
 #include "hooks/gradients.h"
 #include "hooks/interceptor.h"
@@ -111,6 +113,30 @@ class PythonRunner final : public OpRunner {
   const c10::SafePyObject function_;
 };
 
+// Did it come out of the program's hook for saved tensors, which autograd called inside of the function?
+bool is_of_saved_tensor_hook(const py::error_already_set& error) {
+  const auto hooks = at::SavedTensorDefaultHooks::get_hooks();
+  if (!hooks) return false;
+  const py::object pack = py::reinterpret_borrow<py::object>(hooks->first.ptr(getPyInterpreter()));
+  const py::object code = py::getattr(pack, "__code__", py::none());
+  for (py::object at = error.trace(); at && !at.is_none(); at = at.attr("tb_next")) {
+    if (py::object(at.attr("tb_frame").attr("f_code")).is(code)) return true;
+  }
+  return false;
+}
+
+class EndedByProgram final : public py::error_already_set {
+ public:
+  explicit EndedByProgram(const py::error_already_set& error)
+      : py::error_already_set(error),
+        what_(ended_by_program("a hook for saved tensors raised " +
+                               py::str(error.type().attr("__name__")).cast<std::string>())) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  const std::string what_;
+};
+
 // One torch-level call. Throws py::error_already_set when the function raised.
 class PythonFrame final : public Frame {
  public:
@@ -182,7 +208,10 @@ class PythonFrame final : public Frame {
  private:
   void run() {
     result_ = py::reinterpret_steal<py::object>(PyObject_Call(function_, args_.ptr(), kwargs_.ptr()));
-    if (!result_) throw py::error_already_set();
+    if (result_) return;
+    const py::error_already_set error;
+    if (is_of_saved_tensor_hook(error)) throw EndedByProgram(error);
+    throw error;
   }
 
   PyObject* const function_;

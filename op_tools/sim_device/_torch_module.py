@@ -22,6 +22,9 @@ def _index(device: Device) -> int:
     return current_device() if index is None else index
 
 
+_initialized = True  # torch.utils.checkpoint asks, and leaves the random state alone where it is missing
+
+
 def is_available() -> bool:
     return not _is_in_bad_fork()
 

@@ -1,12 +1,17 @@
 #include "hooks/chain.h"
 
+#include <ATen/SavedTensorHooks.h>
+
 #include <algorithm>
 #include <exception>
+#include <new>
+#include <stdexcept>
 #include <utility>
 
 #include <c10/core/GradMode.h>
 #include <c10/util/SmallVector.h>
 
+#include "hooks/ended_by_program.h"
 #include "hooks/held_in_backward.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
@@ -234,6 +239,14 @@ class BackwardFrame final : public Frame {
 
 }  // namespace
 
+// Below Python operators throw torch's errors and the standard library's. What is neither comes from Python code that
+// autograd called inside of the operator, which hooks for saved tensors are.
+bool is_of_saved_tensor_hook(const OpCall& call, const std::exception& error) {
+  return call.level == Level::kAten && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
+         !dynamic_cast<const c10::Error*>(&error) && !dynamic_cast<const std::runtime_error*>(&error) &&
+         !dynamic_cast<const std::logic_error*>(&error) && !dynamic_cast<const std::bad_alloc*>(&error);
+}
+
 GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.kept_ = std::make_shared<KeptStates>();
   call.kept_->states.resize(hooks_.size());
@@ -302,8 +315,8 @@ void Chain::run(uint32_t mask, OpCall& call) const {
       if (!stop) stop = wish;
     }
   };
-  const auto failed = [&](const char* what) {
-    call.error = *what ? what : "an exception without a message";
+  const auto failed = [&](std::string what) {
+    call.error = what.empty() ? "an exception without a message" : std::move(what);
     after(innermost_);
     after(~innermost_);
   };
@@ -320,7 +333,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
       call.frame().proceed();
     }
   } catch (const std::exception& error) {
-    failed(error.what());
+    failed(is_of_saved_tensor_hook(call, error) ? ended_by_program("a hook for saved tensors raised") : error.what());
     throw;
   } catch (...) {
     failed("an exception of unknown type");

@@ -89,6 +89,25 @@ at::Tensor as_of_input(const Target& target, at::Tensor sum) {
   return copy(sum.as_strided(view.sizes(), view.strides(), view.storage_offset()));
 }
 
+// An output that is a view of a tensor which the call made or wrote. What arrives at its base, in the place that it
+// shows, is its whole gradient. Its own edge is lost when it is written in place later, and is passed by where the
+// program reads the base.
+struct OutputView {
+  size_t output;
+  at::TensorGeometry base, within;
+  bool base_was_written;          // by the call, in place: the program has the base, too
+  c10::VariableVersion versions;  // of both
+  uint32_t version = versions.current_version();
+
+  bool needs_base() const { return base_was_written || versions.current_version() != version; }
+};
+
+at::Tensor as_of_output(const OutputView& view, const at::Tensor& gradient) {
+  const at::Tensor whole = gradient.new_empty_strided(view.base.sizes(), view.base.strides());
+  whole.copy_(gradient);
+  return copy(whole.as_strided(view.within.sizes(), view.within.strides(), view.within.storage_offset()));
+}
+
 class Call;
 
 // One backward pass (graph task) over one call. Owned by the callback that waits in the graph task:
@@ -115,6 +134,7 @@ class Call : public std::enable_shared_from_this<Call> {
       : outputs_(outputs), inputs_(inputs), on_backward_(std::move(on_backward)) {}
 
   std::vector<Target>& targets() { return targets_; }
+  std::vector<OutputView>& output_views() { return output_views_; }
   void count_node() { ++nodes_; }
 
   // What is thrown is a hook's wish to stop the program (stop_program.h); the engine takes it to the caller of
@@ -122,6 +142,17 @@ class Call : public std::enable_shared_from_this<Call> {
   void output_node_runs(const Routes& routes, const variable_list& gradients) {
     node_ran(routes, gradients,
              [](Pass& pass, size_t output, at::Tensor gradient) { pass.outputs[output] = std::move(gradient); });
+  }
+
+  void base_node_runs(const Routes& routes, const variable_list& gradients) {
+    Routes needed;
+    for (const auto& route : routes) {
+      if (output_views_[route.second].needs_base()) needed.push_back(route);
+    }
+    node_ran(needed, gradients, [this](Pass& pass, size_t index, const at::Tensor& gradient) {
+      const OutputView& view = output_views_[index];
+      pass.outputs[view.output] = as_of_output(view, gradient);
+    });
   }
 
   void part_node_ran(const Routes& routes, const variable_list& gradients) {
@@ -251,8 +282,9 @@ class Call : public std::enable_shared_from_this<Call> {
   const size_t outputs_;
   const size_t inputs_;
   const GradientCollector::OnBackward on_backward_;
-  std::vector<Target> targets_;  // constant once the hooks stand
-  size_t nodes_ = 0;             // hooks that fire in a pass that covers the whole call; likewise
+  std::vector<Target> targets_;           // constant once the hooks stand
+  std::vector<OutputView> output_views_;  // likewise
+  size_t nodes_ = 0;                      // hooks that fire in a pass that covers the whole call; likewise
 
   std::mutex mutex_;  // guards what follows, and the passes in open_
   std::vector<Pass*> open_;
@@ -284,6 +316,21 @@ class OutputHook : public torch::autograd::FunctionPreHook {
   Routes routes_;
 };
 
+class BaseHook : public torch::autograd::FunctionPreHook {
+ public:
+  BaseHook(std::shared_ptr<Call> call, Routes routes) : call_(std::move(call)), routes_(std::move(routes)) {}
+
+  variable_list operator()(const variable_list& gradients) override {
+    call_->base_node_runs(routes_, gradients);
+    return gradients;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+ private:
+  std::shared_ptr<Call> call_;
+  Routes routes_;
+};
+
 class PartHook : public torch::autograd::FunctionPostHook {
  public:
   PartHook(std::shared_ptr<Call> call, Routes routes) : call_(std::move(call)), routes_(std::move(routes)) {}
@@ -308,6 +355,19 @@ bool is_plain(const at::Tensor& tensor) {
       c10::python_ks | c10::functorch_transforms_ks |
       c10::DispatchKeySet({c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchDynamicLayerBackMode});
   return !tensor.key_set().has_any(kWrappers);
+}
+
+// The base of an output that is a view of something that has a gradient, in a form in which the place can be found.
+std::optional<at::Tensor> base_of(const at::Tensor& output) {
+  const auto* view = torch::autograd::impl::get_view_autograd_meta(output);
+  if (!view || !view->has_bw_view()) return std::nullopt;
+  const at::Tensor base = view->get_backward_view().base_;
+  if (!base.requires_grad() || base.is_leaf() || base.is_inference() || base.layout() != at::kStrided ||
+      !base.is_non_overlapping_and_dense() || base.dtype() != output.dtype() || base.is_conj() != output.is_conj() ||
+      base.is_neg() != output.is_neg()) {
+    return std::nullopt;
+  }
+  return base;
 }
 
 // An input that is a view, and the edge of its base.
@@ -420,13 +480,23 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
 
   std::vector<Node*> nodes;  // the subgraph that leads to outputs, in the order of the walk
   std::unordered_set<Node*> seen;
-  std::unordered_map<Node*, Routes> output_routes;
+  std::unordered_map<Node*, Routes> output_routes, base_routes;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined() || !outputs[i].requires_grad() || outputs[i].is_leaf()) continue;
     const Edge edge = torch::autograd::impl::gradient_edge(outputs[i]);
     if (!known->is_new(*edge.function)) continue;
     output_routes[edge.function.get()].emplace_back(edge.input_nr, i);
     if (seen.insert(edge.function.get()).second) nodes.push_back(edge.function.get());
+    const std::optional<at::Tensor> base = base_of(outputs[i]);
+    if (!base) continue;
+    const Edge base_edge = torch::autograd::impl::gradient_edge(*base);
+    if (!known->is_new(*base_edge.function)) continue;
+    at::TensorGeometry within(outputs[i]);
+    within.mutable_storage_offset() = outputs[i].storage_offset() - base->storage_offset();
+    base_routes[base_edge.function.get()].emplace_back(base_edge.input_nr, call->output_views().size());
+    const bool base_was_written = dynamic_cast<torch::autograd::CopySlices*>(base_edge.function.get()) != nullptr;
+    call->output_views().push_back({i, at::TensorGeometry(*base), std::move(within), base_was_written,
+                                    torch::autograd::impl::version_counter(*base)});
   }
   if (nodes.empty()) return false;
 
@@ -449,6 +519,10 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
   for (auto& [node, routes] : output_routes) {
     call->count_node();
     node->add_pre_hook(std::make_unique<OutputHook>(call, std::move(routes)));
+  }
+  for (auto& [node, routes] : base_routes) {
+    call->count_node();
+    node->add_pre_hook(std::make_unique<BaseHook>(call, std::move(routes)));
   }
   return true;
 }

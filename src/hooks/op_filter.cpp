@@ -239,7 +239,7 @@ std::vector<std::string> OpFilter::unmatched_items() const {
   return items;
 }
 
-// The rule: a call is here when it answers a question about a tensor (or about dtypes) or wires
+// The rule: a call is here when it answers a question about a tensor (or about dtypes and devices) or wires
 // autograd, and neither computes, moves, aliases nor hands out elements. So item(), tolist(),
 // detach(), data, T, real and indexing are not here, nor is type(), which converts when it is given
 // a dtype. repr and format read elements, but for people's eyes only. Calls that exist in some of
@@ -424,10 +424,14 @@ const std::vector<std::string_view>& metadata_ops() {
                                                                    "torch.Tensor.stride",
                                                                    "torch.Tensor.untyped_storage",
                                                                    "torch.Tensor.volatile.__get__",
+                                                                   "torch._C._nn._parse_to",
                                                                    "torch._C._set_grad_enabled",
+                                                                   "torch._assert",
+                                                                   "torch._has_compatible_shallow_copy_type",
                                                                    "torch.autograd.backward",
                                                                    "torch.autograd.grad",
                                                                    "torch.can_cast",
+                                                                   "torch.device",
                                                                    "torch.get_device",
                                                                    "torch.is_complex",
                                                                    "torch.is_conj",

@@ -18,8 +18,8 @@ size_t length_of(const std::string& text) {
 }
 
 std::string cut(const std::string& text, size_t width) {
+  if (length_of(text) <= width) return text;
   // Bytes are characters here: only names of operators and files come to be cut.
-  if (text.size() <= width) return text;
   const size_t kept = width - 3;
   return text.substr(0, kept / 2) + "..." + text.substr(text.size() - (kept - kept / 2));
 }
@@ -36,20 +36,26 @@ std::string text_table(const std::vector<TableColumn>& columns, const std::vecto
   }
   size_t total = columns.empty() ? 0 : kGap * (columns.size() - 1);
   for (const size_t one : widths) total += one;
-  size_t widest = columns.size();
-  for (size_t i = 0; i < columns.size(); ++i) {
-    if (!columns[i].is_number && (widest == columns.size() || widths[i] > widths[widest])) widest = i;
-  }
-  if (total > width && widest < columns.size()) {
-    const size_t over = std::min(total - width, widths[widest] - std::min(widths[widest], kNarrowest));
-    widths[widest] -= over;
+  // The widest text column gives way to the next one, then both do: what is left is shared evenly.
+  const auto widest = [&] {
+    size_t found = columns.size();
+    for (size_t i = 0; i < columns.size(); ++i) {
+      const bool can_give = !columns[i].is_number && widths[i] > kNarrowest;
+      if (can_give && (found == columns.size() || widths[i] > widths[found])) found = i;
+    }
+    return found;
+  };
+  for (; total > width; --total) {
+    const size_t gives = widest();
+    if (gives == columns.size()) break;
+    --widths[gives];
   }
 
   std::string table;
   auto add_line = [&](const auto& cell_of, size_t count) {
     std::string line;
     for (size_t i = 0; i < count; ++i) {
-      const std::string cell = i == widest ? cut(cell_of(i), widths[i]) : cell_of(i);
+      const std::string cell = columns[i].is_number ? cell_of(i) : cut(cell_of(i), widths[i]);
       const std::string space(widths[i] - std::min(widths[i], length_of(cell)), ' ');
       if (i > 0) line.append(kGap, ' ');
       line += columns[i].is_number ? space + cell : cell + space;

@@ -15,8 +15,8 @@ struct TableColumn {
 };
 
 // A line of titles and one per row, columns as wide as their widest cell. A table wider than `width` characters has its
-// widest text column cut, "..." in the middle of its cells: the ends of names tell operators apart. Rows shorter than
-// the columns end early. No line break at the end.
+// widest text columns cut, "..." in the middle of their cells: the ends of names tell operators apart. Rows shorter
+// than the columns end early. No line break at the end.
 OP_TOOLS_API std::string text_table(const std::vector<TableColumn>& columns,
                                     const std::vector<std::vector<std::string>>& rows, size_t width = 120);
 

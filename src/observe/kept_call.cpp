@@ -22,10 +22,6 @@ bool can_be_kept(const at::Tensor& tensor) {
          !tensor._is_zerotensor();
 }
 
-bool share_memory(const at::Tensor& one, const at::Tensor& other) {
-  return one.has_storage() && other.has_storage() && one.storage().is_alias_of(other.storage());
-}
-
 at::Tensor copied(const at::Tensor& tensor) {
   at::Tensor copy = private_copy(tensor);
   copy.set_requires_grad(tensor.requires_grad());
@@ -71,6 +67,10 @@ std::vector<bool> written_by_name(OpCall& call) {
 }
 
 }  // namespace
+
+bool share_memory(const at::Tensor& one, const at::Tensor& other) {
+  return one.has_storage() && other.has_storage() && one.storage().is_alias_of(other.storage());
+}
 
 std::vector<bool> written_inputs(OpCall& call) {
   if (call.phase == Phase::kBackward) return {};

@@ -28,6 +28,9 @@ namespace op_tools {
 // __iadd__, out=, inplace=True); at both the running statistics of batch_norm. Empty: it writes none.
 std::vector<bool> written_inputs(OpCall& call);
 
+// Are they tensors over the same storage?
+bool share_memory(const at::Tensor& one, const at::Tensor& other);
+
 // Another tensor on the memory of one of the program's, with the version that it had; or a copy of it.
 class KeptTensor {
  public:

@@ -43,6 +43,7 @@ struct Flag {
   Specials unsound;
   Specials allowed;
   bool judged = false;
+  bool unwritten = false;  // memory as it was found: no values to speak of
 };
 using FlagPtr = std::shared_ptr<Flag>;
 
@@ -56,6 +57,7 @@ struct Record {
 struct State final : HookState {
   std::vector<FlagPtr> inputs;
   std::vector<std::pair<size_t, at::Tensor>> written;  // input tensors that the call writes
+  std::vector<at::Tensor> unwritten;                   // input tensors that nobody has written before it
   InputsBefore before;
 };
 
@@ -195,17 +197,33 @@ struct OverflowHook::Impl {
     return rules.emplace(name, NameRules{uninitialised.admits(name), allowing.admits(name)}).first->second;
   }
 
-  // The flag of an input, before the call. A tensor that came from nowhere that we saw is asked itself.
-  FlagPtr flag_of(const at::Tensor& tensor) {
+  FlagPtr known_flag_of(const at::Tensor& tensor) {
     if (FlagPtr flag = known.find(tensor)) return flag;
     // A view of something sound is sound.
     if (tensor.is_view() && tensor.dtype() == tensor._base().dtype()) {
-      const FlagPtr base = known.find(at::Tensor(tensor._base()));
+      FlagPtr base = known.find(at::Tensor(tensor._base()));
       if (base && (!base->question || (base->question->answered() && !base->question->answer().any()))) return base;
     }
+    return nullptr;
+  }
+
+  // The flag of an input, before the call. A tensor that came from nowhere that we saw is asked itself.
+  FlagPtr flag_of(const at::Tensor& tensor) {
+    if (FlagPtr flag = known_flag_of(tensor)) return flag;
     const auto flag = std::make_shared<Flag>(tensor);
     known.put(tensor, flag);
     return flag;
+  }
+
+  // Still, after a call: what it wrote has another version.
+  bool is_unwritten(const at::Tensor& tensor) {
+    const FlagPtr flag = known_flag_of(tensor);
+    return flag && flag->unwritten;
+  }
+
+  static bool is_view_of_any(const std::vector<at::Tensor>& tensors, const at::Tensor& view) {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const at::Tensor& tensor) { return share_memory(tensor, view); });
   }
 
   Specials that_count(const Specials& values) const {
@@ -235,7 +253,10 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
   }
   size_t index = 0;
   const auto look = [&](const at::Tensor& tensor) {
-    if (may_have_specials(tensor)) state->inputs.push_back(impl.flag_of(tensor));
+    if (may_have_specials(tensor)) {
+      state->inputs.push_back(impl.flag_of(tensor));
+      if (state->inputs.back()->unwritten) state->unwritten.push_back(tensor);
+    }
     if (index < written.size() && written[index]) state->written.emplace_back(index, tensor);
     ++index;
   };
@@ -281,6 +302,7 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   record.backward = phase_of(call) == Phase::kBackward;
   record.allows_neg_inf = rules.allows_neg_inf;
   record.inputs = std::move(state.inputs);
+  std::erase_if(state.unwritten, [&](const at::Tensor& tensor) { return !impl.is_unwritten(tensor); });
   bool open = false, unsound = false, wants_gradients = false;
   std::vector<at::Tensor> results;
   const auto look = [&](const at::Tensor& tensor) {
@@ -288,8 +310,9 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     wants_gradients |= tensor.requires_grad();
     record.call.outputs.emplace_back(tensor);
     if (!may_have_specials(tensor)) return record.outputs.push_back(nullptr);
-    // What nobody has written yet has no values to speak of.
-    const auto flag = rules.uninitialised ? std::make_shared<Flag>() : std::make_shared<Flag>(tensor);
+    const bool unwritten = rules.uninitialised || impl.is_view_of_any(state.unwritten, tensor);
+    const auto flag = unwritten ? std::make_shared<Flag>() : std::make_shared<Flag>(tensor);
+    flag->unwritten = unwritten;
     if (!call.owns_values) impl.known.put(tensor, flag);
     record.outputs.push_back(flag);
     if (!flag->question) return;
@@ -311,6 +334,8 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   }
   for (const FlagPtr& flag : record.inputs) open |= flag->question && !flag->question->answered();
   if (!open && !unsound) return;  // sound, whatever the inputs are
+  // It read memory as it was found: what that holds was not made by this call.
+  for (const at::Tensor& tensor : state.unwritten) record.inputs.push_back(std::make_shared<Flag>(tensor));
   record.call.take_call(call);
   record.call.result = result;
   record.call.stack = current_stack();

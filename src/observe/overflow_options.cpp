@@ -7,9 +7,9 @@
 namespace op_tools {
 
 ResolvedOverflowOptions resolve(const OverflowOptions& options) {
-  // What attention masks and the like are made with, at both levels.
+  // What attention masks and the like are made with, at both levels; what is logarithms of zero by design.
   constexpr std::string_view kMasks =
-      R"((torch\.)?(Tensor\.)?(masked_fill_?|where|full|full_like|new_full|fill_?|scalar_tensor|tensor|as_tensor|__setitem__|index_put_?|lift_fresh(_copy)?))";
+      R"((torch\.)?(Tensor\.)?(masked_fill_?|where|full|full_like|new_full|fill_?|scalar_tensor|tensor|as_tensor|__setitem__|index_put_?|lift_fresh(_copy)?|_ctc_loss))";
   ResolvedOverflowOptions resolved;
   static_cast<ResolvedOptions&>(resolved) = resolve(static_cast<const ToolOptions&>(options), "OP_OVERFLOW_CHECK");
   resolved.immediate = options.immediate.value_or(false);

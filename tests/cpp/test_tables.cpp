@@ -46,6 +46,15 @@ TEST_CASE("a table that is too wide has the middle of its longest text cut", "[t
   CHECK(table.find("attention      3") != std::string::npos);
 }
 
+TEST_CASE("several wide columns share what room there is", "[tables]") {
+  const std::vector<TableColumn> columns = {{"inputs"}, {"outputs"}, {"calls", true}};
+  const std::string shape = "float32[2, 12, 32], float32[2, 12, 1]";
+  const std::string table = text_table(columns, {{shape, std::string(400, 'x'), "7"}, {"a", "b", "8"}}, 100);
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 100);
+  CHECK(table.find(shape) != std::string::npos);  // the one that is far wider gives way
+}
+
 TEST_CASE("amounts of bytes read well", "[tables]") {
   CHECK(bytes_text(0) == "0 B");
   CHECK(bytes_text(999) == "999 B");

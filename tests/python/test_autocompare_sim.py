@@ -350,3 +350,52 @@ def test_a_late_error_in_backward_reaches_the_program():
         torch.exp(x.detach())
     assert tool.result().failures == []
     assert tool.result().calls == 2
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_checkpoint_that_stops_early_is_nobodys_failure(level, replay):
+    def program():
+        layer = nn.Linear(4, 4).to("sim")
+        x = on_device(3, 4, grad=True)
+        # Its second run ends inside of the last operator, in the hook that keeps what backward needs.
+        torch.utils.checkpoint.checkpoint(
+            lambda x: F.dropout(layer(x).relu(), 0.25), x, use_reentrant=False
+        ).sum().backward()
+
+    with op_tools.OpAutoCompare(level=level) as tool:
+        program()
+    assert tool.result().failures == []
+    with op_tools.OpCapture(level=level) as capture:
+        program()
+    assert sum(row.failed for row in capture.result().rows) == 1
+    again = replay(capture.result().root, "--acc_check")
+    assert again.status == 0, again.out
+    assert "ended by the program: a hook for saved tensors raised" in again.out
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_operator_that_raises_below_a_saved_tensor_hook_is_a_failure(level):
+    x = on_device(3, 4, grad=True)
+    with (
+        sim.fault("exception", ops="exp"),
+        op_tools.OpAutoCompare(level=level) as tool,
+        torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x),
+        pytest.raises(RuntimeError),
+    ):
+        x.exp()
+    assert [row["kind"] for row in tool.result().failures] == ["raised"]
+
+
+def test_hooks_for_saved_tensors_are_given_what_the_program_saves_and_no_more():
+    x = on_device(3, 4, grad=True)
+
+    def saved():
+        shapes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: shapes.append(x.shape) or x, lambda x: x):
+            x.exp().tanh().sum().backward()
+        return shapes
+
+    plain = saved()
+    with sim.fault("scale", ops="tanh|exp"), op_tools.OpAutoCompare() as tool:  # what is wrong is run in float64, too
+        assert saved() == plain
+    assert {("torch.Tensor.exp", "forward"), ("torch.Tensor.tanh", "forward")} <= set(blamed(tool))

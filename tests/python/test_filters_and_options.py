@@ -351,7 +351,7 @@ def test_nothing_goes_to_standard_output(python):
 def test_metadata_list_is_sorted_and_holds_no_computation():
     names = op_tools._C.metadata_ops()
     assert names == sorted(set(names))
-    assert {"torch.Tensor.size", "torch.Tensor.shape.__get__", "torch.Tensor.data_ptr"} <= set(names)
+    assert {"torch.Tensor.size", "torch.Tensor.shape.__get__", "torch.Tensor.data_ptr", "torch.device"} <= set(names)
     assert not {"torch.Tensor.item", "torch.Tensor.tolist", "torch.Tensor.view", "torch.add"} & set(names)
 
 

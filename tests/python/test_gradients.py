@@ -184,6 +184,47 @@ def test_in_place_call_on_a_view_has_the_gradient_of_the_view(captured):
     close(call.gradients("inputs"), [*alone(lambda x: x.mul_(row), [before], [torch.full((2, 3), 2.0)]), None])
 
 
+def read_and_doubled(y):
+    return (y * 3).sum() + y.mul_(2).sum()  # the first reads it while it is whole
+
+
+def written_by_index(y):
+    y[:, 1] = 0
+    return (y * 5).sum()
+
+
+@pytest.mark.parametrize(
+    ("use", "gradient"),
+    [(lambda y: y.mul_(2).sum(), [2, 2, 2]), (written_by_index, [5, 0, 5]), (read_and_doubled, [5, 5, 5])],
+    ids=["doubled", "index", "read before"],
+)
+def test_an_output_that_is_a_view_and_is_written_in_place_later_has_its_gradient(use, gradient, captured):
+    x, w, b = t(2, 3, 4).requires_grad_(), t(5, 4).requires_grad_(), t(5).requires_grad_()
+    with op_tools.OpCapture(ops="torch.nn.functional.linear") as tool:
+        y = F.linear(x, w, b)  # a view of what addmm made of six rows
+    assert y._is_view()
+    use(y).backward()
+    (call,) = captured(tool)
+    expected = torch.tensor(gradient).float().view(1, 3, 1).expand(2, 3, 5)
+    close(call.gradients("outputs"), [expected])
+    close(call.gradients("inputs"), [x.grad, w.grad, b.grad])
+
+
+def test_parts_that_are_copied_into_a_whole_have_their_gradients(captured):
+    one, two = t(3, 2).requires_grad_(), t(3, 1).requires_grad_()
+    whole = torch.empty(3, 4)
+    with op_tools.OpCapture(ops="torch.Tensor.copy_") as tool:
+        whole[:, :2].copy_(one)
+        whole[:, 2:].copy_(two)
+    weights = t(3, 4)
+    (whole * weights).sum().backward()
+    first, second = captured(tool)
+    close(first.gradients("outputs"), [weights[:, :2]])
+    close(first.gradients("inputs"), [None, weights[:, :2]])
+    close(second.gradients("outputs"), [weights[:, 2:]])
+    close(second.gradients("inputs"), [torch.zeros(3, 2), two.grad])  # nothing is left of what it wrote over
+
+
 def test_out_argument_is_recorded_as_it_was_before_the_call_and_after_it(captured):
     out = torch.full((3,), 9.0)
     with op_tools.OpCapture(ops="torch.add") as tool:

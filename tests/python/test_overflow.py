@@ -135,6 +135,44 @@ def test_uninitialised_memory_and_integers_are_no_finding():
     assert checked(program).ok
 
 
+@pytest.fixture
+def nan_in_new_memory():
+    torch.use_deterministic_algorithms(True)  # torch fills new memory with NaN then
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.usefixtures("nan_in_new_memory")
+def test_views_of_memory_that_nobody_has_written_are_no_finding(level):
+    def program():
+        memory = torch.empty(4, 3)
+        memory.detach_()
+        weight = memory.detach()[1:]  # as torch.nn.Parameter does it
+        weight.fill_(1)
+        weight.sum()
+
+    result = checked(program, level=level)
+    assert result.rows == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.usefixtures("nan_in_new_memory")
+def test_who_reads_memory_that_nobody_has_written_passes_on_what_it_holds(level):
+    result = checked(lambda: torch.empty(3).clone().mul(2), level=level)
+    assert [(row.kind, short(row.op)) for row in result.rows] == [("propagator", "clone"), ("propagator", "mul")]
+
+
+def test_the_logarithms_of_zero_inside_of_ctc_loss_are_no_finding():
+    scores = torch.randn(6, 2, 5).log_softmax(-1).requires_grad_()
+    targets, lengths = torch.tensor([[1, 2], [3, 3]]), torch.tensor([6, 5])
+
+    def program():
+        F.ctc_loss(scores, targets, lengths, torch.tensor([2, 2])).backward()
+
+    assert checked(program, level="aten").rows == []
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_backward_has_producers_of_its_own(level):
     x = torch.tensor([0.0, 4.0], requires_grad=True)

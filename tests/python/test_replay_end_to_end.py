@@ -266,3 +266,13 @@ def test_folders_may_be_moved_and_copied(one_call, replay, tmp_path):
     (moved / "meta.json").write_text(json.dumps(json.loads((moved / "meta.json").read_text())))
     report = replay(moved, "--acc_check")
     assert report.status == 0 and report.calls[0]["path"] == str(moved)
+
+
+def test_what_no_file_may_call_is_said_to_be_so_in_python_too(replay):
+    with op_tools.OpCapture(ops="torch.device") as capture:
+        torch.device("cpu")
+    again = replay(capture.result().root, command=MODULE)
+    assert again.status == 2
+    assert "torch.device exists in Python only, and is none of the operator functions that files may name" in again.out
+    assert "use python -m" not in again.out
+    assert "exists in Python only; use python -m op_tools.run_op_from_data" in replay(capture.result().root).out

@@ -484,6 +484,14 @@ def test_functional_transforms_checkpoint_and_default_device():
         assert torch.zeros(2).device.type == torch.nn.Linear(1, 1).weight.device.type == "sim"
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_draws_the_same_numbers_again(reentrant):
+    x = torch.ones(64, device="sim", requires_grad=True)
+    y = torch.utils.checkpoint.checkpoint(lambda x: F.dropout(x, 0.5) * 1, x, use_reentrant=reentrant)
+    y.sum().backward()
+    assert torch.equal(x.grad, y)
+
+
 def test_a_custom_operator_with_a_cpu_kernel_runs_on_the_device():
     library = torch.library.Library("sim_device_test", "DEF")
     library.define("twice(Tensor x) -> Tensor")

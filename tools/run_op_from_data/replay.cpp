@@ -21,6 +21,7 @@
 #include "compare/op_traits.h"
 #include "compare/tolerance.h"
 #include "fallback/cpu_runner.h"
+#include "hooks/ended_by_program.h"
 #include "hooks/error.h"
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
@@ -289,7 +290,12 @@ BoundCall Engine::bind(const CapturedCall& call, const RunInputs& inputs) const 
     };
     return bound;
   }
-  return resolver_.bind(call.name, inputs.args, inputs.kwargs);
+  try {
+    return resolver_.bind(call.name, inputs.args, inputs.kwargs);
+  } catch (const PythonOnly& error) {
+    throw Error(std::string(error.what()) + (caller_ ? ", and is none of the operator functions that files may name"
+                                                     : "; use python -m op_tools.run_op_from_data"));
+  }
 }
 
 // The same inputs in float64, changed a little where the run is to show how exactly its result can be known.
@@ -473,6 +479,9 @@ std::vector<op_tools::Check> judge_pair(const CallFacts& facts, const CallRun& r
 std::vector<Check> Engine::compare_with_saved(const CapturedCall& call, const RunResult& run,
                                               GoldenRuns& golden) const {
   if (!call.meta.error.empty()) {
+    if (is_ended_by_program(call.meta.error)) {
+      return {plain_check("saved", op_tools::not_comparable(call.meta.error))};
+    }
     if (run.raised.empty()) {
       return {
           plain_check("saved", op_tools::differs("raised", "returned; the captured call raised: " + call.meta.error))};

@@ -460,9 +460,8 @@ Keywords keywords_of(const Value& kwargs) {
   return keywords;
 }
 
-Error python_only(std::string_view name, const std::string& why) {
-  return Error(std::string(name) + " exists in Python only" + (why.empty() ? "" : " in this form (" + why + ")") +
-               "; use python -m op_tools.run_op_from_data");
+PythonOnly python_only(std::string_view name, const std::string& why) {
+  return PythonOnly(std::string(name) + " exists in Python only" + (why.empty() ? "" : " in this form (" + why + ")"));
 }
 
 }  // namespace

@@ -13,9 +13,16 @@
 #include <string>
 #include <string_view>
 
+#include "hooks/error.h"
 #include "hooks/value.h"
 
 namespace op_tools::replay {
+
+// The function is none of the dispatcher's: Python may be able to call it.
+class PythonOnly final : public Error {
+ public:
+  using Error::Error;
+};
 
 // A call with its arguments in place. Runs once: operators may keep or change what is on their
 // stack.
