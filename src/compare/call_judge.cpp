@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "compare/op_traits.h"
 #include "compare/random_check.h"
 #include "hooks/ended_by_program.h"
+#include "hooks/op_traits.h"
 #include "hooks/plain_tensor.h"
 
 namespace op_tools {

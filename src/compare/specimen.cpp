@@ -10,11 +10,11 @@
 #include "capture/call_files.h"
 #include "capture/random_state.h"
 #include "compare/golden.h"
-#include "compare/op_traits.h"
 #include "fallback/cpu_kernels.h"
 #include "fallback/cpu_runner.h"
 #include "hooks/interceptor.h"
 #include "hooks/internal_guard.h"
+#include "hooks/op_traits.h"
 
 namespace op_tools {
 namespace {

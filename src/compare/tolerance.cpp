@@ -10,8 +10,8 @@
 #include <iomanip>
 #include <sstream>
 
-#include "compare/op_traits.h"
 #include "hooks/error.h"
+#include "hooks/op_traits.h"
 #include "hooks/read_options.h"
 #include "hooks/text_table.h"
 

@@ -16,6 +16,7 @@
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
+#include "hooks/op_traits.h"
 #include "hooks/plain_tensor.h"
 #include "hooks/row_file.h"
 #include "hooks/run_folder.h"
@@ -125,6 +126,35 @@ class KnownTensors {
   size_t sweep_at_ = kSweepAt;
 };
 
+// Memory that nobody has written since it was allocated. Known by the storage: of what a factory returns torch makes
+// another tensor, and would make a copy of one whose counter of versions somebody else holds.
+class UnwrittenMemory {
+ public:
+  void add(const at::Tensor& tensor) {
+    if (!tensor.has_storage()) return;
+    if (storages_.size() >= sweep_at_) sweep();
+    storages_.insert_or_assign(tensor.storage().unsafeGetStorageImpl(), tensor.storage().getWeakStorageImpl());
+  }
+  // After a call that may have: detach_ and the like change what a tensor is, not what it holds, and count no version.
+  void may_have_written(const at::Tensor& tensor) {
+    if (tensor.has_storage() && version_of(tensor) != 0) storages_.erase(tensor.storage().unsafeGetStorageImpl());
+  }
+  bool holds(const at::Tensor& tensor) const {
+    if (!tensor.has_storage() || version_of(tensor) > 0) return false;
+    const auto found = storages_.find(tensor.storage().unsafeGetStorageImpl());
+    return found != storages_.end() && !found->second.expired();
+  }
+
+ private:
+  void sweep() {
+    std::erase_if(storages_, [](const auto& one) { return one.second.expired(); });
+    sweep_at_ = std::max(kSweepAt, 2 * storages_.size());
+  }
+
+  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
+  size_t sweep_at_ = kSweepAt;
+};
+
 std::string counts_text(const OverflowResult::Finding& finding) {
   if (finding.nan < 0) return "overwritten before it was read";
   std::string text;
@@ -178,6 +208,7 @@ struct OverflowHook::Impl {
 
   mutable std::mutex mutex;  // guards all that follows
   KnownTensors known;
+  UnwrittenMemory unwritten;
   std::vector<Record> window;
   int64_t held = 0;                                        // bytes that the window keeps alive
   std::unordered_set<const c10::StorageImpl*> known_held;  // those of inputs, once
@@ -185,6 +216,7 @@ struct OverflowHook::Impl {
   int64_t step = 0;
   struct NameRules {
     bool uninitialised, allows_neg_inf;
+    int workspace;  // which result is scratch memory; -1: none
   };
   std::unordered_map<std::string, NameRules> rules;
   OverflowResult result;
@@ -194,7 +226,9 @@ struct OverflowHook::Impl {
   NameRules rules_of(std::string_view name) {
     const auto found = rules.find(std::string(name));
     if (found != rules.end()) return found->second;
-    return rules.emplace(name, NameRules{uninitialised.admits(name), allowing.admits(name)}).first->second;
+    return rules
+        .emplace(name, NameRules{uninitialised.admits(name), allowing.admits(name), workspace_of(base_name(name))})
+        .first->second;
   }
 
   FlagPtr known_flag_of(const at::Tensor& tensor) {
@@ -209,16 +243,15 @@ struct OverflowHook::Impl {
 
   // The flag of an input, before the call. A tensor that came from nowhere that we saw is asked itself.
   FlagPtr flag_of(const at::Tensor& tensor) {
+    if (unwritten.holds(tensor)) {
+      const auto flag = std::make_shared<Flag>();
+      flag->unwritten = true;
+      return flag;
+    }
     if (FlagPtr flag = known_flag_of(tensor)) return flag;
     const auto flag = std::make_shared<Flag>(tensor);
     known.put(tensor, flag);
     return flag;
-  }
-
-  // Still, after a call: what it wrote has another version.
-  bool is_unwritten(const at::Tensor& tensor) {
-    const FlagPtr flag = known_flag_of(tensor);
-    return flag && flag->unwritten;
   }
 
   static bool is_view_of_any(const std::vector<at::Tensor>& tensors, const at::Tensor& view) {
@@ -302,7 +335,8 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   record.backward = phase_of(call) == Phase::kBackward;
   record.allows_neg_inf = rules.allows_neg_inf;
   record.inputs = std::move(state.inputs);
-  std::erase_if(state.unwritten, [&](const at::Tensor& tensor) { return !impl.is_unwritten(tensor); });
+  for (const auto& [index, tensor] : state.written) impl.unwritten.may_have_written(tensor);
+  std::erase_if(state.unwritten, [&](const at::Tensor& tensor) { return !impl.unwritten.holds(tensor); });
   bool open = false, unsound = false, wants_gradients = false;
   std::vector<at::Tensor> results;
   const auto look = [&](const at::Tensor& tensor) {
@@ -310,10 +344,15 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     wants_gradients |= tensor.requires_grad();
     record.call.outputs.emplace_back(tensor);
     if (!may_have_specials(tensor)) return record.outputs.push_back(nullptr);
-    const bool unwritten = rules.uninitialised || impl.is_view_of_any(state.unwritten, tensor);
+    const bool scratch = static_cast<int>(results.size()) - 1 == rules.workspace;
+    const bool unwritten = rules.uninitialised || scratch || impl.is_view_of_any(state.unwritten, tensor);
     const auto flag = unwritten ? std::make_shared<Flag>() : std::make_shared<Flag>(tensor);
     flag->unwritten = unwritten;
-    if (!call.owns_values) impl.known.put(tensor, flag);
+    if (unwritten && !scratch) {
+      impl.unwritten.add(tensor);
+    } else if (!call.owns_values) {
+      impl.known.put(tensor, flag);
+    }
     record.outputs.push_back(flag);
     if (!flag->question) return;
     open |= !flag->question->answered();

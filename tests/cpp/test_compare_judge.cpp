@@ -13,7 +13,7 @@
 
 #include "catch.h"
 #include "compare/judge.h"
-#include "compare/op_traits.h"
+#include "hooks/op_traits.h"
 
 using namespace op_tools;
 

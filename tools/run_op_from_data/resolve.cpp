@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "compare/op_traits.h"
 #include "hooks/error.h"
 #include "hooks/ivalue.h"
+#include "hooks/op_traits.h"
 #include "run_op_from_data/indexing.h"
 #include "run_op_from_data/python_names.h"
 

@@ -1,4 +1,4 @@
-#include "compare/op_traits.h"
+#include "hooks/op_traits.h"
 
 #include <algorithm>
 #include <cmath>
