@@ -65,11 +65,10 @@ ProgramState ProgramState::of(const OpCall& call) {
   state.inference_mode = c10::InferenceMode::is_enabled();
   // Autocast is on for a device type when its dispatch key is not excluded. The hook's own guard excludes all of them,
   // so the program's set, kept with the call, is asked.
-  const bool anywhere = !(c10::autocast_dispatch_keyset - call.local_keys.excluded_).empty();
+  const c10::DispatchKeySet on = c10::autocast_dispatch_keyset - call.local_keys.excluded_;
   for (const at::DeviceType type : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
-    if (!anywhere) break;
-    const c10::DispatchKey key = at::autocast::get_autocast_dispatch_key_from_device_type(type);
-    if (call.local_keys.excluded_.has(key)) continue;
+    if (on.empty()) break;  // as for nearly every call
+    if (!on.has(at::autocast::get_autocast_dispatch_key_from_device_type(type))) continue;
     state.autocast.emplace_back(type, at::autocast::get_autocast_dtype(type));
   }
   state.autocast_cache = at::autocast::is_autocast_cache_enabled();

@@ -237,8 +237,6 @@ class BackwardFrame final : public Frame {
   const CallGradients& gradients_;
 };
 
-}  // namespace
-
 // Below Python operators throw torch's errors and the standard library's. What is neither comes from Python code that
 // autograd called inside of the operator, which hooks for saved tensors are.
 bool is_of_saved_tensor_hook(const OpCall& call, const std::exception& error) {
@@ -246,6 +244,8 @@ bool is_of_saved_tensor_hook(const OpCall& call, const std::exception& error) {
          !dynamic_cast<const c10::Error*>(&error) && !dynamic_cast<const std::runtime_error*>(&error) &&
          !dynamic_cast<const std::logic_error*>(&error) && !dynamic_cast<const std::bad_alloc*>(&error);
 }
+
+}  // namespace
 
 GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.kept_ = std::make_shared<KeptStates>();

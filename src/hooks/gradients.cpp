@@ -300,12 +300,15 @@ void Pass::end_of_task() {
   if (const std::shared_ptr<Call> open = call) open->end(*this);
 }
 
-class OutputHook : public torch::autograd::FunctionPreHook {
+// Tells the call that a node which brings gradients of its outputs, or of their bases, is about to run.
+class ArrivalHook : public torch::autograd::FunctionPreHook {
  public:
-  OutputHook(std::shared_ptr<Call> call, Routes routes) : call_(std::move(call)), routes_(std::move(routes)) {}
+  using Tell = void (Call::*)(const Routes&, const variable_list&);
+  ArrivalHook(std::shared_ptr<Call> call, Routes routes, Tell tell)
+      : call_(std::move(call)), routes_(std::move(routes)), tell_(tell) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    call_->output_node_runs(routes_, gradients);
+    (call_.get()->*tell_)(routes_, gradients);
     return gradients;
   }
   // Compiled autograd asks hooks to describe themselves; one that does not is left out.
@@ -314,21 +317,7 @@ class OutputHook : public torch::autograd::FunctionPreHook {
  private:
   std::shared_ptr<Call> call_;
   Routes routes_;
-};
-
-class BaseHook : public torch::autograd::FunctionPreHook {
- public:
-  BaseHook(std::shared_ptr<Call> call, Routes routes) : call_(std::move(call)), routes_(std::move(routes)) {}
-
-  variable_list operator()(const variable_list& gradients) override {
-    call_->base_node_runs(routes_, gradients);
-    return gradients;
-  }
-  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
-
- private:
-  std::shared_ptr<Call> call_;
-  Routes routes_;
+  Tell tell_;
 };
 
 class PartHook : public torch::autograd::FunctionPostHook {
@@ -518,11 +507,11 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
   }
   for (auto& [node, routes] : output_routes) {
     call->count_node();
-    node->add_pre_hook(std::make_unique<OutputHook>(call, std::move(routes)));
+    node->add_pre_hook(std::make_unique<ArrivalHook>(call, std::move(routes), &Call::output_node_runs));
   }
   for (auto& [node, routes] : base_routes) {
     call->count_node();
-    node->add_pre_hook(std::make_unique<BaseHook>(call, std::move(routes)));
+    node->add_pre_hook(std::make_unique<ArrivalHook>(call, std::move(routes), &Call::base_node_runs));
   }
   return true;
 }

@@ -44,7 +44,6 @@ struct Flag {
   Specials unsound;
   Specials allowed;
   bool judged = false;
-  bool unwritten = false;  // memory as it was found: no values to speak of
 };
 using FlagPtr = std::shared_ptr<Flag>;
 
@@ -243,11 +242,7 @@ struct OverflowHook::Impl {
 
   // The flag of an input, before the call. A tensor that came from nowhere that we saw is asked itself.
   FlagPtr flag_of(const at::Tensor& tensor) {
-    if (unwritten.holds(tensor)) {
-      const auto flag = std::make_shared<Flag>();
-      flag->unwritten = true;
-      return flag;
-    }
+    if (unwritten.holds(tensor)) return std::make_shared<Flag>();  // no values to speak of
     if (FlagPtr flag = known_flag_of(tensor)) return flag;
     const auto flag = std::make_shared<Flag>(tensor);
     known.put(tensor, flag);
@@ -288,7 +283,7 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
   const auto look = [&](const at::Tensor& tensor) {
     if (may_have_specials(tensor)) {
       state->inputs.push_back(impl.flag_of(tensor));
-      if (state->inputs.back()->unwritten) state->unwritten.push_back(tensor);
+      if (impl.unwritten.holds(tensor)) state->unwritten.push_back(tensor);
     }
     if (index < written.size() && written[index]) state->written.emplace_back(index, tensor);
     ++index;
@@ -347,7 +342,6 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     const bool scratch = static_cast<int>(results.size()) - 1 == rules.workspace;
     const bool unwritten = rules.uninitialised || scratch || impl.is_view_of_any(state.unwritten, tensor);
     const auto flag = unwritten ? std::make_shared<Flag>() : std::make_shared<Flag>(tensor);
-    flag->unwritten = unwritten;
     if (unwritten && !scratch) {
       impl.unwritten.add(tensor);
     } else if (!call.owns_values) {
