@@ -46,10 +46,16 @@ std::string bar(uint64_t done, uint64_t total) {
 
 struct RecordWriter::Impl {
   Impl(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes)
-      : open(std::move(open)), max_pending(static_cast<size_t>(max_pending_bytes)), pid(getpid()) {}
+      : open(std::move(open)),
+        max_pending(static_cast<size_t>(max_pending_bytes)),
+        resume_at(max_pending / 4 * 3),
+        pid(getpid()) {}
 
   const std::function<std::unique_ptr<CallStore>()> open;
   const size_t max_pending;
+  // A program that found no room goes on when there is a good deal of it: else it would be put to sleep and woken for
+  // each small record, which costs both threads more than the record.
+  const size_t resume_at;
   const pid_t pid;
 
   mutable std::mutex mutex;
@@ -152,8 +158,7 @@ struct RecordWriter::Impl {
       }
       pending_bytes -= bytes;
       ++finished;
-      room.notify_all();
-      done.notify_all();
+      if (pending_bytes <= resume_at) room.notify_all();
     }
   }
 
@@ -236,9 +241,10 @@ bool RecordWriter::submit(Record record) {
     ++impl.progress.lost;
     return false;
   }
-  if (impl.pending_bytes > 0 && impl.pending_bytes + bytes > impl.max_pending) {
+  const auto fits = [&] { return impl.pending_bytes == 0 || impl.pending_bytes + bytes <= impl.max_pending; };
+  if (!fits()) {
     ++impl.progress.waits;
-    impl.room.wait(lock, [&] { return impl.pending_bytes == 0 || impl.pending_bytes + bytes <= impl.max_pending; });
+    impl.room.wait(lock, [&] { return impl.pending_bytes <= impl.resume_at && fits(); });
   }
   if (!impl.thread.joinable()) impl.thread = std::thread([&impl] { impl.run(); });
   impl.pending_bytes += bytes;
