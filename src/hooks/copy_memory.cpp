@@ -3,15 +3,21 @@
 #include <ATen/ops/clone_ops.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
+#include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include "hooks/plain_tensor.h"
 
@@ -36,26 +42,36 @@ class LargeCopies {
   }
 
   c10::DataPtr allocate(size_t size) {
-    // Of blocks that are much too large nothing is taken: the queue's limit counts the bytes of the copies.
-    if (Block* const block = take(size, size + size / 8 + kPage)) return owned(block);
     const size_t capacity = rounded_up(size, size >= kHugePage ? kHugePage : kPage);
+    // Of blocks that are much too large nothing is taken: the queue's limit counts the bytes of the copies.
+    if (Block* const block = take(size, capacity + size / 8)) return owned(block);
     void* const memory = map(capacity);
     if (!memory) return c10::GetCPUAllocator()->allocate(size);  // its error says how much was wanted
     return owned(new Block{memory, capacity});
   }
 
+  // A thread frees what waits when no copy was asked for during kAge. One at a time, and none while nothing waits.
   void release() noexcept {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (!lock) return;
-    for (const auto& [capacity, block] : idle_) destroy(block);
-    idle_.clear();
-    idle_bytes_ = 0;
+    if (!lock || idle_.empty() || ager_of_ == getpid()) return;
+    try {
+      std::thread([this] { age(); }).detach();  // may sleep when the process exits: it has nothing to finish
+      ager_of_ = getpid();
+    } catch (const std::system_error&) {
+      free_idle();  // no thread to be had
+    }
+  }
+
+  size_t idle_bytes() noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return idle_bytes_;
   }
 
  private:
   static constexpr size_t kPage = 4096;
   static constexpr size_t kHugePage = size_t{2} << 20;
   static constexpr size_t kMostIdle = size_t{512} << 20;
+  static constexpr std::chrono::seconds kAge{1};
 
   struct Block {
     void* memory;
@@ -84,9 +100,28 @@ class LargeCopies {
   }
   static void leave(void* block) noexcept { get().keep(static_cast<Block*>(block)); }
 
+  void free_idle() noexcept {
+    for (const auto& [capacity, block] : idle_) destroy(block);
+    idle_.clear();
+    idle_bytes_ = 0;
+  }
+
+  void age() noexcept {
+    pthread_setname_np(pthread_self(), "op_copy_memory");
+    for (uint64_t known = 0;;) {
+      std::this_thread::sleep_for(kAge);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (std::exchange(known, asked_) != asked_) continue;
+      free_idle();
+      ager_of_ = 0;
+      return;
+    }
+  }
+
   Block* take(size_t least, size_t most) {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock) return nullptr;
+    ++asked_;
     const auto found = idle_.lower_bound(least);
     if (found == idle_.end() || found->first > most) return nullptr;
     Block* const block = found->second;
@@ -116,6 +151,8 @@ class LargeCopies {
   std::mutex mutex_;
   std::multimap<size_t, Block*> idle_;
   size_t idle_bytes_ = 0;
+  uint64_t asked_ = 1;  // copies, by now
+  pid_t ager_of_ = 0;   // the process whose thread will free what waits: a forked child has not got it
 };
 
 // Many copies share a block, which is freed with the last of them. An allocation each is what a capture of small calls
@@ -189,6 +226,10 @@ at::Tensor private_copy(const at::Tensor& tensor) {
 
 void release_copy_memory() noexcept {
   LargeCopies::get().release();
+}
+
+size_t idle_copy_memory() noexcept {
+  return LargeCopies::get().idle_bytes();
 }
 
 }  // namespace op_tools

@@ -11,12 +11,13 @@
 #include <tuple>
 
 #include "hooks/all_cores.h"
+#include "hooks/doubles.h"
 #include "hooks/plain_tensor.h"
 
 namespace op_tools {
 namespace {
 
-constexpr int64_t kBlock = 4096;  // elements that are looked at before asking whether to go on
+constexpr int64_t kBlock = 8192;  // elements that are looked at before asking whether to go on
 
 // Real numbers in the tensor's memory, in whatever order; a plain tensor on the CPU.
 at::Tensor dense_reals(const at::Tensor& tensor) {
@@ -25,17 +26,34 @@ at::Tensor dense_reals(const at::Tensor& tensor) {
   return plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
 }
 
-// A float is no finite number exactly when all bits of its exponent are set.
+// A float is no finite number exactly when all bits of its exponent are set: then adding one to it reaches the sign bit,
+// in any element of a block. One `and`, one `add`, one `or` each: as fast as the caches give the elements.
+OP_TOOLS_WIDE uint16_t reached_signs(const uint16_t* words, int64_t n, uint16_t exponent, uint16_t one) {
+  uint16_t reached = 0;
+  for (int64_t i = 0; i < n; ++i) reached |= static_cast<uint16_t>((words[i] & exponent) + one);
+  return reached;
+}
+OP_TOOLS_WIDE uint32_t reached_signs(const uint32_t* words, int64_t n, uint32_t exponent, uint32_t one) {
+  uint32_t reached = 0;
+  for (int64_t i = 0; i < n; ++i) reached |= (words[i] & exponent) + one;
+  return reached;
+}
+OP_TOOLS_WIDE uint64_t reached_signs(const uint64_t* words, int64_t n, uint64_t exponent, uint64_t one) {
+  uint64_t reached = 0;
+  for (int64_t i = 0; i < n; ++i) reached |= (words[i] & exponent) + one;
+  return reached;
+}
+
 template <class Word>
 bool any_special(const void* data, int64_t numel, Word exponent) {
   const auto* words = static_cast<const Word*>(data);
+  const auto one = static_cast<Word>(exponent & (~exponent + 1));  // its lowest bit
   std::atomic<bool> found{false};
   on_all_cores((numel + kBlock - 1) / kBlock, kBlock, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end && !found.load(std::memory_order_relaxed); ++block) {
-      const int64_t at = block * kBlock, stop = std::min(numel, at + kBlock);
-      Word special = 0;
-      for (int64_t i = at; i < stop; ++i) special |= static_cast<Word>((words[i] & exponent) == exponent);
-      if (special) found.store(true, std::memory_order_relaxed);
+      const int64_t at = block * kBlock;
+      const Word reached = reached_signs(words + at, std::min(kBlock, numel - at), exponent, one);
+      if (reached >> (8 * sizeof(Word) - 1)) found.store(true, std::memory_order_relaxed);
     }
   });
   return found.load();
