@@ -21,6 +21,10 @@
 
 #include "hooks/plain_tensor.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 namespace op_tools {
 namespace {
 
@@ -195,6 +199,31 @@ class SharedBlocks {
   size_t used_ = 0;
 };
 
+// Nobody may ever read a copy, so a large one goes straight to memory: its lines are not fetched first, and what the
+// program has in the caches stays there.
+constexpr size_t kPastCaches = size_t{512} << 10;
+
+#ifdef __SSE2__
+void copy_past_caches(void* to, const void* from, size_t bytes) {  // `to` is aligned to 64
+  constexpr size_t kLine = 64;
+  auto* target = static_cast<char*>(to);
+  const auto* source = static_cast<const char*>(from);
+  size_t at = 0;
+  for (; at + kLine <= bytes; at += kLine) {
+    for (size_t part = at; part < at + kLine; part += sizeof(__m128i)) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(target + part),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + part)));
+    }
+  }
+  _mm_sfence();
+  std::memcpy(target + at, source + at, bytes - at);
+}
+#else
+void copy_past_caches(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+#endif
+
 // A block is also what a copy that is kept for long may hold besides itself.
 using SmallCopies = SharedBlocks<size_t{1} << 10, size_t{16} << 10>;
 using MediumCopies = SharedBlocks<LargeCopies::kLeast - 1, size_t{512} << 10>;
@@ -216,7 +245,11 @@ at::Tensor private_copy(const at::Tensor& tensor) {
   if (!simple) return at::_ops::clone::call(tensor, std::nullopt).detach();
   const size_t bytes = tensor.nbytes();
   c10::DataPtr memory = memory_for_copy(bytes);
-  if (bytes > 0) std::memcpy(memory.get(), tensor.const_data_ptr(), bytes);
+  if (bytes >= kPastCaches) {
+    copy_past_caches(memory.get(), tensor.const_data_ptr(), bytes);
+  } else if (bytes > 0) {
+    std::memcpy(memory.get(), tensor.const_data_ptr(), bytes);
+  }
   auto copy = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(memory), nullptr, false),
       c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());

@@ -358,12 +358,13 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
     const bool saves = impl.archive.wants(std::string(call.name), call.phase);
     state->before = InputsBefore::of(call, saves ? written : std::vector<bool>());
   }
+  const bool passing = call.phase == Phase::kBackward;  // gradients are shown in tensors that are not met again
   const bool writes_unknown = writes_lists(call, written);
   size_t index = 0;
   const auto look = [&](const at::Tensor& tensor) {
     if (index < written.size() && written[index]) state->written.emplace_back(index, tensor);
     if (may_have_specials(tensor)) {
-      state->inputs.push_back({impl.flag_of(tensor, call.owns_values), index, tensor, version_of(tensor)});
+      state->inputs.push_back({impl.flag_of(tensor, passing), index, tensor, version_of(tensor)});
       if (impl.unwritten.holds(tensor)) state->unwritten.push_back(tensor);
     }
     ++index;
@@ -405,17 +406,14 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   const std::lock_guard<std::mutex> lock(impl.mutex);
   ++impl.result.calls;
   const Impl::NameRules rules = impl.rules_of(call.name);
-  Record record;
-  record.backward = phase_of(call) == Phase::kBackward;
-  record.allows_neg_inf = rules.allows_neg_inf;
   for (const auto& [index, tensor] : state.written) impl.unwritten.may_have_written(tensor);
   std::erase_if(state.unwritten, [&](const at::Tensor& tensor) { return !impl.unwritten.holds(tensor); });
+  Record record;
   bool open = false, unsound = false, wants_gradients = false;
   std::vector<at::Tensor> results;
   const auto look = [&](const at::Tensor& tensor) {
     results.push_back(tensor);
     wants_gradients |= tensor.requires_grad();
-    record.call.outputs.emplace_back(tensor);
     if (!may_have_specials(tensor)) return record.outputs.push_back(nullptr);
     const bool scratch = static_cast<int>(results.size()) - 1 == rules.workspace;
     const bool unwritten = rules.uninitialised || scratch || impl.is_view_of_any(state.unwritten, tensor);
@@ -423,7 +421,7 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     if (!flag) flag = std::make_shared<Flag>(tensor);
     if (unwritten && !scratch) {
       impl.unwritten.add(tensor);
-    } else if (!call.owns_values) {
+    } else if (call.phase != Phase::kBackward) {
       impl.known.put(tensor, flag);
     }
     record.outputs.push_back(flag);
@@ -431,14 +429,15 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     open |= !flag->question->answered();
     unsound |= flag->question->answered() && flag->question->answer().any();
   };
-  const Value result = hollowed(call.result(), look);
+  call.frame().visit_result(look);
+  const size_t returned = results.size();
   // What it wrote is a result as well, whether or not it was returned (_foreach_add_, __setitem__).
   for (const auto& [index, tensor] : state.written) {
     const at::Tensor& target = tensor;
-    const auto returned =
+    const auto found =
         std::find_if(results.begin(), results.end(), [&](const at::Tensor& other) { return other.is_same(target); });
-    record.call.written.emplace_back(index, static_cast<size_t>(returned - results.begin()));
-    if (returned == results.end()) look(tensor);
+    record.call.written.emplace_back(index, static_cast<size_t>(found - results.begin()));
+    if (found == results.end()) look(tensor);
   }
   const bool saves = !impl.archive.is_full();
   if (saves && wants_gradients && call.level == Level::kTorch && call.phase == Phase::kForward) {
@@ -450,8 +449,12 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   for (State::Input& input : state.inputs) record.inputs.push_back(std::move(input.flag));
   // It read memory as it was found: what that holds was not made by this call.
   for (const at::Tensor& tensor : state.unwritten) record.inputs.push_back(std::make_shared<Flag>(tensor));
+  record.backward = phase_of(call) == Phase::kBackward;
+  record.allows_neg_inf = rules.allows_neg_inf;
   record.call.take_call(call);
-  record.call.result = result;
+  record.call.result =
+      hollowed(call.result(), [&](const at::Tensor& tensor) { record.call.outputs.emplace_back(tensor); });
+  for (size_t i = returned; i < results.size(); ++i) record.call.outputs.emplace_back(results[i]);
   record.call.stack = current_stack();
   record.call.module = call.module();
   if (const auto* noted = static_cast<Noted*>(call.kept())) record.call.forward = noted->inputs;

@@ -17,7 +17,7 @@
 namespace op_tools {
 namespace {
 
-constexpr int64_t kBlock = 8192;  // elements that are looked at before asking whether to go on
+constexpr int64_t kBlock = 16384;  // elements that are looked at before asking whether to go on
 
 // Real numbers in the tensor's memory, in whatever order; a plain tensor on the CPU.
 at::Tensor dense_reals(const at::Tensor& tensor) {
@@ -27,21 +27,31 @@ at::Tensor dense_reals(const at::Tensor& tensor) {
 }
 
 // A float is no finite number exactly when all bits of its exponent are set: then adding one to it reaches the sign bit,
-// in any element of a block. One `and`, one `add`, one `or` each: as fast as the caches give the elements.
+// in any of the words. Read in four places at once: what the caches fetch ahead ends with a page, and four pages are on
+// their way together.
+template <class Word>
+inline __attribute__((always_inline)) Word reached(const Word* words, int64_t n, Word exponent, Word one) {
+  Word a = 0, b = 0, c = 0, d = 0;
+  const int64_t part = n / 4;
+  const Word *second = words + part, *third = second + part, *fourth = third + part;
+  const auto sum = [&](Word word) { return static_cast<Word>((word & exponent) + one); };
+  for (int64_t i = 0; i < part; ++i) {
+    a |= sum(words[i]);
+    b |= sum(second[i]);
+    c |= sum(third[i]);
+    d |= sum(fourth[i]);
+  }
+  for (int64_t i = 4 * part; i < n; ++i) a |= sum(words[i]);
+  return a | b | c | d;
+}
 OP_TOOLS_WIDE uint16_t reached_signs(const uint16_t* words, int64_t n, uint16_t exponent, uint16_t one) {
-  uint16_t reached = 0;
-  for (int64_t i = 0; i < n; ++i) reached |= static_cast<uint16_t>((words[i] & exponent) + one);
-  return reached;
+  return reached(words, n, exponent, one);
 }
 OP_TOOLS_WIDE uint32_t reached_signs(const uint32_t* words, int64_t n, uint32_t exponent, uint32_t one) {
-  uint32_t reached = 0;
-  for (int64_t i = 0; i < n; ++i) reached |= (words[i] & exponent) + one;
-  return reached;
+  return reached(words, n, exponent, one);
 }
 OP_TOOLS_WIDE uint64_t reached_signs(const uint64_t* words, int64_t n, uint64_t exponent, uint64_t one) {
-  uint64_t reached = 0;
-  for (int64_t i = 0; i < n; ++i) reached |= (words[i] & exponent) + one;
-  return reached;
+  return reached(words, n, exponent, one);
 }
 
 template <class Word>
@@ -52,8 +62,8 @@ bool any_special(const void* data, int64_t numel, Word exponent) {
   on_all_cores((numel + kBlock - 1) / kBlock, kBlock, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end && !found.load(std::memory_order_relaxed); ++block) {
       const int64_t at = block * kBlock;
-      const Word reached = reached_signs(words + at, std::min(kBlock, numel - at), exponent, one);
-      if (reached >> (8 * sizeof(Word) - 1)) found.store(true, std::memory_order_relaxed);
+      const Word signs = reached_signs(words + at, std::min(kBlock, numel - at), exponent, one);
+      if (signs >> (8 * sizeof(Word) - 1)) found.store(true, std::memory_order_relaxed);
     }
   });
   return found.load();
