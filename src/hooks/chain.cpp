@@ -16,6 +16,7 @@
 #include "hooks/log.h"
 #include "hooks/module_path.h"
 #include "hooks/op_filter.h"
+#include "hooks/reads_gradients.h"
 #include "hooks/stop_program.h"
 
 namespace op_tools {
@@ -147,6 +148,9 @@ Chain::Chain(std::vector<std::shared_ptr<ActiveHook>> hooks)
     : number(next_number()), hooks_(std::move(hooks)), op_masks_(std::make_unique<std::atomic<uint64_t>[]>(kOpSlots)) {
   for (size_t i = 0; i < hooks_.size(); ++i) {
     if (hooks_[i]->hook->is_innermost()) innermost_ |= uint32_t{1} << i;
+    if (hooks_[i]->wants.gradients && !dynamic_cast<const ReadsGradients*>(hooks_[i]->hook.get())) {
+      keeps_gradients_ |= uint32_t{1} << i;
+    }
   }
 }
 
@@ -252,14 +256,15 @@ bool is_of_saved_tensor_hook(const OpCall& call, const std::exception& error) {
 GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.kept_ = std::make_shared<KeptStates>();
   call.kept_->states.resize(hooks_.size());
-  const auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id,
+  const bool lends = (call.hooks & keeps_gradients_) == 0;
+  const auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id, lends,
                          name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
     const GuardedState thread;
     OpCall call(id, Level::kTorch, Phase::kBackward, name, frame, thread);
     call.pass = gradients.pass;
     call.incomplete = !gradients.complete;
-    call.owns_values = true;
+    call.owns_values = !lends;
     call.kept_ = kept;
     call.module_ = module.value_or("");
     chain->run(mask, call);
@@ -273,7 +278,9 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
     }
     return held;
   };
-  return {backward, begins};
+  GradientCollector::OnBackward on_backward(backward, begins);
+  on_backward.lends = lends;
+  return on_backward;
 }
 
 void Chain::run(uint32_t mask, OpCall& call) const {

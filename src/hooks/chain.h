@@ -68,6 +68,7 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
 
   std::vector<std::shared_ptr<ActiveHook>> hooks_;
   uint32_t innermost_ = 0;                             // mask
+  uint32_t keeps_gradients_ = 0;                       // mask: those that want them, and not as ReadsGradients
   std::unique_ptr<std::atomic<uint64_t>[]> op_masks_;  // 0: not asked yet, else mask | kAsked
 };
 

@@ -3,17 +3,27 @@
 #include <ATen/ops/clone_ops.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
+#include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include "hooks/plain_tensor.h"
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 namespace op_tools {
 namespace {
@@ -36,26 +46,36 @@ class LargeCopies {
   }
 
   c10::DataPtr allocate(size_t size) {
-    // Of blocks that are much too large nothing is taken: the queue's limit counts the bytes of the copies.
-    if (Block* const block = take(size, size + size / 8 + kPage)) return owned(block);
     const size_t capacity = rounded_up(size, size >= kHugePage ? kHugePage : kPage);
+    // Of blocks that are much too large nothing is taken: the queue's limit counts the bytes of the copies.
+    if (Block* const block = take(size, capacity + size / 8)) return owned(block);
     void* const memory = map(capacity);
     if (!memory) return c10::GetCPUAllocator()->allocate(size);  // its error says how much was wanted
     return owned(new Block{memory, capacity});
   }
 
+  // A thread frees what waits when no copy was asked for during kAge. One at a time, and none while nothing waits.
   void release() noexcept {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (!lock) return;
-    for (const auto& [capacity, block] : idle_) destroy(block);
-    idle_.clear();
-    idle_bytes_ = 0;
+    if (!lock || idle_.empty() || ager_of_ == getpid()) return;
+    try {
+      std::thread([this] { age(); }).detach();  // may sleep when the process exits: it has nothing to finish
+      ager_of_ = getpid();
+    } catch (const std::system_error&) {
+      free_idle();  // no thread to be had
+    }
+  }
+
+  size_t idle_bytes() noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return idle_bytes_;
   }
 
  private:
   static constexpr size_t kPage = 4096;
   static constexpr size_t kHugePage = size_t{2} << 20;
   static constexpr size_t kMostIdle = size_t{512} << 20;
+  static constexpr std::chrono::seconds kAge{1};
 
   struct Block {
     void* memory;
@@ -84,9 +104,28 @@ class LargeCopies {
   }
   static void leave(void* block) noexcept { get().keep(static_cast<Block*>(block)); }
 
+  void free_idle() noexcept {
+    for (const auto& [capacity, block] : idle_) destroy(block);
+    idle_.clear();
+    idle_bytes_ = 0;
+  }
+
+  void age() noexcept {
+    pthread_setname_np(pthread_self(), "op_copy_memory");
+    for (uint64_t known = 0;;) {
+      std::this_thread::sleep_for(kAge);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (std::exchange(known, asked_) != asked_) continue;
+      free_idle();
+      ager_of_ = 0;
+      return;
+    }
+  }
+
   Block* take(size_t least, size_t most) {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock) return nullptr;
+    ++asked_;
     const auto found = idle_.lower_bound(least);
     if (found == idle_.end() || found->first > most) return nullptr;
     Block* const block = found->second;
@@ -116,6 +155,8 @@ class LargeCopies {
   std::mutex mutex_;
   std::multimap<size_t, Block*> idle_;
   size_t idle_bytes_ = 0;
+  uint64_t asked_ = 1;  // copies, by now
+  pid_t ager_of_ = 0;   // the process whose thread will free what waits: a forked child has not got it
 };
 
 // Many copies share a block, which is freed with the last of them. An allocation each is what a capture of small calls
@@ -158,6 +199,31 @@ class SharedBlocks {
   size_t used_ = 0;
 };
 
+// Nobody may ever read a copy, so a large one goes straight to memory: its lines are not fetched first, and what the
+// program has in the caches stays there.
+constexpr size_t kPastCaches = size_t{512} << 10;
+
+#ifdef __SSE2__
+void copy_past_caches(void* to, const void* from, size_t bytes) {  // `to` is aligned to 64
+  constexpr size_t kLine = 64;
+  auto* target = static_cast<char*>(to);
+  const auto* source = static_cast<const char*>(from);
+  size_t at = 0;
+  for (; at + kLine <= bytes; at += kLine) {
+    for (size_t part = at; part < at + kLine; part += sizeof(__m128i)) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(target + part),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + part)));
+    }
+  }
+  _mm_sfence();
+  std::memcpy(target + at, source + at, bytes - at);
+}
+#else
+void copy_past_caches(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+#endif
+
 // A block is also what a copy that is kept for long may hold besides itself.
 using SmallCopies = SharedBlocks<size_t{1} << 10, size_t{16} << 10>;
 using MediumCopies = SharedBlocks<LargeCopies::kLeast - 1, size_t{512} << 10>;
@@ -179,7 +245,11 @@ at::Tensor private_copy(const at::Tensor& tensor) {
   if (!simple) return at::_ops::clone::call(tensor, std::nullopt).detach();
   const size_t bytes = tensor.nbytes();
   c10::DataPtr memory = memory_for_copy(bytes);
-  if (bytes > 0) std::memcpy(memory.get(), tensor.const_data_ptr(), bytes);
+  if (bytes >= kPastCaches) {
+    copy_past_caches(memory.get(), tensor.const_data_ptr(), bytes);
+  } else if (bytes > 0) {
+    std::memcpy(memory.get(), tensor.const_data_ptr(), bytes);
+  }
   auto copy = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(memory), nullptr, false),
       c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
@@ -189,6 +259,10 @@ at::Tensor private_copy(const at::Tensor& tensor) {
 
 void release_copy_memory() noexcept {
   LargeCopies::get().release();
+}
+
+size_t idle_copy_memory() noexcept {
+  return LargeCopies::get().idle_bytes();
 }
 
 }  // namespace op_tools

@@ -18,7 +18,12 @@ OP_TOOLS_API c10::DataPtr memory_for_copy(size_t size);
 // history; requires_grad is false.
 OP_TOOLS_API at::Tensor private_copy(const at::Tensor& tensor);
 
-// Gives the memory of large copies that are gone back to the system; at most 512 MB of it is kept until then.
+// A scope was left. The memory of large copies that are gone, at most 512 MB, goes back to the system when no copy was
+// made for one to two seconds: a scope that is entered anew for each training step finds it still there. A thread of ours
+// sees to it meanwhile, so the program needs to do nothing more.
 OP_TOOLS_API void release_copy_memory() noexcept;
+
+// How much waits to be taken over.
+OP_TOOLS_API size_t idle_copy_memory() noexcept;
 
 }  // namespace op_tools

@@ -21,6 +21,7 @@
 #include "hooks/copy_memory.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
+#include "hooks/plain_tensor.h"
 #include "hooks/stop_program.h"
 
 namespace op_tools {
@@ -73,6 +74,13 @@ at::Tensor copy(const at::Tensor& tensor) {
   }
   const at::Tensor base = shown.new_empty({span});
   return base.as_strided(sizes, tensor.strides(), 0).copy_(shown).expand(tensor.sizes());
+}
+
+// A gradient for the time until it is reported. While this stands the engine sums up into new memory instead of it.
+at::Tensor lent(const at::Tensor& tensor) {
+  const bool plain = tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_nested() &&
+                     !tensor._is_zerotensor() && tensor.has_storage();
+  return plain ? same_memory(tensor) : copy(tensor);
 }
 
 at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& part) {
@@ -140,7 +148,7 @@ class Call : public std::enable_shared_from_this<Call> {
   // What is thrown is a hook's wish to stop the program (stop_program.h); the engine takes it to the caller of
   // backward.
   void output_node_runs(const Routes& routes, const variable_list& gradients) {
-    node_ran(routes, gradients,
+    node_ran(routes, gradients, Lends::kAlways,
              [](Pass& pass, size_t output, at::Tensor gradient) { pass.outputs[output] = std::move(gradient); });
   }
 
@@ -149,14 +157,14 @@ class Call : public std::enable_shared_from_this<Call> {
     for (const auto& route : routes) {
       if (output_views_[route.second].needs_base()) needed.push_back(route);
     }
-    node_ran(needed, gradients, [this](Pass& pass, size_t index, const at::Tensor& gradient) {
+    node_ran(needed, gradients, Lends::kAlways, [this](Pass& pass, size_t index, const at::Tensor& gradient) {
       const OutputView& view = output_views_[index];
       pass.outputs[view.output] = as_of_output(view, gradient);
     });
   }
 
   void part_node_ran(const Routes& routes, const variable_list& gradients) {
-    node_ran(routes, gradients, [](Pass& pass, size_t target, at::Tensor gradient) {
+    node_ran(routes, gradients, Lends::kLast, [](Pass& pass, size_t target, at::Tensor gradient) {
       pass.sums[target] = sum_of(pass.sums[target], gradient);
     });
   }
@@ -176,8 +184,12 @@ class Call : public std::enable_shared_from_this<Call> {
   }
 
  private:
+  // Where gradients are lent. What comes in is read by the call's own nodes until they are through. What goes out is the
+  // engine's from then on, to be summed up in place: lent is what is reported at once.
+  enum class Lends : uint8_t { kAlways, kLast };
+
   template <class Store>
-  void node_ran(const Routes& routes, const variable_list& gradients, Store store) {
+  void node_ran(const Routes& routes, const variable_list& gradients, Lends when, Store store) {
     Pass* done = nullptr;
     try {
       const int task = torch::autograd::get_current_graph_task_id();
@@ -186,10 +198,11 @@ class Call : public std::enable_shared_from_this<Call> {
       std::string failure;
       const bool batched = std::any_of(gradients.begin(), gradients.end(), in_transform);
       InternalGuard guard;
+      const bool lends = on_backward_.lends && (when == Lends::kAlways || is_last(task));
       try {
         for (const auto& [position, index] : routes) {
           if (!batched && position < gradients.size() && gradients[position].defined()) {
-            copies.emplace_back(index, copy(gradients[position]));
+            copies.emplace_back(index, lends ? lent(gradients[position]) : copy(gradients[position]));
           }
         }
       } catch (const std::exception& error) {
@@ -209,6 +222,12 @@ class Call : public std::enable_shared_from_this<Call> {
       log::error(std::string("gradients of a call are not recorded: ") + error.what());
     }
     if (done) report(*done);
+  }
+
+  // The node is the only one of the pass that has not run.
+  bool is_last(int task) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return pass_of(task).nodes_left == 1;
   }
 
   Pass& pass_of(int task) {

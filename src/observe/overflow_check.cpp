@@ -38,8 +38,19 @@ constexpr std::string_view kUninitialised = R"((torch\.)?(Tensor\.)?(new_)?empty
 struct Flag {
   Flag() = default;  // sound
   explicit Flag(const at::Tensor& tensor) : question(std::in_place, tensor) {}
+  static std::shared_ptr<Flag> of_unasked() {
+    auto flag = std::make_shared<Flag>();
+    flag->unasked = true;
+    return flag;
+  }
+
+  void ask(const at::Tensor& tensor) {  // that it is the flag of, with the values that it is for
+    if (std::exchange(unasked, false)) question.emplace(tensor);
+  }
+  bool is_sound() const { return !unasked && (!question || (question->answered() && !question->answer().any())); }
 
   std::optional<SpecialsQuestion> question;
+  bool unasked = false;  // nobody had to know yet
   // Known after the call that made it was judged: special values which count.
   Specials unsound;
   Specials allowed;
@@ -55,10 +66,36 @@ struct Record {
 };
 
 struct State final : HookState {
-  std::vector<FlagPtr> inputs;
+  struct Input {
+    FlagPtr flag;
+    size_t index;  // of the call's input tensors
+    at::Tensor tensor;
+    int64_t version;  // before the call
+  };
+  std::vector<Input> inputs;
   std::vector<std::pair<size_t, at::Tensor>> written;  // input tensors that the call writes
   std::vector<at::Tensor> unwritten;                   // input tensors that nobody has written before it
   InputsBefore before;
+
+  // What the input held will be neither in it nor in a copy after the call.
+  bool will_lose(const Input& input, bool writes_unknown) const {
+    if (before.copies.contains(input.index)) return false;
+    return writes_unknown || std::any_of(written.begin(), written.end(), [&](const auto& one) {
+             return share_memory(one.second, input.tensor);
+           });
+  }
+  // Asks what nobody had to know before the call, now that somebody has to.
+  void ask_inputs() const {
+    for (const Input& input : inputs) {
+      if (!input.flag->unasked) continue;
+      const auto copy = before.copies.find(input.index);
+      if (copy != before.copies.end()) {
+        input.flag->ask(copy->second.tensor());
+      } else if (version_of(input.tensor) == input.version) {  // else it wrote what nothing said that it would
+        input.flag->ask(input.tensor);
+      }
+    }
+  }
 };
 
 // What the graph of a torch-level call keeps for its backward.
@@ -154,6 +191,26 @@ class UnwrittenMemory {
   size_t sweep_at_ = kSweepAt;
 };
 
+// Are all elements of `part`, on the same storage, elements of `whole`, too?
+bool shows_part_of(const at::Tensor& whole, const at::Tensor& part) {
+  if (whole.dtype() != part.dtype() || part.layout() != at::kStrided) return false;
+  const at::IntArrayRef sizes = own_sizes(part), strides = own_strides(part);
+  if (!whole.is_non_overlapping_and_dense()) {
+    return whole.storage_offset() == part.storage_offset() && own_sizes(whole) == sizes && own_strides(whole) == strides;
+  }
+  int64_t last = part.storage_offset();
+  for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+  return part.storage_offset() >= whole.storage_offset() && last < whole.storage_offset() + whole.numel();
+}
+
+// At the torch level only names say what is written; a call that writes lists (torch._fused_adam_) writes more of them
+// than its first argument.
+bool writes_lists(OpCall& call, const std::vector<bool>& written) {
+  if (call.level != Level::kTorch || written.empty()) return false;
+  const Values& args = *sequence_items(call.args());
+  return !args.empty() && sequence_items(args.front());
+}
+
 std::string counts_text(const OverflowResult::Finding& finding) {
   if (finding.nan < 0) return "overwritten before it was read";
   std::string text;
@@ -235,18 +292,36 @@ struct OverflowHook::Impl {
     // A view of something sound is sound.
     if (tensor.is_view() && tensor.dtype() == tensor._base().dtype()) {
       FlagPtr base = known.find(at::Tensor(tensor._base()));
-      if (base && (!base->question || (base->question->answered() && !base->question->answer().any()))) return base;
+      if (base && base->is_sound()) return base;
     }
     return nullptr;
   }
 
-  // The flag of an input, before the call. A tensor that came from nowhere that we saw is asked itself.
-  FlagPtr flag_of(const at::Tensor& tensor) {
+  // The flag of an input, before the call. A tensor that came from nowhere that we saw is asked itself: on the CPU not
+  // before somebody wants to know, which is when a call made special values of it.
+  FlagPtr flag_of(const at::Tensor& tensor, bool owned) {
     if (unwritten.holds(tensor)) return std::make_shared<Flag>();  // no values to speak of
     if (FlagPtr flag = known_flag_of(tensor)) return flag;
-    const auto flag = std::make_shared<Flag>(tensor);
-    known.put(tensor, flag);
+    const FlagPtr flag = tensor.device().is_cpu() ? Flag::of_unasked() : std::make_shared<Flag>(tensor);
+    if (!owned) known.put(tensor, flag);
     return flag;
+  }
+
+  // Of a result that the call did not make: one of its inputs or a view of one, whose values are sound. Else nullptr.
+  FlagPtr flag_of_view(const State& state, const at::Tensor& tensor) {
+    const auto is_alias = [&](const at::Tensor& other) { return share_memory(other, tensor); };
+    if (std::any_of(state.written.begin(), state.written.end(), [&](const auto& one) { return is_alias(one.second); })) {
+      return nullptr;
+    }
+    for (const State::Input& input : state.inputs) {
+      if (!is_alias(input.tensor)) continue;
+      if (version_of(input.tensor) != input.version) return nullptr;
+      if (!shows_part_of(input.tensor, tensor)) continue;
+      input.flag->ask(input.tensor);
+      if (input.flag->is_sound()) return input.flag;
+    }
+    FlagPtr flag = known_flag_of(tensor);
+    return flag && flag->is_sound() ? flag : nullptr;
   }
 
   static bool is_view_of_any(const std::vector<at::Tensor>& tensors, const at::Tensor& view) {
@@ -279,22 +354,27 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
     impl.judge_window();
     impl.step = call.step;
   }
-  size_t index = 0;
-  const auto look = [&](const at::Tensor& tensor) {
-    if (may_have_specials(tensor)) {
-      state->inputs.push_back(impl.flag_of(tensor));
-      if (impl.unwritten.holds(tensor)) state->unwritten.push_back(tensor);
-    }
-    if (index < written.size() && written[index]) state->written.emplace_back(index, tensor);
-    ++index;
-  };
-  for_each_tensor(call.args(), look);
-  for_each_tensor(call.kwargs(), look);
-  impl.will_write(state->written);
   if (!impl.archive.is_full()) {
     const bool saves = impl.archive.wants(std::string(call.name), call.phase);
     state->before = InputsBefore::of(call, saves ? written : std::vector<bool>());
   }
+  const bool passing = call.phase == Phase::kBackward;  // gradients are shown in tensors that are not met again
+  const bool writes_unknown = writes_lists(call, written);
+  size_t index = 0;
+  const auto look = [&](const at::Tensor& tensor) {
+    if (index < written.size() && written[index]) state->written.emplace_back(index, tensor);
+    if (may_have_specials(tensor)) {
+      state->inputs.push_back({impl.flag_of(tensor, passing), index, tensor, version_of(tensor)});
+      if (impl.unwritten.holds(tensor)) state->unwritten.push_back(tensor);
+    }
+    ++index;
+  };
+  for_each_tensor(call.args(), look);
+  for_each_tensor(call.kwargs(), look);
+  for (const State::Input& input : state->inputs) {
+    if (input.flag->unasked && state->will_lose(input, writes_unknown)) input.flag->ask(input.tensor);
+  }
+  impl.will_write(state->written);
   return state;
 }
 
@@ -326,25 +406,22 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   const std::lock_guard<std::mutex> lock(impl.mutex);
   ++impl.result.calls;
   const Impl::NameRules rules = impl.rules_of(call.name);
-  Record record;
-  record.backward = phase_of(call) == Phase::kBackward;
-  record.allows_neg_inf = rules.allows_neg_inf;
-  record.inputs = std::move(state.inputs);
   for (const auto& [index, tensor] : state.written) impl.unwritten.may_have_written(tensor);
   std::erase_if(state.unwritten, [&](const at::Tensor& tensor) { return !impl.unwritten.holds(tensor); });
+  Record record;
   bool open = false, unsound = false, wants_gradients = false;
   std::vector<at::Tensor> results;
   const auto look = [&](const at::Tensor& tensor) {
     results.push_back(tensor);
     wants_gradients |= tensor.requires_grad();
-    record.call.outputs.emplace_back(tensor);
     if (!may_have_specials(tensor)) return record.outputs.push_back(nullptr);
     const bool scratch = static_cast<int>(results.size()) - 1 == rules.workspace;
     const bool unwritten = rules.uninitialised || scratch || impl.is_view_of_any(state.unwritten, tensor);
-    const auto flag = unwritten ? std::make_shared<Flag>() : std::make_shared<Flag>(tensor);
+    FlagPtr flag = unwritten ? std::make_shared<Flag>() : impl.flag_of_view(state, tensor);
+    if (!flag) flag = std::make_shared<Flag>(tensor);
     if (unwritten && !scratch) {
       impl.unwritten.add(tensor);
-    } else if (!call.owns_values) {
+    } else if (call.phase != Phase::kBackward) {
       impl.known.put(tensor, flag);
     }
     record.outputs.push_back(flag);
@@ -352,25 +429,32 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     open |= !flag->question->answered();
     unsound |= flag->question->answered() && flag->question->answer().any();
   };
-  const Value result = hollowed(call.result(), look);
+  call.frame().visit_result(look);
+  const size_t returned = results.size();
   // What it wrote is a result as well, whether or not it was returned (_foreach_add_, __setitem__).
   for (const auto& [index, tensor] : state.written) {
     const at::Tensor& target = tensor;
-    const auto returned =
+    const auto found =
         std::find_if(results.begin(), results.end(), [&](const at::Tensor& other) { return other.is_same(target); });
-    record.call.written.emplace_back(index, static_cast<size_t>(returned - results.begin()));
-    if (returned == results.end()) look(tensor);
+    record.call.written.emplace_back(index, static_cast<size_t>(found - results.begin()));
+    if (found == results.end()) look(tensor);
   }
   const bool saves = !impl.archive.is_full();
   if (saves && wants_gradients && call.level == Level::kTorch && call.phase == Phase::kForward) {
     call.keep(std::make_shared<Noted>(call));
   }
-  for (const FlagPtr& flag : record.inputs) open |= flag->question && !flag->question->answered();
+  for (const State::Input& input : state.inputs) open |= input.flag->question && !input.flag->question->answered();
   if (!open && !unsound) return;  // sound, whatever the inputs are
+  state.ask_inputs();
+  for (State::Input& input : state.inputs) record.inputs.push_back(std::move(input.flag));
   // It read memory as it was found: what that holds was not made by this call.
   for (const at::Tensor& tensor : state.unwritten) record.inputs.push_back(std::make_shared<Flag>(tensor));
+  record.backward = phase_of(call) == Phase::kBackward;
+  record.allows_neg_inf = rules.allows_neg_inf;
   record.call.take_call(call);
-  record.call.result = result;
+  record.call.result =
+      hollowed(call.result(), [&](const at::Tensor& tensor) { record.call.outputs.emplace_back(tensor); });
+  for (size_t i = returned; i < results.size(); ++i) record.call.outputs.emplace_back(results[i]);
   record.call.stack = current_stack();
   record.call.module = call.module();
   if (const auto* noted = static_cast<Noted*>(call.kept())) record.call.forward = noted->inputs;

@@ -19,6 +19,7 @@
 
 #include "hooks/export.h"
 #include "hooks/hook.h"
+#include "hooks/reads_gradients.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"
 #include "observe/overflow_options.h"
@@ -53,7 +54,7 @@ struct OverflowResult {
   bool ok() const { return producers == 0; }
 };
 
-class OP_TOOLS_API OverflowHook final : public Hook {
+class OP_TOOLS_API OverflowHook final : public Hook, public ReadsGradients {
  public:
   using Options = OverflowOptions;
 

@@ -52,7 +52,7 @@ struct Watched {
   }
 };
 
-Watched watch(const Tensors& inputs, const std::function<Tensors()>& call) {
+Watched watch(const Tensors& inputs, const std::function<Tensors()>& call, bool lends = false) {
   Watched watched;
   auto collector = GradientCollector::before_call(inputs);
   watched.outputs = call();
@@ -60,11 +60,17 @@ Watched watch(const Tensors& inputs, const std::function<Tensors()>& call) {
   const auto token = std::make_shared<int>(0);
   watched.alive = token;
   const auto mutex = std::make_shared<std::mutex>();
-  watched.hooked =
-      collector->after_call(watched.outputs, [passes = watched.passes, token, mutex](const CallGradients& gradients) {
+  GradientCollector::OnBackward on_backward(
+      [passes = watched.passes, token, mutex, lends](const CallGradients& gradients) {
         std::lock_guard<std::mutex> lock(*mutex);
         passes->push_back(gradients);
+        if (!lends) return;
+        for (Tensors* tensors : {&passes->back().outputs, &passes->back().inputs}) {
+          for (Tensor& tensor : *tensors) tensor = tensor.defined() ? tensor.clone() : tensor;
+        }
       });
+  on_backward.lends = lends;
+  watched.hooked = collector->after_call(watched.outputs, on_backward);
   return watched;
 }
 
@@ -472,4 +478,31 @@ TEST_CASE("under the internal guard nothing is recorded, cast or met", "[gradien
   c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::AutocastCPU, true);
   CHECK_FALSE(c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey));
   CHECK(x.mul(2).requires_grad());
+}
+
+TEST_CASE("Lent gradients are this call's when they are reported, and the program's are what they were", "[gradients]") {
+  Tensors reported[2], left[2];
+  for (const bool lends : {false, true}) {
+    const Tensor x = leaf({2, 3, 4}, 1), weight = leaf({5, 4}, 2), bias = leaf({5}, 3);
+    const Tensor inner = x * 1;
+    // The weight's gradient is summed up in place over three calls, the input's over two.
+    std::vector<Watched> calls;
+    Tensors outputs;
+    for (int i = 0; i < 3; ++i) {
+      calls.push_back(watch({inner, weight, bias}, [&] { return composite(inner, weight, bias); }, lends));
+      outputs.push_back(calls.back().outputs[0]);
+    }
+    calls.push_back(watch({inner, inner}, [&] { return Tensors{inner + inner}; }, lends));
+    outputs.push_back(calls.back().outputs[0]);
+    backward(outputs, {numbers({2, 3, 5}, 4), numbers({2, 3, 5}, 5), numbers({2, 3, 5}, 6), numbers({2, 3, 4}, 7)});
+    for (const Watched& call : calls) {
+      const CallGradients& only = call.only();
+      reported[lends].insert(reported[lends].end(), only.outputs.begin(), only.outputs.end());
+      reported[lends].insert(reported[lends].end(), only.inputs.begin(), only.inputs.end());
+    }
+    left[lends] = {x.grad(), weight.grad(), bias.grad()};
+  }
+  REQUIRE(reported[0].size() == reported[1].size());
+  for (size_t i = 0; i < reported[0].size(); ++i) CHECK(same(reported[0][i], reported[1][i]));
+  for (size_t i = 0; i < left[0].size(); ++i) CHECK(same(left[0][i], left[1][i]));
 }

@@ -17,6 +17,7 @@
 #include "catch.h"
 #include "hooks/error.h"
 #include "observe/overflow_check.h"
+#include "observe/specials.h"
 #include "quiet_log.h"
 #include "temporary_folder.h"
 
@@ -156,4 +157,34 @@ TEST_CASE("Few calls of an operator are saved, and the others say why they are n
   CHECK(find_calls(none.root).calls.empty());
   options.max_saved = -1;
   CHECK_THROWS_AS(checked(folder, program, options), Error);
+}
+
+TEST_CASE("One value among many is found wherever it is, in every dtype", "[overflow]") {
+  const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kFloat8_e5m2};
+  const auto has = [](const at::Tensor& tensor) { return SpecialsQuestion(tensor).answer(); };
+  for (const at::ScalarType dtype : dtypes) {
+    // Three elements more than whole blocks, and all places where a block, a stream in it or the rest begins or ends.
+    constexpr int64_t kBlock = 16384;
+    const at::Tensor most = at::full({2 * kBlock + 3}, dtype == at::kFloat8_e5m2 ? 57344.0 : 65504.0);
+    const at::Tensor sound = (dtype == at::kBFloat16 ? at::full({2 * kBlock + 3}, 3.38e38) : most).to(dtype);
+    CHECK(!has(sound).any());
+    CHECK(!has((-sound.to(at::kFloat)).to(dtype)).any());
+    for (const int64_t at : {int64_t{0}, kBlock / 4 - 1, kBlock / 4, kBlock / 2, 3 * kBlock / 4, kBlock - 1, kBlock,
+                             2 * kBlock - 1, 2 * kBlock, 2 * kBlock + 2}) {
+      for (const double value : {kInf, -kInf, kInf - kInf}) {
+        at::Tensor tensor = sound.to(at::kFloat).clone();
+        tensor[at] = value;
+        const Specials found = has(tensor.to(dtype));
+        CHECK(found.nan == std::isnan(value));
+        CHECK(found.pos_inf == (value > 0));
+        CHECK(found.neg_inf == (value < 0));
+      }
+    }
+    for (int64_t size = 1; size < 9; ++size) {
+      at::Tensor tensor = sound.to(at::kFloat).narrow(0, 1, size).clone();
+      tensor[size - 1] = kInf;
+      CHECK(has(tensor.to(dtype)).pos_inf);
+      CHECK(!has(sound.narrow(0, 1, size)).any());
+    }
+  }
 }

@@ -1,5 +1,6 @@
 """OpOverflowCheck: the operator that made a NaN or an infinity, and no other."""
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -466,3 +467,87 @@ def test_tensors_of_inference_mode_at_addresses_of_others(level):
             with torch.inference_mode():
                 torch.ones(3) + 1
         assert tool._scope.hook_failures == 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("max_saved", [0, 2])
+def test_an_infinity_that_was_there_is_not_the_in_place_calls_who_writes_over_it(level, max_saved):
+    # Nobody asked for these values before the call, and after it they are gone: what it makes of them is not its own.
+    x = torch.tensor([1.0, INF])
+    many = [torch.tensor([1.0, INF]), torch.ones(2)]
+    shared = torch.tensor([INF, 1.0, 2.0, 3.0])
+
+    def program():
+        x.mul_(0)
+        torch._foreach_mul_(many, 0.0)
+        shared.sub_(shared.view(4))
+
+    result = checked(program, level=level, max_saved=max_saved)
+    assert result.ok and result.propagators == 4  # and the view
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_a_call_was_given_is_asked_when_it_made_something_of_it(level):
+    weight, hot = torch.ones(3, 3), torch.ones(3, 3)
+    hot[1, 1] = INF
+
+    def program():
+        torch.mm(weight, weight)
+        weight.t()
+        torch.mm(weight.t(), hot)  # a propagator
+        hot.t()  # and this
+        torch.log(weight - 1)  # -inf of its own
+
+    result = checked(program, level=level)
+    assert producers(result) == ["log"]
+    assert [short(row.op) for row in result.rows if row.kind == "propagator"] == ["mm", "t"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_view_is_sound_as_long_as_what_it_shows_is(level):
+    x = torch.ones(4, 4)
+
+    def program():
+        y = x * 2
+        view = y.view(16).detach()
+        view[3:5].log_().add_(INF)  # through a view of a view: log_ is sound
+        y.t()
+        torch.as_strided(y, (2,), (1,))
+
+    result = checked(program, level=level)
+    assert producers(result) == ["add_"]
+    names = [short(row.op) for row in result.rows if row.kind == "propagator"]
+    assert names == ["t"]  # as_strided shows two elements that are sound
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_training_with_shared_weights_and_large_gradients_is_the_same_under_it(level):
+    def trained(tool):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(512, 512)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+        grads = []
+        with tool:
+            for _ in range(3):
+                optimizer.zero_grad()
+                x = torch.randn(300, 512)
+                layer(layer(x) + layer(x)).square().mean().backward()
+                grads.append(layer.weight.grad.clone())
+                optimizer.step()
+        return [*grads, layer.weight.detach(), layer.bias.detach()]
+
+    check = op_tools.OpOverflowCheck(level=level)
+    for with_it, without in zip(trained(check), trained(contextlib.nullcontext()), strict=True):
+        assert torch.equal(with_it, without)
+    assert check.result().ok
+
+
+def test_a_backward_that_made_an_infinity_is_saved_with_large_gradients(tmp_path):
+    x = torch.ones(600, 600, requires_grad=True)
+    with op_tools.OpOverflowCheck(output_dir=str(tmp_path)) as check:
+        y = x * 2e19
+        y.backward(torch.full((600, 600), 3e19))
+    row = next(row for row in check.result().rows if row.kind == "producer")
+    assert row.phase == "backward" and row.op == "torch.Tensor.mul"
+    given = torch.load(f"{row.saved}/grad_outputs.pth", weights_only=True)
+    assert torch.equal(given["args"][0], torch.full((600, 600), 3e19))
