@@ -18,6 +18,10 @@ OP_TOOLS_API c10::DataPtr memory_for_copy(size_t size);
 // history; requires_grad is false.
 OP_TOOLS_API at::Tensor private_copy(const at::Tensor& tensor);
 
+// An uninitialised CPU tensor in such memory, without history, of the sizes and strides of one that lies densely.
+// Operators may resize it.
+OP_TOOLS_API at::Tensor private_empty_like(const at::Tensor& dense, c10::ScalarType dtype);
+
 // Gives the memory of large copies that are gone back to the system; at most 512 MB of it is kept until then.
 OP_TOOLS_API void release_copy_memory() noexcept;
 
