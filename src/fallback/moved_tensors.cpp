@@ -74,7 +74,7 @@ bool is_shared_until_written(const at::Tensor& tensor) {
   return c10::impl::cow::is_cow_data_ptr(tensor.storage().data_ptr());
 }
 
-constexpr size_t kMostOfOurs = size_t{2} << 20;
+constexpr size_t kMostOfOurs = size_t{512} << 10;
 
 bool is_widened_fast(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -210,7 +210,7 @@ class MovedTensors::Copier {
     // In memory of ours where no program gets to hold it. Not the largest: malloc, which gets less to do then, would
     // give memory back to the system that the operators want again.
     const bool ours = target_.fresh && target_.device.is_cpu() && from.is_non_overlapping_and_dense() &&
-                      static_cast<size_t>(from.numel()) * c10::elementSize(entry.dtype) < kMostOfOurs;
+                      static_cast<size_t>(from.numel()) * c10::elementSize(entry.dtype) <= kMostOfOurs;
     at::Tensor copy = ours ? private_empty_like(from, entry.dtype)
                            : at::_ops::empty_strided::call(from.sym_sizes(), from.sym_strides(), entry.dtype,
                                                            at::kStrided, target_.device, std::nullopt);
