@@ -83,6 +83,7 @@ def synchronous(table: Table, folder: str, rounds: int) -> None:
 
         def judged(work: Callable[[], torch.Tensor] = work) -> Spent:
             with op_tools.OpAutoCompare(golden=False, output_dir=folder):
+                work()  # opens the files, which happens once
                 return spend_all(work)
 
         turns = Turns({"twice": twice, "judged": judged}, rounds, warm_up=2)

@@ -18,6 +18,7 @@
 #include "hooks/error.h"
 #include "hooks/gradients.h"
 #include "hooks/interceptor.h"
+#include "hooks/internal_guard.h"
 #include "hooks/node_watch.h"
 #include "hooks/op_call.h"
 #include "python_values.h"
@@ -228,7 +229,8 @@ class PythonFrame final : public Frame {
 PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs,
                         const std::shared_ptr<const std::string> name, const Chain& chain, uint32_t mask) {
   PythonFrame frame(function, args, kwargs, chain);
-  OpCall call(next_call_id(), Level::kTorch, Phase::kForward, *name, frame);
+  const GuardedState thread;
+  OpCall call(next_call_id(), Level::kTorch, Phase::kForward, *name, frame, thread);
   try {
     chain.run(mask, call);
   } catch (py::error_already_set& error) {

@@ -13,7 +13,6 @@
 #include <vector>
 
 namespace op_tools {
-namespace {
 
 // The CPU generator's state as plain memory: get_state() would allocate a tensor for each of a billion calls. It is 2.5
 // KB and torch hands it out by value, so it is copied where it must be only.
@@ -60,6 +59,16 @@ struct CpuState {
         next_double(cpu.next_double_normal_sample()) {}
 };
 
+namespace {
+
+// As long as nobody draws, a thread gets the same object each time: no memory for most calls.
+std::shared_ptr<const CpuState> cpu_state() {
+  thread_local std::shared_ptr<const CpuState> last;
+  const CpuState now;
+  if (!last || !(now == *last)) last = std::make_shared<const CpuState>(now);
+  return last;
+}
+
 at::Tensor device_state(c10::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   std::lock_guard<std::mutex> lock(generator.mutex());
@@ -84,44 +93,34 @@ void collect_devices(const Value& value, std::set<std::string>& devices) {
 
 }  // namespace
 
-struct RandomWatch::State {
-  const CpuState cpu;
-  std::vector<std::pair<std::string, at::Tensor>> devices;
-};
-
-RandomWatch::RandomWatch(const Value& args, const Value& kwargs) : state_(std::make_unique<State>()) {
+RandomWatch::RandomWatch(const Value& args, const Value& kwargs) : cpu_(cpu_state()) {
   std::set<std::string> devices;
   collect_devices(args, devices);
   collect_devices(kwargs, devices);
   for (const std::string& device : devices) {
     try {
-      state_->devices.emplace_back(device, device_state(c10::Device(device)));
+      devices_.emplace_back(device, device_state(c10::Device(device)));
     } catch (const std::exception&) {
       // A device without generators has no random stream to keep.
     }
   }
 }
 
-RandomWatch::~RandomWatch() = default;
-
 Value RandomWatch::moved() const {
   std::vector<std::pair<Value, Value>> items;
-  if (!(CpuState() == state_->cpu)) items.emplace_back("cpu", state_->cpu.as_tensor());
-  for (const auto& [device, before] : state_->devices) {
+  const auto now = cpu_state();
+  if (now != cpu_ && !(*now == *cpu_)) items.emplace_back("cpu", cpu_->as_tensor());
+  for (const auto& [device, before] : devices_) {
     if (!same_bytes(before, device_state(c10::Device(device)))) items.emplace_back(device, before);
   }
   if (items.empty()) return {};
   return make_dict(std::move(items));
 }
 
-struct CpuStreamKept::State {
-  const CpuState cpu;
-};
-
-CpuStreamKept::CpuStreamKept() : state_(std::make_unique<State>()) {}
+CpuStreamKept::CpuStreamKept() : cpu_(cpu_state()) {}
 
 CpuStreamKept::~CpuStreamKept() {
-  if (!(CpuState() == state_->cpu)) state_->cpu.write();
+  if (!(CpuState() == *cpu_)) cpu_->write();
 }
 
 void CpuStreamKept::start_from(const at::Tensor& state) {

@@ -3,17 +3,21 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "hooks/export.h"
 #include "hooks/value.h"
 
 namespace op_tools {
 
+struct CpuState;
+
 class OP_TOOLS_API RandomWatch {
  public:
   // Watches the CPU's default generator and those of the devices that occur in the arguments.
   RandomWatch(const Value& args, const Value& kwargs);
-  ~RandomWatch();
   RandomWatch(const RandomWatch&) = delete;
   RandomWatch& operator=(const RandomWatch&) = delete;
 
@@ -21,8 +25,8 @@ class OP_TOOLS_API RandomWatch {
   Value moved() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  const std::shared_ptr<const CpuState> cpu_;
+  std::vector<std::pair<std::string, at::Tensor>> devices_;
 };
 
 // While it lives, a run of ours may draw random numbers: the CPU's default generator then goes on from where it was.
@@ -37,8 +41,7 @@ class OP_TOOLS_API CpuStreamKept {
   void start_from(const at::Tensor& state);  // what draws now, draws from this state
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  const std::shared_ptr<const CpuState> cpu_;
 };
 
 }  // namespace op_tools

@@ -32,6 +32,9 @@ constexpr size_t kWakeAt = size_t{1} << 20;
 // one.
 constexpr size_t kSmallRecord = size_t{64} << 10;
 constexpr size_t kMostWritten = 256;
+// The writer says what it has done after so many small records, or bytes.
+constexpr size_t kTellRecords = 32;
+constexpr size_t kTellBytes = size_t{1} << 20;
 constexpr auto kQuiet = std::chrono::seconds(1);
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 
@@ -46,10 +49,18 @@ std::string bar(uint64_t done, uint64_t total) {
 
 struct RecordWriter::Impl {
   Impl(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes)
-      : open(std::move(open)), max_pending(static_cast<size_t>(max_pending_bytes)), pid(getpid()) {}
+      : open(std::move(open)),
+        max_pending(static_cast<size_t>(max_pending_bytes)),
+        resume_at(max_pending / 4 * 3),
+        tell_at(std::min(max_pending / 16, kTellBytes)),
+        pid(getpid()) {}
 
   const std::function<std::unique_ptr<CallStore>()> open;
   const size_t max_pending;
+  // A program that found no room goes on when there is a good deal of it: else it would be put to sleep and woken for
+  // each small record, which costs both threads more than the record.
+  const size_t resume_at;
+  const size_t tell_at;
   const pid_t pid;
 
   mutable std::mutex mutex;
@@ -124,37 +135,50 @@ struct RecordWriter::Impl {
     done.notify_all();
   }
 
-  void write_all(std::deque<Record> records, std::unique_lock<std::mutex>& lock) {
-    while (!records.empty()) {
-      Record record = std::move(records.front());
-      records.pop_front();
-      std::string failure;
-      const bool lost = failed.load();
-      if (!lost) {
-        lock.unlock();
-        try {
-          write(record);
-        } catch (const std::exception& error) {
-          failure = error.what();
-        }
-        lock.lock();
-      }
-      if (!failure.empty()) fail(failure, lock);
-      (lost || !failure.empty() ? progress.lost : progress.records) += 1;
-      if (store) progress.bytes = store->bytes_written();
-      const size_t bytes = record.bytes + kRecordOverhead;
-      if (record.bytes <= kSmallRecord && written.size() < kMostWritten) {
-        written.push_back(std::move(record));
-      } else {
-        lock.unlock();
-        record = Record();  // frees the copies before the program is told that there is room
-        lock.lock();
-      }
-      pending_bytes -= bytes;
-      ++finished;
-      room.notify_all();
-      done.notify_all();
+  // What was done since the program was last told: the lock and what it guards are not taken for each small record.
+  struct Done {
+    uint64_t written = 0, lost = 0;
+    size_t bytes = 0;
+    std::vector<Record> small;
+  };
+
+  void tell(Done done) {
+    std::lock_guard<std::mutex> lock(mutex);
+    progress.records += done.written;
+    progress.lost += done.lost;
+    if (store) progress.bytes = store->bytes_written();
+    for (Record& record : done.small) {
+      if (written.size() < kMostWritten) written.push_back(std::move(record));
     }
+    pending_bytes -= done.bytes;
+    finished += done.written + done.lost;
+    if (pending_bytes <= resume_at) room.notify_all();
+  }
+
+  void write_all(std::deque<Record> records) {
+    Done done;
+    for (Record& record : records) {
+      try {
+        if (failed.load()) {
+          ++done.lost;
+        } else {
+          write(record);
+          ++done.written;
+        }
+      } catch (const std::exception& error) {
+        ++done.lost;
+        std::unique_lock<std::mutex> lock(mutex);
+        fail(error.what(), lock);
+      }
+      done.bytes += record.bytes + kRecordOverhead;
+      if (record.bytes <= kSmallRecord) {
+        done.small.push_back(std::move(record));
+      } else {
+        record = Record();  // frees the copies before the program is told that there is room
+      }
+      if (done.small.size() >= kTellRecords || done.bytes >= tell_at) tell(std::exchange(done, Done()));
+    }
+    tell(std::move(done));
   }
 
   void run() {
@@ -163,7 +187,10 @@ struct RecordWriter::Impl {
     for (;;) {
       wait_for_work(lock);
       if (!queue.empty()) {
-        write_all(std::exchange(queue, {}), lock);
+        std::deque<Record> records = std::exchange(queue, {});
+        lock.unlock();
+        write_all(std::move(records));
+        lock.lock();
         continue;
       }
       flush_store(lock);
@@ -236,9 +263,10 @@ bool RecordWriter::submit(Record record) {
     ++impl.progress.lost;
     return false;
   }
-  if (impl.pending_bytes > 0 && impl.pending_bytes + bytes > impl.max_pending) {
+  const auto fits = [&] { return impl.pending_bytes == 0 || impl.pending_bytes + bytes <= impl.max_pending; };
+  if (!fits()) {
     ++impl.progress.waits;
-    impl.room.wait(lock, [&] { return impl.pending_bytes == 0 || impl.pending_bytes + bytes <= impl.max_pending; });
+    impl.room.wait(lock, [&] { return impl.pending_bytes <= impl.resume_at && fits(); });
   }
   if (!impl.thread.joinable()) impl.thread = std::thread([&impl] { impl.run(); });
   impl.pending_bytes += bytes;

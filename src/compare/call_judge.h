@@ -46,6 +46,7 @@ struct CallFacts {
   bool names_device = false;                     // a copy to the CPU stands for a copy to another device
   bool random = false;                           // it drew random numbers
   bool repeatable = false;                       // the reference run draws the same ones
+  bool goes_backward = false;                    // forward: what golden gives is wanted for the gradients, too
   bool incomplete = false;                       // backward: not all parts of the gradients came
   bool uninitialised = false;                    // known to give memory as it was found, besides what its name says
   int workspace = -1;                            // likewise: the result at this place is scratch memory
@@ -64,8 +65,8 @@ class OP_TOOLS_API CallJudge {
   std::vector<Check> forward();    // outputs and inputs
   std::vector<Check> gradients();  // input gradients: the runs must have gone backward
 
-  // The CPU's run, where it was needed.
-  const CallRun* reference() const { return reference_ ? &*reference_ : nullptr; }
+  // The CPU's run, where it was needed. Nothing is judged after that.
+  std::optional<CallRun> take_reference() { return std::move(reference_); }
 
  private:
   using Pick = std::function<at::Tensor(const CallRun&)>;  // the tensor in question, of any run
@@ -75,7 +76,10 @@ class OP_TOOLS_API CallJudge {
   void judge_leaf(size_t leaf, size_t count, size_t* tensor_index);
   void judge_inputs();
   double coarser_unit(c10::ScalarType dtype) const;
-  Judgement judge_tensor(const at::Tensor& observed, const Pick& pick);
+  bool is_unchanged(size_t input);
+  bool shows_inputs(size_t tensor_index);
+  // `shows_inputs`: the tensor has no numbers of its own.
+  Judgement judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs = false);
   void look_at_memory(size_t tensor_index, Judgement* judgement);
   bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;
   void add(std::string what, Judgement judgement, const at::Tensor& result = {});
@@ -86,6 +90,7 @@ class OP_TOOLS_API CallJudge {
   bool backward_ = false;
   std::optional<CallRun> reference_;
   std::map<std::pair<int, int>, CallRun> others_;
+  std::vector<std::optional<bool>> unchanged_;  // by tensor index of the inputs, where it was asked
   std::vector<Check> checks_;
 };
 

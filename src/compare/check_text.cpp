@@ -8,10 +8,6 @@
 namespace op_tools {
 namespace {
 
-Value list_of(at::IntArrayRef numbers) {
-  return make_list(Values(numbers.begin(), numbers.end()));
-}
-
 bool has_numbers(const Judgement& judgement) {
   return judgement.diff.structure.empty() && !judgement.method.empty();
 }
@@ -97,57 +93,62 @@ std::vector<std::string> check_column_names() {
           "worst_reference"};
 }
 
-std::vector<std::pair<Value, Value>> check_columns(const Check& check) {
+void put_check(const Check& check, RowSink& row) {
   const Judgement& judgement = check.judgement;
   const TensorDiff& diff = judgement.diff;
-  std::vector<std::pair<Value, Value>> items;
-  items.reserve(40);
-  const auto add = [&](const char* name, Value value) { items.emplace_back(name, std::move(value)); };
-  add("what", check.what.empty() ? "output" : check.what);
-  add("verdict", std::string(to_string(judgement.verdict)));
-  add("kind", judgement.kind);
-  add("reason", judgement.reason);
-  add("method", judgement.method);
-  add("thresholds", judgement.thresholds);
-  add("deciding", judgement.deciding);
-  add("number", judgement.number);
-  add("limit", judgement.limit);
+  row.put("what", check.what.empty() ? "output" : std::string_view(check.what));
+  row.put("verdict", to_string(judgement.verdict));
+  row.put("kind", judgement.kind);
+  row.put("reason", judgement.reason);
+  row.put("method", judgement.method);
+  row.put("thresholds", judgement.thresholds);
+  row.put("deciding", judgement.deciding);
+  row.put("number", judgement.number);
+  row.put("limit", judgement.limit);
   if (check.form) {
-    add("dtype", torch_name(check.form->dtype));
-    add("shape", list_of(check.form->sizes));
-    if (check.form->is_strided) add("strides", list_of(check.form->strides));
+    row.put("dtype", torch_name(check.form->dtype));
+    row.put("shape", check.form->sizes);
+    if (check.form->is_strided) row.put("strides", check.form->strides);
   }
-  if (has_numbers(judgement) && judgement.verdict != Verdict::kNotComparable) {
-    add("numel", diff.numel);
-    add("bit_equal", diff.bits_equal);
-    add("max_abs", diff.max_abs);
-    add("max_rel", diff.max_rel);
-    add("mean_abs", diff.mean_abs);
-    add("rmse", diff.rmse);
-    add("cosine", diff.cosine);
-    add("max_ulp", diff.max_ulp);
-    add("mean_ulp", diff.mean_ulp);
-    add("outside", diff.outside);
-    add("result_nan", diff.result.nan);
-    add("result_inf", diff.result.pos_inf + diff.result.neg_inf);
-    add("reference_nan", diff.golden.nan);
-    add("reference_inf", diff.golden.pos_inf + diff.golden.neg_inf);
-    add("nonfinite_mismatches", diff.nonfinite_mismatches);
+  const bool numbers = has_numbers(judgement) && judgement.verdict != Verdict::kNotComparable;
+  if (numbers) {
+    row.put("numel", diff.numel);
+    row.put("bit_equal", diff.bits_equal);
+    row.put("max_abs", diff.max_abs);
+    row.put("max_rel", diff.max_rel);
+    row.put("mean_abs", diff.mean_abs);
+    row.put("rmse", diff.rmse);
+    row.put("cosine", diff.cosine);
+    row.put("max_ulp", diff.max_ulp);
+    row.put("mean_ulp", diff.mean_ulp);
+    row.put("outside", diff.outside);
   }
   if (judgement.error) {
-    add("error_rmse", judgement.error->rmse);
-    add("error_max", judgement.error->max_abs);
+    row.put("error_rmse", judgement.error->rmse);
+    row.put("error_max", judgement.error->max_abs);
   }
   if (judgement.reference_error) {
-    add("cpu_error_rmse", judgement.reference_error->rmse);
-    add("cpu_error_max", judgement.reference_error->max_abs);
+    row.put("cpu_error_rmse", judgement.reference_error->rmse);
+    row.put("cpu_error_max", judgement.reference_error->max_abs);
+  }
+  if (numbers) {
+    row.put("result_nan", diff.result.nan);
+    row.put("result_inf", diff.result.pos_inf + diff.result.neg_inf);
+    row.put("reference_nan", diff.golden.nan);
+    row.put("reference_inf", diff.golden.pos_inf + diff.golden.neg_inf);
+    row.put("nonfinite_mismatches", diff.nonfinite_mismatches);
   }
   if (diff.has_worst) {
-    add("worst_index", list_of(diff.worst_index));
-    add("worst_result", diff.worst_result);
-    add("worst_reference", diff.worst_golden);
+    row.put("worst_index", diff.worst_index);
+    row.put("worst_result", diff.worst_result);
+    row.put("worst_reference", diff.worst_golden);
   }
-  return items;
+}
+
+std::vector<std::pair<Value, Value>> check_columns(const Check& check) {
+  RowValues row;
+  put_check(check, row);
+  return std::move(row.items);
 }
 
 }  // namespace op_tools

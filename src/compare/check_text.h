@@ -7,6 +7,7 @@
 
 #include "compare/call_judge.h"
 #include "hooks/export.h"
+#include "hooks/row_file.h"
 #include "hooks/value.h"
 
 namespace op_tools {
@@ -21,6 +22,7 @@ OP_TOOLS_API std::string explain(const Judgement& judgement);
 OP_TOOLS_API double share_of_limit(const Judgement& judgement);
 
 // The columns of a row that come from the check: what, verdict, ..., worst_reference.
+OP_TOOLS_API void put_check(const Check& check, RowSink& row);
 OP_TOOLS_API std::vector<std::pair<Value, Value>> check_columns(const Check& check);
 OP_TOOLS_API std::vector<std::string> check_column_names();
 

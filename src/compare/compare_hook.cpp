@@ -211,6 +211,7 @@ CallFacts CompareHook::Impl::facts_of(const Subject& subject) const {
   facts.names_device = subject.specimen->names_device();
   facts.random = subject.random;
   facts.repeatable = only_cpu_moved(subject.random_state);
+  facts.goes_backward = options.gradients && subject.call.level == Level::kTorch && subject.specimen->wants_gradients();
   const Values& in = *sequence_items(subject.specimen->inputs().value);
   facts.args = in[0];
   facts.kwargs = in[1];
@@ -366,11 +367,11 @@ CompareHook::Impl::Tell CompareHook::Impl::judged(const std::shared_ptr<Observed
     }
   }
   const auto by_bits = [](const Check& check) { return check.judgement.deciding == "bits"; };
-  if (!backward && judge.reference() && !checks.empty() && std::all_of(checks.begin(), checks.end(), by_bits)) {
-    observed->same_results = flatten_tensors(judge.reference()->result);
-  }
   std::shared_ptr<CallRun> reference;
-  if (judge.reference()) reference = std::make_shared<CallRun>(*judge.reference());
+  if (auto run = judge.take_reference()) reference = std::make_shared<CallRun>(std::move(*run));
+  if (!backward && reference && !checks.empty() && std::all_of(checks.begin(), checks.end(), by_bits)) {
+    observed->same_results = flatten_tensors(reference->result);
+  }
   return [this, observed, checks = std::move(checks), reference]() mutable {
     return told.add(observed->call, std::move(checks), [&] { return sides_of(*observed, reference.get()); });
   };

@@ -12,10 +12,6 @@
 namespace op_tools {
 namespace {
 
-Value whole(uint64_t number) {
-  return static_cast<int64_t>(number);
-}
-
 std::string told_of(const ComparedCall& call, const Check& check, const std::string& saved) {
   std::string text =
       call.name + (check.what.empty() ? "" : " " + check.what) + " is wrong: " + explain(check.judgement);
@@ -31,25 +27,23 @@ std::vector<std::string> columns() {
   return names;
 }
 
+// In the order of columns().
+void put_row(const ComparedCall& call, const Check& check, const std::string& saved, RowSink& row) {
+  row.put("op", call.name);
+  row.put("id", static_cast<int64_t>(call.id));
+  row.put("step", call.step);
+  row.put("level", to_string(call.level));
+  row.put("phase", call.phase == Phase::kForward ? "forward" : "backward");
+  put_check(check, row);
+  row.put("device", call.device);
+  if (!call.module.empty()) row.put("module", call.module);
+  if (!call.stack.empty()) row.put("source", call.stack.front());
+  if (!saved.empty()) row.put("saved", saved);
+}
+
 }  // namespace
 
 CompareReport::CompareReport(const ResolvedCompareOptions& options, int64_t rank) : options_(options), rank_(rank) {}
-
-Value CompareReport::row(const ComparedCall& call, const Check& check, const std::string& saved) const {
-  std::vector<std::pair<Value, Value>> items;
-  items.reserve(56);
-  items.emplace_back("op", call.name);
-  items.emplace_back("id", whole(call.id));
-  items.emplace_back("step", call.step);
-  items.emplace_back("level", std::string(to_string(call.level)));
-  items.emplace_back("phase", call.phase == Phase::kForward ? "forward" : "backward");
-  for (auto& column : check_columns(check)) items.push_back(std::move(column));
-  items.emplace_back("device", call.device);
-  if (!call.module.empty()) items.emplace_back("module", call.module);
-  if (!call.stack.empty()) items.emplace_back("source", call.stack.front());
-  if (!saved.empty()) items.emplace_back("saved", saved);
-  return make_dict(std::move(items));
-}
 
 void CompareReport::print(const ComparedCall& call, const Check& check, const std::string& saved) const {
   const Judgement& judgement = check.judgement;
@@ -149,9 +143,10 @@ std::string CompareReport::add(const ComparedCall& call, std::vector<Check> chec
     print(call, check, saved);
     if (csv_ && jsonl_ && totals_.failure.empty()) {
       try {
-        const Value as_row = row(call, check, saved);
-        csv_->add(as_row);
-        jsonl_->add(as_row);
+        for (RowFile* file : {&*csv_, &*jsonl_}) {
+          put_row(call, check, saved, *file);
+          file->end_row();
+        }
       } catch (const std::exception& error) {
         failed_to_write(error.what());
       }
@@ -190,7 +185,11 @@ Value CompareReport::rows() const {
   std::lock_guard<std::mutex> lock(mutex_);
   Values rows;
   rows.reserve(rows_.size());
-  for (const KeptRow& kept : rows_) rows.push_back(row(*kept.call, kept.check, kept.saved));
+  for (const KeptRow& kept : rows_) {
+    RowValues row;
+    put_row(*kept.call, kept.check, kept.saved, row);
+    rows.push_back(make_dict(std::move(row.items)));
+  }
   return make_list(std::move(rows));
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -92,7 +93,6 @@ class CompareReport {
     std::string saved;
   };
 
-  Value row(const ComparedCall& call, const Check& check, const std::string& saved) const;
   void print(const ComparedCall& call, const Check& check, const std::string& saved) const;
   std::string save(const ComparedCall& call, const std::function<std::vector<SavedSide>()>& sides);
   void failed_to_write(const std::string& what);
@@ -106,7 +106,7 @@ class CompareReport {
   size_t saved_bytes_ = 0;
   std::optional<RowFile> csv_, jsonl_;
   std::unique_ptr<CallStore> store_;
-  std::vector<KeptRow> rows_;
+  std::deque<KeptRow> rows_;
 };
 
 }  // namespace op_tools

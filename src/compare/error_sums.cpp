@@ -20,9 +20,34 @@ namespace {
 constexpr int64_t kBlock = 512;
 constexpr int64_t kBlocksPerTask = 128;
 
-typedef double Doubles __attribute__((vector_size(32)));
-typedef int64_t Bits __attribute__((vector_size(32)));
-constexpr int64_t kLanes = 4;
+// So many doubles at once. Eight need AVX-512: GCC 12 takes seven times as long where it has to make them of AVX2.
+template <int kWidth>
+struct Vector {
+  static constexpr int64_t kLanes = kWidth;
+  typedef double Doubles __attribute__((vector_size(8 * kWidth)));
+  typedef int64_t Bits __attribute__((vector_size(8 * kWidth)));
+};
+constexpr int64_t kMostLanes = 8;  // blocks are filled up to a multiple of it
+
+// A function for each kind of processor; the one that fits is chosen when the library is loaded.
+#ifdef OP_TOOLS_HAS_WIDE
+#define OP_TOOLS_BY_WIDTH(declaration, loop)              \
+  __attribute__((target("arch=x86-64-v4"))) declaration { \
+    return loop<Vector<8>>(block);                        \
+  }                                                       \
+  __attribute__((target("arch=x86-64-v3"))) declaration { \
+    return loop<Vector<4>>(block);                        \
+  }                                                       \
+  __attribute__((target("default"))) declaration {        \
+    return loop<Vector<4>>(block);                        \
+  }
+#else
+#define OP_TOOLS_BY_WIDTH(declaration, loop) \
+  declaration {                              \
+    return loop<Vector<4>>(block);           \
+  }
+#endif
+
 constexpr int64_t kExponent = int64_t{0x7FF} << 52;
 constexpr int64_t kSign = std::numeric_limits<int64_t>::min();
 constexpr int64_t kInverse = int64_t{2046} << 52;  // minus the bits of a power of two: the bits of its inverse
@@ -32,6 +57,10 @@ struct Block {
   alignas(64) double b[2 * kBlock];  // golden
   alignas(64) double d[kBlock];      // |a - b|, where it is asked for
   alignas(64) double m[kBlock];      // |b|, likewise
+  int64_t n = 0;                     // how many of them count, filled up with zeros, which change nothing
+  double least = 0;                  // as in SumPlan
+  Tolerance tolerance;
+  double max_rel = 0;  // the largest quotient d / m so far
 };
 
 // |a - b| of integers, subtracted as unsigned numbers: no overflow, no wrap.
@@ -50,56 +79,66 @@ void subtract_exactly(c10::ScalarType dtype, const void* a, const void* b, int64
 #define OP_TOOLS_CASE(type, name) \
   case c10::ScalarType::name:     \
     return subtract<type>(a, b, first, n, d);
-    OP_TOOLS_CASE(uint8_t, Byte)
-    OP_TOOLS_CASE(int8_t, Char)
-    OP_TOOLS_CASE(int16_t, Short)
-    OP_TOOLS_CASE(int32_t, Int)
-    OP_TOOLS_CASE(int64_t, Long)
-    OP_TOOLS_CASE(bool, Bool)
-    OP_TOOLS_CASE(uint16_t, UInt16)
-    OP_TOOLS_CASE(uint32_t, UInt32)
-    OP_TOOLS_CASE(uint64_t, UInt64)
+    OP_TOOLS_WHOLE_NUMBERS(OP_TOOLS_CASE)
 #undef OP_TOOLS_CASE
     default:
       return;
   }
 }
 
-const Doubles& lanes(const double* at) {
-  return *reinterpret_cast<const Doubles*>(at);
+template <class V>
+const typename V::Doubles& lanes(const double* at) {
+  return *reinterpret_cast<const typename V::Doubles*>(at);
 }
-Doubles& lanes(double* at) {
-  return *reinterpret_cast<Doubles*>(at);
+template <class V>
+typename V::Doubles& lanes(double* at) {
+  return *reinterpret_cast<typename V::Doubles*>(at);
 }
 
-double sum_of(const Doubles& value) {
-  return value[0] + value[1] + value[2] + value[3];
+template <class V, class Lanes, class Add>
+[[gnu::always_inline]] inline auto folded(const Lanes& value, Add&& add) {
+  auto sum = value[0];
+  for (int64_t i = 1; i < V::kLanes; ++i) sum = add(sum, value[i]);
+  return sum;
 }
-double max_of(const Doubles& value) {
-  return std::max(std::max(value[0], value[1]), std::max(value[2], value[3]));
+template <class V>
+[[gnu::always_inline]] inline double sum_of(const typename V::Doubles& value) {
+  return folded<V>(value, [](double x, double y) { return x + y; });
 }
-bool any_of(const Bits& mask) {
-  return (mask[0] | mask[1] | mask[2] | mask[3]) != 0;
+template <class V>
+[[gnu::always_inline]] inline double max_of(const typename V::Doubles& value) {
+  return folded<V>(value, [](double x, double y) { return std::max(x, y); });
+}
+
+// By reference: how wide vectors are handed over depends on the processor.
+template <class V>
+[[gnu::always_inline]] inline void drop_sign(typename V::Doubles& value) {
+  value = reinterpret_cast<typename V::Doubles>(reinterpret_cast<typename V::Bits>(value) & ~kSign);
 }
 
 // d and m of real numbers.
-OP_TOOLS_WIDE void distances(const double* a, const double* b, int64_t n, double* d, double* m) {
-  const Bits no_sign = Bits{} + ~kSign;
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const Doubles result = lanes(a + i), golden = lanes(b + i);
-    lanes(d + i) = reinterpret_cast<Doubles>(reinterpret_cast<Bits>(result - golden) & no_sign);
-    lanes(m + i) = reinterpret_cast<Doubles>(reinterpret_cast<Bits>(golden) & no_sign);
+template <class V>
+[[gnu::always_inline]] inline void make_distances(Block& block) {
+  for (int64_t i = 0; i < block.n; i += V::kLanes) {
+    typename V::Doubles& difference = lanes<V>(block.d + i);
+    typename V::Doubles& size = lanes<V>(block.m + i);
+    size = lanes<V>(block.b + i);
+    difference = lanes<V>(block.a + i) - size;
+    drop_sign<V>(difference);
+    drop_sign<V>(size);
   }
 }
 
 // A division for each element would be half of the work, and few elements raise the largest quotient.
-OP_TOOLS_WIDE double max_quotient(const double* d, const double* m, int64_t n, double most) {
-  Doubles largest = Doubles{} + most;
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const Doubles relative = lanes(d + i) / lanes(m + i);  // 0 / 0 is no number and greater than none
+template <class V>
+[[gnu::always_inline]] inline double raise_quotient(Block& block) {
+  typename V::Doubles largest = typename V::Doubles{} + block.max_rel;
+  for (int64_t i = 0; i < block.n; i += V::kLanes) {
+    // 0 / 0 is no number and greater than none.
+    const typename V::Doubles relative = lanes<V>(block.d + i) / lanes<V>(block.m + i);
     largest = relative > largest ? relative : largest;
   }
-  return max_of(largest);
+  return max_of<V>(largest);
 }
 
 // What one loop over a block finds.
@@ -109,28 +148,30 @@ struct Found {
   bool quotient;  // max_rel grows
 };
 
-// All but the largest quotient. Arrays are filled up with zeros, which change nothing, to a multiple of the lanes.
-// kReal: d and m are made here of a and b, and the products are summed.
-template <bool kReal>
-[[gnu::always_inline]] inline Found look_at(const double* a, const double* b, const double* d, const double* m,
-                                            int64_t n, double least_m, Tolerance tolerance, double most_relative) {
-  const Bits no_sign = Bits{} + ~kSign, exponent = Bits{} + kExponent, inverse = Bits{} + kInverse;
-  const Doubles least = Doubles{} + least_m, atol = Doubles{} + tolerance.atol, rtol = Doubles{} + tolerance.rtol;
-  const Doubles max_rel = Doubles{} + most_relative;
+// All but the largest quotient. kReal: d and m are made here of a and b, and the products are summed.
+template <bool kReal, class V>
+[[gnu::always_inline]] inline Found look_at(const Block& block) {
+  using Doubles = typename V::Doubles;
+  using Bits = typename V::Bits;
+  const Bits exponent = Bits{} + kExponent, inverse = Bits{} + kInverse;
+  const Doubles least = Doubles{} + block.least, max_rel = Doubles{} + block.max_rel;
+  const Doubles atol = Doubles{} + block.tolerance.atol, rtol = Doubles{} + block.tolerance.rtol;
   Doubles max_d{}, sum_d{}, sum_d2{}, max_ulp{}, sum_ulp{}, max_m{}, ab{}, aa{}, bb{};
   Bits outside{}, quotient{};
-  for (int64_t i = 0; i < n; i += kLanes) {
+  for (int64_t i = 0; i < block.n; i += V::kLanes) {
     Doubles difference, size;
     if constexpr (kReal) {
-      const Doubles result = lanes(a + i), golden = lanes(b + i);
-      difference = reinterpret_cast<Doubles>(reinterpret_cast<Bits>(result - golden) & no_sign);
-      size = reinterpret_cast<Doubles>(reinterpret_cast<Bits>(golden) & no_sign);
+      const Doubles result = lanes<V>(block.a + i), golden = lanes<V>(block.b + i);
+      difference = result - golden;
+      size = golden;
+      drop_sign<V>(difference);
+      drop_sign<V>(size);
       ab += result * golden;
       aa += result * result;
       bb += golden * golden;
     } else {
-      difference = lanes(d + i);
-      size = lanes(m + i);
+      difference = lanes<V>(block.d + i);
+      size = lanes<V>(block.m + i);
     }
     max_d = difference > max_d ? difference : max_d;
     max_m = size > max_m ? size : max_m;
@@ -143,36 +184,51 @@ template <bool kReal>
     sum_ulp += ulp;
     outside -= difference > atol + rtol * size;
   }
-  return {max_of(max_d),   sum_of(sum_d),
-          sum_of(sum_d2),  max_of(max_ulp),
-          sum_of(sum_ulp), max_of(max_m),
-          sum_of(ab),      sum_of(aa),
-          sum_of(bb),      outside[0] + outside[1] + outside[2] + outside[3],
-          any_of(quotient)};
+  const auto add = [](int64_t x, int64_t y) { return x + y; };
+  const auto any = [](int64_t x, int64_t y) { return x | y; };
+  return {max_of<V>(max_d),
+          sum_of<V>(sum_d),
+          sum_of<V>(sum_d2),
+          max_of<V>(max_ulp),
+          sum_of<V>(sum_ulp),
+          max_of<V>(max_m),
+          sum_of<V>(ab),
+          sum_of<V>(aa),
+          sum_of<V>(bb),
+          folded<V>(outside, add),
+          folded<V>(quotient, any) != 0};
+}
+template <class V>
+[[gnu::always_inline]] inline Found look_at_pairs(const Block& block) {
+  return look_at<true, V>(block);
+}
+template <class V>
+[[gnu::always_inline]] inline Found look_at_sizes(const Block& block) {
+  return look_at<false, V>(block);
 }
 
-OP_TOOLS_WIDE Found look_at_real(const double* a, const double* b, int64_t n, double least, Tolerance tolerance,
-                                 double most_relative) {
-  return look_at<true>(a, b, nullptr, nullptr, n, least, tolerance, most_relative);
-}
-OP_TOOLS_WIDE Found look_at_distances(const double* d, const double* m, int64_t n, double least, Tolerance tolerance,
-                                      double most_relative) {
-  return look_at<false>(nullptr, nullptr, d, m, n, least, tolerance, most_relative);
-}
+struct Sizes {
+  double sum_of_squares, largest;
+};
 
 // Where both sides have the same bits, only sizes are left to be known.
-OP_TOOLS_WIDE void add_sizes(const double* b, int64_t n, double* sum_of_squares, double* largest) {
-  const Bits no_sign = Bits{} + ~kSign;
-  Doubles bb{}, max_m{};
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const Doubles golden = lanes(b + i);
-    const Doubles size = reinterpret_cast<Doubles>(reinterpret_cast<Bits>(golden) & no_sign);
-    max_m = size > max_m ? size : max_m;
-    bb += golden * golden;
+template <class V>
+[[gnu::always_inline]] inline Sizes add_sizes(const Block& block) {
+  typename V::Doubles squares{}, largest{};
+  for (int64_t i = 0; i < block.n; i += V::kLanes) {
+    typename V::Doubles size = lanes<V>(block.b + i);
+    drop_sign<V>(size);
+    largest = size > largest ? size : largest;
+    squares += size * size;
   }
-  *sum_of_squares = sum_of(bb);
-  *largest = max_of(max_m);
+  return {sum_of<V>(squares), max_of<V>(largest)};
 }
+
+OP_TOOLS_BY_WIDTH(void distances(Block& block), make_distances)
+OP_TOOLS_BY_WIDTH(double max_quotient(Block& block), raise_quotient)
+OP_TOOLS_BY_WIDTH(Found look_at_real(const Block& block), look_at_pairs)
+OP_TOOLS_BY_WIDTH(Found look_at_distances(const Block& block), look_at_sizes)
+OP_TOOLS_BY_WIDTH(Sizes sizes_of(const Block& block), add_sizes)
 
 double as_dtype(double golden, double limit) {
   return std::fabs(golden) > limit ? std::copysign(std::numeric_limits<double>::infinity(), golden) : golden;
@@ -277,33 +333,36 @@ class Summing {
         result_(result),
         golden_(golden),
         parts_(plan.is_complex ? 2 : 1),
-        item_(plan.result_dtype == plan.golden_dtype ? c10::elementSize(plan.result_dtype) : 0),
-        tolerance_(plan.is_exact ? Tolerance{} : plan.options->tolerance) {}
+        item_(plan.result_dtype == plan.golden_dtype ? c10::elementSize(plan.result_dtype) : 0) {
+    block_.least = plan.least;
+    if (!plan.is_exact) block_.tolerance = plan.options->tolerance;
+  }
 
   void add(int64_t first, int64_t n, ErrorSums* sums) {
-    const int64_t full = (n + kLanes - 1) / kLanes * kLanes;
+    const int64_t full = (n + kMostLanes - 1) / kMostLanes * kMostLanes;
+    block_.n = full;
+    block_.max_rel = sums->max_rel;
     const bool same = same_bits(first, n);
     sums->bits_equal = sums->bits_equal && same;
     load(plan_.golden_dtype, golden_, first, n, full, block_.b);
     if (same && parts_ == 1 && plan_.scale == 1) {
-      double squares = 0, largest = 0;
-      add_sizes(block_.b, full, &squares, &largest);
-      if (fits(squares, squares, largest, plan_.limit)) {
-        sums->max_m = std::max(sums->max_m, largest);
-        for (double* sum : {&sums->ab, &sums->aa, &sums->bb}) *sum += squares;
+      const Sizes sizes = sizes_of(block_);
+      if (fits(sizes.sum_of_squares, sizes.sum_of_squares, sizes.largest, plan_.limit)) {
+        sums->max_m = std::max(sums->max_m, sizes.largest);
+        for (double* sum : {&sums->ab, &sums->aa, &sums->bb}) *sum += sizes.sum_of_squares;
         return;
       }
     }
     load(plan_.result_dtype, result_, first, n, full, block_.a);
     Found found;
     const bool simple = !plan_.is_exact && parts_ == 1 && plan_.scale == 1;
-    if (simple) found = look_at_real(block_.a, block_.b, full, plan_.least, tolerance_, sums->max_rel);
+    if (simple) found = look_at_real(block_);
     // A sum of squares is finite when all numbers are (and none is huge, which costs time only).
     const bool done = simple && fits(found.aa, found.bb, found.max_m, plan_.limit);
     if (!done) found = look_closely(first, n, full, sums);
     const bool farther = found.max_d > sums->max_d, more = counts_more(*plan_.options);
-    if (done && (farther || more || found.quotient)) distances(block_.a, block_.b, full, block_.d, block_.m);
-    if (found.quotient) sums->max_rel = max_quotient(block_.d, block_.m, full, sums->max_rel);
+    if (done && (farther || more || found.quotient)) distances(block_);
+    if (found.quotient) sums->max_rel = max_quotient(block_);
     if (farther) sums->worst_at = first + (std::find(block_.d, block_.d + n, found.max_d) - block_.d);
     if (more) count_over(plan_, block_, n, sums);
     add_found(found, sums);
@@ -328,7 +387,7 @@ class Summing {
       for (int64_t i = 0; i < full; ++i) block_.m[i] = std::fabs(block_.b[i]);
       fill_up(block_.d, n, full);
     } else {
-      parts_ == 2 ? complex_distances(full, &block_) : distances(block_.a, block_.b, full, block_.d, block_.m);
+      parts_ == 2 ? complex_distances(full, &block_) : distances(block_);
       take_out_specials(plan_, first, n, &block_, sums);
     }
     if (plan_.scale != 1) {
@@ -338,8 +397,10 @@ class Summing {
       }
       for (int64_t i = 0; i < full; ++i) block_.d[i] *= plan_.scale;
     }
-    Found found = look_at_distances(block_.d, block_.m, full, plan_.least, tolerance_, sums->max_rel);
-    const Found products = look_at_real(block_.a, block_.b, parts_ * full, plan_.least, tolerance_, 0);
+    Found found = look_at_distances(block_);
+    block_.n = parts_ * full;
+    const Found products = look_at_real(block_);
+    block_.n = full;
     found.ab = products.ab;
     found.aa = products.aa;
     found.bb = products.bb;
@@ -364,7 +425,6 @@ class Summing {
   const void* const golden_;
   const int64_t parts_;
   const size_t item_;  // 0: the dtypes differ
-  const Tolerance tolerance_;
   Block block_;
 };
 

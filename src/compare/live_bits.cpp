@@ -1,7 +1,6 @@
 #include "compare/live_bits.h"
 
 #define XXH_INLINE_ALL
-#include <ATen/EmptyTensor.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_ops.h>
 #include <xxhash.h>
@@ -10,13 +9,14 @@
 
 #include "capture/call_files.h"
 #include "compare/tensor_diff.h"
+#include "hooks/copy_memory.h"
 #include "hooks/plain_tensor.h"
 
 namespace op_tools {
 namespace {
 
 // What one copy from a device brings. Small enough for the caches, large enough to be worth the call.
-constexpr int64_t kStretch = 1 << 20;
+constexpr int64_t kStretch = 1 << 19;
 
 // The bytes behind the last element, as the storage counts.
 size_t end_of(const at::Tensor& tensor) {
@@ -51,7 +51,7 @@ void for_each_stretch(const at::Tensor& tensor, const std::function<bool(const c
   }
   const int64_t most =
       std::min(tensor.numel(), std::max<int64_t>(1, kStretch / static_cast<int64_t>(tensor.itemsize())));
-  const at::Tensor buffer = at::Tensor(at::detail::empty_cpu({most}, tensor.scalar_type()));
+  const at::Tensor buffer = private_empty_like(part_of(tensor, 0, most), tensor.scalar_type());
   for (int64_t first = 0; first < tensor.numel(); first += most) {
     const int64_t count = std::min(most, tensor.numel() - first);
     at::Tensor here = part_of(buffer, 0, count);

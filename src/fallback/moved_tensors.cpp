@@ -19,6 +19,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "hooks/copy_memory.h"
+#include "hooks/doubles.h"
 #include "hooks/error.h"
 #include "hooks/internal_guard.h"
 #include "hooks/plain_tensor.h"
@@ -70,6 +72,12 @@ Pointer make_node(const Arguments&... arguments) {
 // Whoever writes gets a copy first (torch's copy on write), so that one more may share it.
 bool is_shared_until_written(const at::Tensor& tensor) {
   return c10::impl::cow::is_cow_data_ptr(tensor.storage().data_ptr());
+}
+
+constexpr size_t kMostOfOurs = size_t{512} << 10;
+
+bool is_widened_fast(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
 }
 
 // No two elements lie at the same place, as far as the strides tell.
@@ -199,9 +207,20 @@ class MovedTensors::Copier {
   // The elements only: what lies between them in memory stays behind.
   at::Tensor copy_alone(const Entry& entry) {
     const at::Tensor& from = entry.original;
-    at::Tensor copy = at::_ops::empty_strided::call(from.sym_sizes(), from.sym_strides(), entry.dtype, at::kStrided,
-                                                    target_.device, std::nullopt);
-    at::_ops::copy_::call(copy, without_bits(from), /*non_blocking=*/false);
+    // In memory of ours where no program gets to hold it. Not the largest: malloc, which gets less to do then, would
+    // give memory back to the system that the operators want again.
+    const bool ours = target_.fresh && target_.device.is_cpu() && from.is_non_overlapping_and_dense() &&
+                      static_cast<size_t>(from.numel()) * c10::elementSize(entry.dtype) <= kMostOfOurs;
+    at::Tensor copy = ours ? private_empty_like(from, entry.dtype)
+                           : at::_ops::empty_strided::call(from.sym_sizes(), from.sym_strides(), entry.dtype,
+                                                           at::kStrided, target_.device, std::nullopt);
+    if (from.is_cpu() && target_.device.is_cpu() && entry.dtype == at::kDouble && from.is_non_overlapping_and_dense() &&
+        is_widened_fast(from.scalar_type())) {
+      load_doubles(from.scalar_type(), without_bits(from).const_data_ptr(), 0, from.numel(),
+                   copy.mutable_data_ptr<double>());
+    } else {
+      at::_ops::copy_::call(copy, without_bits(from), /*non_blocking=*/false);
+    }
     bytes_ += copy.nbytes();
     if (entry.dtype == from.scalar_type()) {
       const size_t base = static_cast<size_t>(from.storage_offset()) * from.itemsize();

@@ -8,7 +8,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include <c10/core/GradMode.h>
 #include <c10/util/SmallVector.h>
 
 #include "hooks/ended_by_program.h"
@@ -47,14 +46,15 @@ struct KeptStates {
   std::vector<std::shared_ptr<HookState>> states;
 };
 
-OpCall::OpCall(uint64_t id, Level level, Phase phase, std::string_view name, Frame& frame)
+OpCall::OpCall(uint64_t id, Level level, Phase phase, std::string_view name, Frame& frame, const GuardedState& thread)
     : id(id),
       level(level),
       phase(phase),
       name(name),
-      grad_enabled(at::GradMode::is_enabled()),
-      local_keys(c10::impl::tls_local_dispatch_key_set()),
-      frame_(frame) {}
+      grad_enabled(thread.autograd.get_grad_mode()),
+      local_keys(thread.keys),
+      frame_(frame),
+      thread_(thread) {}
 
 const Value& OpCall::args() {
   if (!args_) args_ = frame_.args();
@@ -95,10 +95,12 @@ ResolvedOptions with_sorted_steps(ResolvedOptions options) {
 }  // namespace
 
 ActiveHook::ActiveHook(std::shared_ptr<Hook> hook, ResolvedOptions options)
-    : hook(std::move(hook)), options(with_sorted_steps(std::move(options))), wants(this->hook->wants()) {}
+    : hook(std::move(hook)),
+      options(with_sorted_steps(std::move(options))),
+      wants(this->hook->wants()),
+      asks_calls(this->options.steps || this->options.modules || this->options.skip_cpu) {}
 
-bool ActiveHook::accepts(OpCall& call) const {
-  if (off.load(std::memory_order_relaxed)) return false;
+bool ActiveHook::asks(OpCall& call) const {
   if (options.steps && call.phase == Phase::kForward) {
     const int64_t now = step.load(std::memory_order_relaxed);
     if (!std::binary_search(options.steps->begin(), options.steps->end(), now)) return false;
@@ -258,7 +260,8 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   const auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id, lends,
                          name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
-    OpCall call(id, Level::kTorch, Phase::kBackward, name, frame);
+    const GuardedState thread;
+    OpCall call(id, Level::kTorch, Phase::kBackward, name, frame, thread);
     call.pass = gradients.pass;
     call.incomplete = !gradients.complete;
     call.owns_values = !lends;
@@ -282,7 +285,7 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
 
 void Chain::run(uint32_t mask, OpCall& call) const {
   const size_t count = hooks_.size();
-  const GuardedState thread;
+  const GuardedState& thread = call.thread_;
   c10::SmallVector<std::unique_ptr<HookState>, 4> states;
   states.resize(count);
   ActiveHook* executor = nullptr;
@@ -319,7 +322,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
       call.hook_ = i;
       call.step = active.step.load(std::memory_order_relaxed);
       const auto wish = contained(active, "after()", [&] { active.hook->after(call, states[i].get()); });
-      if (!stop) stop = wish;
+      if (wish && !stop) stop = wish;
     }
   };
   const auto failed = [&](std::string what) {

@@ -23,16 +23,20 @@ struct ActiveHook {
 
   // The hook wants this call now: not switched off by a failure, the step is one of `steps`, not all on the CPU with
   // skip_cpu.
-  bool accepts(OpCall& call) const;
+  bool accepts(OpCall& call) const { return !off.load(std::memory_order_relaxed) && (!asks_calls || asks(call)); }
   bool admits(std::string_view name, bool composite) const;
   void fail(std::string_view where, std::string_view what) noexcept;
 
   const std::shared_ptr<Hook> hook;
   const ResolvedOptions options;
   const Wants wants;
+  const bool asks_calls;  // some option takes more than a name to decide
   std::atomic<bool> off{false};
   std::atomic<uint64_t> seen{0};
   std::atomic<int64_t> step{0};
+
+ private:
+  bool asks(OpCall& call) const;
 };
 
 class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -48,7 +49,7 @@ class LargeCopies {
   c10::DataPtr allocate(size_t size) {
     const size_t capacity = rounded_up(size, size >= kHugePage ? kHugePage : kPage);
     // Of blocks that are much too large nothing is taken: the queue's limit counts the bytes of the copies.
-    if (Block* const block = take(size, capacity + size / 8)) return owned(block);
+    if (Block* const block = take(size, std::max(capacity, size + size / 8))) return owned(block);
     void* const memory = map(capacity);
     if (!memory) return c10::GetCPUAllocator()->allocate(size);  // its error says how much was wanted
     return owned(new Block{memory, capacity});
@@ -138,7 +139,8 @@ class LargeCopies {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock || block->capacity > kMostIdle) return destroy(block);
     try {
-      idle_.emplace(block->capacity, block);
+      // Before those of its size: what was used last is in the caches.
+      idle_.emplace_hint(idle_.lower_bound(block->capacity), block->capacity, block);
     } catch (...) {
       return destroy(block);
     }
@@ -243,18 +245,23 @@ at::Tensor private_copy(const at::Tensor& tensor) {
                       why_not_plain(tensor, &type).empty() && !tensor._is_zerotensor() && !tensor.is_conj() &&
                       !tensor.is_neg() && !tensor.is_quantized() && tensor.is_non_overlapping_and_dense();
   if (!simple) return at::_ops::clone::call(tensor, std::nullopt).detach();
+  at::Tensor copy = private_empty_like(tensor, tensor.scalar_type());
   const size_t bytes = tensor.nbytes();
-  c10::DataPtr memory = memory_for_copy(bytes);
   if (bytes >= kPastCaches) {
-    copy_past_caches(memory.get(), tensor.const_data_ptr(), bytes);
+    copy_past_caches(copy.mutable_data_ptr(), tensor.const_data_ptr(), bytes);
   } else if (bytes > 0) {
-    std::memcpy(memory.get(), tensor.const_data_ptr(), bytes);
+    std::memcpy(copy.mutable_data_ptr(), tensor.const_data_ptr(), bytes);
   }
-  auto copy = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(memory), nullptr, false),
-      c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
-  copy.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
   return copy;
+}
+
+at::Tensor private_empty_like(const at::Tensor& dense, c10::ScalarType dtype) {
+  const size_t bytes = static_cast<size_t>(dense.numel()) * c10::elementSize(dtype);
+  auto made = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(c10::Storage::use_byte_size_t(), bytes, memory_for_copy(bytes), c10::GetCPUAllocator(), true),
+      c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(dense.sizes(), dense.strides());
+  return made;
 }
 
 void release_copy_memory() noexcept {

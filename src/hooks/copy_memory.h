@@ -18,6 +18,10 @@ OP_TOOLS_API c10::DataPtr memory_for_copy(size_t size);
 // history; requires_grad is false.
 OP_TOOLS_API at::Tensor private_copy(const at::Tensor& tensor);
 
+// An uninitialised CPU tensor in such memory, without history, of the sizes and strides of one that lies densely.
+// Operators may resize it.
+OP_TOOLS_API at::Tensor private_empty_like(const at::Tensor& dense, c10::ScalarType dtype);
+
 // A scope was left. The memory of large copies that are gone, at most 512 MB, goes back to the system when no copy was
 // made for one to two seconds: a scope that is entered anew for each training step finds it still there. A thread of ours
 // sees to it meanwhile, so the program needs to do nothing more.

@@ -73,15 +73,7 @@ void load_doubles(c10::ScalarType dtype, const void* data, int64_t first, int64_
 #define OP_TOOLS_CASE(type, name) \
   case c10::ScalarType::name:     \
     return widen(static_cast<const type*>(data) + first, n, to);
-      OP_TOOLS_CASE(uint8_t, Byte)
-      OP_TOOLS_CASE(int8_t, Char)
-      OP_TOOLS_CASE(int16_t, Short)
-      OP_TOOLS_CASE(int32_t, Int)
-      OP_TOOLS_CASE(int64_t, Long)
-      OP_TOOLS_CASE(bool, Bool)
-      OP_TOOLS_CASE(uint16_t, UInt16)
-      OP_TOOLS_CASE(uint32_t, UInt32)
-      OP_TOOLS_CASE(uint64_t, UInt64)
+      OP_TOOLS_WHOLE_NUMBERS(OP_TOOLS_CASE)
       OP_TOOLS_CASE(c10::Float8_e5m2, Float8_e5m2)
       OP_TOOLS_CASE(c10::Float8_e4m3fn, Float8_e4m3fn)
       OP_TOOLS_CASE(c10::Float8_e5m2fnuz, Float8_e5m2fnuz)

@@ -10,10 +10,23 @@
 // between the two is ready.
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define OP_TOOLS_HAS_WIDE 1
 #define OP_TOOLS_WIDE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define OP_TOOLS_WIDE
 #endif
+
+// The dtypes of whole numbers and truth values: (C++ type, name in c10::ScalarType).
+#define OP_TOOLS_WHOLE_NUMBERS(_) \
+  _(uint8_t, Byte)                \
+  _(int8_t, Char)                 \
+  _(int16_t, Short)               \
+  _(int32_t, Int)                 \
+  _(int64_t, Long)                \
+  _(bool, Bool)                   \
+  _(uint16_t, UInt16)             \
+  _(uint32_t, UInt32)             \
+  _(uint64_t, UInt64)
 
 namespace op_tools {
 

@@ -52,7 +52,6 @@ bool is_registered(const Op& op) {
   return c10::Dispatcher::singleton().findSchema(op.operator_name).has_value();
 }
 
-thread_local uint64_t tl_entries = 0;
 std::atomic<uint64_t> g_known_changes{0};
 
 class CountRegistrations final : public c10::OpRegistrationListener {
@@ -323,9 +322,6 @@ class DispatcherFrame final : public OperatorFrame {
   bool ran_ = false;  // the stack holds what the operator returned
 };
 
-thread_local AtenWatch* tl_watch = nullptr;
-thread_local Detour* tl_detour = nullptr;
-
 // A kernel's answer for an operator that the chain does not take: the call goes on as if we were not there.
 void pass(const OperatorHandle& op, DispatchKeySet below, Stack* stack) {
   op.redispatchBoxed(below, stack);
@@ -376,12 +372,20 @@ class LastOps {
   };
   Slot slots_[kSlots];  // zero: nothing is known
 };
-thread_local LastOps tl_last_ops = {};
+
+// In one place: each thread-local variable of a library is a call to find it.
+struct ThisThread {
+  uint64_t entries;
+  AtenWatch* watch;
+  Detour* detour;
+  LastOps last_ops;
+};
+thread_local ThisThread tl = {};
 
 // `covered`: a watch already notes this call as a whole and no chain wants it, so inner calls need not come here.
-void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack, bool covered) {
+void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack, ThisThread& mine, bool covered) {
   const DispatchKeySet below = keys & kBelow;
-  Detour* detour = tl_detour;
+  Detour* detour = mine.detour;
   const CurrentChain current(Level::kAten);
   const Chain* const chain = detour && detour->inside_call ? nullptr : current.get();
   if (!chain && !detour) {
@@ -393,13 +397,14 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
     return pass(handle, below, stack);
   }
   if (met_again_below(handle, keys)) return pass(handle, below, stack);
-  const auto [found, mask] = tl_last_ops.find(handle, chain);
+  const auto [found, mask] = mine.last_ops.find(handle, chain);
   Op& op = *found;
   if (detour && ((op.composite && casts_inside(keys)) || !detour->takes(handle))) detour = nullptr;
   if (mask == 0 && !detour) return pass(handle, below, stack);
-  c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);
+  const GuardedState thread;
+  const UnseenOps unseen(thread);
   DispatcherFrame frame(handle, below, *stack, detour);
-  OpCall call(next_call_id(), Level::kAten, Phase::kForward, op.name, frame);
+  OpCall call(next_call_id(), Level::kAten, Phase::kForward, op.name, frame, thread);
   call.op = &handle;
   frame.begin(call);
   if (mask == 0) return frame.proceed();
@@ -455,14 +460,15 @@ namespace {
 
 // The one kernel. Everything that torch dispatches on an armed thread comes here unless its operator was left out.
 void intercept(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-  ++tl_entries;
+  ThisThread& mine = tl;
+  ++mine.entries;
   if (keys.has_any(kPassThrough) || keys.has_backend(c10::BackendComponent::MetaBit)) {
     return pass(op, keys & kBelow, stack);
   }
-  AtenWatch* const watch = tl_watch;
-  if (!watch || WatchedOp::running(*watch)) return through_chain(op, keys, stack, watch != nullptr);
+  AtenWatch* const watch = mine.watch;
+  if (!watch || WatchedOp::running(*watch)) return through_chain(op, keys, stack, mine, watch != nullptr);
   WatchedOp watched(*watch, op, *stack);
-  through_chain(op, keys, stack, true);
+  through_chain(op, keys, stack, mine, true);
   watched.returned(op, *stack);
 }
 
@@ -525,17 +531,17 @@ void arm(bool on) {
 
 namespace {
 bool is_needed() {
-  return tl_watch != nullptr || tl_detour != nullptr || CurrentChain(Level::kAten).get() != nullptr;
+  return tl.watch != nullptr || tl.detour != nullptr || CurrentChain(Level::kAten).get() != nullptr;
 }
 }  // namespace
 
-AtenWatch::AtenWatch() : outer_(tl_watch), was_armed_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
-  tl_watch = this;
+AtenWatch::AtenWatch() : outer_(tl.watch), was_armed_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
+  tl.watch = this;
   arm(true);
 }
 
 AtenWatch::~AtenWatch() {
-  tl_watch = outer_;
+  tl.watch = outer_;
   // A scope may have been left inside the call: then the thread stays disarmed.
   arm(was_armed_ && is_needed());
 }
@@ -544,15 +550,15 @@ Detour::Detour(Takes takes, Execute execute)
     : takes(std::move(takes)),
       execute(std::move(execute)),
       inside_call(c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)),
-      outer_(tl_detour),
+      outer_(tl.detour),
       was_armed_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
-  tl_detour = this;
+  tl.detour = this;
   arm(true);
   if (inside_call) c10::impl::tls_set_dispatch_key_excluded(kInterceptorKey, false);
 }
 
 Detour::~Detour() {
-  tl_detour = outer_;
+  tl.detour = outer_;
   if (inside_call) c10::impl::tls_set_dispatch_key_excluded(kInterceptorKey, true);
   arm(was_armed_ && is_needed());
 }
@@ -616,7 +622,7 @@ std::vector<KnownOp> known_ops() {
 }
 
 uint64_t kernel_entries() {
-  return tl_entries;
+  return tl.entries;
 }
 
 }  // namespace op_tools::interceptor

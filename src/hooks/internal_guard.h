@@ -21,12 +21,28 @@ namespace op_tools {
 // torch, and registered on by nothing there.
 inline constexpr c10::DispatchKey kInterceptorKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-// Where this thread keeps what the guard changes. Found once for the guards of one call: each place is a call into a
-// library of torch's.
+// Where this thread keeps what the guards change. Found once for all of one call: each place is a call into a library
+// of torch's.
 struct GuardedState {
   c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
   c10::impl::PODLocalDispatchKeySet& keys = c10::impl::raw_local_dispatch_key_set;
   const bool is_profiled = torch::profiler::impl::profilerEnabled();
+};
+
+// While one stands, this thread's operators go past our dispatcher kernel.
+class UnseenOps {
+ public:
+  explicit UnseenOps(const GuardedState& state)
+      : keys_(state.keys), excluded_(c10::DispatchKeySet(kInterceptorKey) - keys_.excluded()) {
+    keys_.set_excluded(keys_.excluded() | excluded_);
+  }
+  ~UnseenOps() { keys_.set_excluded(keys_.excluded() - excluded_); }
+  UnseenOps(const UnseenOps&) = delete;
+  UnseenOps& operator=(const UnseenOps&) = delete;
+
+ private:
+  c10::impl::PODLocalDispatchKeySet& keys_;  // this thread's
+  const c10::DispatchKeySet excluded_;       // by this guard
 };
 
 class InternalGuard {

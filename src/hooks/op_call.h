@@ -27,6 +27,7 @@ enum class Phase : uint8_t { kForward, kBackward };
 
 class HookState;  // hook.h
 struct KeptStates;
+struct GuardedState;  // internal_guard.h
 class OpCall;
 class NodeWatch;  // node_watch.h
 
@@ -84,7 +85,8 @@ class OP_TOOLS_API Frame {
 
 class OP_TOOLS_API OpCall {
  public:
-  OpCall(uint64_t id, Level level, Phase phase, std::string_view name, Frame& frame);
+  // `thread`: of the thread that makes the call; outlives it.
+  OpCall(uint64_t id, Level level, Phase phase, std::string_view name, Frame& frame, const GuardedState& thread);
   OpCall(const OpCall&) = delete;
   OpCall& operator=(const OpCall&) = delete;
 
@@ -131,6 +133,7 @@ class OP_TOOLS_API OpCall {
  private:
   friend class Chain;
   Frame& frame_;
+  const GuardedState& thread_;
   bool declined_ = false;
   size_t hook_ = 0;  // which hook of the chain is being called
   std::shared_ptr<KeptStates> kept_;

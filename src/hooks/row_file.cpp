@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "hooks/error.h"
@@ -26,7 +27,11 @@ void append_text(std::string& line, std::string_view text) {
 void append_cell(std::string& line, const RowFile::Cell& cell) {
   if (const auto* text = std::get_if<std::string_view>(&cell)) return append_text(line, *text);
   if (const auto* number = std::get_if<double>(&cell)) return append_number(line, *number);
-  append_number(line, std::get<int64_t>(cell));
+  if (const auto* whole = std::get_if<int64_t>(&cell)) return append_number(line, *whole);
+  if (const auto* flag = std::get_if<bool>(&cell)) return append_text(line, *flag ? "true" : "false");
+  std::string list;
+  JsonText(list).add(std::get<c10::ArrayRef<int64_t>>(cell));
+  append_text(line, list);
 }
 
 void append_cell(std::string& line, const Value& value) {
@@ -62,6 +67,40 @@ void RowFile::add(const Value& row) {
       next += tried + 1;
       break;
     }
+  }
+  write_line();
+}
+
+void RowValues::put(std::string_view column, const Cell& cell) {
+  const auto as_value = [](const auto& content) -> Value {
+    using Content = std::decay_t<decltype(content)>;
+    if constexpr (std::is_same_v<Content, std::string_view>)
+      return std::string(content);
+    else if constexpr (std::is_same_v<Content, c10::ArrayRef<int64_t>>)
+      return make_list(Values(content.begin(), content.end()));
+    else
+      return content;
+  };
+  items.emplace_back(std::string(column), std::visit(as_value, cell));
+}
+
+void RowFile::put(std::string_view column, const Cell& cell) {
+  if (columns_.empty()) {
+    if (line_.empty()) json_.begin_object(JsonText::Form::kOneLine);
+    return std::visit([&](const auto& content) { json_.add(column, content); }, cell);
+  }
+  for (; cells_ < columns_.size() && columns_[cells_] != column; ++cells_) line_ += cells_ ? "," : "";
+  if (cells_ == columns_.size()) throw Error(path_ + ": it has no column " + std::string(column) + " at this place");
+  line_ += cells_++ ? "," : "";
+  append_cell(line_, cell);
+}
+
+void RowFile::end_row() {
+  if (columns_.empty()) {
+    json_.end();
+  } else {
+    for (; cells_ < columns_.size(); ++cells_) line_ += cells_ ? "," : "";
+    cells_ = 0;
   }
   write_line();
 }

@@ -87,10 +87,16 @@ std::string formatted(const char* format, ...) {
   va_list parts, again;
   va_start(parts, format);
   va_copy(again, parts);
-  const int size = std::vsnprintf(nullptr, 0, format, parts);
+  char most[256];
+  const int size = std::vsnprintf(most, sizeof(most), format, parts);
   va_end(parts);
-  std::string text(static_cast<size_t>(std::max(size, 0)), '\0');
-  std::vsnprintf(text.data(), text.size() + 1, format, again);
+  std::string text;
+  if (size < static_cast<int>(sizeof(most))) {
+    text.assign(most, static_cast<size_t>(std::max(size, 0)));
+  } else {
+    text.resize(static_cast<size_t>(size));
+    std::vsnprintf(text.data(), text.size() + 1, format, again);
+  }
   va_end(again);
   return text;
 }

@@ -23,6 +23,7 @@
 #include "capture/pth.h"
 #include "capture/snapshot.h"
 #include "catch.h"
+#include "hooks/copy_memory.h"
 #include "hooks/error.h"
 #include "hooks/log.h"
 #include "quiet_log.h"
@@ -204,4 +205,26 @@ TEST_CASE("what has no form in a file is noted, not refused", "[snapshot]") {
   REQUIRE(snapshot.unsupported.size() == 1);
   CHECK(snapshot.unsupported[0].where == "args[1][0]");
   CHECK(snapshot.unsupported[0].type == "meta tensor");
+}
+
+TEST_CASE("A large copy takes over the memory of an earlier one of its size", "[capture]") {
+  for (const size_t size : {size_t{100'000}, size_t{3'000'000}, size_t{16} << 20}) {
+    INFO(size);
+    release_copy_memory();
+    const void* const first = memory_for_copy(size).get();  // is let go of at once
+    const c10::DataPtr again = memory_for_copy(size);
+    CHECK(again.get() == first);
+    CHECK(memory_for_copy(size / 2).get() != first);
+  }
+  release_copy_memory();
+}
+
+TEST_CASE("Memory for copies may be resized by operators", "[capture]") {
+  const at::Tensor like = at::ones({3, 4}).t();
+  at::Tensor made = private_empty_like(like, at::kDouble);
+  CHECK(made.strides() == like.strides());
+  CHECK(made.scalar_type() == at::kDouble);
+  made.fill_(2);
+  made.resize_({50, 50}).fill_(3);
+  CHECK(made.sum().item<double>() == 7500);
 }

@@ -1,13 +1,17 @@
 // OpAutoCompare from C++: an executor plays the device that computes wrongly.
 #define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/slice.h>
+#include <ATen/ops/transpose.h>
 
 #include <atomic>
+#include <cstring>
 #include <fstream>
 #include <mutex>
 #include <thread>
@@ -42,6 +46,39 @@ class WrongProduct final : public Hook {
   }
 };
 
+// A device that shows other elements of the same memory.
+class WrongView final : public Hook {
+ public:
+  std::string_view name() const override { return "WrongView"; }
+  bool is_executor() const override { return true; }
+  void execute(OpCall& call) override {
+    call.frame().proceed();
+    call.frame().replace_result([](const at::Tensor& right) { return at::transpose(right, 0, 1); });
+  }
+};
+
+// A device whose result in place does not arrive.
+class LostWrite final : public Hook {
+ public:
+  std::string_view name() const override { return "LostWrite"; }
+  bool is_executor() const override { return true; }
+  void execute(OpCall& call) override {
+    const at::Tensor input = *sequence_items(call.args())->front().get_if<at::Tensor>();
+    const at::Tensor before = at::clone(input);
+    call.frame().proceed();
+    std::memcpy(input.mutable_data_ptr(), before.const_data_ptr(), input.nbytes());
+  }
+};
+
+std::vector<std::string> deciding(OpAutoCompare& scope) {
+  const Value report = scope.hook().report();
+  std::vector<std::string> all;
+  for (const Value& row : *sequence_items(*find_key(report, "rows"))) {
+    all.push_back(*find_key(row, "deciding")->get_if<std::string>());
+  }
+  return all;
+}
+
 CompareOptions into(const TemporaryFolder& folder) {
   CompareOptions options;
   options.output_dir = folder.path();
@@ -49,6 +86,36 @@ CompareOptions into(const TemporaryFolder& folder) {
 }
 
 }  // namespace
+
+TEST_CASE("What a result shows of an input is judged without float64, and a wrong view is found", "[compare]") {
+  const QuietLog quiet;
+  const TemporaryFolder folder;
+  const at::Tensor x = at::rand({20, 20});
+  {
+    OpAutoCompare scope(into(folder));
+    at::slice(at::transpose(x, 0, 1), 0, 3, 7);
+    CHECK(scope.result().failed == 0);
+    CHECK(deciding(scope) == std::vector<std::string>{"bits", "bits"});
+  }
+  OpAutoCompare scope(into(folder));
+  HookScope wrong(std::make_shared<WrongView>(), admitting("view"));
+  wrong.enter();
+  x.view({20, 20});
+  wrong.leave();
+  CHECK(scope.result().failed == 1);
+}
+
+TEST_CASE("A result in place that did not arrive is no view of an input", "[compare]") {
+  const QuietLog quiet;
+  const TemporaryFolder folder;
+  at::Tensor x = at::rand({20, 20}) - 0.5;
+  OpAutoCompare scope(into(folder));
+  HookScope wrong(std::make_shared<LostWrite>(), admitting("relu_"));
+  wrong.enter();
+  at::relu_(x);
+  wrong.leave();
+  CHECK(scope.result().failed == 1);
+}
 
 TEST_CASE("A wrong operator is found, saved and blamed alone", "[compare]") {
   const QuietLog quiet;

@@ -24,6 +24,7 @@
 #include "hooks/chain.h"
 #include "hooks/error.h"
 #include "hooks/gradients.h"
+#include "hooks/internal_guard.h"
 #include "recording_hook.h"
 
 using namespace op_tools;        // NOLINT: a test
@@ -502,7 +503,8 @@ TEST_CASE("backward of a torch-level call comes to the same hooks as a second ca
   };
   {
     Source source(x, *chain, &y);
-    OpCall call(77, Level::kTorch, Phase::kForward, "torch.mul", source);
+    const GuardedState thread;
+    OpCall call(77, Level::kTorch, Phase::kForward, "torch.mul", source, thread);
     source.call = &call;
     chain->run(1, call);
   }

@@ -86,6 +86,39 @@ TEST_CASE("JSON lines keep types, and order, and are valid whatever is in them",
         "{\"nan\":\"nan\",\"bytes\":\"\xef\xbf\xbd\"}\n");
 }
 
+TEST_CASE("rows put together cell by cell are those of a Dict", "[tables]") {
+  const test::TemporaryFolder folder;
+  const std::vector<std::string> columns{"name", "id", "limit", "shape", "ok", "note"};
+  const std::vector<int64_t> shape{2, 3};
+  const auto put = [&](RowSink& row, bool all) {
+    row.put("name", "say \"no\"");
+    if (all) row.put("id", int64_t{7});
+    row.put("limit", std::numeric_limits<double>::infinity());
+    if (all) row.put("shape", shape);
+    row.put("ok", all);
+  };
+  for (const bool as_csv : {true, false}) {
+    INFO(as_csv);
+    RowFile by_cells(folder.path() + "/cells", as_csv ? columns : std::vector<std::string>());
+    RowFile by_dict(folder.path() + "/dict", as_csv ? columns : std::vector<std::string>());
+    for (const bool all : {true, false, true}) {
+      put(by_cells, all);
+      by_cells.end_row();
+      RowValues values;
+      put(values, all);
+      by_dict.add(make_dict(std::move(values.items)));
+    }
+    by_cells.flush();
+    by_dict.flush();
+    CHECK(content_of(by_cells.path()) == content_of(by_dict.path()));
+    CHECK(content_of(by_cells.path()).find(as_csv ? "\"[2,3]\",true,\n" : "\"shape\":[2,3],\"ok\":true}\n") !=
+          std::string::npos);
+  }
+  RowFile csv(folder.path() + "/order", columns);
+  csv.put("limit", 1.0);
+  CHECK_THROWS_AS(csv.put("id", int64_t{1}), Error);
+}
+
 TEST_CASE("a file that cannot be written is an error with its path", "[tables]") {
   const test::TemporaryFolder folder;
   try {
