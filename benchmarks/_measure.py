@@ -8,6 +8,8 @@ program's own thread, which others on the machine disturb least; `wall` is what 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import json
 import os
 import platform
@@ -45,6 +47,20 @@ def spend(work: Callable[[], object]) -> Spent:
     wall, cpu = time.perf_counter(), time.thread_time()
     work()
     return Spent(time.perf_counter() - wall, time.thread_time() - cpu)
+
+
+def keep_freed_memory() -> None:
+    """Memory that is freed stays with the program, on both sides of a comparison.
+
+    The C library gives the top of its heap back when something large was freed there, and the next operator pays for fresh
+    pages: whether that happens depends on what lies above, so it hits one side or the other by chance (up to half of a
+    call's time).
+    """
+    trim_threshold, mmap_threshold = -1, -3  # of malloc.h
+    with contextlib.suppress(AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(trim_threshold, 1 << 30)
+        mallopt(mmap_threshold, 32 << 20)
 
 
 class Turns:

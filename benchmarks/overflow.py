@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 
 import torch
-from _measure import PROMISE, Report, Spent, Turns, arguments, ms, spend, verdict
+from _measure import PROMISE, Report, Spent, Turns, arguments, keep_freed_memory, ms, spend, verdict
 from _models import block, transformer
 
 import op_tools
@@ -17,6 +17,7 @@ import op_tools
 def main() -> None:
     options = arguments(__doc__).parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     report = Report("overflow")
     table = report.table("OpOverflowCheck", *PROMISE)
     models = {

@@ -3,7 +3,7 @@
     ./dev bench time_measure [--quick] [--only overhead medians]
 
 1. Overhead per call, by level and mode, beside torch.profiler with and without shapes.
-2. Medians of 30 operators of more than 20 us against torch.utils.benchmark.
+2. Medians of 30 operators of more than 20 us against torch.utils.benchmark, and its own once more beside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from _measure import PROMISE, Report, Spent, Turns, arguments, spend, us, verdict
+from _measure import PROMISE, Report, Spent, Turns, arguments, keep_freed_memory, spend, us, verdict
 from torch.utils.benchmark import Timer
 
 import op_tools
@@ -168,25 +168,44 @@ def medians(report: Report, rounds: int) -> None:
         "torch.utils.benchmark, us",
         "OpTimeMeasure, us",
         "difference",
+        "torch.utils.benchmark once more",
     )
     names = (
         "matmul,addmm,bmm,conv2d,linear,softmax,log_softmax,layer_norm,gelu,relu_,tanh,exp,sin,log1p,add,mul,div,sum"
     )
     names += ",mean,var,amax,sort,topk,cumsum,cat,index_select,where,max_pool2d,batch_norm,scaled_dot_product_attention"
     only = ",".join(f".*[.]{name}" for name in names.split(","))
-    off = []
+    keep_freed_memory()
+    off, wander = [], []
     for name, work in operators().items():
         timer = Timer("work()", globals={"work": work})
         timer.timeit(50)
-        theirs, ours = [], []
-        for _ in range(rounds):
+
+        def theirs(timer: Timer = timer) -> float:
             timer.timeit(20)
-            theirs.extend(timer.timeit(10).median * 1e6 for _ in range(5))
-            ours.extend(tens(single_calls(work, only)[20:]))
-        their, our = statistics.median(theirs), statistics.median(ours)
-        off.append(abs(our / their - 1))
-        table.row(name, f"{their:.1f}", f"{our:.1f}", f"{100 * (our / their - 1):+.1f} %")
-    table.note = f"Within 3 %: {sum(one <= 0.03 for one in off)} of {len(off)}; median difference {100 * statistics.median(off):.1f} %."
+            return statistics.median(timer.timeit(10).median * 1e6 for _ in range(5))
+
+        def ours(work: Callable[[], torch.Tensor] = work) -> float:
+            return statistics.median(tens(single_calls(work, only)[20:]))
+
+        # Neighbours in time are compared: a machine that gets slower or faster does so for all three.
+        spans = []
+        for _ in range(rounds):
+            first, one, again = theirs(), ours(), theirs()
+            spans.append((first, one, again))
+        their = statistics.median(one for first, _, again in spans for one in (first, again))
+        our = statistics.median(one for _, one, _ in spans)
+        differs = statistics.median(2 * one / (first + again) - 1 for first, one, again in spans)
+        itself = statistics.median(again / first - 1 for first, _, again in spans)
+        off.append(abs(differs))
+        wander.append(abs(itself))
+        table.row(name, f"{their:.1f}", f"{our:.1f}", f"{100 * differs:+.1f} %", f"{100 * itself:+.1f} %")
+    table.note = (
+        f"Within 3 %: {sum(one <= 0.03 for one in off)} of {len(off)}; median difference "
+        f"{100 * statistics.median(off):.1f} %. torch.utils.benchmark against itself: "
+        f"{sum(one <= 0.03 for one in wander)} of {len(wander)}; {100 * statistics.median(wander):.1f} %. Of each round, "
+        "in which the three take turns; the median of the rounds."
+    )
 
 
 PARTS = {"overhead": (overhead, 25), "medians": (medians, 15)}

@@ -3,11 +3,24 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "hooks/export.h"
 #include "hooks/op_call.h"
 
 namespace op_tools {
+
+// Of an operator and the tensors that are added, in their order. For who visits the inputs for other things, too.
+class OP_TOOLS_API Signature {
+ public:
+  explicit Signature(std::string_view op);
+  void add(const at::Tensor& tensor);
+  uint64_t value() const { return hash_; }
+
+ private:
+  void mix(uint64_t value) { hash_ = (hash_ ^ value) * 0x9E3779B97F4A7C15u + (hash_ >> 29); }
+  uint64_t hash_;
+};
 
 // Of the forward call's inputs; stable within a process only.
 OP_TOOLS_API uint64_t signature_of(OpCall& call);

@@ -13,7 +13,7 @@ namespace op_tools {
 namespace {
 
 struct Open {
-  const CallTimer* timer;
+  CallTimer* timer;
   const void* owner;
 };
 // A stretch whose end never came (its autograd node raised) stays until one below it ends or its timer dies.
@@ -21,8 +21,9 @@ thread_local std::vector<Open> tl_open;
 
 // Takes the timer's stretch off, and those in it.
 void close(const CallTimer* timer) {
-  const auto mine = std::find_if(tl_open.rbegin(), tl_open.rend(), [&](const Open& one) { return one.timer == timer; });
-  if (mine != tl_open.rend()) tl_open.erase(std::prev(mine.base()), tl_open.end());
+  std::vector<Open>& open = tl_open;
+  const auto mine = std::find_if(open.rbegin(), open.rend(), [&](const Open& one) { return one.timer == timer; });
+  if (mine != open.rend()) open.erase(std::prev(mine.base()), open.end());
 }
 
 }  // namespace
@@ -46,8 +47,13 @@ CallTimer::~CallTimer() {
 
 void CallTimer::start(const CallDevices& devices) {
   devices_ = devices;
-  for (const Open& one : tl_open) depth_ += one.owner == owner_;
-  tl_open.push_back({this, owner_});
+  std::vector<Open>& open = tl_open;
+  for (const Open& one : open) {
+    if (one.owner != owner_) continue;
+    ++depth_;
+    one.timer->has_inside_ = true;
+  }
+  open.push_back({this, owner_});
   open_ = true;
   if (!devices_.empty()) {
     if (mode_ == TimeMode::kEvent) first_ = clock_.mark(devices_.first());

@@ -49,6 +49,7 @@ class CallTimer {
   int64_t start_time() const { return start_; }
   int64_t host_time() const { return end_ - start_; }
   uint32_t depth() const { return depth_; }
+  bool has_inside() const { return has_inside_; }  // others of its owner began while it was open
   const CallDevices& devices() const { return devices_; }
 
   // Event mode, when the device has events: to be read later, by whoever takes them. Else the host's time is the time.
@@ -64,7 +65,7 @@ class CallTimer {
   const void* const owner_;
   CallDevices devices_;
   uint32_t depth_ = 0;
-  bool open_ = false;
+  bool open_ = false, has_inside_ = false;
   bool waits_ = false;
   DeviceClock::Mark first_ = nullptr, last_ = nullptr;
   int64_t start_ = 0, end_ = 0;

@@ -153,18 +153,23 @@ class TimeHook::Impl : public std::enable_shared_from_this<TimeHook::Impl> {
         files(given.output_dir, records),
         step(given.first_step) {}
 
+  struct Line {
+    std::string op, values;
+  };
   // A measured stretch on its way into the records.
   struct Measured {
     TimedCall call;
     CallBytes bytes;
-    std::string op;
-    std::string values;  // of the line; empty: none is wanted
+    std::unique_ptr<Line> line;  // to be printed; nullptr: none is wanted
     uint32_t depth = 0;
+    bool has_inside = false;
     c10::Device device{c10::kCPU};
     DeviceClock::Mark first = nullptr, last = nullptr;
     std::shared_ptr<BackwardPass> pass;  // a node of it
     bool ends_pass = false;              // the pass itself
   };
+
+  bool prints_lines() const { return options.lines && log::enabled(log::Level::kInfo); }
 
   // What every stretch has in common.
   static Measured measured(CallTimer& timer, uint64_t id, uint32_t entry, int64_t step) {
@@ -176,6 +181,7 @@ class TimeHook::Impl : public std::enable_shared_from_this<TimeHook::Impl> {
     one.call.step = step;
     one.call.thread = thread_number();
     one.depth = timer.depth();
+    one.has_inside = timer.has_inside();
     if (timer.has_marks()) {
       one.device = timer.devices().first();
       timer.take_marks(&one.first, &one.last);
@@ -185,13 +191,13 @@ class TimeHook::Impl : public std::enable_shared_from_this<TimeHook::Impl> {
 
   void add(Measured one) {
     if (options.mode != TimeMode::kEvent) return settle(one);
-    size_t waiting = 0;
+    // Nothing to be read, and nobody before it who waits: so it is while no device is there.
+    if (!one.last && waiting.load(std::memory_order_acquire) == 0) return settle(one);
     {
       std::lock_guard<std::mutex> lock(pending_mutex);
       pending.push_back(std::move(one));
-      waiting = pending.size();
     }
-    if (waiting >= kMostPending) drain();
+    if (waiting.fetch_add(1, std::memory_order_relaxed) + 1 >= kMostPending) drain();
   }
 
   // Reads what the devices measured. In the order of the ends: self times need it.
@@ -212,6 +218,7 @@ class TimeHook::Impl : public std::enable_shared_from_this<TimeHook::Impl> {
       }
       settle(one);
     }
+    waiting.fetch_sub(taken.size(), std::memory_order_release);
     if (device) clock.align(*device);
   }
 
@@ -242,11 +249,11 @@ class TimeHook::Impl : public std::enable_shared_from_this<TimeHook::Impl> {
       TimedCall& sum = one.pass->sum;
       sum.has_parts = true;
       records.add(sum, one.pass->bytes);
-      if (options.lines && log::enabled(log::Level::kInfo)) print_line(one.op, Phase::kBackward, sum.nanoseconds, "");
+      if (one.line) print_line(one.line->op, Phase::kBackward, sum.nanoseconds, "");
       return;
     }
     one.call.self = one.call.nanoseconds;
-    {
+    if (one.has_inside || one.depth > 0) {
       std::lock_guard<std::mutex> lock(inside_mutex);
       std::vector<int64_t>& inside = inside_of[one.call.thread];
       if (inside.size() < one.depth + 2) inside.resize(one.depth + 2);
@@ -271,11 +278,12 @@ class TimeHook::Impl : public std::enable_shared_from_this<TimeHook::Impl> {
       one.call.is_part = true;
     }
     records.add(one.call, one.bytes);
-    if (!one.values.empty()) print_line(one.op, Phase::kForward, one.call.nanoseconds, one.values);
+    if (one.line) print_line(one.line->op, Phase::kForward, one.call.nanoseconds, one.line->values);
   }
 
   std::mutex pending_mutex, drain_mutex, inside_mutex;
   std::deque<Measured> pending;
+  std::atomic<size_t> waiting{0};  // in `pending`, or taken from it and not settled
   // By thread and depth: time of stretches that ended inside one that has not ended yet.
   std::unordered_map<uint32_t, std::vector<int64_t>> inside_of;
 };
@@ -359,7 +367,7 @@ class BackwardTimes final : public NodeWatch {
       end.pass = *found;
       passes_.erase(found);
     }
-    end.op = op_;
+    if (impl_->prints_lines()) end.line = std::make_unique<Impl::Line>(op_, "");
     end.ends_pass = true;
     impl_->add(std::move(end));
   }
@@ -410,8 +418,10 @@ std::unique_ptr<HookState> TimeHook::before(OpCall& call) {
   }
   auto state = std::make_unique<TimeState>(impl);
   CallDevices devices;
+  Signature signature(call.name);
   call.frame().visit_inputs([&](const at::Tensor& tensor) {
     devices.add(tensor.device());
+    signature.add(tensor);
     state->bytes_read += bytes_of(tensor);
     if (impl.options.memory && tensor.has_storage()) state->inputs.push_back(tensor.storage().unsafeGetStorageImpl());
   });
@@ -424,7 +434,7 @@ std::unique_ptr<HookState> TimeHook::before(OpCall& call) {
     call.decline();
     return nullptr;
   }
-  state->signature = signature_of(call);
+  state->signature = signature.value();
   if (impl.options.with_stack || impl.options.with_modules) {
     CallPlace place;
     if (impl.options.with_stack) place.stack = current_stack();
@@ -433,7 +443,7 @@ std::unique_ptr<HookState> TimeHook::before(OpCall& call) {
   }
   state->entry = impl.records.entry_of(call.name, phase_of(call), state->signature, state->place,
                                        [&] { return describe_call(call, devices); });
-  if (impl.options.lines && log::enabled(log::Level::kInfo)) {  // after the operator they are gone
+  if (impl.prints_lines()) {  // after the operator they are gone
     call.args();
     call.kwargs();
   }
@@ -451,40 +461,41 @@ std::unique_ptr<HookState> TimeHook::before(OpCall& call) {
 void TimeHook::after(OpCall& call, HookState* base) {
   Impl& impl = *impl_;
   auto& state = static_cast<TimeState&>(*base);
+  CallBytes bytes;
+  bytes.read = state.bytes_read;
+  bool grows_graph = false;
+  const auto look = [&](const at::Tensor& tensor) {
+    bytes.written += bytes_of(tensor);
+    grows_graph |= tensor.requires_grad();
+    if (!impl.options.memory || !tensor.has_storage()) return;
+    const auto* storage = tensor.storage().unsafeGetStorageImpl();
+    if (std::find(state.inputs.begin(), state.inputs.end(), storage) == state.inputs.end()) {
+      impl.alive.add(tensor.storage(), state.entry);
+    }
+  };
   bool late = false;  // a tensor on a device came out of a call that named none
+  bool looked = !call.error.empty();
   state.timer.stop([&](CallDevices& devices) {
-    if (call.error.empty()) call.frame().visit_result([&](const at::Tensor& tensor) { devices.add(tensor.device()); });
+    if (std::exchange(looked, true)) return;
+    call.frame().visit_result([&](const at::Tensor& tensor) {
+      devices.add(tensor.device());
+      look(tensor);
+    });
     late = !devices.empty();
   });
   state.range.reset();
-  CallBytes bytes;
-  bytes.read = state.bytes_read;
   if (state.memory) {
     bytes.allocated = state.memory->allocated();
     bytes.peak = state.memory->peak();
     state.memory.reset();
   }
   if (late) impl.records.set_device(state.entry, names_of(state.timer.devices()));
-  bool grows_graph = false;
-  if (call.error.empty()) {
-    call.frame().visit_result([&](const at::Tensor& tensor) {
-      bytes.written += bytes_of(tensor);
-      grows_graph |= tensor.requires_grad();
-      if (!impl.options.memory || !tensor.has_storage()) return;
-      const auto* storage = tensor.storage().unsafeGetStorageImpl();
-      if (std::find(state.inputs.begin(), state.inputs.end(), storage) == state.inputs.end()) {
-        impl.alive.add(tensor.storage(), state.entry);
-      }
-    });
-  }
+  if (!looked) call.frame().visit_result(look);
   const int64_t step = impl.step.load(std::memory_order_relaxed);
   Impl::Measured one = Impl::measured(state.timer, call.id, state.entry, step);
   one.bytes = bytes;
   one.call.failed = !call.error.empty();
-  if (impl.options.lines && log::enabled(log::Level::kInfo)) {
-    one.op = call.name;
-    one.values = values_text(call);
-  }
+  if (impl.prints_lines()) one.line = std::make_unique<Impl::Line>(std::string(call.name), values_text(call));
   impl.add(std::move(one));
   if (grows_graph && call.level == Level::kTorch && call.grad_enabled) {
     const uint32_t backward = impl.records.entry_of(call.name, Phase::kBackward, state.signature, state.place,

@@ -1,6 +1,7 @@
 #include "timing/time_records.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 namespace op_tools {
@@ -14,9 +15,36 @@ uint64_t mixed(uint64_t hash, uint64_t value) {
   return (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29);
 }
 
+uint64_t next_number() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+// The rows that this thread asked for last: the same few come over and over, and need neither lock nor map.
+struct LastEntry {
+  uint64_t records, key;
+  const char* op;  // where its name is: names of operators stay where they are
+  uint32_t entry;
+};
+constexpr size_t kLastEntries = 64;
+thread_local LastEntry tl_last_entries[kLastEntries] = {};
+
 }  // namespace
 
+TimeRecords::TimeRecords(size_t max_calls, Overflow overflow)
+    : number_(next_number()), max_calls_(max_calls), overflow_(std::move(overflow)) {}
+
 uint32_t TimeRecords::entry_of(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
+                               const std::function<CallDetails()>& describe) {
+  const uint64_t key = mixed(signature, uint64_t{place} * 2 + (phase == Phase::kBackward ? 1 : 0));
+  LastEntry& last = tl_last_entries[key % kLastEntries];
+  if (last.records == number_ && last.key == key && last.op == op.data()) return last.entry;
+  const uint32_t entry = find_entry(op, phase, signature, place, describe);
+  last = {number_, key, op.data(), entry};
+  return entry;
+}
+
+uint32_t TimeRecords::find_entry(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
                                const std::function<CallDetails()>& describe) {
   const auto key_of = [&](uint64_t of_signature, uint32_t of_place) {
     uint64_t key = mixed(std::hash<std::string_view>()(op), of_signature);

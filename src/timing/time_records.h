@@ -79,9 +79,9 @@ struct StepMark {
 class TimeRecords {
  public:
   using Overflow = std::function<void(std::vector<TimedCall> calls)>;
-  TimeRecords(size_t max_calls, Overflow overflow) : max_calls_(max_calls), overflow_(std::move(overflow)) {}
+  TimeRecords(size_t max_calls, Overflow overflow);
 
-  // The number of the row for these; `describe` is asked when it is new. Programs whose shapes never repeat share one
+  // The number of the row for these; `describe` is asked when it is new. `signature` is of the operator as well. Programs whose shapes never repeat share one
   // row per operator after the first kMostEntries.
   static constexpr size_t kMostEntries = 10'000;
   uint32_t entry_of(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
@@ -109,6 +109,10 @@ class TimeRecords {
   CallDetails details(uint32_t entry) const;
 
  private:
+  uint32_t find_entry(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
+                      const std::function<CallDetails()>& describe);
+
+  const uint64_t number_;  // of these records alone, from 1
   const size_t max_calls_;
   const Overflow overflow_;
   mutable std::mutex mutex_;
