@@ -94,6 +94,16 @@ KeptTensor KeptTensor::copy_of(const at::Tensor& tensor) {
   return kept;
 }
 
+KeptTensor KeptTensor::unwritten_like(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu() || !tensor.is_non_overlapping_and_dense()) return copy_of(tensor);
+  KeptTensor kept;
+  if (!can_be_kept(tensor)) return kept;
+  kept.tensor_ = private_empty_like(tensor, tensor.scalar_type());
+  kept.tensor_.set_requires_grad(tensor.requires_grad());
+  kept.version_ = version_of(kept.tensor_);
+  return kept;
+}
+
 bool KeptTensor::is_what_it_was() const {
   return tensor_.defined() && version_of(tensor_) == version_;
 }
@@ -161,7 +171,8 @@ bool NotedInputs::recall(Value* args, Value* kwargs) const {
   return true;
 }
 
-InputsBefore InputsBefore::of(OpCall& call, const std::vector<bool>& written) {
+InputsBefore InputsBefore::of(OpCall& call, const std::vector<bool>& written,
+                              const std::function<bool(const at::Tensor&)>& is_unwritten) {
   InputsBefore before;
   std::vector<at::Tensor> live;
   const auto visit = [&](const at::Tensor& tensor) {
@@ -184,7 +195,10 @@ InputsBefore InputsBefore::of(OpCall& call, const std::vector<bool>& written) {
   }
   before.too_large = bytes > kMostCopied;
   if (before.too_large) return before;
-  for (const size_t i : copied) before.copies.emplace(i, KeptTensor::copy_of(live[i]));
+  for (const size_t i : copied) {
+    before.copies.emplace(i,
+                          is_unwritten(live[i]) ? KeptTensor::unwritten_like(live[i]) : KeptTensor::copy_of(live[i]));
+  }
   return before;
 }
 

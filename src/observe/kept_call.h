@@ -9,6 +9,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,6 +38,8 @@ class KeptTensor {
   KeptTensor() = default;  // of one that cannot be kept
   explicit KeptTensor(const at::Tensor& tensor);
   static KeptTensor copy_of(const at::Tensor& tensor);
+  // Memory of its own, too, that nobody has written either: what such memory holds is nobody's value.
+  static KeptTensor unwritten_like(const at::Tensor& tensor);
 
   const at::Tensor& tensor() const { return tensor_; }
   bool is_what_it_was() const;
@@ -92,7 +95,9 @@ struct InputsBefore {
   bool too_large = false;  // more than kMostCopied bytes would have had to be copied
 
   static constexpr int64_t kMostCopied = 64 << 20;
-  static InputsBefore of(OpCall& call, const std::vector<bool>& written);
+  // `is_unwritten`: nobody has written this tensor's memory yet (bernoulli_ of an empty tensor): nothing to copy.
+  static InputsBefore of(OpCall& call, const std::vector<bool>& written,
+                         const std::function<bool(const at::Tensor&)>& is_unwritten);
 };
 
 // A call with its values.

@@ -80,9 +80,8 @@ struct State final : HookState {
   // What the input held will be neither in it nor in a copy after the call.
   bool will_lose(const Input& input, bool writes_unknown) const {
     if (before.copies.contains(input.index)) return false;
-    return writes_unknown || std::any_of(written.begin(), written.end(), [&](const auto& one) {
-             return share_memory(one.second, input.tensor);
-           });
+    return writes_unknown || std::any_of(written.begin(), written.end(),
+                                         [&](const auto& one) { return share_memory(one.second, input.tensor); });
   }
   // Asks what nobody had to know before the call, now that somebody has to.
   void ask_inputs() const {
@@ -196,7 +195,8 @@ bool shows_part_of(const at::Tensor& whole, const at::Tensor& part) {
   if (whole.dtype() != part.dtype() || part.layout() != at::kStrided) return false;
   const at::IntArrayRef sizes = own_sizes(part), strides = own_strides(part);
   if (!whole.is_non_overlapping_and_dense()) {
-    return whole.storage_offset() == part.storage_offset() && own_sizes(whole) == sizes && own_strides(whole) == strides;
+    return whole.storage_offset() == part.storage_offset() && own_sizes(whole) == sizes &&
+           own_strides(whole) == strides;
   }
   int64_t last = part.storage_offset();
   for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
@@ -310,7 +310,8 @@ struct OverflowHook::Impl {
   // Of a result that the call did not make: one of its inputs or a view of one, whose values are sound. Else nullptr.
   FlagPtr flag_of_view(const State& state, const at::Tensor& tensor) {
     const auto is_alias = [&](const at::Tensor& other) { return share_memory(other, tensor); };
-    if (std::any_of(state.written.begin(), state.written.end(), [&](const auto& one) { return is_alias(one.second); })) {
+    if (std::any_of(state.written.begin(), state.written.end(),
+                    [&](const auto& one) { return is_alias(one.second); })) {
       return nullptr;
     }
     for (const State::Input& input : state.inputs) {
@@ -356,7 +357,8 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
   }
   if (!impl.archive.is_full()) {
     const bool saves = impl.archive.wants(std::string(call.name), call.phase);
-    state->before = InputsBefore::of(call, saves ? written : std::vector<bool>());
+    state->before = InputsBefore::of(call, saves ? written : std::vector<bool>(),
+                                     [&](const at::Tensor& tensor) { return impl.unwritten.holds(tensor); });
   }
   const bool passing = call.phase == Phase::kBackward;  // gradients are shown in tensors that are not met again
   const bool writes_unknown = writes_lists(call, written);

@@ -17,7 +17,7 @@
 namespace op_tools {
 namespace {
 
-constexpr int64_t kBlock = 16384;  // elements that are looked at before asking whether to go on
+constexpr int64_t kBlock = 65536;  // elements that are looked at before asking whether to go on
 
 // Real numbers in the tensor's memory, in whatever order; a plain tensor on the CPU.
 at::Tensor dense_reals(const at::Tensor& tensor) {
@@ -26,9 +26,9 @@ at::Tensor dense_reals(const at::Tensor& tensor) {
   return plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
 }
 
-// A float is no finite number exactly when all bits of its exponent are set: then adding one to it reaches the sign bit,
-// in any of the words. Read in four places at once: what the caches fetch ahead ends with a page, and four pages are on
-// their way together.
+// A float is no finite number exactly when all bits of its exponent are set: then adding one to it reaches the sign
+// bit, in any of the words. Read in four places at once: what the caches fetch ahead ends with a page, and four pages
+// are on their way together.
 template <class Word>
 inline __attribute__((always_inline)) Word reached(const Word* words, int64_t n, Word exponent, Word one) {
   Word a = 0, b = 0, c = 0, d = 0;
