@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <functional>
 #include <optional>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "capture/call_names.h"
@@ -78,11 +80,22 @@ bool write_pieces(int fd, const Pieces& pieces, uint64_t position) {
   }
 }
 
-// Writes large bytes and returns their CRC: stretch by stretch, so that they come from memory once and are summed up
-// and copied in the caches. Nothing with errno set when the system does not take them all.
+// Writes large bytes and returns their CRC. Nothing with errno set when the system does not take them all. The largest
+// are summed up by a second thread meanwhile: when they come one after the other, the program waits for this one.
+// Others go stretch by stretch, so that they come from memory once and are summed up and copied in the caches.
 std::optional<uint32_t> write_and_sum(int fd, const EncodedPth::Piece& piece, uint64_t position) {
   constexpr size_t kStretch = size_t{256} << 10;
+  constexpr size_t kWorthAThread = size_t{4} << 20;
   uint32_t crc = 0;
+  if (piece.size >= kWorthAThread) {
+    try {
+      std::jthread sum([&] { crc = crc32_of({piece.data, piece.size}); });
+      if (!write_pieces(fd, {piece}, position)) return std::nullopt;
+      sum.join();
+      return crc;
+    } catch (const std::system_error&) {  // no thread to be had
+    }
+  }
   for (size_t done = 0; done < piece.size;) {
     const std::string_view stretch(piece.data + done, std::min(kStretch, piece.size - done));
     crc = crc32_of(stretch, crc);

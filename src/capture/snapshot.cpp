@@ -9,7 +9,6 @@
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -149,7 +148,7 @@ class Copier {
     snapshot_.bytes += size;
     if (tensor.device().is_cpu()) {
       c10::DataPtr data = memory_for_copy(size);
-      std::memcpy(data.get(), static_cast<const char*>(tensor.storage().data()) + range.base, size);
+      fill_copy(data.get(), static_cast<const char*>(tensor.storage().data()) + range.base, size);
       range.copy = c10::Storage(c10::Storage::use_byte_size_t(), size, std::move(data), nullptr, false);
       return;
     }

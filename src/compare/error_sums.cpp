@@ -155,9 +155,9 @@ template <bool kReal, class V>
   using Bits = typename V::Bits;
   const Bits exponent = Bits{} + kExponent, inverse = Bits{} + kInverse;
   const Doubles least = Doubles{} + block.least, max_rel = Doubles{} + block.max_rel;
+  const Doubles zero{}, one = Doubles{} + 1.0;
   const Doubles atol = Doubles{} + block.tolerance.atol, rtol = Doubles{} + block.tolerance.rtol;
-  Doubles max_d{}, sum_d{}, sum_d2{}, max_ulp{}, sum_ulp{}, max_m{}, ab{}, aa{}, bb{};
-  Bits outside{}, quotient{};
+  Doubles max_d{}, sum_d{}, sum_d2{}, max_ulp{}, sum_ulp{}, max_m{}, ab{}, aa{}, bb{}, outside{}, excess{};
   for (int64_t i = 0; i < block.n; i += V::kLanes) {
     Doubles difference, size;
     if constexpr (kReal) {
@@ -177,26 +177,20 @@ template <bool kReal, class V>
     max_m = size > max_m ? size : max_m;
     sum_d += difference;
     sum_d2 += difference * difference;
-    quotient |= difference > max_rel * size;
+    const Doubles over = difference - max_rel * size;  // infinity times 0 is no number and over nothing
+    excess = over > excess ? over : excess;
     const Doubles scale = size > least ? size : least;
     const Doubles ulp = difference * reinterpret_cast<Doubles>(inverse - (reinterpret_cast<Bits>(scale) & exponent));
     max_ulp = ulp > max_ulp ? ulp : max_ulp;
     sum_ulp += ulp;
-    outside -= difference > atol + rtol * size;
+    outside += difference > atol + rtol * size ? one : zero;
   }
-  const auto add = [](int64_t x, int64_t y) { return x + y; };
-  const auto any = [](int64_t x, int64_t y) { return x | y; };
-  return {max_of<V>(max_d),
-          sum_of<V>(sum_d),
-          sum_of<V>(sum_d2),
-          max_of<V>(max_ulp),
-          sum_of<V>(sum_ulp),
-          max_of<V>(max_m),
-          sum_of<V>(ab),
-          sum_of<V>(aa),
-          sum_of<V>(bb),
-          folded<V>(outside, add),
-          folded<V>(quotient, any) != 0};
+  return {max_of<V>(max_d),     sum_of<V>(sum_d),
+          sum_of<V>(sum_d2),    max_of<V>(max_ulp),
+          sum_of<V>(sum_ulp),   max_of<V>(max_m),
+          sum_of<V>(ab),        sum_of<V>(aa),
+          sum_of<V>(bb),        static_cast<int64_t>(sum_of<V>(outside)),
+          max_of<V>(excess) > 0};
 }
 template <class V>
 [[gnu::always_inline]] inline Found look_at_pairs(const Block& block) {

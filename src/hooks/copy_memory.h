@@ -13,6 +13,8 @@ namespace op_tools {
 
 // `size` bytes on the CPU, aligned to 64, not initialised. Any thread; freed by whatever thread lets go of it.
 OP_TOOLS_API c10::DataPtr memory_for_copy(size_t size);
+// memcpy into such memory, from its beginning.
+OP_TOOLS_API void fill_copy(void* memory, const void* from, size_t size);
 
 // What clone() gives, in such memory: for a plain, dense tensor on the CPU without dispatching an operator. Without
 // history; requires_grad is false.
