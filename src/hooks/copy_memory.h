@@ -25,8 +25,8 @@ OP_TOOLS_API at::Tensor private_copy(const at::Tensor& tensor);
 OP_TOOLS_API at::Tensor private_empty_like(const at::Tensor& dense, c10::ScalarType dtype);
 
 // A scope was left. The memory of large copies that are gone, at most 512 MB, goes back to the system when no copy was
-// made for one to two seconds: a scope that is entered anew for each training step finds it still there. A thread of ours
-// sees to it meanwhile, so the program needs to do nothing more.
+// made for one to two seconds: a scope that is entered anew for each training step finds it still there. A thread of
+// ours sees to it meanwhile, so the program needs to do nothing more.
 OP_TOOLS_API void release_copy_memory() noexcept;
 
 // How much waits to be taken over.

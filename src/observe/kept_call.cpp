@@ -72,6 +72,18 @@ bool share_memory(const at::Tensor& one, const at::Tensor& other) {
   return one.has_storage() && other.has_storage() && one.storage().is_alias_of(other.storage());
 }
 
+bool shows_part_of(const at::Tensor& whole, const at::Tensor& part) {
+  if (whole.dtype() != part.dtype() || part.layout() != at::kStrided) return false;
+  const at::IntArrayRef sizes = own_sizes(part), strides = own_strides(part);
+  if (!whole.is_non_overlapping_and_dense()) {
+    return whole.storage_offset() == part.storage_offset() && own_sizes(whole) == sizes &&
+           own_strides(whole) == strides;
+  }
+  int64_t last = part.storage_offset();
+  for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+  return part.storage_offset() >= whole.storage_offset() && last < whole.storage_offset() + whole.numel();
+}
+
 std::vector<bool> written_inputs(OpCall& call) {
   if (call.phase == Phase::kBackward) return {};
   if (!call.op || keeps_running_statistics(call.name)) return written_by_name(call);

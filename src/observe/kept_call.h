@@ -31,6 +31,8 @@ std::vector<bool> written_inputs(OpCall& call);
 
 // Are they tensors over the same storage?
 bool share_memory(const at::Tensor& one, const at::Tensor& other);
+// Are all elements of `part`, on the same storage, elements of `whole`, too?
+bool shows_part_of(const at::Tensor& whole, const at::Tensor& part);
 
 // Another tensor on the memory of one of the program's, with the version that it had; or a copy of it.
 class KeptTensor {

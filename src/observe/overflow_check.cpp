@@ -1,7 +1,6 @@
 #include "observe/overflow_check.h"
 
 #include <c10/core/TensorImpl.h>
-#include <c10/util/hash.h>
 
 #include <algorithm>
 #include <mutex>
@@ -24,6 +23,7 @@
 #include "hooks/stop_program.h"
 #include "observe/hollow_value.h"
 #include "observe/kept_call.h"
+#include "observe/known_values.h"
 #include "observe/specials.h"
 
 namespace op_tools {
@@ -31,32 +31,7 @@ namespace {
 
 constexpr size_t kMaxFindings = 1000;     // kept in memory; all are in the file and in the counts
 constexpr int64_t kMostHeld = 256 << 20;  // bytes of tensors that wait to be judged
-constexpr size_t kSweepAt = 4096;         // known tensors before dead ones are looked for
 constexpr std::string_view kUninitialised = R"((torch\.)?(Tensor\.)?(new_)?empty.*, (torch\.Tensor\.)?resize_.*)";
-
-// What is known of a tensor's values at one version of it. Shared by the calls that it came from and goes to.
-struct Flag {
-  Flag() = default;  // sound
-  explicit Flag(const at::Tensor& tensor) : question(std::in_place, tensor) {}
-  static std::shared_ptr<Flag> of_unasked() {
-    auto flag = std::make_shared<Flag>();
-    flag->unasked = true;
-    return flag;
-  }
-
-  void ask(const at::Tensor& tensor) {  // that it is the flag of, with the values that it is for
-    if (std::exchange(unasked, false)) question.emplace(tensor);
-  }
-  bool is_sound() const { return !unasked && (!question || (question->answered() && !question->answer().any())); }
-
-  std::optional<SpecialsQuestion> question;
-  bool unasked = false;  // nobody had to know yet
-  // Known after the call that made it was judged: special values which count.
-  Specials unsound;
-  Specials allowed;
-  bool judged = false;
-};
-using FlagPtr = std::shared_ptr<Flag>;
 
 struct Record {
   KeptCall call;  // what is needed to save it, where that is wanted
@@ -102,106 +77,6 @@ struct Noted final : HookState {
   Noted(OpCall& call) : inputs(std::make_shared<const NotedInputs>(call, ProgramState::of(call))) {}
   const std::shared_ptr<const NotedInputs> inputs;
 };
-
-// Flags by tensor, as long as it lives and is not written. A tensor is known again by its address, and by its counter
-// of versions, which is held: a weak reference to the tensor itself would show (torch.utils.swap_tensors refuses it).
-// The counter is shared with the tensor's views, so a view that got the address has to show the same elements.
-class KnownTensors {
- public:
-  FlagPtr find(const at::Tensor& tensor) {
-    const auto found = known_.find(tensor.unsafeGetTensorImpl());
-    if (found == known_.end()) return nullptr;
-    const Known& known = found->second;
-    if (known.is_dead() || known.counter.current_version() != known.version || known.version != version_of(tensor) ||
-        known.place != place_of(tensor)) {
-      return nullptr;
-    }
-    return known.flag;
-  }
-
-  void put(const at::Tensor& tensor, FlagPtr flag) {
-    if (tensor.is_inference()) return;  // writes to it are not counted
-    if (known_.size() >= sweep_at_) sweep();
-    Known known{tensor.unsafeGetTensorImpl()->version_counter(), version_of(tensor), place_of(tensor), std::move(flag)};
-    if (known.place != 0) known.storage.emplace(tensor.storage().getWeakStorageImpl());
-    known_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(known));
-  }
-
- private:
-  struct Known {
-    c10::VariableVersion counter;
-    int64_t version;
-    size_t place;
-    FlagPtr flag;
-    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage = std::nullopt;
-
-    // Nobody else has the counter; or only others of the known, which are views of each other.
-    bool is_dead() const { return counter.unique() || (storage && storage->expired()); }
-  };
-
-  // A number that changes with where in memory the elements are; 0 for what has none of its own.
-  static size_t place_of(const at::Tensor& tensor) {
-    std::string type;
-    if (tensor.layout() != at::kStrided || !why_not_plain(tensor, &type).empty() || !tensor.has_storage()) return 0;
-    size_t place = c10::hash_combine(reinterpret_cast<size_t>(tensor.storage().unsafeGetStorageImpl()),
-                                     static_cast<size_t>(tensor.storage_offset()));
-    for (const int64_t size : own_sizes(tensor)) place = c10::hash_combine(place, static_cast<size_t>(size));
-    for (const int64_t stride : own_strides(tensor)) place = c10::hash_combine(place, static_cast<size_t>(stride));
-    return place;
-  }
-
-  void sweep() {
-    for (auto one = known_.begin(); one != known_.end();) {
-      one = one->second.is_dead() ? known_.erase(one) : std::next(one);
-    }
-    sweep_at_ = std::max(kSweepAt, 2 * known_.size());
-  }
-
-  std::unordered_map<const c10::TensorImpl*, Known> known_;
-  size_t sweep_at_ = kSweepAt;
-};
-
-// Memory that nobody has written since it was allocated. Known by the storage: of what a factory returns torch makes
-// another tensor, and would make a copy of one whose counter of versions somebody else holds.
-class UnwrittenMemory {
- public:
-  void add(const at::Tensor& tensor) {
-    if (!tensor.has_storage()) return;
-    if (storages_.size() >= sweep_at_) sweep();
-    storages_.insert_or_assign(tensor.storage().unsafeGetStorageImpl(), tensor.storage().getWeakStorageImpl());
-  }
-  // After a call that may have: detach_ and the like change what a tensor is, not what it holds, and count no version.
-  void may_have_written(const at::Tensor& tensor) {
-    if (tensor.has_storage() && version_of(tensor) != 0) storages_.erase(tensor.storage().unsafeGetStorageImpl());
-  }
-  bool holds(const at::Tensor& tensor) const {
-    if (!tensor.has_storage() || version_of(tensor) > 0) return false;
-    const auto found = storages_.find(tensor.storage().unsafeGetStorageImpl());
-    return found != storages_.end() && !found->second.expired();
-  }
-
- private:
-  void sweep() {
-    std::erase_if(storages_, [](const auto& one) { return one.second.expired(); });
-    sweep_at_ = std::max(kSweepAt, 2 * storages_.size());
-  }
-
-  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
-  size_t sweep_at_ = kSweepAt;
-};
-
-// Are all elements of `part`, on the same storage, elements of `whole`, too?
-bool shows_part_of(const at::Tensor& whole, const at::Tensor& part) {
-  if (whole.dtype() != part.dtype() || part.layout() != at::kStrided) return false;
-  const at::IntArrayRef sizes = own_sizes(part), strides = own_strides(part);
-  if (!whole.is_non_overlapping_and_dense()) {
-    return whole.storage_offset() == part.storage_offset() && own_sizes(whole) == sizes &&
-           own_strides(whole) == strides;
-  }
-  int64_t last = part.storage_offset();
-  for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
-  return part.storage_offset() >= whole.storage_offset() && last < whole.storage_offset() + whole.numel();
-}
 
 // At the torch level only names say what is written; a call that writes lists (torch._fused_adam_) writes more of them
 // than its first argument.
