@@ -184,8 +184,8 @@ class Call : public std::enable_shared_from_this<Call> {
   }
 
  private:
-  // Where gradients are lent. What comes in is read by the call's own nodes until they are through. What goes out is the
-  // engine's from then on, to be summed up in place: lent is what is reported at once.
+  // Where gradients are lent. What comes in is read by the call's own nodes until they are through. What goes out is
+  // the engine's from then on, to be summed up in place: lent is what is reported at once.
   enum class Lends : uint8_t { kAlways, kLast };
 
   template <class Store>

@@ -16,10 +16,10 @@
 // other ways than the output are in the inputs' gradients but in no output's.
 //
 // Ownership: the nodes own the hooks, the hooks share the call; a graph that is freed without
-// running backward frees everything. Gradients are copied as they pass, or lent: then they are the engine's own memory on
-// the CPU, which nobody has written by the time they are reported, and which is let go of right after.
-// The two calls are made on the thread of the call, outside
-// InternalGuard; backward may come from any thread, and from several at once.
+// running backward frees everything. Gradients are copied as they pass, or lent: then they are the engine's own memory
+// on the CPU, which nobody has written by the time they are reported, and which is let go of right after. The two calls
+// are made on the thread of the call, outside InternalGuard; backward may come from any thread, and from several at
+// once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,8 +47,8 @@ struct CallGradients {
 class OP_TOOLS_API GradientCollector {
  public:
   // Called on the thread that ran backward's last part of this call (or at the end of its graph
-  // task), with private copies detached from the graph, or what is lent of them. Called once per backward pass that reaches
-  // the call and ends without an error. May throw StopProgram only.
+  // task), with private copies detached from the graph, or what is lent of them. Called once per backward pass that
+  // reaches the call and ends without an error. May throw StopProgram only.
   struct OnBackward {
     template <std::invocable<const CallGradients&> Done>
     OnBackward(Done done, std::function<std::shared_ptr<void>()> begins = nullptr)  // NOLINT: a function is enough

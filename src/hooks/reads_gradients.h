@@ -1,5 +1,5 @@
-// For a Hook that wants gradients and is done with them when after() returns, or knows by their versions whether what it
-// keeps is what it was. Where all hooks of a call are of this kind its gradients are not copied (gradients.h):
+// For a Hook that wants gradients and is done with them when after() returns, or knows by their versions whether what
+// it keeps is what it was. Where all hooks of a call are of this kind its gradients are not copied (gradients.h):
 // OpCall::owns_values is false then.
 #pragma once
 

@@ -45,7 +45,7 @@ uint32_t TimeRecords::entry_of(std::string_view op, Phase phase, uint64_t signat
 }
 
 uint32_t TimeRecords::find_entry(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
-                               const std::function<CallDetails()>& describe) {
+                                 const std::function<CallDetails()>& describe) {
   const auto key_of = [&](uint64_t of_signature, uint32_t of_place) {
     uint64_t key = mixed(std::hash<std::string_view>()(op), of_signature);
     return mixed(key, uint64_t{of_place} * 2 + (phase == Phase::kBackward ? 1 : 0));

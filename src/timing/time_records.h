@@ -81,8 +81,8 @@ class TimeRecords {
   using Overflow = std::function<void(std::vector<TimedCall> calls)>;
   TimeRecords(size_t max_calls, Overflow overflow);
 
-  // The number of the row for these; `describe` is asked when it is new. `signature` is of the operator as well. Programs whose shapes never repeat share one
-  // row per operator after the first kMostEntries.
+  // The number of the row for these; `describe` is asked when it is new. `signature` is of the operator as well.
+  // Programs whose shapes never repeat share one row per operator after the first kMostEntries.
   static constexpr size_t kMostEntries = 10'000;
   uint32_t entry_of(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
                     const std::function<CallDetails()>& describe);

@@ -480,7 +480,8 @@ TEST_CASE("under the internal guard nothing is recorded, cast or met", "[gradien
   CHECK(x.mul(2).requires_grad());
 }
 
-TEST_CASE("Lent gradients are this call's when they are reported, and the program's are what they were", "[gradients]") {
+TEST_CASE("Lent gradients are this call's when they are reported, and the program's are what they were",
+          "[gradients]") {
   Tensors reported[2], left[2];
   for (const bool lends : {false, true}) {
     const Tensor x = leaf({2, 3, 4}, 1), weight = leaf({5, 4}, 2), bias = leaf({5}, 3);
@@ -489,10 +490,12 @@ TEST_CASE("Lent gradients are this call's when they are reported, and the progra
     std::vector<Watched> calls;
     Tensors outputs;
     for (int i = 0; i < 3; ++i) {
-      calls.push_back(watch({inner, weight, bias}, [&] { return composite(inner, weight, bias); }, lends));
+      calls.push_back(watch(
+          {inner, weight, bias}, [&] { return composite(inner, weight, bias); }, lends));
       outputs.push_back(calls.back().outputs[0]);
     }
-    calls.push_back(watch({inner, inner}, [&] { return Tensors{inner + inner}; }, lends));
+    calls.push_back(watch(
+        {inner, inner}, [&] { return Tensors{inner + inner}; }, lends));
     outputs.push_back(calls.back().outputs[0]);
     backward(outputs, {numbers({2, 3, 5}, 4), numbers({2, 3, 5}, 5), numbers({2, 3, 5}, 6), numbers({2, 3, 4}, 7)});
     for (const Watched& call : calls) {
