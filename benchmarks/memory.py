@@ -43,30 +43,38 @@ def main() -> None:
             op(x, y)
         return (time.thread_time() - start) / count
 
-    def tenth() -> tuple[float, float]:
+    def tenth(between: Callable[[], object]) -> tuple[float, float]:
         """Seconds of a call, and the same in calls that the tool leaves out and that take turns with it: the machine may
         be slower by now."""
         count = (calls - 10_000) // TENTHS // SLICES
-        spent = [(seconds(torch.add, count), seconds(torch.mul, count // 4)) for _ in range(SLICES)]
+        spent = []
+        for _ in range(SLICES):
+            spent.append((seconds(torch.add, count), seconds(torch.mul, count // 4)))
+            between()
         return statistics.median(one for one, _ in spent), statistics.median(one / two for one, two in spent)
 
-    tools = {
-        "OpCapture (container)": lambda folder: op_tools.OpCapture(
+    def capture(folder: str) -> op_tools.OpCapture:
+        return op_tools.OpCapture(
             level="aten", ops="add.Tensor", format="container", output_dir=folder, max_pending_mb=16
-        ),
-        "OpTimeMeasure": lambda folder: op_tools.OpTimeMeasure(
-            level="aten", ops="add.Tensor", lines=False, output_dir=folder, max_calls=10_000
-        ),
-    }
-    for name, make in tools.items():
+        )
+
+    def measure(folder: str) -> op_tools.OpTimeMeasure:
+        return op_tools.OpTimeMeasure(level="aten", ops="add.Tensor", lines=False, output_dir=folder, max_calls=10_000)
+
+    # A full queue makes the program go at the writer's pace, and through 16 MB of memory instead of what the caches hold.
+    for name, make, keeps_up in (
+        ("OpCapture (container), the writer keeps up", capture, True),
+        ("OpCapture (container), the queue is full", capture, False),
+        ("OpTimeMeasure", measure, False),
+    ):
         folder = tempfile.mkdtemp(dir=scratch())
         with make(folder) as tool:
-            first = seconds(torch.add, 10_000)
-            if isinstance(tool, op_tools.OpCapture):
-                tool.flush()
+            between = tool.flush if keeps_up else lambda: None
+            first = seconds(torch.add, 10_000 if keeps_up else calls // TENTHS)
+            between()
             marks, costs = [resident()], []
             for _ in range(TENTHS):
-                costs.append(tenth())
+                costs.append(tenth(between))
                 marks.append(resident())
         shutil.rmtree(folder)
         grown, slower = marks[-1] - marks[1], costs[-1][1] / costs[0][1]
