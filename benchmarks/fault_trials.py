@@ -171,7 +171,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=100, help="trials for each kind and level (100)")
     parser.add_argument("--quick", action="store_true", help="three trials: a look")
-    parser.add_argument("--kinds", nargs="*", default=list(sim.FAULT_KINDS), help="only these faults")
+    parser.add_argument(
+        "--kinds", nargs="*", choices=sim.FAULT_KINDS, default=list(sim.FAULT_KINDS), help="only these faults"
+    )
     parser.add_argument("--levels", nargs="*", default=["aten", "torch"], help="only these levels")
     parser.add_argument("--models", nargs="*", default=[*OF_DIGITS, *_zoo.ZOO], help="only these models")
     parser.add_argument("--seed", type=int, default=0, help="the first trial's seed (0)")
