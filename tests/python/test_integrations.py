@@ -169,7 +169,10 @@ dist.destroy_process_group()
 def test_the_launcher_under_torchrun(tmp_path):
     """DDP in two processes: each writes to the folder of its rank, and trains what it trains without."""
     (tmp_path / "train.py").write_text(DDP)
-    alone = launched(*TORCHRUN, "train.py", cwd=tmp_path)
+    for _ in range(3):  # once in a hundred runs torch aborts at its own exit, without any tool
+        alone = launched(*TORCHRUN, "train.py", cwd=tmp_path)
+        if alone.returncode == 0:
+            break
     assert alone.returncode == 0, alone.stderr
     tools = ("-m", "op_tools", "run", "--capture", "--time", "--ops", "torch.nn.functional.*")
     done = launched(*TORCHRUN, *tools, "train.py", cwd=tmp_path)
