@@ -402,7 +402,7 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
   if (detour && ((op.composite && casts_inside(keys)) || !detour->takes(handle))) detour = nullptr;
   if (mask == 0 && !detour) return pass(handle, below, stack);
   const GuardedState thread;
-  const UnseenOps unseen(thread);
+  const SkippedKeys unseen(thread, DispatchKeySet(kInterceptorKey));
   DispatcherFrame frame(handle, below, *stack, detour);
   OpCall call(next_call_id(), Level::kAten, Phase::kForward, op.name, frame, thread);
   call.op = &handle;

@@ -29,16 +29,16 @@ struct GuardedState {
   const bool is_profiled = torch::profiler::impl::profilerEnabled();
 };
 
-// While one stands, this thread's operators go past our dispatcher kernel.
-class UnseenOps {
+// While one stands, this thread's operators go past these keys.
+class SkippedKeys {
  public:
-  explicit UnseenOps(const GuardedState& state)
-      : keys_(state.keys), excluded_(c10::DispatchKeySet(kInterceptorKey) - keys_.excluded()) {
+  SkippedKeys(const GuardedState& state, c10::DispatchKeySet keys)
+      : keys_(state.keys), excluded_(keys - keys_.excluded()) {
     keys_.set_excluded(keys_.excluded() | excluded_);
   }
-  ~UnseenOps() { keys_.set_excluded(keys_.excluded() - excluded_); }
-  UnseenOps(const UnseenOps&) = delete;
-  UnseenOps& operator=(const UnseenOps&) = delete;
+  ~SkippedKeys() { keys_.set_excluded(keys_.excluded() - excluded_); }
+  SkippedKeys(const SkippedKeys&) = delete;
+  SkippedKeys& operator=(const SkippedKeys&) = delete;
 
  private:
   c10::impl::PODLocalDispatchKeySet& keys_;  // this thread's
@@ -49,24 +49,17 @@ class InternalGuard {
  public:
   InternalGuard() : InternalGuard(GuardedState()) {}
   explicit InternalGuard(const GuardedState& state)
-      : autograd_(state.autograd),
-        had_grad_(autograd_.get_grad_mode()),
-        keys_(state.keys),
-        excluded_(excluded_keys() - keys_.excluded()) {
+      : autograd_(state.autograd), had_grad_(autograd_.get_grad_mode()), skipped_(state, skipped_keys()) {
     autograd_.set_grad_mode(false);
-    keys_.set_excluded(keys_.excluded() | excluded_);
     // A program's profile shows the program; the profiler also numbers a backward node by the first operator inside it.
     if (state.is_profiled) unseen_ = std::make_unique<at::RecordFunctionGuard>(/*is_enabled=*/false);
   }
-  ~InternalGuard() {
-    keys_.set_excluded(keys_.excluded() - excluded_);
-    autograd_.set_grad_mode(had_grad_);
-  }
+  ~InternalGuard() { autograd_.set_grad_mode(had_grad_); }
   InternalGuard(const InternalGuard&) = delete;
   InternalGuard& operator=(const InternalGuard&) = delete;
 
  private:
-  static constexpr c10::DispatchKeySet excluded_keys() {
+  static constexpr c10::DispatchKeySet skipped_keys() {
     return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
            c10::functorch_transforms_ks | c10::python_ks |
            c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
@@ -77,8 +70,7 @@ class InternalGuard {
 
   c10::AutogradState& autograd_;  // this thread's
   const bool had_grad_;
-  c10::impl::PODLocalDispatchKeySet& keys_;
-  const c10::DispatchKeySet excluded_;               // by this guard
+  const SkippedKeys skipped_;
   std::unique_ptr<at::RecordFunctionGuard> unseen_;  // only while a profiler is on: it rebuilds the thread's callbacks
 };
 
