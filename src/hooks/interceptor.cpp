@@ -379,6 +379,16 @@ struct ThisThread {
   AtenWatch* watch;
   Detour* detour;
   LastOps last_ops;
+  // Of the same thread; nullptr until it is found.
+  CurrentChain::Thread* scopes;
+  c10::AutogradState* autograd;
+  c10::impl::PODLocalDispatchKeySet* keys;
+
+  void find() {
+    scopes = &CurrentChain::this_thread();
+    autograd = &c10::AutogradState::get_tls_state();
+    keys = &c10::impl::raw_local_dispatch_key_set;
+  }
 };
 thread_local ThisThread tl = {};
 
@@ -386,7 +396,8 @@ thread_local ThisThread tl = {};
 void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack, ThisThread& mine, bool covered) {
   const DispatchKeySet below = keys & kBelow;
   Detour* detour = mine.detour;
-  const CurrentChain current(Level::kAten);
+  if (!mine.scopes) mine.find();
+  const CurrentChain current(Level::kAten, *mine.scopes);
   const Chain* const chain = detour && detour->inside_call ? nullptr : current.get();
   if (!chain && !detour) {
     if (!covered) {
@@ -401,7 +412,7 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
   Op& op = *found;
   if (detour && ((op.composite && casts_inside(keys)) || !detour->takes(handle))) detour = nullptr;
   if (mask == 0 && !detour) return pass(handle, below, stack);
-  const GuardedState thread;
+  const GuardedState thread(*mine.autograd, *mine.keys);
   const SkippedKeys unseen(thread, DispatchKeySet(kInterceptorKey));
   DispatcherFrame frame(handle, below, *stack, detour);
   OpCall call(next_call_id(), Level::kAten, Phase::kForward, op.name, frame, thread);
