@@ -13,6 +13,7 @@
 #include "hooks/conditional_hook.h"
 #include "hooks/error.h"
 #include "hooks/interceptor.h"
+#include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
 #include "hooks/options.h"
@@ -109,6 +110,7 @@ PYBIND11_MODULE(_C, module) {
     all.finish();
     return std::make_unique<Scope>(std::move(hook), resolve(options, prefix));
   });
+  module.def("interceptor_key", [] { return c10::toString(kInterceptorKey); });
   module.def("tool_names", [] {
     py::list names;
     for (const ToolKind& kind : tool_kinds()) names.append(std::string(kind.name));

@@ -17,6 +17,7 @@ import torch
 
 from . import (
     _C,
+    _higher_order,  # noqa: F401  (lets torch's operators in Python pass)
     _modules,  # noqa: F401  (tells the core the names of modules)
 )
 

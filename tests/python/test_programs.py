@@ -767,6 +767,70 @@ def test_the_programs_own_numbers_are_not_asked():
     assert Counted.asked == asked
 
 
+# --- Operators that take functions: torch dispatches them in Python --------------------------------------------
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(a, b):
+        return a * b
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a, b = ctx.saved_tensors
+        return gradient * b, gradient * a
+
+    @staticmethod
+    def jvp(ctx, a_tangent, b_tangent):
+        a, b = ctx.saved_tensors
+        return a_tangent * b + a * b_tangent
+
+    @staticmethod
+    def vmap(info, in_dims, a, b):
+        return Product.apply(a, b), 0
+
+
+FUNCTIONS_UNDER_TRANSFORMS = {
+    "grad": lambda a: torch.func.grad(lambda b: Product.apply(b, b).sum())(a),
+    "vmap of grad": lambda a: torch.vmap(torch.func.grad(lambda b: Product.apply(b, b).sum()))(a),
+    "jvp": lambda a: torch.func.jvp(lambda b: Product.apply(b, b), (a,), (a,)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS_UNDER_TRANSFORMS)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_function_of_ones_own_under_a_transform(level, name):
+    transform = FUNCTIONS_UNDER_TRANSFORMS[name]
+    expected = transform(x(3, 2))
+    with op_tools.OpCapture(level=level, format="container") as tool:
+        result = transform(x(3, 2))
+    assert_same(result, expected)
+    assert tool.result().failure == ""
+
+
+def test_higher_order_operators_made_later_pass_too():
+    class Late(torch._ops.HigherOrderOperator):
+        def __init__(self):
+            super().__init__("op_tools_test_late")
+
+        def __call__(self, function, a):
+            return super().__call__(function, a)
+
+    late = Late()
+    late.py_impl(torch._C.DispatchKey.CompositeExplicitAutograd)(lambda function, a: function(a))
+    late.py_autograd_impl(lambda function, a: function(a))
+    with op_tools.OpCapture(level="aten", format="container") as tool:
+        assert same_bits(late(torch.sin, x(3)), x(3).sin())
+        sines = sum(row.calls for row in tool.result().rows if row.op == "aten::sin")
+    assert sines == 2
+
+
 # --- Compilers --------------------------------------------------------------------------------------------------
 
 
