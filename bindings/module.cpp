@@ -72,7 +72,6 @@ PYBIND11_MODULE(_C, module) {
   module.attr("built_with_torch") = std::string(built_with_torch());
   py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
 
-  init_torch_function_mode();
   init_stack_source();
   bind_hook(module);
   bind_replay(module);
@@ -110,6 +109,7 @@ PYBIND11_MODULE(_C, module) {
     all.finish();
     return std::make_unique<Scope>(std::move(hook), resolve(options, prefix));
   });
+  module.def("set_torch_function_mode", &set_torch_function_mode);
   module.def("interceptor_key", [] { return c10::toString(kInterceptorKey); });
   module.def("tool_names", [] {
     py::list names;

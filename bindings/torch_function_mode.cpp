@@ -345,15 +345,24 @@ PyMethodDef kMethods[] = {
      METH_FASTCALL | METH_KEYWORDS, "Hands the call to the tools that are on."},
     {nullptr, nullptr, 0, nullptr}};
 
+PyObject* g_function = nullptr;
+
+PyObject* attribute_of_mode(PyObject* mode, PyObject* name) {
+  if (PyUnicode_CompareWithASCIIString(name, "__torch_function__") != 0) return PyObject_GenericGetAttr(mode, name);
+  return Py_NewRef(g_function);
+}
+
 }  // namespace
 
-void init_torch_function_mode() {
-  static PyType_Slot slots[] = {{Py_tp_methods, kMethods}, {0, nullptr}};
-  static PyType_Spec spec = {"op_tools._C.TorchFunctionMode", static_cast<int>(sizeof(PyObject)), 0, Py_TPFLAGS_DEFAULT,
-                             slots};
-  const py::object type = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));
-  if (!type) throw py::error_already_set();
-  g_mode = std::make_shared<c10::SafePyObject>(type().release().ptr(), getPyInterpreter());
+void set_torch_function_mode(const py::object& mode) {
+  g_mode = std::make_shared<c10::SafePyObject>(py::object(mode).release().ptr(), getPyInterpreter());
+  // torch wants a method of the mode's own.
+  g_function = PyCFunction_New(kMethods, mode.ptr());
+  if (!g_function) throw py::error_already_set();
+  // Not in the type's dict: there torch.compile finds a function in Python.
+  PyTypeObject* const type = Py_TYPE(mode.ptr());
+  type->tp_getattro = &attribute_of_mode;
+  PyType_Modified(type);
 }
 
 void push_mode() {

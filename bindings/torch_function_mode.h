@@ -6,8 +6,9 @@
 
 namespace op_tools::python {
 
-// Makes the mode's type; once, when the module is loaded.
-void init_torch_function_mode();
+// The object that is the mode, the only one of its type: its __torch_function__ becomes ours for all but torch.compile,
+// which finds that of its type. Once, when the package is imported.
+void set_torch_function_mode(const pybind11::object& mode);
 
 // Counts the torch-level scopes of this thread: the first puts the mode on the stack, the last takes it out, also from
 // under modes that were pushed after it (torch.set_default_device, a user's own).

@@ -17,6 +17,7 @@ import torch
 
 from . import (
     _C,
+    _compiled,  # noqa: F401  (gives the core the torch level's mode)
     _higher_order,  # noqa: F401  (lets torch's operators in Python pass)
     _modules,  # noqa: F401  (tells the core the names of modules)
 )

@@ -875,6 +875,50 @@ def test_program_compiled_outside_runs_inside_and_the_other_way_round(level):
     assert same_bits(step(x(3)), expected)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.filterwarnings("ignore")
+def test_what_must_be_one_graph_stays_one(level):
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    step = torch.compile(lambda a: torch.sin(a) + a.exp(), backend=counter, fullgraph=True)
+    for _ in range(2):
+        with op_tools.OpCapture(level=level, format="container") as tool:
+            for _ in range(2):
+                assert same_bits(step(x(3)), torch.sin(x(3)) + x(3).exp())
+        assert counter.frame_count == 1
+        calls = {row.op: row.calls for row in tool.result().rows}  # of the graph, where it runs
+        assert calls["torch.sin" if level == "torch" else "aten::sin"] >= 2
+
+
+def accumulated(a):
+    from torch._higher_order_ops import scan
+
+    return scan(lambda total, row: (total + row, total * row), torch.zeros(2), a)
+
+
+COMPILED_BY_TORCH = {
+    "cond": lambda a: torch.cond(a.sum() > 0, lambda b: b.sin(), lambda b: b.cos(), (a,)),
+    "scan": accumulated,
+    "transform": torch.compile(torch.vmap(torch.func.grad(lambda a: a.sin().sum())), backend="eager"),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED_BY_TORCH)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.filterwarnings("ignore")
+def test_what_torch_compiles_whole_by_itself(level, name):
+    torch._dynamo.reset()
+    function = COMPILED_BY_TORCH[name]
+    expected = function(x(3, 2))
+    for _ in range(2):
+        with op_tools.OpCapture(level=level, format="container") as tool, op_tools.OpAutoCompare(level=level) as other:
+            result = function(x(3, 2))
+        assert_same(result, expected)
+        assert tool.result().failure == other.result().failure == ""
+        assert tool.result().rows
+        torch._dynamo.reset()
+
+
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.filterwarnings("ignore")
