@@ -863,6 +863,22 @@ def test_compiled_program_gives_the_same_when_compiled_inside_a_scope(level, bac
     assert tool.result().failure == ""
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_program_is_met_operator_by_operator_at_the_torch_level(nested):
+    torch._dynamo.reset()
+
+    @torch.compile(backend="aot_eager")
+    def step(a):
+        b = torch.sin(a)
+        torch._dynamo.graph_break()
+        return b.exp() if b.sum() > 9 else b.tanh()
+
+    with torch._dynamo.config.patch(nested_graph_breaks=nested), op_tools.OpCapture() as tool:
+        assert same_bits(step(x(3)), torch.sin(x(3)).tanh())
+    assert {"torch.sin", "torch.Tensor.tanh"} <= {row.op for row in tool.result().rows}
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.filterwarnings("ignore")
 def test_program_compiled_outside_runs_inside_and_the_other_way_round(level):
