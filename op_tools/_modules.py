@@ -47,7 +47,8 @@ def path_of(modules: tuple[torch.nn.Module, ...]) -> str:
     Args:
         modules: the outermost first.
     """
-    inside = [module._modules.get(_COMPILED) or module for module in modules]
+    # Not get(): TorchScript's modules keep their parts in a thing of their own.
+    inside = [module._modules[_COMPILED] if _COMPILED in module._modules else module for module in modules]
     if inside[0] not in _places:
         _note_places(inside[0])
     path = _places[inside[0]]

@@ -232,6 +232,17 @@ def test_modules_that_come_and_go_have_their_own_names(captured):
     assert modules_of(captured(capture)) == expected
 
 
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
+def test_modules_of_torchscript(captured, level):
+    with op_tools.OpCapture(level=level, ops=f"{LINEAR[level]}, linear, .*neg") as capture:
+        scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 2)))
+        scripted(torch.ones(3, 4))
+        torch.neg(torch.ones(2))
+    assert capture.result().failure == ""
+    assert modules_of(captured(capture)) == ([None] if level == "torch" else ["", None])
+
+
 def test_torch_compile_is_left_alone(captured):
     from torch._dynamo.testing import CompileCounter
 
