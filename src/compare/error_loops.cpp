@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "hooks/doubles.h"
@@ -10,9 +11,11 @@ namespace op_tools {
 namespace {
 
 // So many doubles at once. Eight need AVX-512: GCC 12 takes seven times as long where it has to make them of AVX2.
-template <int kWidth>
+// kWidens: the processor has an instruction that widens so many singles.
+template <int kWidth, bool kWidens>
 struct Vector {
   static constexpr int64_t kLanes = kWidth;
+  static constexpr bool kHasWidening = kWidens;
   typedef double Doubles __attribute__((vector_size(8 * kWidth)));
   typedef int64_t Bits __attribute__((vector_size(8 * kWidth)));
   typedef float Singles __attribute__((vector_size(8 * kWidth)));  // twice as many
@@ -21,24 +24,25 @@ struct Vector {
   typedef double DoublesThere __attribute__((vector_size(8 * kWidth), aligned(8), may_alias));
   typedef float SinglesThere __attribute__((vector_size(8 * kWidth), aligned(4), may_alias));
   typedef float FewSinglesThere __attribute__((vector_size(4 * kWidth), aligned(4), may_alias));
+  typedef float FewSingles __attribute__((vector_size(4 * kWidth)));
 };
 
 // A function for each kind of processor; the one that fits is chosen when the library is loaded.
 #ifdef OP_TOOLS_HAS_WIDE
-#define OP_TOOLS_BY_WIDTH(result, name, ...)                                       \
+#define OP_TOOLS_BY_WIDTH(result, name, loop)                                      \
   __attribute__((target("arch=x86-64-v4"))) result name##_by(const LoopJob& job) { \
-    return __VA_ARGS__ Vector < 8 >> (job);                                        \
+    return loop<Vector<8, true>>(job);                                             \
   }                                                                                \
   __attribute__((target("arch=x86-64-v3"))) result name##_by(const LoopJob& job) { \
-    return __VA_ARGS__ Vector < 4 >> (job);                                        \
+    return loop<Vector<4, true>>(job);                                             \
   }                                                                                \
   __attribute__((target("default"))) result name##_by(const LoopJob& job) {        \
-    return __VA_ARGS__ Vector < 4 >> (job);                                        \
+    return loop<Vector<4, false>>(job);                                            \
   }
 #else
-#define OP_TOOLS_BY_WIDTH(result, name, ...) \
-  result name##_by(const LoopJob& job) {     \
-    return __VA_ARGS__ Vector < 4 >> (job);  \
+#define OP_TOOLS_BY_WIDTH(result, name, loop) \
+  result name##_by(const LoopJob& job) {      \
+    return loop<Vector<4, false>>(job);       \
   }
 #endif
 
@@ -104,14 +108,13 @@ template <class V>
 }
 template <class V>
 [[gnu::always_inline]] inline void load(const float* from, typename V::Doubles& to) {
-  const auto& there = *reinterpret_cast<const typename V::FewSinglesThere*>(from);
-#ifdef OP_TOOLS_HAS_WIDE
-  if constexpr (V::kLanes == 8) {  // GCC 12 makes five instructions of the one that there is
-    asm("vcvtps2pd %1, %0" : "=v"(to) : "m"(there));
-    return;
+  if constexpr (V::kHasWidening) {  // GCC 12 makes several instructions of the one that there is
+    asm("vcvtps2pd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const typename V::FewSinglesThere*>(from)));
+  } else {
+    typename V::FewSingles few;  // GCC 12 forgets, of a vector that it converts, that it is aligned to nothing
+    std::memcpy(&few, from, sizeof(few));
+    to = __builtin_convertvector(few, typename V::Doubles);
   }
-#endif
-  to = __builtin_convertvector(there, typename V::Doubles);
 }
 
 // d and m of doubles; the others have no use for their own.
@@ -252,6 +255,15 @@ template <bool kTolerates, class V>
   return {found, max_of_singles<V>(max_below) > 0};
 }
 
+template <class V>
+[[gnu::always_inline]] inline Near look_strictly(const LoopJob& job) {
+  return look_near<false, V>(job);
+}
+template <class V>
+[[gnu::always_inline]] inline Near look_within(const LoopJob& job) {
+  return look_near<true, V>(job);
+}
+
 template <class B, class V>
 [[gnu::always_inline]] inline Sizes add_sizes(const LoopJob& job, const B* b) {
   typename V::Doubles squares{}, largest{};
@@ -293,15 +305,15 @@ OP_TOOLS_WIDE void subtract(const double* a, const double* b, int64_t n, double*
   }
 }
 
-OP_TOOLS_BY_WIDTH(Found, doubles, look_at_doubles <)
-OP_TOOLS_BY_WIDTH(Found, mixed, look_at_mixed <)
-OP_TOOLS_BY_WIDTH(Found, singles, look_at_singles <)
-OP_TOOLS_BY_WIDTH(Near, near, look_near < false, )
-OP_TOOLS_BY_WIDTH(Near, near_within, look_near < true, )
-OP_TOOLS_BY_WIDTH(Found, distances, look_at_sizes <)
-OP_TOOLS_BY_WIDTH(Sizes, sizes_of_doubles, add_sizes_of_doubles <)
-OP_TOOLS_BY_WIDTH(Sizes, sizes_of_singles, add_sizes_of_singles <)
-OP_TOOLS_BY_WIDTH(double, quotient, raise_quotient <)
+OP_TOOLS_BY_WIDTH(Found, doubles, look_at_doubles)
+OP_TOOLS_BY_WIDTH(Found, mixed, look_at_mixed)
+OP_TOOLS_BY_WIDTH(Found, singles, look_at_singles)
+OP_TOOLS_BY_WIDTH(Near, near, look_strictly)
+OP_TOOLS_BY_WIDTH(Near, near_within, look_within)
+OP_TOOLS_BY_WIDTH(Found, distances, look_at_sizes)
+OP_TOOLS_BY_WIDTH(Sizes, sizes_of_doubles, add_sizes_of_doubles)
+OP_TOOLS_BY_WIDTH(Sizes, sizes_of_singles, add_sizes_of_singles)
+OP_TOOLS_BY_WIDTH(double, quotient, raise_quotient)
 
 }  // namespace
 
