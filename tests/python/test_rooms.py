@@ -81,6 +81,7 @@ RULES = {
         [
             "src/compare/tolerance.cpp",
             "src/compare/tolerance.h",
+            "src/compare/error_loops.cpp",
             "src/compare/error_sums.cpp",
             "src/compare/tensor_diff.cpp",
             "src/compare/judge.cpp",
