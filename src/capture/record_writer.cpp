@@ -8,7 +8,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
-#include <deque>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -27,9 +26,9 @@ constexpr size_t kRecordOverhead = 2048;
 // wake-up costs the program more than a small call's copy. This much waits for it at most without it being woken.
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr size_t kWakeAt = size_t{1} << 20;
-// Records with few bytes go back to the program's thread when they are written, so many at most, and are freed there:
-// the C library has one lock for the memory of a thread, and a thread that frees another's by the thousand stops that
-// one.
+// Records with few bytes that hold objects of the program's thread go back to it when they are written, so many at most,
+// and are freed there: the C library has one lock for the memory of a thread, and a thread that frees another's by the
+// thousand stops that one.
 constexpr size_t kSmallRecord = size_t{64} << 10;
 constexpr size_t kMostWritten = 256;
 // The writer says what it has done after so many small records, or bytes.
@@ -65,7 +64,7 @@ struct RecordWriter::Impl {
 
   mutable std::mutex mutex;
   std::condition_variable work, room, done;
-  std::deque<Record> queue;
+  std::vector<Record> queue;
   std::vector<Record> written;  // to be freed by the next that submits
   size_t pending_bytes = 0;
   uint64_t submitted = 0, finished = 0;
@@ -89,7 +88,7 @@ struct RecordWriter::Impl {
     lock.lock();
   }
 
-  void write(const Record& record) {
+  void write(const OpenRecord& record) {
     if (!store) {
       store = open();
       std::lock_guard<std::mutex> lock(mutex);
@@ -97,12 +96,12 @@ struct RecordWriter::Impl {
     }
     const bool tell = log::enabled(log::Level::kInfo);
     if (record.announce && tell) log::info("apply OpCaptureHook on " + record.key.op);
-    for (const Record::File& file : record.files) {
+    for (const OpenRecord::File& file : record.files) {
       const Value value = call_file(record.key.op, record.key.id, file.args, file.kwargs, file.more);
       const std::string path = store->write(record.key, file.file, record.pass, value);
       if (tell) log::info(path + " saved");
     }
-    if (record.meta) store->write_text(record.key, CallFile::kMeta, record.pass, record.meta());
+    if (!record.meta.empty()) store->write_text(record.key, CallFile::kMeta, record.pass, record.meta);
   }
 
   // Waits until there is something to do; with the lock held.
@@ -155,14 +154,15 @@ struct RecordWriter::Impl {
     if (pending_bytes <= resume_at) room.notify_all();
   }
 
-  void write_all(std::deque<Record> records) {
+  // Leaves an empty list with its room.
+  void write_all(std::vector<Record>& records) {
     Done done;
     for (Record& record : records) {
       try {
         if (failed.load()) {
           ++done.lost;
         } else {
-          write(record);
+          write(record.open(record.packed));
           ++done.written;
         }
       } catch (const std::exception& error) {
@@ -171,25 +171,27 @@ struct RecordWriter::Impl {
         fail(error.what(), lock);
       }
       done.bytes += record.bytes + kRecordOverhead;
-      if (record.bytes <= kSmallRecord) {
+      if (record.packed.has_objects() && record.bytes <= kSmallRecord) {
         done.small.push_back(std::move(record));
       } else {
-        record = Record();  // frees the copies before the program is told that there is room
+        const Packed gone = std::move(record.packed);  // freed before the program is told that there is room
       }
-      if (done.small.size() >= kTellRecords || done.bytes >= tell_at) tell(std::exchange(done, Done()));
+      if (done.written + done.lost >= kTellRecords || done.bytes >= tell_at) tell(std::exchange(done, Done()));
     }
     tell(std::move(done));
+    records.clear();
   }
 
   void run() {
     pthread_setname_np(pthread_self(), "op_capture");  // as `top -H` and debuggers show it; 15 characters at most
+    std::vector<Record> records;
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
       wait_for_work(lock);
       if (!queue.empty()) {
-        std::deque<Record> records = std::exchange(queue, {});
+        std::swap(queue, records);
         lock.unlock();
-        write_all(std::move(records));
+        write_all(records);
         lock.lock();
         continue;
       }
