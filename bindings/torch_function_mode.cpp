@@ -170,6 +170,7 @@ class PythonFrame final : public Frame {
     if (wants.nodes) new_nodes_.emplace();
     if (wants.gradients) {
       std::vector<at::Tensor> inputs;
+      inputs.reserve(8);  // most calls have fewer
       visit_inputs([&](const at::Tensor& tensor) { inputs.push_back(tensor); });
       collector_ = GradientCollector::before_call(inputs);
     }

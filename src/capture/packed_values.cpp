@@ -12,9 +12,9 @@
 #include <memory>
 #include <utility>
 
-#include "capture/small_map.h"
 #include "hooks/copy_memory.h"
 #include "hooks/plain_tensor.h"
+#include "hooks/small_map.h"
 
 namespace op_tools {
 namespace {
