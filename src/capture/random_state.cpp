@@ -66,7 +66,7 @@ struct CpuState {
   }
 
   at::Tensor as_tensor() const {
-    at::CPUGeneratorImpl generator;
+    thread_local at::CPUGeneratorImpl generator;  // a new one is seeded, which takes longer than the rest
     generator.set_engine(engine);
     generator.set_next_float_normal_sample(next_float);
     generator.set_next_double_normal_sample(next_double);
