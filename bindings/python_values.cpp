@@ -27,8 +27,8 @@ std::string type_name(py::handle object) {
   return module == "builtins" ? name : module + "." + name;
 }
 
-// Not PyObject_IsInstance(), as torch asks: it looks for Python code to ask, for each number, and believes an object that
-// pretends to be a tensor.
+// Not PyObject_IsInstance(), as torch asks: it looks for Python code to ask, for each number, and believes an object
+// that pretends to be a tensor.
 bool is_tensor(PyObject* object) {
   return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(THPVariableClass));
 }

@@ -12,6 +12,7 @@
 #include <memory>
 #include <utility>
 
+#include "capture/packed_form.h"
 #include "hooks/copy_memory.h"
 #include "hooks/plain_tensor.h"
 #include "hooks/small_map.h"
@@ -26,47 +27,7 @@ constexpr size_t kAlign = 64;
 // A private tensor of fewer bytes is copied once more: its object is then freed by the thread that made it.
 constexpr size_t kWorthKeeping = size_t{32} << 10;
 
-enum class Node : uint8_t {
-  kNone,
-  kFalse,
-  kTrue,
-  kInt,
-  kDouble,
-  kText,
-  kTensor,  // number in the snapshot
-  kKnown,   // number of an earlier one
-  kDtype,
-  kDevice,
-  kLayout,
-  kMemoryFormat,
-  kList,
-  kTuple,
-  kNamedTuple,
-  kSet,
-  kSlice,
-  kDict,
-  kOther,  // number in the list of others
-};
-
 constexpr int32_t kNoMemory = -1;
-
-// What is known of a tensor, followed by its sizes and strides.
-struct Entry {
-  int64_t offset = 0;        // in the program's storage, in elements
-  int64_t copy_offset = 0;   // in the copy's
-  int32_t storage = -1;      // number that aliases share
-  int32_t memory = kNoMemory;  // of the copy
-  int32_t tensor = -1;       // else: the copy, in the list of tensors
-  int32_t other = -1;        // else: Unsupported, in the list of others
-  uint32_t first;            // the same tensor object came here first
-  uint16_t sizes = 0, strides = 0;
-  at::ScalarType dtype;
-  c10::Device device;
-  c10::Layout layout;
-  bool requires_grad, is_leaf;
-  bool conj = false, neg = false;
-  bool compact = false;  // the copy lies densely, the strides are the program's
-};
 
 struct Range64 {
   size_t begin = 0;
@@ -93,10 +54,10 @@ Packed::~Packed() {
 // Of one tensor, while a snapshot is made.
 struct Packer::Shown {
   const at::Tensor* tensor;
-  Entry entry;
-  bool in_storage = false;  // plain and strided: it shows a part of a storage
-  bool lost = false;        // but the storage has not got that part
-  Range64 bytes{};          // of the storage
+  PackedEntry entry;
+  bool in_storage = false;    // plain and strided: it shows a part of a storage
+  bool lost = false;          // but the storage has not got that part
+  Range64 bytes{};            // of the storage
   std::string why{}, type{};  // no form in a file
 };
 
@@ -117,7 +78,7 @@ class Packer::Copier {
                  .layout = tensor.layout(),
                  .requires_grad = tensor.requires_grad(),
                  .is_leaf = tensor.is_leaf()}};
-    Entry& entry = shown.entry;
+    PackedEntry& entry = shown.entry;
     entry.sizes = tensor.is_nested() ? 0 : static_cast<uint16_t>(own_sizes(tensor).size());
     shown.why = why_not_plain(tensor, &shown.type);
     if (entry.layout != at::kStrided || !shown.why.empty()) return shown;
@@ -230,8 +191,9 @@ class Packer::Copier {
     at::Tensor flat = at::_ops::as_strided::call(tensor, c10::SymIntArrayRef({c10::SymInt(count)}),
                                                  c10::SymIntArrayRef({c10::SymInt(1)}), c10::SymInt(begin));
     auto* const copy = new at::Tensor(to_cpu(flat));
-    c10::DataPtr data(copy->mutable_data_ptr(), copy, [](void* made) { delete static_cast<at::Tensor*>(made); },
-                      c10::Device(c10::kCPU));
+    c10::DataPtr data(
+        copy->mutable_data_ptr(), copy, [](void* made) { delete static_cast<at::Tensor*>(made); },
+        c10::Device(c10::kCPU));
     packer_.memories_.push_back({std::move(data), copy->storage().nbytes()});
   }
 
@@ -276,17 +238,17 @@ void Packer::begin(bool owned, bool restride, c10::ArrayRef<const at::Tensor*> k
 }
 
 void Packer::tree_tuple(size_t count) {
-  put(Node::kTuple);
+  put(PackedNode::kTuple);
   put(static_cast<uint32_t>(count));
 }
 
 void Packer::tree_dict(size_t count) {
-  put(Node::kDict);
+  put(PackedNode::kDict);
   put(static_cast<uint32_t>(count));
 }
 
 void Packer::tree_int(int64_t number) {
-  put(Node::kInt);
+  put(PackedNode::kInt);
   put(number);
 }
 
@@ -295,11 +257,11 @@ void Packer::tree_tensor(const at::Tensor& tensor) {
     return one->unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl();
   });
   if (known != known_.end()) {
-    put(Node::kKnown);
+    put(PackedNode::kKnown);
     put(static_cast<uint32_t>(known - known_.begin()));
     return;
   }
-  put(Node::kTensor);
+  put(PackedNode::kTensor);
   put(static_cast<uint32_t>(seen_.size()));
   seen_.push_back(&tensor);
 }
@@ -310,7 +272,7 @@ void Packer::tree_items(const Values& items) {
 }
 
 void Packer::tree_other(const Value& value) {
-  put(Node::kOther);
+  put(PackedNode::kOther);
   put(static_cast<uint32_t>(others_.size()));
   others_.push_back(value);
   if (value.is<Unsupported>()) ++unsupported_;
@@ -318,32 +280,32 @@ void Packer::tree_other(const Value& value) {
 
 void Packer::tree(const Value& value) {
   if (const auto* tensor = value.get_if<at::Tensor>()) return tree_tensor(*tensor);
-  if (value.is<None>()) return put(Node::kNone);
-  if (const auto* flag = value.get_if<bool>()) return put(*flag ? Node::kTrue : Node::kFalse);
+  if (value.is<None>()) return put(PackedNode::kNone);
+  if (const auto* flag = value.get_if<bool>()) return put(*flag ? PackedNode::kTrue : PackedNode::kFalse);
   if (const auto* number = value.get_if<int64_t>()) return tree_int(*number);
-  const auto plain = [this](Node node, const auto& what) {
+  const auto plain = [this](PackedNode node, const auto& what) {
     put(node);
     put(what);
   };
-  if (const auto* number = value.get_if<double>()) return plain(Node::kDouble, *number);
-  if (const auto* dtype = value.get_if<at::ScalarType>()) return plain(Node::kDtype, *dtype);
-  if (const auto* device = value.get_if<c10::Device>()) return plain(Node::kDevice, *device);
-  if (const auto* layout = value.get_if<at::Layout>()) return plain(Node::kLayout, *layout);
-  if (const auto* format = value.get_if<at::MemoryFormat>()) return plain(Node::kMemoryFormat, *format);
+  if (const auto* number = value.get_if<double>()) return plain(PackedNode::kDouble, *number);
+  if (const auto* dtype = value.get_if<at::ScalarType>()) return plain(PackedNode::kDtype, *dtype);
+  if (const auto* device = value.get_if<c10::Device>()) return plain(PackedNode::kDevice, *device);
+  if (const auto* layout = value.get_if<at::Layout>()) return plain(PackedNode::kLayout, *layout);
+  if (const auto* format = value.get_if<at::MemoryFormat>()) return plain(PackedNode::kMemoryFormat, *format);
   if (const auto* text = value.get_if<std::string>()) {
-    put(Node::kText);
+    put(PackedNode::kText);
     return put_text(*text);
   }
-  const auto items = [this](Node node, const Values& of) {
+  const auto items = [this](PackedNode node, const Values& of) {
     put(node);
     tree_items(of);
   };
-  if (const auto* list = value.get_if<List>()) return items(Node::kList, *list->items);
-  if (const auto* tuple = value.get_if<Tuple>()) return items(Node::kTuple, *tuple->items);
-  if (const auto* set = value.get_if<Set>()) return items(Node::kSet, *set->items);
-  if (const auto* slice = value.get_if<Slice>()) return items(Node::kSlice, *slice->items);
+  if (const auto* list = value.get_if<List>()) return items(PackedNode::kList, *list->items);
+  if (const auto* tuple = value.get_if<Tuple>()) return items(PackedNode::kTuple, *tuple->items);
+  if (const auto* set = value.get_if<Set>()) return items(PackedNode::kSet, *set->items);
+  if (const auto* slice = value.get_if<Slice>()) return items(PackedNode::kSlice, *slice->items);
   if (const auto* named = value.get_if<NamedTuple>()) {
-    put(Node::kNamedTuple);
+    put(PackedNode::kNamedTuple);
     put_text(named->type);
     return tree_items(*named->items);
   }
@@ -395,143 +357,6 @@ Packed Packer::finish() {
   packed.tensors_ = std::move(tensors_);
   packed.others_ = std::move(others_);
   return packed;
-}
-
-Unpacker::Unpacker(const Packed& packed)
-    : packed_(packed), at_(reinterpret_cast<const char*>(packed.memories() + packed.memories_)) {
-  storages_.resize(packed.memories_);
-}
-
-std::string_view Unpacker::text() {
-  const auto size = get<size_t>();
-  const char* const begin = std::exchange(at_, at_ + size);
-  return {begin, size};
-}
-
-Value Unpacker::value() {
-  return packed_.others_[get<uint32_t>()];
-}
-
-const c10::Storage& Unpacker::storage(size_t memory) {
-  c10::Storage& made = storages_[memory];
-  if (!made) {
-    Packed::Memory& of = packed_.memories()[memory];
-    made = c10::Storage(c10::Storage::use_byte_size_t(), of.size, std::move(of.data), nullptr, false);
-  }
-  return made;
-}
-
-Values Unpacker::items(size_t count) {
-  Values items;
-  items.reserve(count);
-  for (size_t i = 0; i < count; ++i) items.push_back(tree());
-  return items;
-}
-
-Value Unpacker::tree() {
-  const auto shared = [this] { return std::make_shared<const Values>(items(get<uint32_t>())); };
-  switch (get<Node>()) {
-    case Node::kNone:
-      return {};
-    case Node::kFalse:
-      return false;
-    case Node::kTrue:
-      return true;
-    case Node::kInt:
-      return get<int64_t>();
-    case Node::kDouble:
-      return get<double>();
-    case Node::kText:
-      return std::string(text());
-    case Node::kTensor:
-      return copies_[get<uint32_t>()];
-    case Node::kKnown:
-      return (*known_)[get<uint32_t>()];
-    case Node::kDtype:
-      return get<at::ScalarType>();
-    case Node::kDevice: {
-      c10::Device device(c10::kCPU);
-      std::memcpy(&device, std::exchange(at_, at_ + sizeof device), sizeof device);
-      return device;
-    }
-    case Node::kLayout:
-      return get<at::Layout>();
-    case Node::kMemoryFormat:
-      return get<at::MemoryFormat>();
-    case Node::kList:
-      return List{shared()};
-    case Node::kTuple:
-      return Tuple{shared()};
-    case Node::kSet:
-      return Set{shared()};
-    case Node::kSlice:
-      return Slice{shared()};
-    case Node::kNamedTuple: {
-      std::string type(text());
-      return NamedTuple{shared(), std::move(type)};
-    }
-    case Node::kDict: {
-      const auto count = get<uint32_t>();
-      std::vector<std::pair<Value, Value>> dict;
-      dict.reserve(count);
-      for (uint32_t i = 0; i < count; ++i) {
-        Value key = tree();
-        dict.emplace_back(std::move(key), tree());
-      }
-      return make_dict(std::move(dict));
-    }
-    case Node::kOther:
-      return value();
-  }
-  return {};
-}
-
-Snapshot Unpacker::snapshot(std::string_view root, const Values* known) {
-  Snapshot snapshot;
-  known_ = known;
-  const auto tree_bytes = get<uint32_t>();
-  const char* const tree_at = std::exchange(at_, at_ + tree_bytes);
-  const auto count = get<uint32_t>();
-  snapshot.tensors.reserve(count);
-  copies_.assign(count, {});
-  for (uint32_t i = 0; i < count; ++i) {
-    alignas(Entry) char bytes[sizeof(Entry)];
-    std::memcpy(bytes, std::exchange(at_, at_ + sizeof(Entry)), sizeof(Entry));
-    const Entry& entry = *reinterpret_cast<const Entry*>(bytes);
-    TensorFacts facts{{}, {}, entry.dtype, entry.device, entry.layout, entry.requires_grad, entry.is_leaf};
-    const auto numbers = [this](at::DimVector& dims, size_t size) {
-      dims.resize(size);
-      std::memcpy(dims.data(), at_, size * sizeof(int64_t));
-      at_ += size * sizeof(int64_t);
-    };
-    numbers(facts.shape, entry.sizes);
-    numbers(facts.stride, entry.strides);
-    facts.storage = entry.storage;
-    facts.offset = entry.offset;
-    if (entry.first != i) {
-      copies_[i] = copies_[entry.first];
-    } else if (entry.other >= 0) {
-      copies_[i] = packed_.others_[entry.other];
-    } else if (entry.tensor >= 0) {
-      copies_[i] = packed_.tensors_[entry.tensor];
-      if (entry.compact) snapshot.restrided.emplace_back(i, std::vector<int64_t>(facts.stride.begin(), facts.stride.end()));
-    } else {
-      at::Tensor copy = at::detail::make_tensor<c10::TensorImpl>(
-          c10::Storage(storage(static_cast<size_t>(entry.memory))), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(entry.dtype));
-      copy.unsafeGetTensorImpl()->set_sizes_and_strides(facts.shape, facts.stride, entry.copy_offset);
-      if (entry.conj) copy._set_conj(true);
-      if (entry.neg) copy._set_neg(true);
-      if (entry.requires_grad) copy.set_requires_grad(true);
-      copies_[i] = std::move(copy);
-    }
-    snapshot.tensors.push_back(std::move(facts));
-  }
-  snapshot.bytes = get<size_t>();
-  const char* const after = std::exchange(at_, tree_at);
-  snapshot.value = tree();
-  at_ = after;
-  if (first_unsupported(snapshot.value)) note_unsupported(snapshot.value, std::string(root), snapshot.unsupported);
-  return snapshot;
 }
 
 }  // namespace op_tools

@@ -1,5 +1,5 @@
-// Private copies of the values of a call as one stretch of plain bytes. The program's thread packs: no tensor object and
-// no tree is made for the copies, and nothing is allocated piece by piece. Another thread opens: it makes snapshots
+// Private copies of the values of a call as one stretch of plain bytes. The program's thread packs: no tensor object
+// and no tree is made for the copies, and nothing is allocated piece by piece. Another thread opens: it makes snapshots
 // (snapshot.h) of them, in memory of its own. A small call costs what its memory misses cost, so there is one place to
 // write and one to read.
 #pragma once
@@ -48,9 +48,9 @@ class Packed {
   };
   Memory* memories() const { return static_cast<Memory*>(flat_.get()); }
 
-  c10::DataPtr flat_;      // memories, then bytes
-  size_t memories_ = 0;    // how many
-  size_t size_ = 0;        // of the bytes
+  c10::DataPtr flat_;                // memories, then bytes
+  size_t memories_ = 0;              // how many
+  size_t size_ = 0;                  // of the bytes
   std::vector<at::Tensor> tensors_;  // copies that are tensors already: from devices, sparse, large private ones
   std::vector<Value> others_;        // values without tensors that have no form in the bytes
 };
@@ -74,7 +74,7 @@ class Packer {
   // copies them. Arguments as in take_snapshot(). `known`: the tensors of an earlier snapshot in order; the tree refers
   // to their copies.
   void begin(bool owned = false, bool restride = true, c10::ArrayRef<const at::Tensor*> known = {});
-  void tree(const Value& value);
+  void tree(const Value& value);  // not of a value that is gone before end(): its tensors may be gone with it
   void tree_tuple(size_t count);
   void tree_dict(size_t count);
   void tree_int(int64_t number);

@@ -25,9 +25,9 @@ constexpr size_t kRecordOverhead = 2048;
 // wake-up costs the program more than a small call's copy. This much waits for it at most without it being woken.
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr size_t kWakeAt = size_t{1} << 20;
-// Records with few bytes that hold objects of the program's thread go back to it when they are written, so many at most,
-// and are freed there: the C library has one lock for the memory of a thread, and a thread that frees another's by the
-// thousand stops that one.
+// Records with few bytes that hold objects of the program's thread go back to it when they are written, so many at
+// most, and are freed there: the C library has one lock for the memory of a thread, and a thread that frees another's
+// by the thousand stops that one.
 constexpr size_t kSmallRecord = size_t{64} << 10;
 constexpr size_t kMostWritten = 256;
 // The writer says what it has done after so many small records, or bytes.

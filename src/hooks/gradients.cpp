@@ -412,14 +412,11 @@ class Targets {
           view.shown.storage_offset() != slices->view.storage_offset()) {
         continue;
       }
-      at::TensorGeometry within = view.shown;
-      within.mutable_storage_offset() = view.shown.storage_offset() - slices->base.storage_offset();
+      auto within = std::make_unique<at::TensorGeometry>(view.shown);
+      within->mutable_storage_offset() = view.shown.storage_offset() - slices->base.storage_offset();
       routes.emplace_back(0, targets_.size());
-      targets_.push_back({view.base.function.get(),
-                          {view.input},
-                          std::nullopt,
-                          std::make_unique<at::TensorGeometry>(std::move(within))});
-      targets_.back().base_strides = slices->base.strides().vec();
+      targets_.push_back(
+          {view.base.function.get(), {view.input}, std::nullopt, std::move(within), slices->base.strides().vec()});
     }
   }
 
@@ -431,8 +428,7 @@ class Targets {
     }
     const size_t* const leaf = by_edge_.find(node.next_edge(0));
     if (!leaf || node.name() != "ToCopyBackward0") return std::nullopt;
-    const auto inputs = targets_[*leaf].inputs;
-    targets_.push_back({&node, inputs, options_[inputs.front()]});
+    targets_.push_back({&node, targets_[*leaf].inputs, options_[targets_[*leaf].inputs.front()]});
     return *by_edge_.entry(edge).first = targets_.size() - 1;
   }
 
