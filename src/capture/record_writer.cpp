@@ -30,6 +30,8 @@ constexpr size_t kWakeAt = size_t{1} << 20;
 // by the thousand stops that one.
 constexpr size_t kSmallRecord = size_t{64} << 10;
 constexpr size_t kMostWritten = 256;
+// Lists of records keep the room for so many while they are empty.
+constexpr size_t kMostRoom = 4096;
 // The writer says what it has done after so many small records, or bytes.
 constexpr size_t kTellRecords = 32;
 constexpr size_t kTellBytes = size_t{1} << 20;
@@ -190,6 +192,7 @@ struct RecordWriter::Impl {
     }
     tell(std::move(done));
     records.clear();
+    if (records.capacity() > kMostRoom) records = {};
   }
 
   void run() {

@@ -393,10 +393,8 @@ class Targets {
     for (size_t i = 0; i < edges.size(); ++i) {
       if (!edges[i].is_valid()) continue;
       const auto [target, fresh] = by_edge_.entry(edges[i]);
-      if (fresh) {
-        *target = targets_.size();
-        targets_.push_back({edges[i].function.get(), {}, std::nullopt});
-      }
+      if (fresh) *target = targets_.size();
+      if (*target == targets_.size()) targets_.push_back({edges[i].function.get(), {}, std::nullopt});
       targets_[*target].inputs.push_back(i);
     }
   }
