@@ -192,7 +192,7 @@ struct RecordWriter::Impl {
     }
     tell(std::move(done));
     records.clear();
-    if (records.capacity() > kMostRoom) records = {};
+    if (records.capacity() > kMostRoom) std::vector<Record>().swap(records);
   }
 
   void run() {

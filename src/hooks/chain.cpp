@@ -258,7 +258,7 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.kept_->states.resize(hooks_.size());
   const bool lends = (call.hooks & keeps_gradients_) == 0;
   auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id, lends,
-                         name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
+                   name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
     const GuardedState thread;
     OpCall call(id, Level::kTorch, Phase::kBackward, name, frame, thread);
