@@ -205,6 +205,7 @@ std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   record.put(static_cast<uint32_t>(lines.size()));
   for (const std::string* const line : lines) record.put(line);
   record.put_text(call.module());
+  record.fill();
   // Last, so that nothing of ours comes between the generator's state and the call.
   state->random.emplace(call.args(), call.kwargs());
   return state;

@@ -178,8 +178,8 @@ class Packer::Copier {
     bytes_ += size;
     if (tensor.device().is_cpu()) {
       packer_.memories_.push_back({memory_for_copy(size), size});
-      fill_copy(packer_.memories_.back().data.get(), static_cast<const char*>(tensor.storage().data()) + range.base,
-                size);
+      packer_.unfilled_.push_back(
+          {packer_.memories_.back().data.get(), static_cast<const char*>(tensor.storage().data()) + range.base, size});
       return;
     }
     // Through the device's own operators, so that vendors with memory formats of their own give plain numbers: a flat
@@ -341,6 +341,11 @@ Packer::Made Packer::end() {
   return {copier.bytes(), unsupported_};
 }
 
+void Packer::fill() {
+  for (const Unfilled& copy : unfilled_) fill_copy(copy.to, copy.from, copy.size);
+  unfilled_.clear();
+}
+
 void Packer::put_value(const Value& value) {
   put(static_cast<uint32_t>(others_.size()));
   others_.push_back(value);
@@ -354,6 +359,7 @@ Packed Packer::finish() {
   packed.memories_ = memories_.size();
   packed.size_ = bytes_.size();
   std::memcpy(static_cast<char*>(packed.flat_.get()) + before, bytes_.data(), bytes_.size());
+  fill();
   packed.tensors_ = std::move(tensors_);
   packed.others_ = std::move(others_);
   return packed;

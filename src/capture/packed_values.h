@@ -70,11 +70,11 @@ class Packer {
   void put_value(const Value& value);  // no copy is made of its tensors: private ones only
 
   // One snapshot: its tree is put between begin() and end(), a value after the other; what is put by number (a tuple of
-  // so many, a dict of so many keys and values) is followed by that many. The tensors must live until end(), which
-  // copies them. Arguments as in take_snapshot(). `known`: the tensors of an earlier snapshot in order; the tree refers
-  // to their copies.
+  // so many, a dict of so many keys and values) is followed by that many. The tensors must live, and stay what they
+  // are, until fill(). Arguments as in take_snapshot(). `known`: the tensors of an earlier snapshot in order; the tree
+  // refers to their copies.
   void begin(bool owned = false, bool restride = true, c10::ArrayRef<const at::Tensor*> known = {});
-  void tree(const Value& value);  // not of a value that is gone before end(): its tensors may be gone with it
+  void tree(const Value& value);  // not of a value that is gone before fill(): its tensors may be gone with it
   void tree_tuple(size_t count);
   void tree_dict(size_t count);
   void tree_int(int64_t number);
@@ -84,6 +84,10 @@ class Packer {
     size_t unsupported = 0;  // values that have no form in a file
   };
   Made end();
+  // Copies the bytes of CPU tensors: to be called before the program goes on, but after all that is small was put, or
+  // left to finish(). Reading back what was just written in parts waits for all stores before it, and those of the
+  // copies go to memory that is in no cache.
+  void fill();
   // In the order of the tree; until the next begin().
   c10::ArrayRef<const at::Tensor*> tensors() const { return seen_; }
 
@@ -102,6 +106,12 @@ class Packer {
 
   c10::SmallVector<char, 2048> bytes_;
   c10::SmallVector<Packed::Memory, 8> memories_;
+  struct Unfilled {
+    void* to;
+    const void* from;
+    size_t size;
+  };
+  c10::SmallVector<Unfilled, 8> unfilled_;
   std::vector<at::Tensor> tensors_;
   std::vector<Value> others_;
 

@@ -261,7 +261,8 @@ TEST_CASE("a second tree refers to the copies of the first", "[snapshot]") {
   packer.tree(list);
   packer.end();
   const std::vector<const at::Tensor*> known(packer.tensors().begin(), packer.tensors().end());
-  a.zero_();  // the copy was made
+  packer.fill();
+  a.zero_();
   packer.begin(/*owned=*/false, /*restride=*/true, known);
   const Value second = make_list({b, a, meta});
   packer.tree(second);
