@@ -280,7 +280,7 @@ class ContainerStore final : public EncodingStore {
   }
 
  private:
-  // The header goes last: an entry that was cut off by a kill is none for a reader that walks.
+  // The beginning goes last: an entry that was cut off by a kill is none for a reader that walks.
   std::string put(const std::string& name, EncodedPth& file) override {
     before_entry();
     const uint64_t start = end_ + header_of(name, file.size(), 0).size();
@@ -313,7 +313,11 @@ class ContainerStore final : public EncodingStore {
 
   std::string end_entry(const std::string& name, const EncodedPth::Piece& first, uint64_t size, uint32_t crc) {
     const std::string header = header_of(name, size, crc);
-    append({{header.data(), header.size()}, first}, end_);
+    // A kill can end a write between two pages. Where the rest of the entry is in the file already, half a beginning
+    // would pass for a whole entry: its first byte goes by itself. Otherwise the file ends where the write did.
+    const size_t held_back = first.size < size ? 1 : 0;
+    append({{header.data() + held_back, header.size() - held_back}, first}, end_ + held_back);
+    if (held_back > 0) append({{header.data(), held_back}}, end_);
     directory_.add(name, size, crc, end_);
     if (directory_.recent().size() >= kDirectoryInMemory && directory_start_.append(directory_.recent())) {
       directory_.forget();

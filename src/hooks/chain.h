@@ -77,7 +77,10 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
 // until the thread's last CurrentChain is gone.
 class OP_TOOLS_API CurrentChain {
  public:
-  explicit CurrentChain(Level level);
+  struct Thread;
+  static Thread& this_thread();  // for sources that remember it: finding it is a call
+
+  explicit CurrentChain(Level level, Thread& thread = this_thread());
   ~CurrentChain();
   CurrentChain(const CurrentChain&) = delete;
   CurrentChain& operator=(const CurrentChain&) = delete;
@@ -85,7 +88,8 @@ class OP_TOOLS_API CurrentChain {
   const Chain* get() const { return chain_; }  // nullptr: none are on
 
  private:
-  const Chain* chain_;
+  Thread& thread_;
+  const Chain* chain_ = nullptr;
   std::shared_ptr<const Chain> lent_;  // of another thread, for which this one works
 };
 

@@ -11,7 +11,7 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/profiler/orchestration/observer.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <memory>
 
@@ -21,12 +21,16 @@ namespace op_tools {
 // torch, and registered on by nothing there.
 inline constexpr c10::DispatchKey kInterceptorKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-// Where this thread keeps what the guards change. Found once for all of one call: each place is a call into a library
-// of torch's.
+// Where this thread keeps what the guards change. Found once for all of one call, or once for all of a thread: each
+// place is a call into a library of torch's.
 struct GuardedState {
-  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
-  c10::impl::PODLocalDispatchKeySet& keys = c10::impl::raw_local_dispatch_key_set;
-  const bool is_profiled = torch::profiler::impl::profilerEnabled();
+  GuardedState() : GuardedState(c10::AutogradState::get_tls_state(), c10::impl::raw_local_dispatch_key_set) {}
+  GuardedState(c10::AutogradState& autograd, c10::impl::PODLocalDispatchKeySet& keys)
+      : autograd(autograd), keys(keys) {}
+
+  c10::AutogradState& autograd;
+  c10::impl::PODLocalDispatchKeySet& keys;
+  const bool is_profiled = c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr;
 };
 
 // While one stands, this thread's operators go past these keys.

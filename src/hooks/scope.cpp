@@ -155,13 +155,18 @@ class EveryThread {
 
 using LetGo = std::vector<std::shared_ptr<const Chain>>;
 
-// Of this thread. Trivial to construct: reading it costs a load.
-struct ThreadState {
+}  // namespace
+
+// Trivial to construct: reading it costs a load.
+struct CurrentChain::Thread {
   ThreadScopes* scopes;  // while it has entered any
   int calls;             // CurrentChains that stand
   LetGo* let_go;         // chains that were replaced while calls stood; owned
 };
-thread_local ThreadState tl = {};
+
+namespace {
+
+thread_local CurrentChain::Thread tl = {};
 
 struct OwnScopes {
   std::shared_ptr<ThreadScopes> scopes;
@@ -233,10 +238,14 @@ void warn_unmatched(const ActiveHook& active) {
 
 }  // namespace
 
-CurrentChain::CurrentChain(Level level) : chain_(nullptr) {
-  ++tl.calls;
-  if (tl.scopes) {
-    chain_ = tl.scopes->chain(level);
+CurrentChain::Thread& CurrentChain::this_thread() {
+  return tl;
+}
+
+CurrentChain::CurrentChain(Level level, Thread& thread) : thread_(thread) {
+  ++thread.calls;
+  if (thread.scopes) {
+    chain_ = thread.scopes->chain(level);
     return;
   }
   if (const std::shared_ptr<ThreadScopes> lender = Inheritance::get().find()) {
@@ -248,8 +257,8 @@ CurrentChain::CurrentChain(Level level) : chain_(nullptr) {
 }
 
 CurrentChain::~CurrentChain() {
-  if (--tl.calls == 0 && tl.let_go) {
-    const std::unique_ptr<LetGo> dying(std::exchange(tl.let_go, nullptr));  // a hook's end may run operators
+  if (--thread_.calls == 0 && thread_.let_go) {
+    const std::unique_ptr<LetGo> dying(std::exchange(thread_.let_go, nullptr));  // a hook's end may run operators
   }
 }
 

@@ -5,6 +5,7 @@ import os
 import re
 import time
 import zipfile
+import zlib
 from collections import namedtuple
 from pathlib import Path
 
@@ -595,6 +596,7 @@ def readable_entries(root, layout):
         name = data[position + 30 : position + 30 + name_size].decode()
         if start + size > len(data):
             break
+        assert zlib.crc32(data[start : start + size]) == int.from_bytes(data[position + 14 : position + 18], "little")
         if name.endswith(".pth"):
             piece = root / "piece.pth"
             piece.write_bytes(data[start : start + size])
@@ -647,6 +649,38 @@ def test_whatever_has_its_final_name_loads_after_kill_9(layout, tmp_path, replay
         report = replay(largest, "--only_run_forward", "--acc_check", "-q")
         assert report.status == 2 and report.summary["agreed"] > 0 and report.summary["disagreed"] == 0
         assert any(str(largest) in problem for problem in report.json["problems"])
+
+
+CUT = """
+import ctypes, os, pathlib, torch, op_tools
+import torch.nn.functional as F
+cut_writes_after = ctypes.CDLL(None).cut_writes_after
+cut_writes_after.argtypes = [ctypes.c_uint64]
+x = torch.arange(1600.0).reshape(40, 40)  # its bytes are written before the entry's beginning
+y = torch.ones(3)
+
+def run(place):
+    child = os.fork()
+    if child == 0:
+        cut_writes_after(place)
+        with op_tools.OpCapture(format="container", output_dir=f"out/{place}"):
+            F.linear(x, x)
+            torch.exp(y)
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+assert not run(1 << 40)
+whole = next(pathlib.Path(f"out/{1 << 40}").rglob("calls.zip")).stat().st_size
+for place in range(0, whole - 512, 97):
+    assert run(place), place
+"""
+
+
+def test_a_write_that_a_kill_cut_anywhere_leaves_only_whole_entries_in_a_container(build_dir, python, tmp_path):
+    library = build_dir / "tests" / "cpp" / "libop_tools_cut_writes.so"
+    python(CUT, OP_TOOLS_LOG_LEVEL="off", LD_PRELOAD=str(library))
+    found = [readable_entries(path.parent, "container") for path in tmp_path.rglob("calls.zip")]
+    assert len(found) > 150 and set(found) == {0, 1, 2, 3, 4}
 
 
 def test_queue_is_bounded_and_nothing_is_dropped(captured):

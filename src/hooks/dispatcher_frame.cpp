@@ -1,0 +1,184 @@
+#include "hooks/dispatcher_frame.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "hooks/error.h"
+#include "hooks/internal_guard.h"
+#include "hooks/ivalue.h"
+
+namespace op_tools::interceptor {
+
+using torch::jit::Stack;
+
+Value returned_value(const c10::OperatorHandle& op, const Stack& stack) {
+  const auto& returns = op.schema().returns();
+  const size_t first = stack.size() - returns.size();
+  if (returns.empty()) return {};
+  if (returns.size() == 1) return to_value(stack[first], *returns[0].real_type());
+  Values values;
+  values.reserve(returns.size());
+  for (size_t i = 0; i < returns.size(); ++i) values.push_back(to_value(stack[first + i], *returns[i].real_type()));
+  return make_tuple(std::move(values));
+}
+
+namespace {
+
+c10::IValue replaced(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& replace) {
+  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(replace(value.toTensor())) : value;
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(tensor.defined() ? replace(tensor) : tensor);
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      list.push_back(tensor && tensor->defined() ? std::optional<at::Tensor>(replace(*tensor)) : tensor);
+    }
+    return list;
+  }
+  return value;
+}
+
+void visit_tensors(const c10::IValue& value, Frame::Visit visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      if (tensor.defined()) visit(tensor);
+    }
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      if (tensor && tensor->defined()) visit(*tensor);
+    }
+  }
+}
+
+class DispatcherRunner final : public OpRunner {
+ public:
+  DispatcherRunner(const c10::OperatorHandle& op, const c10::KernelFunction* kernel) : op_(op), kernel_(kernel) {}
+
+  Value run(const Value& args, const Value& kwargs) const override {
+    const Values& positional = *sequence_items(args);
+    Stack stack;
+    size_t next = 0;
+    for (const c10::Argument& argument : op_.schema().arguments()) {
+      const Value* value = argument.kwarg_only()      ? find_key(kwargs, argument.name())
+                           : next < positional.size() ? &positional[next++]
+                                                      : nullptr;
+      std::string why = "argument '" + argument.name() + "' is missing";
+      c10::IValue bound;
+      if (!value || !to_ivalue(*value, argument, &bound, &why, Binding::kDispatcher)) {
+        throw Error(op_.operator_name().name + " cannot be run again: " + why);
+      }
+      stack.push_back(std::move(bound));
+    }
+    const c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
+    if (kernel_) {
+      kernel_->callBoxed(op_, c10::DispatchKeySet(), &stack);
+    } else {
+      op_.callBoxed(&stack);
+    }
+    return returned_value(op_, stack);
+  }
+
+ private:
+  const c10::OperatorHandle op_;
+  const c10::KernelFunction* const kernel_;  // in place of torch's
+};
+
+[[noreturn]] void gone() {
+  throw Error("the arguments are gone after the operator ran: a hook asks for them in before()");
+}
+
+}  // namespace
+
+std::shared_ptr<const OpRunner> runner_of(const c10::OperatorHandle& op, const c10::KernelFunction* kernel) {
+  return std::make_shared<DispatcherRunner>(op, kernel);
+}
+
+template <class VisitArgument>
+void DispatcherFrame::each_argument(VisitArgument&& visit) {
+  if (ran_) gone();
+  const auto& arguments = op_.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) visit(arguments[i], stack_[first_ + i]);
+}
+
+Value DispatcherFrame::args() {
+  Values values;
+  each_argument([&](const c10::Argument& argument, c10::IValue& value) {
+    if (!argument.kwarg_only()) values.push_back(to_value(value, *argument.real_type()));
+  });
+  return make_tuple(std::move(values));
+}
+
+Value DispatcherFrame::kwargs() {
+  std::vector<std::pair<Value, Value>> items;
+  each_argument([&](const c10::Argument& argument, c10::IValue& value) {
+    if (argument.kwarg_only()) items.emplace_back(argument.name(), to_value(value, *argument.real_type()));
+  });
+  return make_dict(std::move(items));
+}
+
+Value DispatcherFrame::result() {
+  return returned_value(op_, stack_);
+}
+
+void DispatcherFrame::visit_inputs(Visit visit) {
+  // Positional first, then keyword-only: the schema's order is that of for_each_tensor over (args, kwargs).
+  each_argument([&](const c10::Argument&, const c10::IValue& value) { visit_tensors(value, visit); });
+}
+
+void DispatcherFrame::visit_result(Visit visit) {
+  for (size_t i = stack_.size() - op_.schema().returns().size(); i < stack_.size(); ++i)
+    visit_tensors(stack_[i], visit);
+}
+
+std::optional<c10::Device> DispatcherFrame::named_device() {
+  std::optional<c10::Device> named;
+  each_argument([&](const c10::Argument&, const c10::IValue& value) {
+    if (value.isDevice()) named = value.toDevice();
+  });
+  return named;
+}
+
+void DispatcherFrame::proceed() {
+  if (Detour* const detour = std::exchange(detour_, nullptr)) return detour->execute(*call_);
+  ran_ = true;
+  op_.redispatchBoxed(below_, &stack_);
+}
+
+void DispatcherFrame::replace_inputs(const std::function<at::Tensor(const at::Tensor&)>& replace) {
+  each_argument([&](const c10::Argument&, c10::IValue& value) { value = replaced(value, replace); });
+}
+
+void DispatcherFrame::replace_result(const std::function<at::Tensor(const at::Tensor&)>& replace) {
+  const size_t first = stack_.size() - op_.schema().returns().size();
+  for (size_t i = first; i < stack_.size(); ++i) stack_[i] = replaced(stack_[i], replace);
+}
+
+std::vector<c10::IValue> DispatcherFrame::arguments() const {
+  if (ran_) gone();
+  return {stack_.begin() + static_cast<std::ptrdiff_t>(first_), stack_.end()};
+}
+
+void DispatcherFrame::set_returns(std::vector<c10::IValue> returns) {
+  ran_ = true;
+  replace_top(std::move(returns));
+}
+
+void DispatcherFrame::set_arguments(std::vector<c10::IValue> arguments) {
+  ran_ = false;
+  replace_top(std::move(arguments));
+}
+
+void DispatcherFrame::replace_top(std::vector<c10::IValue> values) {
+  stack_.erase(stack_.begin() + static_cast<std::ptrdiff_t>(first_), stack_.end());
+  std::move(values.begin(), values.end(), std::back_inserter(stack_));
+}
+
+}  // namespace op_tools::interceptor

@@ -1,0 +1,96 @@
+#include "hooks/op_table.h"
+
+#include <c10/util/flat_hash_map.h>
+
+#include <utility>
+
+namespace op_tools::interceptor {
+
+bool is_registered(const Op& op) {
+  return c10::Dispatcher::singleton().findSchema(op.operator_name).has_value();
+}
+
+struct OpTable::Index : ska::flat_hash_map<const c10::OperatorName*, Op*> {
+  uint64_t changes = 0;  // that it knows of
+};
+
+class OpTable::CountRegistrations final : public c10::OpRegistrationListener {
+  // Called under the dispatcher's lock: nothing but counting is safe here.
+  void onOperatorRegistered(const c10::OperatorHandle&) override { changes_.fetch_add(1, std::memory_order_release); }
+  void onOperatorDeregistered(const c10::OperatorHandle&) override { changes_.fetch_add(1, std::memory_order_release); }
+};
+
+c10::RegistrationHandleRAII OpTable::listen() {
+  return c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<CountRegistrations>());
+}
+
+OpTable::OpTable() = default;
+
+OpTable& OpTable::get() {
+  static OpTable* table = new OpTable;  // leaked: kernels may run while the process exits
+  return *table;
+}
+
+Op& OpTable::find(const c10::OperatorHandle& handle) {
+  const c10::OperatorName& name = handle.operator_name();
+  const Index* index = index_.load(std::memory_order_acquire);
+  if (index) {
+    const auto found = index->find(&name);
+    if (found != index->end() && is_it(*index, *found->second, name)) return *found->second;
+  }
+  std::lock_guard<std::mutex> lock(mutex);
+  refresh_locked();
+  auto& fresh = *index_.load(std::memory_order_relaxed);
+  const auto found = fresh.find(&name);
+  if (found != fresh.end() && found->second->operator_name == name) return *found->second;
+  return add_locked(handle);
+}
+
+void OpTable::refresh_locked() {
+  const uint64_t now = changes();
+  const Index* const old = index_.load(std::memory_order_relaxed);
+  if (old && now == old->changes) return;
+  auto next = old ? std::make_unique<Index>(*old) : std::make_unique<Index>();
+  next->changes = now;
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto handle = c10::Dispatcher::singleton().findOp(name);
+    if (!handle || !handle->hasSchema()) continue;
+    const auto found = next->find(&handle->operator_name());
+    if (found == next->end() || found->second->operator_name != name)
+      (*next)[&handle->operator_name()] = &make(*handle);
+  }
+  publish(std::move(next));
+}
+
+// An address is used again only after its operator was deregistered, which is counted.
+bool OpTable::is_it(const Index& index, const Op& op, const c10::OperatorName& name) {
+  return changes() == index.changes || op.operator_name == name;
+}
+
+// The same one for an operator that is registered again.
+Op& OpTable::make(const c10::OperatorHandle& handle) {
+  const c10::OperatorName& name = handle.operator_name();
+  Op*& op = by_name_[name];
+  if (op) return *op;
+  std::string text = name.name;
+  if (!name.overload_name.empty()) text.append(".").append(name.overload_name);
+  ops_.push_back(Op{name, std::move(text), handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
+                    ops_.size()});
+  op = &ops_.back();
+  return *op;
+}
+
+Op& OpTable::add_locked(const c10::OperatorHandle& handle) {
+  auto next = std::make_unique<Index>(*index_.load(std::memory_order_relaxed));
+  Op& op = make(handle);
+  (*next)[&handle.operator_name()] = &op;
+  publish(std::move(next));
+  return op;
+}
+
+void OpTable::publish(std::unique_ptr<Index> next) {
+  index_.store(next.get(), std::memory_order_release);
+  kept_.push_back(std::move(next));
+}
+
+}  // namespace op_tools::interceptor

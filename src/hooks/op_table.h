@@ -1,0 +1,67 @@
+// The operators that torch's dispatcher knows, numbered. Used by the interceptor alone.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace op_tools::interceptor {
+
+// No handle of torch's in it: one dangles when a library is unloaded that registered the operator.
+struct Op {
+  c10::OperatorName operator_name;  // a copy: its address in the dispatcher may be reused
+  std::string name;                 // aten::add.Tensor
+  bool composite;
+  size_t index;
+  int wanted = 0;                                       // by so many OpenOps
+  std::optional<c10::RegistrationHandleRAII> passes{};  // holds a fallthrough: the kernel is not entered
+};
+
+bool is_registered(const Op& op);
+
+// All operators by the address of their name in the dispatcher, which is stable while the operator lives. Readers take
+// the current index without a lock; writers build a new one. Old indexes are kept: they are small and rarely made.
+class OpTable {
+ public:
+  static OpTable& get();
+
+  // Counts what the dispatcher was told: what is remembered by an operator's address holds while this stays.
+  static uint64_t changes() { return changes_.load(std::memory_order_acquire); }
+  // Counts from here on, as long as the handle lives; once per process.
+  static c10::RegistrationHandleRAII listen();
+
+  Op& find(const c10::OperatorHandle& handle);
+
+  // The rest is for who holds this.
+  std::mutex mutex;
+  // Learns the operators that were registered since the last time. Asking the dispatcher takes its lock.
+  void refresh_locked();
+  std::deque<Op>& ops_locked() { return ops_; }
+
+ private:
+  struct Index;
+  class CountRegistrations;
+
+  OpTable();
+  static bool is_it(const Index& index, const Op& op, const c10::OperatorName& name);
+  Op& make(const c10::OperatorHandle& handle);
+  Op& add_locked(const c10::OperatorHandle& handle);
+  void publish(std::unique_ptr<Index> next);
+
+  static inline std::atomic<uint64_t> changes_{0};
+  std::deque<Op> ops_;  // stable addresses
+  std::unordered_map<c10::OperatorName, Op*> by_name_;
+  std::atomic<const Index*> index_{nullptr};
+  std::vector<std::unique_ptr<const Index>> kept_;
+};
+
+}  // namespace op_tools::interceptor
