@@ -6,6 +6,7 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -170,6 +171,7 @@ class PythonFrame final : public Frame {
     if (wants.nodes) new_nodes_.emplace();
     if (wants.gradients) {
       std::vector<at::Tensor> inputs;
+      inputs.reserve(8);  // most calls have fewer
       visit_inputs([&](const at::Tensor& tensor) { inputs.push_back(tensor); });
       collector_ = GradientCollector::before_call(inputs);
     }
@@ -345,15 +347,42 @@ PyMethodDef kMethods[] = {
      METH_FASTCALL | METH_KEYWORDS, "Hands the call to the tools that are on."},
     {nullptr, nullptr, 0, nullptr}};
 
+PyObject* g_torch_function = nullptr;  // the method of the one mode
+
+// torch looks the method up twice for each call, once by a string that it makes anew: Python's cache of a type's
+// attributes, which goes by the string's address, never has it, and the method is bound each time.
+PyObject* attribute_of_mode(PyObject* mode, PyObject* name) {
+  if (g_torch_function && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, kMethods[0].ml_name) == 0) {
+    Py_INCREF(g_torch_function);
+    return g_torch_function;
+  }
+  return PyObject_GenericGetAttr(mode, name);
+}
+
+// By a name of C's, for whom asks so: torch need not make a string then.
+PyObject* named_attribute_of_mode(PyObject* mode, char* name) {
+  if (g_torch_function && std::strcmp(name, kMethods[0].ml_name) == 0) {
+    Py_INCREF(g_torch_function);
+    return g_torch_function;
+  }
+  const py::object text = py::reinterpret_steal<py::object>(PyUnicode_FromString(name));
+  return text ? PyObject_GenericGetAttr(mode, text.ptr()) : nullptr;
+}
+
 }  // namespace
 
 void init_torch_function_mode() {
-  static PyType_Slot slots[] = {{Py_tp_methods, kMethods}, {0, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_methods, kMethods},
+                                {Py_tp_getattro, reinterpret_cast<void*>(&attribute_of_mode)},
+                                {Py_tp_getattr, reinterpret_cast<void*>(&named_attribute_of_mode)},
+                                {0, nullptr}};
   static PyType_Spec spec = {"op_tools._C.TorchFunctionMode", static_cast<int>(sizeof(PyObject)), 0, Py_TPFLAGS_DEFAULT,
                              slots};
   const py::object type = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));
   if (!type) throw py::error_already_set();
-  g_mode = std::make_shared<c10::SafePyObject>(type().release().ptr(), getPyInterpreter());
+  const py::object mode = type();
+  g_torch_function = py::object(mode.attr(kMethods[0].ml_name)).release().ptr();
+  g_mode = std::make_shared<c10::SafePyObject>(py::object(mode).release().ptr(), getPyInterpreter());
 }
 
 void push_mode() {

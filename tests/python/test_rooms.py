@@ -67,7 +67,7 @@ RULES = {
         r"\.to\(\s*(c10::|at::)?kCPU|\.cpu\(\)|_to_copy::call",
         PRODUCT,
         [
-            "src/capture/snapshot.cpp",
+            "src/capture/packed_values.cpp",
             "src/compare/random_check.cpp",
             "src/compare/tensor_diff.cpp",
             "src/fallback/",
