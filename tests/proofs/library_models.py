@@ -339,15 +339,15 @@ def main() -> int:
     progress = Progress(len(items), "models")
     rows: list[Row] = []
     for (name, variant, _), made, trouble in work_through(items, start, work, jobs=options.jobs, seconds=600):
-        rows += made or [Row(name, variant, found=[trouble])]
+        for row in made or [Row(name, variant, found=[trouble])]:
+            rows.append(row)
+            if row.skipped:
+                print(f"skipped {row.model} ({row.variant}): {row.skipped}", flush=True)
+            for found in row.found:
+                print(f"{row.model} ({row.variant}), {row.tool}, {row.level}: {found}", flush=True)
         progress.step(name)
     skipped = [row for row in rows if row.skipped]
     wrong = [row for row in rows if row.found]
-    for row in skipped:
-        print(f"skipped {row.model} ({row.variant}): {row.skipped}")
-    for row in wrong:
-        for found in row.found:
-            print(f"{row.model} ({row.variant}), {row.tool}, {row.level}: {found}")
     ran = {(row.model, row.variant) for row in rows} - {(row.model, row.variant) for row in skipped}
     print(
         f"{len(ran)} models, {len(rows) - len(skipped)} runs under a tool, {sum(row.calls for row in rows)} calls replayed; "
