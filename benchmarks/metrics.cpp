@@ -62,7 +62,7 @@ int main(int count, char** values) {
   const int64_t numel = (count > 1 ? std::atoll(values[1]) : 16) * 1'000'000;
   const int rounds = count > 2 ? std::atoi(values[2]) : 9;
   volatile uint64_t sink = 0;
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
     const at::Tensor golden = at::randn({numel}).to(dtype);
     // By a unit or two: each element differs.
     const at::Tensor near = at::mul(golden.to(at::kDouble), 1 + 1.5 * op_tools::rounding_of(dtype).unit).to(dtype);

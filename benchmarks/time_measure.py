@@ -25,34 +25,66 @@ import op_tools
 CALLS = 2000
 
 
-def variants_of(work: Callable[[], None]) -> dict[str, Callable[[], Spent]]:
-    def under(make: Callable[[], contextlib.AbstractContextManager[object]]) -> Callable[[], Spent]:
+MODES = {
+    f"{level} level, {mode}": {"level": level, "mode": mode}
+    for level in ("aten", "torch")
+    for mode in ("sync", "event", "host")
+}
+PROFILER, SHAPES = "torch.profiler", "torch.profiler, record_shapes"
+
+
+def measure(**options: object) -> op_tools.OpTimeMeasure:
+    return op_tools.OpTimeMeasure(files=False, lines=False, **options)
+
+
+def profile(**options: object) -> torch.profiler.profile:
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **options)
+
+
+def added_to_calls(work: Callable[[], None]) -> dict[str, Callable[[], Spent]]:
+    """The calls themselves, while a tool is on."""
+
+    def under(make: Callable[..., contextlib.AbstractContextManager[object]], **options: object) -> Callable[[], Spent]:
         def run() -> Spent:
-            with make():
+            with make(**options):
                 work()
                 return spend(work).per(CALLS)
 
         return run
 
-    def measure(**more: object) -> Callable[[], Spent]:
-        return under(lambda: op_tools.OpTimeMeasure(files=False, lines=False, **more))
-
-    def profile(**more: object) -> Callable[[], Spent]:
-        return under(lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **more))
-
     return {
         "without": under(contextlib.nullcontext),
         "function mode": under(torch.overrides.BaseTorchFunctionMode),
-        "aten level, sync": measure(level="aten"),
-        "aten level, event": measure(level="aten", mode="event"),
-        "aten level, host": measure(level="aten", mode="host"),
-        "torch level, sync": measure(),
-        "torch level, event": measure(mode="event"),
-        "torch level, host": measure(mode="host"),
-        "torch level, sync, memory=True": measure(memory=True),
-        "torch level, sync, with_stack=True": measure(with_stack=True),
-        "torch.profiler": profile(),
-        "torch.profiler, record_shapes": profile(record_shapes=True),
+        **{name: under(measure, **options) for name, options in MODES.items()},
+        "torch level, sync, memory=True": under(measure, memory=True),
+        "torch level, sync, with_stack=True": under(measure, with_stack=True),
+        PROFILER: under(profile),
+        SHAPES: under(profile, record_shapes=True),
+    }
+
+
+def to_the_table(work: Callable[[], None]) -> dict[str, Callable[[], Spent]]:
+    """From switching a tool on to the sums by operator and shape: what a user waits for."""
+
+    def ours(**options: object) -> Callable[[], Spent]:
+        def look() -> None:
+            with measure(**options) as tool:
+                work()
+            if not tool.result().by_shape:
+                raise RuntimeError("nothing was measured")
+
+        return lambda: spend(look).per(CALLS)
+
+    def profilers() -> None:
+        with profile(record_shapes=True) as profiler:
+            work()
+        if not profiler.key_averages(group_by_input_shape=True):
+            raise RuntimeError("nothing was measured")
+
+    return {
+        "without": lambda: spend(work).per(CALLS),
+        **{name: ours(**options) for name, options in MODES.items()},
+        SHAPES: lambda: spend(profilers).per(CALLS),
     }
 
 
@@ -75,12 +107,13 @@ def overhead(report: Report, rounds: int) -> None:
         *PROMISE,
         note="The torch level costs what torch charges for any function mode, too; that part is in its figures.",
     )
-    for title, work in (("torch.add", forward), ("torch.add and its backward", training)):
-        turns = Turns(variants_of(work), rounds)
-        profiler = turns.more("torch.profiler, record_shapes", "without")
+    cases = (("torch.add", forward), ("torch.add and its backward", training))
+    for title, work in cases:
+        turns = Turns(added_to_calls(work), rounds)
+        profiler = turns.more(SHAPES, "without")
         absolute = (
             f"the call: {us(turns.median('without'))}; profiler with shapes +{us(profiler)}, without "
-            f"+{us(turns.more('torch.profiler', 'without'))}; a mode that does nothing "
+            f"+{us(turns.more(PROFILER, 'without'))}; a mode that does nothing "
             f"+{us(turns.more('function mode', 'without'))}"
         )
         for name in turns.spent:
@@ -95,6 +128,23 @@ def overhead(report: Report, rounds: int) -> None:
                 f"+{us(more)}",
                 "" if options else verdict(more, most=min(2e-6, profiler)),
                 absolute,
+            )
+
+    table = report.table(
+        "OpTimeMeasure, from switching it on to the sums by operator and shape, for each call", *PROMISE
+    )
+    for title, work in cases:
+        turns = Turns(to_the_table(work), max(rounds // 5, 3))
+        profiler = turns.more(SHAPES, "without")
+        for name in MODES:
+            more = turns.more(name, "without")
+            table.row(
+                f"OpTimeMeasure, {name}: {title}",
+                "torch.profiler with record_shapes, to key_averages() by shape",
+                "cheaper than the profiler",
+                f"+{us(more)}",
+                verdict(more, most=profiler),
+                f"the call: {us(turns.median('without'))}; profiler +{us(profiler)}",
             )
 
 

@@ -1,5 +1,7 @@
 #include "python_modules.h"
 
+#include <c10/util/SmallVector.h>
+
 #include <algorithm>
 #include <string>
 #include <unordered_map>
@@ -40,18 +42,25 @@ py::object self_of(PyFrameObject* frame) {
 #if PY_VERSION_HEX >= 0x030C0000
   PyObject* const self = PyFrame_GetVarString(frame, "self");
 #else
+#if PY_VERSION_HEX >= 0x030B0000
+  const auto locals = py::reinterpret_steal<py::object>(PyFrame_GetLocals(frame));
+#else
   const auto locals =
       py::reinterpret_steal<py::object>(PyObject_GetAttrString(reinterpret_cast<PyObject*>(frame), "f_locals"));
-  PyObject* const self = locals ? PyMapping_GetItemString(locals.ptr(), "self") : nullptr;
+#endif
+  static PyObject* const name = PyUnicode_InternFromString("self");
+  PyObject* const self = locals ? PyObject_GetItem(locals.ptr(), name) : nullptr;
 #endif
   if (!self) PyErr_Clear();
   return py::reinterpret_steal<py::object>(self);
 }
 
+using Modules = c10::SmallVector<py::object, 8>;
+
 // The modules in whose forward this thread is, innermost first: what stands before a backward pass that this thread
 // runs is not round the operators of that pass.
-std::vector<py::object> modules_on_stack() {
-  std::vector<py::object> modules;
+Modules modules_on_stack() {
+  Modules modules;
   auto frame =
       py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   while (frame) {
@@ -89,7 +98,7 @@ class Paths {
  public:
   explicit Paths(const py::object& name) : name_(py::object(name).release().ptr()) {}
 
-  std::string path(const std::vector<py::object>& modules) {
+  std::string path(const Modules& modules) {
     Key key;
     for (const py::object& module : modules) key.push_back(module.ptr());
     const auto found = known_.find(key);
@@ -111,7 +120,7 @@ class Paths {
 
  private:
   static constexpr size_t kMost = 100'000;
-  using Key = std::vector<PyObject*>;
+  using Key = c10::SmallVector<PyObject*, 8>;
   struct Hash {
     size_t operator()(const Key& key) const {
       size_t hash = key.size();
@@ -123,7 +132,16 @@ class Paths {
     std::vector<py::object> alive;  // weak references, in the order of the key
     std::string path;
   };
-  static bool is_alive(const py::object& reference) { return !reference().is_none(); }
+  static bool is_alive(const py::object& reference) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject* object = nullptr;
+    const bool alive = PyWeakref_GetRef(reference.ptr(), &object) == 1;
+    Py_XDECREF(object);
+    return alive;
+#else
+    return PyWeakref_GET_OBJECT(reference.ptr()) != Py_None;
+#endif
+  }
 
   PyObject* const name_;  // kept for ever, as this is
   std::unordered_map<Key, Known, Hash> known_;
@@ -137,7 +155,7 @@ void set_module_namer(const py::object& name) {
     if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return {};
     const py::gil_scoped_acquire gil;
     const py::error_scope keep;  // an error of the program's may be on its way
-    const std::vector<py::object> modules = modules_on_stack();
+    const Modules modules = modules_on_stack();
     return modules.empty() ? std::string() : paths->path(modules);
   });
 }

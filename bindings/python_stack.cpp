@@ -40,7 +40,8 @@ class OwnFolders {
 struct Code {
   bool of_user;
   std::string file, function;
-  // By position in the code (its last instruction): finding the number of a line reads the whole table of lines.
+  // By position in the code (its last instruction): finding the number of a line reads the whole table of lines. For
+  // ever, and where they are.
   std::unordered_map<int, std::string> lines;
 
   const std::string& line(PyFrameObject* frame) {
@@ -62,12 +63,11 @@ Code& known_code(PyCodeObject* code) {
   return known->emplace(code, std::move(made)).first->second;
 }
 
-std::vector<std::string> user_lines() {
-  std::vector<std::string> lines;
+StackLines user_lines() {
+  StackLines lines;
   // Threads that Python does not know (autograd's for devices) have no stack; a dying interpreter is not to be asked.
   if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return lines;
   const py::gil_scoped_acquire gil;
-  lines.reserve(kMostLines);
   py::object frame =
       py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   for (int depth = 0; frame && depth < kMostFrames && lines.size() < kMostLines; ++depth) {
@@ -76,7 +76,7 @@ std::vector<std::string> user_lines() {
     Code& known = known_code(code);
     Py_DECREF(code);
     if (known.of_user) {
-      lines.push_back(known.line(raw));
+      lines.push_back(&known.line(raw));
     }
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
   }

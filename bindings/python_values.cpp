@@ -27,6 +27,12 @@ std::string type_name(py::handle object) {
   return module == "builtins" ? name : module + "." + name;
 }
 
+// Not PyObject_IsInstance(), as torch asks: it looks for Python code to ask, for each number, and believes an object
+// that pretends to be a tensor.
+bool is_tensor(PyObject* object) {
+  return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(THPVariableClass));
+}
+
 Value text_value(py::handle object) {
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
@@ -67,6 +73,7 @@ Value tuple_value(py::handle object, int depth) {
 
 Value dict_value(py::handle object, int depth) {
   std::vector<std::pair<Value, Value>> items;
+  items.reserve(static_cast<size_t>(PyDict_GET_SIZE(object.ptr())));
   PyObject* key = nullptr;
   PyObject* item = nullptr;
   Py_ssize_t position = 0;
@@ -98,7 +105,7 @@ Value other_value(py::handle object) {
 Value convert(py::handle object, int depth) {
   PyObject* const raw = object.ptr();
   if (depth > kMaxDepth) return Unsupported{type_name(object), "nested too deeply, or it contains itself"};
-  if (THPVariable_Check(raw)) return THPVariable_Unpack(raw);
+  if (is_tensor(raw)) return THPVariable_Unpack(raw);
   if (raw == Py_None) return None{};
   if (PyBool_Check(raw)) return raw == Py_True;
   if (PyLong_Check(raw)) return int_value(object);
@@ -203,7 +210,7 @@ struct ToPython {
 void visit_at(py::handle object, c10::function_ref<void(const at::Tensor&)> visit, int depth) {
   PyObject* const raw = object.ptr();
   if (depth > kMaxDepth) return;
-  if (THPVariable_Check(raw)) {
+  if (is_tensor(raw)) {
     const at::Tensor& tensor = THPVariable_Unpack(raw);
     if (tensor.defined()) visit(tensor);
   } else if (PyTuple_Check(raw)) {
@@ -226,7 +233,7 @@ void visit_at(py::handle object, c10::function_ref<void(const at::Tensor&)> visi
 py::object replaced(py::handle object, const std::function<at::Tensor(const at::Tensor&)>& replace, int depth) {
   PyObject* const raw = object.ptr();
   if (depth > kMaxDepth) return {};
-  if (THPVariable_Check(raw)) {
+  if (is_tensor(raw)) {
     const at::Tensor& before = THPVariable_Unpack(raw);
     const at::Tensor after = replace(before);
     return after.is_same(before) ? py::object() : stolen(THPVariable_Wrap(after));

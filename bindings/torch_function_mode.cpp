@@ -6,6 +6,7 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -170,6 +171,7 @@ class PythonFrame final : public Frame {
     if (wants.nodes) new_nodes_.emplace();
     if (wants.gradients) {
       std::vector<at::Tensor> inputs;
+      inputs.reserve(8);  // most calls have fewer
       visit_inputs([&](const at::Tensor& tensor) { inputs.push_back(tensor); });
       collector_ = GradientCollector::before_call(inputs);
     }
@@ -345,23 +347,38 @@ PyMethodDef kMethods[] = {
      METH_FASTCALL | METH_KEYWORDS, "Hands the call to the tools that are on."},
     {nullptr, nullptr, 0, nullptr}};
 
-PyObject* g_function = nullptr;
+PyObject* g_torch_function = nullptr;  // the method of the one mode
 
+// torch looks the method up twice for each call, once by a string that it makes anew: Python's cache of a type's
+// attributes, which goes by the string's address, never has it, and the method is bound each time.
 PyObject* attribute_of_mode(PyObject* mode, PyObject* name) {
-  if (PyUnicode_CompareWithASCIIString(name, "__torch_function__") != 0) return PyObject_GenericGetAttr(mode, name);
-  return Py_NewRef(g_function);
+  if (g_torch_function && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, kMethods[0].ml_name) == 0) {
+    Py_INCREF(g_torch_function);
+    return g_torch_function;
+  }
+  return PyObject_GenericGetAttr(mode, name);
+}
+
+// By a name of C's, for whom asks so: torch need not make a string then.
+PyObject* named_attribute_of_mode(PyObject* mode, char* name) {
+  if (g_torch_function && std::strcmp(name, kMethods[0].ml_name) == 0) {
+    Py_INCREF(g_torch_function);
+    return g_torch_function;
+  }
+  const py::object text = py::reinterpret_steal<py::object>(PyUnicode_FromString(name));
+  return text ? PyObject_GenericGetAttr(mode, text.ptr()) : nullptr;
 }
 
 }  // namespace
 
 void set_torch_function_mode(const py::object& mode) {
   g_mode = std::make_shared<c10::SafePyObject>(py::object(mode).release().ptr(), getPyInterpreter());
-  // torch wants a method of the mode's own.
-  g_function = PyCFunction_New(kMethods, mode.ptr());
-  if (!g_function) throw py::error_already_set();
+  g_torch_function = PyCFunction_New(kMethods, mode.ptr());  // torch wants a method of the mode's own
+  if (!g_torch_function) throw py::error_already_set();
   // Not in the type's dict: there torch.compile finds a function in Python.
   PyTypeObject* const type = Py_TYPE(mode.ptr());
   type->tp_getattro = &attribute_of_mode;
+  type->tp_getattr = &named_attribute_of_mode;
   PyType_Modified(type);
 }
 

@@ -35,24 +35,25 @@ std::vector<bool> written_by_schema(OpCall& call) {
   return written;
 }
 
-std::string schema_text(const c10::OperatorHandle* op, const std::string& name) {
-  if (!op || !op->hasSchema()) return {};
+const std::string& schema_text(const c10::OperatorHandle* op, std::string_view name) {
+  static const auto* const none = new std::string;
+  if (!op || !op->hasSchema()) return *none;
   struct Text {
     const c10::FunctionSchema* of = nullptr;  // an operator of that name may go and another one come
-    std::string text;
+    const std::string* text = nullptr;        // never freed: somebody may still read it
   };
   static auto* const mutex = new std::mutex;
   static auto* const texts = new std::map<std::string, Text, std::less<>>;
   const c10::FunctionSchema& schema = op->schema();
   std::lock_guard<std::mutex> lock(*mutex);
   auto known = texts->find(name);
-  if (known == texts->end()) known = texts->emplace(name, Text{}).first;
+  if (known == texts->end()) known = texts->emplace(std::string(name), Text{}).first;
   if (known->second.of != &schema) {
     std::ostringstream text;
     text << schema;
-    known->second = {&schema, text.str()};
+    known->second = {&schema, new std::string(text.str())};
   }
-  return known->second.text;
+  return *known->second.text;
 }
 
 int64_t version_of(const at::Tensor& tensor) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,9 +21,9 @@ Value call_file(const std::string& name, uint64_t id, Value args, Value kwargs,
 // tell for an operator that another one called below autograd: the outer one has counted already.
 std::vector<bool> written_by_schema(OpCall& call);
 
-// The operator's schema as torch prints it; empty when there is none (torch level). Kept by operator's name: printing
-// takes longer than a small call. Any thread.
-std::string schema_text(const c10::OperatorHandle* op, const std::string& name);
+// The operator's schema as torch prints it; empty when there is none (torch level). Kept by operator's name until the
+// process ends: printing takes longer than a small call. Any thread.
+const std::string& schema_text(const c10::OperatorHandle* op, std::string_view name);
 
 // -1: the tensor has no version counter.
 int64_t version_of(const at::Tensor& tensor);

@@ -89,6 +89,37 @@ ProgramState ProgramState::of(const OpCall& call) {
   return state;
 }
 
+void pack(Packer& to, const ProgramState& state) {
+  to.put(static_cast<uint32_t>(state.autocast.size()));
+  for (const auto& [device, dtype] : state.autocast) {
+    to.put(device);
+    to.put(dtype);
+  }
+  to.put(state.grad_enabled);
+  to.put(state.inference_mode);
+  to.put(state.autocast_cache);
+  to.put(state.default_dtype);
+  to.put(state.num_threads);
+  to.put(state.deterministic);
+  to.put(state.float32_matmul_precision);
+}
+
+ProgramState unpacked_state(Unpacker& from) {
+  ProgramState state;
+  for (auto count = from.get<uint32_t>(); count > 0; --count) {
+    const auto device = from.get<at::DeviceType>();
+    state.autocast.emplace_back(device, from.get<at::ScalarType>());
+  }
+  state.grad_enabled = from.get<bool>();
+  state.inference_mode = from.get<bool>();
+  state.autocast_cache = from.get<bool>();
+  state.default_dtype = from.get<at::ScalarType>();
+  state.num_threads = from.get<int>();
+  state.deterministic = from.get<bool>();
+  state.float32_matmul_precision = from.get<const char*>();
+  return state;
+}
+
 std::string CallMeta::to_json() const {
   std::string text;
   JsonText json(text);

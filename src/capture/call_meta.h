@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "capture/packed_values.h"
 #include "capture/snapshot.h"
 #include "hooks/op_call.h"
 
@@ -27,6 +28,8 @@ struct ProgramState {
 
   static ProgramState of(const OpCall& call);
 };
+void pack(Packer& to, const ProgramState& state);
+ProgramState unpacked_state(Unpacker& from);
 
 struct CallMeta {
   std::string name;

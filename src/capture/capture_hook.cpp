@@ -11,9 +11,9 @@
 
 #include "capture/call_files.h"
 #include "capture/call_meta.h"
+#include "capture/packed_values.h"
 #include "capture/random_state.h"
 #include "capture/record_writer.h"
-#include "capture/snapshot.h"
 #include "hooks/copy_memory.h"
 #include "hooks/log.h"
 #include "hooks/signature.h"
@@ -23,13 +23,33 @@
 namespace op_tools {
 namespace {
 
-// What before() learned of a forward call.
+// What before() learned of a forward call. One after the other in the same memory, which is in the caches.
 struct CaptureState final : HookState {
-  Snapshot inputs;
-  std::vector<at::Tensor> live;           // the input tensors, to see after the call which of them it changed
-  c10::SmallVector<int64_t, 8> versions;  // their version counters before the call; -1: the tensor has none
+  static void* operator new(size_t size) {
+    void* const spare = std::exchange(spare_memory().memory, nullptr);
+    return spare ? spare : ::operator new(size);
+  }
+  static void operator delete(void* memory) {
+    void*& spare = spare_memory().memory;
+    ::operator delete(spare);
+    spare = memory;
+  }
+
+  Packer record;
+  c10::SmallVector<const at::Tensor*, 8> live;  // the inputs, to see after the call which of them it changed
+  c10::SmallVector<int64_t, 8> versions;        // their version counters before the call; -1: the tensor has none
   std::optional<RandomWatch> random;
-  std::shared_ptr<CallMeta> meta = std::make_shared<CallMeta>();
+  Packer::Made made;
+
+ private:
+  struct Spare {
+    ~Spare() { ::operator delete(std::exchange(memory, nullptr)); }
+    void* memory = nullptr;
+  };
+  static Spare& spare_memory() {
+    thread_local Spare spare;
+    return spare;
+  }
 };
 
 Value restrided_value(const Snapshot& snapshot) {
@@ -39,6 +59,78 @@ Value restrided_value(const Snapshot& snapshot) {
     items.emplace_back(static_cast<int64_t>(index), make_tuple(std::move(values)));
   }
   return make_dict(std::move(items));
+}
+
+// The roots of the two snapshots are tuples: "[0][2]" is args[2], "[1].out" is kwargs.out.
+void take_notes(std::vector<Note>& from, const char* first, const char* second, std::vector<Note>& notes) {
+  for (Note& note : from) {
+    note.where = (note.where.compare(0, 3, "[0]") == 0 ? first : second) + note.where.substr(3);
+    notes.push_back(std::move(note));
+  }
+}
+
+// A forward call's record as CaptureHook packs it, on the writer thread.
+OpenRecord open_forward(const Packed& packed) {
+  Unpacker from(packed);
+  OpenRecord record;
+  CallMeta meta;
+  Snapshot inputs = from.snapshot("");
+  const Values copies = std::move(from.copies());
+  meta.state = unpacked_state(from);
+  for (auto lines = from.get<uint32_t>(); lines > 0; --lines) meta.stack.push_back(*from.get<const std::string*>());
+  meta.module = from.text();
+  Snapshot outputs = from.snapshot("");
+  Value aten;
+  if (from.get<bool>()) {
+    aten = from.snapshot("", &copies).value;
+    meta.aten_name = *(*sequence_items(aten))[0].get_if<std::string>();
+  }
+  meta.name = from.text();
+  meta.level = from.get<Level>();
+  meta.id = from.get<uint64_t>();
+  meta.step = from.get<int64_t>();
+  meta.rank = from.get<int64_t>();
+  meta.schema = *from.get<const std::string*>();
+  meta.error = from.text();
+  meta.identity = from.get<bool>();
+  meta.time = from.get<double>();
+  meta.random = from.get<bool>();
+  const Value moved = meta.random ? from.value() : Value();
+  meta.inputs = std::move(inputs.tensors);
+  meta.outputs = std::move(outputs.tensors);
+  take_notes(inputs.unsupported, "args", "kwargs", meta.unsupported);
+  take_notes(outputs.unsupported, "result", "mutated", meta.unsupported);
+
+  std::vector<std::pair<Value, Value>> more;
+  if (!aten.is<None>()) more.emplace_back("aten", std::move(aten));
+  if (meta.random) more.emplace_back("rng", moved);
+  if (!inputs.restrided.empty()) more.emplace_back("restrided", restrided_value(inputs));
+  const Values& in = *sequence_items(inputs.value);
+  record.files.push_back({CallFile::kInput, in[0], in[1], std::move(more)});
+  if (meta.error.empty()) {
+    const Values& out = *sequence_items(outputs.value);
+    std::vector<std::pair<Value, Value>> beside;
+    if (!out[1].get_if<Dict>()->items->empty()) beside.emplace_back("mutated", out[1]);
+    if (!outputs.restrided.empty()) beside.emplace_back("restrided", restrided_value(outputs));
+    record.files.push_back({CallFile::kOutput, make_tuple({out[0]}), make_dict({}), std::move(beside)});
+  }
+  record.key = {meta.name, meta.id};
+  record.announce = true;
+  record.meta = meta.to_json();
+  return record;
+}
+
+OpenRecord open_backward(const Packed& packed) {
+  Unpacker from(packed);
+  const Snapshot outputs = from.snapshot("");
+  const Snapshot inputs = from.snapshot("");
+  OpenRecord record;
+  std::string name(from.text());
+  record.key = {std::move(name), from.get<uint64_t>()};
+  record.pass = from.get<uint32_t>();
+  record.files.push_back({CallFile::kGradInputs, inputs.value, make_dict({}), {}});
+  record.files.push_back({CallFile::kGradOutputs, outputs.value, make_dict({}), {}});
+  return record;
 }
 
 }  // namespace
@@ -100,15 +192,20 @@ std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
     return nullptr;
   }
   auto state = std::make_unique<CaptureState>();
-  const Value inputs = make_tuple({call.args(), call.kwargs()});
-  state->inputs = take_snapshot(inputs, "");
-  state->live = flatten_tensors(inputs);
-  state->versions.reserve(state->live.size());
-  for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
-  CallMeta& meta = *state->meta;
-  meta.state = ProgramState::of(call);
-  meta.stack = current_stack();
-  meta.module = call.module();
+  Packer& record = state->record;
+  record.begin();
+  record.tree_tuple(2);
+  record.tree(call.args());
+  record.tree(call.kwargs());
+  state->made = record.end();
+  state->live.assign(record.tensors().begin(), record.tensors().end());
+  for (const at::Tensor* const tensor : state->live) state->versions.push_back(version_of(*tensor));
+  pack(record, ProgramState::of(call));
+  const StackLines lines = current_lines();
+  record.put(static_cast<uint32_t>(lines.size()));
+  for (const std::string* const line : lines) record.put(line);
+  record.put_text(call.module());
+  record.fill();
   // Last, so that nothing of ours comes between the generator's state and the call.
   state->random.emplace(call.args(), call.kwargs());
   return state;
@@ -120,102 +217,84 @@ void CaptureHook::after(OpCall& call, HookState* state) {
 }
 
 void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
-  CallMeta& meta = *state.meta;
+  Packer& record = state.record;
   const Value moved = state.random->moved();
 
   // Tensors that the call changed, as they are now, beside the result: one snapshot, so that a result which is one of
   // them (add_) is stored once.
-  // Inference tensors count no versions: one that the call returned is taken for changed.
-  const std::vector<at::Tensor> returned = flatten_tensors(call.result());
-  auto was_returned = [&](const at::Tensor& tensor) {
+  record.begin();
+  record.tree_tuple(2);
+  record.tree(call.result());
+  const auto was_returned = [returned = record.tensors()](const at::Tensor& tensor) {
     return std::any_of(returned.begin(), returned.end(),
-                       [&](const at::Tensor& other) { return other.is_same(tensor); });
+                       [&](const at::Tensor* other) { return other->is_same(tensor); });
   };
   const std::vector<bool> written = written_by_schema(call);
-  std::vector<std::pair<Value, Value>> mutated;
+  c10::SmallVector<size_t, 8> changed;
   for (size_t i = 0; i < state.live.size(); ++i) {
-    const int64_t version = version_of(state.live[i]);
+    const int64_t version = version_of(*state.live[i]);
     const bool by_schema = i < written.size() && written[i];
-    if (by_schema || (version < 0 ? was_returned(state.live[i]) : version != state.versions[i])) {
-      mutated.emplace_back(static_cast<int64_t>(i), state.live[i]);
-    }
+    // Inference tensors count no versions: one that the call returned is taken for changed.
+    if (by_schema || (version < 0 ? was_returned(*state.live[i]) : version != state.versions[i])) changed.push_back(i);
   }
-  Snapshot outputs = take_snapshot(make_tuple({call.result(), make_dict(std::move(mutated))}), "");
-  const Values& out = *sequence_items(outputs.value);
+  record.tree_dict(changed.size());
+  for (const size_t i : changed) {
+    record.tree_int(static_cast<int64_t>(i));
+    record.tree_tensor(*state.live[i]);
+  }
+  const Packer::Made outputs = record.end();
 
-  Value aten = call.frame().aten_call();
-  if (!aten.is<None>()) {
-    aten = with_copies(aten, state.inputs);
-    meta.aten_name = *(*sequence_items(aten))[0].get_if<std::string>();
-  }
-
-  meta.name = call.name;
-  meta.level = call.level;
-  meta.id = call.id;
-  meta.step = call.step;
-  meta.rank = rank;
-  meta.schema = schema_text(call.op, meta.name);
-  meta.error = call.error;
-  meta.identity = call.frame().is_identity();
-  meta.random = !moved.is<None>();
-  meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  meta.inputs = std::move(state.inputs.tensors);
-  meta.outputs = std::move(outputs.tensors);
-  for (Note& note : state.inputs.unsupported) {
-    // The root is the tuple (args, kwargs): "[0][2]" is args[2], "[1].out" is kwargs.out.
-    note.where = (note.where.compare(0, 3, "[0]") == 0 ? "args" : "kwargs") + note.where.substr(3);
-    meta.unsupported.push_back(std::move(note));
-  }
-  for (Note& note : outputs.unsupported) {
-    note.where = (note.where.compare(0, 3, "[0]") == 0 ? "result" : "mutated") + note.where.substr(3);
-    meta.unsupported.push_back(std::move(note));
+  const Value aten = call.frame().aten_call();
+  const bool has_aten = !aten.is<None>();
+  Packer::Made late;  // tensors that are none of the call's own
+  record.put(has_aten);
+  if (has_aten) {
+    record.begin(/*owned=*/false, /*restride=*/true, state.live);
+    record.tree(aten);
+    late = record.end();
   }
 
-  std::vector<std::pair<Value, Value>> more;
-  if (!aten.is<None>()) more.emplace_back("aten", std::move(aten));
-  if (!moved.is<None>()) more.emplace_back("rng", moved);
-  if (!state.inputs.restrided.empty()) more.emplace_back("restrided", restrided_value(state.inputs));
+  record.put_text(call.name);
+  record.put(call.level);
+  record.put(call.id);
+  record.put(call.step);
+  record.put(rank);
+  record.put(&schema_text(call.op, call.name));
+  record.put_text(call.error);
+  record.put(call.frame().is_identity());
+  record.put(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  record.put(!moved.is<None>());
+  if (!moved.is<None>()) record.put_value(moved);
 
-  Record record;
-  record.files.reserve(2);
-  record.key = {std::string(call.name), call.id};
-  record.bytes = state.inputs.bytes + outputs.bytes;
-  record.announce = true;
-  const Values& in = *sequence_items(state.inputs.value);
-  record.files.push_back({CallFile::kInput, in[0], in[1], std::move(more)});
-  if (call.error.empty()) {
-    std::vector<std::pair<Value, Value>> beside;
-    if (!out[1].get_if<Dict>()->items->empty()) beside.emplace_back("mutated", out[1]);
-    if (!outputs.restrided.empty()) beside.emplace_back("restrided", restrided_value(outputs));
-    record.files.push_back({CallFile::kOutput, make_tuple({out[0]}), make_dict({}), std::move(beside)});
-  }
-  const uint64_t bytes = record.bytes;
-  const uint64_t notes = meta.unsupported.size();
-  const bool raised = !meta.error.empty();
-  record.meta = [meta = state.meta] { return meta->to_json(); };
-  if (!writer.submit(std::move(record))) return;
+  const uint64_t bytes = state.made.bytes + outputs.bytes;
+  Packed packed = record.finish();
+  const size_t waiting = bytes + late.bytes + packed.size();
+  if (!writer.submit({std::move(packed), &open_forward, waiting})) return;
 
   std::lock_guard<std::mutex> lock(mutex);
   CaptureResult::Row& row = row_locked(call.name);
   ++row.calls;
   row.bytes += bytes;
-  row.unsupported += notes;
-  row.failed += raised;
+  row.unsupported += state.made.unsupported + outputs.unsupported;
+  row.failed += !call.error.empty();
 }
 
 // Both gradient lists are private copies already, made by the collector.
 void CaptureHook::Impl::backward(OpCall& call) {
-  Snapshot outputs = take_snapshot(call.args(), "", call.owns_values);
-  Snapshot inputs = take_snapshot(call.result(), "", call.owns_values);
-  Record record;
-  record.key = {std::string(call.name), call.id};
-  record.pass = call.pass;
-  record.bytes = outputs.bytes + inputs.bytes;
-  record.files.push_back({CallFile::kGradInputs, inputs.value, make_dict({}), {}});
-  record.files.push_back({CallFile::kGradOutputs, outputs.value, make_dict({}), {}});
+  Packer record;
+  size_t bytes = 0;
+  for (const Value* const gradients : {&call.args(), &call.result()}) {
+    record.begin(call.owns_values);
+    record.tree(*gradients);
+    bytes += record.end().bytes;
+  }
+  record.put_text(call.name);
+  record.put(call.id);
+  record.put(call.pass);
   if (call.incomplete) incomplete.fetch_add(1, std::memory_order_relaxed);
-  const uint64_t bytes = record.bytes;
-  if (!writer.submit(std::move(record))) return;
+  Packed packed = record.finish();
+  const size_t waiting = bytes + packed.size();
+  if (!writer.submit({std::move(packed), &open_backward, waiting})) return;
   std::lock_guard<std::mutex> lock(mutex);
   CaptureResult::Row& row = row_locked(call.name);
   ++row.backward;

@@ -14,8 +14,28 @@
 
 namespace op_tools {
 
-// The CPU generator's state as plain memory: get_state() would allocate a tensor for each of a billion calls. It is 2.5
-// KB and torch hands it out by value, so it is copied where it must be only.
+namespace {
+
+// The engine where it lies. torch hands it out by value only, 2.5 KB that every call would copy twice to look at them;
+// an explicit instantiation may name private members.
+const at::mt19937& engine_of(const at::CPUGeneratorImpl& generator);
+template <auto kMember>
+struct EngineOf {
+  friend const at::mt19937& engine_of(const at::CPUGeneratorImpl& generator) { return generator.*kMember; }
+};
+template struct EngineOf<&at::CPUGeneratorImpl::engine_>;
+
+bool is_same(const at::mt19937& one, const at::mt19937& other) {
+  // Equal memory is an equal state; what differs may be bytes between the fields.
+  static_assert(std::is_trivially_copyable_v<at::mt19937>);
+  if (std::memcmp(&one, &other, sizeof one) == 0) return true;
+  const at::mt19937_data_pod a = one.data(), b = other.data();
+  return a.left_ == b.left_ && a.next_ == b.next_ && a.seed_ == b.seed_ && a.state_ == b.state_;
+}
+
+}  // namespace
+
+// The CPU generator's state as plain memory: get_state() would allocate a tensor for each of a billion calls.
 struct CpuState {
   at::mt19937 engine;
   std::optional<float> next_float;
@@ -33,16 +53,20 @@ struct CpuState {
   }
 
   bool operator==(const CpuState& other) const {
-    if (next_float != other.next_float || next_double != other.next_double) return false;
-    // Equal memory is an equal state; what differs may be bytes between the fields.
-    static_assert(std::is_trivially_copyable_v<at::mt19937>);
-    if (std::memcmp(&engine, &other.engine, sizeof engine) == 0) return true;
-    const at::mt19937_data_pod mine = engine.data(), its = other.engine.data();
-    return mine.left_ == its.left_ && mine.next_ == its.next_ && mine.seed_ == its.seed_ && mine.state_ == its.state_;
+    return next_float == other.next_float && next_double == other.next_double && is_same(engine, other.engine);
+  }
+
+  // The generator is in this state now.
+  bool is_current() const {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    auto& cpu = *static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+    return next_float == cpu.next_float_normal_sample() && next_double == cpu.next_double_normal_sample() &&
+           is_same(engine, engine_of(cpu));
   }
 
   at::Tensor as_tensor() const {
-    at::CPUGeneratorImpl generator;
+    thread_local at::CPUGeneratorImpl generator;  // a new one is seeded, which takes longer than the rest
     generator.set_engine(engine);
     generator.set_next_float_normal_sample(next_float);
     generator.set_next_double_normal_sample(next_double);
@@ -54,7 +78,7 @@ struct CpuState {
       : CpuState(*static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl()),
                  std::lock_guard<std::mutex>(generator.mutex())) {}
   CpuState(at::CPUGeneratorImpl& cpu, const std::lock_guard<std::mutex>&)
-      : engine(cpu.engine()),
+      : engine(engine_of(cpu)),
         next_float(cpu.next_float_normal_sample()),
         next_double(cpu.next_double_normal_sample()) {}
 };
@@ -64,8 +88,7 @@ namespace {
 // As long as nobody draws, a thread gets the same object each time: no memory for most calls.
 std::shared_ptr<const CpuState> cpu_state() {
   thread_local std::shared_ptr<const CpuState> last;
-  const CpuState now;
-  if (!last || !(now == *last)) last = std::make_shared<const CpuState>(now);
+  if (!last || !last->is_current()) last = std::make_shared<const CpuState>();
   return last;
 }
 
@@ -120,7 +143,7 @@ Value RandomWatch::moved() const {
 CpuStreamKept::CpuStreamKept() : cpu_(cpu_state()) {}
 
 CpuStreamKept::~CpuStreamKept() {
-  if (!(CpuState() == *cpu_)) cpu_->write();
+  if (!cpu_->is_current()) cpu_->write();
 }
 
 void CpuStreamKept::start_from(const at::Tensor& state) {

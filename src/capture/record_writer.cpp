@@ -1,14 +1,12 @@
 #include "capture/record_writer.h"
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
-#include <deque>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -27,16 +25,27 @@ constexpr size_t kRecordOverhead = 2048;
 // wake-up costs the program more than a small call's copy. This much waits for it at most without it being woken.
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr size_t kWakeAt = size_t{1} << 20;
-// Records with few bytes go back to the program's thread when they are written, so many at most, and are freed there:
-// the C library has one lock for the memory of a thread, and a thread that frees another's by the thousand stops that
-// one.
+// Records with few bytes that hold objects of the program's thread go back to it when they are written, so many at
+// most, and are freed there: the C library has one lock for the memory of a thread, and a thread that frees another's
+// by the thousand stops that one.
 constexpr size_t kSmallRecord = size_t{64} << 10;
 constexpr size_t kMostWritten = 256;
+// Lists of records keep the room for so many while they are empty.
+constexpr size_t kMostRoom = 4096;
 // The writer says what it has done after so many small records, or bytes.
 constexpr size_t kTellRecords = 32;
 constexpr size_t kTellBytes = size_t{1} << 20;
 constexpr auto kQuiet = std::chrono::seconds(1);
 constexpr auto kRedraw = std::chrono::milliseconds(100);
+
+// How often the process was forked off since this code was loaded. A getpid() for each record would be a call into the
+// system each.
+std::atomic<int> g_forks{0};
+int forks() {
+  static const int watched = pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1); });
+  static_cast<void>(watched);
+  return g_forks.load(std::memory_order_relaxed);
+}
 
 std::string bar(uint64_t done, uint64_t total) {
   constexpr uint64_t kWidth = 30;
@@ -53,7 +62,7 @@ struct RecordWriter::Impl {
         max_pending(static_cast<size_t>(max_pending_bytes)),
         resume_at(max_pending / 4 * 3),
         tell_at(std::min(max_pending / 16, kTellBytes)),
-        pid(getpid()) {}
+        forks_before(forks()) {}
 
   const std::function<std::unique_ptr<CallStore>()> open;
   const size_t max_pending;
@@ -61,11 +70,11 @@ struct RecordWriter::Impl {
   // each small record, which costs both threads more than the record.
   const size_t resume_at;
   const size_t tell_at;
-  const pid_t pid;
+  const int forks_before;  // in a forked child, whose writer is dead, there are more
 
   mutable std::mutex mutex;
   std::condition_variable work, room, done;
-  std::deque<Record> queue;
+  std::vector<Record> queue;
   std::vector<Record> written;  // to be freed by the next that submits
   size_t pending_bytes = 0;
   uint64_t submitted = 0, finished = 0;
@@ -79,6 +88,8 @@ struct RecordWriter::Impl {
 
   std::unique_ptr<CallStore> store;  // writer thread only
 
+  bool in_child() const { return forks() != forks_before; }
+
   void fail(const std::string& what, std::unique_lock<std::mutex>& lock) {
     const bool first = progress.failure.empty();
     if (first) progress.failure = what;
@@ -89,7 +100,7 @@ struct RecordWriter::Impl {
     lock.lock();
   }
 
-  void write(const Record& record) {
+  void write(const OpenRecord& record) {
     if (!store) {
       store = open();
       std::lock_guard<std::mutex> lock(mutex);
@@ -97,12 +108,12 @@ struct RecordWriter::Impl {
     }
     const bool tell = log::enabled(log::Level::kInfo);
     if (record.announce && tell) log::info("apply OpCaptureHook on " + record.key.op);
-    for (const Record::File& file : record.files) {
+    for (const OpenRecord::File& file : record.files) {
       const Value value = call_file(record.key.op, record.key.id, file.args, file.kwargs, file.more);
       const std::string path = store->write(record.key, file.file, record.pass, value);
       if (tell) log::info(path + " saved");
     }
-    if (record.meta) store->write_text(record.key, CallFile::kMeta, record.pass, record.meta());
+    if (!record.meta.empty()) store->write_text(record.key, CallFile::kMeta, record.pass, record.meta);
   }
 
   // Waits until there is something to do; with the lock held.
@@ -155,14 +166,15 @@ struct RecordWriter::Impl {
     if (pending_bytes <= resume_at) room.notify_all();
   }
 
-  void write_all(std::deque<Record> records) {
+  // Leaves an empty list with its room.
+  void write_all(std::vector<Record>& records) {
     Done done;
     for (Record& record : records) {
       try {
         if (failed.load()) {
           ++done.lost;
         } else {
-          write(record);
+          write(record.open(record.packed));
           ++done.written;
         }
       } catch (const std::exception& error) {
@@ -171,25 +183,28 @@ struct RecordWriter::Impl {
         fail(error.what(), lock);
       }
       done.bytes += record.bytes + kRecordOverhead;
-      if (record.bytes <= kSmallRecord) {
+      if (record.packed.has_objects() && record.bytes <= kSmallRecord) {
         done.small.push_back(std::move(record));
       } else {
-        record = Record();  // frees the copies before the program is told that there is room
+        const Packed gone = std::move(record.packed);  // freed before the program is told that there is room
       }
-      if (done.small.size() >= kTellRecords || done.bytes >= tell_at) tell(std::exchange(done, Done()));
+      if (done.written + done.lost >= kTellRecords || done.bytes >= tell_at) tell(std::exchange(done, Done()));
     }
     tell(std::move(done));
+    records.clear();
+    if (records.capacity() > kMostRoom) std::vector<Record>().swap(records);
   }
 
   void run() {
     pthread_setname_np(pthread_self(), "op_capture");  // as `top -H` and debuggers show it; 15 characters at most
+    std::vector<Record> records;
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
       wait_for_work(lock);
       if (!queue.empty()) {
-        std::deque<Record> records = std::exchange(queue, {});
+        std::swap(queue, records);
         lock.unlock();
-        write_all(std::move(records));
+        write_all(records);
         lock.lock();
         continue;
       }
@@ -240,7 +255,7 @@ RecordWriter::RecordWriter(std::function<std::unique_ptr<CallStore>()> open, int
 }
 
 RecordWriter::~RecordWriter() {
-  if (getpid() != impl_->pid) {
+  if (impl_->in_child()) {
     // The thread does not exist in this process and the mutexes may be locked for ever: leave all of it alone.
     impl_.release();  // NOLINT(bugprone-unused-return-value)
     return;
@@ -256,7 +271,7 @@ RecordWriter::~RecordWriter() {
 
 bool RecordWriter::submit(Record record) {
   Impl& impl = *impl_;
-  if (getpid() != impl.pid) return false;
+  if (impl.in_child()) return false;
   const size_t bytes = record.bytes + kRecordOverhead;
   std::unique_lock<std::mutex> lock(impl.mutex);
   if (impl.failed.load()) {
@@ -281,7 +296,7 @@ bool RecordWriter::submit(Record record) {
 
 void RecordWriter::flush() {
   Impl& impl = *impl_;
-  if (getpid() != impl.pid) return;
+  if (impl.in_child()) return;
   std::unique_lock<std::mutex> lock(impl.mutex);
   if (!impl.thread.joinable()) return;
   const uint64_t target = impl.submitted;
@@ -302,7 +317,7 @@ void RecordWriter::flush() {
 }
 
 RecordWriter::Progress RecordWriter::progress() const {
-  if (getpid() != impl_->pid) return {};
+  if (impl_->in_child()) return {};
   std::lock_guard<std::mutex> lock(impl_->mutex);
   return impl_->progress;
 }

@@ -12,22 +12,29 @@
 #include <vector>
 
 #include "capture/call_store.h"
+#include "capture/packed_values.h"
 
 namespace op_tools {
 
-struct Record {
+// What is written of a call.
+struct OpenRecord {
   CallKey key;
   uint32_t pass = 0;
   struct File {
     CallFile file;
-    // Private copies only: read on the writer thread, which makes the file's dict of them (call_files.h).
-    Value args, kwargs;
+    Value args, kwargs;  // of the file's dict (call_files.h)
     std::vector<std::pair<Value, Value>> more;
   };
   std::vector<File> files;
-  std::function<std::string()> meta;  // makes the text of meta.json on the writer thread; may be empty
-  size_t bytes = 0;                   // memory that waits with this record
-  bool announce = false;              // log the "apply ..." line before it is written
+  std::string meta;       // the text of meta.json; may be empty
+  bool announce = false;  // log the "apply ..." line before it is written
+};
+
+// What the program hands over.
+struct Record {
+  Packed packed;
+  OpenRecord (*open)(const Packed& packed);  // on the writer thread
+  size_t bytes = 0;                          // memory that waits with this record
 };
 
 class RecordWriter {

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "capture/small_map.h"
 #include "hooks/value.h"
 
 namespace op_tools {
@@ -41,9 +40,6 @@ struct Snapshot {
   std::vector<std::pair<size_t, std::vector<int64_t>>> restrided;
   std::vector<Note> unsupported;
   size_t bytes = 0;  // memory that the copies hold
-  // From the program's tensor object to its copy: lets another tree over the same objects refer to the same copies.
-  // Keys are identities only, never followed.
-  SmallMap<at::Tensor> copies;
 };
 
 // `root`: how `where` of a note begins ("" for a dict of args and kwargs, "result"). `owned`: the tensors are private
@@ -51,7 +47,7 @@ struct Snapshot {
 // all. Throws c10::Error when a device copy fails.
 Snapshot take_snapshot(const Value& value, const std::string& root, bool owned = false, bool restride = true);
 
-// The same tree with tensors replaced by the copies that `known` has; tensors that it lacks are copied now.
-Value with_copies(const Value& value, Snapshot& known);
+// Where in the tree the values without a form in a file are, in words.
+void note_unsupported(const Value& value, const std::string& where, std::vector<Note>& notes);
 
 }  // namespace op_tools

@@ -315,11 +315,15 @@ void CompareHook::Impl::backward(OpCall& call) {
   for (const Value& values : {call.args(), call.result()}) {
     wait_for_program(flatten_tensors(values), "after the backward of", call);
   }
-  observed->kept = take_snapshot(
-      observed->at_once ? make_tuple({call.args()}) : make_tuple({call.args(), call.result()}), "", call.owns_values);
-  const Values& copies = *sequence_items(observed->kept.value);
-  observed->output_gradients = tensors_in(copies[0]);
-  observed->run.gradients = tensors_in(observed->at_once ? call.result() : copies[1]);
+  if (observed->at_once) {
+    // Read here and now: only what is elsewhere has to be copied.
+    observed->kept = take_snapshot(make_tuple({call.args()}), "", /*owned=*/true);
+    observed->run.gradients = tensors_in(call.result());
+  } else {
+    observed->kept = take_snapshot(make_tuple({call.args(), call.result()}), "", call.owns_values);
+    observed->run.gradients = tensors_in((*sequence_items(observed->kept.value))[1]);
+  }
+  observed->output_gradients = tensors_in((*sequence_items(observed->kept.value))[0]);
   if (log::enabled(log::Level::kInfo)) {
     observed->call.inputs = describe(call.args());
     observed->call.outputs = describe(call.result());

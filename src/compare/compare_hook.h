@@ -14,12 +14,14 @@
 #include "compare/compare_report.h"
 #include "hooks/export.h"
 #include "hooks/hook.h"
+#include "hooks/reads_gradients.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"
 
 namespace op_tools {
 
-class OP_TOOLS_API CompareHook final : public Hook {
+// Gradients are lent to it: it judges, or copies, before after() returns.
+class OP_TOOLS_API CompareHook final : public Hook, public ReadsGradients {
  public:
   using Options = CompareOptions;
 

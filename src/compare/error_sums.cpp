@@ -7,61 +7,17 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <vector>
 
+#include "compare/error_loops.h"
 #include "hooks/all_cores.h"
 #include "hooks/doubles.h"
 
 namespace op_tools {
 namespace {
 
-// Elements are widened to doubles block by block, so that one loop over doubles serves all dtypes. A block stays in the
-// first-level cache: what only some blocks need is a second loop over it.
-constexpr int64_t kBlock = 512;
-constexpr int64_t kBlocksPerTask = 128;
-
-// So many doubles at once. Eight need AVX-512: GCC 12 takes seven times as long where it has to make them of AVX2.
-template <int kWidth>
-struct Vector {
-  static constexpr int64_t kLanes = kWidth;
-  typedef double Doubles __attribute__((vector_size(8 * kWidth)));
-  typedef int64_t Bits __attribute__((vector_size(8 * kWidth)));
-};
-constexpr int64_t kMostLanes = 8;  // blocks are filled up to a multiple of it
-
-// A function for each kind of processor; the one that fits is chosen when the library is loaded.
-#ifdef OP_TOOLS_HAS_WIDE
-#define OP_TOOLS_BY_WIDTH(declaration, loop)              \
-  __attribute__((target("arch=x86-64-v4"))) declaration { \
-    return loop<Vector<8>>(block);                        \
-  }                                                       \
-  __attribute__((target("arch=x86-64-v3"))) declaration { \
-    return loop<Vector<4>>(block);                        \
-  }                                                       \
-  __attribute__((target("default"))) declaration {        \
-    return loop<Vector<4>>(block);                        \
-  }
-#else
-#define OP_TOOLS_BY_WIDTH(declaration, loop) \
-  declaration {                              \
-    return loop<Vector<4>>(block);           \
-  }
-#endif
-
-constexpr int64_t kExponent = int64_t{0x7FF} << 52;
-constexpr int64_t kSign = std::numeric_limits<int64_t>::min();
-constexpr int64_t kInverse = int64_t{2046} << 52;  // minus the bits of a power of two: the bits of its inverse
-
-struct Block {
-  alignas(64) double a[2 * kBlock];  // result; a complex element is two numbers
-  alignas(64) double b[2 * kBlock];  // golden
-  alignas(64) double d[kBlock];      // |a - b|, where it is asked for
-  alignas(64) double m[kBlock];      // |b|, likewise
-  int64_t n = 0;                     // how many of them count, filled up with zeros, which change nothing
-  double least = 0;                  // as in SumPlan
-  Tolerance tolerance;
-  double max_rel = 0;  // the largest quotient d / m so far
-};
+constexpr int64_t kBlocksPerTask = 64;
 
 // |a - b| of integers, subtracted as unsigned numbers: no overflow, no wrap.
 template <class T>
@@ -85,144 +41,6 @@ void subtract_exactly(c10::ScalarType dtype, const void* a, const void* b, int64
       return;
   }
 }
-
-template <class V>
-const typename V::Doubles& lanes(const double* at) {
-  return *reinterpret_cast<const typename V::Doubles*>(at);
-}
-template <class V>
-typename V::Doubles& lanes(double* at) {
-  return *reinterpret_cast<typename V::Doubles*>(at);
-}
-
-template <class V, class Lanes, class Add>
-[[gnu::always_inline]] inline auto folded(const Lanes& value, Add&& add) {
-  auto sum = value[0];
-  for (int64_t i = 1; i < V::kLanes; ++i) sum = add(sum, value[i]);
-  return sum;
-}
-template <class V>
-[[gnu::always_inline]] inline double sum_of(const typename V::Doubles& value) {
-  return folded<V>(value, [](double x, double y) { return x + y; });
-}
-template <class V>
-[[gnu::always_inline]] inline double max_of(const typename V::Doubles& value) {
-  return folded<V>(value, [](double x, double y) { return std::max(x, y); });
-}
-
-// By reference: how wide vectors are handed over depends on the processor.
-template <class V>
-[[gnu::always_inline]] inline void drop_sign(typename V::Doubles& value) {
-  value = reinterpret_cast<typename V::Doubles>(reinterpret_cast<typename V::Bits>(value) & ~kSign);
-}
-
-// d and m of real numbers.
-template <class V>
-[[gnu::always_inline]] inline void make_distances(Block& block) {
-  for (int64_t i = 0; i < block.n; i += V::kLanes) {
-    typename V::Doubles& difference = lanes<V>(block.d + i);
-    typename V::Doubles& size = lanes<V>(block.m + i);
-    size = lanes<V>(block.b + i);
-    difference = lanes<V>(block.a + i) - size;
-    drop_sign<V>(difference);
-    drop_sign<V>(size);
-  }
-}
-
-// A division for each element would be half of the work, and few elements raise the largest quotient.
-template <class V>
-[[gnu::always_inline]] inline double raise_quotient(Block& block) {
-  typename V::Doubles largest = typename V::Doubles{} + block.max_rel;
-  for (int64_t i = 0; i < block.n; i += V::kLanes) {
-    // 0 / 0 is no number and greater than none.
-    const typename V::Doubles relative = lanes<V>(block.d + i) / lanes<V>(block.m + i);
-    largest = relative > largest ? relative : largest;
-  }
-  return max_of<V>(largest);
-}
-
-// What one loop over a block finds.
-struct Found {
-  double max_d, sum_d, sum_d2, max_ulp, sum_ulp, max_m, ab, aa, bb;
-  int64_t outside;
-  bool quotient;  // max_rel grows
-};
-
-// All but the largest quotient. kReal: d and m are made here of a and b, and the products are summed.
-template <bool kReal, class V>
-[[gnu::always_inline]] inline Found look_at(const Block& block) {
-  using Doubles = typename V::Doubles;
-  using Bits = typename V::Bits;
-  const Bits exponent = Bits{} + kExponent, inverse = Bits{} + kInverse;
-  const Doubles least = Doubles{} + block.least, max_rel = Doubles{} + block.max_rel;
-  const Doubles zero{}, one = Doubles{} + 1.0;
-  const Doubles atol = Doubles{} + block.tolerance.atol, rtol = Doubles{} + block.tolerance.rtol;
-  Doubles max_d{}, sum_d{}, sum_d2{}, max_ulp{}, sum_ulp{}, max_m{}, ab{}, aa{}, bb{}, outside{}, excess{};
-  for (int64_t i = 0; i < block.n; i += V::kLanes) {
-    Doubles difference, size;
-    if constexpr (kReal) {
-      const Doubles result = lanes<V>(block.a + i), golden = lanes<V>(block.b + i);
-      difference = result - golden;
-      size = golden;
-      drop_sign<V>(difference);
-      drop_sign<V>(size);
-      ab += result * golden;
-      aa += result * result;
-      bb += golden * golden;
-    } else {
-      difference = lanes<V>(block.d + i);
-      size = lanes<V>(block.m + i);
-    }
-    max_d = difference > max_d ? difference : max_d;
-    max_m = size > max_m ? size : max_m;
-    sum_d += difference;
-    sum_d2 += difference * difference;
-    const Doubles over = difference - max_rel * size;  // infinity times 0 is no number and over nothing
-    excess = over > excess ? over : excess;
-    const Doubles scale = size > least ? size : least;
-    const Doubles ulp = difference * reinterpret_cast<Doubles>(inverse - (reinterpret_cast<Bits>(scale) & exponent));
-    max_ulp = ulp > max_ulp ? ulp : max_ulp;
-    sum_ulp += ulp;
-    outside += difference > atol + rtol * size ? one : zero;
-  }
-  return {max_of<V>(max_d),     sum_of<V>(sum_d),
-          sum_of<V>(sum_d2),    max_of<V>(max_ulp),
-          sum_of<V>(sum_ulp),   max_of<V>(max_m),
-          sum_of<V>(ab),        sum_of<V>(aa),
-          sum_of<V>(bb),        static_cast<int64_t>(sum_of<V>(outside)),
-          max_of<V>(excess) > 0};
-}
-template <class V>
-[[gnu::always_inline]] inline Found look_at_pairs(const Block& block) {
-  return look_at<true, V>(block);
-}
-template <class V>
-[[gnu::always_inline]] inline Found look_at_sizes(const Block& block) {
-  return look_at<false, V>(block);
-}
-
-struct Sizes {
-  double sum_of_squares, largest;
-};
-
-// Where both sides have the same bits, only sizes are left to be known.
-template <class V>
-[[gnu::always_inline]] inline Sizes add_sizes(const Block& block) {
-  typename V::Doubles squares{}, largest{};
-  for (int64_t i = 0; i < block.n; i += V::kLanes) {
-    typename V::Doubles size = lanes<V>(block.b + i);
-    drop_sign<V>(size);
-    largest = size > largest ? size : largest;
-    squares += size * size;
-  }
-  return {sum_of<V>(squares), max_of<V>(largest)};
-}
-
-OP_TOOLS_BY_WIDTH(void distances(Block& block), make_distances)
-OP_TOOLS_BY_WIDTH(double max_quotient(Block& block), raise_quotient)
-OP_TOOLS_BY_WIDTH(Found look_at_real(const Block& block), look_at_pairs)
-OP_TOOLS_BY_WIDTH(Found look_at_distances(const Block& block), look_at_sizes)
-OP_TOOLS_BY_WIDTH(Sizes sizes_of(const Block& block), add_sizes)
 
 double as_dtype(double golden, double limit) {
   return std::fabs(golden) > limit ? std::copysign(std::numeric_limits<double>::infinity(), golden) : golden;
@@ -308,12 +126,8 @@ void count_over(const SumPlan& plan, const Block& block, int64_t n, ErrorSums* s
   }
 }
 
-void fill_up(double* values, int64_t n, int64_t full) {
-  std::fill(values + n, values + full, 0.0);
-}
-
-bool fits(double sum_a, double sum_b, double largest, double limit) {
-  return std::isfinite(sum_a) && std::isfinite(sum_b) && largest <= limit;
+bool is_half(c10::ScalarType dtype) {
+  return dtype == c10::ScalarType::BFloat16 || dtype == c10::ScalarType::Half;
 }
 
 bool counts_more(const DiffOptions& options) {
@@ -327,61 +141,111 @@ class Summing {
         result_(result),
         golden_(golden),
         parts_(plan.is_complex ? 2 : 1),
-        item_(plan.result_dtype == plan.golden_dtype ? c10::elementSize(plan.result_dtype) : 0) {
-    block_.least = plan.least;
-    if (!plan.is_exact) block_.tolerance = plan.options->tolerance;
-  }
+        item_(plan.result_dtype == plan.golden_dtype ? c10::elementSize(plan.result_dtype) : 0),
+        is_simple_(!plan.is_exact && !plan.is_complex && plan.scale == 1),
+        coarse_(is_half(plan.result_dtype)) {}
+
+  // Blocks in which all is near are expected until these many were not.
+  void begin_task() { chances_ = kChances; }
 
   void add(int64_t first, int64_t n, ErrorSums* sums) {
-    const int64_t full = (n + kMostLanes - 1) / kMostLanes * kMostLanes;
-    block_.n = full;
-    block_.max_rel = sums->max_rel;
     const bool same = same_bits(first, n);
     sums->bits_equal = sums->bits_equal && same;
-    load(plan_.golden_dtype, golden_, first, n, full, block_.b);
+    LoopJob job;
+    job.least = plan_.least;
+    job.unit = plan_.unit;
+    job.max_rel = sums->max_rel;
+    job.coarse = coarse_;
+    if (!plan_.is_exact) job.tolerance = plan_.options->tolerance;
+    job.n = (n + kMostLanes - 1) / kMostLanes * kMostLanes;
+    job.b = numbers_of(plan_.golden_dtype, golden_, first, n, job.n, golden_singles_, block_.b);
     if (same && parts_ == 1 && plan_.scale == 1) {
-      const Sizes sizes = sizes_of(block_);
-      if (fits(sizes.sum_of_squares, sizes.sum_of_squares, sizes.largest, plan_.limit)) {
+      const Sizes sizes = sizes_of(job);
+      if (fits(sizes.sum_of_squares, sizes.sum_of_squares, sizes.largest)) {
         sums->max_m = std::max(sums->max_m, sizes.largest);
         for (double* sum : {&sums->ab, &sums->aa, &sums->bb}) *sum += sizes.sum_of_squares;
         return;
       }
     }
-    load(plan_.result_dtype, result_, first, n, full, block_.a);
-    Found found;
-    const bool simple = !plan_.is_exact && parts_ == 1 && plan_.scale == 1;
-    if (simple) found = look_at_real(block_);
-    // A sum of squares is finite when all numbers are (and none is huge, which costs time only).
-    const bool done = simple && fits(found.aa, found.bb, found.max_m, plan_.limit);
-    if (!done) found = look_closely(first, n, full, sums);
-    const bool farther = found.max_d > sums->max_d, more = counts_more(*plan_.options);
-    if (done && (farther || more || found.quotient)) distances(block_);
-    if (found.quotient) sums->max_rel = max_quotient(block_);
-    if (farther) sums->worst_at = first + (std::find(block_.d, block_.d + n, found.max_d) - block_.d);
+    job.a = numbers_of(plan_.result_dtype, result_, first, n, job.n, result_singles_, block_.a);
+    std::optional<Found> found = is_simple_ ? found_simply(job) : std::nullopt;
+    const bool more = counts_more(*plan_.options);
+    if (found) {
+      if (found->max_d > sums->max_d || more || found->quotient) {
+        widen(first, n, job);
+        make_distances(job.n, &block_);
+      }
+    } else {
+      widen(first, n, job);
+      found = look_closely(first, n, job, sums);
+    }
+    job.d = block_.d;
+    job.m = block_.m;
+    if (found->quotient) sums->max_rel = largest_quotient(job);
+    if (found->max_d > sums->max_d)
+      sums->worst_at = first + (std::find(block_.d, block_.d + n, found->max_d) - block_.d);
     if (more) count_over(plan_, block_, n, sums);
-    add_found(found, sums);
+    add_found(*found, sums);
   }
 
  private:
+  static constexpr int kChances = 4;
+
   bool same_bits(int64_t first, int64_t n) const {
     const size_t begin = static_cast<size_t>(first) * item_;
     return item_ > 0 && std::memcmp(static_cast<const char*>(result_) + begin,
                                     static_cast<const char*>(golden_) + begin, static_cast<size_t>(n) * item_) == 0;
   }
 
-  void load(c10::ScalarType dtype, const void* from, int64_t first, int64_t n, int64_t full, double* to) const {
-    load_doubles(dtype, from, first, n, to);
-    fill_up(to, parts_ * n, parts_ * full);
+  bool fits(double sum_a, double sum_b, double largest) const {
+    return std::isfinite(sum_a) && std::isfinite(sum_b) && largest <= plan_.limit;
+  }
+
+  // Whole blocks stay where they are, half types become singles; all else becomes doubles.
+  Numbers numbers_of(c10::ScalarType dtype, const void* from, int64_t first, int64_t n, int64_t full, float* singles,
+                     double* doubles) const {
+    if (is_simple_ && n == kBlock) {
+      if (dtype == c10::ScalarType::Float)
+        return {.singles = static_cast<const float*>(from) + first, .doubles = nullptr};
+      if (dtype == c10::ScalarType::Double)
+        return {.singles = nullptr, .doubles = static_cast<const double*>(from) + first};
+      if (is_half(dtype)) {
+        load_singles(dtype, from, first, n, singles);
+        return {.singles = singles, .doubles = nullptr};
+      }
+    }
+    load_doubles(dtype, from, first, n, doubles);
+    std::fill(doubles + parts_ * n, doubles + parts_ * full, 0.0);
+    return {.singles = nullptr, .doubles = doubles};
+  }
+
+  // What numbers_of() left elsewhere.
+  void widen(int64_t first, int64_t n, const LoopJob& job) {
+    if (job.a.doubles != block_.a) load_doubles(plan_.result_dtype, result_, first, n, block_.a);
+    if (job.b.doubles != block_.b) load_doubles(plan_.golden_dtype, golden_, first, n, block_.b);
+  }
+
+  // Nothing where not all numbers are finite.
+  std::optional<Found> found_simply(const LoopJob& job) {
+    Found found;
+    if (chances_ > 0 && job.a.singles && job.b.singles) {
+      if (look_at_near(job, &found)) return found;
+      --chances_;
+    }
+    // A sum of squares is finite when all numbers are (and none is huge, which costs time only).
+    found = look_at_real(job);
+    return fits(found.aa, found.bb, found.max_m) ? std::optional(found) : std::nullopt;
   }
 
   // Whole numbers, complex ones, numbers that are not finite.
-  Found look_closely(int64_t first, int64_t n, int64_t full, ErrorSums* sums) {
+  Found look_closely(int64_t first, int64_t n, LoopJob job, ErrorSums* sums) {
+    const int64_t full = job.n;
     if (plan_.is_exact) {
       subtract_exactly(plan_.result_dtype, result_, golden_, first, n, block_.d);
       for (int64_t i = 0; i < full; ++i) block_.m[i] = std::fabs(block_.b[i]);
-      fill_up(block_.d, n, full);
+      std::fill(block_.d + n, block_.d + full, 0.0);
     } else {
-      parts_ == 2 ? complex_distances(full, &block_) : distances(block_);
+      parts_ == 2 ? complex_distances(full, &block_) : make_distances(full, &block_);
       take_out_specials(plan_, first, n, &block_, sums);
     }
     if (plan_.scale != 1) {
@@ -391,10 +255,13 @@ class Summing {
       }
       for (int64_t i = 0; i < full; ++i) block_.d[i] *= plan_.scale;
     }
-    Found found = look_at_distances(block_);
-    block_.n = parts_ * full;
-    const Found products = look_at_real(block_);
-    block_.n = full;
+    job.d = block_.d;
+    job.m = block_.m;
+    Found found = look_at_distances(job);
+    job.a = {.singles = nullptr, .doubles = block_.a};
+    job.b = {.singles = nullptr, .doubles = block_.b};
+    job.n = parts_ * full;
+    const Found products = look_at_real(job);
     found.ab = products.ab;
     found.aa = products.aa;
     found.bb = products.bb;
@@ -419,7 +286,10 @@ class Summing {
   const void* const golden_;
   const int64_t parts_;
   const size_t item_;  // 0: the dtypes differ
+  const bool is_simple_, coarse_;
+  int chances_ = 0;
   Block block_;
+  alignas(64) float result_singles_[kBlock], golden_singles_[kBlock];
 };
 
 void merge(const ErrorSums& from, ErrorSums* to) {
@@ -454,6 +324,7 @@ ErrorSums sum_errors(const SumPlan& plan, const void* result, const void* golden
   on_all_cores(tasks, per_task, [&](int64_t begin, int64_t end) {
     Summing summing(plan, result, golden);
     for (int64_t task = begin; task < end; ++task) {
+      summing.begin_task();
       const int64_t last = std::min(numel, (task + 1) * per_task);
       for (int64_t first = task * per_task; first < last; first += kBlock) {
         summing.add(first, std::min(kBlock, last - first), &found[static_cast<size_t>(task)]);

@@ -5,6 +5,7 @@
 #include "capture/call_files.h"
 #include "compare/tensor_diff.h"
 #include "fallback/cpu_runner.h"
+#include "hooks/plain_tensor.h"
 
 namespace op_tools {
 
@@ -30,16 +31,23 @@ std::optional<CallRun> KeptRuns::take(const RunKind& kind) {
   return node ? std::optional(std::move(node.mapped())) : std::nullopt;
 }
 
+bool KeptRuns::has(RunKind::Precision precision) {
+  const std::lock_guard lock(mutex_);
+  return runs_.count(precision) > 0;
+}
+
 std::vector<Remembered> remember(const Observed& observed, const std::vector<at::Tensor>& results,
                                  const std::vector<at::Tensor>& live) {
   std::vector<Remembered> remembered;
   remembered.reserve(results.size() + live.size());
   const std::vector<at::Tensor>& before = observed.subject->specimen->tensors();
   const std::vector<at::Tensor> kept = observed.at_once ? observed.same_results : flatten_tensors(observed.run.result);
+  // The CPU's copy is not held for it: the program holds the result once. But where the CPU's run waits for backward.
+  const bool held = observed.at_once && observed.subject->kept.has(RunKind::Precision::kSame);
   for (size_t i = 0; i < results.size(); ++i) {
-    // The CPU's copy is not held for it: the program holds the result once.
     const bool known = kept.size() == results.size() && kept[i].defined() && kept[i].strides() == results[i].strides();
-    remembered.emplace_back(results[i], at::Tensor(), known ? kept[i] : results[i]);
+    const bool there = held && known && lies_densely(kept[i]) && lies_densely(results[i]);
+    remembered.emplace_back(results[i], there ? without_bits(kept[i]) : at::Tensor(), known ? kept[i] : results[i]);
   }
   for (size_t i = 0; i < live.size(); ++i) {
     // What the call writes is remembered as it is afterwards.

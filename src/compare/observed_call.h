@@ -32,6 +32,7 @@ class KeptRuns {
 
   void keep(const RunKind& kind, const CallRun& run, size_t input_bytes);
   std::optional<CallRun> take(const RunKind& kind);  // for one backward pass; nothing for the next one
+  bool has(RunKind::Precision precision);
 
  private:
   static std::atomic<size_t> held_;  // by all

@@ -257,8 +257,8 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.kept_ = std::make_shared<KeptStates>();
   call.kept_->states.resize(hooks_.size());
   const bool lends = (call.hooks & keeps_gradients_) == 0;
-  const auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id, lends,
-                         name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
+  auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id, lends,
+                   name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
     const GuardedState thread;
     OpCall call(id, Level::kTorch, Phase::kBackward, name, frame, thread);
@@ -269,7 +269,7 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
     call.module_ = module.value_or("");
     chain->run(mask, call);
   };
-  const auto begins = [kept = call.kept_] {
+  auto begins = [kept = call.kept_] {
     std::shared_ptr<void> held;
     for (const auto& state : kept->states) {
       const auto* holder = dynamic_cast<const HeldInBackward*>(state.get());
@@ -278,7 +278,7 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
     }
     return held;
   };
-  GradientCollector::OnBackward on_backward(backward, begins);
+  GradientCollector::OnBackward on_backward(std::move(backward), std::move(begins));
   on_backward.lends = lends;
   return on_backward;
 }

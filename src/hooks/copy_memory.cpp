@@ -171,17 +171,19 @@ class SharedBlocks {
   c10::DataPtr allocate(size_t size) {
     const size_t rounded = rounded_up(size, kAlign);
     if (!block_ || used_ + rounded > kBlockBytes) {
-      if (block_) leave(block_);
+      if (block_) close();
+      block_ = nullptr;
       block_ = new Block(kBlockBytes);
       used_ = 0;
+      given_ = 0;
     }
     void* const memory = static_cast<char*>(block_->memory.get()) + used_;
     used_ += rounded;
-    block_->users.fetch_add(1, std::memory_order_relaxed);
+    ++given_;
     return {memory, block_, &leave, at::kCPU};
   }
   ~SharedBlocks() {
-    if (block_) leave(block_);
+    if (block_) close();
   }
 
  private:
@@ -190,15 +192,21 @@ class SharedBlocks {
         : memory(size < LargeCopies::kLeast ? c10::GetCPUAllocator()->allocate(size)
                                             : LargeCopies::get().allocate(size)) {}
     const c10::DataPtr memory;
-    std::atomic<int64_t> users{1};  // copies, and the thread that still fills it
+    // Copies, and until it is closed many more: whoever fills it counts by itself, as another thread frees the copies
+    // and would have to be asked for the number each time.
+    std::atomic<int64_t> users{kOpen};
   };
-  static void leave(void* block) {
-    auto* const mine = static_cast<Block*>(block);
-    if (mine->users.fetch_sub(1, std::memory_order_acq_rel) == 1) delete mine;
+  static constexpr int64_t kOpen = int64_t{1} << 62;
+
+  static void leave(Block* block, int64_t times) {
+    if (block->users.fetch_sub(times, std::memory_order_acq_rel) == times) delete block;
   }
+  static void leave(void* block) { leave(static_cast<Block*>(block), 1); }
+  void close() { leave(block_, kOpen - given_); }
 
   Block* block_ = nullptr;
   size_t used_ = 0;
+  int64_t given_ = 0;  // copies in the block
 };
 
 // A large copy is read late or never, so it goes straight to memory: its lines are not fetched first, and what the

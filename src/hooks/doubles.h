@@ -34,4 +34,7 @@ namespace op_tools {
 // is written for dtypes that are no numbers (quantized, packed).
 void load_doubles(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, double* to);
 
+// The same for the half types, which singles hold as well.
+void load_singles(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, float* to);
+
 }  // namespace op_tools

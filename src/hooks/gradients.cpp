@@ -14,14 +14,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "hooks/copy_memory.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/plain_tensor.h"
+#include "hooks/small_map.h"
 #include "hooks/stop_program.h"
 
 namespace op_tools {
@@ -34,10 +33,10 @@ using torch::autograd::variable_list;
 // An edge that leads out of the call's subgraph to an input.
 struct Target {
   const Node* node;
-  std::vector<size_t> inputs;                // an input that is given twice stands here twice
+  c10::SmallVector<size_t, 2> inputs;        // an input that is given twice stands here twice
   std::optional<at::TensorOptions> cast_to;  // the edge leads to a cast of the input
   // The edge leads to the base of an input that is a view: where in the base's gradient the view's is.
-  std::optional<at::TensorGeometry> view = std::nullopt;
+  std::unique_ptr<at::TensorGeometry> view = nullptr;
   std::vector<int64_t> base_strides = {};
 };
 
@@ -50,7 +49,7 @@ bool in_transform(const at::Tensor& gradient) {
 }
 
 // What one node brings: position in the node's gradients -> index of an output or a target.
-using Routes = std::vector<std::pair<size_t, size_t>>;
+using Routes = c10::SmallVector<std::pair<size_t, size_t>, 2>;
 
 // A private copy with the same strides, of the elements that the tensor shows and no more: an
 // expanded dimension stays one. A reference to the engine's own tensor, instead, would keep it from
@@ -194,7 +193,7 @@ class Call : public std::enable_shared_from_this<Call> {
     try {
       const int task = torch::autograd::get_current_graph_task_id();
       if (task < 0) return;  // the node was called by hand, outside the engine
-      std::vector<std::pair<size_t, at::Tensor>> copies;
+      c10::SmallVector<std::pair<size_t, at::Tensor>, 3> copies;
       std::string failure;
       const bool batched = std::any_of(gradients.begin(), gradients.end(), in_transform);
       InternalGuard guard;
@@ -388,13 +387,15 @@ struct ViewOfBase {
 // The edges that end the walk, found by edge.
 class Targets {
  public:
-  Targets(const std::vector<Edge>& edges, const std::vector<at::TensorOptions>& options, std::vector<Target>& targets)
+  Targets(c10::ArrayRef<Edge> edges, c10::ArrayRef<at::TensorOptions> options, std::vector<Target>& targets)
       : options_(options), targets_(targets) {
+    targets_.reserve(edges.size());
     for (size_t i = 0; i < edges.size(); ++i) {
       if (!edges[i].is_valid()) continue;
-      const auto [found, fresh] = by_edge_.try_emplace(edges[i], targets_.size());
-      if (fresh) targets_.push_back({edges[i].function.get(), {}, std::nullopt});
-      targets_[found->second].inputs.push_back(i);
+      const auto [target, fresh] = by_edge_.entry(edges[i]);
+      if (fresh) *target = targets_.size();
+      if (*target == targets_.size()) targets_.push_back({edges[i].function.get(), {}, std::nullopt});
+      targets_[*target].inputs.push_back(i);
     }
   }
 
@@ -409,39 +410,37 @@ class Targets {
           view.shown.storage_offset() != slices->view.storage_offset()) {
         continue;
       }
-      at::TensorGeometry within = view.shown;
-      within.mutable_storage_offset() = view.shown.storage_offset() - slices->base.storage_offset();
+      auto within = std::make_unique<at::TensorGeometry>(view.shown);
+      within->mutable_storage_offset() = view.shown.storage_offset() - slices->base.storage_offset();
       routes.emplace_back(0, targets_.size());
-      targets_.push_back({view.base.function.get(), {view.input}, std::nullopt, std::move(within)});
-      targets_.back().base_strides = slices->base.strides().vec();
+      targets_.push_back(
+          {view.base.function.get(), {view.input}, std::nullopt, std::move(within), slices->base.strides().vec()});
     }
   }
 
   std::optional<size_t> find(const Edge& edge) {
-    if (const auto found = by_edge_.find(edge); found != by_edge_.end()) return found->second;
+    if (const size_t* const known = by_edge_.find(edge)) return *known;
     const Node& node = *edge.function;
     if (node.num_outputs() != 1 || !node.next_edge(0).is_valid() || !is_accumulator(*node.next_edge(0).function)) {
       return std::nullopt;
     }
-    const auto leaf = by_edge_.find(node.next_edge(0));
-    if (leaf == by_edge_.end() || node.name() != "ToCopyBackward0") return std::nullopt;
-    const std::vector<size_t> inputs = targets_[leaf->second].inputs;
-    targets_.push_back({&node, inputs, options_[inputs.front()]});
-    by_edge_.emplace(edge, targets_.size() - 1);
-    return targets_.size() - 1;
+    const size_t* const leaf = by_edge_.find(node.next_edge(0));
+    if (!leaf || node.name() != "ToCopyBackward0") return std::nullopt;
+    targets_.push_back({&node, targets_[*leaf].inputs, options_[targets_[*leaf].inputs.front()]});
+    return *by_edge_.entry(edge).first = targets_.size() - 1;
   }
 
  private:
-  const std::vector<at::TensorOptions>& options_;
+  const c10::ArrayRef<at::TensorOptions> options_;
   std::vector<Target>& targets_;
-  std::unordered_map<Edge, size_t> by_edge_;
+  SmallMap<size_t, Edge> by_edge_;
 };
 
 }  // namespace
 
 struct GradientCollector::Inputs {
-  std::vector<Edge> edges;                 // by input; invalid where no gradient goes
-  std::vector<at::TensorOptions> options;  // by input
+  c10::SmallVector<Edge, 4> edges;                 // by input; invalid where no gradient goes
+  c10::SmallVector<at::TensorOptions, 4> options;  // by input
   std::vector<ViewOfBase> views;
   uint64_t first_sequence = 0;
   uint64_t thread = 0;  // sequence numbers count per thread
@@ -486,22 +485,22 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
   const auto call = std::make_shared<Call>(outputs.size(), known->edges.size(), std::move(on_backward));
   Targets targets(known->edges, known->options, call->targets());
 
-  std::vector<Node*> nodes;  // the subgraph that leads to outputs, in the order of the walk
-  std::unordered_set<Node*> seen;
-  std::unordered_map<Node*, Routes> output_routes, base_routes;
+  c10::SmallVector<Node*, 8> nodes;  // the subgraph that leads to outputs, in the order of the walk
+  SmallMap<bool, Node*> seen;
+  SmallMap<Routes, Node*> output_routes, base_routes;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined() || !outputs[i].requires_grad() || outputs[i].is_leaf()) continue;
     const Edge edge = torch::autograd::impl::gradient_edge(outputs[i]);
     if (!known->is_new(*edge.function)) continue;
-    output_routes[edge.function.get()].emplace_back(edge.input_nr, i);
-    if (seen.insert(edge.function.get()).second) nodes.push_back(edge.function.get());
+    output_routes.entry(edge.function.get()).first->emplace_back(edge.input_nr, i);
+    if (seen.entry(edge.function.get()).second) nodes.push_back(edge.function.get());
     const std::optional<at::Tensor> base = base_of(outputs[i]);
     if (!base) continue;
     const Edge base_edge = torch::autograd::impl::gradient_edge(*base);
     if (!known->is_new(*base_edge.function)) continue;
     at::TensorGeometry within(outputs[i]);
     within.mutable_storage_offset() = outputs[i].storage_offset() - base->storage_offset();
-    base_routes[base_edge.function.get()].emplace_back(base_edge.input_nr, call->output_views().size());
+    base_routes.entry(base_edge.function.get()).first->emplace_back(base_edge.input_nr, call->output_views().size());
     const bool base_was_written = dynamic_cast<torch::autograd::CopySlices*>(base_edge.function.get()) != nullptr;
     call->output_views().push_back({i, at::TensorGeometry(*base), std::move(within), base_was_written,
                                     torch::autograd::impl::version_counter(*base)});
@@ -515,7 +514,7 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
       if (!edge.is_valid()) continue;
       if (const auto target = targets.find(edge)) {
         routes.emplace_back(j, *target);
-      } else if (known->is_new(*edge.function) && seen.insert(edge.function.get()).second) {
+      } else if (known->is_new(*edge.function) && seen.entry(edge.function.get()).second) {
         nodes.push_back(edge.function.get());
       }
     }

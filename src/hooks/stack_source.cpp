@@ -16,8 +16,14 @@ void set_stack_source(StackSource new_source) {
   source() = std::move(new_source);
 }
 
+StackLines current_lines() {
+  return source() ? source()() : StackLines();
+}
+
 std::vector<std::string> current_stack() {
-  return source() ? source()() : std::vector<std::string>();
+  std::vector<std::string> texts;
+  for (const std::string* const line : current_lines()) texts.push_back(*line);
+  return texts;
 }
 
 }  // namespace op_tools

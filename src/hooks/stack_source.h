@@ -2,6 +2,8 @@
 // Set once when they are loaded; asked by hooks in the program's thread, during a call.
 #pragma once
 
+#include <c10/util/SmallVector.h>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -10,11 +12,14 @@
 
 namespace op_tools {
 
-// Lines "file:line function", the innermost line of the user's own code first. Must be quick (it runs per captured
-// call) and may return nothing (threads without such a stack).
-using StackSource = std::function<std::vector<std::string>()>;
+// Lines "file:line function", the innermost line of the user's own code first. The texts live until the process ends: a
+// program has as many as it has places in its code.
+using StackLines = c10::SmallVector<const std::string*, 8>;
+// Must be quick (it runs per captured call) and may return nothing (threads without such a stack).
+using StackSource = std::function<StackLines()>;
 
 OP_TOOLS_API void set_stack_source(StackSource source);
-OP_TOOLS_API std::vector<std::string> current_stack();
+OP_TOOLS_API StackLines current_lines();
+OP_TOOLS_API std::vector<std::string> current_stack();  // the same as texts of one's own
 
 }  // namespace op_tools

@@ -18,8 +18,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "capture/call_store.h"
+#include "capture/packed_values.h"
 #include "capture/pth.h"
 #include "capture/snapshot.h"
 #include "catch.h"
@@ -205,6 +207,92 @@ TEST_CASE("what has no form in a file is noted, not refused", "[snapshot]") {
   REQUIRE(snapshot.unsupported.size() == 1);
   CHECK(snapshot.unsupported[0].where == "args[1][0]");
   CHECK(snapshot.unsupported[0].type == "meta tensor");
+}
+
+TEST_CASE("packed values of every kind are what they were, on another thread", "[snapshot]") {
+  const auto shared = [](Values items) { return std::make_shared<const Values>(std::move(items)); };
+  const Value plain = make_tuple({Value(),
+                                  true,
+                                  false,
+                                  -7,
+                                  0.1,
+                                  "a text that is longer than what a string holds in itself",
+                                  c10::complex<double>(1, -2),
+                                  at::kBFloat16,
+                                  c10::Device(c10::kCPU),
+                                  at::kSparse,
+                                  at::MemoryFormat::ChannelsLast,
+                                  at::kPerTensorAffine,
+                                  Size{{2, 3}},
+                                  Slice{shared({1, Value(), 2})},
+                                  Ellipsis{},
+                                  make_list({}),
+                                  make_list({1}),
+                                  NamedTuple{shared({1, 2}), "torch.return_types.max"},
+                                  Set{shared({"a"})},
+                                  Bytes{std::string("\0b", 2)},
+                                  make_dict({{"key", 1}, {2, make_dict({})}}),
+                                  Unsupported{"function", "a callable has no form in a file"}});
+  const auto tensor = at::rand({3});
+  Packer packer;
+  packer.put(int64_t{5});
+  packer.begin();
+  const Value both = make_tuple({plain, tensor});
+  packer.tree(both);
+  CHECK(packer.end().unsupported == 1);
+  packer.put_text("after");
+  const Packed packed = packer.finish();
+  std::thread([&] {
+    Unpacker from(packed);
+    CHECK(from.get<int64_t>() == 5);
+    const Snapshot snapshot = from.snapshot("");
+    CHECK(describe(item(snapshot.value, 0)) == describe(plain));
+    CHECK(at::equal(tensor_in(item(snapshot.value, 1)), tensor));
+    CHECK(from.text() == "after");
+  }).join();
+}
+
+TEST_CASE("a second tree refers to the copies of the first", "[snapshot]") {
+  const auto meta = at::ones({2}, at::TensorOptions().device(at::kMeta));
+  const auto a = at::rand({3}), b = at::rand({3});
+  Packer packer;
+  packer.begin();
+  const Value list = make_list({a, meta, a});
+  packer.tree(list);
+  packer.end();
+  const std::vector<const at::Tensor*> known(packer.tensors().begin(), packer.tensors().end());
+  packer.fill();
+  a.zero_();
+  packer.begin(/*owned=*/false, /*restride=*/true, known);
+  const Value second = make_list({b, a, meta});
+  packer.tree(second);
+  CHECK(packer.end().bytes == b.nbytes());
+  const Packed packed = packer.finish();
+  Unpacker from(packed);
+  const Snapshot first = from.snapshot("");
+  const Values copies = from.copies();
+  const Value again = from.snapshot("", &copies).value;
+  CHECK(tensor_in(item(again, 1)).is_same(tensor_in(item(first.value, 0))));
+  CHECK(tensor_in(item(again, 1)).is_same(tensor_in(item(first.value, 2))));
+  CHECK(!at::equal(tensor_in(item(again, 1)), a));
+  CHECK(at::equal(tensor_in(item(again, 0)), b));
+  CHECK(item(again, 2).is<Unsupported>());
+}
+
+TEST_CASE("packed values that nobody opens free their copies", "[snapshot]") {
+  const auto large = at::rand({1 << 20});
+  release_copy_memory();
+  const size_t idle = idle_copy_memory();
+  {
+    Packer packer;
+    packer.begin();
+    packer.tree_tensor(large);
+    packer.end();
+    Packed packed = packer.finish();
+    const Packed moved = std::move(packed);
+  }
+  CHECK(idle_copy_memory() >= idle + large.nbytes());  // it waits to be taken over
+  release_copy_memory();
 }
 
 TEST_CASE("A large copy takes over the memory of an earlier one of its size", "[capture]") {

@@ -42,7 +42,7 @@ struct Plain {
 };
 
 Plain plain_loop(const std::vector<double>& results, const std::vector<double>& goldens, const Rounding& rounding,
-                 double limit) {
+                 double limit, const Tolerance& tolerance) {
   Plain sums;
   int64_t mismatch = -1;
   for (size_t i = 0; i < goldens.size(); ++i) {
@@ -66,7 +66,7 @@ Plain plain_loop(const std::vector<double>& results, const std::vector<double>& 
     sums.max_ulp = std::max(sums.max_ulp, ulp);
     sums.over_ulp += ulp > kUlpLimit;
     sums.over_relative += d > kRelativeLimit * m;
-    sums.outside += d > kTolerance.atol + kTolerance.rtol * m;
+    sums.outside += d > tolerance.atol + tolerance.rtol * m;
     sums.sum += d;
     sums.squares += d * d;
     sums.ulps += ulp;
@@ -107,14 +107,14 @@ Pair pair_of(size_t n, double unit, bool specials, std::mt19937& random) {
   return pair;
 }
 
-void check_pair(const at::Tensor& result, const at::Tensor& golden) {
+void check_pair(const at::Tensor& result, const at::Tensor& golden, const Tolerance& tolerance = kTolerance) {
   const Rounding rounding = rounding_of(result.scalar_type());
   const bool wider = result.scalar_type() != golden.scalar_type();
   const double limit = wider ? rounding.most + std::exp2(std::ilogb(rounding.most)) * rounding.unit * 0.49999
                              : std::numeric_limits<double>::max();
-  const Plain plain = plain_loop(numbers_of(result), numbers_of(golden), rounding, limit);
+  const Plain plain = plain_loop(numbers_of(result), numbers_of(golden), rounding, limit, tolerance);
   const TensorDiff diff = diff_tensors(
-      result, golden, {.tolerance = kTolerance, .relative_limits = {kRelativeLimit}, .ulp_limits = {kUlpLimit}});
+      result, golden, {.tolerance = tolerance, .relative_limits = {kRelativeLimit}, .ulp_limits = {kUlpLimit}});
   REQUIRE(diff.structure.empty());
   const auto n = static_cast<double>(std::max<int64_t>(1, golden.numel()));
   CHECK(diff.max_abs == plain.max_abs);
@@ -155,6 +155,58 @@ TEST_CASE("The numbers are those of a plain loop", "[tensor_diff]") {
       }
     }
   }
+}
+
+// Blocks of neighbours take a shorter way. Here each element is one, but for what `strange` puts among them.
+TEST_CASE("The numbers of tensors that are rounding apart are those of a plain loop", "[tensor_diff]") {
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal;
+  std::uniform_real_distribution<double> exponent(-12, 8);
+  struct Strange {
+    const char* what;
+    double golden, result;
+  };
+  const Strange cases[] = {{"nothing", 1, 1},
+                           {"an element far away", 3, -900},
+                           {"the opposite", 0.7, -0.7},
+                           {"a lost element", 2, 0},
+                           {"an element of nothing", 0, 1e-4},
+                           {"elements below the least", 3e-39, 1e-39},
+                           {"a NaN", kNan, 1},
+                           {"an infinity", 1, kInf},
+                           {"infinities", kInf, kInf},
+                           {"large ones", 5e4, 5.1e4},
+                           {"the largest floats", 3e38, 3.1e38}};
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const double unit = rounding_of(dtype).unit;
+    for (const Strange& strange : cases) {
+      for (const double scale : {1.0, 1e-4, 1e-30, 1e-41}) {
+        for (const size_t n : {1024, 3072, 70000}) {
+          INFO(dtype << ", " << n << " elements times " << scale << ", and " << strange.what);
+          Pair pair;
+          for (size_t i = 0; i < n; ++i) {
+            const double golden = scale * normal(random) * std::exp2(exponent(random));
+            pair.goldens.push_back(golden);
+            pair.results.push_back(golden * (1 + 2 * unit * normal(random)));
+          }
+          for (size_t i = n / 3; i < n && i < n / 3 + 3; ++i) {
+            pair.goldens[i] = strange.golden;
+            pair.results[i] = strange.result;
+          }
+          const at::Tensor result = tensor_of(pair.results, dtype), golden = tensor_of(pair.goldens, dtype);
+          for (const Tolerance& tolerance : {Tolerance{}, kTolerance}) {
+            check_pair(result, golden, tolerance);
+            check_pair(result, golden.to(at::kDouble), tolerance);
+          }
+          // From an odd place on.
+          check_pair(result.slice(0, 3), golden.slice(0, 3));
+        }
+      }
+    }
+  }
+  // One quotient in all elements, the largest and one that singles do not hold.
+  const at::Tensor odd = tensor_of(std::vector<double>(8192, 129), at::kFloat);
+  check_pair(odd + 0.001, odd);
 }
 
 TEST_CASE("Whole numbers are those of a plain loop, too", "[tensor_diff]") {

@@ -77,6 +77,27 @@ def test_a_wrong_gradient_is_found_and_named():
     ]
 
 
+def test_a_hook_that_writes_an_arriving_gradient_in_place_is_no_failure():
+    """What the nodes read counts; and the gradients of a second pass are judged as those of the first."""
+    weight = torch.full((16, 16), 0.05, requires_grad=True)  # a saturated sigmoid would be another matter
+
+    def losses():
+        hidden = torch.randn(8, 16, generator=torch.Generator().manual_seed(0)) @ weight
+        out = torch.sigmoid(hidden) * torch.relu(hidden)
+        out.grad_fn.register_prehook(lambda gradients: tuple(gradient.mul_(3) for gradient in gradients))
+        for _ in range(2):
+            out.square().sum().backward(retain_graph=True)
+        result, weight.grad = weight.grad, None
+        return result
+
+    plain = losses()
+    with op_tools.OpAutoCompare() as tool:
+        compared = losses()
+    assert torch.equal(compared, plain)
+    assert tool.result().failures == []
+    assert len([row for row in rows(tool, "torch.sigmoid") if row["phase"] == "backward"]) == 2
+
+
 def test_gradients_can_be_left_out():
     x = torch.randn(8, requires_grad=True)
     with op_tools.OpAutoCompare(gradients=False) as tool:

@@ -67,7 +67,7 @@ RULES = {
         r"\.to\(\s*(c10::|at::)?kCPU|\.cpu\(\)|_to_copy::call",
         PRODUCT,
         [
-            "src/capture/snapshot.cpp",
+            "src/capture/packed_values.cpp",
             "src/compare/random_check.cpp",
             "src/compare/tensor_diff.cpp",
             "src/fallback/",
@@ -81,6 +81,7 @@ RULES = {
         [
             "src/compare/tolerance.cpp",
             "src/compare/tolerance.h",
+            "src/compare/error_loops.cpp",
             "src/compare/error_sums.cpp",
             "src/compare/tensor_diff.cpp",
             "src/compare/judge.cpp",

@@ -1,6 +1,6 @@
-// A map for the few tensors of a call: one stretch of memory, looked through from the front, without an allocation for
-// each entry. From kIndexFrom entries on (a fused optimizer's call has hundreds) an index finds them. One thread at a
-// time.
+// A map for the few tensors (nodes, edges) of a call: one stretch of memory, looked through from the front, without an
+// allocation for each entry. From kIndexFrom entries on (a fused optimizer's call has hundreds) an index finds them.
+// One thread at a time.
 #pragma once
 
 #include <c10/util/SmallVector.h>
@@ -11,11 +11,11 @@
 
 namespace op_tools {
 
-template <class T>
+template <class T, class Key = const void*>
 class SmallMap {
  public:
   // The entry of `key`, made from nothing when it is new; `second` says whether it is. Valid until the next call.
-  std::pair<T*, bool> entry(const void* key) {
+  std::pair<T*, bool> entry(const Key& key) {
     if (T* known = find(key)) return {known, false};
     entries_.emplace_back(key, T());
     const size_t count = entries_.size();
@@ -27,7 +27,7 @@ class SmallMap {
     return {&entries_.back().second, true};
   }
 
-  T* find(const void* key) {
+  T* find(const Key& key) {
     if (entries_.size() >= kIndexFrom) {
       const auto found = index_.find(key);
       return found == index_.end() ? nullptr : &entries_[found->second].second;
@@ -38,12 +38,16 @@ class SmallMap {
     return nullptr;
   }
 
+  // In the order in which they came.
+  auto begin() { return entries_.begin(); }
+  auto end() { return entries_.end(); }
+
   size_t size() const { return entries_.size(); }
 
  private:
   static constexpr size_t kIndexFrom = 16;
-  c10::SmallVector<std::pair<const void*, T>, 3> entries_;
-  std::unordered_map<const void*, size_t> index_;
+  c10::SmallVector<std::pair<Key, T>, 3> entries_;
+  std::unordered_map<Key, size_t> index_;
 };
 
 }  // namespace op_tools
