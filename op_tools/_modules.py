@@ -48,7 +48,7 @@ def path_of(modules: tuple[torch.nn.Module, ...]) -> str:
         modules: the outermost first.
     """
     # Not get(): TorchScript's modules keep their parts in a thing of their own.
-    inside = [module._modules[_COMPILED] if _COMPILED in module._modules else module for module in modules]
+    inside = [module._modules[_COMPILED] if _COMPILED in module._modules else module for module in modules]  # noqa: SIM401
     if inside[0] not in _places:
         _note_places(inside[0])
     path = _places[inside[0]]
