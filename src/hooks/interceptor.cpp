@@ -161,7 +161,13 @@ class WatchedOp {
   WatchedOp& operator=(const WatchedOp&) = delete;
 
   void returned(const OperatorHandle& op, const Stack& stack) {
-    if (watch_.count_ == 1) noting([&] { watch_.returned_ = returned_value(op, stack); });
+    if (watch_.count_ != 1) return;
+    noting([&] {
+      Value returned = returned_value(op, stack);
+      for_each_tensor(returned,
+                      [&](const at::Tensor& tensor) { watch_.tensors_.emplace_back(tensor.getIntrusivePtr()); });
+      if (watch_.tensors_.empty()) watch_.plain_ = std::move(returned);
+    });
   }
 
   static bool running(const AtenWatch& watch) { return watch.inside_; }
@@ -284,47 +290,43 @@ Detour::~Detour() {
   arm(was_armed_ && is_needed());
 }
 
-namespace {
-
 // The torch-level call gave its caller what the operator returned: the same tensors, or equal plain values. A call
 // that returns None (x[0] = 1), or an operator that does (_foreach_add_, whose Python form returns its list), is
 // covered by the effect on the arguments.
-bool same_result(const Value& operator_args, const Value& operator_result, const Value& call_result) {
+bool AtenWatch::gave(const Value& call_result) const {
   if (call_result.is<None>()) return true;
-  const std::vector<at::Tensor> left = flatten_tensors(operator_result);
-  if (operator_result.is<None>()) {
-    const std::vector<at::Tensor> changed = flatten_tensors(operator_args);
-    const std::vector<at::Tensor> returned = flatten_tensors(call_result);
-    return !returned.empty() && std::all_of(returned.begin(), returned.end(), [&](const at::Tensor& tensor) {
+  const std::vector<at::Tensor> results = flatten_tensors(call_result);
+  if (!tensors_.empty()) {
+    return std::equal(tensors_.begin(), tensors_.end(), results.begin(), results.end(),
+                      [](const auto& returned, const at::Tensor& result) {
+                        return returned._unsafe_get_target() == result.unsafeGetTensorImpl();
+                      });
+  }
+  if (plain_.is<None>()) {
+    const std::vector<at::Tensor> changed = flatten_tensors(args_);
+    return !results.empty() && std::all_of(results.begin(), results.end(), [&](const at::Tensor& tensor) {
       return std::any_of(changed.begin(), changed.end(),
                          [&](const at::Tensor& other) { return other.is_same(tensor); });
     });
   }
-  const std::vector<at::Tensor> right = flatten_tensors(call_result);
-  if (left.size() != right.size()) return false;
-  for (size_t i = 0; i < left.size(); ++i) {
-    if (left[i].unsafeGetTensorImpl() != right[i].unsafeGetTensorImpl()) return false;
-  }
-  if (!left.empty()) return true;
+  if (!results.empty()) return false;
   if (const bool* flag = call_result.get_if<bool>()) {
-    const bool* other = operator_result.get_if<bool>();
+    const bool* other = plain_.get_if<bool>();
     return other && *other == *flag;
   }
   if (const int64_t* number = call_result.get_if<int64_t>()) {
-    const int64_t* other = operator_result.get_if<int64_t>();
+    const int64_t* other = plain_.get_if<int64_t>();
     return other && *other == *number;
   }
   if (const double* number = call_result.get_if<double>()) {
-    const double* other = operator_result.get_if<double>();
+    const double* other = plain_.get_if<double>();
     return other && (*other == *number || (*other != *other && *number != *number));
   }
   return false;
 }
 
-}  // namespace
-
 Value AtenWatch::whole_call(const Value& result) const {
-  if (count_ != 1 || !same_result(args_, returned_, result)) return {};
+  if (count_ != 1 || !gave(result)) return {};
   return make_tuple({name_, args_});
 }
 

@@ -1,5 +1,6 @@
 #include "observe/overflow_check.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
@@ -123,6 +124,12 @@ Value row_of(const OverflowResult::Finding& finding) {
                     {"not_saved", finding.not_saved.empty() ? Value() : Value(finding.not_saved)}});
 }
 
+// Of what it makes torch gives the program a copy, unknown to torch.jit.trace, when somebody holds its counter of
+// versions; KnownTensors does. Such a result is asked when it comes as an input.
+bool is_factory(const c10::OperatorHandle& op) {
+  return op.hasSchema() && op.schema().argumentIndexWithName("pin_memory") &&
+         op.operator_name().name != "aten::_to_copy";
+}
 }  // namespace
 
 struct OverflowHook::Impl {
@@ -148,18 +155,19 @@ struct OverflowHook::Impl {
   struct NameRules {
     bool uninitialised, allows_neg_inf;
     int workspace;  // which result is scratch memory; -1: none
+    bool factory;   // aten level: torch makes its result a variable afterwards
   };
   std::unordered_map<std::string, NameRules> rules;
   OverflowResult result;
   std::string first_producer;  // in words
   std::unique_ptr<RowFile> file;
 
-  NameRules rules_of(std::string_view name) {
-    const auto found = rules.find(std::string(name));
+  NameRules rules_of(const OpCall& call) {
+    const auto found = rules.find(std::string(call.name));
     if (found != rules.end()) return found->second;
-    return rules
-        .emplace(name, NameRules{uninitialised.admits(name), allowing.admits(name), workspace_of(base_name(name))})
-        .first->second;
+    const NameRules made{uninitialised.admits(call.name), allowing.admits(call.name),
+                         workspace_of(base_name(call.name)), call.op && is_factory(*call.op)};
+    return rules.emplace(call.name, made).first->second;
   }
 
   FlagPtr known_flag_of(const at::Tensor& tensor) {
@@ -282,7 +290,7 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   State& state = static_cast<State&>(*given);
   const std::lock_guard<std::mutex> lock(impl.mutex);
   ++impl.result.calls;
-  const Impl::NameRules rules = impl.rules_of(call.name);
+  const Impl::NameRules rules = impl.rules_of(call);
   for (const auto& [index, tensor] : state.written) impl.unwritten.may_have_written(tensor);
   std::erase_if(state.unwritten, [&](const at::Tensor& tensor) { return !impl.unwritten.holds(tensor); });
   Record record;
@@ -298,7 +306,7 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     if (!flag) flag = std::make_shared<Flag>(tensor);
     if (unwritten && !scratch) {
       impl.unwritten.add(tensor);
-    } else if (call.phase != Phase::kBackward) {
+    } else if (call.phase != Phase::kBackward && !rules.factory) {
       impl.known.put(tensor, flag);
     }
     record.outputs.push_back(flag);

@@ -76,6 +76,8 @@ TINY: dict[str, Any] = {
     "patch_size": 8,
     "num_local_experts": 4,
     "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "rotary_dim": 4,
     "moe_intermediate_size": 32,
     "sliding_window": 8,
 }

@@ -767,6 +767,27 @@ def test_the_programs_own_numbers_are_not_asked():
     assert Counted.asked == asked
 
 
+FACTORIES = {
+    "rand": lambda a: torch.rand(3) + a,
+    "ones": lambda a: a + torch.ones(3),
+    "zeros_like": lambda a: torch.zeros_like(a) + a,
+    "full": lambda a: torch.full((3,), 2.0) * a,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "tool", [op_tools.OpCapture, op_tools.OpFallback, op_tools.OpOverflowCheck, op_tools.OpTimeMeasure]
+)
+def test_a_trace_keeps_its_factories(tool, level):
+    """torch gives a program the result of a factory as it is while nobody else has it; a copy is unknown to the trace."""
+    for function in FACTORIES.values():
+        expected = str(torch.jit.trace(function, x(3), check_trace=False).graph)
+        with tool(level=level):
+            assert str(torch.jit.trace(function, x(3), check_trace=False).graph) == expected
+
+
 # --- Operators that take functions: torch dispatches them in Python --------------------------------------------
 
 
