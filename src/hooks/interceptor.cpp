@@ -145,6 +145,11 @@ class WatchedOp {
     watch_.inside_ = true;
     if (watch_.count_++ > 0) return;
     noting([&] {
+      const Op& known = OpTable::get().find(op);
+      if (known.factory) {  // what it returns must not be held
+        watch_.count_ = 2;
+        return;
+      }
       const auto& arguments = op.schema().arguments();
       const size_t first = stack.size() - arguments.size();
       Values values;
@@ -152,7 +157,7 @@ class WatchedOp {
       for (size_t i = 0; i < arguments.size(); ++i) {
         values.push_back(to_value(stack[first + i], *arguments[i].real_type()));
       }
-      watch_.name_ = OpTable::get().find(op).name;
+      watch_.name_ = known.name;
       watch_.args_ = make_tuple(std::move(values));
     });
   }
@@ -161,13 +166,7 @@ class WatchedOp {
   WatchedOp& operator=(const WatchedOp&) = delete;
 
   void returned(const OperatorHandle& op, const Stack& stack) {
-    if (watch_.count_ != 1) return;
-    noting([&] {
-      Value returned = returned_value(op, stack);
-      for_each_tensor(returned,
-                      [&](const at::Tensor& tensor) { watch_.tensors_.emplace_back(tensor.getIntrusivePtr()); });
-      if (watch_.tensors_.empty()) watch_.plain_ = std::move(returned);
-    });
+    if (watch_.count_ == 1) noting([&] { watch_.returned_ = returned_value(op, stack); });
   }
 
   static bool running(const AtenWatch& watch) { return watch.inside_; }
@@ -290,44 +289,54 @@ Detour::~Detour() {
   arm(was_armed_ && is_needed());
 }
 
+namespace {
+
 // The torch-level call gave its caller what the operator returned: the same tensors, or equal plain values. A call
 // that returns None (x[0] = 1), or an operator that does (_foreach_add_, whose Python form returns its list), is
 // covered by the effect on the arguments.
-bool AtenWatch::gave(const Value& call_result) const {
+bool same_result(const Value& operator_args, const Value& operator_result, const Value& call_result) {
   if (call_result.is<None>()) return true;
-  const std::vector<at::Tensor> results = flatten_tensors(call_result);
-  if (!tensors_.empty()) {
-    return std::equal(tensors_.begin(), tensors_.end(), results.begin(), results.end(),
-                      [](const auto& returned, const at::Tensor& result) {
-                        return returned._unsafe_get_target() == result.unsafeGetTensorImpl();
-                      });
-  }
-  if (plain_.is<None>()) {
-    const std::vector<at::Tensor> changed = flatten_tensors(args_);
-    return !results.empty() && std::all_of(results.begin(), results.end(), [&](const at::Tensor& tensor) {
+  const std::vector<at::Tensor> left = flatten_tensors(operator_result);
+  if (operator_result.is<None>()) {
+    const std::vector<at::Tensor> changed = flatten_tensors(operator_args);
+    const std::vector<at::Tensor> returned = flatten_tensors(call_result);
+    return !returned.empty() && std::all_of(returned.begin(), returned.end(), [&](const at::Tensor& tensor) {
       return std::any_of(changed.begin(), changed.end(),
                          [&](const at::Tensor& other) { return other.is_same(tensor); });
     });
   }
-  if (!results.empty()) return false;
+  const std::vector<at::Tensor> right = flatten_tensors(call_result);
+  if (left.size() != right.size()) return false;
+  for (size_t i = 0; i < left.size(); ++i) {
+    if (left[i].unsafeGetTensorImpl() != right[i].unsafeGetTensorImpl()) return false;
+  }
+  if (!left.empty()) return true;
   if (const bool* flag = call_result.get_if<bool>()) {
-    const bool* other = plain_.get_if<bool>();
+    const bool* other = operator_result.get_if<bool>();
     return other && *other == *flag;
   }
   if (const int64_t* number = call_result.get_if<int64_t>()) {
-    const int64_t* other = plain_.get_if<int64_t>();
+    const int64_t* other = operator_result.get_if<int64_t>();
     return other && *other == *number;
   }
   if (const double* number = call_result.get_if<double>()) {
-    const double* other = plain_.get_if<double>();
+    const double* other = operator_result.get_if<double>();
     return other && (*other == *number || (*other != *other && *number != *number));
   }
   return false;
 }
 
+}  // namespace
+
 Value AtenWatch::whole_call(const Value& result) const {
-  if (count_ != 1 || !gave(result)) return {};
+  if (count_ != 1 || !same_result(args_, returned_, result)) return {};
   return make_tuple({name_, args_});
+}
+
+bool makes_variable(const c10::OperatorHandle& op) {
+  if (!op.hasSchema() || !op.schema().argumentIndexWithName("pin_memory")) return false;
+  const std::string& name = op.operator_name().name;
+  return !op.schema().argumentIndexWithName("self") || name.ends_with("_like");
 }
 
 std::vector<KnownOp> known_ops() {

@@ -55,17 +55,12 @@ class OP_TOOLS_API AtenWatch {
 
  private:
   friend class WatchedOp;
-  bool gave(const Value& call_result) const;
-
   AtenWatch* const outer_;
   const bool was_armed_;
   bool inside_ = false;  // an operator is running: what it calls is part of it
   int count_ = 0;
   Value name_, args_;
-  // What the operator returned. Tensors are not held: torch gives the one of a factory to the program as it is, if
-  // nobody else has it, and else a copy that torch.jit.trace does not know.
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> tensors_;
-  Value plain_;  // when there are no tensors
+  Value returned_;
 };
 
 // What OpCall::frame() is at the aten level, for executors: the operator's values as torch holds them, which a Value
@@ -104,6 +99,10 @@ class OP_TOOLS_API Detour {
   Detour* const outer_;
   const bool was_armed_;
 };
+
+// A factory (rand, ones_like): torch makes a variable of what it returned, afterwards. The program gets that tensor as
+// long as nobody else has it, or its counter of versions; else a copy, which torch.jit.trace does not know.
+bool makes_variable(const c10::OperatorHandle& op);
 
 // Names of all operators that the dispatcher knows now, sorted; `composite` tells CompositeImplicitAutograd ones.
 struct KnownOp {

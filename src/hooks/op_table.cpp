@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "hooks/interceptor.h"
+
 namespace op_tools::interceptor {
 
 bool is_registered(const Op& op) {
@@ -75,7 +77,7 @@ Op& OpTable::make(const c10::OperatorHandle& handle) {
   std::string text = name.name;
   if (!name.overload_name.empty()) text.append(".").append(name.overload_name);
   ops_.push_back(Op{name, std::move(text), handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
-                    ops_.size()});
+                    ops_.size(), makes_variable(handle)});
   op = &ops_.back();
   return *op;
 }

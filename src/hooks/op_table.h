@@ -22,6 +22,7 @@ struct Op {
   std::string name;                 // aten::add.Tensor
   bool composite;
   size_t index;
+  bool factory;                                         // see makes_variable()
   int wanted = 0;                                       // by so many OpenOps
   std::optional<c10::RegistrationHandleRAII> passes{};  // holds a fallthrough: the kernel is not entered
 };

@@ -13,6 +13,7 @@
 #include "capture/call_files.h"
 #include "hooks/backward_pass.h"
 #include "hooks/copy_memory.h"
+#include "hooks/interceptor.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
@@ -124,12 +125,6 @@ Value row_of(const OverflowResult::Finding& finding) {
                     {"not_saved", finding.not_saved.empty() ? Value() : Value(finding.not_saved)}});
 }
 
-// Of what it makes torch gives the program a copy, unknown to torch.jit.trace, when somebody holds its counter of
-// versions; KnownTensors does. Such a result is asked when it comes as an input.
-bool is_factory(const c10::OperatorHandle& op) {
-  return op.hasSchema() && op.schema().argumentIndexWithName("pin_memory") &&
-         op.operator_name().name != "aten::_to_copy";
-}
 }  // namespace
 
 struct OverflowHook::Impl {
@@ -155,7 +150,7 @@ struct OverflowHook::Impl {
   struct NameRules {
     bool uninitialised, allows_neg_inf;
     int workspace;  // which result is scratch memory; -1: none
-    bool factory;   // aten level: torch makes its result a variable afterwards
+    bool factory;   // its result is asked when it comes as an input: knowing it would hold its counter of versions
   };
   std::unordered_map<std::string, NameRules> rules;
   OverflowResult result;
@@ -166,7 +161,7 @@ struct OverflowHook::Impl {
     const auto found = rules.find(std::string(call.name));
     if (found != rules.end()) return found->second;
     const NameRules made{uninitialised.admits(call.name), allowing.admits(call.name),
-                         workspace_of(base_name(call.name)), call.op && is_factory(*call.op)};
+                         workspace_of(base_name(call.name)), call.op && interceptor::makes_variable(*call.op)};
     return rules.emplace(call.name, made).first->second;
   }
 
