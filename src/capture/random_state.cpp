@@ -52,10 +52,6 @@ struct CpuState {
     cpu->set_next_double_normal_sample(next_double);
   }
 
-  bool operator==(const CpuState& other) const {
-    return next_float == other.next_float && next_double == other.next_double && is_same(engine, other.engine);
-  }
-
   // The generator is in this state now.
   bool is_current() const {
     at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -131,8 +127,7 @@ RandomWatch::RandomWatch(const Value& args, const Value& kwargs) : cpu_(cpu_stat
 
 Value RandomWatch::moved() const {
   std::vector<std::pair<Value, Value>> items;
-  const auto now = cpu_state();
-  if (now != cpu_ && !(*now == *cpu_)) items.emplace_back("cpu", cpu_->as_tensor());
+  if (!cpu_->is_current()) items.emplace_back("cpu", cpu_->as_tensor());
   for (const auto& [device, before] : devices_) {
     if (!same_bytes(before, device_state(c10::Device(device)))) items.emplace_back(device, before);
   }

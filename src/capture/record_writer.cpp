@@ -14,6 +14,7 @@
 
 #include "capture/call_files.h"
 #include "hooks/error.h"
+#include "hooks/home_process.h"
 #include "hooks/log.h"
 
 namespace op_tools {
@@ -38,15 +39,6 @@ constexpr size_t kTellBytes = size_t{1} << 20;
 constexpr auto kQuiet = std::chrono::seconds(1);
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 
-// How often the process was forked off since this code was loaded. A getpid() for each record would be a call into the
-// system each.
-std::atomic<int> g_forks{0};
-int forks() {
-  static const int watched = pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1); });
-  static_cast<void>(watched);
-  return g_forks.load(std::memory_order_relaxed);
-}
-
 std::string bar(uint64_t done, uint64_t total) {
   constexpr uint64_t kWidth = 30;
   const uint64_t filled = total == 0 ? kWidth : done * kWidth / total;
@@ -61,8 +53,7 @@ struct RecordWriter::Impl {
       : open(std::move(open)),
         max_pending(static_cast<size_t>(max_pending_bytes)),
         resume_at(max_pending / 4 * 3),
-        tell_at(std::min(max_pending / 16, kTellBytes)),
-        forks_before(forks()) {}
+        tell_at(std::min(max_pending / 16, kTellBytes)) {}
 
   const std::function<std::unique_ptr<CallStore>()> open;
   const size_t max_pending;
@@ -70,7 +61,7 @@ struct RecordWriter::Impl {
   // each small record, which costs both threads more than the record.
   const size_t resume_at;
   const size_t tell_at;
-  const int forks_before;  // in a forked child, whose writer is dead, there are more
+  const HomeProcess process;  // of the writer
 
   mutable std::mutex mutex;
   std::condition_variable work, room, done;
@@ -87,8 +78,6 @@ struct RecordWriter::Impl {
   std::thread thread;
 
   std::unique_ptr<CallStore> store;  // writer thread only
-
-  bool in_child() const { return forks() != forks_before; }
 
   void fail(const std::string& what, std::unique_lock<std::mutex>& lock) {
     const bool first = progress.failure.empty();
@@ -255,7 +244,7 @@ RecordWriter::RecordWriter(std::function<std::unique_ptr<CallStore>()> open, int
 }
 
 RecordWriter::~RecordWriter() {
-  if (impl_->in_child()) {
+  if (impl_->process.left()) {
     // The thread does not exist in this process and the mutexes may be locked for ever: leave all of it alone.
     impl_.release();  // NOLINT(bugprone-unused-return-value)
     return;
@@ -271,7 +260,7 @@ RecordWriter::~RecordWriter() {
 
 bool RecordWriter::submit(Record record) {
   Impl& impl = *impl_;
-  if (impl.in_child()) return false;
+  if (impl.process.left()) return false;
   const size_t bytes = record.bytes + kRecordOverhead;
   std::unique_lock<std::mutex> lock(impl.mutex);
   if (impl.failed.load()) {
@@ -296,7 +285,7 @@ bool RecordWriter::submit(Record record) {
 
 void RecordWriter::flush() {
   Impl& impl = *impl_;
-  if (impl.in_child()) return;
+  if (impl.process.left()) return;
   std::unique_lock<std::mutex> lock(impl.mutex);
   if (!impl.thread.joinable()) return;
   const uint64_t target = impl.submitted;
@@ -317,7 +306,7 @@ void RecordWriter::flush() {
 }
 
 RecordWriter::Progress RecordWriter::progress() const {
-  if (impl_->in_child()) return {};
+  if (impl_->process.left()) return {};
   std::lock_guard<std::mutex> lock(impl_->mutex);
   return impl_->progress;
 }

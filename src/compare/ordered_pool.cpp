@@ -1,7 +1,5 @@
 #include "compare/ordered_pool.h"
 
-#include <unistd.h>
-
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -10,6 +8,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "hooks/home_process.h"
 
 namespace op_tools {
 
@@ -25,7 +25,7 @@ struct OrderedPool::Impl {
   };
 
   size_t wanted_threads, max_bytes;
-  pid_t pid;
+  const HomeProcess process;  // of the threads
   std::mutex mutex;
   std::condition_variable work, handed_over;
   std::deque<Item> queue;
@@ -73,11 +73,10 @@ struct OrderedPool::Impl {
 OrderedPool::OrderedPool(size_t threads, size_t max_bytes) : impl_(std::make_unique<Impl>()) {
   impl_->wanted_threads = threads;
   impl_->max_bytes = max_bytes;
-  impl_->pid = getpid();
 }
 
 OrderedPool::~OrderedPool() {
-  if (getpid() != impl_->pid) {
+  if (impl_->process.left()) {
     impl_.release();  // NOLINT(bugprone-unused-return-value): its threads and locks belong to the parent
     return;
   }
@@ -91,7 +90,7 @@ OrderedPool::~OrderedPool() {
 
 void OrderedPool::submit(size_t bytes, Work work) {
   Impl& impl = *impl_;
-  if (getpid() != impl.pid) {
+  if (impl.process.left()) {
     if (const Commit commit = work()) commit();
     return;
   }
@@ -112,7 +111,7 @@ void OrderedPool::submit(size_t bytes, Work work) {
 
 void OrderedPool::flush() {
   Impl& impl = *impl_;
-  if (getpid() != impl.pid) return;
+  if (impl.process.left()) return;
   std::unique_lock<std::mutex> lock(impl.mutex);
   const uint64_t target = impl.submitted;
   impl.handed_over.wait(lock, [&] { return impl.committed >= target; });

@@ -17,6 +17,7 @@
 
 #include "hooks/chain.h"
 #include "hooks/error.h"
+#include "hooks/home_process.h"
 #include "hooks/interceptor.h"
 #include "hooks/log.h"
 #include "hooks/op_filter.h"
@@ -204,12 +205,9 @@ void end_own() {
   delete std::exchange(tl_own, nullptr);
 }
 
-std::atomic<uint64_t> g_fork_generation{0};
-
 // A forked child has this thread only, none of the writer threads, and may stand inside scopes of its parent: they are
 // all off in it, and leaving them does nothing.
 void in_child() {
-  g_fork_generation.fetch_add(1);
   tl.scopes = nullptr;
   interceptor::arm(false);
 }
@@ -267,9 +265,7 @@ struct HookScope::Impl {
   std::unique_ptr<interceptor::OpenOps> open_ops;
   bool on = false;
   std::thread::id thread;
-  uint64_t fork_generation = 0;
-
-  bool lost_in_fork() const { return fork_generation != g_fork_generation.load(); }
+  HomeProcess process;  // that entered it
 };
 
 HookScope::HookScope(std::shared_ptr<Hook> hook, ResolvedOptions options) : impl_(std::make_unique<Impl>()) {
@@ -317,13 +313,13 @@ void HookScope::enter() {
   if (level == Level::kAten && impl.active->options.all_threads) EveryThread::get().add(impl.active);
   impl.on = true;
   impl.thread = std::this_thread::get_id();
-  impl.fork_generation = g_fork_generation.load();
+  impl.process = HomeProcess();
 }
 
 void HookScope::leave() {
   Impl& impl = *impl_;
   if (!impl.on) return;
-  if (impl.lost_in_fork()) {  // the chain is gone already; nothing of the parent's may be touched
+  if (impl.process.left()) {  // the chain is gone already; nothing of the parent's may be touched
     impl.on = false;
     impl.open_ops.release();  // NOLINT: its lock may have been held by another thread of the parent
     return;
@@ -353,7 +349,7 @@ void HookScope::leave() {
 }
 
 bool HookScope::is_on() const {
-  return impl_->on && !impl_->lost_in_fork();
+  return impl_->on && !impl_->process.left();
 }
 void HookScope::step() {
   const int64_t begun = impl_->active->step.fetch_add(1) + 1;

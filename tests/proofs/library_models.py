@@ -33,6 +33,10 @@ from _workers import Progress, work_through
 from op_db import make_tools, tool_names, trouble_of
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "python"))
+
+from models import same_bits  # noqa: E402
+
 REPLAY = Path(os.environ.get("OP_TOOLS_BUILD_DIR", ROOT / "build" / "dev")) / "run_op_from_data"
 VARIANTS = ("plain", "eager", "checkpoint", "autocast")
 STEPS = 2
@@ -232,16 +236,8 @@ def train(name: str, variant: str, tools: list[Any]) -> dict[str, torch.Tensor]:
     return seen
 
 
-def same(one: torch.Tensor, two: torch.Tensor) -> bool:
-    if one.dtype != two.dtype or one.shape != two.shape or one.stride() != two.stride():
-        return False
-    return bytes(one.contiguous().flatten().view(torch.uint8).numpy()) == bytes(
-        two.contiguous().flatten().view(torch.uint8).numpy()
-    )
-
-
 def different(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> list[str]:
-    return [key for key in one | two if key not in one or key not in two or not same(one[key], two[key])]
+    return [key for key in one | two if key not in one or key not in two or not same_bits(one[key], two[key])]
 
 
 @dataclass
