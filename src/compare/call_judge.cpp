@@ -4,6 +4,7 @@
 #include <ATen/ops/gather_ops.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "compare/random_check.h"
@@ -99,8 +100,7 @@ const CallRun& CallJudge::reference_run() {
 }
 
 const CallRun& CallJudge::other_run(const RunKind& kind) {
-  const bool golden = kind.precision == RunKind::Precision::kDouble;
-  const std::pair<int, int> key = golden ? std::pair(-1, 0) : std::pair(kind.sample, static_cast<int>(kind.coarse));
+  const std::tuple key(kind.precision, kind.sample, kind.coarse);
   const auto known = others_.find(key);
   return known != others_.end() ? known->second : others_.emplace(key, again_(kind)).first->second;
 }
@@ -167,6 +167,12 @@ Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, 
     };
   }
   const bool alone = facts_.alone && !(facts_.random && facts_.repeatable);
+  if (alone && backward_ && context.golden) {
+    context.shaken = [&](int sample) {
+      if (sample == 0) return pick(reference_run());
+      return pick(other_run({RunKind::Precision::kShaken, sample, /*coarse=*/true}));
+    };
+  }
   at::Tensor reference;
   if (alone && shows_inputs) {
     JudgeContext by_bits = context;

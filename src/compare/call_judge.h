@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -89,7 +90,7 @@ class OP_TOOLS_API CallJudge {
   const RunAgain& again_;
   bool backward_ = false;
   std::optional<CallRun> reference_;
-  std::map<std::pair<int, int>, CallRun> others_;
+  std::map<std::tuple<RunKind::Precision, int, bool>, CallRun> others_;  // by kind, sample, coarse
   std::vector<std::optional<bool>> unchanged_;  // by tensor index of the inputs, where it was asked
   std::vector<Check> checks_;
 };
