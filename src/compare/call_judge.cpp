@@ -1,6 +1,7 @@
 #include "compare/call_judge.h"
 
 #include <ATen/ScalarOps.h>
+#include <ATen/ops/abs_ops.h>
 #include <ATen/ops/gather_ops.h>
 
 #include <algorithm>
@@ -213,6 +214,24 @@ Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, 
     return judgement;
   }
   if (exact && alone) return not_comparable("whole numbers made of rounded ones: float64 decides otherwise");
+  if (has_free_phases(base)) return judge_sizes(result, reference, context);
+  return judgement;
+}
+
+// Of vectors that may have another sign, or phase, than the reference's.
+Judgement CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context) const {
+  if (backward_) return not_comparable("it depends on signs or phases that a decomposition is free to choose");
+  const auto sizes_of = [](const at::Tensor& tensor) {
+    return tensor.defined() ? at::_ops::abs::call(tensor.detach()) : tensor;
+  };
+  if (context.golden) {
+    context.golden = [golden = context.golden, sizes_of](std::string* why) { return sizes_of(golden(why)); };
+    context.perturbed = [perturbed = context.perturbed, sizes_of](int sample, bool coarse) {
+      return sizes_of(perturbed(sample, coarse));
+    };
+  }
+  Judgement judgement = judge(sizes_of(result), sizes_of(reference), context);
+  if (judgement.verdict == Verdict::kAgrees) judgement.reason = "but for signs or phases";
   return judgement;
 }
 

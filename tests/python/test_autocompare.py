@@ -362,3 +362,18 @@ def test_gradients_that_are_nothing_but_rounding_are_no_failures_on_the_cpu(forw
     gradients = [row for row in tool.result().rows if row["verdict"] != "not comparable" and row["number"] != 0]
     assert gradients, tool.result().rows
     assert tool.result().failed == 0, [row for row in tool.result().rows if row["verdict"] == "fail"]
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_eigenvectors_of_another_sign_agree(level):
+    matrix = torch.randn(5, 5)
+    matrix = (matrix + matrix.mT).requires_grad_()
+    with op_tools.OpAutoCompare(level=level) as tool:
+        for seed in range(20):
+            torch.manual_seed(seed)
+            symmetric = torch.randn(5, 5)
+            torch.linalg.eigh(symmetric + symmetric.mT)
+            torch.linalg.eig(symmetric)
+        torch.linalg.eigh(matrix).eigenvectors.sum().backward()
+    assert tool.result().failed == 0, [row for row in tool.result().rows if row["verdict"] == "fail"]
+    assert any(row["reason"] == "but for signs or phases" for row in tool.result().rows)
