@@ -1,0 +1,94 @@
+"""OpAutoCompare reports nothing where nothing is wrong: the samples of PyTorch's own operator tests (OpInfo's op_db).
+
+    ./dev prove compare_op_db [--samples N] [--only REGEX] [--device cpu sim] [--level torch aten]
+
+Each sample runs forward and backward under OpAutoCompare, in four dtypes, on the CPU and on the simulated device. What
+torch itself gets wrong is known by name; any other report is a false alarm. Takes three or four minutes.
+"""
+
+import argparse
+import itertools
+import re
+import sys
+import tempfile
+import warnings
+from collections import Counter
+
+import torch
+from _op_database import operators, seed
+from sim_op_db import REASONS, run
+
+import op_tools
+import op_tools.sim_device
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)
+# Reported, and rightly so: (operator, dtypes, what torch's CPU kernel does).
+WRONG_IN_TORCH = {
+    "matrix_exp": "NaN in the half types, for matrices whose exponential they can hold",
+    "linalg.matrix_exp": "NaN in the half types, for matrices whose exponential they can hold",
+    "nn.functional.soft_margin_loss": "an exponential overflows float16 where its logarithm does not",
+    "logcumsumexp": "its gradient goes through logarithms whose size (10,000 in a sample) leaves it few digits",
+    "nn.functional.grid_sample": "bfloat16 coordinates fall into another pixel, where the gradient jumps",
+}
+
+
+def samples_of(op, dtype, count):
+    seed(7)
+    backward = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    try:
+        return list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=backward), count))
+    except Exception:  # some samples cannot be made without a GPU
+        return []
+
+
+def failures(op, sample, device, level):
+    """The rows that OpAutoCompare calls failures, for one call and its backward."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        op_tools.OpAutoCompare(output_dir=folder, level=level, max_saved=0) as tool,
+    ):
+        try:
+            run(op, sample, device)
+        except Exception:  # a sample that cannot run there: what the device lacks is sim_op_db's matter
+            return [row for row in tool.result().failures if row["kind"] != "raised"]
+    return tool.result().failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=3, help="of each operator and dtype")
+    parser.add_argument("--only", default="", metavar="REGEX")
+    parser.add_argument("--device", nargs="+", default=["cpu", "sim"], choices=["cpu", "sim"])
+    parser.add_argument("--level", nargs="+", default=["torch", "aten"], choices=["torch", "aten"])
+    options = parser.parse_args()
+    op_tools.set_log_level("error")
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    calls, known, alarms = 0, Counter(), 0
+    chosen = {name: op for name, op in operators().items() if re.search(options.only, name)}
+    for place, (name, op) in enumerate(chosen.items()):
+        if sys.stderr.isatty():
+            print(f"\r{place}/{len(chosen)} {name:60.60}", end="", file=sys.stderr)
+        for dtype in DTYPES:
+            if not op.supports_dtype(dtype, "cpu"):
+                continue
+            for sample in samples_of(op, dtype, options.samples):
+                for device, level in itertools.product(options.device, options.level):
+                    if device == "sim" and name in REASONS:
+                        continue
+                    calls += 1
+                    for row in failures(op, sample, device, level):
+                        if name in WRONG_IN_TORCH:
+                            known[name] += 1
+                            continue
+                        alarms += 1
+                        what = f"{row['phase']} {row['what']} {row['kind']} {row['reason']}"
+                        print(f"{name} {dtype} {device} {level}: {row['op']} {what}: {row['number']} > {row['limit']}")
+    for name, count in known.items():
+        print(f"{name}: {count} reports, rightly: {WRONG_IN_TORCH[name]}")
+    print(f"{len(chosen)} operators, {calls} calls with their backward: {alarms} false alarms")
+    return 1 if alarms else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
