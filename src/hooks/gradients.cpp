@@ -77,7 +77,7 @@ at::Tensor copy(const at::Tensor& tensor) {
 
 // A gradient for the time until it is reported. While this stands the engine sums up into new memory instead of it.
 at::Tensor lent(const at::Tensor& tensor) {
-  const bool plain = tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_nested() &&
+  const bool plain = tensor.layout() == at::kStrided && !tensor.is_nested() &&
                      !tensor._is_zerotensor() && tensor.has_storage();
   return plain ? same_memory(tensor) : copy(tensor);
 }
