@@ -1,5 +1,7 @@
 """op_tools on a device that is not the CPU: what is captured there, and where it can be replayed."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -34,6 +36,17 @@ def test_calls_on_the_device_replay_on_the_cpu_and_on_the_device(step, replay, l
     assert on_sim.summary["bit_equal"] == on_sim.summary["agreed"] == on_sim.summary["ran"] == on_cpu.summary["calls"]
 
 
+def test_a_factory_moved_to_another_device_draws_numbers_of_its_own_there(replay, tmp_path):
+    with op_tools.OpCapture(output_dir=str(tmp_path)):
+        torch.rand(3, device="cpu")
+        torch.ones(3, device="cpu")
+        torch.rand(3)
+    report = replay(tmp_path, "--acc_check", "--load", "libop_tools_sim_device.so", "--device", "sim")
+    assert report.status == 0, report.out
+    assert report.summary["disagreed"] == 0 and report.summary["ran"] == 3
+    assert report.summary["bit_equal"] == 2 and report.summary["not_comparable"] == 1, report.out
+
+
 def test_a_fault_in_a_captured_run_is_found_by_replaying_it_on_the_cpu(replay):
     x = torch.randn(4, 4, device="sim")
     with op_tools.OpCapture(level="aten", ops="mm,sigmoid") as tool, sim.fault("element", ops="mm", call=2) as fault:
@@ -56,3 +69,27 @@ def test_capturing_changes_nothing_on_the_device(step):
     without = seen()
     with op_tools.OpCapture(level="aten", ops="nothing_of_this_name"):
         assert seen() == without
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_conjugate_and_negative_bits_of_device_tensors_are_kept(replay, tmp_path, level):
+    x, y = torch.randn(4, 4, dtype=torch.complex64), torch.randn(4, 4, dtype=torch.complex64)
+    there = x.to("sim"), y.to("sim")
+    with (
+        op_tools.OpAutoCompare(level=level, output_dir=str(tmp_path)) as compare,
+        op_tools.OpCapture(level=level, ops=".*mm,.*mul.*", output_dir=str(tmp_path)) as capture,
+    ):
+        product = torch.mm(there[0], there[1].conj())
+        torch.mul(there[1].conj().imag, 2.0)
+        torch.mm(there[0][:, ::2], there[1].mH[::2])
+    assert torch.equal(product.cpu(), torch.mm(x, y.conj()))
+    assert compare.result().failed == 0, [row for row in compare.result().rows if row["verdict"] == "fail"]
+    capture.flush()
+    captured = [
+        op_tools.load(path)["args"][:2] for path in sorted(Path(capture.result().root).glob("*mm*/*/input.pth"))
+    ]
+    assert len(captured) == 2
+    for given, right in zip(captured[0], (x, y.conj()), strict=True):
+        assert torch.equal(given, right) and given.is_conj() == right.is_conj()
+    report = replay(capture.result().root, "--acc_check")
+    assert report.status == 0 and report.summary["bit_equal"] == report.summary["ran"] == 3, report.out
