@@ -191,11 +191,19 @@ class Packer::Copier {
     // Without its bits: a copy would resolve them, and they are kept as bits.
     at::Tensor flat = at::_ops::as_strided::call(without_bits(tensor), c10::SymIntArrayRef({c10::SymInt(count)}),
                                                  c10::SymIntArrayRef({c10::SymInt(1)}), c10::SymInt(begin));
-    auto* const copy = new at::Tensor(to_cpu(flat));
+    at::Tensor copy = to_cpu(flat);
+    c10::StorageImpl& storage = *copy.storage().unsafeGetStorageImpl();
+    const size_t bytes = storage.nbytes();
+    if (copy.storage().use_count() == 1 && copy.storage_offset() == 0) {
+      // As its allocator made it: what is wrapped, torch would not share until it is written (compare/specimen.cpp).
+      packer_.memories_.push_back({storage.set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU))), bytes});
+      return;
+    }
+    void* const memory = copy.mutable_data_ptr();
     c10::DataPtr data(
-        copy->mutable_data_ptr(), copy, [](void* made) { delete static_cast<at::Tensor*>(made); },
+        memory, new at::Tensor(std::move(copy)), [](void* made) { delete static_cast<at::Tensor*>(made); },
         c10::Device(c10::kCPU));
-    packer_.memories_.push_back({std::move(data), copy->storage().nbytes()});
+    packer_.memories_.push_back({std::move(data), bytes});
   }
 
   at::Tensor copy_compact(const at::Tensor& tensor) {

@@ -143,10 +143,9 @@ std::string CompareReport::add(const ComparedCall& call, std::vector<Check> chec
     print(call, check, saved);
     if (csv_ && jsonl_ && totals_.failure.empty()) {
       try {
-        for (RowFile* file : {&*csv_, &*jsonl_}) {
-          put_row(call, check, saved, *file);
-          file->end_row();
-        }
+        RowFiles files(*csv_, *jsonl_);
+        put_row(call, check, saved, files);
+        files.end_row();
       } catch (const std::exception& error) {
         failed_to_write(error.what());
       }

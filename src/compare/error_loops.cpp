@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "compare/folding.h"
 #include "hooks/doubles.h"
 
 namespace op_tools {
@@ -52,28 +53,6 @@ constexpr int64_t kInverse = int64_t{2046} << 52;  // minus the bits of a power 
 constexpr int32_t kSingleExponent = 0xFF << 23;
 constexpr int32_t kSingleSign = std::numeric_limits<int32_t>::min();
 constexpr int32_t kSingleInverse = 254 << 23;
-
-// By halves, so that the steps of several sums go on side by side.
-template <class T, int kCount>
-struct Folding {
-  typedef T Lanes __attribute__((vector_size(sizeof(T) * kCount)));
-  typedef T Half __attribute__((vector_size(sizeof(T) * kCount / 2)));
-
-  [[gnu::always_inline]] static T sum(const Lanes& value) {
-    const Half* const halves = reinterpret_cast<const Half*>(&value);
-    return Folding<T, kCount / 2>::sum(halves[0] + halves[1]);
-  }
-  [[gnu::always_inline]] static T max(const Lanes& value) {
-    const Half* const halves = reinterpret_cast<const Half*>(&value);
-    return Folding<T, kCount / 2>::max(halves[0] > halves[1] ? halves[0] : halves[1]);
-  }
-};
-template <class T>
-struct Folding<T, 2> {
-  typedef T Lanes __attribute__((vector_size(sizeof(T) * 2)));
-  [[gnu::always_inline]] static T sum(const Lanes& value) { return value[0] + value[1]; }
-  [[gnu::always_inline]] static T max(const Lanes& value) { return std::max(value[0], value[1]); }
-};
 
 template <class V>
 [[gnu::always_inline]] inline double sum_of(const typename V::Doubles& value) {
@@ -184,20 +163,12 @@ template <class V>
 
 // Differences, ULPs and what is largest as singles; sums as doubles. Each product with `a` is made of those with the
 // difference, which loses nothing where a is not much smaller than b.
-struct Near {
-  Found found;
-  bool below;  // there are differences where golden is below `least`
-};
 template <bool kTolerates, class V>
 [[gnu::always_inline]] inline Near look_near(const LoopJob& job) {
   using Doubles = typename V::Doubles;
   using Singles = typename V::Singles;
   using Bits = typename V::SingleBits;
-  // Quotients of half types that are not the same differ by more than singles round. Of others, each that might be
-  // larger is looked at.
-  float known = static_cast<float>(job.max_rel);
-  if (static_cast<double>(known) > job.max_rel && !job.coarse) known = std::nextafterf(known, 0);
-  if (static_cast<double>(known) < job.max_rel && job.coarse) known = std::nextafterf(known, HUGE_VALF);
+  const float known = known_quotient(job);
   const Bits exponent = Bits{} + kSingleExponent, inverse = Bits{} + kSingleInverse;
   const Singles least = Singles{} + static_cast<float>(job.least), max_rel = Singles{} + known;
   const Singles no{}, yes = Singles{} + 1.0F;
@@ -322,15 +293,28 @@ Found look_at_real(const LoopJob& job) {
   return job.b.singles ? singles_by(job) : mixed_by(job);
 }
 
-// What is near in this sense has differences that singles hold exactly, and ULPs whose sums over a block they do: whole
-// numbers of half units. Not in the last powers of two, nor where golden differs in numbers below `least`.
-bool look_at_near(const LoopJob& job, Found* found) {
+bool tolerates(const Tolerance& tolerance) {
+  return tolerance.atol > 0 || tolerance.rtol > 0;
+}
+
+float known_quotient(const LoopJob& job) {
+  const float known = static_cast<float>(job.max_rel);
+  if (static_cast<double>(known) > job.max_rel && !job.coarse) return std::nextafterf(known, 0);
+  if (static_cast<double>(known) < job.max_rel && job.coarse) return std::nextafterf(known, HUGE_VALF);
+  return known;
+}
+
+bool is_near(const LoopJob& job, const Near& near) {
   constexpr double kExactDifference = 0.5, kExactSum = 0x1p12, kInvertible = 0x1p126;
-  const bool tolerates = job.tolerance.atol > 0 || job.tolerance.rtol > 0;
-  const Near near = tolerates ? near_within_by(job) : near_by(job);
+  const Found& found = near.found;
+  return found.max_ulp <= std::min(kExactDifference, kExactSum * job.unit) && !near.below &&
+         found.max_m < kInvertible && std::isfinite(found.bb) && std::isfinite(found.sum_d2);
+}
+
+bool look_at_near(const LoopJob& job, Found* found) {
+  const Near near = tolerates(job.tolerance) ? near_within_by(job) : near_by(job);
   *found = near.found;
-  return found->max_ulp <= std::min(kExactDifference, kExactSum * job.unit) && !near.below &&
-         found->max_m < kInvertible && std::isfinite(found->bb) && std::isfinite(found->sum_d2);
+  return is_near(job, near);
 }
 
 Found look_at_distances(const LoopJob& job) {

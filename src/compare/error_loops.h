@@ -53,6 +53,19 @@ Found look_at_real(const LoopJob& job);
 // not so that the numbers would be as exact: nothing is found then.
 bool look_at_near(const LoopJob& job, Found* found);
 
+// Of loops that look at singles: what is near in this sense has differences that singles hold exactly, and ULPs whose
+// sums over a block they do, which are whole numbers of half units. Not in the last powers of two, nor where golden
+// differs in numbers below `least`.
+struct Near {
+  Found found;
+  bool below;  // there are such differences
+};
+bool is_near(const LoopJob& job, const Near& near);
+// max_rel for them. Quotients of half types that are not the same differ by more than singles round. Of others, each
+// that might be larger is looked at.
+float known_quotient(const LoopJob& job);
+bool tolerates(const Tolerance& tolerance);  // `outside` is not the number of elements that differ at all
+
 // All but the products and the largest quotient, of `d` and `m`.
 Found look_at_distances(const LoopJob& job);
 

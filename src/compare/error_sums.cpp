@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compare/error_loops.h"
+#include "compare/near_halves.h"
 #include "hooks/all_cores.h"
 #include "hooks/doubles.h"
 
@@ -143,7 +144,9 @@ class Summing {
         parts_(plan.is_complex ? 2 : 1),
         item_(plan.result_dtype == plan.golden_dtype ? c10::elementSize(plan.result_dtype) : 0),
         is_simple_(!plan.is_exact && !plan.is_complex && plan.scale == 1),
-        coarse_(is_half(plan.result_dtype)) {}
+        coarse_(is_half(plan.result_dtype)),
+        tolerance_(plan.is_exact ? Tolerance() : plan.options->tolerance),
+        by_halves_(is_simple_ && coarse_ && item_ > 0 && !tolerates(tolerance_) && has_near_halves()) {}
 
   // Blocks in which all is near are expected until these many were not.
   void begin_task() { chances_ = kChances; }
@@ -154,12 +157,12 @@ class Summing {
     LoopJob job;
     job.least = plan_.least;
     job.unit = plan_.unit;
-    job.max_rel = sums->max_rel;
+    job.max_rel = max_rel_;
     job.coarse = coarse_;
-    if (!plan_.is_exact) job.tolerance = plan_.options->tolerance;
+    job.tolerance = tolerance_;
     job.n = (n + kMostLanes - 1) / kMostLanes * kMostLanes;
-    job.b = numbers_of(plan_.golden_dtype, golden_, first, n, job.n, golden_singles_, block_.b);
     if (same && parts_ == 1 && plan_.scale == 1) {
+      job.b = numbers_of(plan_.golden_dtype, golden_, first, n, job.n, golden_singles_, block_.b);
       const Sizes sizes = sizes_of(job);
       if (fits(sizes.sum_of_squares, sizes.sum_of_squares, sizes.largest)) {
         sums->max_m = std::max(sums->max_m, sizes.largest);
@@ -167,11 +170,15 @@ class Summing {
         return;
       }
     }
-    job.a = numbers_of(plan_.result_dtype, result_, first, n, job.n, result_singles_, block_.a);
-    std::optional<Found> found = is_simple_ ? found_simply(job) : std::nullopt;
+    std::optional<Found> found = by_halves_ && n == kBlock ? found_nearby(first, job) : std::nullopt;
+    if (!found) {
+      job.b = numbers_of(plan_.golden_dtype, golden_, first, n, job.n, golden_singles_, block_.b);
+      job.a = numbers_of(plan_.result_dtype, result_, first, n, job.n, result_singles_, block_.a);
+      if (is_simple_) found = found_simply(job);
+    }
     const bool more = counts_more(*plan_.options);
     if (found) {
-      if (found->max_d > sums->max_d || more || found->quotient) {
+      if (found->max_d > max_d_ || more || found->quotient) {
         widen(first, n, job);
         make_distances(job.n, &block_);
       }
@@ -181,9 +188,11 @@ class Summing {
     }
     job.d = block_.d;
     job.m = block_.m;
-    if (found->quotient) sums->max_rel = largest_quotient(job);
-    if (found->max_d > sums->max_d)
+    if (found->quotient) sums->max_rel = max_rel_ = largest_quotient(job);
+    if (found->max_d > max_d_) {
       sums->worst_at = first + (std::find(block_.d, block_.d + n, found->max_d) - block_.d);
+      max_d_ = found->max_d;
+    }
     if (more) count_over(plan_, block_, n, sums);
     add_found(*found, sums);
   }
@@ -225,10 +234,18 @@ class Summing {
     if (job.b.doubles != block_.b) load_doubles(plan_.golden_dtype, golden_, first, n, block_.b);
   }
 
+  std::optional<Found> found_nearby(int64_t first, const LoopJob& job) {
+    const auto at = [&](const void* from) { return static_cast<const uint16_t*>(from) + first; };
+    Found found;
+    if (chances_ > 0 && look_at_near_halves(plan_.result_dtype, at(result_), at(golden_), job, &found)) return found;
+    --chances_;
+    return std::nullopt;
+  }
+
   // Nothing where not all numbers are finite.
   std::optional<Found> found_simply(const LoopJob& job) {
     Found found;
-    if (chances_ > 0 && job.a.singles && job.b.singles) {
+    if (chances_ > 0 && !by_halves_ && job.a.singles && job.b.singles) {
       if (look_at_near(job, &found)) return found;
       --chances_;
     }
@@ -287,7 +304,10 @@ class Summing {
   const int64_t parts_;
   const size_t item_;  // 0: the dtypes differ
   const bool is_simple_, coarse_;
+  const Tolerance tolerance_;
+  const bool by_halves_;
   int chances_ = 0;
+  double max_d_ = 0, max_rel_ = 0;  // of all tasks so far: what does not grow them need not be looked for
   Block block_;
   alignas(64) float result_singles_[kBlock], golden_singles_[kBlock];
 };

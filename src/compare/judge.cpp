@@ -57,11 +57,11 @@ class Relative {
     if (!alone) {
       reference_error = diff_tensors(reference_, golden, options);
       verdict.diff = diff_tensors(result_, reference_, options);
-      verdict.reference_error = reference_error;
+      verdict.reference_error = {reference_error.rmse, reference_error.max_abs};
     } else {
       verdict.diff = error;
     }
-    verdict.error = error;
+    verdict.error = {error.rmse, error.max_abs};
     const bool by_golden = alone || error.nonfinite_mismatches == 0 || !context_.nan_equal;
     const int64_t strangers = by_golden ? error.nonfinite_mismatches : nonfinite_strangers(result_, golden, reference_);
     if (strangers > 0) return not_finite(strangers);

@@ -42,6 +42,11 @@ struct JudgeContext {
   std::function<at::Tensor(int sample)> shaken;
 };
 
+// Of a TensorDiff against golden, what a row tells: a row is kept for each judgement.
+struct GoldenError {
+  double rmse = 0, max_abs = 0;
+};
+
 struct Judgement {
   Verdict verdict = Verdict::kAgrees;
   std::string kind;        // of what differs: "values", "shape", "dtype", "layout", "presence", ...
@@ -51,7 +56,7 @@ struct Judgement {
   double number = 0, limit = 0;
   std::string reason;  // for a verdict that needs words
   TensorDiff diff;     // result against the reference; against golden where there is no reference
-  std::optional<TensorDiff> error, reference_error;  // both against golden, where it was asked
+  std::optional<GoldenError> error, reference_error;  // where golden was asked for
 };
 
 // `reference`: the CPU's result in the same dtype; undefined: there is none (the result is the CPU's).

@@ -22,6 +22,7 @@
 #include "hooks/copy_memory.h"
 #include "hooks/doubles.h"
 #include "hooks/error.h"
+#include "hooks/gradients.h"
 #include "hooks/internal_guard.h"
 #include "hooks/plain_tensor.h"
 
@@ -334,7 +335,10 @@ std::vector<at::Tensor> gradients_at(const std::vector<Edge>& edges, const std::
   for (size_t i = 0; i < outputs.size() && i < output_gradients.size(); ++i) {
     if (!output_gradients[i].defined() || !outputs[i].requires_grad()) continue;
     roots.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
-    arriving.push_back(output_gradients[i].to(outputs[i].device(), outputs[i].scalar_type()));
+    at::Tensor gradient = output_gradients[i].to(outputs[i].device(), outputs[i].scalar_type());
+    // The next run starts from the same gradients.
+    const bool may_write = gradient.is_same(output_gradients[i]) && !leaves_what_arrives(*roots.back().function);
+    arriving.push_back(may_write ? private_copy(gradient) : std::move(gradient));
   }
   for (const Edge& edge : edges) {
     if (edge.is_valid()) wanted.push_back(edge);

@@ -14,6 +14,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <typeinfo>
 #include <utility>
 
 #include "hooks/copy_memory.h"
@@ -77,8 +79,8 @@ at::Tensor copy(const at::Tensor& tensor) {
 
 // A gradient for the time until it is reported. While this stands the engine sums up into new memory instead of it.
 at::Tensor lent(const at::Tensor& tensor) {
-  const bool plain = tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_nested() &&
-                     !tensor._is_zerotensor() && tensor.has_storage();
+  const bool plain =
+      tensor.layout() == at::kStrided && !tensor.is_nested() && !tensor._is_zerotensor() && tensor.has_storage();
   return plain ? same_memory(tensor) : copy(tensor);
 }
 
@@ -115,6 +117,16 @@ at::Tensor as_of_output(const OutputView& view, const at::Tensor& gradient) {
   return copy(whole.as_strided(view.within.sizes(), view.within.strides(), view.within.storage_offset()));
 }
 
+// Where gradients are lent. What comes in is read by the call's own nodes until they are through, and shown as they
+// have read it: hooks of the program's that come after ours may write into it. So may a node that is not torch's, while
+// it runs: there it is copied. What goes out is the engine's from then on, to be summed up in place: lent is what is
+// reported at once.
+enum class Lends : uint8_t { kNever, kAlways, kLast };
+
+Lends lends_at(const Node& node) {
+  return leaves_what_arrives(node) ? Lends::kAlways : Lends::kNever;
+}
+
 class Call;
 
 // One backward pass (graph task) over one call. Owned by the callback that waits in the graph task:
@@ -146,17 +158,17 @@ class Call : public std::enable_shared_from_this<Call> {
 
   // What is thrown is a hook's wish to stop the program (stop_program.h); the engine takes it to the caller of
   // backward.
-  void output_node_runs(const Routes& routes, const variable_list& gradients) {
-    node_ran(routes, gradients, Lends::kAlways,
+  void output_node_runs(const Routes& routes, const variable_list& gradients, Lends lends) {
+    node_ran(routes, gradients, lends,
              [](Pass& pass, size_t output, at::Tensor gradient) { pass.outputs[output] = std::move(gradient); });
   }
 
-  void base_node_runs(const Routes& routes, const variable_list& gradients) {
+  void base_node_runs(const Routes& routes, const variable_list& gradients, Lends lends) {
     Routes needed;
     for (const auto& route : routes) {
       if (output_views_[route.second].needs_base()) needed.push_back(route);
     }
-    node_ran(needed, gradients, Lends::kAlways, [this](Pass& pass, size_t index, const at::Tensor& gradient) {
+    node_ran(needed, gradients, lends, [this](Pass& pass, size_t index, const at::Tensor& gradient) {
       const OutputView& view = output_views_[index];
       pass.outputs[view.output] = as_of_output(view, gradient);
     });
@@ -183,10 +195,6 @@ class Call : public std::enable_shared_from_this<Call> {
   }
 
  private:
-  // Where gradients are lent. What comes in is read by the call's own nodes until they are through. What goes out is
-  // the engine's from then on, to be summed up in place: lent is what is reported at once.
-  enum class Lends : uint8_t { kAlways, kLast };
-
   template <class Store>
   void node_ran(const Routes& routes, const variable_list& gradients, Lends when, Store store) {
     Pass* done = nullptr;
@@ -197,7 +205,7 @@ class Call : public std::enable_shared_from_this<Call> {
       std::string failure;
       const bool batched = std::any_of(gradients.begin(), gradients.end(), in_transform);
       InternalGuard guard;
-      const bool lends = on_backward_.lends && (when == Lends::kAlways || is_last(task));
+      const bool lends = on_backward_.lends && (when == Lends::kAlways || (when == Lends::kLast && is_last(task)));
       try {
         for (const auto& [position, index] : routes) {
           if (!batched && position < gradients.size() && gradients[position].defined()) {
@@ -321,12 +329,12 @@ void Pass::end_of_task() {
 // Tells the call that a node which brings gradients of its outputs, or of their bases, is about to run.
 class ArrivalHook : public torch::autograd::FunctionPreHook {
  public:
-  using Tell = void (Call::*)(const Routes&, const variable_list&);
-  ArrivalHook(std::shared_ptr<Call> call, Routes routes, Tell tell)
-      : call_(std::move(call)), routes_(std::move(routes)), tell_(tell) {}
+  using Tell = void (Call::*)(const Routes&, const variable_list&, Lends);
+  ArrivalHook(std::shared_ptr<Call> call, Routes routes, Tell tell, const Node& node)
+      : call_(std::move(call)), routes_(std::move(routes)), tell_(tell), lends_(lends_at(node)) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    (call_.get()->*tell_)(routes_, gradients);
+    (call_.get()->*tell_)(routes_, gradients, lends_);
     return gradients;
   }
   // Compiled autograd asks hooks to describe themselves; one that does not is left out.
@@ -336,6 +344,7 @@ class ArrivalHook : public torch::autograd::FunctionPreHook {
   std::shared_ptr<Call> call_;
   Routes routes_;
   Tell tell_;
+  Lends lends_;
 };
 
 class PartHook : public torch::autograd::FunctionPostHook {
@@ -438,6 +447,12 @@ class Targets {
 
 }  // namespace
 
+// By the C++ name, so that a node of Python's or of an extension is never taken for one of torch's.
+bool leaves_what_arrives(const torch::autograd::Node& node) {
+  constexpr std::string_view kGenerated = "N5torch8autograd9generated";
+  return std::string_view(typeid(node).name()).starts_with(kGenerated);
+}
+
 struct GradientCollector::Inputs {
   c10::SmallVector<Edge, 4> edges;                 // by input; invalid where no gradient goes
   c10::SmallVector<at::TensorOptions, 4> options;  // by input
@@ -525,11 +540,11 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
   }
   for (auto& [node, routes] : output_routes) {
     call->count_node();
-    node->add_pre_hook(std::make_unique<ArrivalHook>(call, std::move(routes), &Call::output_node_runs));
+    node->add_pre_hook(std::make_unique<ArrivalHook>(call, std::move(routes), &Call::output_node_runs, *node));
   }
   for (auto& [node, routes] : base_routes) {
     call->count_node();
-    node->add_pre_hook(std::make_unique<ArrivalHook>(call, std::move(routes), &Call::base_node_runs));
+    node->add_pre_hook(std::make_unique<ArrivalHook>(call, std::move(routes), &Call::base_node_runs, *node));
   }
   return true;
 }

@@ -16,8 +16,8 @@
 // other ways than the output are in the inputs' gradients but in no output's.
 //
 // Ownership: the nodes own the hooks, the hooks share the call; a graph that is freed without
-// running backward frees everything. Gradients are copied as they pass, or lent: then they are the engine's own memory
-// on the CPU, which nobody has written by the time they are reported, and which is let go of right after. The two calls
+// running backward frees everything. Gradients are copied as they pass, or lent: then they are the engine's own memory,
+// which holds by the time they are reported what the nodes have read, and which is let go of right after. The two calls
 // are made on the thread of the call, outside InternalGuard; backward may come from any thread, and from several at
 // once.
 #pragma once
@@ -33,6 +33,10 @@
 
 #include "hooks/export.h"
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace op_tools {
 
 struct CallGradients {
@@ -43,6 +47,10 @@ struct CallGradients {
   // theirs are undefined. What is defined is the whole gradient of this pass in either case.
   bool complete = true;
 };
+
+// The node is one of those that torch generates (derivatives.yaml). They leave the gradients that arrive as they are,
+// because others read them as well. A node of the program's own may write into them while it runs.
+OP_TOOLS_API bool leaves_what_arrives(const torch::autograd::Node& node);
 
 class OP_TOOLS_API GradientCollector {
  public:

@@ -31,6 +31,20 @@ void append_number(std::string& out, int64_t number) {
   append_digits(out, number);
 }
 
+std::string_view append_json_number(std::string& out, double number) {
+  const bool finite = std::isfinite(number);
+  if (!finite) out += '"';
+  const size_t start = out.size();
+  append_number(out, number);
+  const size_t size = out.size() - start;
+  if (!finite) {
+    out += '"';
+  } else if (out.find_first_of(".e", start) == std::string::npos) {
+    out += ".0";  // else it would be read as a whole number
+  }
+  return std::string_view(out).substr(start, size);
+}
+
 std::string json_text(const Value& value) {
   std::string out;
   JsonText(out).add(value);
@@ -78,26 +92,11 @@ void JsonText::text(std::string_view text) {
   }
 }
 
-void JsonText::number(int64_t number) {
-  append_number(out_, number);
-}
-
-void JsonText::number(double number) {
-  if (!std::isfinite(number)) out_ += '"';
-  const size_t start = out_.size();
-  append_number(out_, number);
-  if (!std::isfinite(number)) {
-    out_ += '"';
-  } else if (out_.find_first_of(".e", start) == std::string::npos) {
-    out_ += ".0";  // else it would be read as a whole number
-  }
-}
-
 void JsonText::numbers(c10::ArrayRef<int64_t> numbers) {
   out_ += '[';
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (i > 0) out_ += ',';
-    number(numbers[i]);
+    append_number(out_, numbers[i]);
   }
   out_ += ']';
 }
@@ -108,9 +107,9 @@ void JsonText::tree(const Value& value) {
   } else if (const auto* flag = value.get_if<bool>()) {
     out_ += *flag ? "true" : "false";
   } else if (const auto* whole = value.get_if<int64_t>()) {
-    number(*whole);
+    append_number(out_, *whole);
   } else if (const auto* real = value.get_if<double>()) {
-    number(*real);
+    append_json_number(out_, *real);
   } else if (const auto* words = value.get_if<std::string>()) {
     text(*words);
   } else if (const auto* size = value.get_if<Size>()) {

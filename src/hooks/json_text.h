@@ -15,6 +15,13 @@
 
 namespace op_tools {
 
+// The shortest text that reads back as the same number.
+OP_TOOLS_API void append_number(std::string& out, double number);
+OP_TOOLS_API void append_number(std::string& out, int64_t number);
+// As JSON: what is not finite is a text ("nan"), and no double reads back as a whole number. Returns the part that
+// append_number() would have given.
+OP_TOOLS_API std::string_view append_json_number(std::string& out, double number);
+
 // Appends to a text of the caller's.
 class OP_TOOLS_API JsonText {
  public:
@@ -43,9 +50,9 @@ class OP_TOOLS_API JsonText {
     } else if constexpr (std::is_same_v<T, bool>) {
       out_ += value ? "true" : "false";
     } else if constexpr (std::is_integral_v<T>) {
-      number(static_cast<int64_t>(value));
+      append_number(out_, static_cast<int64_t>(value));
     } else if constexpr (std::is_floating_point_v<T>) {
-      number(static_cast<double>(value));
+      append_json_number(out_, static_cast<double>(value));
     } else if constexpr (std::is_convertible_v<T, std::string_view>) {
       text(value);
     } else {
@@ -55,6 +62,11 @@ class OP_TOOLS_API JsonText {
   template <class T>
   void add(const T& value) {
     add({}, value);
+  }
+  // Likewise, what is JSON already.
+  void add_json(std::string_view key, std::string_view json) {
+    next(key);
+    out_ += json;
   }
 
  private:
@@ -68,8 +80,6 @@ class OP_TOOLS_API JsonText {
   void next(std::string_view key);  // what stands before a member
   void new_line(size_t depth);
   void text(std::string_view text);
-  void number(int64_t number);
-  void number(double number);
   void tree(const Value& value);
   void numbers(c10::ArrayRef<int64_t> numbers);
 
@@ -79,8 +89,5 @@ class OP_TOOLS_API JsonText {
 
 // A Value as JSON: numbers, texts, lists and dicts as they are, everything else as the text that describe() gives.
 OP_TOOLS_API std::string json_text(const Value& value);
-// The shortest text that reads back as the same number.
-OP_TOOLS_API void append_number(std::string& out, double number);
-OP_TOOLS_API void append_number(std::string& out, int64_t number);
 
 }  // namespace op_tools

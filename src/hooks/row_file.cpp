@@ -86,15 +86,45 @@ void RowValues::put(std::string_view column, const Cell& cell) {
   items.emplace_back(std::string(column), std::visit(as_value, cell));
 }
 
+void RowFile::begin_line() {
+  if (line_.empty()) json_.begin_object(JsonText::Form::kOneLine);
+}
+
 void RowFile::put(std::string_view column, const Cell& cell) {
   if (columns_.empty()) {
-    if (line_.empty()) json_.begin_object(JsonText::Form::kOneLine);
+    begin_line();
     return std::visit([&](const auto& content) { json_.add(column, content); }, cell);
   }
+  next_column(column);
+  append_cell(line_, cell);
+}
+
+// Most cells are numbers, and most of what a number costs is its digits.
+void RowFile::put(RowFile& csv, RowFile& lines, std::string_view column, const Cell& cell) {
+  const auto* number = std::get_if<double>(&cell);
+  const auto* list = std::get_if<c10::ArrayRef<int64_t>>(&cell);
+  if (!number && !list) {
+    csv.put(column, cell);
+    return lines.put(column, cell);
+  }
+  csv.next_column(column);
+  lines.begin_line();
+  thread_local std::string json;
+  json.clear();
+  if (number) {
+    csv.line_ += append_json_number(json, *number);
+  } else {
+    JsonText(json).add(*list);
+    append_text(csv.line_, json);
+  }
+  lines.json_.add_json(column, json);
+}
+
+// The next cell goes under this title.
+void RowFile::next_column(std::string_view column) {
   for (; cells_ < columns_.size() && columns_[cells_] != column; ++cells_) line_ += cells_ ? "," : "";
   if (cells_ == columns_.size()) throw Error(path_ + ": it has no column " + std::string(column) + " at this place");
   line_ += cells_++ ? "," : "";
-  append_cell(line_, cell);
 }
 
 void RowFile::end_row() {

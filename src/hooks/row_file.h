@@ -50,10 +50,14 @@ class OP_TOOLS_API RowFile final : public RowSink {
   void end_row();
   // CSV only, for rows by the million: one cell for each column, in their order.
   void add_cells(c10::ArrayRef<Cell> cells);
+  // One cell of both files of a table, CSV and JSON lines: put() of each, with the same text.
+  static void put(RowFile& csv, RowFile& lines, std::string_view column, const Cell& cell);
   void flush();  // what was added is in the file after this
   const std::string& path() const { return path_; }
 
  private:
+  void next_column(std::string_view column);
+  void begin_line();
   void write_line();
   void check();
 
@@ -63,6 +67,21 @@ class OP_TOOLS_API RowFile final : public RowSink {
   std::string line_;
   JsonText json_{line_};  // of the row that is being put together
   size_t cells_ = 0;      // likewise: CSV cells that are in the line
+};
+
+// A table as CSV and as JSON lines at once.
+class OP_TOOLS_API RowFiles final : public RowSink {
+ public:
+  RowFiles(RowFile& csv, RowFile& lines) : csv_(csv), lines_(lines) {}
+  void put(std::string_view column, const Cell& cell) override { RowFile::put(csv_, lines_, column, cell); }
+  void end_row() {
+    csv_.end_row();
+    lines_.end_row();
+  }
+
+ private:
+  RowFile& csv_;
+  RowFile& lines_;
 };
 
 }  // namespace op_tools

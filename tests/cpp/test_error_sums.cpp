@@ -1,8 +1,10 @@
 // The numbers of a difference against a plain loop over doubles: random and special values, each dtype, sizes that are
 // no multiple of anything.
 #define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <cmath>
@@ -176,7 +178,9 @@ TEST_CASE("The numbers of tensors that are rounding apart are those of a plain l
                            {"an infinity", 1, kInf},
                            {"infinities", kInf, kInf},
                            {"large ones", 5e4, 5.1e4},
-                           {"the largest floats", 3e38, 3.1e38}};
+                           {"the largest floats", 3e38, 3.1e38},
+                           {"zeros of either sign", 0.0, -0.0},
+                           {"halves below the least", 3e-5, 3.1e-5}};
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const double unit = rounding_of(dtype).unit;
     for (const Strange& strange : cases) {
@@ -207,6 +211,34 @@ TEST_CASE("The numbers of tensors that are rounding apart are those of a plain l
   // One quotient in all elements, the largest and one that singles do not hold.
   const at::Tensor odd = tensor_of(std::vector<double>(8192, 129), at::kFloat);
   check_pair(odd + 0.001, odd);
+}
+
+// A thread remembers what is largest from one part to the next.
+TEST_CASE("The numbers and the worst element do not depend on the threads", "[tensor_diff]") {
+  constexpr int64_t kCount = 3'200'000, kPlaces[] = {99'990, 1'250'000, 2'500'000};
+  const int before = at::get_num_threads();
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor golden = at::full({kCount}, 1.25, at::kDouble).to(dtype);
+    const at::Tensor result = golden.clone();
+    result.slice(0, 5, 2'000'000) += rounding_of(dtype).unit;
+    for (const int64_t place : kPlaces) result[place] = 1.5;  // the largest, three times
+    std::vector<TensorDiff> diffs;
+    for (const int threads : {1, 2, 3}) {
+      at::set_num_threads(threads);
+      diffs.push_back(diff_tensors(result, golden));
+    }
+    at::set_num_threads(before);
+    for (const TensorDiff& diff : diffs) {
+      INFO(dtype);
+      CHECK(diff.worst_index == std::vector<int64_t>{kPlaces[0]});
+      CHECK(diff.max_abs == 0.25);
+      CHECK(diff.max_rel == 0.2);
+      CHECK(diff.rmse == diffs[0].rmse);
+      CHECK(diff.mean_ulp == diffs[0].mean_ulp);
+      CHECK(diff.cosine == diffs[0].cosine);
+      CHECK(diff.outside == 2'000'000 - 5 + 1);
+    }
+  }
 }
 
 TEST_CASE("Whole numbers are those of a plain loop, too", "[tensor_diff]") {

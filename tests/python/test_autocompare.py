@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from models import different, train
 
 import op_tools
+import op_tools.sim_device  # before the first backward() of the process
 
 LEVELS = ["torch", "aten"]
 
@@ -29,6 +30,20 @@ def _(x: torch.Tensor) -> torch.Tensor:
 bad_relu.register_autograd(
     lambda ctx, grad: grad * ctx.mask * (1.01 if grad.dtype == torch.float32 else 1),
     setup_context=lambda ctx, inputs, output: setattr(ctx, "mask", inputs[0] > 0),
+)
+
+
+@torch.library.custom_op("autocompare::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    """Its backward writes into what arrives. In float32 it is wrong on the device that `twice.wrong_on` names."""
+    return x * 2
+
+
+twice.register_fake(torch.empty_like)
+twice.register_autograd(
+    lambda ctx, grad: grad.mul_(
+        2.02 if grad.device.type == getattr(twice, "wrong_on", None) and grad.dtype == torch.float32 else 2
+    )
 )
 
 
@@ -77,12 +92,13 @@ def test_a_wrong_gradient_is_found_and_named():
     ]
 
 
-def test_a_hook_that_writes_an_arriving_gradient_in_place_is_no_failure():
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_a_hook_that_writes_an_arriving_gradient_in_place_is_no_failure(device):
     """What the nodes read counts; and the gradients of a second pass are judged as those of the first."""
-    weight = torch.full((16, 16), 0.05, requires_grad=True)  # a saturated sigmoid would be another matter
+    weight = torch.full((16, 16), 0.05).to(device).requires_grad_()  # a saturated sigmoid would be another matter
 
     def losses():
-        hidden = torch.randn(8, 16, generator=torch.Generator().manual_seed(0)) @ weight
+        hidden = torch.randn(8, 16, generator=torch.Generator().manual_seed(0)).to(device) @ weight
         out = torch.sigmoid(hidden) * torch.relu(hidden)
         out.grad_fn.register_prehook(lambda gradients: tuple(gradient.mul_(3) for gradient in gradients))
         for _ in range(2):
@@ -96,6 +112,20 @@ def test_a_hook_that_writes_an_arriving_gradient_in_place_is_no_failure():
     assert torch.equal(compared, plain)
     assert tool.result().failures == []
     assert len([row for row in rows(tool, "torch.sigmoid") if row["phase"] == "backward"]) == 2
+
+
+@pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_a_backward_that_writes_what_arrives_is_judged_by_what_arrived(device, right, monkeypatch):
+    # A node of the program's own: what it was given is not there any more when its gradients are looked at.
+    monkeypatch.setattr(twice, "wrong_on", None if right else device, raising=False)
+    x = torch.randn(64, 8).to(device).requires_grad_()
+    with op_tools.OpAutoCompare() as tool:
+        (twice(x.square()) * 3).sum().backward()
+    assert torch.allclose(x.grad.cpu(), (12 if right else 12.12) * x.detach().cpu())
+    verdicts = {row["phase"]: row["verdict"] for row in rows(tool) if "twice" in row["op"]}
+    assert verdicts == {"forward": "pass", "backward": "pass" if right else "fail"}
+    assert len(tool.result().failures) == (0 if right else 1)
 
 
 def test_gradients_can_be_left_out():

@@ -1,0 +1,19 @@
+// look_at_near() (error_loops.h) for half types, of which nothing has to be widened first: half of the work that is
+// left in it. Called by error_sums.cpp alone; pure, any thread.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+#include "compare/error_loops.h"
+
+namespace op_tools {
+
+bool has_near_halves();  // the processor has AVX-512
+
+// kBlock elements as they lie in memory; `a` and `b` of the job are not looked at, and it must tolerate nothing. False
+// where they are not near each other: nothing is found then.
+bool look_at_near_halves(c10::ScalarType dtype, const uint16_t* a, const uint16_t* b, const LoopJob& job, Found* found);
+
+}  // namespace op_tools
