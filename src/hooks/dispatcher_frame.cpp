@@ -44,16 +44,25 @@ c10::IValue replaced(const c10::IValue& value, const std::function<at::Tensor(co
   return value;
 }
 
-void visit_tensors(const c10::IValue& value, Frame::Visit visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isTensorList()) {
+void visit_list(const c10::IValue& value, Frame::Visit visit) {
+  if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorVector()) {
       if (tensor.defined()) visit(tensor);
     }
   } else if (value.isOptionalTensorList()) {
     for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
       if (tensor && tensor->defined()) visit(*tensor);
+    }
+  }
+}
+
+// From this place on the stack.
+void visit_tensors(const Stack& stack, size_t first, Frame::Visit visit) {
+  for (const c10::IValue *value = stack.data() + first, *end = stack.data() + stack.size(); value != end; ++value) {
+    if (value->isTensor()) {
+      if (const at::Tensor& tensor = value->toTensor(); tensor.defined()) visit(tensor);
+    } else if (value->isList()) {
+      visit_list(*value, visit);
     }
   }
 }
@@ -129,20 +138,21 @@ Value DispatcherFrame::result() {
 }
 
 void DispatcherFrame::visit_inputs(Visit visit) {
+  if (ran_) gone();
   // Positional first, then keyword-only: the schema's order is that of for_each_tensor over (args, kwargs).
-  each_argument([&](const c10::Argument&, const c10::IValue& value) { visit_tensors(value, visit); });
+  visit_tensors(stack_, first_, visit);
 }
 
 void DispatcherFrame::visit_result(Visit visit) {
-  for (size_t i = stack_.size() - op_.schema().returns().size(); i < stack_.size(); ++i)
-    visit_tensors(stack_[i], visit);
+  visit_tensors(stack_, stack_.size() - op_.schema().returns().size(), visit);
 }
 
 std::optional<c10::Device> DispatcherFrame::named_device() {
+  if (ran_) gone();
   std::optional<c10::Device> named;
-  each_argument([&](const c10::Argument&, const c10::IValue& value) {
-    if (value.isDevice()) named = value.toDevice();
-  });
+  for (size_t i = first_; i < stack_.size(); ++i) {
+    if (stack_[i].isDevice()) named = stack_[i].toDevice();
+  }
   return named;
 }
 
