@@ -35,6 +35,11 @@ void Frame::visit_result(Visit visit) {
   for_each_tensor(result(), visit);
 }
 
+uint64_t next_call_id() {
+  static std::atomic<uint64_t> counter{0};
+  return counter.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 // One for each hook of the chain. Filled by the thread of the forward call before its graph can run backward, read
 // after that.
 struct KeptStates {
@@ -93,16 +98,7 @@ ActiveHook::ActiveHook(std::shared_ptr<Hook> hook, ResolvedOptions options)
     : hook(std::move(hook)),
       options(with_sorted_steps(std::move(options))),
       wants(this->hook->wants()),
-      asks_calls(this->options.steps || this->options.modules || this->options.skip_cpu),
-      home_(&c10::AutogradState::get_tls_state()) {}
-
-void ActiveHook::saw_call(const GuardedState& thread) {
-  if (&thread.autograd == home_) {
-    seen_at_home_.store(seen_at_home_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  } else {
-    seen_elsewhere_.fetch_add(1, std::memory_order_relaxed);
-  }
-}
+      asks_calls(this->options.steps || this->options.modules || this->options.skip_cpu) {}
 
 bool ActiveHook::asks(OpCall& call) const {
   if (options.steps && call.phase == Phase::kForward) {
@@ -306,7 +302,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
       const auto wish = contained(active, "before()", [&] {
         if (!active.accepts(call)) return;
         call.declined_ = false;
-        active.saw_call(thread);
+        active.seen.fetch_add(1, std::memory_order_relaxed);
         call.hook_ = i;
         call.step = active.step.load(std::memory_order_relaxed);
         states[i] = active.hook->before(call);

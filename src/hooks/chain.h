@@ -26,24 +26,17 @@ struct ActiveHook {
   bool accepts(OpCall& call) const { return !off.load(std::memory_order_relaxed) && (!asks_calls || asks(call)); }
   bool admits(std::string_view name, bool composite) const;
   void fail(std::string_view where, std::string_view what) noexcept;
-  // Counts a call that the hook takes.
-  void saw_call(const GuardedState& thread);
-  uint64_t seen() const { return seen_at_home_ + seen_elsewhere_; }
 
   const std::shared_ptr<Hook> hook;
   const ResolvedOptions options;
   const Wants wants;
   const bool asks_calls;  // some option takes more than a name to decide
   std::atomic<bool> off{false};
+  std::atomic<uint64_t> seen{0};
   std::atomic<int64_t> step{0};
 
  private:
   bool asks(OpCall& call) const;
-
-  // The thread that switched the hook on, by a variable of its own, counts by itself: an atomic addition costs as much
-  // as the rest of a filter. (A later thread at the same place does so in its stead.)
-  const void* const home_;
-  std::atomic<uint64_t> seen_at_home_{0}, seen_elsewhere_{0};
 };
 
 class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {

@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "hooks/call_ids.h"
 #include "hooks/chain.h"
 #include "hooks/dispatcher_frame.h"
 #include "hooks/error.h"
@@ -98,10 +97,8 @@ struct ThisThread {
   CurrentChain::Thread* scopes;
   c10::AutogradState* autograd;
   c10::impl::PODLocalDispatchKeySet* keys;
-  CallIds* ids;
 
   void find() {
-    ids = &CallIds::of_this_thread();
     scopes = &CurrentChain::this_thread();
     autograd = &c10::AutogradState::get_tls_state();
     keys = &c10::impl::raw_local_dispatch_key_set;
@@ -132,7 +129,7 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
   const GuardedState thread(*mine.autograd, *mine.keys);
   const SkippedKeys unseen(thread, DispatchKeySet(kInterceptorKey));
   DispatcherFrame frame(handle, below, *stack, detour);
-  OpCall call(mine.ids->next(), Level::kAten, Phase::kForward, op.name, frame, thread);
+  OpCall call(next_call_id(), Level::kAten, Phase::kForward, op.name, frame, thread);
   call.op = &handle;
   frame.begin(call);
   if (mask == 0) return frame.proceed();

@@ -363,7 +363,7 @@ int64_t HookScope::current_step() const {
   return impl_->active->step.load();
 }
 uint64_t HookScope::calls_seen() const {
-  return impl_->active->seen();
+  return impl_->active->seen.load();
 }
 uint64_t HookScope::hook_failures() const {
   return impl_->active->off.load() ? 1 : 0;
