@@ -147,8 +147,11 @@ def steps(table: Table, folder: str, rounds: int) -> None:
 
 
 def large(table: Table, folder: str, rounds: int) -> None:
-    """More bytes than may wait, so that what counts is how fast they go to the disk."""
-    for size_mb, count in ((16, 16), (64, 6)):
+    """More bytes than may wait, so that what counts is how fast they go to the disk.
+
+    The operator only shows its input's memory: what an operator computes is no part of the writing.
+    """
+    for size_mb, count in ((16, 48), (64, 12)):
         tensors = [torch.randn(size_mb << 18) for _ in range(2)]
         total = count * size_mb / 1e3  # GB
 
@@ -173,23 +176,17 @@ def large(table: Table, folder: str, rounds: int) -> None:
 
         def through_capture() -> Spent:
             with new_folder(folder) as place:
-                tool = op_tools.OpCapture(output_dir=place, ops="torch.Tensor.sum", max_pending_mb=2 * size_mb)  # noqa: B023
+                tool = op_tools.OpCapture(output_dir=place, ops="torch.Tensor.narrow", max_pending_mb=2 * size_mb)  # noqa: B023
                 tool.start()
 
                 def work() -> None:
                     for i in range(count):  # noqa: B023
-                        tensors[i % 2][:].sum(0)  # noqa: B023
+                        tensors[i % 2].narrow(0, 0, 1)  # noqa: B023
                     tool.stop()
 
                 return spend(work)
 
-        def sums() -> Spent:
-            return spend(lambda: [tensors[i % 2].sum(0) for i in range(count)])  # noqa: B023
-
-        turns = Turns(
-            {"write": through_write, "save": through_save, "capture": through_capture, "sums": sums}, rounds, warm_up=1
-        )
-        # The operator itself is no part of the writing.
+        turns = Turns({"write": through_write, "save": through_save, "capture": through_capture}, rounds, warm_up=1)
         speed, faster = turns.ratio("write", "capture", "wall"), turns.ratio("save", "capture", "wall")
         table.row(
             f"OpCapture, tensors of {size_mb} MB, sustained",
@@ -198,7 +195,7 @@ def large(table: Table, folder: str, rounds: int) -> None:
             f"{speed:.2f} of write(2); {faster:.2f}x as fast as torch.save",
             verdict(speed, least=0.9) if faster >= 1 else verdict(faster, least=1),
             f"write(2): {total / turns.median('write', 'wall'):.2f} GB/s, capture: "
-            f"{total / turns.median('capture', 'wall'):.2f} GB/s (the sums themselves: {ms(turns.median('sums', 'wall') / count)})",
+            f"{total / turns.median('capture', 'wall'):.2f} GB/s",
         )
 
 

@@ -45,7 +45,7 @@ RULES = {
         r'\.pth"',
         PRODUCT,
         # The replay program names them in its messages.
-        ["src/capture/call_names.cpp", "tools/run_op_from_data/replay.cpp"],
+        ["src/capture/call_names.cpp", "tools/run_op_from_data/captured_call.cpp"],
     ),
     "folders are walked where files are named": (
         r"std::filesystem|\bopendir\b|\bmkdir\b",

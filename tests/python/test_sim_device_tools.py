@@ -34,6 +34,17 @@ def test_calls_on_the_device_replay_on_the_cpu_and_on_the_device(step, replay, l
     assert on_sim.summary["bit_equal"] == on_sim.summary["agreed"] == on_sim.summary["ran"] == on_cpu.summary["calls"]
 
 
+def test_a_factory_moved_to_another_device_draws_numbers_of_its_own_there(replay, tmp_path):
+    with op_tools.OpCapture(output_dir=str(tmp_path)):
+        torch.rand(3, device="cpu")
+        torch.ones(3, device="cpu")
+        torch.rand(3)
+    report = replay(tmp_path, "--acc_check", "--load", "libop_tools_sim_device.so", "--device", "sim")
+    assert report.status == 0, report.out
+    assert report.summary["disagreed"] == 0 and report.summary["ran"] == 3
+    assert report.summary["bit_equal"] == 2 and report.summary["not_comparable"] == 1, report.out
+
+
 def test_a_fault_in_a_captured_run_is_found_by_replaying_it_on_the_cpu(replay):
     x = torch.randn(4, 4, device="sim")
     with op_tools.OpCapture(level="aten", ops="mm,sigmoid") as tool, sim.fault("element", ops="mm", call=2) as fault:

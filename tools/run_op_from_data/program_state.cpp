@@ -168,24 +168,22 @@ NumThreads::~NumThreads() {
   if (at::get_num_threads() != original_) at::set_num_threads(original_);
 }
 
-bool restore_random_state(const Value& rng, c10::Device device) {
+std::set<c10::DeviceType> restore_random_state(const Value& rng, c10::Device device) {
   const auto* states = rng.get_if<Dict>();
   if (!states) throw Error("'rng' is " + describe(rng) + ", expected {device: state}");
-  bool all = true;
+  std::set<c10::DeviceType> restored;
   for (const auto& [key, value] : *states->items) {
     const auto* name = key.get_if<std::string>();
     const auto* state = value.get_if<at::Tensor>();
     if (!name || !state) throw Error("'rng' is " + describe(rng) + ", expected {device: state}");
     const c10::Device recorded = recorded_device(*name);
-    if (!recorded.is_cpu() && recorded.type() != device.type()) {
-      all = false;
-      continue;
-    }
+    if (!recorded.is_cpu() && recorded.type() != device.type()) continue;
     at::Generator generator = default_generator(recorded.is_cpu() ? recorded : device);
     const std::lock_guard<std::mutex> lock(generator.mutex());
     generator.set_state(*state);
+    restored.insert(recorded.type());
   }
-  return all;
+  return restored;
 }
 
 void seed_generators(uint64_t seed, c10::Device device) {

@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
@@ -102,9 +103,9 @@ class NumThreads {
 };
 
 // Puts generators into the states of `rng` ({device: state}, of input.pth); a device of another
-// kind than the CPU's gets its state when `device` is of that kind. False when the state of some
-// device could not be used.
-bool restore_random_state(const Value& rng, c10::Device device);
+// kind than the CPU's gets its state when `device` is of that kind. Returns the kinds of devices
+// whose generator has the recorded state now.
+std::set<c10::DeviceType> restore_random_state(const Value& rng, c10::Device device);
 // Seeds the CPU's generator and the device's.
 void seed_generators(uint64_t seed, c10::Device device);
 
