@@ -2,6 +2,7 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -67,6 +68,13 @@ void visit_tensors(const Stack& stack, size_t first, Frame::Visit visit) {
   }
 }
 
+// Holding on to it is enough to have the argument of the call after the call.
+bool stays_what_it_is(const c10::IValue& value) {
+  return value.isTensor() || value.isNone() || value.isInt() || value.isDouble() || value.isBool() ||
+         value.isComplexDouble() || value.isString() || value.isDevice() || value.isTensorList() ||
+         value.isOptionalTensorList() || value.isIntList() || value.isDoubleList() || value.isBoolList();
+}
+
 class DispatcherRunner final : public OpRunner {
  public:
   DispatcherRunner(const c10::OperatorHandle& op, const c10::KernelFunction* kernel) : op_(op), kernel_(kernel) {}
@@ -112,9 +120,9 @@ std::shared_ptr<const OpRunner> runner_of(const c10::OperatorHandle& op, const c
 
 template <class VisitArgument>
 void DispatcherFrame::each_argument(VisitArgument&& visit) {
-  if (ran_) gone();
   const auto& arguments = op_.schema().arguments();
-  for (size_t i = 0; i < arguments.size(); ++i) visit(arguments[i], stack_[first_ + i]);
+  if (ran_ && kept_.size() != arguments.size()) gone();
+  for (size_t i = 0; i < arguments.size(); ++i) visit(arguments[i], ran_ ? kept_[i] : stack_[first_ + i]);
 }
 
 Value DispatcherFrame::args() {
@@ -174,6 +182,14 @@ void DispatcherFrame::replace_result(const std::function<at::Tensor(const at::Te
 std::vector<c10::IValue> DispatcherFrame::arguments() const {
   if (ran_) gone();
   return {stack_.begin() + static_cast<std::ptrdiff_t>(first_), stack_.end()};
+}
+
+bool DispatcherFrame::keep_arguments() {
+  if (ran_) gone();
+  const auto begin = stack_.begin() + static_cast<std::ptrdiff_t>(first_);
+  if (!std::all_of(begin, stack_.end(), stays_what_it_is)) return false;
+  kept_.assign(begin, stack_.end());
+  return true;
 }
 
 void DispatcherFrame::set_returns(std::vector<c10::IValue> returns) {
