@@ -68,11 +68,14 @@ void visit_tensors(const Stack& stack, size_t first, Frame::Visit visit) {
   }
 }
 
-// Holding on to it is enough to have the argument of the call after the call.
+// Holding on to it is enough to have the argument of the call after the call; and its tensors are those of its Value,
+// which a tensor that stands for a number is not.
 bool stays_what_it_is(const c10::IValue& value) {
-  return value.isTensor() || value.isNone() || value.isInt() || value.isDouble() || value.isBool() ||
-         value.isComplexDouble() || value.isString() || value.isDevice() || value.isTensorList() ||
-         value.isOptionalTensorList() || value.isIntList() || value.isDoubleList() || value.isBoolList();
+  if (value.isTensor())
+    return !value.toTensor().defined() || !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+  return value.isNone() || value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble() ||
+         value.isString() || value.isDevice() || value.isTensorList() || value.isOptionalTensorList() ||
+         value.isIntList() || value.isDoubleList() || value.isBoolList();
 }
 
 class DispatcherRunner final : public OpRunner {
