@@ -57,7 +57,13 @@ RULES = {
         PRODUCT,
         # The held clock is held to the stopwatch's. The simulated device has a clock of its own, and is what others wait
         # for.
-        ["src/timing/stopwatch.cpp", "src/timing/stopwatch.h", "src/timing/held_clock.cpp", "src/timing/held_clock.h", "src/sim_device/"],
+        [
+            "src/timing/stopwatch.cpp",
+            "src/timing/stopwatch.h",
+            "src/timing/held_clock.cpp",
+            "src/timing/held_clock.h",
+            "src/sim_device/",
+        ],
     ),
     "one name for the interceptor's dispatch key": (
         r"TESTING_ONLY_GenericMode",
