@@ -2,6 +2,7 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -44,10 +45,8 @@ c10::IValue replaced(const c10::IValue& value, const std::function<at::Tensor(co
   return value;
 }
 
-void visit_tensors(const c10::IValue& value, Frame::Visit visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isTensorList()) {
+void visit_list(const c10::IValue& value, Frame::Visit visit) {
+  if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorVector()) {
       if (tensor.defined()) visit(tensor);
     }
@@ -56,6 +55,27 @@ void visit_tensors(const c10::IValue& value, Frame::Visit visit) {
       if (tensor && tensor->defined()) visit(*tensor);
     }
   }
+}
+
+// From this place on the stack.
+void visit_tensors(const Stack& stack, size_t first, Frame::Visit visit) {
+  for (const c10::IValue *value = stack.data() + first, *end = stack.data() + stack.size(); value != end; ++value) {
+    if (value->isTensor()) {
+      if (const at::Tensor& tensor = value->toTensor(); tensor.defined()) visit(tensor);
+    } else if (value->isList()) {
+      visit_list(*value, visit);
+    }
+  }
+}
+
+// Holding on to it is enough to have the argument of the call after the call; and its tensors are those of its Value,
+// which a tensor that stands for a number is not.
+bool stays_what_it_is(const c10::IValue& value) {
+  if (value.isTensor())
+    return !value.toTensor().defined() || !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+  return value.isNone() || value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble() ||
+         value.isString() || value.isDevice() || value.isTensorList() || value.isOptionalTensorList() ||
+         value.isIntList() || value.isDoubleList() || value.isBoolList();
 }
 
 class DispatcherRunner final : public OpRunner {
@@ -103,9 +123,9 @@ std::shared_ptr<const OpRunner> runner_of(const c10::OperatorHandle& op, const c
 
 template <class VisitArgument>
 void DispatcherFrame::each_argument(VisitArgument&& visit) {
-  if (ran_) gone();
   const auto& arguments = op_.schema().arguments();
-  for (size_t i = 0; i < arguments.size(); ++i) visit(arguments[i], stack_[first_ + i]);
+  if (ran_ && kept_.size() != arguments.size()) gone();
+  for (size_t i = 0; i < arguments.size(); ++i) visit(arguments[i], ran_ ? kept_[i] : stack_[first_ + i]);
 }
 
 Value DispatcherFrame::args() {
@@ -129,20 +149,21 @@ Value DispatcherFrame::result() {
 }
 
 void DispatcherFrame::visit_inputs(Visit visit) {
+  if (ran_) gone();
   // Positional first, then keyword-only: the schema's order is that of for_each_tensor over (args, kwargs).
-  each_argument([&](const c10::Argument&, const c10::IValue& value) { visit_tensors(value, visit); });
+  visit_tensors(stack_, first_, visit);
 }
 
 void DispatcherFrame::visit_result(Visit visit) {
-  for (size_t i = stack_.size() - op_.schema().returns().size(); i < stack_.size(); ++i)
-    visit_tensors(stack_[i], visit);
+  visit_tensors(stack_, stack_.size() - op_.schema().returns().size(), visit);
 }
 
 std::optional<c10::Device> DispatcherFrame::named_device() {
+  if (ran_) gone();
   std::optional<c10::Device> named;
-  each_argument([&](const c10::Argument&, const c10::IValue& value) {
-    if (value.isDevice()) named = value.toDevice();
-  });
+  for (size_t i = first_; i < stack_.size(); ++i) {
+    if (stack_[i].isDevice()) named = stack_[i].toDevice();
+  }
   return named;
 }
 
@@ -164,6 +185,14 @@ void DispatcherFrame::replace_result(const std::function<at::Tensor(const at::Te
 std::vector<c10::IValue> DispatcherFrame::arguments() const {
   if (ran_) gone();
   return {stack_.begin() + static_cast<std::ptrdiff_t>(first_), stack_.end()};
+}
+
+bool DispatcherFrame::keep_arguments() {
+  if (ran_) gone();
+  const auto begin = stack_.begin() + static_cast<std::ptrdiff_t>(first_);
+  if (!std::all_of(begin, stack_.end(), stays_what_it_is)) return false;
+  kept_.assign(begin, stack_.end());
+  return true;
 }
 
 void DispatcherFrame::set_returns(std::vector<c10::IValue> returns) {

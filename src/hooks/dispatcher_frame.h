@@ -42,6 +42,7 @@ class DispatcherFrame final : public OperatorFrame {
   std::shared_ptr<const OpRunner> runner() override { return runner_of(op_); }
 
   std::vector<c10::IValue> arguments() const override;
+  bool keep_arguments() override;
   void set_returns(std::vector<c10::IValue> returns) override;
   void set_arguments(std::vector<c10::IValue> arguments) override;
 
@@ -56,6 +57,7 @@ class DispatcherFrame final : public OperatorFrame {
   const size_t first_;  // of the arguments on the stack
   Detour* detour_;
   OpCall* call_ = nullptr;
+  std::vector<c10::IValue> kept_;
   bool ran_ = false;  // the stack holds what the operator returned
 };
 

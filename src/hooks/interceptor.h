@@ -68,6 +68,10 @@ class OP_TOOLS_API AtenWatch {
 class OP_TOOLS_API OperatorFrame : public Frame {
  public:
   virtual std::vector<c10::IValue> arguments() const = 0;  // by schema position; not after proceed()
+  // args() and kwargs() can be asked for after the operator ran, too, and give what they would have given before: for
+  // who needs them rarely. False, and nothing is kept, where an argument might be another one by then (a generator) or
+  // is more than tensors, numbers, texts and lists of them.
+  virtual bool keep_arguments() = 0;
   // In place of proceed(), or after it raised: what the operator returned, by schema position.
   virtual void set_returns(std::vector<c10::IValue> returns) = 0;
   // After proceed() raised: the arguments are what they were, it may be called again.

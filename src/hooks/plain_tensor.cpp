@@ -1,7 +1,5 @@
 #include "hooks/plain_tensor.h"
 
-#include <c10/core/TensorImpl.h>
-
 namespace op_tools {
 namespace {
 
@@ -67,12 +65,6 @@ std::string why_not_plain(const at::Tensor& tensor, std::string* type) {
     return "its storage is not allocated";
   }
   return {};
-}
-
-at::IntArrayRef own_sizes(const at::Tensor& tensor) {
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  if (impl.has_symbolic_sizes_strides()) return {};
-  return impl.is_python_dispatch() ? impl.sizes_default() : tensor.sizes();
 }
 
 at::IntArrayRef own_strides(const at::Tensor& tensor) {

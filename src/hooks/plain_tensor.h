@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
 
 #include <string>
 
@@ -15,7 +16,11 @@ OP_TOOLS_API std::string why_not_plain(const at::Tensor& tensor, std::string* ty
 
 // Sizes and strides as torch itself keeps them. A subclass may answer in their place: that is the program's own code,
 // and torch leaves a mark in the tensor that was asked, so no tool may ask. Empty where they are symbolic.
-OP_TOOLS_API at::IntArrayRef own_sizes(const at::Tensor& tensor);
+inline at::IntArrayRef own_sizes(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (impl.has_symbolic_sizes_strides()) return {};
+  return impl.is_python_dispatch() ? impl.sizes_default() : impl.sizes();
+}
 OP_TOOLS_API at::IntArrayRef own_strides(const at::Tensor& tensor);
 
 // The elements as they lie in memory: the same storage and strides without the bits (conj, neg) that change how they

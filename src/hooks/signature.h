@@ -13,13 +13,21 @@ namespace op_tools {
 // Of an operator and the tensors that are added, in their order. For who visits the inputs for other things, too.
 class OP_TOOLS_API Signature {
  public:
+  Signature() = default;  // of tensors alone
   explicit Signature(std::string_view op);
   void add(const at::Tensor& tensor);
+  // The same for who has the tensor's own_sizes(); of a nested tensor there are none.
+  void add(c10::ScalarType dtype) { mix(static_cast<uint64_t>(dtype) + 1); }
+  void add(c10::ScalarType dtype, at::IntArrayRef sizes) {
+    add(dtype);
+    mix(static_cast<uint64_t>(sizes.size()) + 64);
+    for (const int64_t size : sizes) mix(static_cast<uint64_t>(size) + 128);
+  }
   uint64_t value() const { return hash_; }
 
  private:
   void mix(uint64_t value) { hash_ = (hash_ ^ value) * 0x9E3779B97F4A7C15u + (hash_ >> 29); }
-  uint64_t hash_;
+  uint64_t hash_ = 0;
 };
 
 // Of the forward call's inputs; stable within a process only.

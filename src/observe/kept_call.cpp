@@ -183,33 +183,29 @@ bool NotedInputs::recall(Value* args, Value* kwargs) const {
   return true;
 }
 
-InputsBefore InputsBefore::of(OpCall& call, const std::vector<bool>& written,
+InputsBefore InputsBefore::of(const std::vector<at::Tensor>& inputs, const std::vector<bool>& written,
                               const std::function<bool(const at::Tensor&)>& is_unwritten) {
   InputsBefore before;
-  std::vector<at::Tensor> live;
-  const auto visit = [&](const at::Tensor& tensor) {
-    live.push_back(tensor);
-    before.versions.push_back(version_of(tensor));
-  };
-  for_each_tensor(call.args(), visit);
-  for_each_tensor(call.kwargs(), visit);
+  before.versions.reserve(inputs.size());
+  for (const at::Tensor& tensor : inputs) before.versions.push_back(version_of(tensor));
+  if (written.empty()) return before;
   // What shares memory with a written tensor changes with it.
   int64_t bytes = 0;
   std::vector<size_t> copied;
-  for (size_t i = 0; i < live.size(); ++i) {
-    if (!can_be_kept(live[i])) continue;
-    for (size_t j = 0; j < live.size() && j < written.size(); ++j) {
-      if (!written[j] || (i != j && !share_memory(live[i], live[j]))) continue;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!can_be_kept(inputs[i])) continue;
+    for (size_t j = 0; j < inputs.size() && j < written.size(); ++j) {
+      if (!written[j] || (i != j && !share_memory(inputs[i], inputs[j]))) continue;
       copied.push_back(i);
-      bytes += static_cast<int64_t>(live[i].nbytes());
+      bytes += static_cast<int64_t>(inputs[i].nbytes());
       break;
     }
   }
   before.too_large = bytes > kMostCopied;
   if (before.too_large) return before;
   for (const size_t i : copied) {
-    before.copies.emplace(i,
-                          is_unwritten(live[i]) ? KeptTensor::unwritten_like(live[i]) : KeptTensor::copy_of(live[i]));
+    before.copies.emplace(
+        i, is_unwritten(inputs[i]) ? KeptTensor::unwritten_like(inputs[i]) : KeptTensor::copy_of(inputs[i]));
   }
   return before;
 }
@@ -238,9 +234,10 @@ void KeptCall::take_inputs(OpCall& call, InputsBefore before) {
   kwargs = hollowed(call.kwargs(), take);
 }
 
-bool CallArchive::wants(const std::string& op, Phase phase) const {
+bool CallArchive::wants(std::string_view op, Phase phase) const {
   if (is_full()) return false;
-  const auto found = saved_.find({op, phase});
+  if (saved_.empty()) return true;
+  const auto found = saved_.find({std::string(op), phase});
   return found == saved_.end() || found->second < per_op_;
 }
 

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -97,8 +98,9 @@ struct InputsBefore {
   bool too_large = false;  // more than kMostCopied bytes would have had to be copied
 
   static constexpr int64_t kMostCopied = 64 << 20;
-  // `is_unwritten`: nobody has written this tensor's memory yet (bernoulli_ of an empty tensor): nothing to copy.
-  static InputsBefore of(OpCall& call, const std::vector<bool>& written,
+  // `inputs`: all input tensors. `is_unwritten`: nobody has written this tensor's memory yet (bernoulli_ of an empty
+  // tensor): nothing to copy.
+  static InputsBefore of(const std::vector<at::Tensor>& inputs, const std::vector<bool>& written,
                          const std::function<bool(const at::Tensor&)>& is_unwritten);
 };
 
@@ -130,7 +132,7 @@ class CallArchive {
  public:
   CallArchive(int64_t per_op, int64_t bytes) : per_op_(per_op), bytes_left_(bytes) {}
 
-  bool wants(const std::string& op, Phase phase) const;
+  bool wants(std::string_view op, Phase phase) const;
   bool is_full() const { return per_op_ == 0 || bytes_left_ <= 0; }
   // The call's folder; empty, and `why_not` says why, when it was not saved. Throws Error when a file cannot be
   // written.

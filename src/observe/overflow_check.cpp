@@ -43,13 +43,13 @@ struct Record {
 };
 
 struct State final : HookState {
+  std::vector<at::Tensor> tensors;  // all of the inputs
   struct Input {
     FlagPtr flag;
-    size_t index;  // of the call's input tensors
-    at::Tensor tensor;
+    size_t index;     // of `tensors`
     int64_t version;  // before the call
   };
-  std::vector<Input> inputs;
+  std::vector<Input> inputs;                           // those that are looked at
   std::vector<std::pair<size_t, at::Tensor>> written;  // input tensors that the call writes
   std::vector<at::Tensor> unwritten;                   // input tensors that nobody has written before it
   InputsBefore before;
@@ -57,8 +57,9 @@ struct State final : HookState {
   // What the input held will be neither in it nor in a copy after the call.
   bool will_lose(const Input& input, bool writes_unknown) const {
     if (before.copies.contains(input.index)) return false;
-    return writes_unknown || std::any_of(written.begin(), written.end(),
-                                         [&](const auto& one) { return share_memory(one.second, input.tensor); });
+    return writes_unknown || std::any_of(written.begin(), written.end(), [&](const auto& one) {
+             return share_memory(one.second, tensors[input.index]);
+           });
   }
   // Asks what nobody had to know before the call, now that somebody has to.
   void ask_inputs() const {
@@ -67,8 +68,8 @@ struct State final : HookState {
       const auto copy = before.copies.find(input.index);
       if (copy != before.copies.end()) {
         input.flag->ask(copy->second.tensor());
-      } else if (version_of(input.tensor) == input.version) {  // else it wrote what nothing said that it would
-        input.flag->ask(input.tensor);
+      } else if (version_of(tensors[input.index]) == input.version) {  // else it wrote what nothing said that it would
+        input.flag->ask(tensors[input.index]);
       }
     }
   }
@@ -88,41 +89,18 @@ bool writes_lists(OpCall& call, const std::vector<bool>& written) {
   return !args.empty() && sequence_items(args.front());
 }
 
-std::string counts_text(const OverflowResult::Finding& finding) {
-  if (finding.nan < 0) return "overwritten before it was read";
-  std::string text;
-  const auto add = [&](int64_t count, const char* what) {
-    if (count > 0) text.append(text.empty() ? "" : ", ").append(std::to_string(count)).append(what);
-  };
-  add(finding.nan, " nan");
-  add(finding.pos_inf, " inf");
-  add(finding.neg_inf, " -inf");
-  return text;
-}
-
-Value numbers(const std::vector<int64_t>& values) {
-  return make_list(Values(values.begin(), values.end()));
-}
-
-Value row_of(const OverflowResult::Finding& finding) {
-  const auto count = [](int64_t number) { return number < 0 ? Value() : Value(number); };
-  return make_dict({{"kind", finding.producer ? "producer" : "propagator"},
-                    {"expected", finding.expected},
-                    {"op", finding.op},
-                    {"id", static_cast<int64_t>(finding.id)},
-                    {"step", finding.step},
-                    {"phase", finding.backward ? "backward" : "forward"},
-                    {"output", static_cast<int64_t>(finding.output)},
-                    {"dtype", finding.dtype},
-                    {"shape", numbers(finding.shape)},
-                    {"nan", count(finding.nan)},
-                    {"pos_inf", count(finding.pos_inf)},
-                    {"neg_inf", count(finding.neg_inf)},
-                    {"first", finding.nan < 0 ? Value() : numbers(finding.first)},
-                    {"module", finding.module.empty() ? Value() : Value(finding.module)},
-                    {"line", finding.stack.empty() ? Value() : Value(finding.stack.front())},
-                    {"saved", finding.saved.empty() ? Value() : Value(finding.saved)},
-                    {"not_saved", finding.not_saved.empty() ? Value() : Value(finding.not_saved)}});
+// All input tensors of the call, whose arguments can be asked for in after() from here on.
+std::vector<at::Tensor> inputs_of(OpCall& call) {
+  std::vector<at::Tensor> tensors;
+  const auto take = [&](const at::Tensor& tensor) { tensors.push_back(tensor); };
+  auto* const frame = call.level == Level::kAten ? dynamic_cast<interceptor::OperatorFrame*>(&call.frame()) : nullptr;
+  if (frame && frame->keep_arguments()) {
+    frame->visit_inputs(take);
+  } else {
+    for_each_tensor(call.args(), take);
+    for_each_tensor(call.kwargs(), take);
+  }
+  return tensors;
 }
 
 }  // namespace
@@ -193,10 +171,11 @@ struct OverflowHook::Impl {
       return nullptr;
     }
     for (const State::Input& input : state.inputs) {
-      if (!is_alias(input.tensor)) continue;
-      if (version_of(input.tensor) != input.version) return nullptr;
-      if (!shows_part_of(input.tensor, tensor)) continue;
-      input.flag->ask(input.tensor);
+      const at::Tensor& given = state.tensors[input.index];
+      if (!is_alias(given)) continue;
+      if (version_of(given) != input.version) return nullptr;
+      if (!shows_part_of(given, tensor)) continue;
+      input.flag->ask(given);
       if (input.flag->is_sound()) return input.flag;
     }
     FlagPtr flag = known_flag_of(tensor);
@@ -226,7 +205,9 @@ OverflowHook::~OverflowHook() = default;
 std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
   Impl& impl = *impl_;
   auto state = std::make_unique<State>();
-  call.module();  // asked now, it is known in the call's backward as well
+  if (call.grad_enabled) call.module();  // asked now, it is known in the call's backward as well
+  state->tensors = inputs_of(call);
+  const std::vector<at::Tensor>& tensors = state->tensors;
   const std::vector<bool> written = written_inputs(call);
   const std::lock_guard<std::mutex> lock(impl.mutex);
   if (call.step != impl.step) {
@@ -234,25 +215,21 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
     impl.step = call.step;
   }
   if (!impl.archive.is_full()) {
-    const bool saves = impl.archive.wants(std::string(call.name), call.phase);
-    state->before = InputsBefore::of(call, saves ? written : std::vector<bool>(),
+    const bool saves = impl.archive.wants(call.name, call.phase);
+    state->before = InputsBefore::of(tensors, saves ? written : std::vector<bool>(),
                                      [&](const at::Tensor& tensor) { return impl.unwritten.holds(tensor); });
   }
   const bool passing = call.phase == Phase::kBackward;  // gradients are shown in tensors that are not met again
   const bool writes_unknown = writes_lists(call, written);
-  size_t index = 0;
-  const auto look = [&](const at::Tensor& tensor) {
-    if (index < written.size() && written[index]) state->written.emplace_back(index, tensor);
-    if (may_have_specials(tensor)) {
-      state->inputs.push_back({impl.flag_of(tensor, passing), index, tensor, version_of(tensor)});
-      if (impl.unwritten.holds(tensor)) state->unwritten.push_back(tensor);
-    }
-    ++index;
-  };
-  for_each_tensor(call.args(), look);
-  for_each_tensor(call.kwargs(), look);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
+    if (i < written.size() && written[i]) state->written.emplace_back(i, tensor);
+    if (!may_have_specials(tensor)) continue;
+    state->inputs.push_back({impl.flag_of(tensor, passing), i, version_of(tensor)});
+    if (impl.unwritten.holds(tensor)) state->unwritten.push_back(tensor);
+  }
   for (const State::Input& input : state->inputs) {
-    if (input.flag->unasked && state->will_lose(input, writes_unknown)) input.flag->ask(input.tensor);
+    if (input.flag->unasked && state->will_lose(input, writes_unknown)) input.flag->ask(tensors[input.index]);
   }
   impl.will_write(state->written);
   return state;
@@ -440,16 +417,11 @@ void OverflowHook::Impl::open_file() {
 void OverflowHook::Impl::report(OverflowResult::Finding finding) {
   ++(finding.expected ? result.expected : finding.producer ? result.producers : result.propagators);
   if (finding.producer && !finding.expected) {
-    std::string text = finding.op + (finding.backward ? " backward" : " forward") + " made " + counts_text(finding) +
-                       " in output " + std::to_string(finding.output) + " " + finding.dtype +
-                       describe(Size{finding.shape}) + " from finite inputs";
-    if (!finding.module.empty()) text += ", in " + finding.module;
-    if (!finding.stack.empty()) text += ", called from " + finding.stack.front();
-    if (!finding.saved.empty()) text += "; saved in " + finding.saved;
+    const std::string text = sentence_of(finding);
     if (first_producer.empty()) first_producer = text;
     log::warn("OpOverflowCheckHook: " + text);
   }
-  file->add(row_of(finding));
+  file->add(to_value(finding));
   if (result.findings.size() < kMaxFindings) result.findings.push_back(std::move(finding));
 }
 
@@ -463,15 +435,7 @@ void OverflowHook::scope_left() {
   flush();
   release_copy_memory();
   const OverflowResult all = result();
-  std::string text = "OpOverflowCheck: " + std::to_string(all.calls) + " calls, " + std::to_string(all.producers) +
-                     " made NaN or infinities from finite inputs, " + std::to_string(all.propagators) +
-                     " passed them on";
-  if (all.expected) text += ", " + std::to_string(all.expected) + " expected in backward";
-  const auto first = std::find_if(all.findings.begin(), all.findings.end(),
-                                  [](const OverflowResult::Finding& one) { return one.producer && !one.expected; });
-  if (first != all.findings.end()) text += "; first: " + first->op + " in step " + std::to_string(first->step);
-  if (!all.root.empty()) text += "; " + all.root + "/overflow.jsonl";
-  (all.ok() ? log::info : log::warn)(text);
+  (all.ok() ? log::info : log::warn)(closing_line(all));
 }
 
 const ResolvedOptions& OverflowHook::options() const {
@@ -484,16 +448,7 @@ OverflowResult OverflowHook::result() const {
 }
 
 Value OverflowHook::report() const {
-  const OverflowResult all = result();
-  Values rows;
-  for (const OverflowResult::Finding& finding : all.findings) rows.push_back(row_of(finding));
-  const auto number = [](uint64_t count) { return static_cast<int64_t>(count); };
-  return make_dict({{"rows", make_list(std::move(rows))},
-                    {"calls", number(all.calls)},
-                    {"producers", number(all.producers)},
-                    {"propagators", number(all.propagators)},
-                    {"expected", number(all.expected)},
-                    {"root", all.root}});
+  return to_value(result());
 }
 
 void read_into(Settings& settings, OverflowOptions& options) {

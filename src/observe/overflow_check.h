@@ -11,11 +11,8 @@
 // nothing else are sound, and so is what is made of them as long as it is -inf only.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "hooks/export.h"
 #include "hooks/hook.h"
@@ -23,36 +20,9 @@
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"
 #include "observe/overflow_options.h"
+#include "observe/overflow_result.h"
 
 namespace op_tools {
-
-struct OverflowResult {
-  struct Finding {
-    bool producer = false;
-    bool expected = false;  // in backward, with allow_in_backward_with_scaler
-    std::string op;
-    uint64_t id = 0;
-    int64_t step = 0;
-    bool backward = false;
-    // Of the tensors of the result, then of inputs that the call wrote without returning them; in backward at level
-    // torch: of the input gradients.
-    size_t output = 0;
-    std::string dtype;
-    std::vector<int64_t> shape;
-    // Unknown (-1) when the program had overwritten the tensor before the window was read.
-    int64_t nan = -1, pos_inf = -1, neg_inf = -1;
-    std::vector<int64_t> first;
-    std::vector<std::string> stack;  // innermost line of the user's first
-    std::string module;              // "ResNet.layer3.0.conv1"; empty: none
-    std::string saved;               // folder of the producer's call, for run_op_from_data; empty: not saved
-    std::string not_saved;           // why a producer was not
-  };
-  std::vector<Finding> findings;  // in the order of the calls, at most `max_findings`
-  uint64_t producers = 0, propagators = 0, expected = 0;
-  uint64_t calls = 0;  // that were asked
-  std::string root;    // the folder; empty when there was nothing to write
-  bool ok() const { return producers == 0; }
-};
 
 class OP_TOOLS_API OverflowHook final : public Hook, public ReadsGradients {
  public:

@@ -5,40 +5,29 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
-#include <vector>
 
 namespace op_tools {
-namespace {
 
-struct Open {
-  CallTimer* timer;
-  const void* owner;
-};
-// A stretch whose end never came (its autograd node raised) stays until one below it ends or its timer dies.
-thread_local std::vector<Open> tl_open;
+TimedThread::TimedThread() : number(static_cast<uint32_t>(syscall(SYS_gettid))) {}
 
-// Takes the timer's stretch off, and those in it.
-void close(const CallTimer* timer) {
-  std::vector<Open>& open = tl_open;
-  const auto mine = std::find_if(open.rbegin(), open.rend(), [&](const Open& one) { return one.timer == timer; });
-  if (mine != open.rend()) open.erase(std::prev(mine.base()), open.end());
+TimedThread& TimedThread::current() {
+  thread_local TimedThread thread;
+  return thread;
 }
 
-}  // namespace
-
-void CallDevices::add(c10::Device device) {
-  if (device.is_cpu() || device.is_meta()) return;
+void CallDevices::add_other(c10::Device device) {
+  if (device.is_meta()) return;
   if (!device.has_index()) device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
   if (std::find(devices_.begin(), devices_.end(), device) == devices_.end()) devices_.push_back(device);
 }
 
-CallTimer::CallTimer(TimeMode mode, DeviceClock& clock, const void* owner)
-    : mode_(mode), clock_(clock), owner_(owner) {}
+CallTimer::CallTimer(TimeMode mode, DeviceClock& clock, const void* owner, TimedThread& thread)
+    : mode_(mode), clock_(clock), owner_(owner), thread_(thread), on_thread_(thread.number) {}
 
 CallTimer::~CallTimer() {
-  if (open_) close(this);
+  // On another thread, its own may be gone.
+  if (runs_ && &TimedThread::current() == &thread_ && thread_.number == on_thread_) take_off();
   if (!devices_.empty()) {
     clock_.give_back(devices_.first(), first_);
     clock_.give_back(devices_.first(), last_);
@@ -47,20 +36,20 @@ CallTimer::~CallTimer() {
 
 void CallTimer::start(const CallDevices& devices) {
   devices_ = devices;
-  std::vector<Open>& open = tl_open;
-  for (const Open& one : open) {
+  for (TimedThread::Open& one : thread_.open_) {
     if (one.owner != owner_) continue;
     ++depth_;
-    one.timer->has_inside_ = true;
+    one.has_inside = true;
   }
-  open.push_back({this, owner_});
-  open_ = true;
+  number_ = ++thread_.last_number_;
+  thread_.open_.push_back({number_, owner_, false});
+  runs_ = true;
   if (!devices_.empty()) {
     if (mode_ == TimeMode::kEvent) first_ = clock_.mark(devices_.first());
     waits_ = mode_ == TimeMode::kSync || (mode_ == TimeMode::kEvent && !first_);
     if (waits_) wait();
   }
-  start_ = clock_now();
+  start_ = thread_.clock.now();
 }
 
 void CallTimer::wait() const {
@@ -69,20 +58,25 @@ void CallTimer::wait() const {
 
 void CallTimer::take_end() {
   if (waits_) wait();
-  end_ = clock_now();
+  end_ = thread_.clock.now();
   if (first_) last_ = clock_.mark(devices_.first());
-  close(this);
-  open_ = false;
+  take_off();
+}
+
+void CallTimer::take_off() {
+  runs_ = false;
+  std::vector<TimedThread::Open>& open = thread_.open_;
+  for (size_t i = open.size(); i-- > 0;) {
+    if (open[i].number != number_) continue;
+    has_inside_ = open[i].has_inside;
+    open.erase(open.begin() + static_cast<ptrdiff_t>(i), open.end());  // with those in it, whose ends never came
+    return;
+  }
 }
 
 void CallTimer::take_marks(DeviceClock::Mark* first, DeviceClock::Mark* last) {
   *first = std::exchange(first_, nullptr);
   *last = std::exchange(last_, nullptr);
-}
-
-uint32_t thread_number() {
-  thread_local const auto number = static_cast<uint32_t>(syscall(SYS_gettid));
-  return number;
 }
 
 }  // namespace op_tools

@@ -6,7 +6,9 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <vector>
 
+#include "timing/held_clock.h"
 #include "timing/stopwatch.h"
 #include "timing/time_options.h"
 
@@ -15,20 +17,48 @@ namespace op_tools {
 // Devices that have to be waited for; nearly always one or none.
 class CallDevices {
  public:
-  void add(c10::Device device);
+  void add(c10::Device device) {
+    if (!device.is_cpu()) add_other(device);
+  }
   bool empty() const { return devices_.empty(); }
   c10::Device first() const { return devices_.front(); }
   auto begin() const { return devices_.begin(); }
   auto end() const { return devices_.end(); }
 
  private:
+  void add_other(c10::Device device);
+
   c10::SmallVector<c10::Device, 2> devices_;
+};
+
+// What timers of one thread share: its clock, and the stretches that have begun and not ended.
+class TimedThread {
+ public:
+  static TimedThread& current();  // finding it takes a call, so a call does it once
+
+  const uint32_t number;  // of this thread for files: the system's
+  HeldClock clock;
+
+ private:
+  friend class CallTimer;
+  TimedThread();
+
+  // By value: a timer may die on another thread. A stretch whose end never came (its autograd node raised) stays until
+  // one below it ends, or its timer dies here.
+  struct Open {
+    uint64_t number;
+    const void* owner;
+    bool has_inside;
+  };
+  std::vector<Open> open_;
+  uint64_t last_number_ = 0;
 };
 
 class CallTimer {
  public:
-  // `owner`: stretches of one owner nest, those of different owners don't know of each other.
-  CallTimer(TimeMode mode, DeviceClock& clock, const void* owner);
+  // Of the calling thread, where it is started and stopped. `owner`: stretches of one owner nest, those of different
+  // owners don't know of each other.
+  CallTimer(TimeMode mode, DeviceClock& clock, const void* owner, TimedThread& thread);
   ~CallTimer();  // takes a stretch that was not stopped off
   CallTimer(const CallTimer&) = delete;
   CallTimer& operator=(const CallTimer&) = delete;
@@ -42,12 +72,13 @@ class CallTimer {
     late(devices_);
     if (!devices_.empty() && mode_ != TimeMode::kHost) {
       wait();
-      end_ = clock_now();
+      end_ = thread_.clock.now();
     }
   }
 
   int64_t start_time() const { return start_; }
-  int64_t host_time() const { return end_ - start_; }
+  int64_t host_time() const { return end_ > start_ ? end_ - start_ : 0; }
+  uint32_t thread_number() const { return on_thread_; }
   uint32_t depth() const { return depth_; }
   bool has_inside() const { return has_inside_; }  // others of its owner began while it was open
   const CallDevices& devices() const { return devices_; }
@@ -59,19 +90,20 @@ class CallTimer {
  private:
   void wait() const;
   void take_end();
+  void take_off();
 
   const TimeMode mode_;
   DeviceClock& clock_;
   const void* const owner_;
+  TimedThread& thread_;
+  const uint32_t on_thread_;
   CallDevices devices_;
+  uint64_t number_ = 0;  // among the thread's stretches
   uint32_t depth_ = 0;
-  bool open_ = false, has_inside_ = false;
+  bool runs_ = false, has_inside_ = false;
   bool waits_ = false;
   DeviceClock::Mark first_ = nullptr, last_ = nullptr;
   int64_t start_ = 0, end_ = 0;
 };
-
-// A number of this thread for files: the system's.
-uint32_t thread_number();
 
 }  // namespace op_tools

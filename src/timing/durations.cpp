@@ -40,28 +40,30 @@ void Durations::add(const Durations& other) {
   most_ = std::max(most_, other.most_);
   total_ += other.total_;
   count_ += other.count_;
-  for (const auto& [bucket, count] : other.buckets_) count_in(bucket, count);
+  count_in(static_cast<uint16_t>(other.first_ + other.counts_.size() - 1), 0);  // once to its full length
+  for (size_t i = 0; i < other.counts_.size(); ++i) count_in(static_cast<uint16_t>(other.first_ + i), other.counts_[i]);
 }
 
 int64_t Durations::quantile(double q) const {
   if (count_ == 0) return 0;
   const auto rank = static_cast<uint64_t>(std::ceil(std::clamp(q, 0.0, 1.0) * static_cast<double>(count_)));
   uint64_t below = 0;
-  for (const auto& [bucket, count] : buckets_) {
-    below += count;
-    if (below >= rank) return std::clamp(middle_of(bucket), least_, most_);
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    below += counts_[i];
+    if (below >= rank) return std::clamp(middle_of(static_cast<uint16_t>(first_ + i)), least_, most_);
   }
   return most_;
 }
 
 void Durations::count_in(uint16_t bucket, uint64_t more) {
-  const auto place = std::lower_bound(buckets_.begin(), buckets_.end(), bucket,
-                                      [](const auto& one, uint16_t wanted) { return one.first < wanted; });
-  if (place != buckets_.end() && place->first == bucket) {
-    place->second += more;
-  } else {
-    buckets_.insert(place, {bucket, more});
+  if (counts_.empty()) first_ = bucket;
+  if (bucket < first_) {
+    counts_.insert(counts_.begin(), static_cast<size_t>(first_ - bucket), 0);
+    first_ = bucket;
   }
+  const auto place = static_cast<size_t>(bucket - first_);
+  if (place >= counts_.size()) counts_.resize(place + 1);
+  counts_[place] += more;
 }
 
 }  // namespace op_tools

@@ -43,6 +43,8 @@ struct TimeResult {
   std::vector<Stack> stacks;
 };
 
+struct TimeRun;
+
 class OP_TOOLS_API TimeHook final : public Hook {
  public:
   using Options = TimeOptions;
@@ -62,10 +64,8 @@ class OP_TOOLS_API TimeHook final : public Hook {
   const ResolvedOptions& options() const;
   TimeResult result() const;
 
-  class Impl;
-
  private:
-  std::shared_ptr<Impl> impl_;  // shared with the graphs of calls whose backward may come
+  std::shared_ptr<TimeRun> run_;  // shared with the graphs of calls whose backward may come
 };
 
 OP_TOOLS_API void read_into(Settings& settings, TimeOptions& options);

@@ -1,6 +1,7 @@
 #include "timing/time_records.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <utility>
 
@@ -20,32 +21,108 @@ uint64_t next_number() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-// The rows that this thread asked for last: the same few come over and over, and need neither lock nor map.
-struct LastEntry {
-  uint64_t records, key;
-  const char* op;  // where its name is: names of operators stay where they are
-  uint32_t entry;
-};
-constexpr size_t kLastEntries = 64;
-thread_local LastEntry tl_last_entries[kLastEntries] = {};
-
 }  // namespace
+
+// What one thread measured and nobody has added up yet. The thread puts calls in, whoever holds the records' mutex
+// takes them out: neither waits for the other.
+class TimeRecords::Lane {
+ public:
+  // False when it is full.
+  bool put(const TimedCall& call, const CallBytes& bytes) {
+    const uint64_t filled = filled_.load(std::memory_order_relaxed);
+    if (filled - taken_.load(std::memory_order_acquire) == kSlots) return false;
+    slots_[filled % kSlots] = {call, bytes};
+    filled_.store(filled + 1, std::memory_order_release);
+    return true;
+  }
+  template <class Take>
+  void take(Take&& take) {
+    const uint64_t filled = filled_.load(std::memory_order_acquire);
+    for (uint64_t at = taken_.load(std::memory_order_relaxed); at != filled; ++at) {
+      take(slots_[at % kSlots].call, slots_[at % kSlots].bytes);
+    }
+    taken_.store(filled, std::memory_order_release);
+  }
+  // Its thread puts nothing more in.
+  void close() { closed_.store(true, std::memory_order_release); }
+  bool is_closed() const { return closed_.load(std::memory_order_acquire); }
+
+ private:
+  static constexpr size_t kSlots = 64;  // 7 KB: they stay in the caches
+  struct Slot {
+    TimedCall call;
+    CallBytes bytes;
+  };
+  std::atomic<uint64_t> filled_{0}, taken_{0};
+  std::atomic<bool> closed_{false};
+  std::array<Slot, kSlots> slots_;
+};
+
+// Trivial, so finding it is cheap.
+struct TimeRecords::ThisThread {
+  // The rows that this thread asked for last: the same few come over and over, and need neither lock nor map.
+  struct LastEntry {
+    uint64_t records, key;
+    const char* op;  // where its name is: names of operators stay where they are
+    uint32_t entry;
+  };
+  static constexpr size_t kLastEntries = 64;
+
+  uint64_t records;  // whose lane it is
+  Lane* lane;
+  bool ended;  // the thread's variables are being destroyed: there are no lanes any more
+  LastEntry last_entries[kLastEntries];
+
+  static thread_local ThisThread tl;
+};
+thread_local TimeRecords::ThisThread TimeRecords::ThisThread::tl = {};
+
+// Keeps the lanes of a thread for as long as it lives.
+struct TimeRecords::OwnLanes {
+  std::vector<std::pair<uint64_t, std::shared_ptr<Lane>>> lanes;  // by the number of the records
+
+  ~OwnLanes() {
+    ThisThread::tl.records = 0;
+    ThisThread::tl.ended = true;
+    for (const auto& [records, lane] : lanes) lane->close();
+  }
+};
 
 TimeRecords::TimeRecords(size_t max_calls, Overflow overflow)
     : number_(next_number()), max_calls_(max_calls), overflow_(std::move(overflow)) {}
+TimeRecords::~TimeRecords() = default;
 
 uint32_t TimeRecords::entry_of(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
-                               const std::function<CallDetails()>& describe) {
+                               Describe describe) {
   const uint64_t key = mixed(signature, uint64_t{place} * 2 + (phase == Phase::kBackward ? 1 : 0));
-  LastEntry& last = tl_last_entries[key % kLastEntries];
+  const uint64_t slot = mixed(key, reinterpret_cast<uintptr_t>(op.data())) >> 32;
+  ThisThread::LastEntry& last = ThisThread::tl.last_entries[slot % ThisThread::kLastEntries];
   if (last.records == number_ && last.key == key && last.op == op.data()) return last.entry;
   const uint32_t entry = find_entry(op, phase, signature, place, describe);
   last = {number_, key, op.data(), entry};
   return entry;
 }
 
+TimeRecords::Lane* TimeRecords::lane_of(ThisThread& mine) {
+  if (mine.records == number_) return mine.lane;
+  if (mine.ended) return nullptr;
+  thread_local OwnLanes own;
+  auto found = std::find_if(own.lanes.begin(), own.lanes.end(), [&](const auto& one) { return one.first == number_; });
+  if (found == own.lanes.end()) {
+    std::erase_if(own.lanes, [](const auto& one) { return one.second.use_count() == 1; });  // their records are gone
+    const auto lane = std::make_shared<Lane>();
+    std::lock_guard<std::mutex> lock(mutex_);
+    lanes_.push_back(lane);
+    found = own.lanes.insert(own.lanes.end(), {number_, lane});
+  }
+  mine.records = number_;
+  mine.lane = found->second.get();
+  return mine.lane;
+}
+
 uint32_t TimeRecords::find_entry(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
-                                 const std::function<CallDetails()>& describe) {
+                                 Describe describe) {
+  std::vector<TimeEntry>& entries = sums_.entries;
   const auto key_of = [&](uint64_t of_signature, uint32_t of_place) {
     uint64_t key = mixed(std::hash<std::string_view>()(op), of_signature);
     return mixed(key, uint64_t{of_place} * 2 + (phase == Phase::kBackward ? 1 : 0));
@@ -53,7 +130,7 @@ uint32_t TimeRecords::find_entry(std::string_view op, Phase phase, uint64_t sign
   // Two keys that are equal by chance: the operator at least is told apart.
   const auto find = [&](uint64_t key) -> std::unordered_map<uint64_t, uint32_t>::const_iterator {
     auto found = entry_index_.find(key);
-    while (found != entry_index_.end() && entries_[found->second].op != op) found = entry_index_.find(++key);
+    while (found != entry_index_.end() && entries[found->second].op != op) found = entry_index_.find(++key);
     return found;
   };
   const auto add = [&](uint64_t key, uint32_t of_place, CallDetails details) {
@@ -63,14 +140,14 @@ uint32_t TimeRecords::find_entry(std::string_view op, Phase phase, uint64_t sign
     entry.phase = phase;
     entry.place = of_place;
     entry.details = std::move(details);
-    entries_.push_back(std::move(entry));
-    return entry_index_[key] = static_cast<uint32_t>(entries_.size() - 1);
+    entries.push_back(std::move(entry));
+    return entry_index_[key] = static_cast<uint32_t>(entries.size() - 1);
   };
 
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t key = key_of(signature, place);
   if (const auto found = find(key); found != entry_index_.end()) return found->second;
-  if (entries_.size() >= kMostEntries) {
+  if (entries.size() >= kMostEntries) {
     constexpr uint64_t kOther = 0;
     if (const auto found = find(key_of(kOther, 0)); found != entry_index_.end()) return found->second;
     CallDetails other;
@@ -86,7 +163,7 @@ uint32_t TimeRecords::find_entry(std::string_view op, Phase phase, uint64_t sign
 
 void TimeRecords::set_device(uint32_t entry, std::string device) {
   std::lock_guard<std::mutex> lock(mutex_);
-  entries_[entry].details.device = std::move(device);
+  sums_.entries[entry].details.device = std::move(device);
 }
 
 uint32_t TimeRecords::place_of(CallPlace place) {
@@ -101,30 +178,53 @@ uint32_t TimeRecords::place_of(CallPlace place) {
   return place_index_[std::move(key)] = static_cast<uint32_t>(places_.size() - 1);
 }
 
-void TimeRecords::add(const TimedCall& call, const CallBytes& bytes) {
-  std::vector<TimedCall> full;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!call.is_part) {
-      TimeEntry& entry = entries_[call.entry];
-      ++(entry.phase == Phase::kForward ? forward_ : backward_);
-      entry.times.add(call.nanoseconds);
-      entry.self += call.self;
-      entry.failed += call.failed;
-      entry.bytes.read += bytes.read;
-      entry.bytes.written += bytes.written;
-      entry.bytes.allocated += bytes.allocated;
-      entry.bytes.peak = std::max(entry.bytes.peak, bytes.peak);
-    }
-    if (calls_.size() < max_calls_) {
-      calls_.push_back(call);
-    } else if (!call.is_part) {
-      ++overflowed_;
-      if (overflow_) batch_.push_back(call);
-      if (batch_.size() >= kBatch) full.swap(batch_);
-    }
+void TimeRecords::add_locked(const TimedCall& call, const CallBytes& bytes) const {
+  if (!call.is_part) {
+    TimeEntry& entry = sums_.entries[call.entry];
+    ++(entry.phase == Phase::kForward ? sums_.forward : sums_.backward);
+    entry.times.add(call.nanoseconds);
+    entry.self += call.self;
+    entry.failed += call.failed;
+    entry.bytes.read += bytes.read;
+    entry.bytes.written += bytes.written;
+    entry.bytes.allocated += bytes.allocated;
+    entry.bytes.peak = std::max(entry.bytes.peak, bytes.peak);
   }
-  if (!full.empty()) overflow_(std::move(full));
+  if (sums_.calls.size() < max_calls_) {
+    sums_.calls.push_back(call);
+  } else if (!call.is_part) {
+    ++sums_.overflowed;
+    if (overflow_) sums_.batch.push_back(call);
+  }
+}
+
+void TimeRecords::add_lanes_locked() const {
+  for (const auto& lane : lanes_) {
+    lane->take([&](const TimedCall& call, const CallBytes& bytes) { add_locked(call, bytes); });
+  }
+  // Closed before it was empty: asked in this order, nothing is lost.
+  std::erase_if(lanes_, [&](const auto& lane) {
+    if (!lane->is_closed()) return false;
+    lane->take([&](const TimedCall& call, const CallBytes& bytes) { add_locked(call, bytes); });
+    return true;
+  });
+}
+
+void TimeRecords::add(const TimedCall& call, const CallBytes& bytes) {
+  Lane* const lane = lane_of(ThisThread::tl);
+  if (lane && lane->put(call, bytes)) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  add_lanes_locked();
+  if (!lane || !lane->put(call, bytes)) add_locked(call, bytes);
+  hand_over_full(std::move(lock));
+}
+
+void TimeRecords::hand_over_full(std::unique_lock<std::mutex> lock) {
+  if (sums_.batch.size() < kBatch) return;
+  std::vector<TimedCall> full;
+  full.swap(sums_.batch);
+  lock.unlock();
+  overflow_(std::move(full));
 }
 
 void TimeRecords::add_step(int64_t step, int64_t start) {
@@ -137,26 +237,30 @@ void TimeRecords::flush_overflow() {
   std::vector<TimedCall> rest;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    rest.swap(batch_);
+    add_lanes_locked();
+    rest.swap(sums_.batch);
   }
   if (!rest.empty()) overflow_(std::move(rest));
 }
 
 TimeRecords::Snapshot TimeRecords::snapshot() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return {entries_, places_, steps_, forward_, backward_, overflowed_};
+  add_lanes_locked();
+  return {sums_.entries, places_, steps_, sums_.forward, sums_.backward, sums_.overflowed};
 }
 
 std::vector<TimedCall> TimeRecords::calls(size_t from) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return {calls_.begin() + static_cast<ptrdiff_t>(std::min(from, calls_.size())), calls_.end()};
+  add_lanes_locked();
+  const std::vector<TimedCall>& calls = sums_.calls;
+  return {calls.begin() + static_cast<ptrdiff_t>(std::min(from, calls.size())), calls.end()};
 }
 
 std::vector<EntryLabel> TimeRecords::labels(size_t from) const {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<EntryLabel> labels;
-  for (size_t i = from; i < entries_.size(); ++i) {
-    const TimeEntry& entry = entries_[i];
+  for (size_t i = from; i < sums_.entries.size(); ++i) {
+    const TimeEntry& entry = sums_.entries[i];
     const CallPlace& place = places_[entry.place];
     labels.push_back({entry.op, entry.phase, entry.details.shapes, entry.details.dtypes, entry.details.device,
                       place.line(), place.module});
@@ -166,7 +270,7 @@ std::vector<EntryLabel> TimeRecords::labels(size_t from) const {
 
 CallDetails TimeRecords::details(uint32_t entry) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return entries_[entry].details;
+  return sums_.entries[entry].details;
 }
 
 }  // namespace op_tools

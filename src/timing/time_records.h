@@ -1,10 +1,16 @@
 // What was measured, in bounded memory: sums and a sketch of the durations per operator, shapes and place, and the
 // single calls up to a limit; calls beyond it go to `overflow` in batches. Filled by the time hook from any thread,
 // read by everything that shows it (time_report.h, time_files.h). Thread-safe.
+//
+// A thread puts its calls into a queue of its own, without a lock; whoever reads, and a thread whose queue is full,
+// adds up what is in all of them.
 #pragma once
+
+#include <c10/util/FunctionRef.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -80,12 +86,13 @@ class TimeRecords {
  public:
   using Overflow = std::function<void(std::vector<TimedCall> calls)>;
   TimeRecords(size_t max_calls, Overflow overflow);
+  ~TimeRecords();
 
-  // The number of the row for these; `describe` is asked when it is new. `signature` is of the operator as well.
-  // Programs whose shapes never repeat share one row per operator after the first kMostEntries.
+  // The number of the row for these; `describe` is asked when it is new. Programs whose shapes never repeat share one
+  // row per operator after the first kMostEntries.
   static constexpr size_t kMostEntries = 10'000;
-  uint32_t entry_of(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
-                    const std::function<CallDetails()>& describe);
+  using Describe = c10::function_ref<CallDetails()>;
+  uint32_t entry_of(std::string_view op, Phase phase, uint64_t signature, uint32_t place, Describe describe);
   void set_device(uint32_t entry, std::string device);
   // The number of a place; 0 stands for one that is not known.
   uint32_t place_of(CallPlace place);
@@ -104,25 +111,38 @@ class TimeRecords {
     uint64_t overflowed = 0;
   };
   Snapshot snapshot() const;
-  std::vector<TimedCall> calls(size_t from) const;    // the kept ones, in the order of their ends
+  // The kept ones, each thread's in the order of their ends, all nearly so.
+  std::vector<TimedCall> calls(size_t from) const;
   std::vector<EntryLabel> labels(size_t from) const;  // by entry
   CallDetails details(uint32_t entry) const;
 
  private:
-  uint32_t find_entry(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
-                      const std::function<CallDetails()>& describe);
+  class Lane;
+  struct ThisThread;
+  struct OwnLanes;
+  struct Sums {
+    std::vector<TimeEntry> entries;
+    std::vector<TimedCall> calls, batch;
+    uint64_t forward = 0, backward = 0, overflowed = 0;
+  };
+
+  uint32_t find_entry(std::string_view op, Phase phase, uint64_t signature, uint32_t place, Describe describe);
+  Lane* lane_of(ThisThread& mine);
+  void add_locked(const TimedCall& call, const CallBytes& bytes) const;
+  void add_lanes_locked() const;
+  void hand_over_full(std::unique_lock<std::mutex> lock);
 
   const uint64_t number_;  // of these records alone, from 1
   const size_t max_calls_;
   const Overflow overflow_;
   mutable std::mutex mutex_;
-  std::vector<TimeEntry> entries_;
+  // Changed by readers too: they add up what lies in the lanes.
+  mutable Sums sums_;
+  mutable std::vector<std::shared_ptr<Lane>> lanes_;
   std::unordered_map<uint64_t, uint32_t> entry_index_;
   std::vector<CallPlace> places_{CallPlace{}};
   std::unordered_map<std::string, uint32_t> place_index_;
-  std::vector<TimedCall> calls_, batch_;
   std::vector<StepMark> steps_;
-  uint64_t forward_ = 0, backward_ = 0, overflowed_ = 0;
 };
 
 }  // namespace op_tools

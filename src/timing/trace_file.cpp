@@ -113,7 +113,9 @@ void write_trace_file(const std::string& path, const TimeRecords& records, TimeM
   for (const EntryLabel& label : labels) texts.push_back(entry_text(label));
 
   int64_t first = 0, last = 0;
+  std::map<uint64_t, const TimedCall*> forwards;
   for (const TimedCall& call : calls) {
+    if (labels[call.entry].phase == Phase::kForward) forwards[call.id] = &call;
     first = first == 0 ? call.start : std::min(first, call.start);
     last = std::max({last, call.start + call.host, call.device_start + call.nanoseconds});
   }
@@ -133,7 +135,6 @@ void write_trace_file(const std::string& path, const TimeRecords& records, TimeM
     int64_t end = 0;  // of its last bar
   };
   std::map<std::string, Lane> devices;
-  std::map<uint64_t, const TimedCall*> forwards;
   std::set<std::pair<uint64_t, uint32_t>> passes;
   int64_t arrows = 0;
   for (const TimedCall& call : calls) {
@@ -161,10 +162,9 @@ void write_trace_file(const std::string& path, const TimeRecords& records, TimeM
       lane.end = start + call.nanoseconds;
       file.bar(lane.pid, 0, text.name, start, call.nanoseconds, args);
     }
-    if (label.phase == Phase::kForward) {
-      forwards[call.id] = &call;
-    } else if (const auto forward = forwards.find(call.id);
-               forward != forwards.end() && passes.emplace(call.id, call.pass).second) {
+    if (label.phase == Phase::kForward) continue;
+    if (const auto forward = forwards.find(call.id);
+        forward != forwards.end() && passes.emplace(call.id, call.pass).second) {
       file.arrow("s", ++arrows, host, forward->second->thread, forward->second->start);
       file.arrow("f", arrows, host, call.thread, call.start);
     }

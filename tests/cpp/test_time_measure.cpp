@@ -8,6 +8,7 @@
 #include <ATen/ops/relu.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -25,6 +26,7 @@
 #include "temporary_folder.h"
 #include "timing/call_timer.h"
 #include "timing/durations.h"
+#include "timing/held_clock.h"
 #include "timing/stopwatch.h"
 
 using namespace op_tools;  // NOLINT: a test
@@ -87,6 +89,120 @@ TEST_CASE("The clock's distance to the time since 1970 is the system's", "[time]
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const int64_t expected = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
   CHECK(std::abs(clock_now() + clock_to_unix() - expected) < int64_t{1'000'000'000});
+}
+
+TEST_CASE("The held clock says what the system's clock says", "[time]") {
+  HeldClock clock;
+  constexpr int64_t kLasts = 60'000'000, kOff = 5'000;  // nanoseconds
+  const int64_t begin = clock_now();
+  int64_t readings = 0, wrong = 0;
+  for (int64_t after = begin; after - begin < kLasts; ++readings) {
+    const int64_t before = clock_now();
+    const int64_t now = clock.now();
+    after = clock_now();
+    wrong += now < before - kOff || now > after + kOff;
+  }
+  CHECK(wrong == 0);
+  CHECK(readings > 0);
+}
+
+TEST_CASE("A counter is used when its rate is known, and no more when it ran otherwise", "[time]") {
+  using Reading = HeldClock::Reading;
+  constexpr uint64_t kTicks = 2;  // of a nanosecond
+  constexpr int64_t kMillisecond = 1'000'000;
+  const auto at = [](int64_t time, uint64_t off = 0) {
+    return Reading{1'000 + kTicks * static_cast<uint64_t>(time) + off, time};
+  };
+  HeldClock clock;
+  clock.hold(at(0));
+  CHECK(!clock.holds_at(at(1).ticks));
+  clock.hold(at(9 * kMillisecond));
+  CHECK(!clock.holds_at(at(9 * kMillisecond + 1).ticks));
+  clock.hold(at(10 * kMillisecond));
+  REQUIRE(clock.holds_at(at(10 * kMillisecond + 700).ticks));
+  CHECK(std::abs(clock.time_at(at(10 * kMillisecond + 700).ticks) - (10 * kMillisecond + 700)) <= 1);
+  CHECK(!clock.holds_at(at(12 * kMillisecond).ticks));
+  CHECK(!clock.holds_at(at(9 * kMillisecond).ticks));  // from before
+
+  clock.hold(at(11 * kMillisecond, 500));  // read a little apart
+  CHECK(clock.holds_at(at(11 * kMillisecond + 700, 500).ticks));
+  SECTION("It went on while the system's clock stood still") {
+    clock.hold(at(12 * kMillisecond, kTicks * 60 * kMillisecond));
+  }
+  SECTION("It began anew") {
+    clock.hold({5, 12 * kMillisecond});
+  }
+  SECTION("It stopped") {
+    clock.hold({at(11 * kMillisecond, 500).ticks, 12 * kMillisecond});
+  }
+  CHECK(!clock.is_trusted());
+  CHECK(!clock.holds_at(at(12 * kMillisecond).ticks));
+  for (int64_t time = 12; time < 40; ++time) clock.hold(at(time * kMillisecond));
+  CHECK(!clock.holds_at(at(39 * kMillisecond + 1).ticks));
+}
+
+TEST_CASE("Records add up what threads measure while others read and threads end", "[time]") {
+  constexpr int kThreads = 4, kRounds = 3, kCalls = 1'000;  // many times what waits in a thread
+  TimeRecords records(size_t{kThreads} * kRounds * kCalls, {});
+  std::atomic<bool> done{false}, lost{false};
+  std::thread reader([&] {
+    uint64_t last = 0;
+    while (!done.load()) {
+      const uint64_t now = records.snapshot().calls;
+      lost = lost || now < last;
+      last = now;
+    }
+  });
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&records, t, round] {
+        for (int i = 0; i < kCalls; ++i) {
+          TimedCall call;
+          call.entry = records.entry_of("aten::mm", Phase::kForward, static_cast<uint64_t>(i % 5), 0,
+                                        [] { return CallDetails{}; });
+          call.thread = static_cast<uint32_t>(round * kThreads + t);
+          call.id = static_cast<uint64_t>(i);
+          call.nanoseconds = call.self = 3;
+          records.add(call, {1, 2, 0, 0});
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  done = true;
+  reader.join();
+  CHECK(!lost);
+
+  const TimeRecords::Snapshot all = records.snapshot();
+  constexpr uint64_t kAll = uint64_t{kThreads} * kRounds * kCalls;
+  CHECK(all.calls == kAll);
+  REQUIRE(all.entries.size() == 5);
+  for (const TimeEntry& entry : all.entries) {
+    CHECK(entry.times.count() == kAll / 5);
+    CHECK(entry.times.total() == static_cast<int64_t>(kAll / 5 * 3));
+    CHECK(entry.bytes.written == static_cast<int64_t>(kAll / 5 * 2));
+  }
+  std::vector<uint64_t> next(size_t{kThreads} * kRounds, 0);
+  bool in_order = true;
+  for (const TimedCall& call : records.calls(0)) in_order = in_order && call.id == next[call.thread]++;
+  CHECK(in_order);
+  CHECK(std::all_of(next.begin(), next.end(), [](uint64_t calls) { return calls == kCalls; }));
+}
+
+TEST_CASE("A thread that measures for two tools keeps them apart", "[time]") {
+  TimeRecords first(100, {}), second(100, {});
+  const auto add = [](TimeRecords& records) {
+    TimedCall call;
+    call.entry = records.entry_of("aten::mm", Phase::kForward, 7, 0, [] { return CallDetails{}; });
+    records.add(call, {});
+  };
+  for (int i = 0; i < 10; ++i) {
+    add(first);
+    if (i % 2) add(second);
+  }
+  CHECK(first.snapshot().calls == 10);
+  CHECK(second.snapshot().calls == 5);
 }
 
 TEST_CASE("Devices of a call are those that must be waited for, each once", "[time]") {

@@ -53,10 +53,17 @@ RULES = {
         ["src/capture/stored_calls.cpp", "src/hooks/run_folder.cpp"],
     ),
     "one stopwatch": (
-        r"\b(steady_clock|high_resolution_clock)\b|clock_gettime|synchronizeDevice|\bsynchronize\s*\(",
+        r"\b(steady_clock|high_resolution_clock)\b|clock_gettime|getApproximateTime|synchronizeDevice|\bsynchronize\s*\(",
         PRODUCT,
-        # The simulated device has a clock of its own, and is what others wait for.
-        ["src/timing/stopwatch.cpp", "src/timing/stopwatch.h", "src/sim_device/"],
+        # The held clock is held to the stopwatch's. The simulated device has a clock of its own, and is what others wait
+        # for.
+        [
+            "src/timing/stopwatch.cpp",
+            "src/timing/stopwatch.h",
+            "src/timing/held_clock.cpp",
+            "src/timing/held_clock.h",
+            "src/sim_device/",
+        ],
     ),
     "one name for the interceptor's dispatch key": (
         r"TESTING_ONLY_GenericMode",

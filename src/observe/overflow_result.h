@@ -1,0 +1,47 @@
+// What OpOverflowCheck found, and how it is said: a row of the file, a line for each producer, the closing line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hooks/export.h"
+#include "hooks/value.h"
+
+namespace op_tools {
+
+struct OverflowResult {
+  struct Finding {
+    bool producer = false;
+    bool expected = false;  // in backward, with allow_in_backward_with_scaler
+    std::string op;
+    uint64_t id = 0;
+    int64_t step = 0;
+    bool backward = false;
+    // Of the tensors of the result, then of inputs that the call wrote without returning them; in backward at level
+    // torch: of the input gradients.
+    size_t output = 0;
+    std::string dtype;
+    std::vector<int64_t> shape;
+    // Unknown (-1) when the program had overwritten the tensor before the window was read.
+    int64_t nan = -1, pos_inf = -1, neg_inf = -1;
+    std::vector<int64_t> first;
+    std::vector<std::string> stack;  // innermost line of the user's first
+    std::string module;              // "ResNet.layer3.0.conv1"; empty: none
+    std::string saved;               // folder of the producer's call, for run_op_from_data; empty: not saved
+    std::string not_saved;           // why a producer was not
+  };
+  std::vector<Finding> findings;  // in the order of the calls, at most `max_findings`
+  uint64_t producers = 0, propagators = 0, expected = 0;
+  uint64_t calls = 0;  // that were asked
+  std::string root;    // the folder; empty when there was nothing to write
+  bool ok() const { return producers == 0; }
+};
+
+Value to_value(const OverflowResult::Finding& finding);
+Value to_value(const OverflowResult& result);
+// "aten::exp forward made 3 inf in output 0 ...", of a producer.
+std::string sentence_of(const OverflowResult::Finding& finding);
+std::string closing_line(const OverflowResult& result);
+
+}  // namespace op_tools

@@ -1,0 +1,37 @@
+#include "timing/time_run.h"
+
+#include "hooks/log.h"
+
+namespace op_tools {
+
+TimeRun::TimeRun(const ResolvedTimeOptions& given)
+    : options(given),
+      records(static_cast<size_t>(given.max_calls),
+              given.files ? TimeRecords::Overflow([this](const auto& calls) { files.add_overflow(calls); })
+                          : TimeRecords::Overflow()),
+      files(given.output_dir, records),
+      measured(given.mode, clock, records),
+      step(given.first_step) {}
+
+bool TimeRun::prints_lines() const {
+  return options.lines && log::enabled(log::Level::kInfo);
+}
+
+void TimeRun::flush_files() {
+  records.flush_overflow();
+  if (!options.files) return;
+  const TimeRecords::Snapshot snapshot = records.snapshot();
+  const uint64_t count = snapshot.calls + snapshot.backward;
+  if (count == 0 || written.exchange(count) == count) return;
+  files.add_kept_calls();
+  files.write_summary(time_rows(snapshot, TimeGroup::kShape, flops.of(snapshot.entries)));
+  files.write_trace(options.mode);
+}
+
+void begin_range(std::optional<at::RecordFunction>& range, const std::string& name) {
+  const at::RecordFunctionGuard seen(/*is_enabled=*/true);
+  range.emplace(at::RecordScope::USER_SCOPE);
+  if (range->isActive()) range->before("op_tools::" + name);
+}
+
+}  // namespace op_tools
