@@ -38,6 +38,8 @@ struct Target {
   // The edge leads to the base of an input that is a view: where in the base's gradient the view's is.
   std::unique_ptr<at::TensorGeometry> view = nullptr;
   std::vector<int64_t> base_strides = {};
+  // A part comes from a node that no output leads to directly: a second-order pass may enter there (see the header).
+  bool inside = false;
 };
 
 // A gradient in vmap has no memory of its own to copy: with `is_grads_batched` whole passes are in it.
@@ -132,6 +134,7 @@ struct Pass {
   std::string failure;
   std::shared_ptr<void> held;  // OnBackward::begins
   bool in_transform = false;
+  bool may_enter_inside = false;  // an earlier pass over the call made a graph (create_graph)
 };
 
 // What the hooks of one call share.
@@ -195,6 +198,7 @@ class Call : public std::enable_shared_from_this<Call> {
       if (task < 0) return;  // the node was called by hand, outside the engine
       c10::SmallVector<std::pair<size_t, at::Tensor>, 3> copies;
       std::string failure;
+      const bool makes_graph = c10::GradMode::is_enabled();
       const bool batched = std::any_of(gradients.begin(), gradients.end(), in_transform);
       InternalGuard guard;
       const bool lends = on_backward_.lends && (when == Lends::kAlways || is_last(task));
@@ -209,6 +213,7 @@ class Call : public std::enable_shared_from_this<Call> {
       }
       std::lock_guard<std::mutex> lock(mutex_);
       Pass& pass = pass_of(task);
+      if (makes_graph) graph_made_ = true;
       if (!failure.empty()) pass.failure = failure;
       if (batched) pass.in_transform = true;
       try {
@@ -236,6 +241,7 @@ class Call : public std::enable_shared_from_this<Call> {
     auto pass = std::make_shared<Pass>();
     pass->task = task;
     pass->nodes_left = nodes_;
+    pass->may_enter_inside = graph_made_;
     pass->outputs.resize(outputs_);
     pass->sums.resize(targets_.size());
     if (on_backward_.begins) pass->held = on_backward_.begins();
@@ -274,17 +280,26 @@ class Call : public std::enable_shared_from_this<Call> {
       if (!pass.failure.empty()) throw std::runtime_error(pass.failure);
       gradients.outputs = std::move(pass.outputs);
       gradients.inputs.resize(inputs_);
+      c10::SmallVector<size_t, 2> mixed;
       {
         InternalGuard guard;
         for (size_t i = 0; i < targets_.size(); ++i) {
           if (!pass.wanted[i]) gradients.complete = false;
           if (!pass.wanted[i] || !pass.sums[i].defined()) continue;
+          if (pass.may_enter_inside && targets_[i].inside) {
+            mixed.append(targets_[i].inputs.begin(), targets_[i].inputs.end());
+            continue;
+          }
           const at::Tensor part = as_of_input(targets_[i], std::move(pass.sums[i]));
           const at::Tensor sum = sum_of(gradients.inputs[targets_[i].inputs.front()], part);
           for (const size_t input : targets_[i].inputs) gradients.inputs[input] = sum;
         }
       }
       pass.sums.clear();
+      for (const size_t input : mixed) gradients.inputs[input] = at::Tensor();
+      if (!mixed.empty()) gradients.complete = false;
+      const auto arrived = [](const at::Tensor& gradient) { return gradient.defined(); };
+      if (!mixed.empty() && std::none_of(gradients.outputs.begin(), gradients.outputs.end(), arrived)) return;
       {
         std::lock_guard<std::mutex> lock(mutex_);
         gradients.pass = passes_++;
@@ -307,6 +322,7 @@ class Call : public std::enable_shared_from_this<Call> {
   std::mutex mutex_;  // guards what follows, and the passes in open_
   std::vector<Pass*> open_;
   uint32_t passes_ = 0;
+  bool graph_made_ = false;  // some pass over the call had create_graph
 };
 
 Pass::~Pass() {
@@ -520,6 +536,9 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
     }
     if (!known->views.empty()) targets.find_views(*nodes[i], known->views, routes);
     if (routes.empty()) continue;
+    if (!output_routes.find(nodes[i])) {
+      for (const auto& route : routes) call->targets()[route.second].inside = true;
+    }
     call->count_node();
     nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(routes)));
   }

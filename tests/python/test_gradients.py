@@ -304,6 +304,38 @@ def test_calls_of_a_gradient_penalty_have_gradients_that_add_up(captured):
     close(power.gradients("inputs"), [2 * inner.detach()])
 
 
+def second_order(x, layers):
+    out = layers(x)
+    inner, *_ = torch.autograd.grad(out.sum(), [x, *layers.parameters()], create_graph=True)
+    (out.pow(2).mean() + inner.pow(2).sum()).backward()
+
+
+def test_what_a_second_order_pass_adds_inside_a_call_is_no_gradient_of_the_call(captured, replay):
+    layers, x = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)), t(4, 2)
+    with op_tools.OpCapture() as tool:
+        second_order(x.requires_grad_(), layers)
+    for linear, layer in zip(captured(tool, "torch.nn.functional.linear"), (layers[0], layers[2]), strict=True):
+        inputs = [linear.args[0], layer.weight, layer.bias]
+        for number in (1, 2):
+            (arrived,) = linear.gradients("outputs", number)
+            expected = alone(F.linear, inputs, [arrived])
+            given = linear.gradients("inputs", number)
+            assert (given[1] is None) == (number == 2)  # its transpose is part of the call, and of the second order
+            for one, other in zip(given, expected, strict=True):
+                assert one is None or one.equal(other)
+    assert replay(tool.result().root, "--acc_check").status == 0
+
+
+def test_second_order_training_raises_no_alarm():
+    with op_tools.OpAutoCompare() as tool:
+        layers = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        second_order(t(4, 2).requires_grad_(), layers)
+        x, weight = t(3, 4).requires_grad_(), t(5, 4).requires_grad_()
+        (inner,) = torch.autograd.grad(F.linear(x, weight).sum(), x, create_graph=True)
+        torch.autograd.grad(inner.sum(), weight)  # no output of linear's takes part
+    assert tool.result().failures == []
+
+
 def test_second_backward_over_a_retained_graph_has_files_of_its_own(captured):
     x = t(3, 4).requires_grad_()
     with op_tools.OpCapture(ops="torch.exp") as tool:

@@ -42,7 +42,7 @@ def quiet(monkeypatch):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_gives_the_same_under_every_tool(name, quiet):
     tools = [(tool, level) for tool in op_db.tool_names() for level in ("torch", "aten")]
-    rows = op_db.check(name, tools, 1)
+    rows = op_db.check(Builder(name, 1), tools)
     assert len(rows) == len(tools) and all(row["calls"] >= 2 for row in rows)
     assert [(row["tool"], row["level"], row["changed"]) for row in rows if row["changed"] or row["failed"]] == []
 
