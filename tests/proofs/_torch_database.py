@@ -323,7 +323,10 @@ class Optimizers(Programs):
 
     def _program(self, kind: str, given: Any, dtype: torch.dtype, sparse: bool = False) -> Program:
         # A learning rate that is a tensor is changed by steps: each program has its own.
-        body = functools.partial(self._steps, copy.deepcopy(given.kwargs), dtype, sparse)
+        kwargs = copy.deepcopy(given.kwargs)
+        if self.info.name == "LBFGS":
+            kwargs["max_iter"] = 3  # of 20: each asks for the loss and its gradient
+        body = functools.partial(self._steps, kwargs, dtype, sparse)
         return Program(f"{kind} {given.desc} {sorted(given.kwargs)}", body)
 
     def _parameters(self, dtype: torch.dtype = torch.float32) -> list[torch.nn.Parameter]:

@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "proofs"))
 with warnings.catch_warnings():
@@ -27,16 +26,6 @@ OPERATORS = [
     "linalg.solve",
     "zeros",
 ]
-
-
-@pytest.fixture
-def quiet(monkeypatch):
-    """One file per capture, one thread: these tensors have a few elements."""
-    monkeypatch.setenv("OP_CAPTURE_FORMAT", "container")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("name", OPERATORS)
