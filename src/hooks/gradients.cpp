@@ -89,6 +89,15 @@ at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& part) {
   return sum.is_sparse() && !part.is_sparse() ? part.add(sum) : sum.add(part);
 }
 
+// What the program brought to an output that the call's own nodes bring a part to.
+at::Tensor without(const at::Tensor& whole, const at::Tensor& part) {
+  if (!whole.defined() || !part.defined()) return whole;
+  if (whole.layout() != at::kStrided) return whole.sub(part);
+  if (whole.equal(part)) return {};
+  // Where the call's own part is no number, nothing is known of the other, and the call is what made it so.
+  return at::where(part.isfinite(), whole.sub(part), at::zeros({}, whole.options()));
+}
+
 // What arrived along a target's edge, as the input's own gradient.
 at::Tensor as_of_input(const Target& target, at::Tensor sum) {
   if (target.cast_to) return sum.to(*target.cast_to);
@@ -129,8 +138,9 @@ struct Pass {
   int task = 0;
   size_t nodes_left = 0;
   std::vector<at::Tensor> outputs;  // by output
-  std::vector<at::Tensor> sums;     // by target
-  std::vector<bool> wanted;         // by target: the pass was asked for what lies behind it
+  std::vector<at::Tensor> inner;  // by output: the part that comes from the call's own nodes; empty while there is none
+  std::vector<at::Tensor> sums;   // by target
+  std::vector<bool> wanted;       // by target: the pass was asked for what lies behind it
   std::string failure;
   std::shared_ptr<void> held;  // OnBackward::begins
   bool in_transform = false;
@@ -168,6 +178,14 @@ class Call : public std::enable_shared_from_this<Call> {
   void part_node_ran(const Routes& routes, const variable_list& gradients) {
     node_ran(routes, gradients, Lends::kLast, [](Pass& pass, size_t target, at::Tensor gradient) {
       pass.sums[target] = sum_of(pass.sums[target], gradient);
+    });
+  }
+
+  // Nodes of the call that lead to one of its outputs: the cell state of lstm_cell, of which the other output is made.
+  void inner_node_ran(const Routes& routes, const variable_list& gradients) {
+    node_ran(routes, gradients, Lends::kLast, [this](Pass& pass, size_t output, at::Tensor gradient) {
+      pass.inner.resize(outputs_);
+      pass.inner[output] = sum_of(pass.inner[output], gradient);
     });
   }
 
@@ -283,6 +301,9 @@ class Call : public std::enable_shared_from_this<Call> {
       c10::SmallVector<size_t, 2> mixed;
       {
         InternalGuard guard;
+        for (size_t i = 0; i < pass.inner.size(); ++i) {
+          gradients.outputs[i] = without(gradients.outputs[i], pass.inner[i]);
+        }
         for (size_t i = 0; i < targets_.size(); ++i) {
           if (!pass.wanted[i]) gradients.complete = false;
           if (!pass.wanted[i] || !pass.sums[i].defined()) continue;
@@ -354,12 +375,15 @@ class ArrivalHook : public torch::autograd::FunctionPreHook {
   Tell tell_;
 };
 
+// Tells the call what a node of its own brings to an input, or to one of the call's outputs.
 class PartHook : public torch::autograd::FunctionPostHook {
  public:
-  PartHook(std::shared_ptr<Call> call, Routes routes) : call_(std::move(call)), routes_(std::move(routes)) {}
+  using Tell = void (Call::*)(const Routes&, const variable_list&);
+  PartHook(std::shared_ptr<Call> call, Routes routes, Tell tell)
+      : call_(std::move(call)), routes_(std::move(routes)), tell_(tell) {}
 
   variable_list operator()(const variable_list& gradients, const variable_list&) override {
-    call_->part_node_ran(routes_, gradients);
+    (call_.get()->*tell_)(routes_, gradients);
     return gradients;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
@@ -367,6 +391,7 @@ class PartHook : public torch::autograd::FunctionPostHook {
  private:
   std::shared_ptr<Call> call_;
   Routes routes_;
+  Tell tell_;
 };
 
 bool is_accumulator(const Node& node) {
@@ -524,23 +549,34 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
   if (nodes.empty()) return false;
 
   for (size_t i = 0; i < nodes.size(); ++i) {
-    Routes routes;
+    Routes routes, inner;
     for (uint32_t j = 0; j < nodes[i]->num_outputs(); ++j) {
       const Edge& edge = nodes[i]->next_edge(j);
       if (!edge.is_valid()) continue;
       if (const auto target = targets.find(edge)) {
         routes.emplace_back(j, *target);
-      } else if (known->is_new(*edge.function) && seen.entry(edge.function.get()).second) {
+        continue;
+      }
+      if (const Routes* const outputs_of = output_routes.find(edge.function.get())) {
+        for (const auto& [position, output] : *outputs_of) {
+          if (position == edge.input_nr) inner.emplace_back(j, output);
+        }
+      }
+      if (known->is_new(*edge.function) && seen.entry(edge.function.get()).second) {
         nodes.push_back(edge.function.get());
       }
     }
     if (!known->views.empty()) targets.find_views(*nodes[i], known->views, routes);
+    if (!inner.empty()) {
+      call->count_node();
+      nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(inner), &Call::inner_node_ran));
+    }
     if (routes.empty()) continue;
     if (!output_routes.find(nodes[i])) {
       for (const auto& route : routes) call->targets()[route.second].inside = true;
     }
     call->count_node();
-    nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(routes)));
+    nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(routes), &Call::part_node_ran));
   }
   for (auto& [node, routes] : output_routes) {
     call->count_node();

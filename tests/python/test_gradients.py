@@ -304,6 +304,32 @@ def test_calls_of_a_gradient_penalty_have_gradients_that_add_up(captured):
     close(power.gradients("inputs"), [2 * inner.detach()])
 
 
+@pytest.mark.parametrize("used", ["both", "hidden", "cell"])
+def test_an_output_that_another_one_is_made_of_has_the_programs_gradient_only(captured, replay, used):
+    cell = torch.nn.LSTMCell(5, 10)
+    x, hidden, state = t(1, 5), t(1, 10), t(1, 10)
+    values = [x, hidden, state, *(parameter.detach() for parameter in cell.parameters())]
+
+    def loss(outputs):
+        weights = [3.0 * (used != "cell"), 2.0 * (used != "hidden")]
+        return sum((out * weight).sin().sum() for out, weight in zip(outputs, weights, strict=True) if weight)
+
+    with op_tools.OpCapture() as tool:
+        loss(cell(x.requires_grad_(), (hidden.requires_grad_(), state.requires_grad_()))).backward()
+    with op_tools.OpAutoCompare() as judge:
+        loss(cell(x, (hidden, state))).backward()
+    (call,) = captured(tool, "torch.lstm_cell")
+    with torch.no_grad():
+        outs = torch.lstm_cell(values[0], values[1:3], *values[3:])
+    leaves = [out.requires_grad_() for out in outs]
+    wanted = torch.autograd.grad(loss(leaves), leaves, allow_unused=True)
+    for arrived, gradient in zip(call.gradients("outputs"), wanted, strict=True):
+        assert (arrived is None) == (gradient is None)
+        assert arrived is None or torch.allclose(arrived, gradient, rtol=1e-5, atol=1e-6)
+    assert replay(tool.result().root, "--acc_check").status == 0
+    assert judge.result().failures == []
+
+
 def second_order(x, layers):
     out = layers(x)
     inner, *_ = torch.autograd.grad(out.sum(), [x, *layers.parameters()], create_graph=True)
