@@ -38,7 +38,7 @@ struct Target {
   // The edge leads to the base of an input that is a view: where in the base's gradient the view's is.
   std::unique_ptr<at::TensorGeometry> view = nullptr;
   std::vector<int64_t> base_strides = {};
-  // A part comes from a node that no output leads to directly: a second-order pass may enter there (see the header).
+  // A part comes from a node at which not only outputs' gradients arrive: a second-order pass may enter there (header).
   bool inside = false;
 };
 
@@ -572,7 +572,8 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
       nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(inner), &Call::inner_node_ran));
     }
     if (routes.empty()) continue;
-    if (!output_routes.find(nodes[i])) {
+    const Routes* const arrivals = output_routes.find(nodes[i]);
+    if (!arrivals || arrivals->size() < nodes[i]->num_inputs()) {  // group_norm's node has those of mean and rstd, too
       for (const auto& route : routes) call->targets()[route.second].inside = true;
     }
     call->count_node();

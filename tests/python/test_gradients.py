@@ -359,6 +359,9 @@ def test_second_order_training_raises_no_alarm():
         x, weight = t(3, 4).requires_grad_(), t(5, 4).requires_grad_()
         (inner,) = torch.autograd.grad(F.linear(x, weight).sum(), x, create_graph=True)
         torch.autograd.grad(inner.sum(), weight)  # no output of linear's takes part
+        y = t(4, 6, 3).requires_grad_()
+        (inner,) = torch.autograd.grad(F.group_norm(y, 3).sin().sum(), y, create_graph=True)
+        torch.autograd.grad(inner.pow(2).sum(), y)  # the node has its mean among its results
     assert tool.result().failures == []
 
 
