@@ -418,6 +418,15 @@ std::optional<at::Tensor> base_of(const at::Tensor& output) {
   return base;
 }
 
+// The numbers of a complex tensor, written in place (view_as_real): its gradients are the base's, in another form.
+bool is_written_in_another_dtype(const at::Tensor& output) {
+  const auto* view = torch::autograd::impl::get_view_autograd_meta(output);
+  if (!view || !view->has_bw_view()) return false;
+  const at::Tensor base = view->get_backward_view().base_;
+  return base.dtype() != output.dtype() && base.requires_grad() && !base.is_leaf() &&
+         dynamic_cast<const torch::autograd::CopySlices*>(torch::autograd::impl::gradient_edge(base).function.get());
+}
+
 // An input that is a view, and the edge of its base.
 struct ViewOfBase {
   size_t input;
@@ -509,7 +518,8 @@ std::unique_ptr<GradientCollector> GradientCollector::before_call(const std::vec
     known->edges[i] = torch::autograd::impl::gradient_edge(inputs[i]);
     known->options[i] = at::TensorOptions(inputs[i].device()).dtype(inputs[i].dtype());
     const auto* view = torch::autograd::impl::get_view_autograd_meta(inputs[i]);
-    if (view && view->has_bw_view() && view->get_backward_view().base_.requires_grad()) {
+    if (view && view->has_bw_view() && view->get_backward_view().base_.requires_grad() &&
+        view->get_backward_view().base_.dtype() == inputs[i].dtype()) {
       known->views.push_back(
           {i, torch::autograd::impl::gradient_edge(view->get_backward_view().base_), at::TensorGeometry(inputs[i])});
     }
@@ -533,6 +543,7 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
     if (!outputs[i].defined() || !outputs[i].requires_grad() || outputs[i].is_leaf()) continue;
     const Edge edge = torch::autograd::impl::gradient_edge(outputs[i]);
     if (!known->is_new(*edge.function)) continue;
+    if (is_written_in_another_dtype(outputs[i])) return true;  // it made nodes; nothing is recorded of them
     output_routes.entry(edge.function.get()).first->emplace_back(edge.input_nr, i);
     if (seen.entry(edge.function.get()).second) nodes.push_back(edge.function.get());
     const std::optional<at::Tensor> base = base_of(outputs[i]);

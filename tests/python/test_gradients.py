@@ -304,6 +304,23 @@ def test_calls_of_a_gradient_penalty_have_gradients_that_add_up(captured):
     close(power.gradients("inputs"), [2 * inner.detach()])
 
 
+def test_numbers_of_a_complex_tensor_that_are_written_in_place_have_no_gradients_recorded(captured, log_level, capfd):
+    log_level("error")
+    x, y = torch.ones(3, dtype=torch.complex64, requires_grad=True), torch.full((3,), 2 + 1j)
+
+    def program():
+        total = x * 2
+        torch.view_as_real(total).addcmul_(torch.view_as_real(x), torch.view_as_real(y)).mul_(2)
+        return torch.autograd.grad(torch.view_as_real(total).square().sum(), x)[0]
+
+    alone = program()
+    with op_tools.OpCapture() as tool, op_tools.OpAutoCompare() as judge:
+        under = program()
+    assert under.equal(alone) and judge.result().failures == []
+    (call,) = captured(tool, "torch.Tensor.addcmul_")
+    assert call.gradients("inputs") is None and "not recorded" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("used", ["both", "hidden", "cell"])
 def test_an_output_that_another_one_is_made_of_has_the_programs_gradient_only(captured, replay, used):
     cell = torch.nn.LSTMCell(5, 10)
