@@ -188,7 +188,8 @@ class Packer::Copier {
     const int64_t begin = static_cast<int64_t>(range.base) / item;
     const int64_t count = (static_cast<int64_t>(range.shown.end) - begin * item + item - 1) / item;
     range.base = static_cast<size_t>(begin * item);
-    at::Tensor flat = at::_ops::as_strided::call(tensor, c10::SymIntArrayRef({c10::SymInt(count)}),
+    // Without its bits: a copy would resolve them, and they are kept as bits.
+    at::Tensor flat = at::_ops::as_strided::call(without_bits(tensor), c10::SymIntArrayRef({c10::SymInt(count)}),
                                                  c10::SymIntArrayRef({c10::SymInt(1)}), c10::SymInt(begin));
     auto* const copy = new at::Tensor(to_cpu(flat));
     c10::DataPtr data(

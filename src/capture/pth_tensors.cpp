@@ -6,13 +6,31 @@
 #include <ATen/ops/_validate_sparse_coo_tensor_args_ops.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
+#include <algorithm>
+#include <array>
 #include <string>
+#include <utility>
 
 #include "hooks/error.h"
 #include "hooks/value.h"
 
 namespace op_tools {
 namespace {
+
+constexpr std::array<std::pair<at::ScalarType, std::string_view>, 12> kTypedStorages{{
+    {at::kFloat, "FloatStorage"},
+    {at::kDouble, "DoubleStorage"},
+    {at::kHalf, "HalfStorage"},
+    {at::kBFloat16, "BFloat16Storage"},
+    {at::kByte, "ByteStorage"},
+    {at::kChar, "CharStorage"},
+    {at::kShort, "ShortStorage"},
+    {at::kInt, "IntStorage"},
+    {at::kLong, "LongStorage"},
+    {at::kBool, "BoolStorage"},
+    {at::kComplexFloat, "ComplexFloatStorage"},
+    {at::kComplexDouble, "ComplexDoubleStorage"},
+}};
 
 void check_extent(size_t nbytes, int64_t itemsize, int64_t offset, const std::vector<int64_t>& sizes,
                   const std::vector<int64_t>& strides) {
@@ -35,6 +53,16 @@ void check_extent(size_t nbytes, int64_t itemsize, int64_t offset, const std::ve
 }
 
 }  // namespace
+
+std::string_view typed_storage_name(at::ScalarType dtype) {
+  const auto found = std::ranges::find(kTypedStorages, dtype, [](const auto& entry) { return entry.first; });
+  return found == kTypedStorages.end() ? std::string_view() : found->second;
+}
+
+std::optional<at::ScalarType> dtype_of_typed_storage(std::string_view name) {
+  const auto found = std::ranges::find(kTypedStorages, name, [](const auto& entry) { return entry.second; });
+  return found == kTypedStorages.end() ? std::nullopt : std::optional(found->first);
+}
 
 int64_t checked_numel(const std::vector<int64_t>& sizes) {
   constexpr size_t kMaxDims = 64;

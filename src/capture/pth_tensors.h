@@ -1,5 +1,5 @@
 // Tensors from the numbers that stand in a file: every size, stride and offset is checked against the memory before a
-// tensor shows it. All throw Error when they do not fit. Used by the readers of this folder; thread-safe.
+// tensor shows it. All throw Error when they do not fit. Used by the readers and writers of this folder; thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,9 +7,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 namespace op_tools {
+
+// The typed storage class in Python's module torch that the old dtypes have ("FloatStorage"; the same text for each
+// call); newer dtypes have none, "", and are rebuilt from untyped storages.
+std::string_view typed_storage_name(at::ScalarType dtype);
+std::optional<at::ScalarType> dtype_of_typed_storage(std::string_view name);
 
 // Elements of a tensor of these sizes; throws when a size is negative or the product (zeros left out, as torch
 // multiplies in any order) does not fit.

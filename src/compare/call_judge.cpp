@@ -1,9 +1,11 @@
 #include "compare/call_judge.h"
 
 #include <ATen/ScalarOps.h>
+#include <ATen/ops/abs_ops.h>
 #include <ATen/ops/gather_ops.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "compare/random_check.h"
@@ -65,9 +67,10 @@ std::string list_text(const std::vector<int64_t>& numbers) {
   return text + "]";
 }
 
+constexpr std::string_view kBackward = "_backward";
+
 // Backward of an operator with scratch memory among its results uses that memory, an input now, as it likes.
 bool is_scratch(std::string_view base, const at::Tensor& input) {
-  constexpr std::string_view kBackward = "_backward";
   if (!base.ends_with(kBackward) || input.scalar_type() != at::kByte) return false;
   base.remove_suffix(kBackward.size());
   return workspace_of(base) >= 0;
@@ -99,8 +102,7 @@ const CallRun& CallJudge::reference_run() {
 }
 
 const CallRun& CallJudge::other_run(const RunKind& kind) {
-  const bool golden = kind.precision == RunKind::Precision::kDouble;
-  const std::pair<int, int> key = golden ? std::pair(-1, 0) : std::pair(kind.sample, static_cast<int>(kind.coarse));
+  const std::tuple key(kind.precision, kind.sample, kind.coarse);
   const auto known = others_.find(key);
   return known != others_.end() ? known->second : others_.emplace(key, again_(kind)).first->second;
 }
@@ -167,6 +169,13 @@ Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, 
     };
   }
   const bool alone = facts_.alone && !(facts_.random && facts_.repeatable);
+  const bool gradient = backward_ || base_name(facts_.name).ends_with(kBackward);
+  if (alone && gradient && context.golden) {
+    context.shaken = [&](int sample) {
+      if (sample == 0) return pick(reference_run());
+      return pick(other_run({RunKind::Precision::kShaken, sample, /*coarse=*/true}));
+    };
+  }
   at::Tensor reference;
   if (alone && shows_inputs) {
     JudgeContext by_bits = context;
@@ -205,6 +214,24 @@ Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, 
     return judgement;
   }
   if (exact && alone) return not_comparable("whole numbers made of rounded ones: float64 decides otherwise");
+  if (has_free_phases(base)) return judge_sizes(result, reference, context);
+  return judgement;
+}
+
+// Of vectors that may have another sign, or phase, than the reference's.
+Judgement CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context) const {
+  if (backward_) return not_comparable("it depends on signs or phases that a decomposition is free to choose");
+  const auto sizes_of = [](const at::Tensor& tensor) {
+    return tensor.defined() ? at::_ops::abs::call(tensor.detach()) : tensor;
+  };
+  if (context.golden) {
+    context.golden = [golden = context.golden, sizes_of](std::string* why) { return sizes_of(golden(why)); };
+    context.perturbed = [perturbed = context.perturbed, sizes_of](int sample, bool coarse) {
+      return sizes_of(perturbed(sample, coarse));
+    };
+  }
+  Judgement judgement = judge(sizes_of(result), sizes_of(reference), context);
+  if (judgement.verdict == Verdict::kAgrees) judgement.reason = "but for signs or phases";
   return judgement;
 }
 

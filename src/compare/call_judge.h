@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,7 @@ class OP_TOOLS_API CallJudge {
   bool shows_inputs(size_t tensor_index);
   // `shows_inputs`: the tensor has no numbers of its own.
   Judgement judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs = false);
+  Judgement judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context) const;
   void look_at_memory(size_t tensor_index, Judgement* judgement);
   bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;
   void add(std::string what, Judgement judgement, const at::Tensor& result = {});
@@ -89,7 +91,7 @@ class OP_TOOLS_API CallJudge {
   const RunAgain& again_;
   bool backward_ = false;
   std::optional<CallRun> reference_;
-  std::map<std::pair<int, int>, CallRun> others_;
+  std::map<std::tuple<RunKind::Precision, int, bool>, CallRun> others_;  // by kind, sample, coarse
   std::vector<std::optional<bool>> unchanged_;  // by tensor index of the inputs, where it was asked
   std::vector<Check> checks_;
 };

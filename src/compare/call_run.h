@@ -37,9 +37,13 @@ struct RunKind {
     kSame,       // on the CPU, in its own dtypes
     kDouble,     // in float64 and complex128
     kPerturbed,  // the same from inputs that are changed by less than their rounding
+    kShaken,     // in its own dtypes, on the CPU, from inputs that are changed by their rounding
   };
+  bool in_own_dtypes() const { return precision == Precision::kSame || precision == Precision::kShaken; }
+  bool changes_inputs() const { return precision == Precision::kPerturbed || precision == Precision::kShaken; }
+
   Precision precision = Precision::kSame;
-  int sample = 0;       // kPerturbed: a different change for each
+  int sample = 0;       // a different change of the inputs for each
   bool coarse = false;  // kPerturbed: by the rounding of their own dtype, else of the dtype in which sums are kept
 };
 

@@ -350,7 +350,7 @@ CompareHook::Impl::Tell CompareHook::Impl::judged(const std::shared_ptr<Observed
     }
     CallRun run = subject.specimen->run(kind, nullptr, state);
     const bool goes_backward = run.returned() && options.gradients && subject.specimen->wants_gradients();
-    if (goes_backward && observed->at_once && kind.precision != RunKind::Precision::kPerturbed) {
+    if (goes_backward && observed->at_once && !kind.changes_inputs()) {
       observed->subject->kept.keep(kind, run, subject.specimen->bytes());
     }
     return run;

@@ -1,5 +1,7 @@
 #include "compare/golden.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <set>
@@ -24,6 +26,23 @@ class SmallChanges {
   uint64_t state_;
 };
 
+void change(double* numbers, size_t count, double unit, SmallChanges& changes) {
+  for (size_t k = 0; k < count; ++k) numbers[k] *= 1 + unit / 2 * changes.next();
+}
+
+void change(const c10::Storage& storage, c10::ScalarType dtype, double unit, SmallChanges& changes) {
+  if (dtype == golden_dtype(dtype)) {
+    return change(static_cast<double*>(storage.mutable_data()), storage.nbytes() / sizeof(double), unit, changes);
+  }
+  // A tensor of its own over the storage: those of the call see nothing of it in their versions.
+  const auto count = static_cast<int64_t>(storage.nbytes() / c10::elementSize(dtype));
+  const at::Tensor all = at::empty({0}, at::TensorOptions(dtype)).set_(storage, 0, {count}, {1});
+  const at::Tensor wide = all.to(golden_dtype(dtype));
+  const size_t parts = wide.nbytes() / sizeof(double);
+  change(static_cast<double*>(wide.storage().mutable_data()), parts, unit, changes);
+  all.copy_(wide);
+}
+
 }  // namespace
 
 c10::ScalarType golden_dtype(c10::ScalarType dtype) {
@@ -38,16 +57,15 @@ void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor
   for (size_t i = 0; i < copies.size(); ++i) {
     if (!copies[i].defined()) continue;
     const c10::ScalarType dtype = copies[i].scalar_type();
-    if (dtype != c10::ScalarType::Double && dtype != c10::ScalarType::ComplexDouble) continue;
+    const bool shaken = kind.precision == RunKind::Precision::kShaken;
+    if (rounding_of(dtype).unit == 0 || (!shaken && golden_dtype(dtype) != dtype)) continue;
     if (copies[i].layout() != at::kStrided || copies[i]._is_zerotensor()) continue;
     const Rounding rounding = rounding_of(originals[i].scalar_type());
     double unit = kind.coarse ? rounding.unit : rounding.accumulate;
     if (kind.coarse && autocast) unit = std::max(unit, rounding_of(*autocast).unit);
     const c10::Storage& storage = copies[i].storage();
     if (!done.insert(storage.unsafeGetStorageImpl()).second) continue;
-    auto* numbers = static_cast<double*>(storage.mutable_data());
-    const size_t count = storage.nbytes() / sizeof(double);
-    for (size_t k = 0; k < count; ++k) numbers[k] *= 1 + unit / 2 * changes.next();
+    change(storage, dtype, shaken ? 2 * unit : unit, changes);
   }
 }
 

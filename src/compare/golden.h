@@ -15,9 +15,10 @@ namespace op_tools {
 // float64 for every inexact dtype, complex128 for complex ones, others as they are.
 OP_TOOLS_API c10::ScalarType golden_dtype(c10::ScalarType dtype);
 
-// Changes float64 copies of a call's inputs, storage by storage, below every operator: aliases stay aliases, and
-// neither expanded dimensions nor versions are in the way. `originals`: in their own dtypes, in the same order;
-// `autocast`: the dtype to which the call rounds them, where it does.
+// Changes copies of a call's inputs, storage by storage, below every operator: aliases stay aliases, and neither
+// expanded dimensions nor versions are in the way. Copies in float64 change by less than the rounding of the originals
+// (`kind` says which), those in their own dtypes (kShaken) by about one unit. `originals`: in their own dtypes, in the
+// same order; `autocast`: the dtype to which the call rounds them, where it does.
 OP_TOOLS_API void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals,
                           const RunKind& kind, std::optional<c10::ScalarType> autocast);
 

@@ -81,7 +81,9 @@ std::vector<at::Tensor> perturbed_gradients(const std::vector<at::Tensor>& gradi
   std::vector<at::Tensor> copies;
   for (const at::Tensor& gradient : gradients) {
     if (gradient.defined()) {
-      copies.push_back(gradient.to(golden_dtype(gradient.scalar_type()), /*non_blocking=*/false, /*copy=*/true));
+      const c10::ScalarType own = gradient.scalar_type();
+      const c10::ScalarType dtype = kind.in_own_dtypes() ? own : golden_dtype(own);
+      copies.push_back(gradient.to(dtype, /*non_blocking=*/false, /*copy=*/true));
     } else {
       copies.emplace_back();
     }
@@ -160,7 +162,7 @@ Specimen::Specimen(OpCall& call)
 // Autograd and autocast as the program had them.
 void Specimen::as_the_program(const RunKind& kind, const std::function<void()>& work) const {
   if (level_ != Level::kTorch) return work();
-  const bool autocast = autocast_ && kind.precision == RunKind::Precision::kSame;
+  const bool autocast = autocast_ && kind.in_own_dtypes();
   const auto keys = keys_for_cpu(keys_, autocast);
   const c10::impl::ForceDispatchKeyGuard as_there(keys);
   const c10::AutoGradMode grad(grad_enabled_);
@@ -196,7 +198,7 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
     run.impossible = "other processes take part in it, and would wait for it to be run again";
     return run;
   }
-  const bool same = kind.precision == RunKind::Precision::kSame;
+  const bool same = kind.in_own_dtypes();
   Target target{.device = c10::kCPU, .fresh = true};
   if (!same) target.cast = &golden_dtype;
   CpuStreamKept stream;
@@ -208,7 +210,7 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
     const MovedCall& moved = *made;
     run.made_from = made;
     std::vector<at::Tensor> arriving = output_gradients ? *output_gradients : std::vector<at::Tensor>();
-    if (kind.precision == RunKind::Precision::kPerturbed) {
+    if (kind.changes_inputs()) {
       perturb(moved.tensors(), tensors_, kind, autocast_);
       arriving = perturbed_gradients(arriving, kind, autocast_);
     }

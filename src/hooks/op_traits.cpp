@@ -75,7 +75,15 @@ bool asks_about_device(std::string_view name) {
 }
 
 bool is_unordered(std::string_view name) {
-  constexpr std::string_view kNames[] = {"_unique", "_unique2", "unique_dim", "unique", "_return_inverse"};
+  constexpr std::string_view kNames[] = {"_unique",         "_unique2", "unique_dim", "unique",
+                                         "_return_inverse", "eig",      "linalg_eig"};
+  return is_one_of(kNames, name);
+}
+
+bool has_free_phases(std::string_view name) {
+  constexpr std::string_view kNames[] = {"eig",         "linalg_eig", "eigh",      "linalg_eigh", "_linalg_eigh",
+                                         "svd",         "linalg_svd", "_svd",      "_linalg_svd", "svd_lowrank",
+                                         "pca_lowrank", "qr",         "linalg_qr", "lobpcg",      "geqrf"};
   return is_one_of(kNames, name);
 }
 

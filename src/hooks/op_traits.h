@@ -26,6 +26,8 @@ OP_TOOLS_API bool has_free_strides(std::string_view base_name);
 OP_TOOLS_API bool asks_about_device(std::string_view base_name);
 // The order of the results is not defined.
 OP_TOOLS_API bool is_unordered(std::string_view base_name);
+// It decomposes a matrix: its vectors are known up to a sign, or a phase, that each backend is free to choose.
+OP_TOOLS_API bool has_free_phases(std::string_view base_name);
 // An integer result names elements of the first argument: equal elements may be named in any order. False: not so.
 OP_TOOLS_API bool names_elements(std::string_view base_name);
 

@@ -129,6 +129,39 @@ TEST_CASE("Where the inputs' rounding moves the result, as much is let pass", "[
   CHECK(judge((golden + 1e-5).to(at::kFloat), near, context).verdict == Verdict::kDiffers);
 }
 
+TEST_CASE("rounding that a kernel draws anew for changed inputs is let pass, what it gets wrong each time is not",
+          "[judge]") {
+  const at::Tensor golden = numbers(50) * 1e-9;  // terms of about 1 that cancel
+  const auto with_rounding = [&](int sample) { return (golden + numbers(50, sample + 5) * 1e-7).to(at::kFloat); };
+  const at::Tensor result = with_rounding(0);
+  JudgeContext context;
+  context.op = "aten::op";
+  context.tolerances = &kTable;
+  context.golden = [&](std::string*) { return golden; };
+  context.perturbed = [&](int, bool) { return golden; };
+  CHECK(judge(result, {}, context).verdict == Verdict::kDiffers);
+  int asked = 0;
+  context.shaken = [&](int sample) {
+    ++asked;
+    return with_rounding(sample);
+  };
+  CHECK(judge(result, {}, context).verdict == Verdict::kAgrees);
+  CHECK(asked == 4);
+
+  const auto wrong = [&](int sample) { return with_rounding(sample) + 1e-5; };
+  context.shaken = wrong;
+  CHECK(judge(wrong(0), {}, context).verdict == Verdict::kDiffers);
+
+  // Something else each time: no rounding of its inputs explains that.
+  asked = 0;
+  context.shaken = [&](int sample) {
+    ++asked;
+    return with_rounding(sample + 20);
+  };
+  CHECK(judge(result, {}, context).verdict == Verdict::kDiffers);
+  CHECK(asked == 1);
+}
+
 TEST_CASE("CPU results are judged against float64 alone", "[judge]") {
   const at::Tensor golden = numbers(1000);
   CHECK(judged(golden.to(at::kBFloat16), {}, golden).verdict == Verdict::kAgrees);

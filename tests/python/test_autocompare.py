@@ -339,3 +339,41 @@ def test_what_cannot_be_judged_is_said_and_the_program_goes_on(level):
         if row["op"] in ("torch.Tensor.add", "torch.Tensor.__add__", "aten::add.Tensor")
     ] == ["pass"]
     assert all(row["reason"] for row in result.rows if row["verdict"] == "not comparable")
+
+
+def attention_over_one_key(dtype):
+    query = torch.randn(2, 4, 8, 16, dtype=dtype, requires_grad=True)
+    key, value = (torch.randn(2, 4, 1, 16, dtype=dtype, requires_grad=True) for _ in range(2))
+    return F.scaled_dot_product_attention(query, key, value)
+
+
+def batch_norm_of_two_values(dtype):
+    return torch.nn.BatchNorm2d(8).to(dtype)(torch.randn(2, 8, 1, 1, dtype=dtype, requires_grad=True))
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("forward", [attention_over_one_key, batch_norm_of_two_values])
+def test_gradients_that_are_nothing_but_rounding_are_no_failures_on_the_cpu(forward, dtype, level):
+    torch.manual_seed(3)
+    with op_tools.OpAutoCompare(level=level) as tool:
+        output = forward(dtype)
+        output.backward(torch.randn_like(output))
+    gradients = [row for row in tool.result().rows if row["verdict"] != "not comparable" and row["number"] != 0]
+    assert gradients, tool.result().rows
+    assert tool.result().failed == 0, [row for row in tool.result().rows if row["verdict"] == "fail"]
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_eigenvectors_of_another_sign_agree(level):
+    matrix = torch.randn(5, 5)
+    matrix = (matrix + matrix.mT).requires_grad_()
+    with op_tools.OpAutoCompare(level=level) as tool:
+        for seed in range(20):
+            torch.manual_seed(seed)
+            symmetric = torch.randn(5, 5)
+            torch.linalg.eigh(symmetric + symmetric.mT)
+            torch.linalg.eig(symmetric)
+        torch.linalg.eigh(matrix).eigenvectors.sum().backward()
+    assert tool.result().failed == 0, [row for row in tool.result().rows if row["verdict"] == "fail"]
+    assert any(row["reason"] == "but for signs or phases" for row in tool.result().rows)

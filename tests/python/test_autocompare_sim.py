@@ -399,3 +399,12 @@ def test_hooks_for_saved_tensors_are_given_what_the_program_saves_and_no_more():
     with sim.fault("scale", ops="tanh|exp"), op_tools.OpAutoCompare() as tool:  # what is wrong is run in float64, too
         assert saved() == plain
     assert {("torch.Tensor.exp", "forward"), ("torch.Tensor.tanh", "forward")} <= set(blamed(tool))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_wrong_decomposition_is_found_although_its_signs_are_free(level):
+    matrix = torch.randn(6, 6).to("sim")
+    with sim.fault("scale", ops="linalg_qr", scale=1.01) as fault, op_tools.OpAutoCompare(level=level) as tool:
+        torch.linalg.qr(matrix)
+    assert fault.strikes == 1
+    assert [row["what"] for row in tool.result().failures] == ["0th"]

@@ -1,5 +1,7 @@
 """op_tools on a device that is not the CPU: what is captured there, and where it can be replayed."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -67,3 +69,27 @@ def test_capturing_changes_nothing_on_the_device(step):
     without = seen()
     with op_tools.OpCapture(level="aten", ops="nothing_of_this_name"):
         assert seen() == without
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_conjugate_and_negative_bits_of_device_tensors_are_kept(replay, tmp_path, level):
+    x, y = torch.randn(4, 4, dtype=torch.complex64), torch.randn(4, 4, dtype=torch.complex64)
+    there = x.to("sim"), y.to("sim")
+    with (
+        op_tools.OpAutoCompare(level=level, output_dir=str(tmp_path)) as compare,
+        op_tools.OpCapture(level=level, ops=".*mm,.*mul.*", output_dir=str(tmp_path)) as capture,
+    ):
+        product = torch.mm(there[0], there[1].conj())
+        torch.mul(there[1].conj().imag, 2.0)
+        torch.mm(there[0][:, ::2], there[1].mH[::2])
+    assert torch.equal(product.cpu(), torch.mm(x, y.conj()))
+    assert compare.result().failed == 0, [row for row in compare.result().rows if row["verdict"] == "fail"]
+    capture.flush()
+    captured = [
+        op_tools.load(path)["args"][:2] for path in sorted(Path(capture.result().root).glob("*mm*/*/input.pth"))
+    ]
+    assert len(captured) == 2
+    for given, right in zip(captured[0], (x, y.conj()), strict=True):
+        assert torch.equal(given, right) and given.is_conj() == right.is_conj()
+    report = replay(capture.result().root, "--acc_check")
+    assert report.status == 0 and report.summary["bit_equal"] == report.summary["ran"] == 3, report.out

@@ -3,10 +3,17 @@
 // the table for its small language.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "hooks/value.h"
+
 namespace op_tools::replay {
+
+using Keywords = std::vector<std::pair<std::string, Value>>;
 
 struct NameRule {
   std::string_view name;        // torch.nn.functional.cross_entropy
@@ -17,5 +24,8 @@ struct NameRule {
 
 // The rules for a name, in the order in which they are to be tried; empty for most names.
 std::vector<const NameRule*> rules_for(std::string_view name);
+
+// The arguments of the rule's target; nullopt when the call does not fit the rule.
+std::optional<Keywords> apply(const NameRule& rule, const Values& args, const Keywords& keywords);
 
 }  // namespace op_tools::replay
