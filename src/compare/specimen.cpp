@@ -194,6 +194,10 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
     run.impossible = "the call cannot be run again";
     return run;
   }
+  if (is_collective(name_)) {
+    run.impossible = "other processes take part in it, and would wait for it to be run again";
+    return run;
+  }
   const bool same = kind.in_own_dtypes();
   Target target{.device = c10::kCPU, .fresh = true};
   if (!same) target.cast = &golden_dtype;

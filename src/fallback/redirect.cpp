@@ -14,7 +14,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -28,6 +27,7 @@
 #include "hooks/error.h"
 #include "hooks/internal_guard.h"
 #include "hooks/op_filter.h"
+#include "hooks/op_traits.h"
 
 namespace op_tools {
 namespace {
@@ -41,9 +41,6 @@ struct NameAndReason {
   std::string_view name;
   std::string_view why;
 };
-
-constexpr std::array kCollectives = {"c10d",     "_c10d_functional", "c10d_functional", "_c10d_functional_autograd",
-                                     "_dtensor", "symm_mem"};
 
 constexpr std::string_view kReads = "it hands a value to the program: there is nothing to compute";
 constexpr std::string_view kMemory = "it changes a tensor's memory or its place, not its numbers";
@@ -79,8 +76,7 @@ c10::TypePtr element_type(c10::TypePtr type) {
 
 std::string why_never(const OperatorHandle& op) {
   const std::string& name = op.operator_name().name;
-  const std::string space = name.substr(0, name.find("::"));
-  if (std::find(kCollectives.begin(), kCollectives.end(), space) != kCollectives.end()) {
+  if (is_collective(name)) {
     return "it is a collective: the other processes wait for this one on the device";
   }
   for (const NameAndReason& one : kNeverRedirected) {

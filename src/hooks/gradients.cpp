@@ -40,6 +40,8 @@ struct Target {
   // The edge leads to the base of an input that is a view: where in the base's gradient the view's is.
   std::unique_ptr<at::TensorGeometry> view = nullptr;
   std::vector<int64_t> base_strides = {};
+  // A part comes from a node at which not only outputs' gradients arrive: a second-order pass may enter there (header).
+  bool inside = false;
 };
 
 // A gradient in vmap has no memory of its own to copy: with `is_grads_batched` whole passes are in it.
@@ -87,6 +89,15 @@ at::Tensor lent(const at::Tensor& tensor) {
 at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& part) {
   if (!sum.defined()) return part;
   return sum.is_sparse() && !part.is_sparse() ? part.add(sum) : sum.add(part);
+}
+
+// What the program brought to an output that the call's own nodes bring a part to.
+at::Tensor without(const at::Tensor& whole, const at::Tensor& part) {
+  if (!whole.defined() || !part.defined()) return whole;
+  if (whole.layout() != at::kStrided) return whole.sub(part);
+  if (whole.equal(part)) return {};
+  // Where the call's own part is no number, nothing is known of the other, and the call is what made it so.
+  return at::where(part.isfinite(), whole.sub(part), at::zeros({}, whole.options()));
 }
 
 // What arrived along a target's edge, as the input's own gradient.
@@ -139,11 +150,13 @@ struct Pass {
   int task = 0;
   size_t nodes_left = 0;
   std::vector<at::Tensor> outputs;  // by output
-  std::vector<at::Tensor> sums;     // by target
-  std::vector<bool> wanted;         // by target: the pass was asked for what lies behind it
+  std::vector<at::Tensor> inner;  // by output: the part that comes from the call's own nodes; empty while there is none
+  std::vector<at::Tensor> sums;   // by target
+  std::vector<bool> wanted;       // by target: the pass was asked for what lies behind it
   std::string failure;
   std::shared_ptr<void> held;  // OnBackward::begins
   bool in_transform = false;
+  bool may_enter_inside = false;  // an earlier pass over the call made a graph (create_graph)
 };
 
 // What the hooks of one call share.
@@ -180,6 +193,14 @@ class Call : public std::enable_shared_from_this<Call> {
     });
   }
 
+  // Nodes of the call that lead to one of its outputs: the cell state of lstm_cell, of which the other output is made.
+  void inner_node_ran(const Routes& routes, const variable_list& gradients) {
+    node_ran(routes, gradients, Lends::kLast, [this](Pass& pass, size_t output, at::Tensor gradient) {
+      pass.inner.resize(outputs_);
+      pass.inner[output] = sum_of(pass.inner[output], gradient);
+    });
+  }
+
   // The graph task is through: what did not arrive will not.
   void end(Pass& pass) {
     {
@@ -203,6 +224,7 @@ class Call : public std::enable_shared_from_this<Call> {
       if (task < 0) return;  // the node was called by hand, outside the engine
       c10::SmallVector<std::pair<size_t, at::Tensor>, 3> copies;
       std::string failure;
+      const bool makes_graph = c10::GradMode::is_enabled();
       const bool batched = std::any_of(gradients.begin(), gradients.end(), in_transform);
       InternalGuard guard;
       const bool lends = on_backward_.lends && (when == Lends::kAlways || (when == Lends::kLast && is_last(task)));
@@ -217,6 +239,7 @@ class Call : public std::enable_shared_from_this<Call> {
       }
       std::lock_guard<std::mutex> lock(mutex_);
       Pass& pass = pass_of(task);
+      if (makes_graph) graph_made_ = true;
       if (!failure.empty()) pass.failure = failure;
       if (batched) pass.in_transform = true;
       try {
@@ -244,6 +267,7 @@ class Call : public std::enable_shared_from_this<Call> {
     auto pass = std::make_shared<Pass>();
     pass->task = task;
     pass->nodes_left = nodes_;
+    pass->may_enter_inside = graph_made_;
     pass->outputs.resize(outputs_);
     pass->sums.resize(targets_.size());
     if (on_backward_.begins) pass->held = on_backward_.begins();
@@ -282,17 +306,29 @@ class Call : public std::enable_shared_from_this<Call> {
       if (!pass.failure.empty()) throw std::runtime_error(pass.failure);
       gradients.outputs = std::move(pass.outputs);
       gradients.inputs.resize(inputs_);
+      c10::SmallVector<size_t, 2> mixed;
       {
         InternalGuard guard;
+        for (size_t i = 0; i < pass.inner.size(); ++i) {
+          gradients.outputs[i] = without(gradients.outputs[i], pass.inner[i]);
+        }
         for (size_t i = 0; i < targets_.size(); ++i) {
           if (!pass.wanted[i]) gradients.complete = false;
           if (!pass.wanted[i] || !pass.sums[i].defined()) continue;
+          if (pass.may_enter_inside && targets_[i].inside) {
+            mixed.append(targets_[i].inputs.begin(), targets_[i].inputs.end());
+            continue;
+          }
           const at::Tensor part = as_of_input(targets_[i], std::move(pass.sums[i]));
           const at::Tensor sum = sum_of(gradients.inputs[targets_[i].inputs.front()], part);
           for (const size_t input : targets_[i].inputs) gradients.inputs[input] = sum;
         }
       }
       pass.sums.clear();
+      for (const size_t input : mixed) gradients.inputs[input] = at::Tensor();
+      if (!mixed.empty()) gradients.complete = false;
+      const auto arrived = [](const at::Tensor& gradient) { return gradient.defined(); };
+      if (!mixed.empty() && std::none_of(gradients.outputs.begin(), gradients.outputs.end(), arrived)) return;
       {
         std::lock_guard<std::mutex> lock(mutex_);
         gradients.pass = passes_++;
@@ -315,6 +351,7 @@ class Call : public std::enable_shared_from_this<Call> {
   std::mutex mutex_;  // guards what follows, and the passes in open_
   std::vector<Pass*> open_;
   uint32_t passes_ = 0;
+  bool graph_made_ = false;  // some pass over the call had create_graph
 };
 
 Pass::~Pass() {
@@ -347,12 +384,15 @@ class ArrivalHook : public torch::autograd::FunctionPreHook {
   Lends lends_;
 };
 
+// Tells the call what a node of its own brings to an input, or to one of the call's outputs.
 class PartHook : public torch::autograd::FunctionPostHook {
  public:
-  PartHook(std::shared_ptr<Call> call, Routes routes) : call_(std::move(call)), routes_(std::move(routes)) {}
+  using Tell = void (Call::*)(const Routes&, const variable_list&);
+  PartHook(std::shared_ptr<Call> call, Routes routes, Tell tell)
+      : call_(std::move(call)), routes_(std::move(routes)), tell_(tell) {}
 
   variable_list operator()(const variable_list& gradients, const variable_list&) override {
-    call_->part_node_ran(routes_, gradients);
+    (call_.get()->*tell_)(routes_, gradients);
     return gradients;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
@@ -360,6 +400,7 @@ class PartHook : public torch::autograd::FunctionPostHook {
  private:
   std::shared_ptr<Call> call_;
   Routes routes_;
+  Tell tell_;
 };
 
 bool is_accumulator(const Node& node) {
@@ -384,6 +425,15 @@ std::optional<at::Tensor> base_of(const at::Tensor& output) {
     return std::nullopt;
   }
   return base;
+}
+
+// The numbers of a complex tensor, written in place (view_as_real): its gradients are the base's, in another form.
+bool is_written_in_another_dtype(const at::Tensor& output) {
+  const auto* view = torch::autograd::impl::get_view_autograd_meta(output);
+  if (!view || !view->has_bw_view()) return false;
+  const at::Tensor base = view->get_backward_view().base_;
+  return base.dtype() != output.dtype() && base.requires_grad() && !base.is_leaf() &&
+         dynamic_cast<const torch::autograd::CopySlices*>(torch::autograd::impl::gradient_edge(base).function.get());
 }
 
 // An input that is a view, and the edge of its base.
@@ -483,7 +533,8 @@ std::unique_ptr<GradientCollector> GradientCollector::before_call(const std::vec
     known->edges[i] = torch::autograd::impl::gradient_edge(inputs[i]);
     known->options[i] = at::TensorOptions(inputs[i].device()).dtype(inputs[i].dtype());
     const auto* view = torch::autograd::impl::get_view_autograd_meta(inputs[i]);
-    if (view && view->has_bw_view() && view->get_backward_view().base_.requires_grad()) {
+    if (view && view->has_bw_view() && view->get_backward_view().base_.requires_grad() &&
+        view->get_backward_view().base_.dtype() == inputs[i].dtype()) {
       known->views.push_back(
           {i, torch::autograd::impl::gradient_edge(view->get_backward_view().base_), at::TensorGeometry(inputs[i])});
     }
@@ -507,6 +558,7 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
     if (!outputs[i].defined() || !outputs[i].requires_grad() || outputs[i].is_leaf()) continue;
     const Edge edge = torch::autograd::impl::gradient_edge(outputs[i]);
     if (!known->is_new(*edge.function)) continue;
+    if (is_written_in_another_dtype(outputs[i])) return true;  // it made nodes; nothing is recorded of them
     output_routes.entry(edge.function.get()).first->emplace_back(edge.input_nr, i);
     if (seen.entry(edge.function.get()).second) nodes.push_back(edge.function.get());
     const std::optional<at::Tensor> base = base_of(outputs[i]);
@@ -523,20 +575,35 @@ bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBac
   if (nodes.empty()) return false;
 
   for (size_t i = 0; i < nodes.size(); ++i) {
-    Routes routes;
+    Routes routes, inner;
     for (uint32_t j = 0; j < nodes[i]->num_outputs(); ++j) {
       const Edge& edge = nodes[i]->next_edge(j);
       if (!edge.is_valid()) continue;
       if (const auto target = targets.find(edge)) {
         routes.emplace_back(j, *target);
-      } else if (known->is_new(*edge.function) && seen.entry(edge.function.get()).second) {
+        continue;
+      }
+      if (const Routes* const outputs_of = output_routes.find(edge.function.get())) {
+        for (const auto& [position, output] : *outputs_of) {
+          if (position == edge.input_nr) inner.emplace_back(j, output);
+        }
+      }
+      if (known->is_new(*edge.function) && seen.entry(edge.function.get()).second) {
         nodes.push_back(edge.function.get());
       }
     }
     if (!known->views.empty()) targets.find_views(*nodes[i], known->views, routes);
+    if (!inner.empty()) {
+      call->count_node();
+      nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(inner), &Call::inner_node_ran));
+    }
     if (routes.empty()) continue;
+    const Routes* const arrivals = output_routes.find(nodes[i]);
+    if (!arrivals || arrivals->size() < nodes[i]->num_inputs()) {  // group_norm's node has those of mean and rstd, too
+      for (const auto& route : routes) call->targets()[route.second].inside = true;
+    }
     call->count_node();
-    nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(routes)));
+    nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(routes), &Call::part_node_ran));
   }
   for (auto& [node, routes] : output_routes) {
     call->count_node();

@@ -11,6 +11,10 @@
 // that is a leaf counts as the input: what enters the cast node from this call is the part, and it
 // is cast back.
 //
+// A pass with create_graph makes nodes that lead to the middle of the call (linear's own transposed weight), and a
+// later pass may enter there: what it brings to an input is no longer the gradient of the call's outputs. So in passes
+// after such a one, gradients that do not come straight from an output's node are left out.
+//
 // An input given twice gets the same gradient at both positions. Under compiled autograd the hooks
 // do not run: nothing is reported. In-place change of a view: gradients that reach its base by
 // other ways than the output are in the inputs' gradients but in no output's.
@@ -43,8 +47,9 @@ struct CallGradients {
   std::vector<at::Tensor> outputs;  // by output tensor; undefined where no gradient arrived
   std::vector<at::Tensor> inputs;   // by input tensor; undefined where the call gives it none
   uint32_t pass = 0;                // 0 for the first backward pass over the call, 1 for the next
-  // false: the pass was told to leave out the gradient of some inputs (autograd.grad of others);
-  // theirs are undefined. What is defined is the whole gradient of this pass in either case.
+  // false: the pass was told to leave out the gradient of some inputs (autograd.grad of others), or it may have brought
+  // them other gradients as well (above); theirs are undefined. What is defined is the whole gradient of this pass in
+  // either case.
   bool complete = true;
 };
 

@@ -39,6 +39,18 @@ std::string_view base_name(std::string_view name) {
   return name;
 }
 
+bool is_collective(std::string_view name) {
+  constexpr std::string_view kSpaces[] = {
+      "c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"};
+  constexpr std::string_view kPacket = "torch.ops.";
+  if (name.starts_with("torch.distributed.")) return true;
+  if (name.starts_with(kPacket)) {
+    name.remove_prefix(kPacket.size());
+    return is_one_of(kSpaces, name.substr(0, name.find('.')));
+  }
+  return is_one_of(kSpaces, name.substr(0, name.find("::")));
+}
+
 bool is_uninitialised(std::string_view name) {
   return name.starts_with("empty") || name.starts_with("new_empty") || name.starts_with("_empty") ||
          name == "resize_" || name == "resize_as_" || name == "resize";

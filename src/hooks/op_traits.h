@@ -31,6 +31,9 @@ OP_TOOLS_API bool has_free_phases(std::string_view base_name);
 // An integer result names elements of the first argument: equal elements may be named in any order. False: not so.
 OP_TOOLS_API bool names_elements(std::string_view base_name);
 
+// Other processes take part in it, named as a whole: c10d::allreduce_, torch.distributed.distributed_c10d.all_reduce.
+OP_TOOLS_API bool is_collective(std::string_view op_name);
+
 // About how many elements go into one element of the result.
 OP_TOOLS_API int64_t reduced_elements(std::string_view base_name, const std::vector<at::Tensor>& inputs,
                                       const at::Tensor& result);

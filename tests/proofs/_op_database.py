@@ -44,7 +44,11 @@ def operators() -> dict[str, Any]:
     # Every sample looks through the whole call stack for the test that asked for it: slow where the stack is deep.
     common_utils.extract_test_fn = core.extract_test_fn = lambda: None
 
-    return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
+    return by_name(op_db)
+
+
+def by_name(database: list[Any]) -> dict[str, Any]:
+    return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in database}
 
 
 def seed(number: int = 0) -> None:
@@ -97,7 +101,7 @@ class Call:
             self.backward_error = error
 
 
-def _text(error: BaseException | None) -> str | None:
+def text_of(error: BaseException | None) -> str | None:
     return None if error is None else f"{type(error).__qualname__}: {re.sub('0x[0-9a-f]+', '0x', str(error))}"
 
 
@@ -122,6 +126,11 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes()
 
 
+def digest(tensor: torch.Tensor) -> str:
+    """Of its elements."""
+    return hashlib.blake2b(_bytes(tensor), digest_size=8).hexdigest()
+
+
 def facts(tensor: torch.Tensor, bits: bool = True) -> dict[str, Any]:
     """All that a program could see of a tensor, but where it lies."""
     seen = {
@@ -143,11 +152,11 @@ def facts(tensor: torch.Tensor, bits: bool = True) -> dict[str, Any]:
         seen["storage size"] = tensor.untyped_storage().nbytes()
         seen["view"] = tensor._is_view()
     if bits:
-        seen["bits"] = hashlib.blake2b(_bytes(tensor), digest_size=8).hexdigest()
+        seen["bits"] = digest(tensor)
     return seen
 
 
-def _aliases(parts: list[torch.Tensor]) -> list[tuple[int, int]]:
+def aliases(parts: list[torch.Tensor]) -> list[tuple[int, int]]:
     """By tensor: the first one that is the same object, and the first one that shares its memory."""
     objects: dict[int, int] = {}
     storages: dict[int, int] = {}
@@ -162,7 +171,7 @@ def _aliases(parts: list[torch.Tensor]) -> list[tuple[int, int]]:
 
 def seen(call: Call, bits: bool = True) -> dict[str, Any]:
     """What a program could see of a call that ran. Without `bits` the result's memory is left out."""
-    found: dict[str, Any] = {"error": _text(call.error), "backward error": _text(call.backward_error)}
+    found: dict[str, Any] = {"error": text_of(call.error), "backward error": text_of(call.backward_error)}
     leaves, form = tree_flatten(call.result)
     found["form"] = str(form)
     inputs = tensors(call.inputs)
@@ -173,11 +182,11 @@ def seen(call: Call, bits: bool = True) -> dict[str, Any]:
         found[f"input {index} grows older by"] = (
             None if call.before[index] is None else tensor._version - call.before[index]
         )
-    found["aliases"] = _aliases(inputs + tensors(call.result))
+    found["aliases"] = aliases(inputs + tensors(call.result))
     for index, gradient in enumerate(call.gradients):
         found[f"gradient {index}"] = None if gradient is None else facts(gradient)
     for index, state in enumerate(call.random):
-        found[f"random state {index}"] = hashlib.blake2b(_bytes(state), digest_size=8).hexdigest()
+        found[f"random state {index}"] = digest(state)
     return found
 
 
@@ -198,10 +207,10 @@ def different(one: dict[str, Any], other: dict[str, Any]) -> dict[str, str]:
 
 
 class Builder:
-    """Makes the calls of one operator, with the same inputs each time."""
+    """Makes the calls of one operator, with the same inputs each time. `op`: one of another database than op_db."""
 
-    def __init__(self, name: str, samples: int) -> None:
-        self.name, self.op = name, operators()[name]
+    def __init__(self, name: str, samples: int, op: Any = None) -> None:
+        self.name, self.op = name, op or operators()[name]
         self.samples = samples
         self.left_out: dict[str, str] = {}  # what could not be made, and why
         self._results: dict[str, Any] = {}  # what the out= variants have to hold: shape, dtype
@@ -214,6 +223,9 @@ class Builder:
                 if dtype in self.op.supported_dtypes("cpu"):
                     calls += self._of_dtype(dtype, count or self.samples)
             return calls + self._errors()
+
+    def seen(self, call: Call) -> dict[str, Any]:
+        return seen(call, self.op.name not in UNINITIALISED)
 
     def _samples(self, dtype: torch.dtype, count: int, gradients: bool) -> list[Any]:
         seed()

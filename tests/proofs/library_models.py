@@ -252,18 +252,22 @@ class Row:
     seconds: float = 0.0
 
 
-def replayed(folder: str) -> tuple[int, list[str]]:
-    """Runs what was captured again: how many calls, and what disagreed."""
+def replayed(folder: str, *options: str) -> tuple[int, list[str]]:
+    """Runs what was captured in the folder again: how many calls, and what disagreed."""
     summary = Path(folder) / "replay.json"
     roots = [str(path) for path in Path(folder).glob("op_capture_result/*/*")]
     if not roots:
         return 0, []
-    command = [str(REPLAY), *roots, "--acc_check", "--only_run_forward", "-q", "--json", str(summary)]
+    command = [str(REPLAY), *roots, "--acc_check", *options, "-q", "--json", str(summary)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not summary.exists():
         return 0, [f"replay ended with {done.returncode}: {done.stderr[-300:]}"]
     report = json.loads(summary.read_text())
-    wrong = [f"replay of {call['path']} disagrees" for call in report["calls"] if call["status"] == "disagreed"]
+    wrong = [
+        f"replay of {call['name']} disagrees: {json.dumps(call.get('checks', ''))[:300]}"
+        for call in report["calls"]
+        if call["status"] == "disagreed"
+    ]
     return report["summary"]["ran"], wrong
 
 
@@ -294,7 +298,7 @@ def look_at(name: str, variant: str, tools: list[tuple[str, str]]) -> list[Row]:
                     alarms = {(one["op"], one["what"], one["reason"]) for one in tool.result().failures}
                     row.found += [f"OpAutoCompare reports {' '.join(map(str, alarm))}" for alarm in sorted(alarms)]
             if tool_name == "OpCapture":
-                row.calls, wrong = replayed(folder)
+                row.calls, wrong = replayed(folder, "--only_run_forward")
                 row.found += wrong[:3]
         finally:
             shutil.rmtree(folder, ignore_errors=True)

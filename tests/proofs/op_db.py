@@ -25,11 +25,13 @@ import sys
 import tempfile
 import time
 import warnings
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from _op_database import UNINITIALISED, Builder, different, operators, seen
+from _op_database import Builder, different, operators
 from _program import parser_over_operators
 from _workers import Progress, work_through
 
@@ -84,7 +86,20 @@ class DoesNothing(torch.overrides.TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def observe(builder: Builder, *scopes: Any) -> dict[str, dict[str, Any]]:
+class Calls(Protocol):
+    """What check() looks at: calls that can be made again and again from the same inputs."""
+
+    name: str
+    left_out: dict[str, str]  # what could not be made, and why
+
+    def build(self) -> list[Any]:
+        """Fresh calls; each has a `name` and a method `run`."""
+
+    def seen(self, call: Any) -> dict[str, Any]:
+        """All that a program could see of a call that ran."""
+
+
+def observe(builder: Calls, *scopes: Any) -> dict[str, dict[str, Any]]:
     """Makes all calls inside the scopes; what was seen, by call."""
     calls = builder.build()
     with contextlib.ExitStack() as stack:
@@ -94,7 +109,7 @@ def observe(builder: Builder, *scopes: Any) -> dict[str, dict[str, Any]]:
             stack.enter_context(scope)
         for call in calls:
             call.run()
-    return {call.name: seen(call, builder.op.name not in UNINITIALISED) for call in calls}
+    return {call.name: builder.seen(call) for call in calls}
 
 
 def trouble_of(tool: Any) -> str:
@@ -105,9 +120,10 @@ def trouble_of(tool: Any) -> str:
     return getattr(result, "failure", "") or ""
 
 
-def check(name: str, tools: list[tuple[str, str]], samples: int) -> list[dict[str, Any]]:
-    """One operator under each of the tools (name, level)."""
-    builder = Builder(name, samples)
+def check(
+    builder: Calls, tools: list[tuple[str, str]], look: Callable[[Any, str], str] = lambda tool, folder: ""
+) -> list[dict[str, Any]]:
+    """One operator under each of the tools (name, level). `look` says what is wrong with a tool's result in its folder."""
     plain = observe(builder)
     unstable: dict[str, set[str]] = {}  # what differs from run to run in torch alone, by call
 
@@ -124,7 +140,7 @@ def check(name: str, tools: list[tuple[str, str]], samples: int) -> list[dict[st
         try:
             made = make_tools(tool_name, level, folder)
             with_tool = observe(builder, *made)
-            failed = "; ".join(filter(None, map(trouble_of, made)))
+            failed = "; ".join(filter(None, (text for tool in made for text in (trouble_of(tool), look(tool, folder)))))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         changed = {call: different(facts, with_tool[call]) for call, facts in plain.items()}
@@ -132,7 +148,7 @@ def check(name: str, tools: list[tuple[str, str]], samples: int) -> list[dict[st
         if changed and not unstable:
             learn_unstable(REPEATS)
         row: dict[str, Any] = {
-            "op": name,
+            "op": builder.name,
             "tool": tool_name,
             "level": level,
             "calls": len(plain),
@@ -169,18 +185,28 @@ def start(threads: int = 1) -> None:
 
 
 def work(item: tuple[str, list[tuple[str, str]], int]) -> list[dict[str, Any]]:
-    return check(*item)
+    name, tools, samples = item
+    return check(Builder(name, samples), tools)
 
 
-def main() -> int:
-    command_line = parser_over_operators(__doc__)
+def arguments(text: str | None) -> Namespace:
+    command_line = parser_over_operators(text)
     command_line.add_argument("--tool", nargs="+", default=tool_names(), choices=tool_names(), metavar="NAME")
-    options = command_line.parse_args()
+    return command_line.parse_args()
 
-    names = [name for name in operators() if re.search(options.ops, name)]
+
+def prove(
+    what: str,
+    names: list[str],
+    options: Namespace,
+    work: Callable[[Any], list[dict[str, Any]]],
+    start: Callable[[], None],
+) -> int:
+    """Runs work((name, tools, samples)) for all names that the options ask for, and reports."""
+    names = [name for name in names if re.search(options.ops, name)]
     tools = [(tool, level) for tool in options.tool for level in options.level]
     RESULTS.mkdir(parents=True, exist_ok=True)
-    log = RESULTS / "op_db.jsonl"
+    log = RESULTS / f"{what}.jsonl"
     rows: list[dict[str, Any]] = []
     if options.resume and log.exists():
         rows = [row for line in log.read_text().splitlines() if "crashed" not in (row := json.loads(line))]
@@ -191,7 +217,7 @@ def main() -> int:
         if left:
             items.append((name, left, options.samples))
 
-    progress = Progress(len(items), "op_db")
+    progress = Progress(len(items), what)
     with log.open("w") as file:
         file.writelines(json.dumps(row, default=str) + "\n" for row in rows)
         for item, result, trouble in work_through(items, start, work, jobs=options.jobs, seconds=1200):
@@ -229,7 +255,11 @@ def report(rows: list[dict[str, Any]], log: Path) -> int:
         for call, change in row.get("changed", {}).items():
             print(f"{where} {call}: " + "; ".join(f"{key}: {text}" for key, text in list(change.items())[:3])[:400])
     print(f"{log}: {'no difference' if not bad else f'{len(bad)} operators with findings'}")
-    return 1 if bad else 0
+    return 1 if bad or not rows else 0
+
+
+def main() -> int:
+    return prove("op_db", list(operators()), arguments(__doc__), work, start)
 
 
 if __name__ == "__main__":

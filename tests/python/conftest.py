@@ -49,6 +49,16 @@ def _own_world(monkeypatch, tmp_path, request):
 
 
 @pytest.fixture
+def quiet(monkeypatch):
+    """For torch's sample calls: one file per capture, one thread, as their tensors have a few elements."""
+    monkeypatch.setenv("OP_CAPTURE_FORMAT", "container")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def log_level(monkeypatch):
     """Sets the level at which this process logs, until the test ends."""
 

@@ -304,6 +304,84 @@ def test_calls_of_a_gradient_penalty_have_gradients_that_add_up(captured):
     close(power.gradients("inputs"), [2 * inner.detach()])
 
 
+def test_numbers_of_a_complex_tensor_that_are_written_in_place_have_no_gradients_recorded(captured, log_level, capfd):
+    log_level("error")
+    x, y = torch.ones(3, dtype=torch.complex64, requires_grad=True), torch.full((3,), 2 + 1j)
+
+    def program():
+        total = x * 2
+        torch.view_as_real(total).addcmul_(torch.view_as_real(x), torch.view_as_real(y)).mul_(2)
+        return torch.autograd.grad(torch.view_as_real(total).square().sum(), x)[0]
+
+    alone = program()
+    with op_tools.OpCapture() as tool, op_tools.OpAutoCompare() as judge:
+        under = program()
+    assert under.equal(alone) and judge.result().failures == []
+    (call,) = captured(tool, "torch.Tensor.addcmul_")
+    assert call.gradients("inputs") is None and "not recorded" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("used", ["both", "hidden", "cell"])
+def test_an_output_that_another_one_is_made_of_has_the_programs_gradient_only(captured, replay, used):
+    cell = torch.nn.LSTMCell(5, 10)
+    x, hidden, state = t(1, 5), t(1, 10), t(1, 10)
+    values = [x, hidden, state, *(parameter.detach() for parameter in cell.parameters())]
+
+    def loss(outputs):
+        weights = [3.0 * (used != "cell"), 2.0 * (used != "hidden")]
+        return sum((out * weight).sin().sum() for out, weight in zip(outputs, weights, strict=True) if weight)
+
+    with op_tools.OpCapture() as tool:
+        loss(cell(x.requires_grad_(), (hidden.requires_grad_(), state.requires_grad_()))).backward()
+    with op_tools.OpAutoCompare() as judge:
+        loss(cell(x, (hidden, state))).backward()
+    (call,) = captured(tool, "torch.lstm_cell")
+    with torch.no_grad():
+        outs = torch.lstm_cell(values[0], values[1:3], *values[3:])
+    leaves = [out.requires_grad_() for out in outs]
+    wanted = torch.autograd.grad(loss(leaves), leaves, allow_unused=True)
+    for arrived, gradient in zip(call.gradients("outputs"), wanted, strict=True):
+        assert (arrived is None) == (gradient is None)
+        assert arrived is None or torch.allclose(arrived, gradient, rtol=1e-5, atol=1e-6)
+    assert replay(tool.result().root, "--acc_check").status == 0
+    assert judge.result().failures == []
+
+
+def second_order(x, layers):
+    out = layers(x)
+    inner, *_ = torch.autograd.grad(out.sum(), [x, *layers.parameters()], create_graph=True)
+    (out.pow(2).mean() + inner.pow(2).sum()).backward()
+
+
+def test_what_a_second_order_pass_adds_inside_a_call_is_no_gradient_of_the_call(captured, replay):
+    layers, x = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)), t(4, 2)
+    with op_tools.OpCapture() as tool:
+        second_order(x.requires_grad_(), layers)
+    for linear, layer in zip(captured(tool, "torch.nn.functional.linear"), (layers[0], layers[2]), strict=True):
+        inputs = [linear.args[0], layer.weight, layer.bias]
+        for number in (1, 2):
+            (arrived,) = linear.gradients("outputs", number)
+            expected = alone(F.linear, inputs, [arrived])
+            given = linear.gradients("inputs", number)
+            assert (given[1] is None) == (number == 2)  # its transpose is part of the call, and of the second order
+            for one, other in zip(given, expected, strict=True):
+                assert one is None or one.equal(other)
+    assert replay(tool.result().root, "--acc_check").status == 0
+
+
+def test_second_order_training_raises_no_alarm():
+    with op_tools.OpAutoCompare() as tool:
+        layers = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        second_order(t(4, 2).requires_grad_(), layers)
+        x, weight = t(3, 4).requires_grad_(), t(5, 4).requires_grad_()
+        (inner,) = torch.autograd.grad(F.linear(x, weight).sum(), x, create_graph=True)
+        torch.autograd.grad(inner.sum(), weight)  # no output of linear's takes part
+        y = t(4, 6, 3).requires_grad_()
+        (inner,) = torch.autograd.grad(F.group_norm(y, 3).sin().sum(), y, create_graph=True)
+        torch.autograd.grad(inner.pow(2).sum(), y)  # the node has its mean among its results
+    assert tool.result().failures == []
+
+
 def test_second_backward_over_a_retained_graph_has_files_of_its_own(captured):
     x = t(3, 4).requires_grad_()
     with op_tools.OpCapture(ops="torch.exp") as tool:

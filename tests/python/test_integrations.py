@@ -187,6 +187,53 @@ def test_the_launcher_under_torchrun(tmp_path):
         assert len(list(tmp_path.glob(f"op_time_measure_result/{rank}/*/summary.csv"))) == 1
 
 
+COLLECTIVES = """
+import os, sys
+import torch, torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import op_tools
+
+dist.init_process_group("gloo")
+rank, one = dist.get_rank(), torch.ones(2)
+
+def program():
+    values = one * (rank + 1)
+    gathered = [torch.zeros(2) for _ in range(2)] if rank == 0 else None
+    dist.gather(values, gathered)
+    dist.all_reduce(values)
+    total = functional.all_reduce(values, "sum", dist.group.WORLD) + 0
+    dist.broadcast(values, 1)
+    return [gathered, values, total]
+
+alone = str(program())
+level = sys.argv[1]
+if rank == 0:  # the other process takes part in what the program does, and in nothing else
+    with op_tools.OpAutoCompare(level=level) as tool:
+        under = str(program())
+    rows = [row["op"] for row in tool.result().rows if row["reason"].startswith("other processes take part in it")]
+    os.write(1, f"{alone == under} {sorted(set(rows))} {len(tool.result().failures)}\\n".encode())
+else:
+    program()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
+@pytest.mark.parametrize(
+    ("level", "met"),
+    [
+        ("torch", ["torch.distributed.distributed_c10d.gather", "torch.ops._c10d_functional.all_reduce"]),
+        ("aten", ["_c10d_functional::all_reduce", "c10d::allreduce_", "c10d::broadcast_"]),
+    ],
+)
+def test_collectives_are_not_run_again_by_one_process_alone(tmp_path, level, met):
+    (tmp_path / "train.py").write_text(COLLECTIVES)
+    done = launched(*TORCHRUN, "train.py", level, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith(("True", "False"))]
+    assert line.startswith("True") and line.endswith(" 0") and all(name in line for name in met)
+
+
 COMPILED = """
 import torch
 from torch import nn

@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "proofs"))
 with warnings.catch_warnings():
@@ -29,20 +28,10 @@ OPERATORS = [
 ]
 
 
-@pytest.fixture
-def quiet(monkeypatch):
-    """One file per capture, one thread: these tensors have a few elements."""
-    monkeypatch.setenv("OP_CAPTURE_FORMAT", "container")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_gives_the_same_under_every_tool(name, quiet):
     tools = [(tool, level) for tool in op_db.tool_names() for level in ("torch", "aten")]
-    rows = op_db.check(name, tools, 1)
+    rows = op_db.check(Builder(name, 1), tools)
     assert len(rows) == len(tools) and all(row["calls"] >= 2 for row in rows)
     assert [(row["tool"], row["level"], row["changed"]) for row in rows if row["changed"] or row["failed"]] == []
 

@@ -972,3 +972,31 @@ def test_inductor_compiles_inside_a_scope(level):
     torch.testing.assert_close(result, function(x(8)))
     torch.testing.assert_close(a.grad, x(8).cos() * 2)
     assert tool.result().failure == ""
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")  # of torch: they will be removed
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_objects_of_torchscript_classes_pass_through(level, captured):
+    """Packed weights of quantized operators: made by an operator, handed to the next, opened again."""
+
+    def program():
+        torch.manual_seed(0)
+        weight = torch.quantize_per_tensor(torch.randn(4, 6), 0.1, 0, torch.qint8)
+        packed = torch.ops.quantized.linear_prepack(weight, torch.randn(4))
+        given = torch.quantize_per_tensor(torch.randn(3, 6), 0.1, 128, torch.quint8)
+        results = [torch.ops.quantized.linear(given, packed, 0.2, 100).int_repr()]
+        results.append(torch.ops.quantized.linear_dynamic(torch.randn(3, 6), packed))
+        results.append(torch.ops.quantized.linear_unpack(packed)[0].int_repr())
+        return results
+
+    alone = program()
+    tools = [tool(level=level) for tool in (op_tools.OpAutoCompare, op_tools.OpObserve, op_tools.OpOverflowCheck)]
+    capture = op_tools.OpCapture(level=level)
+    with tools[0], tools[1], tools[2], capture:
+        under = program()
+    assert all(one.equal(other) for one, other in zip(alone, under, strict=True))
+    assert not any(tool._scope.hook_failures for tool in (*tools, capture))
+    assert tools[0].result().failures == []
+    calls = [call.meta for call in captured(capture) if "linear_dynamic" in call.folder.parent.name]
+    (one,) = [value for call in calls for value in call["unsupported"]]  # said, and the rest of the call is saved
+    assert one["where"] == "args[1]" and ("ScriptObject" in one["type"] or "TorchScript class" in one["why"])

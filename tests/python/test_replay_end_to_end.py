@@ -276,3 +276,24 @@ def test_what_no_file_may_call_is_said_to_be_so_in_python_too(replay):
     assert "torch.device exists in Python only, and is none of the operator functions that files may name" in again.out
     assert "use python -m" not in again.out
     assert "exists in Python only; use python -m op_tools.run_op_from_data" in replay(capture.result().root).out
+
+
+def test_numbers_are_what_python_makes_of_them(replay):
+    with op_tools.OpCapture() as tool:
+        for tensor in (torch.tensor(3), torch.tensor(2.5), torch.tensor(True)):
+            float(tensor), int(tensor), bool(tensor)
+        [10, 20, 30, 40][torch.tensor(2)]
+    done = replay(tool.result().root, "--acc_check")
+    assert done.json["summary"]["agreed"] == 10, done.stdout
+
+
+def test_a_call_that_its_python_function_refused_is_not_judged_by_the_operator(replay):
+    with (
+        op_tools.OpCapture(ops="torch.nn.functional.batch_norm") as tool,
+        pytest.raises(ValueError, match="eps must be positive"),
+    ):
+        torch.nn.functional.batch_norm(torch.ones(2, 3), torch.zeros(3), torch.ones(3), training=True, eps=-1.0)
+    done = replay(tool.result().root, "--acc_check")
+    (call,) = done.json["calls"]
+    assert done.status == 0 and call["status"] == "not comparable"
+    assert "the Python function raised: ValueError: batch_norm eps" in call["checks"][0]["reason"]

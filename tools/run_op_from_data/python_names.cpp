@@ -11,7 +11,7 @@ namespace {
 //   tensor, dtype, device, int, number, str, seq.
 // Target: an operator's name, with its overload where the parameters leave no choice; `[0]` takes
 // the first of what it
-//   returns.
+//   returns, `[float]` and `[int]` make that of the number.
 // Arguments: `argument` or `argument=value`; a value is a parameter, a literal (None, True, 1, 0.5,
 // 'text', a dtype) or
 //   function(parameter), one of those in resolve.cpp.
@@ -352,7 +352,9 @@ constexpr NameRule kRules[] = {
     {"torch.Tensor.__gt__", "self, other", "aten::gt", "self, other"},
     {"torch.Tensor.__ge__", "self, other", "aten::ge", "self, other"},
     {"torch.Tensor.__bool__", "self", "aten::is_nonzero", "self"},
-    {"torch.Tensor.__float__", "self", "aten::item", "self"},
+    {"torch.Tensor.__float__", "self", "aten::item[float]", "self"},
+    {"torch.Tensor.__int__", "self", "aten::item[int]", "self"},
+    {"torch.Tensor.__index__", "self", "aten::item[int]", "self"},
     {"torch.Tensor.T.__get__", "self", "aten::numpy_T", "self"},
     {"torch.Tensor.H.__get__", "self", "aten::matrix_H", "self"},
     {"torch.Tensor.mT.__get__", "self", "aten::mT", "self"},

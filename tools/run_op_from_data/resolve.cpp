@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -292,6 +293,17 @@ struct Resolver::Impl {
 
 namespace {
 
+// What float() or int() makes of the number that a tensor holds.
+Value as_number(Value number, bool to_float) {
+  const auto convert = [&](auto value) {
+    return to_float ? Value(static_cast<double>(value)) : Value(static_cast<int64_t>(value));
+  };
+  if (const bool* flag = number.get_if<bool>()) return convert(*flag);
+  if (const int64_t* integer = number.get_if<int64_t>()) return convert(*integer);
+  if (const double* real = number.get_if<double>(); real && std::abs(*real) < 0x1p63) return convert(*real);
+  return number;
+}
+
 // Python's parser tries tensors before numbers and single numbers before lists.
 std::vector<int> parser_rank(const c10::FunctionSchema& schema) {
   std::vector<int> ranks;
@@ -372,11 +384,13 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
       if (rule->target.empty()) continue;
       const auto arguments = apply(*rule, args, keywords);
       if (!arguments) continue;
-      std::string target(rule->target);
-      const bool first_only = target.ends_with("[0]");
-      if (first_only) target.resize(target.size() - 3);
+      std::string target(rule->target.substr(0, rule->target.find('[')));
+      const std::string_view suffix = rule->target.substr(target.size());
       BoundCall call = bind_or_python(name, target, Form::kFunction, {}, *arguments);
-      if (first_only) {
+      if (suffix == "[float]" || suffix == "[int]") {
+        call.run = [run = std::move(call.run), suffix] { return as_number(run(), suffix == "[float]"); };
+      }
+      if (suffix == "[0]") {
         call.run = [run = std::move(call.run)] {
           const Value all = run();
           const Values* items = sequence_items(all);

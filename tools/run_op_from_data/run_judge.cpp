@@ -16,6 +16,14 @@ std::vector<at::Tensor> input_tensors(const CapturedCall& call) {
   return tensors;
 }
 
+// A Python function that refused its arguments before it came to an operator. These are what Python code raises; an
+// operator that refuses them raises again.
+bool is_refused_by_python(const CapturedCall& call) {
+  if (call.name.find("::") != std::string::npos || !call.aten.is<None>()) return false;
+  const std::string& error = call.meta.error;
+  return error.starts_with("ValueError") || error.starts_with("TypeError") || error.starts_with("AssertionError");
+}
+
 // A run as the judge reads it.
 CallRun judged_run(const RunResult& run, size_t pass) {
   CallRun judged;
@@ -125,6 +133,9 @@ std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const RunRe
   if (!call.meta.error.empty()) {
     if (is_ended_by_program(call.meta.error)) {
       return {plain_check("saved", op_tools::not_comparable(call.meta.error))};
+    }
+    if (run.raised.empty() && is_refused_by_python(call)) {
+      return {plain_check("saved", op_tools::not_comparable("the Python function raised: " + call.meta.error))};
     }
     if (run.raised.empty()) {
       return {
