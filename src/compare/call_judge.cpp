@@ -67,10 +67,9 @@ std::string list_text(const std::vector<int64_t>& numbers) {
   return text + "]";
 }
 
-constexpr std::string_view kBackward = "_backward";
-
 // Backward of an operator with scratch memory among its results uses that memory, an input now, as it likes.
 bool is_scratch(std::string_view base, const at::Tensor& input) {
+  constexpr std::string_view kBackward = "_backward";
   if (!base.ends_with(kBackward) || input.scalar_type() != at::kByte) return false;
   base.remove_suffix(kBackward.size());
   return workspace_of(base) >= 0;
@@ -169,8 +168,7 @@ Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, 
     };
   }
   const bool alone = facts_.alone && !(facts_.random && facts_.repeatable);
-  const bool gradient = backward_ || base_name(facts_.name).ends_with(kBackward);
-  if (alone && gradient && context.golden) {
+  if (alone && (backward_ || facts_.in_backward) && context.golden) {
     context.shaken = [&](int sample) {
       if (sample == 0) return pick(reference_run());
       return pick(other_run({RunKind::Precision::kShaken, sample, /*coarse=*/true}));

@@ -18,6 +18,7 @@
 #include "compare/ordered_pool.h"
 #include "compare/random_check.h"
 #include "compare/tolerance.h"
+#include "hooks/backward_pass.h"
 #include "hooks/held_in_backward.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
@@ -246,6 +247,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   observed->subject = state.subject;
   observed->call = subject.call;
   observed->facts = facts_of(subject);
+  observed->facts.in_backward = phase_of(call) == Phase::kBackward;
   observed->at_once = is_judged_at_once(observed->facts);
   CallRun& run = observed->run;
   run.raised = call.error;
