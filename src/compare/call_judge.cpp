@@ -171,7 +171,7 @@ Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, 
   if (alone && (backward_ || facts_.in_backward) && context.golden) {
     context.shaken = [&](int sample) {
       if (sample == 0) return pick(reference_run());
-      return pick(other_run({RunKind::Precision::kShaken, sample, /*coarse=*/true}));
+      return pick(other_run({RunKind::Precision::kShaken, sample}));
     };
   }
   at::Tensor reference;
@@ -227,6 +227,9 @@ Judgement CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor& ref
     context.perturbed = [perturbed = context.perturbed, sizes_of](int sample, bool coarse) {
       return sizes_of(perturbed(sample, coarse));
     };
+  }
+  if (context.shaken) {
+    context.shaken = [shaken = context.shaken, sizes_of](int sample) { return sizes_of(shaken(sample)); };
   }
   Judgement judgement = judge(sizes_of(result), sizes_of(reference), context);
   if (judgement.verdict == Verdict::kAgrees) judgement.reason = "but for signs or phases";

@@ -53,16 +53,17 @@ c10::ScalarType golden_dtype(c10::ScalarType dtype) {
 void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals, const RunKind& kind,
              std::optional<c10::ScalarType> autocast) {
   SmallChanges changes(static_cast<uint64_t>(kind.sample) + 1);
+  const bool shaken = kind.precision == RunKind::Precision::kShaken;
+  const bool coarse = shaken || kind.coarse;
   std::set<const void*> done;
   for (size_t i = 0; i < copies.size(); ++i) {
     if (!copies[i].defined()) continue;
     const c10::ScalarType dtype = copies[i].scalar_type();
-    const bool shaken = kind.precision == RunKind::Precision::kShaken;
     if (rounding_of(dtype).unit == 0 || (!shaken && golden_dtype(dtype) != dtype)) continue;
     if (copies[i].layout() != at::kStrided || copies[i]._is_zerotensor()) continue;
     const Rounding rounding = rounding_of(originals[i].scalar_type());
-    double unit = kind.coarse ? rounding.unit : rounding.accumulate;
-    if (kind.coarse && autocast) unit = std::max(unit, rounding_of(*autocast).unit);
+    double unit = coarse ? rounding.unit : rounding.accumulate;
+    if (coarse && autocast) unit = std::max(unit, rounding_of(*autocast).unit);
     const c10::Storage& storage = copies[i].storage();
     if (!done.insert(storage.unsafeGetStorageImpl()).second) continue;
     change(storage, dtype, shaken ? 2 * unit : unit, changes);

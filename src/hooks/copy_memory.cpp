@@ -5,7 +5,6 @@
 #include <c10/core/TensorImpl.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,11 +14,13 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "hooks/home_process.h"
 #include "hooks/plain_tensor.h"
 
 #ifdef __SSE2__
@@ -58,10 +59,10 @@ class LargeCopies {
   // A thread frees what waits when no copy was asked for during kAge. One at a time, and none while nothing waits.
   void release() noexcept {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (!lock || idle_.empty() || ager_of_ == getpid()) return;
+    if (!lock || idle_.empty() || (ager_of_ && !ager_of_->left())) return;
     try {
       std::thread([this] { age(); }).detach();  // may sleep when the process exits: it has nothing to finish
-      ager_of_ = getpid();
+      ager_of_.emplace();
     } catch (const std::system_error&) {
       free_idle();  // no thread to be had
     }
@@ -118,7 +119,7 @@ class LargeCopies {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (std::exchange(known, asked_) != asked_) continue;
       free_idle();
-      ager_of_ = 0;
+      ager_of_.reset();
       return;
     }
   }
@@ -157,8 +158,8 @@ class LargeCopies {
   std::mutex mutex_;
   std::multimap<size_t, Block*> idle_;
   size_t idle_bytes_ = 0;
-  uint64_t asked_ = 1;  // copies, by now
-  pid_t ager_of_ = 0;   // the process whose thread will free what waits: a forked child has not got it
+  uint64_t asked_ = 1;                  // copies, by now
+  std::optional<HomeProcess> ager_of_;  // whose thread will free what waits: a forked child has not got it
 };
 
 // Many copies share a block, which is freed with the last of them. An allocation each is what a capture of small calls

@@ -81,9 +81,9 @@ bool is_unordered(std::string_view name) {
 }
 
 bool has_free_phases(std::string_view name) {
-  constexpr std::string_view kNames[] = {"eig",         "linalg_eig", "eigh",      "linalg_eigh", "_linalg_eigh",
-                                         "svd",         "linalg_svd", "_svd",      "_linalg_svd", "svd_lowrank",
-                                         "pca_lowrank", "qr",         "linalg_qr", "lobpcg",      "geqrf"};
+  constexpr std::string_view kNames[] = {"eigh",      "linalg_eigh", "_linalg_eigh", "svd",         "linalg_svd",
+                                         "_svd",      "_linalg_svd", "svd_lowrank",  "pca_lowrank", "qr",
+                                         "linalg_qr", "lobpcg",      "geqrf"};
   return is_one_of(kNames, name);
 }
 

@@ -57,6 +57,16 @@ def seed(number: int = 0) -> None:
     random.seed(number)
 
 
+def samples_of(op: Any, dtype: torch.dtype, count: int, gradients: bool, number: int = 0) -> list[Any]:
+    """The first samples of an operator, the same ones each time for a `number`.
+
+    Raises:
+        Exception: of any kind; some samples cannot be made without a GPU.
+    """
+    seed(number)
+    return list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), count))
+
+
 def tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
 
@@ -228,9 +238,8 @@ class Builder:
         return seen(call, self.op.name not in UNINITIALISED)
 
     def _samples(self, dtype: torch.dtype, count: int, gradients: bool) -> list[Any]:
-        seed()
         try:
-            return list(itertools.islice(self.op.sample_inputs("cpu", dtype, requires_grad=gradients), count))
+            return samples_of(self.op, dtype, count, gradients)
         except Exception as error:
             self.left_out[f"{dtype} samples"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             return []

@@ -19,7 +19,7 @@ from collections import Counter
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 import torch
-from _op_database import operators, seed
+from _op_database import operators, samples_of
 from sim_op_db import REASONS, run
 
 import op_tools
@@ -40,12 +40,11 @@ KNOWN_ALARMS = {
 }
 
 
-def samples_of(op, dtype, count):
-    seed(7)
+def samples(op, dtype, count):
     backward = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     try:
-        return list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=backward), count))
-    except Exception:  # some samples cannot be made without a GPU
+        return samples_of(op, dtype, count, backward, number=7)
+    except Exception:
         return []
 
 
@@ -79,7 +78,7 @@ def main():
         for dtype in DTYPES:
             if not op.supports_dtype(dtype, "cpu"):
                 continue
-            for sample in samples_of(op, dtype, options.samples):
+            for sample in samples(op, dtype, options.samples):
                 for device, level in itertools.product(options.device, options.level):
                     if device == "sim" and name in REASONS:
                         continue
