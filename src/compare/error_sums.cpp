@@ -137,7 +137,7 @@ bool counts_more(const DiffOptions& options) {
 
 class Summing {
  public:
-  Summing(const SumPlan& plan, const void* result, const void* golden)
+  Summing(const SumPlan& plan, const void* result, const void* golden, int64_t numel)
       : plan_(plan),
         result_(result),
         golden_(golden),
@@ -145,6 +145,7 @@ class Summing {
         item_(plan.result_dtype == plan.golden_dtype ? c10::elementSize(plan.result_dtype) : 0),
         is_simple_(!plan.is_exact && !plan.is_complex && plan.scale == 1),
         coarse_(is_half(plan.result_dtype)),
+        is_large_(static_cast<size_t>(numel) * item_ > kInCaches),
         tolerance_(plan.is_exact ? Tolerance() : plan.options->tolerance),
         by_halves_(is_simple_ && coarse_ && item_ > 0 && !tolerates(tolerance_) && has_near_halves()) {}
 
@@ -162,6 +163,7 @@ class Summing {
     job.tolerance = tolerance_;
     job.n = (n + kMostLanes - 1) / kMostLanes * kMostLanes;
     if (same && parts_ == 1 && plan_.scale == 1) {
+      if (is_large_) ask_for(first + kBlocksAhead * kBlock);
       job.b = numbers_of(plan_.golden_dtype, golden_, first, n, job.n, golden_singles_, block_.b);
       const Sizes sizes = sizes_of(job);
       if (fits(sizes.sum_of_squares, sizes.sum_of_squares, sizes.largest)) {
@@ -199,6 +201,18 @@ class Summing {
 
  private:
   static constexpr int kChances = 4;
+  static constexpr int64_t kBlocksAhead = 2;
+  static constexpr size_t kInCaches = 1 << 20;  // bytes of one side
+
+  // The block at `first`, if there is one, comes from memory while others are looked at: equal blocks are done so
+  // quickly that they would wait for it.
+  void ask_for(int64_t first) const {
+    constexpr size_t kLine = 64;
+    for (const void* const side : {result_, golden_}) {
+      const char* const begin = static_cast<const char*>(side) + static_cast<size_t>(first) * item_;
+      for (size_t i = 0; i < kBlock * item_; i += kLine) __builtin_prefetch(begin + i);
+    }
+  }
 
   bool same_bits(int64_t first, int64_t n) const {
     const size_t begin = static_cast<size_t>(first) * item_;
@@ -238,14 +252,13 @@ class Summing {
     const auto at = [&](const void* from) { return static_cast<const uint16_t*>(from) + first; };
     Found found;
     if (chances_ > 0 && look_at_near_halves(plan_.result_dtype, at(result_), at(golden_), job, &found)) return found;
-    --chances_;
     return std::nullopt;
   }
 
   // Nothing where not all numbers are finite.
   std::optional<Found> found_simply(const LoopJob& job) {
     Found found;
-    if (chances_ > 0 && !by_halves_ && job.a.singles && job.b.singles) {
+    if (chances_ > 0 && job.a.singles && job.b.singles) {
       if (look_at_near(job, &found)) return found;
       --chances_;
     }
@@ -303,7 +316,7 @@ class Summing {
   const void* const golden_;
   const int64_t parts_;
   const size_t item_;  // 0: the dtypes differ
-  const bool is_simple_, coarse_;
+  const bool is_simple_, coarse_, is_large_;
   const Tolerance tolerance_;
   const bool by_halves_;
   int chances_ = 0;
@@ -342,7 +355,7 @@ ErrorSums sum_errors(const SumPlan& plan, const void* result, const void* golden
   const int64_t tasks = (numel + per_task - 1) / per_task;
   std::vector<ErrorSums> found(static_cast<size_t>(tasks));
   on_all_cores(tasks, per_task, [&](int64_t begin, int64_t end) {
-    Summing summing(plan, result, golden);
+    Summing summing(plan, result, golden, numel);
     for (int64_t task = begin; task < end; ++task) {
       summing.begin_task();
       const int64_t last = std::min(numel, (task + 1) * per_task);

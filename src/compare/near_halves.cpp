@@ -1,5 +1,7 @@
 #include "compare/near_halves.h"
 
+#include <bit>
+
 #include "compare/folding.h"
 #include "hooks/doubles.h"
 
@@ -29,11 +31,16 @@ OP_TOOLS_V4_INLINE void widen(const uint16_t* from, __m512* even, __m512* odd) {
   }
 }
 
-// The loop is bound by how many vectors the processor works on at once, so each operation counts. Sums are doubles.
-// float16 as singles is normal where it is not 0. What is below `least` in bfloat16 is not: that is left to others.
+// So many elements are added up as singles, eight in each lane, before doubles take their sums over.
+constexpr int64_t kRun = 128;
+constexpr int64_t kAhead = 2048;  // elements: what is asked for now is there when the loop comes to it
+
+// The loop is bound by how many vectors the processor works on at once, so each operation counts; to widen sixteen
+// singles takes four. Products of two halves, and the first few sums of them, lose nothing or little in a single.
 template <bool kBrain>
 struct Sums {
   __m512 known, zero, max_d, max_m, max_ulp, sum_ulp, excess, least;
+  __m512 run_d, run_d2, run_be, run_bb;
   __m512i sign, exponent;
   __m512d sum_d, sum_d2, be, bb;
   int64_t different;
@@ -41,54 +48,63 @@ struct Sums {
   OP_TOOLS_V4_INLINE void begin(const LoopJob& job) {
     known = _mm512_set1_ps(known_quotient(job));
     zero = max_d = max_m = max_ulp = sum_ulp = excess = _mm512_setzero_ps();
-    least = _mm512_set1_ps(kBrain ? __builtin_inff() : static_cast<float>(job.least));
+    least = _mm512_set1_ps(static_cast<float>(job.least));
     sign = _mm512_set1_epi32(static_cast<int>(0x80000000));
     exponent = _mm512_set1_epi32(0x7F800000);
     different = 0;
     sum_d = sum_d2 = be = bb = _mm512_setzero_pd();
+    begin_run();
   }
+  OP_TOOLS_V4_INLINE void begin_run() { run_d = run_d2 = run_be = run_bb = _mm512_setzero_ps(); }
 
   OP_TOOLS_V4_INLINE void add(__m512 result, __m512 golden) {
-    const __m512i e = _mm512_castps_si512(_mm512_sub_ps(result, golden));
-    const __m512i b = _mm512_castps_si512(golden);
-    const __m512 d = _mm512_castsi512_ps(_mm512_andnot_si512(sign, e));
-    const __m512 m = _mm512_castsi512_ps(_mm512_andnot_si512(sign, b));
+    const __m512 e = _mm512_sub_ps(result, golden);
+    const __m512 d = _mm512_castsi512_ps(_mm512_andnot_si512(sign, _mm512_castps_si512(e)));
+    const __m512 m = _mm512_castsi512_ps(_mm512_andnot_si512(sign, _mm512_castps_si512(golden)));
     max_d = _mm512_max_ps(d, max_d);
-    max_m = _mm512_max_ps(m, max_m);
+    if constexpr (!kBrain) max_m = _mm512_max_ps(m, max_m);
     excess = _mm512_max_ps(_mm512_fnmadd_ps(known, m, d), excess);
     const __mmask16 differs = _mm512_cmp_ps_mask(d, zero, _CMP_GT_OQ);
     different += __builtin_popcount(_cvtmask16_u32(differs));
-    // The exponent's bits turned over are those of twice the inverse of the power of two; infinity for 0.
+    // The exponent's bits turned over are those of twice the inverse of the power of two; infinity for 0, to which
+    // nothing is near in bfloat16.
     __m512 ulp;
     if constexpr (kBrain) {
-      least = _mm512_mask_min_ps(least, differs, m, least);
-      ulp = _mm512_maskz_mul_ps(differs, d, _mm512_castsi512_ps(_mm512_andnot_si512(b, exponent)));
+      const __m512i inverse = _mm512_andnot_si512(_mm512_castps_si512(golden), exponent);
+      ulp = _mm512_maskz_mul_ps(differs, d, _mm512_castsi512_ps(inverse));
     } else {
       const __m512i scale = _mm512_castps_si512(_mm512_max_ps(m, least));
       ulp = _mm512_mul_ps(d, _mm512_castsi512_ps(_mm512_andnot_si512(scale, exponent)));
     }
     max_ulp = _mm512_max_ps(ulp, max_ulp);
     sum_ulp = _mm512_add_ps(sum_ulp, ulp);
-    // e * b and e * e by |e|, and b with the sign of e: no sign has to be taken from doubles. Through memory, from
-    // where they are widened in one operation.
-    alignas(64) float sizes[16], signed_sizes[16];
-    _mm512_store_ps(sizes, d);
-    _mm512_store_si512(signed_sizes, _mm512_ternarylogic_epi32(b, e, sign, 0x78));  // b ^ (e & sign)
-    add_up(sizes, signed_sizes);
-    add_up(sizes + 8, signed_sizes + 8);
+    run_d = _mm512_add_ps(run_d, d);
+    run_d2 = _mm512_fmadd_ps(e, e, run_d2);
+    run_be = _mm512_fmadd_ps(e, golden, run_be);
+    run_bb = _mm512_fmadd_ps(golden, golden, run_bb);
   }
 
-  OP_TOOLS_V4_INLINE void add_up(const float* sizes, const float* signed_sizes) {
-    __m512d d, b;
-    asm("vcvtps2pd %1, %0" : "=v"(d) : "m"(*reinterpret_cast<const __m256*>(sizes)));
-    asm("vcvtps2pd %1, %0" : "=v"(b) : "m"(*reinterpret_cast<const __m256*>(signed_sizes)));
-    sum_d = _mm512_add_pd(sum_d, d);
-    sum_d2 = _mm512_fmadd_pd(d, d, sum_d2);
-    be = _mm512_fmadd_pd(b, d, be);
-    bb = _mm512_fmadd_pd(b, b, bb);
+  // Through memory, from where they are widened in fewer operations.
+  static OP_TOOLS_V4_INLINE void add_run(__m512 run, __m512d* sum) {
+    alignas(64) float singles[16];
+    _mm512_store_ps(singles, run);
+    __m512d low, high;
+    asm("vcvtps2pd %1, %0" : "=v"(low) : "m"(*reinterpret_cast<const __m256*>(singles)));
+    asm("vcvtps2pd %1, %0" : "=v"(high) : "m"(*reinterpret_cast<const __m256*>(singles + 8)));
+    *sum = _mm512_add_pd(*sum, _mm512_add_pd(low, high));
+  }
+  OP_TOOLS_V4_INLINE void end_run() {
+    add_run(run_d, &sum_d);
+    add_run(run_d2, &sum_d2);
+    add_run(run_be, &be);
+    add_run(run_bb, &bb);
+    begin_run();
   }
 
-  OP_TOOLS_V4_INLINE Near end(const LoopJob& job) const {
+  // By more than is_near() lets pass: no need to go on.
+  OP_TOOLS_V4_INLINE bool far() const { return _mm512_cmp_ps_mask(max_ulp, _mm512_set1_ps(1), _CMP_GT_OQ) != 0; }
+
+  OP_TOOLS_V4_INLINE Near end() const {
     Near near{};
     Found& found = near.found;
     found.max_d = Folding<float, 16>::max(max_d);
@@ -103,23 +119,54 @@ struct Sums {
     found.aa = found.ab + products + found.sum_d2;
     found.outside = different;
     found.quotient = Folding<float, 16>::max(excess) > 0;
-    near.below = kBrain && static_cast<double>(Folding<float, 16>::min(least)) < job.least;
     return near;
   }
 };
 
+// bfloat16 has the range of a single, its squares do not fit there. What is looked at is 0 or lies between these, so
+// that no square of a difference of neighbours is below what is normal, and no sum above.
+constexpr uint16_t kLeastBrain = (127 - 55) << 7, kMostBrain = (127 + 60) << 7;  // powers of two
+
+// False where one does not fit. All goldens before any product: one that is not normal costs the
+// processor as much as a hundred others.
+OP_TOOLS_V4_INLINE bool measure_brains(const uint16_t* golden, double* largest) {
+  const __m512i size = _mm512_set1_epi16(0x7FFF), one = _mm512_set1_epi16(1);
+  __m512i most = _mm512_setzero_si512(), least = _mm512_set1_epi16(-1);
+  for (int64_t i = 0; i < kBlock; i += 32) {
+    const __m512i m = _mm512_and_si512(_mm512_loadu_si512(golden + i), size);
+    most = _mm512_max_epu16(m, most);
+    least = _mm512_min_epu16(_mm512_sub_epi16(m, one), least);  // 0 comes last
+  }
+  using Words = Folding<uint16_t, 32>;
+  const uint16_t upper = Words::max((Words::Lanes)most), lower = Words::min((Words::Lanes)least);
+  *largest = std::bit_cast<float>(static_cast<uint32_t>(upper) << 16);
+  return lower >= kLeastBrain - 1 && upper <= kMostBrain;
+}
+
 template <bool kBrain>
 OP_TOOLS_V4_INLINE bool look(const uint16_t* a, const uint16_t* b, const LoopJob& job, Found* found) {
+  double largest = 0;
+  if constexpr (kBrain) {
+    if (!measure_brains(b, &largest)) return false;
+  }
   Sums<kBrain> sums;
   sums.begin(job);
-  for (int64_t i = 0; i < kBlock; i += 32) {
-    __m512 result[2], golden[2];
-    widen<kBrain>(a + i, &result[0], &result[1]);
-    widen<kBrain>(b + i, &golden[0], &golden[1]);
-    sums.add(result[0], golden[0]);
-    sums.add(result[1], golden[1]);
+  for (int64_t first = 0; first < kBlock; first += kRun) {
+#pragma GCC unroll 4
+    for (int64_t i = first; i < first + kRun; i += 32) {
+      _mm_prefetch(reinterpret_cast<const char*>(a + i + kAhead), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(b + i + kAhead), _MM_HINT_T0);
+      __m512 result[2], golden[2];
+      widen<kBrain>(a + i, &result[0], &result[1]);
+      widen<kBrain>(b + i, &golden[0], &golden[1]);
+      sums.add(result[0], golden[0]);
+      sums.add(result[1], golden[1]);
+    }
+    if (sums.far()) return false;
+    sums.end_run();
   }
-  const Near near = sums.end(job);
+  Near near = sums.end();
+  if constexpr (kBrain) near.found.max_m = largest;
   *found = near.found;
   return is_near(job, near);
 }

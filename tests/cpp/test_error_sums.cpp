@@ -25,6 +25,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr Tolerance kTolerance{1e-4, 1e-3};
 constexpr double kRelativeLimit = 1e-2, kUlpLimit = 2;
+constexpr double kSumsOfHalves = 7 * 0x1p-24;  // seven additions of singles, each rounded
 
 std::vector<double> numbers_of(const at::Tensor& tensor) {
   const at::Tensor wide = tensor.to(at::kDouble).contiguous();
@@ -119,14 +120,17 @@ void check_pair(const at::Tensor& result, const at::Tensor& golden, const Tolera
       result, golden, {.tolerance = tolerance, .relative_limits = {kRelativeLimit}, .ulp_limits = {kUlpLimit}});
   REQUIRE(diff.structure.empty());
   const auto n = static_cast<double>(std::max<int64_t>(1, golden.numel()));
+  // Half types that are near each other are added up as singles first, eight at a time (near_halves.h).
+  const bool halves = !wider && (result.scalar_type() == at::kHalf || result.scalar_type() == at::kBFloat16);
+  const double sums = halves ? kSumsOfHalves : 1e-9;
   CHECK(diff.max_abs == plain.max_abs);
   CHECK(diff.golden_max == plain.most);
   CHECK(diff.max_rel == Approx(plain.max_rel).epsilon(1e-12));
   CHECK(diff.max_ulp == Approx(plain.max_ulp).epsilon(1e-12));
   CHECK(diff.mean_ulp == Approx(plain.ulps / n).epsilon(1e-9));
-  CHECK(diff.mean_abs == Approx(plain.sum / n).epsilon(1e-9));
-  CHECK(diff.rmse == Approx(std::sqrt(plain.squares / n)).epsilon(1e-9));
-  CHECK(diff.golden_rms == Approx(std::sqrt(plain.bb / n)).epsilon(1e-9));
+  CHECK(diff.mean_abs == Approx(plain.sum / n).epsilon(sums));
+  CHECK(diff.rmse == Approx(std::sqrt(plain.squares / n)).epsilon(sums / 2));
+  CHECK(diff.golden_rms == Approx(std::sqrt(plain.bb / n)).epsilon(sums / 2));
   if (plain.aa > 0 && plain.bb > 0) {
     CHECK(diff.cosine == Approx(plain.ab / std::sqrt(plain.aa) / std::sqrt(plain.bb)).margin(1e-9));
   }
@@ -211,6 +215,67 @@ TEST_CASE("The numbers of tensors that are rounding apart are those of a plain l
   // One quotient in all elements, the largest and one that singles do not hold.
   const at::Tensor odd = tensor_of(std::vector<double>(8192, 129), at::kFloat);
   check_pair(odd + 0.001, odd);
+}
+
+// What eight additions as singles may cost, and what they do cost where nobody chose the numbers. 1 - cosine is as
+// exact as the sums, not as the cosine.
+TEST_CASE("Numbers of half types are as exact as is promised", "[tensor_diff]") {
+  std::mt19937 random(3);
+  std::normal_distribution<double> normal;
+  std::uniform_real_distribution<double> exponent(-12, 8);
+  enum Kind { kNormal, kWide, kOneNumber, kMostAreLost, kMixed };
+  struct Scale {
+    at::ScalarType dtype;
+    double factor;
+  };
+  // Halves: also subnormal, and the largest. bfloat16: also where squares of singles are too small or too large.
+  const Scale scales[] = {{at::kHalf, 1},           {at::kHalf, 0x1p-17},     {at::kHalf, 0x1p-9},
+                          {at::kHalf, 0x1p7},       {at::kBFloat16, 1},       {at::kBFloat16, 0x1p-45},
+                          {at::kBFloat16, 0x1p-52}, {at::kBFloat16, 0x1p-58}, {at::kBFloat16, 0x1p-80},
+                          {at::kBFloat16, 0x1p55},  {at::kBFloat16, 0x1p62},  {at::kBFloat16, 0x1p100}};
+  for (const Scale& scale : scales) {
+    const Rounding rounding = rounding_of(scale.dtype);
+    for (const Kind kind : {kNormal, kWide, kOneNumber, kMostAreLost, kMixed}) {
+      for (const int64_t n : {1, 1000, 1024, 5000, 100'000, 1'000'000}) {
+        if (n > 100'000 && scale.factor != 1) continue;
+        INFO(scale.dtype << " times " << scale.factor << ", " << n << " elements of kind " << kind);
+        std::vector<double> goldens, results;
+        for (int64_t i = 0; i < n; ++i) {
+          double golden = normal(random);
+          if (kind == kWide) golden *= std::exp2(exponent(random));
+          if (kind == kOneNumber) golden = 2 - rounding.unit;
+          // One of eight in each lane is so large that the squares of the others are just not seen beside it.
+          if (kind == kMostAreLost) golden = i % 128 < 16 ? 2 - rounding.unit : 0x1p-12 * (2 - rounding.unit);
+          if (kind == kMixed && i % 3 == 0) golden = 0;
+          goldens.push_back(std::clamp(golden * scale.factor, -rounding.most / 2, rounding.most / 2));
+          const double apart = kind == kOneNumber ? -rounding.unit : 2 * rounding.unit * normal(random);
+          results.push_back(goldens.back() * (1 + apart));
+        }
+        const at::Tensor result = tensor_of(results, scale.dtype), golden = tensor_of(goldens, scale.dtype);
+        const std::vector<double> a = numbers_of(result), b = numbers_of(golden);
+        long double sum_d = 0, sum_d2 = 0, be = 0, bb = 0;
+        for (size_t i = 0; i < b.size(); ++i) {
+          const long double e = static_cast<long double>(a[i]) - b[i];
+          sum_d += std::fabs(e);
+          sum_d2 += e * e;
+          be += b[i] * e;
+          bb += static_cast<long double>(b[i]) * b[i];
+        }
+        const TensorDiff diff = diff_tensors(result, golden);
+        const auto count = static_cast<long double>(n);
+        const bool chosen = kind == kOneNumber || kind == kMostAreLost;
+        const double most = n < 1024 ? 1e-13 : chosen ? kSumsOfHalves : 3e-8;
+        CHECK(diff.mean_abs == Approx(static_cast<double>(sum_d / count)).epsilon(most));
+        CHECK(diff.rmse == Approx(static_cast<double>(std::sqrt(sum_d2 / count))).epsilon(most / 2));
+        CHECK(diff.golden_rms == Approx(static_cast<double>(std::sqrt(bb / count))).epsilon(most / 2));
+        // 1 - (bb + be) / sqrt(bb * (bb + 2 be + d2)), without a difference of what is nearly the same.
+        const long double aa = bb + 2 * be + sum_d2, root = std::sqrt(aa * bb), ab = bb + be;
+        const long double sine2 = (sum_d2 * bb - be * be) / (root * root);
+        const long double missing = bb == 0 ? 0 : sine2 / (1 + ab / root);
+        CHECK(1 - diff.cosine == Approx(static_cast<double>(missing)).epsilon(4 * most).margin(1e-13));
+      }
+    }
+  }
 }
 
 // A thread remembers what is largest from one part to the next.
