@@ -145,7 +145,7 @@ class Summing {
         item_(plan.result_dtype == plan.golden_dtype ? c10::elementSize(plan.result_dtype) : 0),
         is_simple_(!plan.is_exact && !plan.is_complex && plan.scale == 1),
         coarse_(is_half(plan.result_dtype)),
-        is_large_(static_cast<size_t>(numel) * item_ > kInCaches),
+        asks_ahead_(coarse_ && static_cast<size_t>(numel) * item_ > kInCaches),
         tolerance_(plan.is_exact ? Tolerance() : plan.options->tolerance),
         by_halves_(is_simple_ && coarse_ && item_ > 0 && !tolerates(tolerance_) && has_near_halves()) {}
 
@@ -163,7 +163,7 @@ class Summing {
     job.tolerance = tolerance_;
     job.n = (n + kMostLanes - 1) / kMostLanes * kMostLanes;
     if (same && parts_ == 1 && plan_.scale == 1) {
-      if (is_large_) ask_for(first + kBlocksAhead * kBlock);
+      if (asks_ahead_) ask_for(first + kBlocksAhead * kBlock);
       job.b = numbers_of(plan_.golden_dtype, golden_, first, n, job.n, golden_singles_, block_.b);
       const Sizes sizes = sizes_of(job);
       if (fits(sizes.sum_of_squares, sizes.sum_of_squares, sizes.largest)) {
@@ -204,8 +204,8 @@ class Summing {
   static constexpr int64_t kBlocksAhead = 2;
   static constexpr size_t kInCaches = 1 << 20;  // bytes of one side
 
-  // The block at `first`, if there is one, comes from memory while others are looked at: equal blocks are done so
-  // quickly that they would wait for it.
+  // The block at `first`, if there is one, comes from memory while others are looked at: equal blocks of half
+  // types are done so quickly that they would wait for it.
   void ask_for(int64_t first) const {
     constexpr size_t kLine = 64;
     for (const void* const side : {result_, golden_}) {
@@ -316,7 +316,7 @@ class Summing {
   const void* const golden_;
   const int64_t parts_;
   const size_t item_;  // 0: the dtypes differ
-  const bool is_simple_, coarse_, is_large_;
+  const bool is_simple_, coarse_, asks_ahead_;
   const Tolerance tolerance_;
   const bool by_halves_;
   int chances_ = 0;
