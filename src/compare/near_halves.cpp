@@ -1,6 +1,8 @@
 #include "compare/near_halves.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "compare/folding.h"
 #include "hooks/doubles.h"
@@ -35,17 +37,45 @@ OP_TOOLS_V4_INLINE void widen(const uint16_t* from, __m512* even, __m512* odd) {
 constexpr int64_t kRun = 128;
 constexpr int64_t kAhead = 2048;  // elements: what is asked for now is there when the loop comes to it
 
+// bfloat16 has the range of a single, in which its squares do not fit. A block is looked at times a power of two by
+// which its largest number lies at the upper end of what is summed up without an infinity; at the lower one, squares of
+// differences of neighbours are still normal. One that is not costs the processor as much as a hundred others.
+struct Measure {
+  bool fits;       // and all are finite, and 0 or not below the least
+  double largest;  // of the block
+  float factor;
+};
+constexpr int kBias = 127, kUpper = kBias + 60, kLower = kBias - 55;  // exponents as they lie in memory
+
+OP_TOOLS_V4_INLINE Measure measure_brains(const uint16_t* golden, const LoopJob& job) {
+  const __m512i size = _mm512_set1_epi16(0x7FFF), one = _mm512_set1_epi16(1);
+  __m512i most = _mm512_setzero_si512(), least = _mm512_set1_epi16(-1);
+  for (int64_t i = 0; i < kBlock; i += 32) {
+    const __m512i m = _mm512_and_si512(_mm512_loadu_si512(golden + i), size);
+    most = _mm512_max_epu16(m, most);
+    least = _mm512_min_epu16(_mm512_sub_epi16(m, one), least);  // 0 comes last
+  }
+  using Words = Folding<uint16_t, 32>;
+  const int upper = Words::max(reinterpret_cast<Words::Lanes>(most)),
+            lower = Words::min(reinterpret_cast<Words::Lanes>(least)) + 1;
+  const int largest = upper >> 7, smallest = lower >> 7, shift = std::min(kUpper - largest, kBias);
+  const int allowed = std::max(kLower - shift, kBias + std::ilogb(job.least));
+  return {largest < 255 && smallest >= allowed, std::bit_cast<float>(static_cast<uint32_t>(upper) << 16),
+          std::bit_cast<float>(static_cast<uint32_t>(shift + kBias) << 23)};
+}
+
 // The loop is bound by how many vectors the processor works on at once, so each operation counts; to widen sixteen
 // singles takes four. Products of two halves, and the first few sums of them, lose nothing or little in a single.
 template <bool kBrain>
 struct Sums {
-  __m512 known, zero, max_d, max_m, max_ulp, sum_ulp, excess, least;
+  __m512 factor, known, zero, max_d, max_m, max_ulp, sum_ulp, excess, least;
   __m512 run_d, run_d2, run_be, run_bb;
   __m512i sign, exponent;
   __m512d sum_d, sum_d2, be, bb;
   int64_t different;
 
-  OP_TOOLS_V4_INLINE void begin(const LoopJob& job) {
+  OP_TOOLS_V4_INLINE void begin(const LoopJob& job, const Measure& measure) {
+    factor = _mm512_set1_ps(measure.factor);
     known = _mm512_set1_ps(known_quotient(job));
     zero = max_d = max_m = max_ulp = sum_ulp = excess = _mm512_setzero_ps();
     least = _mm512_set1_ps(static_cast<float>(job.least));
@@ -58,6 +88,10 @@ struct Sums {
   OP_TOOLS_V4_INLINE void begin_run() { run_d = run_d2 = run_be = run_bb = _mm512_setzero_ps(); }
 
   OP_TOOLS_V4_INLINE void add(__m512 result, __m512 golden) {
+    if constexpr (kBrain) {
+      result = _mm512_mul_ps(result, factor);
+      golden = _mm512_mul_ps(golden, factor);
+    }
     const __m512 e = _mm512_sub_ps(result, golden);
     const __m512 d = _mm512_castsi512_ps(_mm512_andnot_si512(sign, _mm512_castps_si512(e)));
     const __m512 m = _mm512_castsi512_ps(_mm512_andnot_si512(sign, _mm512_castps_si512(golden)));
@@ -104,17 +138,18 @@ struct Sums {
   // By more than is_near() lets pass: no need to go on.
   OP_TOOLS_V4_INLINE bool far() const { return _mm512_cmp_ps_mask(max_ulp, _mm512_set1_ps(1), _CMP_GT_OQ) != 0; }
 
-  OP_TOOLS_V4_INLINE Near end() const {
+  OP_TOOLS_V4_INLINE Near end(const Measure& measure) const {
+    const double unit = 1 / static_cast<double>(measure.factor), square = unit * unit;
     Near near{};
     Found& found = near.found;
-    found.max_d = Folding<float, 16>::max(max_d);
-    found.max_m = Folding<float, 16>::max(max_m);
+    found.max_d = Folding<float, 16>::max(max_d) * unit;
+    found.max_m = kBrain ? measure.largest : Folding<float, 16>::max(max_m);
     found.max_ulp = Folding<float, 16>::max(max_ulp) / 2;
     found.sum_ulp = Folding<float, 16>::sum(sum_ulp) / 2;
-    found.sum_d = Folding<double, 8>::sum(sum_d);
-    found.sum_d2 = Folding<double, 8>::sum(sum_d2);
-    found.bb = Folding<double, 8>::sum(bb);
-    const double products = Folding<double, 8>::sum(be);
+    found.sum_d = Folding<double, 8>::sum(sum_d) * unit;
+    found.sum_d2 = Folding<double, 8>::sum(sum_d2) * square;
+    found.bb = Folding<double, 8>::sum(bb) * square;
+    const double products = Folding<double, 8>::sum(be) * square;
     found.ab = found.bb + products;
     found.aa = found.ab + products + found.sum_d2;
     found.outside = different;
@@ -123,34 +158,12 @@ struct Sums {
   }
 };
 
-// bfloat16 has the range of a single, its squares do not fit there. What is looked at is 0 or lies between these, so
-// that no square of a difference of neighbours is below what is normal, and no sum above.
-constexpr uint16_t kLeastBrain = (127 - 55) << 7, kMostBrain = (127 + 60) << 7;  // powers of two
-
-// False where one does not fit. All goldens before any product: one that is not normal costs the
-// processor as much as a hundred others.
-OP_TOOLS_V4_INLINE bool measure_brains(const uint16_t* golden, double* largest) {
-  const __m512i size = _mm512_set1_epi16(0x7FFF), one = _mm512_set1_epi16(1);
-  __m512i most = _mm512_setzero_si512(), least = _mm512_set1_epi16(-1);
-  for (int64_t i = 0; i < kBlock; i += 32) {
-    const __m512i m = _mm512_and_si512(_mm512_loadu_si512(golden + i), size);
-    most = _mm512_max_epu16(m, most);
-    least = _mm512_min_epu16(_mm512_sub_epi16(m, one), least);  // 0 comes last
-  }
-  using Words = Folding<uint16_t, 32>;
-  const uint16_t upper = Words::max((Words::Lanes)most), lower = Words::min((Words::Lanes)least);
-  *largest = std::bit_cast<float>(static_cast<uint32_t>(upper) << 16);
-  return lower >= kLeastBrain - 1 && upper <= kMostBrain;
-}
-
 template <bool kBrain>
 OP_TOOLS_V4_INLINE bool look(const uint16_t* a, const uint16_t* b, const LoopJob& job, Found* found) {
-  double largest = 0;
-  if constexpr (kBrain) {
-    if (!measure_brains(b, &largest)) return false;
-  }
+  const Measure measure = kBrain ? measure_brains(b, job) : Measure{true, 0, 1};
+  if (!measure.fits) return false;
   Sums<kBrain> sums;
-  sums.begin(job);
+  sums.begin(job, measure);
   for (int64_t first = 0; first < kBlock; first += kRun) {
 #pragma GCC unroll 4
     for (int64_t i = first; i < first + kRun; i += 32) {
@@ -165,8 +178,7 @@ OP_TOOLS_V4_INLINE bool look(const uint16_t* a, const uint16_t* b, const LoopJob
     if (sums.far()) return false;
     sums.end_run();
   }
-  Near near = sums.end();
-  if constexpr (kBrain) near.found.max_m = largest;
+  const Near near = sums.end(measure);
   *found = near.found;
   return is_near(job, near);
 }
