@@ -333,12 +333,6 @@ Value AtenWatch::whole_call(const Value& result) const {
   return make_tuple({name_, args_});
 }
 
-bool makes_variable(const c10::OperatorHandle& op) {
-  if (!op.hasSchema() || !op.schema().argumentIndexWithName("pin_memory")) return false;
-  const std::string& name = op.operator_name().name;
-  return !op.schema().argumentIndexWithName("self") || name.ends_with("_like");
-}
-
 std::vector<KnownOp> known_ops() {
   OpTable& table = OpTable::get();
   std::vector<KnownOp> known;

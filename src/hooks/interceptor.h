@@ -104,10 +104,6 @@ class OP_TOOLS_API Detour {
   const bool was_armed_;
 };
 
-// A factory (rand, ones_like): torch makes a variable of what it returned, afterwards. The program gets that tensor as
-// long as nobody else has it, or its counter of versions; else a copy, which torch.jit.trace does not know.
-bool makes_variable(const c10::OperatorHandle& op);
-
 // Names of all operators that the dispatcher knows now, sorted; `composite` tells CompositeImplicitAutograd ones.
 struct KnownOp {
   std::string name;

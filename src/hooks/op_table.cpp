@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "hooks/interceptor.h"
+#include "hooks/op_traits.h"
 
 namespace op_tools::interceptor {
 

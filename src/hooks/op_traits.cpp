@@ -1,5 +1,7 @@
 #include "hooks/op_traits.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -91,6 +93,12 @@ bool names_elements(std::string_view name) {
   constexpr std::string_view kNames[] = {"max",    "min",       "argmax", "argmin",   "sort",   "argsort", "topk",
                                          "median", "nanmedian", "mode",   "kthvalue", "cummax", "cummin",  "aminmax"};
   return is_one_of(kNames, name);
+}
+
+bool makes_variable(const c10::OperatorHandle& op) {
+  if (!op.hasSchema() || !op.schema().argumentIndexWithName("pin_memory")) return false;
+  const std::string& name = op.operator_name().name;
+  return !op.schema().argumentIndexWithName("self") || name.ends_with("_like");
 }
 
 int64_t reduced_elements(std::string_view name, const std::vector<at::Tensor>& inputs, const at::Tensor& result) {

@@ -1,4 +1,4 @@
-// What is known of operators by name, as far as comparing needs it. Names of both levels count alike:
+// What is known of operators by name, as far as tools need it. Names of both levels count alike:
 // aten::max.dim, torch.max and torch.Tensor.max are all "max". Pure functions.
 #pragma once
 
@@ -9,6 +9,10 @@
 
 #include "hooks/export.h"
 #include "hooks/value.h"
+
+namespace c10 {
+class OperatorHandle;
+}
 
 namespace op_tools {
 
@@ -33,6 +37,10 @@ OP_TOOLS_API bool names_elements(std::string_view base_name);
 
 // Other processes take part in it, named as a whole: c10d::allreduce_, torch.distributed.distributed_c10d.all_reduce.
 OP_TOOLS_API bool is_collective(std::string_view op_name);
+
+// A factory (rand, ones_like): torch makes a variable of what it returned, afterwards. The program gets that tensor as
+// long as nobody else has it, or its counter of versions; else a copy, which torch.jit.trace does not know.
+OP_TOOLS_API bool makes_variable(const c10::OperatorHandle& op);
 
 // About how many elements go into one element of the result.
 OP_TOOLS_API int64_t reduced_elements(std::string_view base_name, const std::vector<at::Tensor>& inputs,

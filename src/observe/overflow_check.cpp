@@ -139,7 +139,7 @@ struct OverflowHook::Impl {
     const auto found = rules.find(std::string(call.name));
     if (found != rules.end()) return found->second;
     const NameRules made{uninitialised.admits(call.name), allowing.admits(call.name),
-                         workspace_of(base_name(call.name)), call.op && interceptor::makes_variable(*call.op)};
+                         workspace_of(base_name(call.name)), call.op && makes_variable(*call.op)};
     return rules.emplace(call.name, made).first->second;
   }
 
