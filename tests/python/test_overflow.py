@@ -551,3 +551,24 @@ def test_a_backward_that_made_an_infinity_is_saved_with_large_gradients(tmp_path
     assert row.phase == "backward" and row.op == "torch.Tensor.mul"
     given = torch.load(f"{row.saved}/grad_outputs.pth", weights_only=True)
     assert torch.equal(given["args"][0], torch.full((600, 600), 3e19))
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+@pytest.mark.parametrize("size", [4, 600])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_backward_that_made_an_infinity_is_saved_where_gradients_add_up(device, size, shared, tmp_path):
+    """The engine adds into memory that the tool was lent."""
+    x = torch.ones(size, size, device=device, requires_grad=True)
+    x.grad = torch.ones(size, size, device=device)
+    given = torch.full((size, size), 3e19)
+
+    def program():
+        y = x * 2e19
+        (y + x if shared else y).backward(given.to(device))
+
+    result = checked(program, output_dir=tmp_path)
+    (row,) = [row for row in result.rows if row.kind == "producer"]
+    assert (row.op, row.phase, row.not_saved) == ("torch.Tensor.mul", "backward", None)
+    saved = op_tools.load_call(row.saved)
+    assert torch.equal(saved.grad_outputs[0], given)
+    assert torch.isinf(saved.grad_inputs[0]).all()
