@@ -144,9 +144,9 @@ def test_another_torch_is_refused_with_both_versions(prefix, tmp_path):
 
 
 def test_building_with_a_torch_that_is_too_old_is_refused(tmp_path):
-    status, message = configure_with_torch("2.10.1", ROOT, tmp_path, f"-DPython_EXECUTABLE={sys.executable}")
+    status, message = configure_with_torch("2.11.0", ROOT, tmp_path, f"-DPython_EXECUTABLE={sys.executable}")
     assert status != 0
-    assert f"op_tools needs torch >= 2.11; {tmp_path / 'torch'} holds 2.10.1" in message
+    assert f"op_tools needs torch >= 2.12; {tmp_path / 'torch'} holds 2.11.0" in message
 
 
 def test_building_with_a_torch_that_nobody_has_tried_says_so(tmp_path):
