@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -551,3 +552,26 @@ def test_a_backward_that_made_an_infinity_is_saved_with_large_gradients(tmp_path
     assert row.phase == "backward" and row.op == "torch.Tensor.mul"
     given = torch.load(f"{row.saved}/grad_outputs.pth", weights_only=True)
     assert torch.equal(given["args"][0], torch.full((600, 600), 3e19))
+
+
+@pytest.mark.parametrize("value", [INF, math.nan])
+def test_what_the_program_gives_itself_has_no_producer(value):
+    def program():
+        torch.tensor([1.0, value])
+        torch.from_numpy(np.array([1.0, value])).sum()
+        torch.full((2,), value)
+        torch.zeros(2).fill_(value)
+        torch.ones(2) * value
+        torch.ones(2).masked_fill(torch.tensor([True, False]), value)
+
+    result = checked(program)
+    assert result.ok and producers(result) == []
+    assert "sum" in [short(row.op) for row in result.rows if row.kind == "propagator"]
+
+
+def test_a_producer_beside_what_the_program_gives():
+    def program():
+        limit = torch.tensor(INF)
+        torch.minimum(torch.ones(2), limit) / 0
+
+    assert producers(checked(program)) == ["div"]
