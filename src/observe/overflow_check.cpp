@@ -376,8 +376,7 @@ void OverflowHook::Impl::judge(Record& record) {
     given.add(flag->unsound);
     given_allowed.add(flag->allowed);
   }
-  const Specials numbers = that_count(record.numbers);
-  (numbers.only_neg_inf() ? given_allowed : given).add(numbers);
+  if (!record.numbers.only_neg_inf()) given.add(that_count(record.numbers));  // which -inf is meant, `allow` says
   const KeptCall& call = record.call;
   std::string saved, not_saved;  // one folder, whichever of its outputs
   for (size_t i = 0; i < record.outputs.size(); ++i) {

@@ -740,6 +740,7 @@ def test_a_recurrent_net_trains_on_a_device_without_its_fused_cells(level):
     assert any("lstm" in name for name in ran(tool))
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, on first use
 def test_tangents_are_where_their_tensors_are(level):
     x, tangent = on_device(3), on_device(3)
     with op_tools.OpFallback(level=level), torch.autograd.forward_ad.dual_level():
@@ -752,6 +753,7 @@ def test_tangents_are_where_their_tensors_are(level):
     assert torch.equal(moved.cpu(), (2 * x * tangent).cpu())
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, on first use
 @pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
 def test_jacobians_of_a_batch_at_once(level, strategy):
     x = on_device(3)

@@ -511,12 +511,12 @@ def test_a_view_is_sound_as_long_as_what_it_shows_is(level):
     def program():
         y = x * 2
         view = y.view(16).detach()
-        view[3:5].log_().add_(INF)  # through a view of a view: log_ is sound
+        view[3:5].log_().div_(0)  # through a view of a view: log_ is sound
         y.t()
         torch.as_strided(y, (2,), (1,))
 
     result = checked(program, level=level)
-    assert producers(result) == ["add_"]
+    assert producers(result) == ["div_"]
     names = [short(row.op) for row in result.rows if row.kind == "propagator"]
     assert names == ["t"]  # as_strided shows two elements that are sound
 
