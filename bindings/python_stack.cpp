@@ -17,7 +17,8 @@ namespace py = pybind11;
 constexpr size_t kMostLines = 8;
 constexpr int kMostFrames = 128;
 
-// Code of torch and of op_tools is not the user's: lines in it don't help to find the call.
+// Code of torch and of op_tools is not the user's: lines in it don't help to find the call. Nor does what Python itself
+// puts between (copy.deepcopy, contextlib, typing_extensions' mark of what is deprecated).
 class OwnFolders {
  public:
   OwnFolders() {
@@ -25,16 +26,21 @@ class OwnFolders {
       const auto file = py::str(py::module_::import(package).attr("__file__")).cast<std::string>();
       folders_.push_back(file.substr(0, file.rfind('/') + 1));
     }
+    const auto file = py::str(py::module_::import("os").attr("__file__")).cast<std::string>();
+    python_ = file.substr(0, file.rfind('/') + 1);
   }
   bool hold(const std::string& file) const {
     for (const std::string& folder : folders_) {
       if (file.compare(0, folder.size(), folder) == 0) return true;
     }
-    return false;
+    if (file.find("/typing_extensions.py") != std::string::npos) return true;
+    return file.compare(0, python_.size(), python_) == 0 &&
+           file.find("-packages/", python_.size()) == std::string::npos;
   }
 
  private:
   std::vector<std::string> folders_;
+  std::string python_;  // of its standard library, which site-packages lie in as well
 };
 
 struct Code {

@@ -75,6 +75,9 @@ def _stored(root: Path) -> Iterator[tuple[str, dict[str, int], dict[str, Any]]]:
 def _opened(container: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(container) as entries:
+            # The files inside are zip files, too: the last directory of one that was cut off may be theirs.
+            if entries.infolist() and min(entry.header_offset for entry in entries.infolist()) > 0:
+                raise zipfile.BadZipFile("it has no directory of its own at its end")
             yield entries
     except zipfile.BadZipFile as error:
         raise _C.Error(
@@ -193,7 +196,7 @@ def _shared_bytes(root: Path) -> int:
         containers = list(root.rglob(_CONTAINER))
         total = sum(file.stat().st_size for folder in root.rglob(_SHARED) for file in folder.glob("*.pth"))
     for container in containers:
-        with zipfile.ZipFile(container) as entries:
+        with _opened(container) as entries:
             total += sum(entry.file_size for entry in entries.infolist() if entry.filename.startswith(_SHARED + "/"))
     return total
 

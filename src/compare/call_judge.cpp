@@ -166,6 +166,7 @@ Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, 
     context.perturbed = [&](int sample, bool coarse) {
       return pick(other_run({RunKind::Precision::kPerturbed, sample, coarse}));
     };
+    context.with_single_numbers = [&] { return pick(other_run({RunKind::Precision::kSingles})); };
   }
   const bool alone = facts_.alone && !(facts_.random && facts_.repeatable);
   if (alone && (backward_ || facts_.in_backward) && context.golden) {
@@ -179,6 +180,7 @@ Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, 
     JudgeContext by_bits = context;
     by_bits.golden = nullptr;
     by_bits.perturbed = nullptr;
+    by_bits.with_single_numbers = nullptr;
     const at::Tensor shown = pick(reference_run());
     if (shown.defined() && shown.sizes() == observed.sizes()) {
       Judgement judgement = judge(observed, shown, by_bits);
@@ -227,6 +229,7 @@ Judgement CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor& ref
     context.perturbed = [perturbed = context.perturbed, sizes_of](int sample, bool coarse) {
       return sizes_of(perturbed(sample, coarse));
     };
+    context.with_single_numbers = [single = context.with_single_numbers, sizes_of] { return sizes_of(single()); };
   }
   if (context.shaken) {
     context.shaken = [shaken = context.shaken, sizes_of](int sample) { return sizes_of(shaken(sample)); };
@@ -286,6 +289,8 @@ void CallJudge::look_at_memory(size_t index, Judgement* judgement) {
         "strides " + list_text(observed_.strides[index]) + ", the CPU's are " + list_text(reference.strides[index]);
     return;
   }
+  // Zeros without memory (what forward differentiation makes of no tangent) have it on the CPU, where they are copied.
+  if (results[index]._is_zerotensor()) return;
   if (facts_.names_device || facts_.autocast || observed_.aliases[index] == reference.aliases[index]) return;
   judgement->verdict = Verdict::kDiffers;
   judgement->kind = "alias";
@@ -344,6 +349,15 @@ std::vector<Check> CallJudge::forward() {
     if (facts_.alone) return {};
     if (is_ended_by_program(observed_.raised)) {
       add("", not_comparable(observed_.raised));
+      return std::move(checks_);
+    }
+    if (facts_.in_transform) {
+      add("", not_comparable("it raises inside a functorch transform: " + observed_.raised));
+      return std::move(checks_);
+    }
+    // Of the program's tensors, which are leaves and views, not of their copies.
+    if (observed_.raised.find("being used in an in-place operation") != std::string::npos) {
+      add("", not_comparable("autograd refuses it, wherever it runs"));
       return std::move(checks_);
     }
     const CallRun& reference = reference_run();

@@ -50,6 +50,7 @@ struct CallFacts {
   bool goes_backward = false;                    // forward: what golden gives is wanted for the gradients, too
   bool incomplete = false;                       // backward: not all parts of the gradients came
   bool in_backward = false;                      // an operator of a backward pass (aten level)
+  bool in_transform = false;                     // inside vmap, grad and their like, which the CPU's run is not
   bool uninitialised = false;                    // known to give memory as it was found, besides what its name says
   int workspace = -1;                            // likewise: the result at this place is scratch memory
   Value args, kwargs;                            // as they were before the call

@@ -38,6 +38,7 @@ struct RunKind {
     kDouble,     // in float64 and complex128
     kPerturbed,  // the same from inputs that are changed by less than their rounding
     kShaken,     // in its own dtypes, on the CPU, from inputs that are changed by their rounding
+    kSingles,    // in float64, numbers that are no tensors being what float32 makes of them
   };
   bool in_own_dtypes() const { return precision == Precision::kSame || precision == Precision::kShaken; }
   bool changes_inputs() const { return precision == Precision::kPerturbed || precision == Precision::kShaken; }

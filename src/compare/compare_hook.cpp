@@ -211,6 +211,7 @@ CallFacts CompareHook::Impl::facts_of(const Subject& subject) const {
   facts.autocast = subject.specimen->autocast();
   facts.names_device = subject.specimen->names_device();
   facts.random = subject.random;
+  facts.in_transform = subject.specimen->in_transform();
   facts.repeatable = only_cpu_moved(subject.random_state);
   facts.goes_backward = options.gradients && subject.call.level == Level::kTorch && subject.specimen->wants_gradients();
   const Values& in = *sequence_items(subject.specimen->inputs().value);

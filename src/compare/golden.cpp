@@ -3,10 +3,12 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <set>
 
 #include "compare/tolerance.h"
+#include "fallback/cpu_runner.h"
 
 namespace op_tools {
 namespace {
@@ -68,6 +70,24 @@ void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor
     if (!done.insert(storage.unsafeGetStorageImpl()).second) continue;
     change(storage, dtype, shaken ? 2 * unit : unit, changes);
   }
+}
+
+bool read_numbers_as_singles(Value& args, Value& kwargs, const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && c10::toRealValueType(tensor.scalar_type()) == c10::ScalarType::Double) return false;
+  }
+  bool any = false;
+  const auto as_single = [&any](const Value& value) -> Value {
+    const auto* number = value.get_if<double>();
+    if (!number) return value;
+    const double single = static_cast<float>(*number);
+    if (!std::isfinite(single) || single == *number) return value;
+    any = true;
+    return single;
+  };
+  args = map_leaves(args, as_single);
+  kwargs = map_leaves(kwargs, as_single);
+  return any;
 }
 
 }  // namespace op_tools

@@ -9,6 +9,7 @@
 
 #include "compare/call_run.h"
 #include "hooks/export.h"
+#include "hooks/value.h"
 
 namespace op_tools {
 
@@ -21,5 +22,9 @@ OP_TOOLS_API c10::ScalarType golden_dtype(c10::ScalarType dtype);
 // same order; `autocast`: the dtype to which the call rounds them, where it does.
 OP_TOOLS_API void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals,
                           const RunKind& kind, std::optional<c10::ScalarType> autocast);
+
+// Numbers among a call's arguments as float32 holds them, which is how an operator on float32 tensors reads them: x //
+// 0.1 steps where float32's 0.1 goes into x. False where that changes nothing, or where a tensor is in float64.
+OP_TOOLS_API bool read_numbers_as_singles(Value& args, Value& kwargs, const std::vector<at::Tensor>& tensors);
 
 }  // namespace op_tools

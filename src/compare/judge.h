@@ -36,6 +36,8 @@ struct JudgeContext {
   // The same result, in float64 where that exists, from inputs changed by less than their rounding: a different change
   // for each `sample`. `coarse`: by the rounding of their own dtype, else of the dtype in which sums are kept.
   std::function<at::Tensor(int sample, bool coarse)> perturbed;
+  // The same with the call's numbers as float32 holds them; undefined where they are no others.
+  std::function<at::Tensor()> with_single_numbers;
   // Without a reference: the same result by the same kernel once more, from the same inputs (sample 0) and from inputs
   // changed by about one unit. Where it is set, an error that a change of the inputs draws anew is rounding that nobody
   // can do without: terms inside the operator cancel.

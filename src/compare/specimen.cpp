@@ -66,6 +66,11 @@ class AutocastDtype {
   const c10::ScalarType before_;
 };
 
+// What joins tangents to tensors and takes them off again: there is nothing to compute.
+bool is_of_forward_mode(std::string_view base) {
+  return base == "_make_dual" || base == "_unpack_dual" || base == "_fw_primal";
+}
+
 constexpr int kGradientSamples = 100;  // added to the sample: other changes than those of the inputs
 
 // The program has had its warnings from the call itself.
@@ -198,6 +203,15 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
     run.impossible = "other processes take part in it, and would wait for it to be run again";
     return run;
   }
+  if (is_of_forward_mode(base_name(name_))) {
+    run.impossible = "it belongs to forward-mode differentiation, which ends with its level";
+    return run;
+  }
+  Value args_now = args_, kwargs_now = kwargs_;
+  if (kind.precision == RunKind::Precision::kSingles && !read_numbers_as_singles(args_now, kwargs_now, tensors_)) {
+    run.impossible = "its numbers are the same as singles";
+    return run;
+  }
   const bool same = kind.in_own_dtypes();
   Target target{.device = c10::kCPU, .fresh = true};
   if (!same) target.cast = &golden_dtype;
@@ -206,7 +220,7 @@ CallRun Specimen::run(const RunKind& kind, const std::vector<at::Tensor>* output
   const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
   try {
     const InternalGuard ours;
-    const auto made = std::make_shared<const MovedCall>(args_, kwargs_, target);
+    const auto made = std::make_shared<const MovedCall>(args_now, kwargs_now, target);
     const MovedCall& moved = *made;
     run.made_from = made;
     std::vector<at::Tensor> arriving = output_gradients ? *output_gradients : std::vector<at::Tensor>();

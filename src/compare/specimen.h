@@ -34,6 +34,8 @@ class Specimen {
   const std::optional<c10::ScalarType>& autocast() const { return autocast_; }
   bool names_device() const { return names_device_; }  // a device stands among the arguments
   bool all_on_cpu() const { return all_on_cpu_; }
+  // Inside a functorch transform, which no run of ours is in.
+  bool in_transform() const { return keys_.included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode); }
   bool wants_gradients() const { return wants_gradients_; }
 
  private:

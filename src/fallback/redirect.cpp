@@ -184,8 +184,10 @@ bool is_in_place(const OperatorHandle& op, size_t argument) {
 }
 
 // torch's texts go on for pages: all kernels that there are, a stack.
-std::string first_sentence(const c10::Error& error) {
-  const std::string text = error.what_without_backtrace();
+std::string first_sentence(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  if (!torch_error) return error.what();
+  const std::string text = torch_error->what_without_backtrace();
   return text.substr(0, std::min(text.find('\n'), text.find(". ")));
 }
 
@@ -259,7 +261,7 @@ class Redirect {
     std::optional<MovedTensors> back;
     try {
       back.emplace(new_tensors(there, *moved), Target{device_, narrowing()}, GradientsGo::kToOriginals);
-    } catch (const c10::Error& error) {
+    } catch (const std::exception& error) {
       if (random) random->take_back();
       return {Redirected::Outcome::kRefused, "its result could not be brought back: " + first_sentence(error)};
     }
@@ -342,7 +344,13 @@ class Redirect {
         const at::Tensor changed = moved.copy_of(tensor);
         if (changed.is_same(tensor)) return;
         if (tensor.sizes() != changed.sizes()) resize(tensor, changed);
-        at::_ops::copy_::call(tensor, changed, /*non_blocking=*/false);
+        // torch's copy_ from another device or dtype would leave the tangent there.
+        std::optional<MovedTensors> home;
+        if (changed._fw_grad(/*level=*/0).defined()) {
+          const auto own = [dtype = tensor.scalar_type()](at::ScalarType) { return dtype; };
+          home.emplace(std::vector{changed}, Target{tensor.device(), own}, GradientsGo::kToOriginals);
+        }
+        at::_ops::copy_::call(tensor, home ? home->copy_of(changed) : changed, /*non_blocking=*/false);
       });
     }
     for (const auto& [tensor, was] : before) {

@@ -16,11 +16,20 @@
 namespace op_tools {
 namespace {
 
-// A gradient in vmap has no memory of its own to copy: with `is_grads_batched` whole passes are in it.
-bool in_transform(const at::Tensor& gradient) {
-  if (!gradient.defined() || !gradient.key_set().has_any(c10::functorch_transforms_ks)) return false;
+// A gradient in vmap has no memory of its own to copy (with `is_grads_batched` whole passes are in it), nor has one of
+// a subclass with its own dispatch, which InternalGuard goes past.
+bool has_no_memory(const at::Tensor& gradient) {
+  if (!gradient.defined()) return false;
+  const c10::DispatchKeySet keys = gradient.key_set();
+  if (keys.has_any(c10::functorch_transforms_ks)) {
+    static std::once_flag told;
+    std::call_once(told, [] { log::warn("gradients of backward passes inside vmap are not recorded"); });
+    return true;
+  }
+  if (!keys.has(c10::DispatchKey::Python) && !keys.has(c10::DispatchKey::Functionalize)) return false;
   static std::once_flag told;
-  std::call_once(told, [] { log::warn("gradients of backward passes inside vmap are not recorded"); });
+  std::call_once(told,
+                 [] { log::warn("gradients of tensor subclasses with a dispatch of their own are not recorded"); });
   return true;
 }
 
@@ -106,7 +115,7 @@ struct GradientPasses::Pass {
   std::vector<bool> wanted;       // by target: the pass was asked for what lies behind it
   std::string failure;
   std::shared_ptr<void> held;  // OnBackward::begins
-  bool in_transform = false;
+  bool unreadable = false;
   bool may_enter_inside = false;  // an earlier pass over the call made a graph (create_graph)
 };
 
@@ -119,12 +128,12 @@ void GradientPasses::node_ran(const GradientRoutes& routes, const Gradients& gra
     c10::SmallVector<std::pair<size_t, at::Tensor>, 3> copies;
     std::string failure;
     const bool makes_graph = c10::GradMode::is_enabled();
-    const bool batched = std::any_of(gradients.begin(), gradients.end(), in_transform);
+    const bool unreadable = std::any_of(gradients.begin(), gradients.end(), has_no_memory);
     InternalGuard guard;
     const bool lends = on_backward_.lends && (when == Lends::kAlways || (when == Lends::kLast && is_last(task)));
     try {
       for (const auto& [position, index] : routes) {
-        if (!batched && position < gradients.size() && gradients[position].defined()) {
+        if (!unreadable && position < gradients.size() && gradients[position].defined()) {
           copies.emplace_back(index, lends ? lent(gradients[position]) : copy(gradients[position]));
         }
       }
@@ -135,7 +144,7 @@ void GradientPasses::node_ran(const GradientRoutes& routes, const Gradients& gra
     Pass& pass = pass_of(task);
     if (makes_graph) graph_made_ = true;
     if (!failure.empty()) pass.failure = failure;
-    if (batched) pass.in_transform = true;
+    if (unreadable) pass.unreadable = true;
     try {
       for (auto& [index, gradient] : copies) store(pass, index, std::move(gradient));
     } catch (const std::exception& error) {
@@ -233,7 +242,7 @@ bool GradientPasses::close(Pass& pass) {
 void GradientPasses::report(Pass& pass) {
   const std::shared_ptr<GradientPasses> keep = std::move(pass.call);
   const std::shared_ptr<void> held = std::move(pass.held);
-  if (pass.in_transform) return;
+  if (pass.unreadable) return;
   try {
     CallGradients gradients;
     if (!pass.failure.empty()) throw std::runtime_error(pass.failure);

@@ -4,6 +4,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -33,12 +34,16 @@ namespace {
 
 constexpr size_t kMaxFindings = 1000;     // kept in memory; all are in the file and in the counts
 constexpr int64_t kMostHeld = 256 << 20;  // bytes of tensors that wait to be judged
-constexpr std::string_view kUninitialised = R"((torch\.)?(Tensor\.)?(new_)?empty.*, (torch\.Tensor\.)?resize_.*)";
+constexpr std::string_view kUninitialised =
+    R"((torch\.)?(Tensor\.)?(new_)?empty.*, (torch\.Tensor\.)?(resize_.*|as_strided_))";
+// They put values of the program's own into a tensor, which then comes from outside.
+constexpr std::string_view kGivesData = R"(torch\.(tensor|as_tensor|asarray|from_numpy|frombuffer|Tensor\.new_tensor))";
 
 struct Record {
   KeptCall call;  // what is needed to save it, where that is wanted
   bool backward = false, allows_neg_inf = false;
   std::vector<FlagPtr> inputs;
+  Specials numbers;              // among the arguments: fill_(nan)
   std::vector<FlagPtr> outputs;  // by tensor of the result; nullptr: not looked at
 };
 
@@ -89,6 +94,16 @@ bool writes_lists(OpCall& call, const std::vector<bool>& written) {
   return !args.empty() && sequence_items(args.front());
 }
 
+void add_numbers(const Value& value, Specials& specials) {
+  if (const auto* number = value.get_if<double>()) {
+    specials.add({std::isnan(*number), *number == HUGE_VAL, *number == -HUGE_VAL});
+  } else if (const Values* items = sequence_items(value)) {
+    for (const Value& item : *items) add_numbers(item, specials);
+  } else if (const auto* dict = value.get_if<Dict>()) {
+    for (const auto& [key, item] : *dict->items) add_numbers(item, specials);
+  }
+}
+
 // All input tensors of the call, whose arguments can be asked for in after() from here on.
 std::vector<at::Tensor> inputs_of(OpCall& call) {
   std::vector<at::Tensor> tensors;
@@ -110,12 +125,13 @@ struct OverflowHook::Impl {
       : options(options),
         rank(distributed_rank()),
         uninitialised(kUninitialised, "", "", ""),
+        gives_data(kGivesData, "", "", ""),
         allowing(options.allow.empty() ? "-" : options.allow, "", "allow=", ""),
         archive(options.max_saved, options.max_saved_bytes) {}
 
   const ResolvedOverflowOptions options;
   const int64_t rank;
-  const OpFilter uninitialised, allowing;
+  const OpFilter uninitialised, gives_data, allowing;
 
   mutable std::mutex mutex;  // guards all that follows
   KnownTensors known;
@@ -126,7 +142,7 @@ struct OverflowHook::Impl {
   CallArchive archive;
   int64_t step = 0;
   struct NameRules {
-    bool uninitialised, allows_neg_inf;
+    bool uninitialised, gives_data, allows_neg_inf;
     int workspace;  // which result is scratch memory; -1: none
     bool factory;   // its result is asked when it comes as an input: knowing it would hold its counter of versions
   };
@@ -138,8 +154,13 @@ struct OverflowHook::Impl {
   NameRules rules_of(const OpCall& call) {
     const auto found = rules.find(std::string(call.name));
     if (found != rules.end()) return found->second;
+<<<<<<< HEAD
     const NameRules made{uninitialised.admits(call.name), allowing.admits(call.name),
                          workspace_of(base_name(call.name)), call.op && makes_variable(*call.op)};
+=======
+    const NameRules made{uninitialised.admits(call.name), gives_data.admits(call.name), allowing.admits(call.name),
+                         workspace_of(base_name(call.name)), call.op && interceptor::makes_variable(*call.op)};
+>>>>>>> evaluator
     return rules.emplace(call.name, made).first->second;
   }
 
@@ -301,11 +322,13 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     call.keep(std::make_shared<Noted>(call));
   }
   for (const State::Input& input : state.inputs) open |= input.flag->question && !input.flag->question->answered();
+  if (rules.gives_data) return;
   if (!open && !unsound) return;  // sound, whatever the inputs are
   state.ask_inputs();
   for (State::Input& input : state.inputs) record.inputs.push_back(std::move(input.flag));
   // It read memory as it was found: what that holds was not made by this call.
   for (const at::Tensor& tensor : state.unwritten) record.inputs.push_back(std::make_shared<Flag>(tensor));
+  for (const Value& given : {call.args(), call.kwargs()}) add_numbers(given, record.numbers);
   record.backward = phase_of(call) == Phase::kBackward;
   record.allows_neg_inf = rules.allows_neg_inf;
   record.call.take_call(call);
@@ -358,6 +381,7 @@ void OverflowHook::Impl::judge(Record& record) {
     given.add(flag->unsound);
     given_allowed.add(flag->allowed);
   }
+  if (!record.numbers.only_neg_inf()) given.add(that_count(record.numbers));  // which -inf is meant, `allow` says
   const KeptCall& call = record.call;
   std::string saved, not_saved;  // one folder, whichever of its outputs
   for (size_t i = 0; i < record.outputs.size(); ++i) {

@@ -59,8 +59,8 @@ Value to_value(const OverflowResult& result) {
 
 std::string sentence_of(const OverflowResult::Finding& finding) {
   std::string text = finding.op + (finding.backward ? " backward" : " forward") + " made " + counts_text(finding) +
-                     " in output " + std::to_string(finding.output) + " " + finding.dtype +
-                     describe(Size{finding.shape}) + " from finite inputs";
+                     " in output " + std::to_string(finding.output) + " (" + finding.dtype + ", " +
+                     describe(Size{finding.shape}) + ") from finite inputs";
   if (!finding.module.empty()) text += ", in " + finding.module;
   if (!finding.stack.empty()) text += ", called from " + finding.stack.front();
   if (!finding.saved.empty()) text += "; saved in " + finding.saved;

@@ -407,3 +407,27 @@ def test_eigenvectors_of_another_sign_agree(level):
         torch.linalg.eigh(matrix).eigenvectors.sum().backward()
     assert tool.result().failed == 0, [row for row in tool.result().rows if row["verdict"] == "fail"]
     assert any(row["reason"] == "but for signs or phases" for row in tool.result().rows)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_a_step_where_float32_has_it_is_right(level, mode):
+    # 0.1, 0.3 and 0.7 are other numbers in float32, where these quotients are whole.
+    x = torch.arange(2048, dtype=torch.float32)
+    with op_tools.OpAutoCompare(level=level) as compare:
+        for step in (0.1, 0.3, 0.7, 0.01826502772701133):
+            torch.div(x * step, step, rounding_mode=mode)
+            torch.remainder(x * step, step)
+            torch.fmod(x * step, step)
+    assert compare.result().failures == []
+    assert compare.result().rows
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, on first use
+@pytest.mark.parametrize("level", LEVELS)
+def test_forward_mode_is_not_comparable_in_plain_words(level):
+    x = torch.randn(3)
+    with op_tools.OpAutoCompare(level=level) as compare, torch.autograd.forward_ad.dual_level():
+        torch.autograd.forward_ad.make_dual(x, torch.ones(3)).exp()
+    assert compare.result().failures == []
+    assert not any("INTERNAL ASSERT" in row["reason"] for row in compare.result().rows)

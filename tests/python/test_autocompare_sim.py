@@ -408,3 +408,27 @@ def test_a_wrong_decomposition_is_found_although_its_signs_are_free(level):
         torch.linalg.qr(matrix)
     assert fault.strikes == 1
     assert [row["what"] for row in tool.result().failures] == ["0th"]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, on first use
+def test_zeros_without_memory_are_no_alias():
+    x = on_device(3)
+    with op_tools.OpAutoCompare(level="aten") as compare:
+        torch.func.hessian(lambda x: (x * x).prod() + x.norm())(x)
+    assert compare.result().failures == []
+
+
+def test_what_a_transform_refuses_is_not_the_devices_failure():
+    with op_tools.OpAutoCompare() as compare, pytest.raises(RuntimeError, match="randomness"):
+        torch.func.vmap(lambda x: torch.randn(3, device=x.device) + x)(on_device(2, 3))
+    result = compare.result()
+    assert result.failures == []
+    assert any("functorch transform" in row["reason"] for row in result.rows if row["op"] == "torch.randn")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_autograd_refuses_is_not_the_devices_failure(level):
+    leaf = on_device(3, grad=True)
+    with op_tools.OpAutoCompare(level=level) as compare, pytest.raises(RuntimeError, match="leaf"):
+        leaf.add_(1)
+    assert compare.result().failures == []

@@ -738,3 +738,26 @@ def test_a_recurrent_net_trains_on_a_device_without_its_fused_cells(level):
     for one, other in zip(wanted, got, strict=True):
         torch.testing.assert_close(one, other)
     assert any("lstm" in name for name in ran(tool))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, on first use
+def test_tangents_are_where_their_tensors_are(level):
+    x, tangent = on_device(3), on_device(3)
+    with op_tools.OpFallback(level=level), torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        y = torch.zeros_like(x)
+        y.copy_(dual)
+        y.mul_(dual)
+        primal, moved = torch.autograd.forward_ad.unpack_dual(y)
+    assert moved.device == primal.device == x.device
+    assert torch.equal(moved.cpu(), (2 * x * tangent).cpu())
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, on first use
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+def test_jacobians_of_a_batch_at_once(level, strategy):
+    x = on_device(3)
+    plain = torch.autograd.functional.jacobian(torch.exp, x, vectorize=True, strategy=strategy)
+    with op_tools.OpFallback(level=level):
+        result = torch.autograd.functional.jacobian(torch.exp, x, vectorize=True, strategy=strategy)
+    same(result, plain)

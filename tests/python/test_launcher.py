@@ -198,6 +198,16 @@ def test_show_says_what_is_wrong(tmp_path, capsys):
     assert status == 2 and "cut off" in text
 
 
+def test_show_takes_no_file_inside_for_the_container(tmp_path, capsys):
+    with op_tools.OpCapture(format="container", output_dir=tmp_path) as tool:
+        torch.ones(3) + 1
+    container = Path(tool.result().root, "calls.zip")
+    whole = container.read_bytes()
+    container.write_bytes(whole[: whole.index(b"PK\x05\x06") + 30])  # the end of the first file inside
+    status, text = output_of(capsys, "show", str(container))
+    assert status == 2 and "cut off" in text
+
+
 def test_doctor_names_what_is_wrong(monkeypatch, capsys):
     status, text = output_of(capsys, "doctor")
     assert status == 0

@@ -2,9 +2,11 @@
 
 import copy
 import functools
+import json
 import random
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -156,6 +158,14 @@ def subclass_that_answers_for_its_sizes():
     other = copy.deepcopy(one)
     other.add_(x(3, 4))
     return one.inner, other.inner, sorted(vars(one))
+
+
+def gradient_that_is_a_subclass():
+    # It has no memory: what a tool copies of it without its class would be read from nowhere.
+    wrap = wrapper_class()
+    weight = torch.randn(3, 4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(F.relu(weight * 2), weight, wrap(x(3, 4)))
+    return gradient.inner
 
 
 def masked_and_nested():
@@ -451,6 +461,7 @@ def distributed_tensors():
 
 
 PROGRAMS = [
+    gradient_that_is_a_subclass,
     own_function,
     operators_of_ones_own,
     hooks_of_tensors,
@@ -1000,3 +1011,10 @@ def test_objects_of_torchscript_classes_pass_through(level, captured):
     calls = [call.meta for call in captured(capture) if "linear_dynamic" in call.folder.parent.name]
     (one,) = [value for call in calls for value in call["unsupported"]]  # said, and the rest of the call is saved
     assert one["where"] == "args[1]" and ("ScriptObject" in one["type"] or "TorchScript class" in one["why"])
+
+
+def test_lines_of_calls_are_the_programs_own():
+    with op_tools.OpCapture(ops="torch.Tensor.new_empty, torch.Tensor.__deepcopy__, torch.Tensor.add") as tool:
+        copy.deepcopy(torch.ones(2))
+    (meta,) = Path(tool.result().root).glob("*/*/meta.json")
+    assert Path(__file__).name in json.loads(meta.read_text())["stack"][0]

@@ -118,6 +118,9 @@ RunInputs in_float64(const RunInputs& inputs, const RunKind& kind) {
   made.tensors.assign(wide.tensors().begin(),
                       wide.tensors().begin() + static_cast<std::ptrdiff_t>(inputs.tensors.size()));
   made.edges.assign(wide.edges().begin(), wide.edges().begin() + static_cast<std::ptrdiff_t>(inputs.tensors.size()));
+  if (kind.precision == RunKind::Precision::kSingles) {
+    read_numbers_as_singles(made.args, made.kwargs, inputs.tensors);
+  }
   if (kind.precision == RunKind::Precision::kPerturbed) perturb(made.tensors, inputs.tensors, kind, std::nullopt);
   return made;
 }
