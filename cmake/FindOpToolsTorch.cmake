@@ -19,7 +19,7 @@ if(NOT OP_TOOLS_TORCH_ROOT)
   find_path(OP_TOOLS_TORCH_INCLUDE torch/library.h
     HINTS ${OP_TOOLS_TORCH_FROM_PYTHON} PATH_SUFFIXES include NO_CACHE)
   if(NOT OP_TOOLS_TORCH_INCLUDE)
-    message(FATAL_ERROR "op_tools: no libtorch found. Install torch >= 2.12 for ${Python_EXECUTABLE}, or unpack a libtorch and "
+    message(FATAL_ERROR "op_tools: no libtorch found. Install torch >= 2.13 for ${Python_EXECUTABLE}, or unpack a libtorch and "
       "pass -DOP_TOOLS_TORCH_ROOT=<its folder> (the one that holds include/ and lib/).")
   endif()
   cmake_path(SET OP_TOOLS_TORCH_ROOT NORMALIZE "${OP_TOOLS_TORCH_INCLUDE}/..")
@@ -29,11 +29,11 @@ file(STRINGS ${OP_TOOLS_TORCH_ROOT}/include/torch/headeronly/version.h OP_TOOLS_
   REGEX "#define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
 string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3"
   OP_TOOLS_TORCH_VERSION "${OP_TOOLS_TORCH_VERSION_LINES}")
-if(OP_TOOLS_TORCH_VERSION VERSION_LESS 2.12)
-  message(FATAL_ERROR "op_tools needs torch >= 2.12; ${OP_TOOLS_TORCH_ROOT} holds ${OP_TOOLS_TORCH_VERSION}.")
+if(OP_TOOLS_TORCH_VERSION VERSION_LESS 2.13)
+  message(FATAL_ERROR "op_tools needs torch >= 2.13; ${OP_TOOLS_TORCH_ROOT} holds ${OP_TOOLS_TORCH_VERSION}.")
 endif()
-if(OP_TOOLS_TORCH_VERSION VERSION_GREATER_EQUAL 2.14)
-  message(WARNING "op_tools was last tried with torch 2.13; this is ${OP_TOOLS_TORCH_VERSION}. If it does not compile, install torch 2.13.")
+if(OP_TOOLS_TORCH_VERSION VERSION_GREATER_EQUAL 2.16)
+  message(WARNING "op_tools was last tried with torch 2.15; this is ${OP_TOOLS_TORCH_VERSION}. If it does not compile, install torch 2.15.")
 endif()
 message(STATUS "op_tools: torch ${OP_TOOLS_TORCH_VERSION} in ${OP_TOOLS_TORCH_ROOT}")
 

@@ -19,6 +19,7 @@
 #include "compare/random_check.h"
 #include "compare/tolerance.h"
 #include "hooks/backward_pass.h"
+#include "hooks/error.h"
 #include "hooks/held_in_backward.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
@@ -66,13 +67,12 @@ void wait_for_program(const std::vector<at::Tensor>& tensors, std::string_view w
     try {
       wait_for_device(*last);
     } catch (const std::exception& error) {
-      const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
       std::string text = "OpAutoCompare: an error of the program's own came to light when " + last->str() +
                          " was waited for " + std::string(when) + " " + std::string(call.name) + " (call " +
                          std::to_string(call.id);
       if (const auto stack = current_stack(); !stack.empty()) text += ", " + stack.front();
       text += "), and is passed on: ";
-      log::error(text + (torch_error ? torch_error->what_without_backtrace() : error.what()));
+      log::error(text + message_of(error));
       throw StopProgram(text, std::current_exception());
     }
   }

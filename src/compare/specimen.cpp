@@ -12,6 +12,7 @@
 #include "compare/golden.h"
 #include "fallback/cpu_kernels.h"
 #include "fallback/cpu_runner.h"
+#include "hooks/error.h"
 #include "hooks/interceptor.h"
 #include "hooks/internal_guard.h"
 #include "hooks/op_traits.h"
@@ -108,12 +109,6 @@ void share_until_written(const std::vector<at::Tensor>& copies) {
     if (!storage.allocator()) storage.set_allocator(c10::GetCPUAllocator());  // for the copy of who writes
     c10::impl::cow::lazy_clone_storage(storage);                              // makes `storage` one that can be shared
   }
-}
-
-std::string message_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  return text.empty() ? "an exception without a message" : text;
 }
 
 }  // namespace

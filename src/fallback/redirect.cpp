@@ -185,9 +185,8 @@ bool is_in_place(const OperatorHandle& op, size_t argument) {
 
 // torch's texts go on for pages: all kernels that there are, a stack.
 std::string first_sentence(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  if (!torch_error) return error.what();
-  const std::string text = torch_error->what_without_backtrace();
+  const std::string text = message_of(error);
+  if (!dynamic_cast<const c10::Error*>(&error)) return text;
   return text.substr(0, std::min(text.find('\n'), text.find(". ")));
 }
 

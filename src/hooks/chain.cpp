@@ -11,6 +11,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "hooks/ended_by_program.h"
+#include "hooks/error.h"
 #include "hooks/held_in_backward.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
@@ -201,10 +202,8 @@ std::exception_ptr contained(ActiveHook& active, std::string_view where, Call&& 
     call();
   } catch (const StopProgram&) {
     return std::current_exception();
-  } catch (const c10::Error& error) {
-    active.fail(where, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    active.fail(where, error.what());
+    active.fail(where, message_of(error));
   } catch (...) {
     active.fail(where, "an exception of unknown type");
   }
@@ -326,7 +325,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
     }
   };
   const auto failed = [&](std::string what) {
-    call.error = what.empty() ? "an exception without a message" : std::move(what);
+    call.error = std::move(what);
     after(innermost_);
     after(~innermost_);
   };
@@ -343,7 +342,8 @@ void Chain::run(uint32_t mask, OpCall& call) const {
       call.frame().proceed();
     }
   } catch (const std::exception& error) {
-    failed(is_of_saved_tensor_hook(call, error) ? ended_by_program("a hook for saved tensors raised") : error.what());
+    failed(is_of_saved_tensor_hook(call, error) ? ended_by_program("a hook for saved tensors raised")
+                                                : message_of(error));
     throw;
   } catch (...) {
     failed("an exception of unknown type");

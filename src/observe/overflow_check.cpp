@@ -154,13 +154,8 @@ struct OverflowHook::Impl {
   NameRules rules_of(const OpCall& call) {
     const auto found = rules.find(std::string(call.name));
     if (found != rules.end()) return found->second;
-<<<<<<< HEAD
-    const NameRules made{uninitialised.admits(call.name), allowing.admits(call.name),
-                         workspace_of(base_name(call.name)), call.op && makes_variable(*call.op)};
-=======
     const NameRules made{uninitialised.admits(call.name), gives_data.admits(call.name), allowing.admits(call.name),
-                         workspace_of(base_name(call.name)), call.op && interceptor::makes_variable(*call.op)};
->>>>>>> evaluator
+                         workspace_of(base_name(call.name)), call.op && makes_variable(*call.op)};
     return rules.emplace(call.name, made).first->second;
   }
 

@@ -36,11 +36,6 @@
 namespace op_tools::replay {
 namespace {
 
-std::string message_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return torch_error ? torch_error->what_without_backtrace() : error.what();
-}
-
 // --- One run
 // -------------------------------------------------------------------------------------------------------------
 
@@ -153,7 +148,6 @@ RunResult Engine::run_once(const CapturedCall& call, c10::Device device, const R
       run.result = bound.run();
     } catch (const std::exception& error) {
       run.raised = message_of(error);
-      if (run.raised.empty()) run.raised = "an exception without a message";
     }
     run.forward_ms = stopwatch.stop();
     // A factory that is moved to another device draws from the generator there, of which nothing was captured.
