@@ -12,9 +12,9 @@
 #include "compare/golden.h"
 #include "fallback/cpu_kernels.h"
 #include "fallback/cpu_runner.h"
-#include "hooks/error.h"
 #include "hooks/interceptor.h"
 #include "hooks/internal_guard.h"
+#include "hooks/message_of.h"
 #include "hooks/op_traits.h"
 
 namespace op_tools {

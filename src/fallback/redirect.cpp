@@ -26,6 +26,7 @@
 #include "fallback/random_stream.h"
 #include "hooks/error.h"
 #include "hooks/internal_guard.h"
+#include "hooks/message_of.h"
 #include "hooks/op_filter.h"
 #include "hooks/op_traits.h"
 

@@ -11,10 +11,10 @@
 #include <c10/util/SmallVector.h>
 
 #include "hooks/ended_by_program.h"
-#include "hooks/error.h"
 #include "hooks/held_in_backward.h"
 #include "hooks/internal_guard.h"
 #include "hooks/log.h"
+#include "hooks/message_of.h"
 #include "hooks/module_path.h"
 #include "hooks/op_filter.h"
 #include "hooks/reads_gradients.h"

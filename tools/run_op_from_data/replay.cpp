@@ -21,6 +21,7 @@
 #include "fallback/cpu_runner.h"
 #include "hooks/error.h"
 #include "hooks/log.h"
+#include "hooks/message_of.h"
 #include "hooks/op_filter.h"
 #include "hooks/op_traits.h"
 #include "run_op_from_data/captured_call.h"

@@ -1,4 +1,4 @@
-#include "hooks/error.h"
+#include "hooks/message_of.h"
 
 #include <c10/util/Exception.h>
 
