@@ -1,5 +1,6 @@
 #include "sim_device/kernels.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/enum_tag.h>
@@ -74,6 +75,7 @@ struct Facts {
     }
     counts_writes = counts_writes && !op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
     host_waits = host_waits || op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output);
+    draws_unasked = generator < 0 && op.hasTag(at::Tag::nondeterministic_seeded);
     // Random operators draw when they are called: manual_seed() and get_rng_state() count on it.
     may_run_later = !view && !host_waits && !op.hasTag(at::Tag::nondeterministic_seeded) &&
                     !is_one_of(base, {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::record_stream"});
@@ -86,6 +88,7 @@ struct Facts {
   std::string name;
   const c10::KernelFunction* own_kernel = nullptr;  // where torch has none for the CPU
   int generator = -1;
+  bool draws_unasked = false;  // random without an argument for a generator: native_dropout
   std::vector<size_t> written;
   bool counts_writes = false;  // torch leaves it to the device to move version counters: _foreach_add_ and its like
   bool view = false;
@@ -278,6 +281,29 @@ void run_later(const c10::OperatorHandle& op, const c10::KernelFunction* own_ker
   }
 }
 
+// What cannot be given a generator draws from the CPU's: while one lives, that stands where the device's does.
+class DrawsAsTheDevice {
+ public:
+  explicit DrawsAsTheDevice(bool draws) {
+    if (!draws) return;
+    cpu_ = at::detail::getDefaultCPUGenerator();
+    device_ = cpu_generator_in(default_generator(current_device()));
+    before_ = cpu_.get_state();
+    cpu_.set_state(device_.get_state());
+  }
+  ~DrawsAsTheDevice() {
+    if (!cpu_.defined()) return;
+    device_.set_state(cpu_.get_state());
+    cpu_.set_state(before_);
+  }
+  DrawsAsTheDevice(const DrawsAsTheDevice&) = delete;
+  DrawsAsTheDevice& operator=(const DrawsAsTheDevice&) = delete;
+
+ private:
+  at::Generator cpu_, device_;
+  at::Tensor before_;
+};
+
 class DeviceKernel final : public c10::OperatorKernel {
  public:
   explicit DeviceKernel(const c10::OperatorHandle& op, bool may_run_later = true) : facts_(op) {
@@ -327,7 +353,10 @@ class DeviceKernel final : public c10::OperatorKernel {
     queue.wait();
     const std::vector<at::Tensor> written = strikes.any() ? written_by(facts_, arguments) : std::vector<at::Tensor>();
     strikes.before(written);
-    run_on_cpu(op, facts_.own_kernel, arguments);
+    {
+      const DrawsAsTheDevice draws(facts_.draws_unasked);
+      run_on_cpu(op, facts_.own_kernel, arguments);
+    }
     strikes.after(arguments, aliases.aliases(), written);
     Shapes shapes;
     if (!signature.empty()) shapes = learn(arguments, aliases);
