@@ -213,6 +213,24 @@ def test_random_numbers_are_those_of_the_cpu_for_the_same_seed():
         assert torch.equal(draw("sim").cpu(), right)
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: F.dropout(x, 0.5),
+        lambda x: torch.native_dropout(x, 0.3, True),
+        lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+        torch.bernoulli,
+    ],
+    ids=["dropout", "native_dropout", "attention", "bernoulli"],
+)
+def test_what_draws_on_the_device_draws_from_the_devices_generator(draw):
+    x = torch.full((1, 2, 4, 4), 0.5, device="sim")
+    host, device = torch.get_rng_state(), torch.sim.get_rng_state()
+    draw(x)
+    assert torch.equal(torch.get_rng_state(), host)
+    assert not torch.equal(torch.sim.get_rng_state(), device)
+
+
 def test_generators_and_random_state():
     def numbers(seed):
         return torch.rand(4, device="sim", generator=torch.Generator("sim").manual_seed(seed)).tolist()
