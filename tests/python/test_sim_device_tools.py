@@ -93,3 +93,17 @@ def test_conjugate_and_negative_bits_of_device_tensors_are_kept(replay, tmp_path
         assert torch.equal(given, right) and given.is_conj() == right.is_conj()
     report = replay(capture.result().root, "--acc_check")
     assert report.status == 0 and report.summary["bit_equal"] == report.summary["ran"] == 3, report.out
+
+
+@pytest.mark.parametrize("cells", [torch.nn.GRU, torch.nn.LSTM])
+def test_cells_that_only_devices_have_as_one_operator_replay_on_the_cpu(cells, replay, tmp_path):
+    torch.manual_seed(0)
+    network = cells(4, 5, 2).to("sim")
+    x = torch.randn(3, 2, 4).to("sim")
+    with op_tools.OpCapture(level="aten", output_dir=tmp_path) as tool:
+        network(x)[0].square().mean().backward()
+    names = {row.op for row in tool.result().rows}
+    assert any("_thnn_fused" in name and "backward" in name for name in names)
+    done = replay(tool.result().root, "--acc_check")
+    assert done.status == 0, done.out
+    assert done.summary["agreed"] == done.summary["calls"] == sum(row.calls for row in tool.result().rows)

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "fallback/cpu_kernels.h"
 #include "hooks/error.h"
 #include "hooks/ivalue.h"
 #include "hooks/op_traits.h"
@@ -216,8 +217,19 @@ class Binder {
   std::string why_;
 };
 
+bool all_on_cpu(const Stack& stack) {
+  return std::all_of(stack.begin(), stack.end(), [](const c10::IValue& value) {
+    return !value.isTensor() || !value.toTensor().defined() || value.toTensor().device().is_cpu();
+  });
+}
+
 Value run_operator(const c10::OperatorHandle& op, Stack* stack) {
-  op.callBoxed(stack);
+  // What only other devices have: a cell of a recurrent network in one kernel.
+  if (const c10::KernelFunction* ours = cpu_kernel_for(op); ours && all_on_cpu(*stack)) {
+    ours->callBoxed(op, c10::DispatchKeySet(), stack);
+  } else {
+    op.callBoxed(stack);
+  }
   const auto& returns = op.schema().returns();
   Values values;
   for (size_t i = 0; i < stack->size(); ++i) {
