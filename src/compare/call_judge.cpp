@@ -355,8 +355,7 @@ std::vector<Check> CallJudge::forward() {
       add("", not_comparable("it raises inside a functorch transform: " + observed_.raised));
       return std::move(checks_);
     }
-    // Of the program's tensors, which are leaves and views, not of their copies.
-    if (observed_.raised.find("being used in an in-place operation") != std::string::npos) {
+    if (is_refused_around(observed_.raised)) {
       add("", not_comparable("autograd refuses it, wherever it runs"));
       return std::move(checks_);
     }

@@ -297,3 +297,20 @@ def test_a_call_that_its_python_function_refused_is_not_judged_by_the_operator(r
     (call,) = done.json["calls"]
     assert done.status == 0 and call["status"] == "not comparable"
     assert "the Python function raised: ValueError: batch_norm eps" in call["checks"][0]["reason"]
+
+
+def written_leaf():
+    torch.ones(3, requires_grad=True).mul_(2)
+
+
+def random_in_vmap():
+    torch.vmap(lambda x: x * torch.rand(2))(torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("program", [written_leaf, random_in_vmap])
+def test_a_call_that_autograd_or_vmap_refused_is_not_judged_by_the_operator(program, replay, tmp_path):
+    with op_tools.OpCapture(output_dir=tmp_path) as tool, pytest.raises(RuntimeError):
+        program()
+    done = replay(tool.result().root, "--acc_check")
+    assert done.status == 0, done.out
+    assert any("refused it" in check["reason"] for call in done.json["calls"] for check in call["checks"])

@@ -134,6 +134,9 @@ std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const RunRe
     if (is_ended_by_program(call.meta.error)) {
       return {plain_check("saved", op_tools::not_comparable(call.meta.error))};
     }
+    if (run.raised.empty() && is_refused_around(call.meta.error)) {
+      return {plain_check("saved", op_tools::not_comparable("autograd or vmap refused it: " + call.meta.error))};
+    }
     if (run.raised.empty() && is_refused_by_python(call)) {
       return {plain_check("saved", op_tools::not_comparable("the Python function raised: " + call.meta.error))};
     }
