@@ -155,7 +155,6 @@ def large(table: Table, folder: str, rounds: int) -> None:
     The operator only shows its input's memory: what an operator computes is no part of the writing. Where a system under this
     one takes free memory back, fresh pages cost up to ten times the writing, whoever gets them: the least of the rounds counts.
     """
-
     for size_mb, count in ((16, 16), (64, 6)):
         tensors = [torch.randn(size_mb << 18) for _ in range(2)]
         total = count * size_mb / 1e3  # GB

@@ -169,6 +169,20 @@ at::Generator cpu_generator_in(const at::Generator& generator) {
   return static_cast<const Generator*>(generator.unsafeGetGeneratorImpl())->cpu();
 }
 
+DrawsAsTheDevice::DrawsAsTheDevice(bool draws) {
+  if (!draws) return;
+  cpu_ = at::detail::getDefaultCPUGenerator();
+  device_ = cpu_generator_in(default_generator(current_device()));
+  before_ = cpu_.get_state();
+  cpu_.set_state(device_.get_state());
+}
+
+DrawsAsTheDevice::~DrawsAsTheDevice() {
+  if (!cpu_.defined()) return;
+  device_.set_state(cpu_.get_state());
+  cpu_.set_state(before_);
+}
+
 void manual_seed(uint64_t seed) {
   for (int i = 0; i < kDevices; ++i) {
     default_generator(static_cast<c10::DeviceIndex>(i)).unsafeGetGeneratorImpl()->set_current_seed(seed);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include "sim_device/sim_device.h"
@@ -17,6 +18,19 @@ void set_current_device(c10::DeviceIndex device);  // an error when there is no 
 // A generator of the device is a CPU generator inside: the same seed gives the same numbers as on the CPU.
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator cpu_generator_in(const at::Generator& generator);
+
+// What cannot be given a generator draws from the CPU's: while one lives, that stands where the current device's does.
+class DrawsAsTheDevice {
+ public:
+  explicit DrawsAsTheDevice(bool draws);  // false: nothing happens
+  ~DrawsAsTheDevice();
+  DrawsAsTheDevice(const DrawsAsTheDevice&) = delete;
+  DrawsAsTheDevice& operator=(const DrawsAsTheDevice&) = delete;
+
+ private:
+  at::Generator cpu_, device_;
+  at::Tensor before_;
+};
 
 void count_calls(Statistics& all);  // adds what the kernels counted
 

@@ -1,6 +1,5 @@
 #include "sim_device/kernels.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/enum_tag.h>
@@ -280,29 +279,6 @@ void run_later(const c10::OperatorHandle& op, const c10::KernelFunction* own_ker
     }
   }
 }
-
-// What cannot be given a generator draws from the CPU's: while one lives, that stands where the device's does.
-class DrawsAsTheDevice {
- public:
-  explicit DrawsAsTheDevice(bool draws) {
-    if (!draws) return;
-    cpu_ = at::detail::getDefaultCPUGenerator();
-    device_ = cpu_generator_in(default_generator(current_device()));
-    before_ = cpu_.get_state();
-    cpu_.set_state(device_.get_state());
-  }
-  ~DrawsAsTheDevice() {
-    if (!cpu_.defined()) return;
-    device_.set_state(cpu_.get_state());
-    cpu_.set_state(before_);
-  }
-  DrawsAsTheDevice(const DrawsAsTheDevice&) = delete;
-  DrawsAsTheDevice& operator=(const DrawsAsTheDevice&) = delete;
-
- private:
-  at::Generator cpu_, device_;
-  at::Tensor before_;
-};
 
 class DeviceKernel final : public c10::OperatorKernel {
  public:
