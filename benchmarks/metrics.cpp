@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "compare/tensor_diff.h"
-#include "compare/tolerance.h"
+#include "compare/metrics/tensor_diff.h"
+#include "compare/metrics/tolerance.h"
 
 namespace {
 

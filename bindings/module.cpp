@@ -8,19 +8,18 @@
 #include <utility>
 #include <vector>
 
-#include "capture/call_store.h"
-#include "compare/tolerance.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/op_filter.h"
+#include "base/options.h"
+#include "base/text_table.h"
+#include "base/version.h"
+#include "calls/call_store.h"
+#include "compare/metrics/tolerance.h"
 #include "hooks/conditional_hook.h"
-#include "hooks/error.h"
 #include "hooks/interceptor.h"
-#include "hooks/internal_guard.h"
-#include "hooks/log.h"
-#include "hooks/op_filter.h"
-#include "hooks/options.h"
 #include "hooks/scope.h"
-#include "hooks/text_table.h"
 #include "hooks/tool.h"
-#include "hooks/version.h"
 #include "python_hook.h"
 #include "python_judge.h"
 #include "python_modules.h"
@@ -28,6 +27,7 @@
 #include "python_stack.h"
 #include "python_timing.h"
 #include "python_values.h"
+#include "tensor/internal_guard.h"
 #include "torch_function_mode.h"
 
 namespace op_tools::python {

@@ -8,11 +8,11 @@
 #include <string>
 #include <utility>
 
-#include "hooks/error.h"
+#include "base/error.h"
 #include "hooks/hook.h"
 #include "hooks/op_call.h"
-#include "hooks/plain_tensor.h"
 #include "python_values.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools::python {
 namespace {

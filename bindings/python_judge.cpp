@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
-#include "compare/check_text.h"
+#include "compare/check_format.h"
 #include "compare/judge.h"
-#include "compare/tolerance.h"
-#include "hooks/internal_guard.h"
+#include "compare/metrics/tolerance.h"
 #include "python_values.h"
+#include "tensor/internal_guard.h"
 
 namespace op_tools::python {
 namespace {

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <utility>
 
-#include "hooks/internal_guard.h"
-#include "hooks/log.h"
+#include "base/log.h"
 #include "python_values.h"
+#include "tensor/internal_guard.h"
 #include "timing/time_report.h"
 
 namespace op_tools::python {

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 #include <c10/util/FunctionRef.h>
 #include <pybind11/pybind11.h>

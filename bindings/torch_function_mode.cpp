@@ -14,15 +14,15 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/gradients.h"
+#include "autograd/node_watch.h"
+#include "base/error.h"
 #include "hooks/chain.h"
 #include "hooks/ended_by_program.h"
-#include "hooks/error.h"
-#include "hooks/gradients.h"
 #include "hooks/interceptor.h"
-#include "hooks/internal_guard.h"
-#include "hooks/node_watch.h"
 #include "hooks/op_call.h"
 #include "python_values.h"
+#include "tensor/internal_guard.h"
 
 namespace op_tools::python {
 namespace {

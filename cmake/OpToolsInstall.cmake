@@ -35,7 +35,7 @@ install(TARGETS run_op_from_data RUNTIME DESTINATION ${OP_TOOLS_BIN_DIR})
 install(FILES src/op_tools.h DESTINATION include/op_tools)
 # Headers include each other as "hooks/...": include/op_tools is on the include path as well.
 install(FILES src/sim_device/sim_device.h DESTINATION include/op_tools/sim_device)
-install(DIRECTORY src/hooks src/capture src/compare src/timing src/fallback src/observe DESTINATION include/op_tools FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY src/ DESTINATION include/op_tools FILES_MATCHING PATTERN "*.h" PATTERN "sim_device" EXCLUDE)
 target_include_directories(op_tools PUBLIC $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/op_tools>)
 
 # --- The CMake package: find_package(op_tools) gives op_tools::op_tools.

@@ -9,16 +9,16 @@
 #include <unordered_map>
 #include <utility>
 
-#include "capture/call_files.h"
-#include "capture/call_meta.h"
-#include "capture/packed_values.h"
-#include "capture/random_state.h"
+#include "base/log.h"
+#include "base/text_table.h"
+#include "calls/call_files.h"
+#include "calls/call_meta.h"
+#include "calls/packed_values.h"
+#include "calls/random_state.h"
 #include "capture/record_writer.h"
-#include "hooks/copy_memory.h"
-#include "hooks/log.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
-#include "hooks/text_table.h"
+#include "tensor/copy_memory.h"
 
 namespace op_tools {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/export.h"
 #include "capture/capture_options.h"
-#include "hooks/export.h"
 #include "hooks/hook.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"

@@ -1,6 +1,6 @@
 #include "capture/capture_options.h"
 
-#include "hooks/read_options.h"
+#include "base/read_options.h"
 
 namespace op_tools {
 

@@ -1,12 +1,12 @@
-// Settings of OpCapture (hooks/options.h has what all tools share).
+// Settings of OpCapture (base/options.h has what all tools share).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "hooks/export.h"
-#include "hooks/options.h"
+#include "base/export.h"
+#include "base/options.h"
 
 namespace op_tools {
 

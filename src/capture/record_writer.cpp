@@ -12,10 +12,10 @@
 #include <thread>
 #include <utility>
 
-#include "capture/call_files.h"
-#include "hooks/error.h"
-#include "hooks/home_process.h"
-#include "hooks/log.h"
+#include "base/error.h"
+#include "base/fork_guard.h"
+#include "base/log.h"
+#include "calls/call_files.h"
 
 namespace op_tools {
 namespace {
@@ -41,9 +41,9 @@ constexpr auto kRedraw = std::chrono::milliseconds(100);
 
 std::string bar(uint64_t done, uint64_t total) {
   constexpr uint64_t kWidth = 30;
-  const uint64_t filled = total == 0 ? kWidth : done * kWidth / total;
-  return "op_tools: writing captured calls [" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "] " +
-         std::to_string(done) + "/" + std::to_string(total);
+  const uint64_t restore_tensors = total == 0 ? kWidth : done * kWidth / total;
+  return "op_tools: writing captured calls [" + std::string(restore_tensors, '#') +
+         std::string(kWidth - restore_tensors, '.') + "] " + std::to_string(done) + "/" + std::to_string(total);
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ struct RecordWriter::Impl {
   // each small record, which costs both threads more than the record.
   const size_t resume_at;
   const size_t tell_at;
-  const HomeProcess process;  // of the writer
+  const ForkGuard process;  // of the writer
 
   mutable std::mutex mutex;
   std::condition_variable work, room, done;
@@ -244,7 +244,7 @@ RecordWriter::RecordWriter(std::function<std::unique_ptr<CallStore>()> open, int
 }
 
 RecordWriter::~RecordWriter() {
-  if (impl_->process.left()) {
+  if (impl_->process.in_child()) {
     // The thread does not exist in this process and the mutexes may be locked for ever: leave all of it alone.
     impl_.release();  // NOLINT(bugprone-unused-return-value)
     return;
@@ -260,7 +260,7 @@ RecordWriter::~RecordWriter() {
 
 bool RecordWriter::submit(Record record) {
   Impl& impl = *impl_;
-  if (impl.process.left()) return false;
+  if (impl.process.in_child()) return false;
   const size_t bytes = record.bytes + kRecordOverhead;
   std::unique_lock<std::mutex> lock(impl.mutex);
   if (impl.failed.load()) {
@@ -285,7 +285,7 @@ bool RecordWriter::submit(Record record) {
 
 void RecordWriter::flush() {
   Impl& impl = *impl_;
-  if (impl.process.left()) return;
+  if (impl.process.in_child()) return;
   std::unique_lock<std::mutex> lock(impl.mutex);
   if (!impl.thread.joinable()) return;
   const uint64_t target = impl.submitted;
@@ -306,7 +306,7 @@ void RecordWriter::flush() {
 }
 
 RecordWriter::Progress RecordWriter::progress() const {
-  if (impl_->process.left()) return {};
+  if (impl_->process.in_child()) return {};
   std::lock_guard<std::mutex> lock(impl_->mutex);
   return impl_->progress;
 }

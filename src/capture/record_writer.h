@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "capture/call_store.h"
-#include "capture/packed_values.h"
+#include "calls/call_store.h"
+#include "calls/packed_values.h"
 
 namespace op_tools {
 

@@ -8,10 +8,10 @@
 #include <tuple>
 #include <utility>
 
-#include "compare/random_check.h"
+#include "compare/metrics/distribution_test.h"
 #include "hooks/ended_by_program.h"
 #include "hooks/op_traits.h"
-#include "hooks/plain_tensor.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 namespace {
@@ -42,7 +42,7 @@ at::Tensor tensor_of(const Value& value) {
   return number_tensor(value);
 }
 
-at::Tensor leaf_tensor(const CallRun& run, size_t leaf) {
+at::Tensor leaf_tensor(const RunOutcome& run, size_t leaf) {
   if (!run.returned()) return {};
   const Values leaves = leaves_of(run.result);
   return leaf < leaves.size() ? tensor_of(leaves[leaf]) : at::Tensor();
@@ -95,18 +95,18 @@ std::optional<TensorForm> form_of(const at::Tensor& tensor) {
   return form;
 }
 
-const CallRun& CallJudge::reference_run() {
-  if (!reference_) reference_ = again_({RunKind::Precision::kSame});
+const RunOutcome& CallJudge::reference_run() {
+  if (!reference_) reference_ = again_({RunVariant::Kind::kReference});
   return *reference_;
 }
 
-const CallRun& CallJudge::other_run(const RunKind& kind) {
-  const std::tuple key(kind.precision, kind.sample, kind.coarse);
+const RunOutcome& CallJudge::other_run(const RunVariant& variant) {
+  const std::tuple key(variant.kind, variant.sample, variant.coarse);
   const auto known = others_.find(key);
-  return known != others_.end() ? known->second : others_.emplace(key, again_(kind)).first->second;
+  return known != others_.end() ? known->second : others_.emplace(key, again_(variant)).first->second;
 }
 
-void CallJudge::add(std::string what, Judgement judgement, const at::Tensor& result) {
+void CallJudge::add(std::string what, TensorVerdict judgement, const at::Tensor& result) {
   checks_.push_back({std::move(what), std::move(judgement), form_of(result)});
 }
 
@@ -147,7 +147,7 @@ bool CallJudge::shows_inputs(size_t index) {
 }
 
 // `pick` must give an undefined tensor for runs that did not return.
-Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs) {
+TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs) {
   JudgeContext context;
   context.op = facts_.name;
   context.method = facts_.method;
@@ -159,20 +159,20 @@ Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, 
   context.reduced = reduced_elements(base_name(facts_.name), facts_.before, observed);
   if (facts_.golden && !facts_.random) {
     context.golden = [&](std::string* why) {
-      const CallRun& run = other_run({RunKind::Precision::kDouble});
+      const RunOutcome& run = other_run({RunVariant::Kind::kFloat64});
       if (!run.returned()) *why = run.impossible.empty() ? "it raises: " + run.raised : run.impossible;
       return pick(run);
     };
     context.perturbed = [&](int sample, bool coarse) {
-      return pick(other_run({RunKind::Precision::kPerturbed, sample, coarse}));
+      return pick(other_run({RunVariant::Kind::kFloat64Perturbed, sample, coarse}));
     };
-    context.with_single_numbers = [&] { return pick(other_run({RunKind::Precision::kSingles})); };
+    context.float32_scalars = [&] { return pick(other_run({RunVariant::Kind::kFloat32Scalars})); };
   }
   const bool alone = facts_.alone && !(facts_.random && facts_.repeatable);
   if (alone && (backward_ || facts_.in_backward) && context.golden) {
     context.shaken = [&](int sample) {
       if (sample == 0) return pick(reference_run());
-      return pick(other_run({RunKind::Precision::kShaken, sample}));
+      return pick(other_run({RunVariant::Kind::kPerturbed, sample}));
     };
   }
   at::Tensor reference;
@@ -180,10 +180,10 @@ Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, 
     JudgeContext by_bits = context;
     by_bits.golden = nullptr;
     by_bits.perturbed = nullptr;
-    by_bits.with_single_numbers = nullptr;
+    by_bits.float32_scalars = nullptr;
     const at::Tensor shown = pick(reference_run());
     if (shown.defined() && shown.sizes() == observed.sizes()) {
-      Judgement judgement = judge(observed, shown, by_bits);
+      TensorVerdict judgement = judge(observed, shown, by_bits);
       if (judgement.deciding == "bits") return judgement;
     }
   }
@@ -201,25 +201,26 @@ Judgement CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, 
   if (!observed.is_cpu()) {
     result = reference.defined() && same_bits(observed, reference) ? reference : on_cpu(observed);
   }
-  Judgement judgement = judge(result, reference, context);
+  TensorVerdict judgement = judge(result, reference, context);
   if (judgement.verdict != Verdict::kDiffers || judgement.kind != "values") return judgement;
   const std::string_view base = base_name(facts_.name);
-  if (is_unordered(base)) return not_comparable("the order of its results is not defined");
+  if (returns_unordered(base)) return not_comparable("the order of its results is not defined");
   const bool exact = rounding_of(result.scalar_type()).unit == 0;
-  if (exact && names_elements(base) &&
-      same_elements_named(result, alone ? pick(other_run({RunKind::Precision::kDouble})) : reference)) {
+  if (exact && returns_indices(base) &&
+      same_elements_named(result, alone ? pick(other_run({RunVariant::Kind::kFloat64})) : reference)) {
     judgement.verdict = Verdict::kAgrees;
     judgement.kind.clear();
     judgement.reason = "other indices, of equal elements";
     return judgement;
   }
   if (exact && alone) return not_comparable("whole numbers made of rounded ones: float64 decides otherwise");
-  if (has_free_phases(base)) return judge_sizes(result, reference, context);
+  if (is_sign_ambiguous(base)) return judge_sizes(result, reference, context);
   return judgement;
 }
 
 // Of vectors that may have another sign, or phase, than the reference's.
-Judgement CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context) const {
+TensorVerdict CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor& reference,
+                                     JudgeContext context) const {
   if (backward_) return not_comparable("it depends on signs or phases that a decomposition is free to choose");
   const auto sizes_of = [](const at::Tensor& tensor) {
     return tensor.defined() ? at::_ops::abs::call(tensor.detach()) : tensor;
@@ -229,12 +230,12 @@ Judgement CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor& ref
     context.perturbed = [perturbed = context.perturbed, sizes_of](int sample, bool coarse) {
       return sizes_of(perturbed(sample, coarse));
     };
-    context.with_single_numbers = [single = context.with_single_numbers, sizes_of] { return sizes_of(single()); };
+    context.float32_scalars = [single = context.float32_scalars, sizes_of] { return sizes_of(single()); };
   }
   if (context.shaken) {
     context.shaken = [shaken = context.shaken, sizes_of](int sample) { return sizes_of(shaken(sample)); };
   }
-  Judgement judgement = judge(sizes_of(result), sizes_of(reference), context);
+  TensorVerdict judgement = judge(sizes_of(result), sizes_of(reference), context);
   if (judgement.verdict == Verdict::kAgrees) judgement.reason = "but for signs or phases";
   return judgement;
 }
@@ -276,12 +277,12 @@ bool CallJudge::same_elements_named(const at::Tensor& result, const at::Tensor& 
 }
 
 // Strides and aliases: what later in-place operators rely on.
-void CallJudge::look_at_memory(size_t index, Judgement* judgement) {
+void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   if (facts_.alone || judgement->verdict != Verdict::kAgrees) return;
-  const CallRun& reference = reference_run();
+  const RunOutcome& reference = reference_run();
   if (index >= observed_.strides.size() || index >= reference.strides.size()) return;
   const std::vector<at::Tensor> results = flatten_tensors(observed_.result);
-  if (facts_.strides && !has_free_strides(base_name(facts_.name)) &&
+  if (facts_.strides && !backend_picks_strides(base_name(facts_.name)) &&
       !same_order(observed_.strides[index], reference.strides[index], results[index].sizes())) {
     judgement->verdict = Verdict::kDiffers;
     judgement->kind = "strides";
@@ -314,14 +315,15 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   const at::Tensor result = tensor_of(value);
   const bool by_numbers = !facts_.random || facts_.repeatable;
   if (result.defined() && is_tensor && !by_numbers) {
-    if (auto judged = judge_random(base, facts_.args, facts_.kwargs, result, index)) return add(what, *judged, result);
+    if (auto judged = judge_distribution(base, facts_.args, facts_.kwargs, result, index))
+      return add(what, *judged, result);
     return add(what, not_comparable("random"), result);
   }
   if (!by_numbers) return add(what, not_comparable("random"));
-  const bool uninitialised = facts_.uninitialised || is_uninitialised(base);
+  const bool uninitialized = facts_.uninitialized || returns_uninitialized(base);
   const int place = static_cast<int>(leaf);
-  if (result.defined() && (uninitialised || place == facts_.workspace || place == workspace_of(base))) {
-    Judgement judgement = not_comparable(uninitialised ? "uninitialised memory" : "scratch memory");
+  if (result.defined() && (uninitialized || place == facts_.workspace || place == workspace_of(base))) {
+    TensorVerdict judgement = not_comparable(uninitialized ? "uninitialized memory" : "scratch memory");
     const at::Tensor expected = facts_.alone ? at::Tensor() : leaf_tensor(reference_run(), leaf);
     if (expected.defined() && (expected.sizes() != result.sizes() || expected.scalar_type() != result.scalar_type())) {
       const TensorDiff diff = diff_tensors(result, expected);
@@ -331,8 +333,8 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   }
   if (result.defined()) {
     const bool shows = facts_.alone && !facts_.goes_backward && is_tensor && shows_inputs(index);
-    Judgement judgement = judge_tensor(
-        result, [leaf](const CallRun& run) { return leaf_tensor(run, leaf); }, shows);
+    TensorVerdict judgement = judge_tensor(
+        result, [leaf](const RunOutcome& run) { return leaf_tensor(run, leaf); }, shows);
     if (is_tensor) look_at_memory(index, &judgement);
     return add(what, std::move(judgement), result);
   }
@@ -359,14 +361,14 @@ std::vector<Check> CallJudge::forward() {
       add("", not_comparable("autograd refuses it, wherever it runs"));
       return std::move(checks_);
     }
-    const CallRun& reference = reference_run();
+    const RunOutcome& reference = reference_run();
     if (reference.returned()) add("", differs("raised", "the device raised, the CPU returns: " + observed_.raised));
     return std::move(checks_);
   }
   const Values leaves = leaves_of(observed_.result);
   const bool needs_reference = !facts_.alone && (!facts_.random || facts_.repeatable);
   if (needs_reference) {
-    const CallRun& reference = reference_run();
+    const RunOutcome& reference = reference_run();
     if (!reference.returned()) {
       add("",
           not_comparable(reference.impossible.empty() ? "the CPU raises: " + reference.raised : reference.impossible));
@@ -411,22 +413,22 @@ void CallJudge::judge_inputs() {
     const bool said = i < observed_.written.size() && observed_.written[i];
     if (facts_.alone && !changed && !said) continue;
     if (!facts_.alone || !said) {
-      const CallRun& reference = reference_run();
+      const RunOutcome& reference = reference_run();
       if (!reference.returned() || i >= reference.inputs.size()) continue;
       const bool writes = reference.written[i] || !same_bits(reference.inputs[i], then);
       if (!writes) {
         if (!changed) continue;
-        Judgement judgement = differs("changed input", "the call changed it, though it must not");
+        TensorVerdict judgement = differs("changed input", "the call changed it, though it must not");
         judgement.diff = diff_tensors(now, then, {.nan_equal = true});
         add(what, std::move(judgement), now);
         continue;
       }
     }
     if (returned(i)) continue;  // judged as a result
-    if (facts_.uninitialised || is_uninitialised(base_name(facts_.name))) continue;
+    if (facts_.uninitialized || returns_uninitialized(base_name(facts_.name))) continue;
     add(what,
         judge_tensor(now.detach(),
-                     [i](const CallRun& run) {
+                     [i](const RunOutcome& run) {
                        return run.returned() && i < run.inputs.size() ? run.inputs[i].detach() : at::Tensor();
                      }),
         now);
@@ -440,8 +442,8 @@ std::vector<Check> CallJudge::gradients() {
     add("input grads", not_comparable("random"));
     return std::move(checks_);
   }
-  const RunKind first{facts_.alone ? RunKind::Precision::kDouble : RunKind::Precision::kSame};
-  const CallRun& expected = facts_.alone && !facts_.random ? other_run(first) : reference_run();
+  const RunVariant first{facts_.alone ? RunVariant::Kind::kFloat64 : RunVariant::Kind::kReference};
+  const RunOutcome& expected = facts_.alone && !facts_.random ? other_run(first) : reference_run();
   if (!expected.returned() || expected.gradients.empty()) {
     const std::string why = !expected.impossible.empty() ? expected.impossible
                             : !expected.raised.empty()   ? "the CPU raises: " + expected.raised
@@ -463,7 +465,7 @@ std::vector<Check> CallJudge::gradients() {
     }
     add(what,
         judge_tensor(gradient,
-                     [i](const CallRun& run) {
+                     [i](const RunOutcome& run) {
                        return run.returned() && i < run.gradients.size() ? run.gradients[i] : at::Tensor();
                      }),
         gradient);

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "compare/call_run.h"
+#include "base/export.h"
 #include "compare/compare_options.h"
 #include "compare/judge.h"
-#include "hooks/export.h"
-#include "hooks/value.h"
+#include "compare/rerun/run_outcome.h"
+#include "tensor/value.h"
 
 namespace op_tools {
 
@@ -33,7 +33,7 @@ OP_TOOLS_API std::optional<TensorForm> form_of(const at::Tensor& tensor);  // no
 // One thing that was judged.
 struct Check {
   std::string what;  // "" (the output), "0th", "0th input grad", "input 1 after the call"
-  Judgement judgement;
+  TensorVerdict judgement;
   std::optional<TensorForm> form;  // of the result; none when there is none
 };
 
@@ -51,7 +51,7 @@ struct CallFacts {
   bool incomplete = false;                       // backward: not all parts of the gradients came
   bool in_backward = false;                      // an operator of a backward pass (aten level)
   bool in_transform = false;                     // inside vmap, grad and their like, which the CPU's run is not
-  bool uninitialised = false;                    // known to give memory as it was found, besides what its name says
+  bool uninitialized = false;                    // known to give memory as it was found, besides what its name says
   int workspace = -1;                            // likewise: the result at this place is scratch memory
   Value args, kwargs;                            // as they were before the call
   std::vector<at::Tensor> before;                // the input tensors, before the call
@@ -59,41 +59,41 @@ struct CallFacts {
 
 class OP_TOOLS_API CallJudge {
  public:
-  using RunAgain = std::function<CallRun(const RunKind&)>;
+  using RunAgain = std::function<RunOutcome(const RunVariant&)>;
 
   // All are kept by reference.
-  CallJudge(const CallFacts& facts, const CallRun& observed, const RunAgain& again)
+  CallJudge(const CallFacts& facts, const RunOutcome& observed, const RunAgain& again)
       : facts_(facts), observed_(observed), again_(again) {}
 
   std::vector<Check> forward();    // outputs and inputs
   std::vector<Check> gradients();  // input gradients: the runs must have gone backward
 
   // The CPU's run, where it was needed. Nothing is judged after that.
-  std::optional<CallRun> take_reference() { return std::move(reference_); }
+  std::optional<RunOutcome> take_reference() { return std::move(reference_); }
 
  private:
-  using Pick = std::function<at::Tensor(const CallRun&)>;  // the tensor in question, of any run
+  using Pick = std::function<at::Tensor(const RunOutcome&)>;  // the tensor in question, of any run
 
-  const CallRun& reference_run();
-  const CallRun& other_run(const RunKind& kind);
+  const RunOutcome& reference_run();
+  const RunOutcome& other_run(const RunVariant& variant);
   void judge_leaf(size_t leaf, size_t count, size_t* tensor_index);
   void judge_inputs();
   double coarser_unit(c10::ScalarType dtype) const;
   bool is_unchanged(size_t input);
   bool shows_inputs(size_t tensor_index);
   // `shows_inputs`: the tensor has no numbers of its own.
-  Judgement judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs = false);
-  Judgement judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context) const;
-  void look_at_memory(size_t tensor_index, Judgement* judgement);
+  TensorVerdict judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs = false);
+  TensorVerdict judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context) const;
+  void look_at_memory(size_t tensor_index, TensorVerdict* judgement);
   bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;
-  void add(std::string what, Judgement judgement, const at::Tensor& result = {});
+  void add(std::string what, TensorVerdict judgement, const at::Tensor& result = {});
 
   const CallFacts& facts_;
-  const CallRun& observed_;
+  const RunOutcome& observed_;
   const RunAgain& again_;
   bool backward_ = false;
-  std::optional<CallRun> reference_;
-  std::map<std::tuple<RunKind::Precision, int, bool>, CallRun> others_;  // by kind, sample, coarse
+  std::optional<RunOutcome> reference_;
+  std::map<std::tuple<RunVariant::Kind, int, bool>, RunOutcome> others_;  // by kind, sample, coarse
   std::vector<std::optional<bool>> unchanged_;  // by tensor index of the inputs, where it was asked
   std::vector<Check> checks_;
 };

@@ -12,22 +12,22 @@
 #include <unordered_map>
 #include <utility>
 
-#include "capture/call_files.h"
-#include "capture/random_state.h"
-#include "compare/observed_call.h"
+#include "base/log.h"
+#include "calls/call_files.h"
+#include "calls/random_state.h"
+#include "compare/metrics/distribution_test.h"
+#include "compare/metrics/tolerance.h"
 #include "compare/ordered_pool.h"
-#include "compare/random_check.h"
-#include "compare/tolerance.h"
+#include "compare/pending_comparison.h"
 #include "hooks/backward_pass.h"
 #include "hooks/held_in_backward.h"
-#include "hooks/internal_guard.h"
-#include "hooks/log.h"
-#include "hooks/message_of.h"
 #include "hooks/op_traits.h"
-#include "hooks/plain_tensor.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
 #include "hooks/stop_program.h"
+#include "tensor/exception_text.h"
+#include "tensor/internal_guard.h"
+#include "tensor/plain_tensor.h"
 #include "timing/stopwatch.h"
 
 namespace op_tools {
@@ -38,7 +38,7 @@ constexpr const char* kChangedSince =
     "that";
 
 struct CompareState final : HookState {
-  std::shared_ptr<Subject> subject;
+  std::shared_ptr<ComparedState> subject;
   std::vector<at::Tensor> live;   // the program's input tensors
   std::vector<int64_t> versions;  // before the call
   std::unique_ptr<RandomWatch> watch;
@@ -46,13 +46,13 @@ struct CompareState final : HookState {
 };
 
 struct KeptSubject final : HookState, HeldInBackward {
-  std::shared_ptr<Subject> subject;
-  std::vector<Remembered> remembered;
+  std::shared_ptr<ComparedState> subject;
+  std::vector<TensorFingerprint> remembered;
 
   // Was it changed? That is asked at the end of the pass, and only of what is wrong.
   std::shared_ptr<void> hold() const override {
     auto held = std::make_shared<std::vector<c10::Storage>>();
-    for (const Remembered& one : remembered) held->push_back(one.memory());
+    for (const TensorFingerprint& one : remembered) held->push_back(one.memory());
     return held;
   }
 };
@@ -72,13 +72,13 @@ void wait_for_program(const std::vector<at::Tensor>& tensors, std::string_view w
                          std::to_string(call.id);
       if (const auto stack = current_stack(); !stack.empty()) text += ", " + stack.front();
       text += "), and is passed on: ";
-      log::error(text + message_of(error));
+      log::error(text + exception_text(error));
       throw StopProgram(text, std::current_exception());
     }
   }
 }
 
-const at::Tensor* cpu_state(const Subject& subject) {
+const at::Tensor* cpu_state(const ComparedState& subject) {
   const Value* state = find_key(subject.random_state, "cpu");
   return state ? state->get_if<at::Tensor>() : nullptr;
 }
@@ -131,15 +131,15 @@ struct CompareHook::Impl {
     return number % options.every_nth == 0;
   }
 
-  CallFacts facts_of(const Subject& subject) const;
+  CallFacts facts_of(const ComparedState& subject) const;
   bool is_judged_at_once(const CallFacts& facts) const;
   // Tells what was judged, and returns what a user is told of a failure.
   using Tell = std::function<std::string()>;
   // Runs the references and judges.
-  Tell judged(const std::shared_ptr<Observed>& observed);
+  Tell judged(const std::shared_ptr<PendingComparison>& observed);
   // Without `tell`: judges and tells later.
-  void finish(std::shared_ptr<Observed> observed, const Tell& tell);
-  std::vector<Check> checks_of(const Observed& observed, CallJudge& judge) const;
+  void finish(std::shared_ptr<PendingComparison> observed, const Tell& tell);
+  std::vector<Check> checks_of(const PendingComparison& observed, CallJudge& judge) const;
   void forward(OpCall& call, CompareState& state);
   void backward(OpCall& call);
 };
@@ -167,8 +167,8 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
     state->stop = std::current_exception();  // the program is stopped after its call
     return state;
   }
-  state->subject = std::make_shared<Subject>();
-  Subject& subject = *state->subject;
+  state->subject = std::make_shared<ComparedState>();
+  ComparedState& subject = *state->subject;
   subject.call.name = call.name;
   subject.call.id = call.id;
   subject.call.step = call.step;
@@ -181,7 +181,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   if (log::enabled(log::Level::kInfo)) {
     subject.call.inputs = "{'args': " + describe(call.args()) + ", 'kwargs': " + describe(call.kwargs()) + "}";
   }
-  subject.specimen = std::make_unique<Specimen>(call);
+  subject.specimen = std::make_unique<ReplayableCall>(call);
   subject.call.device = "cpu";
   for (const TensorFacts& facts : subject.specimen->inputs().tensors) {
     if (!facts.device.is_cpu()) subject.call.device = facts.device.str();
@@ -199,7 +199,7 @@ void CompareHook::after(OpCall& call, HookState* state) {
   impl_->forward(call, mine);
 }
 
-CallFacts CompareHook::Impl::facts_of(const Subject& subject) const {
+CallFacts CompareHook::Impl::facts_of(const ComparedState& subject) const {
   CallFacts facts;
   facts.name = subject.call.name;
   facts.method = options.method;
@@ -227,7 +227,7 @@ bool CompareHook::Impl::is_judged_at_once(const CallFacts& facts) const {
 }
 
 void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
-  Subject& subject = *state.subject;
+  ComparedState& subject = *state.subject;
   subject.random_state = state.watch->moved();
   subject.random =
       !subject.random_state.is<None>() || is_tagged_random(call) || draws_random_numbers(base_name(call.name));
@@ -244,13 +244,13 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   meta.module = subject.call.module;
   meta.inputs = subject.specimen->inputs().tensors;
 
-  auto observed = std::make_shared<Observed>();
+  auto observed = std::make_shared<PendingComparison>();
   observed->subject = state.subject;
   observed->call = subject.call;
   observed->facts = facts_of(subject);
   observed->facts.in_backward = phase_of(call) == Phase::kBackward;
   observed->at_once = is_judged_at_once(observed->facts);
-  CallRun& run = observed->run;
+  RunOutcome& run = observed->run;
   run.raised = call.error;
   const std::vector<bool> by_schema = written_by_schema(call);
   for (size_t i = 0; i < state.live.size(); ++i) {
@@ -305,7 +305,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
 void CompareHook::Impl::backward(OpCall& call) {
   auto* kept = static_cast<KeptSubject*>(call.kept());
   if (!kept) return;
-  auto observed = std::make_shared<Observed>();
+  auto observed = std::make_shared<PendingComparison>();
   observed->subject = kept->subject;
   observed->call = kept->subject->call;
   observed->remembered = kept->remembered;
@@ -336,25 +336,25 @@ void CompareHook::Impl::backward(OpCall& call) {
   finish(std::move(observed), tell);
 }
 
-std::vector<Check> CompareHook::Impl::checks_of(const Observed& observed, CallJudge& judge) const {
+std::vector<Check> CompareHook::Impl::checks_of(const PendingComparison& observed, CallJudge& judge) const {
   return observed.call.phase == Phase::kForward ? judge.forward() : judge.gradients();
 }
 
-CompareHook::Impl::Tell CompareHook::Impl::judged(const std::shared_ptr<Observed>& observed) {
-  const Subject& subject = *observed->subject;
+CompareHook::Impl::Tell CompareHook::Impl::judged(const std::shared_ptr<PendingComparison>& observed) {
+  const ComparedState& subject = *observed->subject;
   const bool backward = observed->call.phase == Phase::kBackward;
   const at::Tensor* state = observed->facts.repeatable ? cpu_state(subject) : nullptr;
-  const CallJudge::RunAgain again = [&](const RunKind& kind) {
+  const CallJudge::RunAgain again = [&](const RunVariant& variant) {
     if (backward) {
-      if (auto forward = observed->subject->kept.take(kind)) {
-        return subject.specimen->backward(std::move(*forward), kind, observed->output_gradients);
+      if (auto forward = observed->subject->kept.take(variant)) {
+        return subject.specimen->backward(std::move(*forward), variant, observed->output_gradients);
       }
-      return subject.specimen->run(kind, &observed->output_gradients, state);
+      return subject.specimen->run(variant, &observed->output_gradients, state);
     }
-    CallRun run = subject.specimen->run(kind, nullptr, state);
+    RunOutcome run = subject.specimen->run(variant, nullptr, state);
     const bool goes_backward = run.returned() && options.gradients && subject.specimen->wants_gradients();
-    if (goes_backward && observed->at_once && !kind.changes_inputs()) {
-      observed->subject->kept.keep(kind, run, subject.specimen->bytes());
+    if (goes_backward && observed->at_once && !variant.changes_inputs()) {
+      observed->subject->kept.keep(variant, run, subject.specimen->bytes());
     }
     return run;
   };
@@ -368,14 +368,14 @@ CompareHook::Impl::Tell CompareHook::Impl::judged(const std::shared_ptr<Observed
   const auto fails = [](const Check& check) { return check.judgement.verdict == Verdict::kDiffers; };
   if (std::any_of(checks.begin(), checks.end(), fails) &&
       std::any_of(observed->remembered.begin(), observed->remembered.end(),
-                  [](const Remembered& one) { return one.changed_past_autograd(); })) {
+                  [](const TensorFingerprint& one) { return one.changed_past_autograd(); })) {
     for (Check& check : checks) {
       if (fails(check)) check.judgement.reason = kChangedSince;
     }
   }
   const auto by_bits = [](const Check& check) { return check.judgement.deciding == "bits"; };
-  std::shared_ptr<CallRun> reference;
-  if (auto run = judge.take_reference()) reference = std::make_shared<CallRun>(std::move(*run));
+  std::shared_ptr<RunOutcome> reference;
+  if (auto run = judge.take_reference()) reference = std::make_shared<RunOutcome>(std::move(*run));
   if (!backward && reference && !checks.empty() && std::all_of(checks.begin(), checks.end(), by_bits)) {
     observed->same_results = flatten_tensors(reference->result);
   }
@@ -384,7 +384,7 @@ CompareHook::Impl::Tell CompareHook::Impl::judged(const std::shared_ptr<Observed
   };
 }
 
-void CompareHook::Impl::finish(std::shared_ptr<Observed> observed, const Tell& tell) {
+void CompareHook::Impl::finish(std::shared_ptr<PendingComparison> observed, const Tell& tell) {
   if (!tell) {
     const size_t bytes = observed->bytes;
     return pool.submit(bytes, [this, observed = std::move(observed)] {

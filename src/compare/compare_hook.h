@@ -10,9 +10,9 @@
 #include <memory>
 #include <string_view>
 
+#include "base/export.h"
 #include "compare/compare_options.h"
 #include "compare/compare_report.h"
-#include "hooks/export.h"
 #include "hooks/hook.h"
 #include "hooks/reads_gradients.h"
 #include "hooks/tool.h"

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "hooks/error.h"
-#include "hooks/read_options.h"
+#include "base/error.h"
+#include "base/read_options.h"
 
 namespace op_tools {
 

@@ -1,4 +1,4 @@
-// Settings of OpAutoCompare (hooks/options.h has what all tools share).
+// Settings of OpAutoCompare (base/options.h has what all tools share).
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "hooks/export.h"
-#include "hooks/options.h"
+#include "base/export.h"
+#include "base/options.h"
 
 namespace op_tools {
 

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <utility>
 
-#include "compare/check_text.h"
-#include "hooks/log.h"
-#include "hooks/run_folder.h"
-#include "hooks/text_table.h"
+#include "base/log.h"
+#include "base/run_folder.h"
+#include "base/text_table.h"
+#include "compare/check_format.h"
 
 namespace op_tools {
 namespace {
@@ -46,7 +46,7 @@ void put_row(const ComparedCall& call, const Check& check, const std::string& sa
 CompareReport::CompareReport(const ResolvedCompareOptions& options, int64_t rank) : options_(options), rank_(rank) {}
 
 void CompareReport::print(const ComparedCall& call, const Check& check, const std::string& saved) const {
-  const Judgement& judgement = check.judgement;
+  const TensorVerdict& judgement = check.judgement;
   if (log::enabled(log::Level::kInfo)) log::info(check_line(call.name, check));
   if (judgement.verdict != Verdict::kDiffers) return;
   if (!call.inputs.empty()) log::info(formatted("OpAutoCompareHook: %-50s input: ", call.name.c_str()) + call.inputs);
@@ -116,7 +116,7 @@ std::string CompareReport::add(const ComparedCall& call, std::vector<Check> chec
   std::string first;
   const auto kept = std::make_shared<const ComparedCall>(call);
   for (Check& check : checks) {
-    const Judgement& judgement = check.judgement;
+    const TensorVerdict& judgement = check.judgement;
     switch (judgement.verdict) {
       case Verdict::kAgrees:
         ++op.passed;

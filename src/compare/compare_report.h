@@ -13,13 +13,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "capture/call_meta.h"
-#include "capture/call_store.h"
+#include "calls/call_meta.h"
+#include "calls/call_store.h"
 #include "compare/call_judge.h"
 #include "compare/compare_options.h"
 #include "hooks/op_call.h"
-#include "hooks/row_file.h"
-#include "hooks/value.h"
+#include "report/row_file.h"
+#include "tensor/value.h"
 
 namespace op_tools {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/text_table.h"
+#include "base/text_table.h"
 
 namespace op_tools {
 namespace {
@@ -35,8 +35,8 @@ class Relative {
         numbers_(unit_ > rounding_.unit ? relative_numbers(c10::ScalarType::BFloat16)
                                         : relative_numbers(result.scalar_type())) {}
 
-  Judgement judge() {
-    Judgement& verdict = verdict_;
+  TensorVerdict judge() {
+    TensorVerdict& verdict = verdict_;
     verdict.method = "relative";
     const bool alone = !reference_.defined();
     std::string why = "no float64 run was asked for";
@@ -63,7 +63,8 @@ class Relative {
     }
     verdict.error = {error.rmse, error.max_abs};
     const bool by_golden = alone || error.nonfinite_mismatches == 0 || !context_.nan_equal;
-    const int64_t strangers = by_golden ? error.nonfinite_mismatches : nonfinite_strangers(result_, golden, reference_);
+    const int64_t strangers =
+        by_golden ? error.nonfinite_mismatches : unexpected_nonfinite(result_, golden, reference_);
     if (strangers > 0) return not_finite(strangers);
 
     set_limits(error, reference_error, alone);
@@ -113,8 +114,8 @@ class Relative {
     double rmse = 0, max = 0, ulp = 0;
     for (int sample = 0; sample <= noise.samples; ++sample) {
       const bool numbers = sample == noise.samples;
-      if (numbers && !context_.with_single_numbers) break;
-      const at::Tensor other = numbers ? context_.with_single_numbers() : context_.perturbed(sample, coarse);
+      if (numbers && !context_.float32_scalars) break;
+      const at::Tensor other = numbers ? context_.float32_scalars() : context_.perturbed(sample, coarse);
       if (numbers && !other.defined()) break;
       if (!other.defined()) return;
       const TensorDiff moved = diff_tensors(other, golden, {.nan_equal = true});
@@ -156,7 +157,7 @@ class Relative {
     noise_text_ += "; the operator itself moves it by rmse " + number_text(rmse) + ", max " + number_text(max);
   }
 
-  Judgement not_finite(int64_t strangers) {
+  TensorVerdict not_finite(int64_t strangers) {
     verdict_.verdict = Verdict::kDiffers;
     verdict_.kind = "values";
     verdict_.deciding = "NaN or infinite";
@@ -175,7 +176,7 @@ class Relative {
   }
 
   // No float64: within some units of the CPU's result.
-  Judgement against_reference(const std::string& why) {
+  TensorVerdict against_reference(const std::string& why) {
     verdict_.method = "relative to the CPU alone";
     verdict_.diff = diff_tensors(result_, reference_, {.nan_equal = context_.nan_equal});
     const TensorDiff& diff = verdict_.diff;
@@ -194,7 +195,7 @@ class Relative {
     return finish(text + noise_text_);
   }
 
-  Judgement finish(std::string thresholds) {
+  TensorVerdict finish(std::string thresholds) {
     const Criterion& worst =
         *std::max_element(criteria_.begin(), criteria_.end(),
                           [](const Criterion& a, const Criterion& b) { return a.share() < b.share(); });
@@ -217,7 +218,7 @@ class Relative {
   const RelativeNumbers numbers_;
   std::vector<Criterion> criteria_;
   std::string noise_text_;
-  Judgement verdict_;
+  TensorVerdict verdict_;
 };
 
 bool is_half(c10::ScalarType dtype) {
@@ -232,7 +233,7 @@ class ByDifference {
   ByDifference(const at::Tensor& result, const at::Tensor& reference, const JudgeContext& context)
       : result_(result), reference_(reference), context_(context), dtype_(result.scalar_type()) {}
 
-  Judgement judge(CompareMethod method) {
+  TensorVerdict judge(CompareMethod method) {
     verdict_.method = to_string(method);
     switch (method) {
       case CompareMethod::kAllclose:
@@ -285,7 +286,7 @@ class ByDifference {
     verdict_.limit = limit;
   }
 
-  Judgement bitwise() {
+  TensorVerdict bitwise() {
     if (!measure({})) return verdict_;
     verdict_.thresholds = "every element the same";
     note("elements that differ", static_cast<double>(verdict_.diff.outside), 0);
@@ -293,7 +294,7 @@ class ByDifference {
     return verdict_;
   }
 
-  Judgement allclose() {
+  TensorVerdict allclose() {
     const Tolerance tolerance = context_.tolerances->allclose(context_.op, dtype_);
     if (!measure({.tolerance = tolerance})) return verdict_;
     verdict_.thresholds = "atol " + number_text(tolerance.atol) + ", rtol " + number_text(tolerance.rtol);
@@ -302,7 +303,7 @@ class ByDifference {
     return verdict_;
   }
 
-  Judgement ulp() {
+  TensorVerdict ulp() {
     if (!measure({.ulp_limits = {is_half(dtype_) ? kHalfUlp : kSingleUlp}}, true)) return verdict_;
     const TensorDiff& diff = verdict_.diff;
     const double over = share(diff.over_ulp[0]);
@@ -320,7 +321,7 @@ class ByDifference {
     return verdict_;
   }
 
-  Judgement quick() {
+  TensorVerdict quick() {
     const auto& error = is_half(dtype_) ? kQuickHalfError : kQuickSingleError;
     const auto& warning = is_half(dtype_) ? kQuickHalfWarning : kQuickSingleWarning;
     if (!measure({.relative_limits = {error[0], warning[0]}})) return verdict_;
@@ -345,7 +346,7 @@ class ByDifference {
     return verdict_;
   }
 
-  Judgement absolute() {
+  TensorVerdict absolute() {
     const SmallValues small = msprobe_absolute(dtype_);
     if (!measure({.small = small})) return verdict_;
     const TensorDiff& diff = verdict_.diff;
@@ -361,7 +362,7 @@ class ByDifference {
   const at::Tensor& reference_;
   const JudgeContext& context_;
   const c10::ScalarType dtype_;
-  Judgement verdict_;
+  TensorVerdict verdict_;
 };
 
 }  // namespace
@@ -371,8 +372,8 @@ std::string_view to_string(Verdict verdict) {
   return kNames[static_cast<size_t>(verdict)];
 }
 
-Judgement differs(std::string kind, std::string reason) {
-  Judgement verdict;
+TensorVerdict differs(std::string kind, std::string reason) {
+  TensorVerdict verdict;
   verdict.verdict = Verdict::kDiffers;
   verdict.kind = std::move(kind);
   verdict.reason = std::move(reason);
@@ -380,15 +381,15 @@ Judgement differs(std::string kind, std::string reason) {
   return verdict;
 }
 
-Judgement not_comparable(std::string reason) {
-  Judgement verdict;
+TensorVerdict not_comparable(std::string reason) {
+  TensorVerdict verdict;
   verdict.verdict = Verdict::kNotComparable;
   verdict.reason = std::move(reason);
   verdict.diff.bits_equal = false;
   return verdict;
 }
 
-Judgement judge(const at::Tensor& result, const at::Tensor& reference, const JudgeContext& context) {
+TensorVerdict judge(const at::Tensor& result, const at::Tensor& reference, const JudgeContext& context) {
   const bool exact = rounding_of(result.scalar_type()).unit == 0;
   CompareMethod method = context.method;
   if (method == CompareMethod::kRelative && context.tolerances &&
@@ -407,7 +408,7 @@ Judgement judge(const at::Tensor& result, const at::Tensor& reference, const Jud
     }
     if (result.layout() != reference.layout()) return other("layout", result.layout(), reference.layout());
     if (context.nan_equal && same_bits(result, reference)) {
-      Judgement same;
+      TensorVerdict same;
       same.method = to_string(method);
       same.deciding = "bits";
       same.thresholds = "the same bits as the CPU's";

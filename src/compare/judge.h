@@ -11,10 +11,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/export.h"
 #include "compare/compare_options.h"
-#include "compare/tensor_diff.h"
-#include "compare/tolerance.h"
-#include "hooks/export.h"
+#include "compare/metrics/tensor_diff.h"
+#include "compare/metrics/tolerance.h"
 
 namespace op_tools {
 
@@ -37,7 +37,7 @@ struct JudgeContext {
   // for each `sample`. `coarse`: by the rounding of their own dtype, else of the dtype in which sums are kept.
   std::function<at::Tensor(int sample, bool coarse)> perturbed;
   // The same with the call's numbers as float32 holds them; undefined where they are no others.
-  std::function<at::Tensor()> with_single_numbers;
+  std::function<at::Tensor()> float32_scalars;
   // Without a reference: the same result by the same kernel once more, from the same inputs (sample 0) and from inputs
   // changed by about one unit. Where it is set, an error that a change of the inputs draws anew is rounding that nobody
   // can do without: terms inside the operator cancel.
@@ -49,7 +49,7 @@ struct GoldenError {
   double rmse = 0, max_abs = 0;
 };
 
-struct Judgement {
+struct TensorVerdict {
   Verdict verdict = Verdict::kAgrees;
   std::string kind;        // of what differs: "values", "shape", "dtype", "layout", "presence", ...
   std::string method;      // as it was applied
@@ -62,10 +62,10 @@ struct Judgement {
 };
 
 // `reference`: the CPU's result in the same dtype; undefined: there is none (the result is the CPU's).
-OP_TOOLS_API Judgement judge(const at::Tensor& result, const at::Tensor& reference, const JudgeContext& context);
+OP_TOOLS_API TensorVerdict judge(const at::Tensor& result, const at::Tensor& reference, const JudgeContext& context);
 
 // A verdict without numbers.
-OP_TOOLS_API Judgement differs(std::string kind, std::string reason);
-OP_TOOLS_API Judgement not_comparable(std::string reason);
+OP_TOOLS_API TensorVerdict differs(std::string kind, std::string reason);
+OP_TOOLS_API TensorVerdict not_comparable(std::string reason);
 
 }  // namespace op_tools

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/home_process.h"
+#include "base/fork_guard.h"
 
 namespace op_tools {
 
@@ -25,7 +25,7 @@ struct OrderedPool::Impl {
   };
 
   size_t wanted_threads, max_bytes;
-  const HomeProcess process;  // of the threads
+  const ForkGuard process;  // of the threads
   std::mutex mutex;
   std::condition_variable work, handed_over;
   std::deque<Item> queue;
@@ -76,7 +76,7 @@ OrderedPool::OrderedPool(size_t threads, size_t max_bytes) : impl_(std::make_uni
 }
 
 OrderedPool::~OrderedPool() {
-  if (impl_->process.left()) {
+  if (impl_->process.in_child()) {
     impl_.release();  // NOLINT(bugprone-unused-return-value): its threads and locks belong to the parent
     return;
   }
@@ -90,7 +90,7 @@ OrderedPool::~OrderedPool() {
 
 void OrderedPool::submit(size_t bytes, Work work) {
   Impl& impl = *impl_;
-  if (impl.process.left()) {
+  if (impl.process.in_child()) {
     if (const Commit commit = work()) commit();
     return;
   }
@@ -111,7 +111,7 @@ void OrderedPool::submit(size_t bytes, Work work) {
 
 void OrderedPool::flush() {
   Impl& impl = *impl_;
-  if (impl.process.left()) return;
+  if (impl.process.in_child()) return;
   std::unique_lock<std::mutex> lock(impl.mutex);
   const uint64_t target = impl.submitted;
   impl.handed_over.wait(lock, [&] { return impl.committed >= target; });

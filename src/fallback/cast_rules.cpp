@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/error.h"
-#include "hooks/value.h"
+#include "base/error.h"
+#include "tensor/value.h"
 
 namespace op_tools {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/export.h"
 #include "fallback/moved_tensors.h"
 #include "fallback/redirect_options.h"
-#include "hooks/export.h"
 
 namespace op_tools {
 

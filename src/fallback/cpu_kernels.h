@@ -2,7 +2,7 @@
 // CPU. Nothing is registered with the dispatcher. Any thread.
 #pragma once
 
-#include "hooks/export.h"
+#include "base/export.h"
 
 namespace c10 {
 class KernelFunction;

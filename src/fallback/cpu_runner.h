@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "base/export.h"
 #include "fallback/moved_tensors.h"
-#include "hooks/export.h"
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 namespace op_tools {
 

@@ -19,12 +19,12 @@
 #include <unordered_map>
 #include <utility>
 
-#include "hooks/copy_memory.h"
-#include "hooks/doubles.h"
-#include "hooks/error.h"
-#include "hooks/gradients.h"
-#include "hooks/internal_guard.h"
-#include "hooks/plain_tensor.h"
+#include "autograd/gradients.h"
+#include "base/error.h"
+#include "tensor/copy_memory.h"
+#include "tensor/float_conversion.h"
+#include "tensor/internal_guard.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 namespace {
@@ -217,7 +217,7 @@ class MovedTensors::Copier {
                                                            at::kStrided, target_.device, std::nullopt);
     if (from.is_cpu() && target_.device.is_cpu() && entry.dtype == at::kDouble && from.is_non_overlapping_and_dense() &&
         is_widened_fast(from.scalar_type())) {
-      load_doubles(from.scalar_type(), without_bits(from).const_data_ptr(), 0, from.numel(),
+      load_float64(from.scalar_type(), without_bits(from).const_data_ptr(), 0, from.numel(),
                    copy.mutable_data_ptr<double>());
     } else {
       at::_ops::copy_::call(copy, without_bits(from), /*non_blocking=*/false);

@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-#include "hooks/export.h"
+#include "base/export.h"
 
 namespace op_tools {
 

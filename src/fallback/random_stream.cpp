@@ -8,8 +8,8 @@
 #include <chrono>
 #include <utility>
 
-#include "hooks/internal_guard.h"
-#include "hooks/log.h"
+#include "base/log.h"
+#include "tensor/internal_guard.h"
 
 namespace op_tools {
 namespace {

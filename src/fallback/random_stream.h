@@ -11,7 +11,7 @@
 
 #include <mutex>
 
-#include "hooks/export.h"
+#include "base/export.h"
 
 namespace op_tools {
 

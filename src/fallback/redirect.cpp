@@ -21,14 +21,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/op_filter.h"
 #include "fallback/cpu_kernels.h"
 #include "fallback/cpu_runner.h"
 #include "fallback/random_stream.h"
-#include "hooks/error.h"
-#include "hooks/internal_guard.h"
-#include "hooks/message_of.h"
-#include "hooks/op_filter.h"
 #include "hooks/op_traits.h"
+#include "tensor/exception_text.h"
+#include "tensor/internal_guard.h"
 
 namespace op_tools {
 namespace {
@@ -186,7 +186,7 @@ bool is_in_place(const OperatorHandle& op, size_t argument) {
 
 // torch's texts go on for pages: all kernels that there are, a stack.
 std::string first_sentence(const std::exception& error) {
-  const std::string text = message_of(error);
+  const std::string text = exception_text(error);
   if (!dynamic_cast<const c10::Error*>(&error)) return text;
   return text.substr(0, std::min(text.find('\n'), text.find(". ")));
 }

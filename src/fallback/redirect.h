@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "base/export.h"
 #include "fallback/moved_tensors.h"
-#include "hooks/export.h"
 #include "hooks/interceptor.h"
 
 namespace op_tools {

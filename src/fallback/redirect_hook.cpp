@@ -11,11 +11,11 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/log.h"
+#include "base/text_table.h"
 #include "fallback/cast_rules.h"
 #include "fallback/redirect.h"
-#include "hooks/log.h"
 #include "hooks/signature.h"
-#include "hooks/text_table.h"
 #include "timing/stopwatch.h"
 
 namespace op_tools {

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/export.h"
 #include "fallback/redirect_options.h"
-#include "hooks/export.h"
 #include "hooks/hook.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"

@@ -3,9 +3,9 @@
 #include <memory>
 #include <regex>
 
-#include "hooks/log.h"
-#include "hooks/op_filter.h"
-#include "hooks/read_options.h"
+#include "base/log.h"
+#include "base/op_filter.h"
+#include "base/read_options.h"
 
 namespace op_tools {
 

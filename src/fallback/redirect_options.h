@@ -1,4 +1,4 @@
-// Settings of OpFallback and OpDtypeCast (hooks/options.h has what all tools share).
+// Settings of OpFallback and OpDtypeCast (base/options.h has what all tools share).
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/export.h"
-#include "hooks/options.h"
+#include "base/export.h"
+#include "base/options.h"
 
 namespace op_tools {
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <tuple>
 
-#include "hooks/export.h"
+#include "base/export.h"
 
 namespace op_tools::rnn_cells {
 

@@ -10,15 +10,15 @@
 
 #include <c10/util/SmallVector.h>
 
+#include "base/log.h"
+#include "base/op_filter.h"
 #include "hooks/ended_by_program.h"
 #include "hooks/held_in_backward.h"
-#include "hooks/internal_guard.h"
-#include "hooks/log.h"
-#include "hooks/message_of.h"
 #include "hooks/module_path.h"
-#include "hooks/op_filter.h"
 #include "hooks/reads_gradients.h"
 #include "hooks/stop_program.h"
+#include "tensor/exception_text.h"
+#include "tensor/internal_guard.h"
 
 namespace op_tools {
 
@@ -203,7 +203,7 @@ std::exception_ptr contained(ActiveHook& active, std::string_view where, Call&& 
   } catch (const StopProgram&) {
     return std::current_exception();
   } catch (const std::exception& error) {
-    active.fail(where, message_of(error));
+    active.fail(where, exception_text(error));
   } catch (...) {
     active.fail(where, "an exception of unknown type");
   }
@@ -343,7 +343,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
     }
   } catch (const std::exception& error) {
     failed(is_of_saved_tensor_hook(call, error) ? ended_by_program("a hook for saved tensors raised")
-                                                : message_of(error));
+                                                : exception_text(error));
     throw;
   } catch (...) {
     failed("an exception of unknown type");

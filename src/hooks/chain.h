@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/export.h"
-#include "hooks/gradients.h"
+#include "autograd/gradients.h"
+#include "base/export.h"
+#include "base/options.h"
 #include "hooks/hook.h"
-#include "hooks/options.h"
 
 namespace op_tools {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "hooks/log.h"
+#include "base/log.h"
 #include "hooks/tool.h"
 
 namespace op_tools {

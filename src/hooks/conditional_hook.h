@@ -7,10 +7,10 @@
 #include <memory>
 #include <string_view>
 
-#include "hooks/export.h"
+#include "base/export.h"
 #include "hooks/hook.h"
 #include "hooks/scope.h"
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 namespace op_tools {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
-#include "hooks/error.h"
-#include "hooks/internal_guard.h"
-#include "hooks/ivalue.h"
+#include "base/error.h"
+#include "tensor/internal_guard.h"
+#include "tensor/ivalue.h"
 
 namespace op_tools::interceptor {
 

@@ -13,7 +13,7 @@
 
 #include "hooks/interceptor.h"
 #include "hooks/op_call.h"
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 namespace op_tools::interceptor {
 

@@ -12,7 +12,7 @@
 #include <memory>
 #include <string_view>
 
-#include "hooks/export.h"
+#include "base/export.h"
 #include "hooks/op_call.h"
 
 namespace op_tools {

@@ -9,14 +9,14 @@
 #include <string>
 #include <utility>
 
+#include "base/error.h"
 #include "hooks/chain.h"
 #include "hooks/dispatcher_frame.h"
-#include "hooks/error.h"
-#include "hooks/internal_guard.h"
-#include "hooks/ivalue.h"
 #include "hooks/op_call.h"
 #include "hooks/op_table.h"
 #include "hooks/scope.h"
+#include "tensor/internal_guard.h"
+#include "tensor/ivalue.h"
 
 namespace op_tools::interceptor {
 namespace {
@@ -41,7 +41,7 @@ void pass(const OperatorHandle& op, DispatchKeySet below, Stack* stack) {
   op.redispatchBoxed(below, stack);
 }
 
-bool met_again_below(const OperatorHandle& op, DispatchKeySet keys) {
+bool handled_below(const OperatorHandle& op, DispatchKeySet keys) {
   const DispatchKeySet autocast = keys & c10::autocast_dispatch_keyset;
   return !autocast.empty() && op.hasKernelForDispatchKey(autocast.highestPriorityTypeId());
 }
@@ -121,13 +121,13 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
     c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);
     return pass(handle, below, stack);
   }
-  if (met_again_below(handle, keys)) return pass(handle, below, stack);
+  if (handled_below(handle, keys)) return pass(handle, below, stack);
   const auto [found, mask] = mine.last_ops.find(handle, chain);
   Op& op = *found;
   if (detour && ((op.composite && casts_inside(keys)) || !detour->takes(handle))) detour = nullptr;
   if (mask == 0 && !detour) return pass(handle, below, stack);
   const GuardedState thread(*mine.autograd, *mine.keys);
-  const SkippedKeys unseen(thread, DispatchKeySet(kInterceptorKey));
+  const ExcludedKeys unseen(thread, DispatchKeySet(kInterceptorKey));
   DispatcherFrame frame(handle, below, *stack, detour);
   OpCall call(next_call_id(), Level::kAten, Phase::kForward, op.name, frame, thread);
   call.op = &handle;

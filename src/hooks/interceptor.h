@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/export.h"
+#include "base/export.h"
 #include "hooks/op_call.h"
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 namespace c10 {
 struct IValue;

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "hooks/export.h"
-#include "hooks/op_filter.h"
+#include "base/export.h"
+#include "base/op_filter.h"
 
 namespace op_tools {
 

@@ -13,9 +13,9 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/FunctionRef.h>
 
-#include "hooks/export.h"
-#include "hooks/options.h"
-#include "hooks/value.h"
+#include "base/export.h"
+#include "base/options.h"
+#include "tensor/value.h"
 
 namespace c10 {
 class OperatorHandle;

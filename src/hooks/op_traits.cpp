@@ -53,7 +53,7 @@ bool is_collective(std::string_view name) {
   return is_one_of(kSpaces, name.substr(0, name.find("::")));
 }
 
-bool is_uninitialised(std::string_view name) {
+bool returns_uninitialized(std::string_view name) {
   return name.starts_with("empty") || name.starts_with("new_empty") || name.starts_with("_empty") ||
          name == "resize_" || name == "resize_as_" || name == "resize";
 }
@@ -65,9 +65,9 @@ int workspace_of(std::string_view name) {
   return -1;
 }
 
-bool has_free_strides(std::string_view name) {
+bool backend_picks_strides(std::string_view name) {
   constexpr std::string_view kParts[] = {"conv", "linalg", "fft", "attention", "lstm", "gru", "rnn", "cudnn", "mkldnn"};
-  return has_one_of(kParts, name) || is_uninitialised(name);
+  return has_one_of(kParts, name) || returns_uninitialized(name);
 }
 
 bool asks_about_device(std::string_view name) {
@@ -76,20 +76,20 @@ bool asks_about_device(std::string_view name) {
   return is_one_of(kNames, name);
 }
 
-bool is_unordered(std::string_view name) {
+bool returns_unordered(std::string_view name) {
   constexpr std::string_view kNames[] = {"_unique",         "_unique2", "unique_dim", "unique",
                                          "_return_inverse", "eig",      "linalg_eig"};
   return is_one_of(kNames, name);
 }
 
-bool has_free_phases(std::string_view name) {
+bool is_sign_ambiguous(std::string_view name) {
   constexpr std::string_view kNames[] = {"eigh",      "linalg_eigh", "_linalg_eigh", "svd",         "linalg_svd",
                                          "_svd",      "_linalg_svd", "svd_lowrank",  "pca_lowrank", "qr",
                                          "linalg_qr", "lobpcg",      "geqrf"};
   return is_one_of(kNames, name);
 }
 
-bool names_elements(std::string_view name) {
+bool returns_indices(std::string_view name) {
   constexpr std::string_view kNames[] = {"max",    "min",       "argmax", "argmin",   "sort",   "argsort", "topk",
                                          "median", "nanmedian", "mode",   "kthvalue", "cummax", "cummin",  "aminmax"};
   return is_one_of(kNames, name);

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/export.h"
-#include "hooks/value.h"
+#include "base/export.h"
+#include "tensor/value.h"
 
 namespace c10 {
 class OperatorHandle;
@@ -21,19 +21,19 @@ namespace op_tools {
 OP_TOOLS_API std::string_view base_name(std::string_view op_name);
 
 // The result is memory as it was found: empty, new_empty, empty_like, ...
-OP_TOOLS_API bool is_uninitialised(std::string_view base_name);
+OP_TOOLS_API bool returns_uninitialized(std::string_view base_name);
 // The result at this place is scratch memory whose padding is never written; -1: none.
 OP_TOOLS_API int workspace_of(std::string_view base_name);
 // The strides of the results are the backend's own choice.
-OP_TOOLS_API bool has_free_strides(std::string_view base_name);
+OP_TOOLS_API bool backend_picks_strides(std::string_view base_name);
 // It answers about the device, so the CPU answers otherwise.
 OP_TOOLS_API bool asks_about_device(std::string_view base_name);
 // The order of the results is not defined.
-OP_TOOLS_API bool is_unordered(std::string_view base_name);
+OP_TOOLS_API bool returns_unordered(std::string_view base_name);
 // It decomposes a matrix: its vectors are known up to a sign, or a phase, that each backend is free to choose.
-OP_TOOLS_API bool has_free_phases(std::string_view base_name);
+OP_TOOLS_API bool is_sign_ambiguous(std::string_view base_name);
 // An integer result names elements of the first argument: equal elements may be named in any order. False: not so.
-OP_TOOLS_API bool names_elements(std::string_view base_name);
+OP_TOOLS_API bool returns_indices(std::string_view base_name);
 
 // Other processes take part in it, named as a whole: c10d::allreduce_, torch.distributed.distributed_c10d.all_reduce.
 OP_TOOLS_API bool is_collective(std::string_view op_name);

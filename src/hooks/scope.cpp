@@ -15,12 +15,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/fork_guard.h"
+#include "base/log.h"
+#include "base/op_filter.h"
 #include "hooks/chain.h"
-#include "hooks/error.h"
-#include "hooks/home_process.h"
 #include "hooks/interceptor.h"
-#include "hooks/log.h"
-#include "hooks/op_filter.h"
 
 namespace op_tools {
 namespace {
@@ -265,7 +265,7 @@ struct HookScope::Impl {
   std::unique_ptr<interceptor::OpenOps> open_ops;
   bool on = false;
   std::thread::id thread;
-  HomeProcess process;  // that entered it
+  ForkGuard process;  // that entered it
 };
 
 HookScope::HookScope(std::shared_ptr<Hook> hook, ResolvedOptions options) : impl_(std::make_unique<Impl>()) {
@@ -313,13 +313,13 @@ void HookScope::enter() {
   if (level == Level::kAten && impl.active->options.all_threads) EveryThread::get().add(impl.active);
   impl.on = true;
   impl.thread = std::this_thread::get_id();
-  impl.process = HomeProcess();
+  impl.process = ForkGuard();
 }
 
 void HookScope::leave() {
   Impl& impl = *impl_;
   if (!impl.on) return;
-  if (impl.process.left()) {  // the chain is gone already; nothing of the parent's may be touched
+  if (impl.process.in_child()) {  // the chain is gone already; nothing of the parent's may be touched
     impl.on = false;
     impl.open_ops.release();  // NOLINT: its lock may have been held by another thread of the parent
     return;
@@ -349,7 +349,7 @@ void HookScope::leave() {
 }
 
 bool HookScope::is_on() const {
-  return impl_->on && !impl_->process.left();
+  return impl_->on && !impl_->process.in_child();
 }
 void HookScope::step() {
   const int64_t begun = impl_->active->step.fetch_add(1) + 1;

@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "hooks/export.h"
+#include "base/export.h"
+#include "base/options.h"
 #include "hooks/hook.h"
-#include "hooks/options.h"
 
 namespace op_tools {
 

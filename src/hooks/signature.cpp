@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "hooks/plain_tensor.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "hooks/export.h"
+#include "base/export.h"
 #include "hooks/op_call.h"
 
 namespace op_tools {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "hooks/export.h"
+#include "base/export.h"
 
 namespace op_tools {
 

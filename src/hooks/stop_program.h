@@ -6,7 +6,7 @@
 
 #include <exception>
 
-#include "hooks/error.h"
+#include "base/error.h"
 
 namespace op_tools {
 

@@ -1,6 +1,6 @@
 #include "hooks/tool.h"
 
-#include "hooks/error.h"
+#include "base/error.h"
 
 namespace op_tools {
 namespace {

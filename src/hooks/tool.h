@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/export.h"
+#include "base/export.h"
+#include "base/options.h"
 #include "hooks/hook.h"
-#include "hooks/options.h"
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 namespace op_tools {
 

@@ -6,16 +6,16 @@
 #include <mutex>
 #include <utility>
 
+#include "base/log.h"
+#include "base/run_folder.h"
+#include "calls/stripped_value.h"
 #include "hooks/backward_pass.h"
-#include "hooks/internal_guard.h"
-#include "hooks/json_text.h"
-#include "hooks/log.h"
-#include "hooks/plain_tensor.h"
-#include "hooks/row_file.h"
-#include "hooks/run_folder.h"
 #include "hooks/stack_source.h"
-#include "observe/hollow_value.h"
 #include "observe/statistics.h"
+#include "report/json_writer.h"
+#include "report/row_file.h"
+#include "tensor/internal_guard.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 namespace {
@@ -41,7 +41,7 @@ struct Described {
         requires_grad(tensor.requires_grad()) {
     if (!tensor.is_nested()) shape = own_sizes(tensor).vec();
     if (layout == at::kStrided && !tensor.is_nested()) stride = own_strides(tensor).vec();
-    if (with_statistics) question = std::make_unique<StatisticsQuestion>(tensor);
+    if (with_statistics) question = std::make_unique<StatisticsQuery>(tensor);
   }
 
   Value value() const {
@@ -61,23 +61,23 @@ struct Described {
   c10::Device device;
   c10::Layout layout;
   bool requires_grad;
-  std::unique_ptr<StatisticsQuestion> question;
+  std::unique_ptr<StatisticsQuery> question;
 };
 
 // Values of a call whose tensors were described and let go.
 class DescribedTree {
  public:
   void take(const Value& value, bool with_statistics) {
-    tree_ = hollowed(value, [&](const at::Tensor& tensor) { tensors_.emplace_back(tensor, with_statistics); });
+    tree_ = strip_tensors(value, [&](const at::Tensor& tensor) { tensors_.emplace_back(tensor, with_statistics); });
   }
-  void add_open(std::vector<StatisticsQuestion*>* questions) {
+  void add_open(std::vector<StatisticsQuery*>* questions) {
     for (Described& one : tensors_) {
       if (one.question && !one.question->answered()) questions->push_back(one.question.get());
     }
   }
   Value value() const {
     auto next = tensors_.begin();
-    return filled(tree_, [&] { return (next++)->value(); });
+    return restore_tensors(tree_, [&] { return (next++)->value(); });
   }
 
  private:
@@ -113,13 +113,13 @@ struct Row {
 };
 
 struct State final : HookState {
-  std::vector<MetTensor> inputs;
+  std::vector<TensorShape> inputs;
   std::unique_ptr<Row> row;  // detail 1 and up
 };
 
-Value met_value(const std::vector<MetTensor>& tensors) {
+Value shapes_value(const std::vector<TensorShape>& tensors) {
   Values list;
-  for (const MetTensor& tensor : tensors) {
+  for (const TensorShape& tensor : tensors) {
     list.push_back(make_dict(
         {{"shape", numbers(tensor.shape)}, {"dtype", torch_name(tensor.dtype)}, {"device", tensor.device.str()}}));
   }
@@ -133,7 +133,7 @@ struct ObserveHook::Impl {
 
   const ResolvedObserveOptions options;
   const int64_t rank;
-  ShapeCensus census;
+  ShapeStatistics shape_statistics;
   std::atomic<uint64_t> calls{0}, rows{0};
 
   mutable std::mutex mutex;  // guards all that follows
@@ -145,12 +145,12 @@ struct ObserveHook::Impl {
   // Reads what the devices have computed, and writes the rows.
   void settle_locked() {
     const InternalGuard ours;
-    std::vector<StatisticsQuestion*> open;
+    std::vector<StatisticsQuery*> open;
     for (const auto& row : waiting) {
       for (DescribedTree* tree : {&row->args, &row->kwargs, &row->result}) tree->add_open(&open);
     }
     if (!open.empty()) {
-      StatisticsQuestion::answer_all(open);
+      StatisticsQuery::answer_all(open);
       ++read_backs;
     }
     while (!waiting.empty()) {
@@ -188,7 +188,7 @@ ObserveHook::~ObserveHook() = default;
 std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {
   Impl& impl = *impl_;
   auto state = std::make_unique<State>();
-  call.frame().visit_inputs([&](const at::Tensor& tensor) { state->inputs.push_back(MetTensor::of(tensor)); });
+  call.frame().visit_inputs([&](const at::Tensor& tensor) { state->inputs.push_back(TensorShape::of(tensor)); });
   const ResolvedObserveOptions& options = impl.options;
   if (options.detail == 0) return state;
   call.module();  // asked now, it is known in the call's backward as well
@@ -210,12 +210,12 @@ void ObserveHook::after(OpCall& call, HookState* given) {
     const std::vector<std::string> stack = current_stack();
     if (!stack.empty()) line = stack.front();
   }
-  std::vector<MetTensor> outputs;
+  std::vector<TensorShape> outputs;
   if (call.error.empty()) {
-    call.frame().visit_result([&](const at::Tensor& tensor) { outputs.push_back(MetTensor::of(tensor)); });
+    call.frame().visit_result([&](const at::Tensor& tensor) { outputs.push_back(TensorShape::of(tensor)); });
   }
   const Phase phase = phase_of(call);
-  impl.census.add(call.name, phase, line, std::move(state.inputs), std::move(outputs));
+  impl.shape_statistics.add(call.name, phase, line, std::move(state.inputs), std::move(outputs));
   if (!state.row) return;
   Row& row = *state.row;
   row.op = call.name;
@@ -226,7 +226,7 @@ void ObserveHook::after(OpCall& call, HookState* given) {
   row.step = call.step;
   row.level = call.level;
   row.phase = phase;
-  std::vector<StatisticsQuestion*> open;
+  std::vector<StatisticsQuery*> open;
   if (impl.options.detail >= 2) {
     row.result.take(call.result(), impl.options.detail >= 3);
     for (DescribedTree* tree : {&row.args, &row.kwargs, &row.result}) tree->add_open(&open);
@@ -256,8 +256,8 @@ void ObserveHook::scope_left() {
   flush();
   const ObserveResult all = result();
   std::vector<std::string> ops, dynamic;
-  for (const MetCalls& row : all.rows) ops.push_back(row.op);
-  for (const VaryingSize& one : all.varying) dynamic.push_back(one.op);
+  for (const CallShapes& row : all.rows) ops.push_back(row.op);
+  for (const DynamicDim& one : all.varying) dynamic.push_back(one.op);
   const auto different = [](std::vector<std::string>& names) {
     std::sort(names.begin(), names.end());
     return std::to_string(std::unique(names.begin(), names.end()) - names.begin());
@@ -276,9 +276,9 @@ const ResolvedOptions& ObserveHook::options() const {
 
 ObserveResult ObserveHook::result() const {
   ObserveResult result;
-  result.rows = impl_->census.kinds();
-  result.varying = impl_->census.varying();
-  result.left_out = impl_->census.left_out();
+  result.rows = impl_->shape_statistics.kinds();
+  result.varying = impl_->shape_statistics.varying();
+  result.left_out = impl_->shape_statistics.left_out();
   result.calls = impl_->calls.load();
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   result.written = impl_->written;
@@ -290,15 +290,15 @@ ObserveResult ObserveHook::result() const {
 Value ObserveHook::report() const {
   const ObserveResult all = result();
   Values rows, varying;
-  for (const MetCalls& row : all.rows) {
+  for (const CallShapes& row : all.rows) {
     rows.push_back(make_dict({{"op", row.op},
                               {"phase", phase_name(row.phase)},
-                              {"inputs", met_value(row.inputs)},
-                              {"outputs", met_value(row.outputs)},
+                              {"inputs", shapes_value(row.inputs)},
+                              {"outputs", shapes_value(row.outputs)},
                               {"calls", whole(row.calls)},
                               {"lines", make_list(Values(row.lines.begin(), row.lines.end()))}}));
   }
-  for (const VaryingSize& one : all.varying) {
+  for (const DynamicDim& one : all.varying) {
     varying.push_back(make_dict({{"op", one.op},
                                  {"phase", phase_name(one.phase)},
                                  {"line", one.line.empty() ? Value() : Value(one.line)},

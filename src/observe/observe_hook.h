@@ -11,18 +11,18 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/export.h"
+#include "base/export.h"
 #include "hooks/hook.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"
 #include "observe/observe_options.h"
-#include "observe/shape_census.h"
+#include "observe/shape_statistics.h"
 
 namespace op_tools {
 
 struct ObserveResult {
-  std::vector<MetCalls> rows;        // most calls first
-  std::vector<VaryingSize> varying;  // dynamic shapes
+  std::vector<CallShapes> rows;     // most calls first
+  std::vector<DynamicDim> varying;  // dynamic shapes
   uint64_t calls = 0;
   uint64_t written = 0;     // rows in the file
   uint64_t left_out = 0;    // calls of further kinds than rows has room for

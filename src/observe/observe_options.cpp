@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "hooks/read_options.h"
+#include "base/read_options.h"
 
 namespace op_tools {
 

@@ -1,11 +1,11 @@
-// Settings of OpObserve (hooks/options.h has what all tools share).
+// Settings of OpObserve (base/options.h has what all tools share).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
-#include "hooks/export.h"
-#include "hooks/options.h"
+#include "base/export.h"
+#include "base/options.h"
 
 namespace op_tools {
 

@@ -11,23 +11,23 @@
 #include <unordered_set>
 #include <utility>
 
-#include "capture/call_files.h"
+#include "base/log.h"
+#include "base/op_filter.h"
+#include "base/run_folder.h"
+#include "calls/call_files.h"
+#include "calls/retained_call.h"
+#include "calls/stripped_value.h"
 #include "hooks/backward_pass.h"
-#include "hooks/copy_memory.h"
 #include "hooks/interceptor.h"
-#include "hooks/internal_guard.h"
-#include "hooks/log.h"
-#include "hooks/op_filter.h"
 #include "hooks/op_traits.h"
-#include "hooks/plain_tensor.h"
-#include "hooks/row_file.h"
-#include "hooks/run_folder.h"
 #include "hooks/stack_source.h"
 #include "hooks/stop_program.h"
-#include "observe/hollow_value.h"
-#include "observe/kept_call.h"
-#include "observe/known_values.h"
-#include "observe/specials.h"
+#include "observe/finite_cache.h"
+#include "observe/nonfinite.h"
+#include "report/row_file.h"
+#include "tensor/copy_memory.h"
+#include "tensor/internal_guard.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 namespace {
@@ -40,7 +40,7 @@ constexpr std::string_view kUninitialised =
 constexpr std::string_view kGivesData = R"(torch\.(tensor|as_tensor|asarray|from_numpy|frombuffer|Tensor\.new_tensor))";
 
 struct Record {
-  KeptCall call;  // what is needed to save it, where that is wanted
+  RetainedCall call;  // what is needed to save it, where that is wanted
   bool backward = false, allows_neg_inf = false;
   std::vector<FlagPtr> inputs;
   Specials numbers;              // among the arguments: fill_(nan)
@@ -124,14 +124,14 @@ struct OverflowHook::Impl {
   explicit Impl(const ResolvedOverflowOptions& options)
       : options(options),
         rank(distributed_rank()),
-        uninitialised(kUninitialised, "", "", ""),
+        uninitialized(kUninitialised, "", "", ""),
         gives_data(kGivesData, "", "", ""),
         allowing(options.allow.empty() ? "-" : options.allow, "", "allow=", ""),
         archive(options.max_saved, options.max_saved_bytes) {}
 
   const ResolvedOverflowOptions options;
   const int64_t rank;
-  const OpFilter uninitialised, gives_data, allowing;
+  const OpFilter uninitialized, gives_data, allowing;
 
   mutable std::mutex mutex;  // guards all that follows
   KnownTensors known;
@@ -142,7 +142,7 @@ struct OverflowHook::Impl {
   CallArchive archive;
   int64_t step = 0;
   struct NameRules {
-    bool uninitialised, gives_data, allows_neg_inf;
+    bool uninitialized, gives_data, allows_neg_inf;
     int workspace;  // which result is scratch memory; -1: none
     bool factory;   // its result is asked when it comes as an input: knowing it would hold its counter of versions
   };
@@ -154,7 +154,7 @@ struct OverflowHook::Impl {
   NameRules rules_of(const OpCall& call) {
     const auto found = rules.find(std::string(call.name));
     if (found != rules.end()) return found->second;
-    const NameRules made{uninitialised.admits(call.name), gives_data.admits(call.name), allowing.admits(call.name),
+    const NameRules made{uninitialized.admits(call.name), gives_data.admits(call.name), allowing.admits(call.name),
                          workspace_of(base_name(call.name)), call.op && makes_variable(*call.op)};
     return rules.emplace(call.name, made).first->second;
   }
@@ -208,7 +208,7 @@ struct OverflowHook::Impl {
   }
 
   void will_write(const std::vector<std::pair<size_t, at::Tensor>>& written);
-  void hold(const KeptTensor& kept);
+  void hold(const VersionedTensor& kept);
   void judge_window();
   void judge(Record& record);
   void open_file();
@@ -253,11 +253,11 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
 
 // The call is about to write into what the window remembers: copies take its place, as long as there is room for them.
 void OverflowHook::Impl::will_write(const std::vector<std::pair<size_t, at::Tensor>>& written) {
-  KeptTensor::Copies copies;
+  VersionedTensor::Copies copies;
   for (const auto& [index, target] : written) {
     for (Record& record : window) {
       for (auto* tensors : {&record.call.inputs, &record.call.outputs}) {
-        for (KeptTensor& kept : *tensors) held += kept.before_write(target, copies);
+        for (VersionedTensor& kept : *tensors) held += kept.before_write(target, copies);
       }
     }
     if (held >= kMostHeld) return judge_window();
@@ -265,7 +265,7 @@ void OverflowHook::Impl::will_write(const std::vector<std::pair<size_t, at::Tens
 }
 
 // Parameters are there anyway; what else the window keeps alive counts once.
-void OverflowHook::Impl::hold(const KeptTensor& kept) {
+void OverflowHook::Impl::hold(const VersionedTensor& kept) {
   const at::Tensor& tensor = kept.tensor();
   if (!tensor.defined() || tensor.requires_grad()) return;
   const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
@@ -289,7 +289,7 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     wants_gradients |= tensor.requires_grad();
     if (!may_have_specials(tensor)) return record.outputs.push_back(nullptr);
     const bool scratch = static_cast<int>(results.size()) - 1 == rules.workspace;
-    const bool unwritten = rules.uninitialised || scratch || impl.is_view_of_any(state.unwritten, tensor);
+    const bool unwritten = rules.uninitialized || scratch || impl.is_view_of_any(state.unwritten, tensor);
     FlagPtr flag = unwritten ? std::make_shared<Flag>() : impl.flag_of_view(state, tensor);
     if (!flag) flag = std::make_shared<Flag>(tensor);
     if (unwritten && !scratch) {
@@ -328,14 +328,14 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   record.allows_neg_inf = rules.allows_neg_inf;
   record.call.take_call(call);
   record.call.result =
-      hollowed(call.result(), [&](const at::Tensor& tensor) { record.call.outputs.emplace_back(tensor); });
+      strip_tensors(call.result(), [&](const at::Tensor& tensor) { record.call.outputs.emplace_back(tensor); });
   for (size_t i = returned; i < results.size(); ++i) record.call.outputs.emplace_back(results[i]);
   record.call.stack = current_stack();
   record.call.module = call.module();
   if (const auto* noted = static_cast<Noted*>(call.kept())) record.call.forward = noted->inputs;
   if (saves) record.call.take_inputs(call, std::move(state.before));
-  for (const KeptTensor& kept : record.call.inputs) impl.hold(kept);
-  for (const KeptTensor& kept : record.call.outputs) impl.hold(kept);
+  for (const VersionedTensor& kept : record.call.inputs) impl.hold(kept);
+  for (const VersionedTensor& kept : record.call.outputs) impl.hold(kept);
   impl.window.push_back(std::move(record));
   const bool full = static_cast<int64_t>(impl.window.size()) >= impl.options.every || impl.held >= kMostHeld;
   if (!open || full || impl.options.immediate) impl.judge_window();
@@ -345,7 +345,7 @@ void OverflowHook::after(OpCall& call, HookState* given) {
 }
 
 void OverflowHook::Impl::judge_window() {
-  std::vector<SpecialsQuestion*> questions;
+  std::vector<NonFiniteQuery*> questions;
   for (Record& record : window) {
     for (const FlagPtr& flag : record.inputs) {
       if (flag->question) questions.push_back(&*flag->question);
@@ -357,7 +357,7 @@ void OverflowHook::Impl::judge_window() {
   const InternalGuard ours;  // also where no chain has put one: at the end of a step, of the scope
   std::sort(questions.begin(), questions.end());
   questions.erase(std::unique(questions.begin(), questions.end()), questions.end());
-  SpecialsQuestion::answer_all(questions);
+  NonFiniteQuery::answer_all(questions);
   for (Record& record : window) judge(record);
   window.clear();
   known_held.clear();
@@ -377,7 +377,7 @@ void OverflowHook::Impl::judge(Record& record) {
     given_allowed.add(flag->allowed);
   }
   if (!record.numbers.only_neg_inf()) given.add(that_count(record.numbers));  // which -inf is meant, `allow` says
-  const KeptCall& call = record.call;
+  const RetainedCall& call = record.call;
   std::string saved, not_saved;  // one folder, whichever of its outputs
   for (size_t i = 0; i < record.outputs.size(); ++i) {
     if (!record.outputs[i] || !record.outputs[i]->question || record.outputs[i]->judged) continue;
@@ -399,7 +399,7 @@ void OverflowHook::Impl::judge(Record& record) {
     finding.step = call.step;
     finding.backward = record.backward;
     finding.output = i;
-    const KeptTensor& output = call.outputs[i];
+    const VersionedTensor& output = call.outputs[i];
     finding.dtype = torch_name(output.tensor().scalar_type());
     finding.shape = output.tensor().sizes().vec();
     finding.stack = call.stack;

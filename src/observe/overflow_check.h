@@ -14,7 +14,7 @@
 #include <memory>
 #include <string_view>
 
-#include "hooks/export.h"
+#include "base/export.h"
 #include "hooks/hook.h"
 #include "hooks/reads_gradients.h"
 #include "hooks/tool.h"

@@ -1,12 +1,12 @@
-// Settings of OpOverflowCheck (hooks/options.h has what all tools share).
+// Settings of OpOverflowCheck (base/options.h has what all tools share).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "hooks/export.h"
-#include "hooks/options.h"
+#include "base/export.h"
+#include "base/options.h"
 
 namespace op_tools {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "hooks/export.h"
-#include "hooks/value.h"
+#include "base/export.h"
+#include "tensor/value.h"
 
 namespace op_tools {
 

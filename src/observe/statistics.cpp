@@ -32,10 +32,10 @@
 #include <string>
 #include <utility>
 
-#include "hooks/all_cores.h"
-#include "hooks/doubles.h"
-#include "hooks/log.h"
-#include "hooks/plain_tensor.h"
+#include "base/log.h"
+#include "tensor/float_conversion.h"
+#include "tensor/parallel_for.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 namespace {
@@ -172,7 +172,7 @@ uint64_t hash_of(const void* data, size_t element, int64_t first, int64_t n) {
 
 void add_block(const void* data, c10::ScalarType dtype, int64_t first, int64_t n, Sums* sums) {
   alignas(64) double numbers[2 * kBlock];
-  load_doubles(dtype, data, first, n, numbers);
+  load_float64(dtype, data, first, n, numbers);
   if (c10::isComplexType(dtype)) {
     add_complex(numbers, n, sums);
   } else {
@@ -202,7 +202,7 @@ Sums sums_of(const at::Tensor& dense) {
   const void* data = dense.const_data_ptr();
   const c10::ScalarType dtype = dense.scalar_type();
   std::vector<Sums> found(static_cast<size_t>(tasks));
-  on_all_cores(tasks, kPerTask, [&](int64_t begin, int64_t end) {
+  parallel_for(tasks, kPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t last = std::min(numel, (task + 1) * kPerTask);
       for (int64_t first = task * kPerTask; first < last; first += kBlock) {
@@ -369,7 +369,7 @@ bool may_have_statistics(const at::Tensor& tensor) {
          !tensor._is_zerotensor() && is_number(tensor.scalar_type());
 }
 
-StatisticsQuestion::StatisticsQuestion(const at::Tensor& tensor)
+StatisticsQuery::StatisticsQuery(const at::Tensor& tensor)
     : dtype_(tensor.defined() ? tensor.scalar_type() : c10::ScalarType::Undefined) {
   if (!may_have_statistics(tensor)) return;
   answer_.numel = tensor.numel();
@@ -391,7 +391,7 @@ StatisticsQuestion::StatisticsQuestion(const at::Tensor& tensor)
   fill_on_cpu(tensor.to(at::kCPU), &answer_);
 }
 
-void StatisticsQuestion::take(const int64_t* words) {
+void StatisticsQuery::take(const int64_t* words) {
   const auto number = [&](Word word) {
     double value = 0;
     std::memcpy(&value, words + word, sizeof value);
@@ -410,16 +410,16 @@ void StatisticsQuestion::take(const int64_t* words) {
   words_.reset();
 }
 
-void StatisticsQuestion::answer_all(const std::vector<StatisticsQuestion*>& questions) {
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<StatisticsQuestion*>> groups;
-  for (StatisticsQuestion* question : questions) {
+void StatisticsQuery::answer_all(const std::vector<StatisticsQuery*>& questions) {
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<StatisticsQuery*>> groups;
+  for (StatisticsQuery* question : questions) {
     if (question->answered()) continue;
     const c10::Device device = question->words_.device();
     groups[{device.type(), device.index()}].push_back(question);
   }
   for (auto& [device, open] : groups) {
     std::vector<at::Tensor> words;
-    for (const StatisticsQuestion* question : open) words.push_back(question->words_);
+    for (const StatisticsQuery* question : open) words.push_back(question->words_);
     const at::Tensor read = at::_ops::stack::call(words, 0).to(at::kCPU);
     const int64_t* all = read.const_data_ptr<int64_t>();
     for (size_t i = 0; i < open.size(); ++i) open[i]->take(all + i * kWords);

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 namespace op_tools {
 
@@ -33,14 +33,14 @@ Value to_value(const Statistics& statistics);
 bool may_have_statistics(const at::Tensor& tensor);
 
 // The question about one tensor as it is now, and later its answer.
-class StatisticsQuestion {
+class StatisticsQuery {
  public:
-  explicit StatisticsQuestion(const at::Tensor& tensor);  // any tensor: one without numbers is answered so
+  explicit StatisticsQuery(const at::Tensor& tensor);  // any tensor: one without numbers is answered so
   bool answered() const { return !words_.defined(); }
   const Statistics& answer() const { return answer_; }
 
   // Answers all questions that are still open, with one transfer per device.
-  static void answer_all(const std::vector<StatisticsQuestion*>& questions);
+  static void answer_all(const std::vector<StatisticsQuery*>& questions);
 
  private:
   void take(const int64_t* words);

@@ -12,7 +12,7 @@
 #include <memory>
 #include <utility>
 
-#include "hooks/error.h"
+#include "base/error.h"
 #include "sim_device/memory.h"
 #include "sim_device/queue.h"
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/op_filter.h"
+#include "base/op_filter.h"
 #include "sim_device/sim_device.h"
 
 namespace op_tools::sim_device {

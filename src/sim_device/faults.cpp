@@ -4,9 +4,9 @@
 #include <cmath>
 #include <functional>
 
-#include "hooks/error.h"
-#include "hooks/log.h"
-#include "hooks/read_options.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/read_options.h"
 #include "sim_device/fault_state.h"
 #include "sim_device/faults.h"
 #include "sim_device/kernels.h"

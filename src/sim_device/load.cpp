@@ -2,7 +2,7 @@
 #include <exception>
 #include <mutex>
 
-#include "hooks/log.h"
+#include "base/log.h"
 #include "sim_device/device.h"
 #include "sim_device/faults.h"
 #include "sim_device/kernels.h"

@@ -3,7 +3,7 @@
 
 #include <ATen/record_function.h>
 
-#include "hooks/internal_guard.h"
+#include "tensor/internal_guard.h"
 
 namespace op_tools::sim_device {
 

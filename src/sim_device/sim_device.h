@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/export.h"
+#include "base/export.h"
 
 namespace op_tools::sim_device {
 

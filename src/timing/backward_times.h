@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/node_watch.h"
+#include "autograd/node_watch.h"
 #include "hooks/op_call.h"
 #include "timing/call_timer.h"
 #include "timing/memory_watch.h"

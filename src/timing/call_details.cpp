@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/plain_tensor.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 namespace {

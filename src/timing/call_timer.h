@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "timing/held_clock.h"
 #include "timing/stopwatch.h"
 #include "timing/time_options.h"
+#include "timing/tsc_clock.h"
 
 namespace op_tools {
 
@@ -37,7 +37,7 @@ class TimedThread {
   static TimedThread& current();  // finding it takes a call, so a call does it once
 
   const uint32_t number;  // of this thread for files: the system's
-  HeldClock clock;
+  TscClock clock;
 
  private:
   friend class CallTimer;

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <utility>
 
-#include "hooks/log.h"
-#include "hooks/options.h"
-#include "hooks/text_table.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/text_table.h"
 
 namespace op_tools {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "hooks/log.h"
+#include "base/log.h"
 
 namespace op_tools {
 namespace {

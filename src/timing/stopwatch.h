@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/export.h"
+#include "base/export.h"
 
 namespace op_tools {
 

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "hooks/options.h"
-#include "hooks/run_folder.h"
+#include "base/options.h"
+#include "base/run_folder.h"
 #include "timing/stopwatch.h"
 #include "timing/trace_file.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "hooks/row_file.h"
+#include "report/row_file.h"
 #include "timing/time_records.h"
 #include "timing/time_report.h"
 

@@ -10,11 +10,11 @@
 #include <sstream>
 #include <utility>
 
+#include "base/log.h"
 #include "hooks/backward_pass.h"
-#include "hooks/log.h"
-#include "hooks/plain_tensor.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
+#include "tensor/plain_tensor.h"
 #include "timing/backward_times.h"
 #include "timing/call_details.h"
 #include "timing/call_timer.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "hooks/export.h"
+#include "base/export.h"
 #include "hooks/hook.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"

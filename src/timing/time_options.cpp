@@ -1,6 +1,6 @@
 #include "timing/time_options.h"
 
-#include "hooks/read_options.h"
+#include "base/read_options.h"
 
 namespace op_tools {
 

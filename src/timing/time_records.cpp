@@ -29,19 +29,19 @@ class TimeRecords::Lane {
  public:
   // False when it is full.
   bool put(const TimedCall& call, const CallBytes& bytes) {
-    const uint64_t filled = filled_.load(std::memory_order_relaxed);
-    if (filled - taken_.load(std::memory_order_acquire) == kSlots) return false;
-    slots_[filled % kSlots] = {call, bytes};
-    filled_.store(filled + 1, std::memory_order_release);
+    const uint64_t restore_tensors = filled_.load(std::memory_order_relaxed);
+    if (restore_tensors - taken_.load(std::memory_order_acquire) == kSlots) return false;
+    slots_[restore_tensors % kSlots] = {call, bytes};
+    filled_.store(restore_tensors + 1, std::memory_order_release);
     return true;
   }
   template <class Take>
   void take(Take&& take) {
-    const uint64_t filled = filled_.load(std::memory_order_acquire);
-    for (uint64_t at = taken_.load(std::memory_order_relaxed); at != filled; ++at) {
+    const uint64_t restore_tensors = filled_.load(std::memory_order_acquire);
+    for (uint64_t at = taken_.load(std::memory_order_relaxed); at != restore_tensors; ++at) {
       take(slots_[at % kSlots].call, slots_[at % kSlots].bytes);
     }
-    taken_.store(filled, std::memory_order_release);
+    taken_.store(restore_tensors, std::memory_order_release);
   }
   // Its thread puts nothing more in.
   void close() { closed_.store(true, std::memory_order_release); }

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "hooks/op_call.h"
-#include "hooks/value.h"
+#include "tensor/value.h"
 #include "timing/durations.h"
 
 namespace op_tools {

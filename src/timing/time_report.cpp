@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "hooks/text_table.h"
+#include "base/text_table.h"
 
 namespace op_tools {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/export.h"
+#include "base/export.h"
 #include "timing/time_options.h"
 #include "timing/time_records.h"
 

@@ -1,6 +1,6 @@
 #include "timing/time_run.h"
 
-#include "hooks/log.h"
+#include "base/log.h"
 
 namespace op_tools {
 

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/error.h"
-#include "hooks/json_text.h"
+#include "base/error.h"
+#include "report/json_writer.h"
 
 namespace op_tools {
 namespace {

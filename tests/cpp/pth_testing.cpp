@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "capture/pth.h"
-#include "capture/zip.h"
-#include "hooks/error.h"
+#include "base/error.h"
+#include "pth/pth.h"
+#include "pth/zip.h"
 
 namespace op_tools::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 namespace op_tools::testing {
 

@@ -1,7 +1,7 @@
 // No messages while it lives: for tests whose subject is not what is printed.
 #pragma once
 
-#include "hooks/log.h"
+#include "base/log.h"
 #include "scoped_variable.h"
 
 namespace op_tools::test {

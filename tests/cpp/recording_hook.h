@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "base/op_filter.h"
+#include "base/options.h"
 #include "hooks/hook.h"
-#include "hooks/op_filter.h"
-#include "hooks/options.h"
 #include "hooks/scope.h"
 
 namespace op_tools::test {

@@ -9,10 +9,10 @@
 #include <fstream>
 #include <set>
 
-#include "capture/call_store.h"
-#include "capture/zip.h"
+#include "base/error.h"
+#include "calls/call_store.h"
 #include "catch.h"
-#include "hooks/error.h"
+#include "pth/zip.h"
 #include "pth_testing.h"
 #include "temporary_folder.h"
 
@@ -36,7 +36,7 @@ void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-std::string message_of(const std::function<void()>& action) {
+std::string exception_text(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& error) {
@@ -133,18 +133,18 @@ TEST_CASE("Nothing but whole files has a final name", "[store]") {
 TEST_CASE("A store that cannot write says where and why", "[store]") {
   TemporaryFolder folder;
   write_bytes(folder / "file", "");
-  CHECK_THAT(message_of([&] { CallStore::create(CaptureFormat::kFolders, folder / "file", 0); }),
+  CHECK_THAT(exception_text([&] { CallStore::create(CaptureFormat::kFolders, folder / "file", 0); }),
              Catch::Contains("file/op_capture_result: cannot be created: Not a directory"));
   for (const auto format : kFormats) {
     const auto store = CallStore::create(format, folder.path(), 0);
-    CHECK_THAT(message_of([&] {
+    CHECK_THAT(exception_text([&] {
                  store->write({"a", 1}, CallFile::kInput, 0, at::full({2}, 1, at::kFloat).to_mkldnn());
                }),
                Catch::Contains("a/1/input.pth") && Catch::Contains("_mkldnn"));
   }
   const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0);
   fs::remove_all(store->root());
-  CHECK_THAT(message_of([&] {
+  CHECK_THAT(exception_text([&] {
                store->write({"a", 1}, CallFile::kInput, 0, call(1));
              }),
              Catch::Contains(store->root() + "/a: cannot be created: No such file"));
@@ -162,7 +162,7 @@ TEST_CASE("A full disk is an Error, and what was written before stays good", "[s
     rlimit limit = old_limit;
     limit.rlim_cur = 10000;
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
-    const std::string message = message_of([&] { store->write({"a", 2}, CallFile::kInput, 0, at::arange(10000)); });
+    const std::string message = exception_text([&] { store->write({"a", 2}, CallFile::kInput, 0, at::arange(10000)); });
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &old_limit) == 0);
     std::signal(SIGXFSZ, old_handler);
     CHECK_THAT(message, Catch::Contains(store->root()) && Catch::Contains("cannot be written: File too large"));
@@ -209,7 +209,7 @@ TEST_CASE("A container that was cut off gives the entries before the cut and say
   const std::string path = folder / "calls.zip";
   for (size_t cut = 1; cut < whole.size(); cut += 37) {
     write_bytes(path, whole.substr(0, cut));
-    const std::string message = message_of([&] {
+    const std::string message = exception_text([&] {
       const auto found = find_calls(path);
       size_t expected = 0;
       for (const auto& entry : entries) expected += payload_position(source, entry) + entry.size <= cut;
@@ -313,9 +313,9 @@ TEST_CASE("Finding copes with loops, leftovers and things that are no captures",
   CHECK_THAT(found.problems[0], Catch::Contains("a/2: has files of a call but no input.pth"));
   CHECK_THAT(found.problems[1], Catch::Contains("calls.zip: cut off"));
 
-  CHECK_THAT(message_of([&] { find_calls(folder / "missing"); }),
+  CHECK_THAT(exception_text([&] { find_calls(folder / "missing"); }),
              Catch::Contains("missing: cannot be read: No such file"));
-  CHECK_THAT(message_of([&] { find_calls(store->root() + "/a/1/input.pth"); }),
+  CHECK_THAT(exception_text([&] { find_calls(store->root() + "/a/1/input.pth"); }),
              Catch::Contains("no container of calls"));
   fs::create_directory(folder / "empty");
   CHECK(find_calls(folder / "empty").calls.empty());

@@ -20,17 +20,17 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "capture/call_store.h"
-#include "capture/packed_values.h"
-#include "capture/pth.h"
-#include "capture/snapshot.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "calls/call_store.h"
+#include "calls/packed_values.h"
+#include "calls/snapshot.h"
 #include "catch.h"
-#include "hooks/copy_memory.h"
-#include "hooks/error.h"
-#include "hooks/log.h"
+#include "pth/pth.h"
 #include "quiet_log.h"
 #include "scoped_variable.h"
 #include "temporary_folder.h"
+#include "tensor/copy_memory.h"
 
 using namespace op_tools;  // NOLINT: a test
 using op_tools::test::QuietLog;

@@ -17,12 +17,12 @@
 #include <thread>
 #include <vector>
 
-#include "capture/call_store.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "calls/call_store.h"
 #include "catch.h"
 #include "compare/compare_hook.h"
 #include "compare/ordered_pool.h"
-#include "hooks/error.h"
-#include "hooks/log.h"
 #include "quiet_log.h"
 #include "recording_hook.h"
 #include "scoped_variable.h"

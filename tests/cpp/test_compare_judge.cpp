@@ -30,8 +30,8 @@ at::Tensor numbers(int64_t n, int64_t seed = 1) {
   return (x * (12.9898 + static_cast<double>(seed))).sin() * (x * 0.7 + 1).cos() * 3;
 }
 
-Judgement judged(const at::Tensor& result, const at::Tensor& reference, const at::Tensor& golden,
-                 CompareMethod method = CompareMethod::kRelative, bool nan_equal = true) {
+TensorVerdict judged(const at::Tensor& result, const at::Tensor& reference, const at::Tensor& golden,
+                     CompareMethod method = CompareMethod::kRelative, bool nan_equal = true) {
   JudgeContext context;
   context.op = "aten::op";
   context.method = method;
@@ -59,7 +59,7 @@ TEST_CASE("Rounding is no difference, a small fault is one", "[judge]") {
     const at::Tensor other = rounded(golden * (1 + unit / 4), dtype);
     CHECK(judged(other, right, golden).verdict == Verdict::kAgrees);
 
-    const Judgement scaled = judged(rounded(golden * 1.01, dtype), right, golden);
+    const TensorVerdict scaled = judged(rounded(golden * 1.01, dtype), right, golden);
     CHECK(scaled.verdict == Verdict::kDiffers);
     CHECK(scaled.kind == "values");
     CHECK_FALSE(scaled.deciding.empty());
@@ -67,7 +67,7 @@ TEST_CASE("Rounding is no difference, a small fault is one", "[judge]") {
 
     at::Tensor one = right.clone();
     one[1234] = one[1234] + 1;
-    const Judgement element = judged(one, right, golden);
+    const TensorVerdict element = judged(one, right, golden);
     CHECK(element.verdict == Verdict::kDiffers);
     CHECK(element.diff.worst_index == std::vector<int64_t>{1234});
 
@@ -83,7 +83,7 @@ TEST_CASE("An error in a small element is found beside large ones", "[judge]") {
   const at::Tensor right = golden.to(at::kFloat);
   at::Tensor wrong = right.clone();
   wrong[8] = 1.1e-6;
-  const Judgement verdict = judged(wrong, right, golden);
+  const TensorVerdict verdict = judged(wrong, right, golden);
   CHECK(verdict.verdict == Verdict::kDiffers);
   CHECK(verdict.deciding == "max ulp");
 }
@@ -171,7 +171,7 @@ TEST_CASE("CPU results are judged against float64 alone", "[judge]") {
 
 TEST_CASE("Without float64 the CPU alone decides, and the row says so", "[judge]") {
   const at::Tensor cpu = numbers(1000).to(at::kFloat);
-  const Judgement near = judged(cpu * (1 + 1e-6), cpu, {});
+  const TensorVerdict near = judged(cpu * (1 + 1e-6), cpu, {});
   CHECK(near.verdict == Verdict::kAgrees);
   CHECK(near.method == "relative to the CPU alone");
   CHECK(near.reason.find("no float64 run") == 0);
@@ -301,7 +301,7 @@ TEST_CASE("ULP and msprobe's quick method follow their numbers", "[judge]") {
   CHECK(judged(single + 5e-3, single, {}, CompareMethod::kMsprobeQuick).verdict == Verdict::kDiffers);
   at::Tensor few = single.clone();
   few.narrow(0, 0, 5) += 5e-3;
-  const Judgement warned = judged(few, single, {}, CompareMethod::kMsprobeQuick);
+  const TensorVerdict warned = judged(few, single, {}, CompareMethod::kMsprobeQuick);
   CHECK(warned.verdict == Verdict::kAgrees);
   CHECK(warned.reason.find("warning") == 0);
 }
@@ -312,8 +312,8 @@ TEST_CASE("Names of both levels mean the same operator", "[op_traits]") {
   CHECK(base_name("torch.Tensor.real.__get__") == "real");
   CHECK(base_name("torch.ops.aten.new_empty_strided.default") == "new_empty_strided");
   CHECK(base_name("torch.ops.aten.add") == "add");
-  CHECK(is_uninitialised("empty_like"));
-  CHECK_FALSE(is_uninitialised("zeros"));
+  CHECK(returns_uninitialized("empty_like"));
+  CHECK_FALSE(returns_uninitialized("zeros"));
   const at::Tensor a = at::zeros({8, 100}), b = at::zeros({100, 4});
   CHECK(reduced_elements("mm", {a, b}, at::zeros({8, 4})) == 100);
   CHECK(reduced_elements("sum", {a}, at::zeros({8})) == 100);

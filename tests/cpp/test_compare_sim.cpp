@@ -3,7 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/COW.h>
 
-#include "capture/snapshot.h"
+#include "calls/snapshot.h"
 #include "catch.h"
 #include "sim_device/sim_device.h"
 

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "catch.h"
-#include "hooks/copy_memory.h"
+#include "tensor/copy_memory.h"
 
 using namespace op_tools;  // NOLINT: a test
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "catch.h"
-#include "compare/tensor_diff.h"
-#include "compare/tolerance.h"
+#include "compare/metrics/tensor_diff.h"
+#include "compare/metrics/tolerance.h"
 
 using namespace op_tools;
 

@@ -1,11 +1,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "base/error.h"
 #include "catch.h"
 #include "fallback/cast_rules.h"
 #include "fallback/redirect.h"
 #include "fallback/redirect_hook.h"
-#include "hooks/error.h"
 #include "scoped_variable.h"
 
 using namespace op_tools;

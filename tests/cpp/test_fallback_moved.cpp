@@ -2,11 +2,11 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "base/error.h"
 #include "catch.h"
 #include "fallback/cpu_runner.h"
 #include "fallback/random_stream.h"
-#include "hooks/error.h"
-#include "hooks/internal_guard.h"
+#include "tensor/internal_guard.h"
 
 using namespace op_tools;
 using at::Tensor;

@@ -15,9 +15,9 @@
 #include <stdexcept>
 #include <thread>
 
+#include "autograd/gradients.h"
 #include "catch.h"
-#include "hooks/gradients.h"
-#include "hooks/internal_guard.h"
+#include "tensor/internal_guard.h"
 
 using namespace op_tools;
 using at::Tensor;

@@ -20,12 +20,12 @@
 #include <atomic>
 #include <thread>
 
+#include "autograd/gradients.h"
+#include "base/error.h"
 #include "catch.h"
 #include "hooks/chain.h"
-#include "hooks/error.h"
-#include "hooks/gradients.h"
-#include "hooks/internal_guard.h"
 #include "recording_hook.h"
+#include "tensor/internal_guard.h"
 
 using namespace op_tools;        // NOLINT: a test
 using namespace op_tools::test;  // NOLINT

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "catch.h"
-#include "hooks/ivalue.h"
+#include "tensor/ivalue.h"
 
 using namespace op_tools;
 

@@ -1,4 +1,4 @@
-#include "hooks/log.h"
+#include "base/log.h"
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "catch.h"
-#include "hooks/error.h"
 #include "scoped_variable.h"
 
 namespace op_tools {  // so that log is not the logarithm

@@ -16,9 +16,9 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "base/error.h"
 #include "catch.h"
 #include "hooks/conditional_hook.h"
-#include "hooks/error.h"
 #include "observe/observe_hook.h"
 #include "observe/statistics.h"
 #include "quiet_log.h"
@@ -34,7 +34,7 @@ using op_tools::test::TemporaryFolder;
 namespace {
 
 Statistics statistics_of(const at::Tensor& tensor) {
-  const StatisticsQuestion question(tensor);
+  const StatisticsQuery question(tensor);
   REQUIRE(question.answered());
   return question.answer();
 }
@@ -143,12 +143,12 @@ TEST_CASE("Calls are counted by shapes, and sizes that vary are named", "[observ
   for (const int64_t rows : {3, 5, 3}) at::mm(at::ones({rows, 4}), weight);
   const ObserveResult result = scope.result();
   std::vector<uint64_t> calls;
-  for (const MetCalls& row : result.rows) {
+  for (const CallShapes& row : result.rows) {
     if (row.op == "aten::mm") calls.push_back(row.calls);
   }
   CHECK(calls == std::vector<uint64_t>{2, 1});
-  std::vector<VaryingSize> varying;
-  for (const VaryingSize& one : result.varying) {
+  std::vector<DynamicDim> varying;
+  for (const DynamicDim& one : result.varying) {
     if (one.op == "aten::mm") varying.push_back(one);
   }
   REQUIRE(varying.size() == 2);  // rows of the input and of the result; the weight stays

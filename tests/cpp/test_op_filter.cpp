@@ -1,10 +1,10 @@
-#include "hooks/op_filter.h"
+#include "base/op_filter.h"
 
 #include <algorithm>
 #include <thread>
 
+#include "base/error.h"
 #include "catch.h"
-#include "hooks/error.h"
 
 using op_tools::OpFilter;
 

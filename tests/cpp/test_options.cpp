@@ -1,10 +1,10 @@
-#include "hooks/options.h"
+#include "base/options.h"
 
 #include "capture/capture_options.h"
 
+#include "base/error.h"
+#include "base/op_filter.h"
 #include "catch.h"
-#include "hooks/error.h"
-#include "hooks/op_filter.h"
 #include "scoped_variable.h"
 
 using Catch::Matchers::Equals;

@@ -13,11 +13,11 @@
 #include <cmath>
 #include <limits>
 
-#include "capture/call_store.h"
+#include "base/error.h"
+#include "calls/call_store.h"
 #include "catch.h"
-#include "hooks/error.h"
+#include "observe/nonfinite.h"
 #include "observe/overflow_check.h"
-#include "observe/specials.h"
 #include "quiet_log.h"
 #include "temporary_folder.h"
 
@@ -161,7 +161,7 @@ TEST_CASE("Few calls of an operator are saved, and the others say why they are n
 
 TEST_CASE("One value among many is found wherever it is, in every dtype", "[overflow]") {
   const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kFloat8_e5m2};
-  const auto has = [](const at::Tensor& tensor) { return SpecialsQuestion(tensor).answer(); };
+  const auto has = [](const at::Tensor& tensor) { return NonFiniteQuery(tensor).answer(); };
   for (const at::ScalarType dtype : dtypes) {
     // Three elements more than whole blocks, and all places where a block, a stream in it or the rest begins or ends.
     constexpr int64_t kBlock = 65536;

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "capture/call_store.h"
+#include "calls/call_store.h"
 #include "catch.h"
 #include "observe/overflow_check.h"
 #include "quiet_log.h"

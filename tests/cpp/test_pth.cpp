@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "capture/pth.h"
-#include "capture/zip.h"
+#include "base/error.h"
 #include "catch.h"
-#include "hooks/error.h"
+#include "pth/pth.h"
+#include "pth/zip.h"
 #include "pth_testing.h"
 
 namespace op_tools {

@@ -18,9 +18,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "capture/call_store.h"
+#include "base/error.h"
+#include "calls/call_store.h"
 #include "catch.h"
-#include "hooks/error.h"
 #include "run_op_from_data/resolve.h"
 #include "scoped_variable.h"
 #include "temporary_folder.h"
@@ -386,7 +386,7 @@ TEST_CASE("Random calls repeat from their saved state and are not judged without
   CHECK(outcome.call(1)["status"] == "not comparable");
   CHECK(outcome.call(1)["checks"][0]["reason"] == "random");
   CHECK(outcome.call(2)["status"] == "agreed");
-  CHECK(outcome.call(3)["checks"][0]["reason"] == "uninitialised memory");
+  CHECK(outcome.call(3)["checks"][0]["reason"] == "uninitialized memory");
   CHECK(check(store.path(), {"--seed", "5"}).call(0)["status"] == "not comparable");
 }
 

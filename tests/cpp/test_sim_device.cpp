@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "catch.h"
-#include "hooks/error.h"
 #include "scoped_variable.h"
 #include "sim_device/faults.h"
 #include "sim_device/queue.h"

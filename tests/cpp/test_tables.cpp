@@ -5,11 +5,11 @@
 #include <limits>
 #include <sstream>
 
+#include "base/error.h"
+#include "base/run_folder.h"
+#include "base/text_table.h"
 #include "catch.h"
-#include "hooks/error.h"
-#include "hooks/row_file.h"
-#include "hooks/run_folder.h"
-#include "hooks/text_table.h"
+#include "report/row_file.h"
 #include "temporary_folder.h"
 
 using namespace op_tools;  // NOLINT: a test

@@ -1,4 +1,4 @@
-#include "compare/tensor_diff.h"
+#include "compare/metrics/tensor_diff.h"
 
 #define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
 #include <ATen/TensorOperators.h>
@@ -10,9 +10,9 @@
 #include <cmath>
 #include <limits>
 
+#include "base/error.h"
 #include "catch.h"
-#include "compare/tolerance.h"
-#include "hooks/error.h"
+#include "compare/metrics/tolerance.h"
 #include "scoped_variable.h"
 
 using namespace op_tools;

@@ -17,17 +17,17 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "catch.h"
-#include "hooks/error.h"
-#include "hooks/log.h"
 #include "quiet_log.h"
 #include "recording_hook.h"
 #include "scoped_variable.h"
 #include "temporary_folder.h"
 #include "timing/call_timer.h"
 #include "timing/durations.h"
-#include "timing/held_clock.h"
 #include "timing/stopwatch.h"
+#include "timing/tsc_clock.h"
 
 using namespace op_tools;  // NOLINT: a test
 using op_tools::test::QuietLog;
@@ -92,7 +92,7 @@ TEST_CASE("The clock's distance to the time since 1970 is the system's", "[time]
 }
 
 TEST_CASE("The held clock says what the system's clock says", "[time]") {
-  HeldClock clock;
+  TscClock clock;
   constexpr int64_t kLasts = 60'000'000, kOff = 5'000;  // nanoseconds
   const int64_t begin = clock_now();
   int64_t readings = 0, wrong = 0;
@@ -107,13 +107,13 @@ TEST_CASE("The held clock says what the system's clock says", "[time]") {
 }
 
 TEST_CASE("A counter is used when its rate is known, and no more when it ran otherwise", "[time]") {
-  using Reading = HeldClock::Reading;
+  using Reading = TscClock::Reading;
   constexpr uint64_t kTicks = 2;  // of a nanosecond
   constexpr int64_t kMillisecond = 1'000'000;
   const auto at = [](int64_t time, uint64_t off = 0) {
     return Reading{1'000 + kTicks * static_cast<uint64_t>(time) + off, time};
   };
-  HeldClock clock;
+  TscClock clock;
   clock.hold(at(0));
   CHECK(!clock.holds_at(at(1).ticks));
   clock.hold(at(9 * kMillisecond));

@@ -1,7 +1,7 @@
 // Tools by name, and their settings.
+#include "base/error.h"
 #include "capture/capture_hook.h"
 #include "catch.h"
-#include "hooks/error.h"
 #include "hooks/tool.h"
 #include "temporary_folder.h"
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "catch.h"
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 namespace op_tools {
 namespace {

@@ -16,8 +16,8 @@
 #include <iostream>
 #include <limits>
 
-#include "capture/pth.h"
-#include "hooks/error.h"
+#include "base/error.h"
+#include "pth/pth.h"
 
 namespace {
 

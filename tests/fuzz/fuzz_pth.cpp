@@ -17,10 +17,10 @@
 #include <stdexcept>
 #include <utility>
 
-#include "capture/call_store.h"
-#include "capture/pth.h"
-#include "capture/zip.h"
-#include "hooks/error.h"
+#include "base/error.h"
+#include "calls/call_store.h"
+#include "pth/pth.h"
+#include "pth/zip.h"
 #include "pth_testing.h"
 #include "temporary_folder.h"
 

@@ -255,7 +255,7 @@ def test_uninitialised_results_are_not_comparable():
     with op_tools.OpAutoCompare(ops="torch.empty_like") as tool:
         torch.empty_like(torch.ones(3))
     (row,) = rows(tool)
-    assert (row["verdict"], row["reason"]) == ("not comparable", "uninitialised memory")
+    assert (row["verdict"], row["reason"]) == ("not comparable", "uninitialized memory")
     assert tool.result().ok
 
 

@@ -6,8 +6,8 @@
 #include <charconv>
 #include <iostream>
 
-#include "hooks/error.h"
-#include "hooks/version.h"
+#include "base/error.h"
+#include "base/version.h"
 
 namespace op_tools::replay {
 namespace {

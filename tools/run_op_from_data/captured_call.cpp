@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "hooks/error.h"
+#include "base/error.h"
 
 namespace op_tools::replay {
 namespace {

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "capture/call_store.h"
-#include "hooks/value.h"
+#include "calls/call_store.h"
 #include "run_op_from_data/program_state.h"
+#include "tensor/value.h"
 
 namespace op_tools::replay {
 

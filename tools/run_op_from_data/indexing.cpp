@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "hooks/error.h"
+#include "base/error.h"
 
 namespace op_tools::replay {
 namespace {
@@ -94,13 +94,13 @@ std::vector<TensorIndex> to_indices(const Value& index, const at::Tensor& self) 
 
 at::Tensor to_tensor(const Value& value, const at::Tensor& self) {
   if (const auto* tensor = value.get_if<at::Tensor>()) return *tensor;
-  const auto filled = [&](const at::Scalar& scalar) {
+  const auto restore_tensors = [&](const at::Scalar& scalar) {
     return at::indexing::scalarToTensor(scalar, self.options(), self.device());
   };
-  if (const auto* number = value.get_if<bool>()) return filled(*number);
-  if (const auto* number = value.get_if<int64_t>()) return filled(*number);
-  if (const auto* number = value.get_if<double>()) return filled(*number);
-  if (const auto* number = value.get_if<c10::complex<double>>()) return filled(*number);
+  if (const auto* number = value.get_if<bool>()) return restore_tensors(*number);
+  if (const auto* number = value.get_if<int64_t>()) return restore_tensors(*number);
+  if (const auto* number = value.get_if<double>()) return restore_tensors(*number);
+  if (const auto* number = value.get_if<c10::complex<double>>()) return restore_tensors(*number);
   throw Error("the value assigned is " + describe(value) + ", which only Python can assign");
 }
 

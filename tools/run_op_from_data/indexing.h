@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 namespace op_tools::replay {
 

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <map>
 
-#include "hooks/error.h"
+#include "base/error.h"
 #include "run_op_from_data/python_names.h"
 
 namespace op_tools::replay {

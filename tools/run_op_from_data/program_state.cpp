@@ -13,8 +13,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "capture/pth.h"
-#include "hooks/error.h"
+#include "base/error.h"
+#include "pth/pth.h"
 
 namespace op_tools::replay {
 namespace {

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 namespace op_tools::replay {
 

@@ -15,14 +15,13 @@
 #include <tuple>
 #include <utility>
 
-#include "capture/call_store.h"
-#include "capture/random_state.h"
-#include "compare/golden.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/op_filter.h"
+#include "calls/call_store.h"
+#include "calls/random_state.h"
+#include "compare/rerun/variant_inputs.h"
 #include "fallback/cpu_runner.h"
-#include "hooks/error.h"
-#include "hooks/log.h"
-#include "hooks/message_of.h"
-#include "hooks/op_filter.h"
 #include "hooks/op_traits.h"
 #include "run_op_from_data/captured_call.h"
 #include "run_op_from_data/program_state.h"
@@ -32,6 +31,7 @@
 #include "run_op_from_data/run_judge.h"
 #include "run_op_from_data/summary.h"
 #include "run_op_from_data/times.h"
+#include "tensor/exception_text.h"
 #include "timing/stopwatch.h"
 
 namespace op_tools::replay {
@@ -54,7 +54,7 @@ class Engine {
  private:
   BoundCall bind(const CapturedCall& call, const RunInputs& inputs) const;
   // `golden`: in float64 instead, on the CPU.
-  RunResult run_once(const CapturedCall& call, c10::Device device, const RunKind* golden = nullptr);
+  RunResult run_once(const CapturedCall& call, c10::Device device, const RunVariant* golden = nullptr);
   void run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device, RunResult* run) const;
 
   const ReplayOptions& options_;
@@ -88,7 +88,7 @@ BoundCall Engine::bind(const CapturedCall& call, const RunInputs& inputs) const 
     BoundCall bound;
     bound.target = call.name;
     bound.random = true;  // nobody knows before
-    bound.uninitialised = is_uninitialised(std::string_view(call.name).substr(call.name.rfind('.') + 1));
+    bound.uninitialized = returns_uninitialized(std::string_view(call.name).substr(call.name.rfind('.') + 1));
     bound.run = [this, name = call.name, args = inputs.args, kwargs = inputs.kwargs] {
       return caller_->call(name, args, kwargs);
     };
@@ -103,7 +103,7 @@ BoundCall Engine::bind(const CapturedCall& call, const RunInputs& inputs) const 
 }
 
 // The same inputs in float64, changed a little where the run is to show how exactly its result can be known.
-RunInputs in_float64(const RunInputs& inputs, const RunKind& kind) {
+RunInputs in_float64(const RunInputs& inputs, const RunVariant& variant) {
   const MovedCall wide(make_tuple({inputs.args, inputs.kwargs, inputs.aten}), make_dict({}),
                        {.device = c10::kCPU, .cast = &golden_dtype, .fresh = true});
   const Values& parts = *sequence_items(wide.args());
@@ -114,20 +114,20 @@ RunInputs in_float64(const RunInputs& inputs, const RunKind& kind) {
   made.tensors.assign(wide.tensors().begin(),
                       wide.tensors().begin() + static_cast<std::ptrdiff_t>(inputs.tensors.size()));
   made.edges.assign(wide.edges().begin(), wide.edges().begin() + static_cast<std::ptrdiff_t>(inputs.tensors.size()));
-  if (kind.precision == RunKind::Precision::kSingles) {
-    read_numbers_as_singles(made.args, made.kwargs, inputs.tensors);
+  if (variant.kind == RunVariant::Kind::kFloat32Scalars) {
+    round_scalars_to_float32(made.args, made.kwargs, inputs.tensors);
   }
-  if (kind.precision == RunKind::Precision::kPerturbed) perturb(made.tensors, inputs.tensors, kind, std::nullopt);
+  if (variant.kind == RunVariant::Kind::kFloat64Perturbed) perturb(made.tensors, inputs.tensors, variant, std::nullopt);
   return made;
 }
 
-RunResult Engine::run_once(const CapturedCall& call, c10::Device device, const RunKind* golden) {
+RunResult Engine::run_once(const CapturedCall& call, c10::Device device, const RunVariant* golden) {
   RunInputs inputs = make_inputs(call.args, call.kwargs, call.aten, plan_for(call, device));
   if (golden) inputs = in_float64(inputs, *golden);
   BoundCall bound = bind(call, inputs);
   RunResult run;
   run.target = bound.target;
-  run.uninitialised = bound.uninitialised;
+  run.uninitialized = bound.uninitialized;
   run.returns_nothing = bound.returns_nothing;
   run.workspace = bound.workspace;
   const bool has_state = !call.rng.is<None>();
@@ -148,7 +148,7 @@ RunResult Engine::run_once(const CapturedCall& call, c10::Device device, const R
     try {
       run.result = bound.run();
     } catch (const std::exception& error) {
-      run.raised = message_of(error);
+      run.raised = exception_text(error);
     }
     run.forward_ms = stopwatch.stop();
     // A factory that is moved to another device draws from the generator there, of which nothing was captured.
@@ -197,15 +197,15 @@ CallReport Engine::replay(const StoredCall& stored) {
     std::optional<RunResult> reference;
     if (options_.acc_check && !device_.is_cpu()) reference = run_once(call, c10::kCPU);
     std::map<std::tuple<int, int, bool>, RunResult> golden_runs;
-    const GoldenRuns golden = [&](const RunKind& kind) -> const RunResult& {
-      const std::tuple key(static_cast<int>(kind.precision), kind.sample, kind.coarse);
+    const GoldenRuns golden = [&](const RunVariant& variant) -> const RunResult& {
+      const std::tuple key(static_cast<int>(variant.kind), variant.sample, variant.coarse);
       const auto known = golden_runs.find(key);
       if (known != golden_runs.end()) return known->second;
       RunResult run;
       try {
-        run = run_once(call, c10::kCPU, &kind);
+        run = run_once(call, c10::kCPU, &variant);
       } catch (const std::exception& error) {
-        run.raised = message_of(error);
+        run.raised = exception_text(error);
       }
       return golden_runs.emplace(key, std::move(run)).first->second;
     };
@@ -229,7 +229,7 @@ CallReport Engine::replay(const StoredCall& stored) {
     }
   } catch (const std::exception& error) {
     report.status = Status::kCouldNotRun;
-    report.reason = message_of(error);
+    report.reason = exception_text(error);
   } catch (...) {
     report.status = Status::kCouldNotRun;
     report.reason = "an exception of unknown type";
@@ -275,7 +275,7 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
       problems.insert(problems.end(), found.problems.begin(), found.problems.end());
       if (found.calls.empty() && found.problems.empty()) problems.push_back(path + ": no captured call in it");
     } catch (const std::exception& error) {
-      problems.push_back(message_of(error));
+      problems.push_back(exception_text(error));
     }
   }
 
@@ -308,7 +308,7 @@ int run_command(const std::vector<std::string>& arguments, PythonCaller* caller)
     if (parsed.options->merge) return merge_reports(*parsed.options);
     return run(*parsed.options, caller);
   } catch (const std::exception& error) {
-    std::cerr << "run_op_from_data: " << message_of(error) << "\n";
+    std::cerr << "run_op_from_data: " << exception_text(error) << "\n";
     return kWrongUsage;
   }
 }

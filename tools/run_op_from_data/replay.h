@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/value.h"
 #include "run_op_from_data/arguments.h"
+#include "tensor/value.h"
 
 namespace op_tools::replay {
 

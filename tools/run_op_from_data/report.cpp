@@ -6,11 +6,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "compare/check_text.h"
-#include "hooks/json_text.h"
-#include "hooks/log.h"
-#include "hooks/options.h"
-#include "hooks/text_table.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/text_table.h"
+#include "compare/check_format.h"
+#include "report/json_writer.h"
 #include "run_op_from_data/summary.h"
 #include "run_op_from_data/times.h"
 
@@ -101,9 +101,9 @@ void Reporter::show_progress(const CallReport& report) {
   const size_t total = reports_.size();
   if (total < 2) return;
   constexpr size_t kWidth = 24;
-  const size_t filled = done_ * kWidth / total;
-  log::progress("[" + std::string(filled, '#') + std::string(kWidth - filled, ' ') + "] " + std::to_string(done_) +
-                "/" + std::to_string(total) + " " + shortened(report.name, 40));
+  const size_t restore_tensors = done_ * kWidth / total;
+  log::progress("[" + std::string(restore_tensors, '#') + std::string(kWidth - restore_tensors, ' ') + "] " +
+                std::to_string(done_) + "/" + std::to_string(total) + " " + shortened(report.name, 40));
 }
 
 int Reporter::finish(std::vector<std::string> problems, double seconds) {

@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "fallback/cpu_kernels.h"
-#include "hooks/error.h"
-#include "hooks/ivalue.h"
 #include "hooks/op_traits.h"
 #include "run_op_from_data/indexing.h"
 #include "run_op_from_data/python_names.h"
+#include "tensor/ivalue.h"
 
 namespace op_tools::replay {
 namespace {
@@ -247,7 +247,7 @@ BoundCall bound_to(const c10::OperatorHandle& op, Stack stack) {
   BoundCall call;
   call.target = c10::toString(name);
   call.random = op.hasTag(at::Tag::nondeterministic_seeded);
-  call.uninitialised = is_uninitialised(without(name.name, "aten::"));
+  call.uninitialized = returns_uninitialized(without(name.name, "aten::"));
   call.returns_nothing = op.schema().returns().empty();
   call.workspace = workspace_of(without(name.name, "aten::"));
   call.run = [op, stack = std::move(stack)]() mutable { return run_operator(op, &stack); };

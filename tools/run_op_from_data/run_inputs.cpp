@@ -8,9 +8,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "capture/pth.h"
+#include "base/error.h"
 #include "fallback/moved_tensors.h"
-#include "hooks/error.h"
+#include "pth/pth.h"
 
 namespace op_tools::replay {
 namespace {

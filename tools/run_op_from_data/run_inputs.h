@@ -16,7 +16,7 @@
 #include <optional>
 #include <vector>
 
-#include "hooks/value.h"
+#include "tensor/value.h"
 
 namespace op_tools::replay {
 

@@ -25,8 +25,8 @@ bool is_refused_by_python(const CapturedCall& call) {
 }
 
 // A run as the judge reads it.
-CallRun judged_run(const RunResult& run, size_t pass) {
-  CallRun judged;
+RunOutcome judged_run(const RunResult& run, size_t pass) {
+  RunOutcome judged;
   judged.raised = run.raised;
   // Python gives the lists themselves where the operator gives nothing; both are compared as changed inputs.
   if (!run.returns_nothing) judged.result = run.result;
@@ -37,8 +37,8 @@ CallRun judged_run(const RunResult& run, size_t pass) {
 }
 
 // What was saved, as if it had been run.
-CallRun saved_run(const CapturedCall& call, const RunResult& run, size_t pass) {
-  CallRun saved;
+RunOutcome saved_run(const CapturedCall& call, const RunResult& run, size_t pass) {
+  RunOutcome saved;
   saved.raised = call.meta.error;
   if (call.output && !run.returns_nothing) saved.result = call.output->result;
   saved.inputs = input_tensors(call);
@@ -58,7 +58,7 @@ CallRun saved_run(const CapturedCall& call, const RunResult& run, size_t pass) {
   return saved;
 }
 
-Check plain_check(const char* against, Judgement judgement) {
+Check plain_check(const char* against, TensorVerdict judgement) {
   Check check;
   check.against = against;
   check.judgement = std::move(judgement);
@@ -80,11 +80,11 @@ void append(std::vector<op_tools::Check> from, const char* against, size_t pass,
 }
 
 // Judges `run` with `other` as its reference. `both_ways`: neither is known to be right, so `other` is judged, too.
-std::vector<op_tools::Check> judge_pair(const CallFacts& facts, const CallRun& run, const CallRun& other,
+std::vector<op_tools::Check> judge_pair(const CallFacts& facts, const RunOutcome& run, const RunOutcome& other,
                                         bool gradients, bool both_ways, const CallJudge::RunAgain& golden) {
-  const auto judge = [&](const CallRun& observed, const CallRun& reference) {
-    const CallJudge::RunAgain again = [&](const RunKind& kind) {
-      return kind.precision == RunKind::Precision::kSame ? reference : golden(kind);
+  const auto judge = [&](const RunOutcome& observed, const RunOutcome& reference) {
+    const CallJudge::RunAgain again = [&](const RunVariant& variant) {
+      return variant.kind == RunVariant::Kind::kReference ? reference : golden(variant);
     };
     CallJudge judge(facts, observed, again);
     return gradients ? judge.gradients() : judge.forward();
@@ -119,7 +119,7 @@ CallFacts RunJudge::facts_of(const CapturedCall& call, const RunResult& run) con
   if (!call.meta.autocast.empty()) facts.autocast = call.meta.autocast.front().dtype;
   facts.names_device = true;
   facts.random = run.random;
-  facts.uninitialised = run.uninitialised;
+  facts.uninitialized = run.uninitialized;
   facts.workspace = run.workspace;
   facts.args = call.args;
   facts.kwargs = call.kwargs;
@@ -144,14 +144,14 @@ std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const RunRe
       return {
           plain_check("saved", op_tools::differs("raised", "returned; the captured call raised: " + call.meta.error))};
     }
-    Judgement same;
+    TensorVerdict same;
     same.reason = "raised, as the captured call did: " + run.raised;
     return {plain_check("saved", std::move(same))};
   }
   std::vector<Check> checks;
   const CallFacts facts = facts_of(call, run);
   const auto of_pass = [&](size_t pass) -> CallJudge::RunAgain {
-    return [&golden, pass](const RunKind& kind) { return judged_run(golden(kind), pass); };
+    return [&golden, pass](const RunVariant& variant) { return judged_run(golden(variant), pass); };
   };
   if (call.output) {
     auto forward = judge_pair(facts, judged_run(run, 0), saved_run(call, run, 0), false, true, of_pass(0));
@@ -166,8 +166,8 @@ std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const RunRe
   backward.incomplete = true;  // gradients that nobody saved
   if (call.from_ditorch) backward.golden = false;
   for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
-    CallRun now = judged_run(run, pass);
-    const CallRun saved = saved_run(call, run, pass);
+    RunOutcome now = judged_run(run, pass);
+    const RunOutcome saved = saved_run(call, run, pass);
     now.gradients.resize(saved.gradients.size());
     for (size_t i = 0; i < saved.gradients.size(); ++i) {
       if (!saved.gradients[i].defined()) now.gradients[i] = at::Tensor();
@@ -189,7 +189,7 @@ std::vector<Check> RunJudge::against_cpu(const CapturedCall& call, const RunResu
   CallFacts facts = facts_of(call, run);
   facts.random = run.random || !call.rng.is<None>();  // the CPU's numbers are others
   const auto of_pass = [&](size_t pass) -> CallJudge::RunAgain {
-    return [&golden, pass](const RunKind& kind) { return judged_run(golden(kind), pass); };
+    return [&golden, pass](const RunVariant& variant) { return judged_run(golden(variant), pass); };
   };
   append(judge_pair(facts, judged_run(run, 0), judged_run(reference, 0), false, false, of_pass(0)), "cpu", 0, &checks);
   for (size_t pass = 0; pass < reference.input_gradients.size(); ++pass) {

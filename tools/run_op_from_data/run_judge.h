@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "compare/call_judge.h"
-#include "compare/call_run.h"
-#include "compare/tolerance.h"
-#include "hooks/value.h"
+#include "compare/metrics/tolerance.h"
+#include "compare/rerun/run_outcome.h"
 #include "run_op_from_data/arguments.h"
 #include "run_op_from_data/captured_call.h"
 #include "run_op_from_data/report.h"
+#include "tensor/value.h"
 
 namespace op_tools::replay {
 
@@ -23,14 +23,14 @@ struct RunResult {
   std::vector<Tensors> input_gradients;  // by backward pass
   double forward_ms = 0;
   std::vector<double> backward_ms;
-  bool uninitialised = false;
+  bool uninitialized = false;
   bool returns_nothing = false;
   int workspace = -1;
   bool random = false;  // drew random numbers that are not those of the captured call
 };
 
 // The float64 runs of one call, made when they are asked for.
-using GoldenRuns = std::function<const RunResult&(const RunKind&)>;
+using GoldenRuns = std::function<const RunResult&(const RunVariant&)>;
 
 // Any thread.
 class RunJudge {

@@ -12,9 +12,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "compare/check_text.h"
-#include "hooks/error.h"
-#include "hooks/text_table.h"
+#include "base/error.h"
+#include "base/text_table.h"
+#include "compare/check_format.h"
 #include "run_op_from_data/times.h"
 
 namespace op_tools::replay {

@@ -10,8 +10,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hooks/error.h"
-#include "hooks/text_table.h"
+#include "base/error.h"
+#include "base/text_table.h"
 
 namespace op_tools::replay {
 namespace {

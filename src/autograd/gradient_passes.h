@@ -1,0 +1,105 @@
+// What the backward passes over one torch-level call bring, put together pass by pass and told when a pass is through.
+// The hooks that gradients.cpp hangs into the call's graph share one of these: threads of the engine call it, several
+// at once.
+#pragma once
+
+#include <ATen/TensorGeometry.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/function.h>  // an Edge needs the whole Node
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "autograd/gradients.h"
+
+namespace op_tools {
+
+// An edge that leads out of the call's subgraph to an input.
+struct GradientTarget {
+  const torch::autograd::Node* node;
+  c10::SmallVector<size_t, 2> inputs;        // an input that is given twice stands here twice
+  std::optional<at::TensorOptions> cast_to;  // the edge leads to a cast of the input
+  // The edge leads to the base of an input that is a view: where in the base's gradient the view's is.
+  std::unique_ptr<at::TensorGeometry> view = nullptr;
+  std::vector<int64_t> base_strides = {};
+  // A part comes from a node at which not only outputs' gradients arrive: a second-order pass may enter there (header).
+  bool inside = false;
+};
+
+// An output that is a view of a tensor which the call made or wrote. What arrives at its base, in the place that it
+// shows, is its whole gradient. Its own edge is lost when it is written in place later, and is passed by where the
+// program reads the base.
+struct OutputView {
+  size_t output;
+  at::TensorGeometry base, within;
+  bool base_was_written;          // by the call, in place: the program has the base, too
+  c10::VariableVersion versions;  // of both
+  uint32_t version = versions.current_version();
+
+  bool needs_base() const { return base_was_written || versions.current_version() != version; }
+};
+
+// What one node brings: position in the node's gradients -> index of an output or a target.
+using GradientRoutes = c10::SmallVector<std::pair<size_t, size_t>, 2>;
+
+// Where gradients are lent. What comes in is read by the call's own nodes until they are through, and shown as they
+// have read it: hooks of the program's that come after ours may write into it. So may a node that is not torch's, while
+// it runs: there it is copied. What goes out is the engine's from then on, to be summed up in place: lent is what is
+// reported at once.
+enum class Lends : uint8_t { kNever, kAlways, kLast };
+
+class GradientPasses : public std::enable_shared_from_this<GradientPasses> {
+ public:
+  using Gradients = torch::autograd::variable_list;
+
+  GradientPasses(size_t outputs, size_t inputs, GradientCollector::OnBackward on_backward)
+      : outputs_(outputs), inputs_(inputs), on_backward_(std::move(on_backward)) {}
+
+  // Filled while the hooks are hung in, constant from then on. A route's second number is an index in one of these, or
+  // of an output.
+  std::vector<GradientTarget>& targets() { return targets_; }
+  std::vector<OutputView>& output_views() { return output_views_; }
+  void count_node() { ++nodes_; }
+
+  // What is thrown is a hook's wish to stop the program (stop_program.h); the engine takes it to the caller of
+  // backward.
+  void output_node_runs(const GradientRoutes& routes, const Gradients& gradients, Lends lends);
+  void base_node_runs(const GradientRoutes& routes, const Gradients& gradients, Lends lends);
+  void part_node_ran(const GradientRoutes& routes, const Gradients& gradients);
+  // Nodes of the call that lead to one of its outputs: the cell state of lstm_cell, of which the other output is made.
+  void inner_node_ran(const GradientRoutes& routes, const Gradients& gradients);
+
+ private:
+  struct Pass;
+
+  void end(Pass& pass);  // the graph task is through: what did not arrive will not
+  void drop(Pass& pass);
+  template <class Store>
+  void node_ran(const GradientRoutes& routes, const Gradients& gradients, Lends when, Store store);
+  bool is_last(int task);  // the node is the only one of the pass that has not run
+  Pass& pass_of(int task);
+  // True when the pass was open. Its pointer to this stays until the pass has been reported or dropped.
+  bool close(Pass& pass);
+  void report(Pass& pass);
+
+  const size_t outputs_;
+  const size_t inputs_;
+  const GradientCollector::OnBackward on_backward_;
+  std::vector<GradientTarget> targets_;   // constant once the hooks stand
+  std::vector<OutputView> output_views_;  // likewise
+  size_t nodes_ = 0;                      // hooks that fire in a pass that covers the whole call; likewise
+
+  std::mutex mutex_;  // guards what follows, and the passes in open_
+  std::vector<Pass*> open_;
+  uint32_t passes_ = 0;
+  bool graph_made_ = false;  // some pass over the call had create_graph
+};
+
+}  // namespace op_tools

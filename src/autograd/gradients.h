@@ -1,0 +1,93 @@
+// The exact gradients of one torch-level call, without adding a node to the graph.
+//
+// A composite call makes several autograd nodes. All of them have a sequence number at or above the
+// one peeked before the call; every edge from that subgraph into an input's gradient edge delivers
+// a part of the input's gradient from this call, and their sum is that gradient. Output gradients
+// are what arrives at the outputs' nodes. The hooks only read, so gradients and accumulation order
+// stay what they were.
+//
+// Autocast casts a weight once and keeps the cast, so that a later call's subgraph ends at an older
+// cast node, and the first call's cast node receives every call's gradients. So a cast of an input
+// that is a leaf counts as the input: what enters the cast node from this call is the part, and it
+// is cast back.
+//
+// A pass with create_graph makes nodes that lead to the middle of the call (linear's own transposed weight), and a
+// later pass may enter there: what it brings to an input is no longer the gradient of the call's outputs. So in passes
+// after such a one, gradients that do not come straight from an output's node are left out.
+//
+// An input given twice gets the same gradient at both positions. Under compiled autograd the hooks
+// do not run: nothing is reported. In-place change of a view: gradients that reach its base by
+// other ways than the output are in the inputs' gradients but in no output's.
+//
+// Ownership: the nodes own the hooks, the hooks share the call; a graph that is freed without
+// running backward frees everything. Gradients are copied as they pass, or lent: then they are the engine's own memory,
+// which holds by the time they are reported what the nodes have read, and which is let go of right after. The two calls
+// are made on the thread of the call, outside InternalGuard; backward may come from any thread, and from several at
+// once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/export.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace op_tools {
+
+struct CallGradients {
+  std::vector<at::Tensor> outputs;  // by output tensor; undefined where no gradient arrived
+  std::vector<at::Tensor> inputs;   // by input tensor; undefined where the call gives it none
+  uint32_t pass = 0;                // 0 for the first backward pass over the call, 1 for the next
+  // false: the pass was told to leave out the gradient of some inputs (autograd.grad of others), or it may have brought
+  // them other gradients as well (above); theirs are undefined. What is defined is the whole gradient of this pass in
+  // either case.
+  bool complete = true;
+};
+
+// The node is one of those that torch generates (derivatives.yaml). They leave the gradients that arrive as they are,
+// because others read them as well. A node of the program's own may write into them while it runs.
+OP_TOOLS_API bool leaves_what_arrives(const torch::autograd::Node& node);
+
+class OP_TOOLS_API GradientCollector {
+ public:
+  // Called on the thread that ran backward's last part of this call (or at the end of its graph
+  // task), with private copies detached from the graph, or what is lent of them. Called once per backward pass that
+  // reaches the call and ends without an error. May throw StopProgram only.
+  struct OnBackward {
+    template <std::invocable<const CallGradients&> Done>
+    OnBackward(Done done, std::function<std::shared_ptr<void>()> begins = nullptr)  // NOLINT: a function is enough
+        : done(std::move(done)), begins(std::move(begins)) {}
+    std::function<void(const CallGradients&)> done;
+    // May be empty. Called before the first node of a pass runs; what it returns is held until `done` was called.
+    std::function<std::shared_ptr<void>()> begins;
+    // `done` reads the gradients before it returns, and keeps none without a look at its version.
+    bool lends = false;
+  };
+
+  // Before the call: remembers where the inputs' gradients go. nullptr when there is nothing to
+  // collect (grad mode off, no input requires grad, an input is no plain tensor: a subclass or a
+  // functorch wrapper): nothing is allocated then.
+  static std::unique_ptr<GradientCollector> before_call(const std::vector<at::Tensor>& inputs);
+
+  // After the call, once: hooks the nodes that the call made. Returns false when the call made no
+  // node that leads to an output (identity: dropout with p=0, contiguous of a contiguous tensor).
+  bool after_call(const std::vector<at::Tensor>& outputs, OnBackward on_backward);
+
+  ~GradientCollector();
+
+ private:
+  struct Inputs;
+  explicit GradientCollector(std::unique_ptr<Inputs> inputs);
+  std::unique_ptr<Inputs> inputs_;
+};
+
+}  // namespace op_tools

@@ -1,0 +1,57 @@
+// The autograd nodes that one torch-level call made, watched while backward runs them. No node is added and no gradient
+// copied. Used by torch-level sources for hooks that asked for it (OpCall::watch_nodes); nodes of one call may run on
+// several threads, and in several passes, at once. Under compiled autograd nothing is reported.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/export.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace op_tools {
+
+// Owned by the graph of the call: freed with it, whether or not backward ever runs. What throws is logged, once for
+// each call; the program goes on.
+class OP_TOOLS_API NodeWatch {
+ public:
+  virtual ~NodeWatch() = default;
+  // Around each node of the call, on the thread that runs it. `task` tells backward passes apart. A node that raised
+  // is not said to have ended.
+  virtual void node_starts(int task) = 0;
+  virtual void node_ended(int task) = 0;
+  // The backward pass in which nodes of the call ran is through, without an error.
+  virtual void pass_ended(int task) = 0;
+};
+
+// Tells the nodes that a call makes from older ones: made before the call, asked after it, on the same thread.
+class OP_TOOLS_API NewNodes {
+ public:
+  NewNodes();
+  bool contain(const torch::autograd::Node& node) const;
+
+ private:
+  uint64_t first_sequence_;
+  uint64_t thread_;  // sequence numbers count per thread
+};
+
+// Puts watches on the nodes that lead to the outputs of a call, after it. In two parts, between which other hooks are
+// put on the nodes: what those do then is outside of what is watched.
+class OP_TOOLS_API WatchedNodes {
+ public:
+  WatchedNodes(const NewNodes& made, const std::vector<at::Tensor>& outputs,
+               std::vector<std::shared_ptr<NodeWatch>> watches);
+  void finish();
+
+ private:
+  std::vector<torch::autograd::Node*> nodes_;  // the outputs hold them
+  std::shared_ptr<class Watched> watched_;
+};
+
+}  // namespace op_tools

@@ -1,0 +1,136 @@
+// The only file that includes spdlog; see log.h.
+#include "base/log.h"
+
+#include <pthread.h>
+#include <spdlog/logger.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "base/error.h"
+
+namespace op_tools::log {
+namespace {
+
+constexpr const char* kLevelVariable = "OP_TOOLS_LOG_LEVEL";
+constexpr std::array<std::string_view, 7> kLevelNames = {"trace", "debug", "info", "warn", "error", "critical", "off"};
+
+// nullopt when `text` names no level.
+std::optional<Level> level_from(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto found = std::find(kLevelNames.begin(), kLevelNames.end(), lower);
+  if (found == kLevelNames.end()) return std::nullopt;
+  return static_cast<Level>(found - kLevelNames.begin());
+}
+
+std::string_view level_variable() {
+  const char* text = std::getenv(kLevelVariable);
+  return text && *text ? text : "info";
+}
+
+std::string not_a_level(std::string_view text) {
+  return std::string(kLevelVariable) + ": '" + std::string(text) +
+         "' is no level; allowed are trace, debug, info, warn, error, critical, off";
+}
+
+spdlog::logger make_logger(const char* pattern) {
+  // Single-threaded sink: State::mutex is the lock, so that a message and the progress line do not
+  // mix.
+  spdlog::logger logger("op_tools", std::make_shared<spdlog::sinks::stderr_sink_st>());
+  logger.set_pattern(pattern);
+  logger.set_level(spdlog::level::trace);  // State::level decides
+  return logger;
+}
+
+// Never destroyed: hooks log from autograd threads and during exit.
+struct State {
+  State() {
+    if (const auto wanted = level_from(level_variable())) {
+      level = *wanted;
+    } else {
+      prefixed.warn(spdlog::string_view_t(not_a_level(level_variable()) + "; using info"));
+    }
+    // A child of fork() has only the thread that forked: another thread must not hold the lock at
+    // that moment.
+    pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); }, [] { get().mutex.unlock(); });
+  }
+
+  static State& get() {
+    static State* const state = new State;
+    return *state;
+  }
+
+  void draw(std::string_view text) {
+    if (!isatty(STDERR_FILENO)) return;
+    winsize size{};
+    const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    // A line that wraps cannot be drawn over.
+    std::string line = "\r\033[K" + std::string(text.substr(0, known ? size.ws_col - 1 : 79));
+    std::fwrite(line.data(), 1, line.size(), stderr);
+    std::fflush(stderr);
+  }
+
+  std::atomic<Level> level = Level::kInfo;
+  std::mutex mutex;
+  spdlog::logger plain = make_logger("%v");
+  spdlog::logger prefixed = make_logger("op_tools %l: %v");
+  std::string progress;
+};
+
+}  // namespace
+
+bool enabled(Level level) noexcept {
+  try {
+    return level != Level::kOff && level >= State::get().level.load(std::memory_order_relaxed);
+  } catch (...) {
+    return false;  // out of memory while the state was made: nothing can be written
+  }
+}
+
+void write(Level level, std::string_view message) noexcept {
+  if (!enabled(level)) return;
+  try {
+    State& state = State::get();
+    const std::lock_guard lock(state.mutex);
+    if (!state.progress.empty()) state.draw("");
+    auto& logger = level >= Level::kWarn ? state.prefixed : state.plain;
+    logger.log(static_cast<spdlog::level::level_enum>(level), spdlog::string_view_t(message.data(), message.size()));
+    if (!state.progress.empty()) state.draw(state.progress);
+  } catch (...) {
+    // A message that cannot be written must not stop the program that is being watched.
+  }
+}
+
+void reload_level() {
+  const std::string_view text = level_variable();
+  const auto wanted = level_from(text);
+  if (!wanted) throw Error(not_a_level(text));
+  State::get().level = *wanted;
+}
+
+void progress(std::string_view text) noexcept {
+  if (!enabled(Level::kInfo)) return;
+  try {
+    State& state = State::get();
+    const std::lock_guard lock(state.mutex);
+    if (text.empty() && state.progress.empty()) return;
+    state.progress = text;
+    state.draw(text);
+  } catch (...) {
+    // As in write().
+  }
+}
+
+}  // namespace op_tools::log

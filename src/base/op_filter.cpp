@@ -1,0 +1,475 @@
+#include "base/op_filter.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cctype>
+#include <optional>
+#include <regex>
+
+#include "base/error.h"
+
+namespace op_tools {
+namespace {
+
+// Limits on one item. std::regex recurses over the states of an expression, so a long one with
+// large repeat counts would overflow the stack of the thread that asks; both are far beyond what
+// names of operators need.
+constexpr size_t kMaxItem = 256;
+constexpr size_t kMaxRepeats = 32;
+
+constexpr auto kSyntax = std::regex::ECMAScript | std::regex::optimize | std::regex::nosubs
+#ifdef __GLIBCXX__
+                         | std::regex_constants::__polynomial  // no backtracking: "(a*)*b" must not hang the program
+#endif
+    ;
+
+// An expression of plain characters, '.' and '.*' only, which nearly every item is: matched in
+// place, without std::regex.
+struct Glob {
+  struct Token {
+    enum Kind : uint8_t { kPlain, kAnyOne, kAnyMany } kind;
+    char c;
+  };
+  std::vector<Token> tokens;
+
+  // nullopt when `item` needs a real regular expression.
+  static std::optional<Glob> parse(std::string_view item) {
+    Glob glob;
+    for (size_t i = 0; i < item.size(); ++i) {
+      const char c = item[i];
+      if (c == '.') {
+        const bool many = i + 1 < item.size() && item[i + 1] == '*';
+        glob.tokens.push_back({many ? Token::kAnyMany : Token::kAnyOne, '.'});
+        i += many;
+      } else if (c == '\\' && i + 1 < item.size() && std::ispunct(static_cast<unsigned char>(item[i + 1]))) {
+        glob.tokens.push_back({Token::kPlain, item[++i]});
+      } else if (std::string_view("^$\\*+?()[]{}|").find(c) != std::string_view::npos) {
+        return std::nullopt;
+      } else {
+        glob.tokens.push_back({Token::kPlain, c});
+      }
+    }
+    return glob;
+  }
+
+  bool matches(std::string_view name) const {
+    size_t at = 0, token = 0, star = std::string_view::npos, star_at = 0;
+    while (at < name.size()) {
+      if (token < tokens.size() && tokens[token].kind == Token::kAnyMany) {
+        star = token++;
+        star_at = at;
+      } else if (token < tokens.size() && (tokens[token].kind == Token::kAnyOne || tokens[token].c == name[at])) {
+        ++token;
+        ++at;
+      } else if (star != std::string_view::npos) {
+        token = star + 1;  // the last ".*" takes one character more
+        at = ++star_at;
+      } else {
+        return false;
+      }
+    }
+    while (token < tokens.size() && tokens[token].kind == Token::kAnyMany) ++token;
+    return token == tokens.size();
+  }
+};
+
+// The ways in which a user may write a name: for "aten::add.Tensor" also "add.Tensor", "aten::add"
+// and "add".
+class Spellings {
+ public:
+  explicit Spellings(std::string_view name) {
+    add(name);
+    const size_t colons = name.find("::");
+    if (colons == std::string_view::npos) return;
+    const std::string_view base = name.substr(colons + 2);
+    add(base);
+    const size_t dot = base.find('.');
+    if (dot == std::string_view::npos) return;
+    add(name.substr(0, colons + 2 + dot));
+    add(base.substr(0, dot));
+  }
+  const std::string_view* begin() const { return all_.data(); }
+  const std::string_view* end() const { return all_.data() + count_; }
+
+ private:
+  void add(std::string_view spelling) { all_[count_++] = spelling; }
+  std::array<std::string_view, 4> all_;
+  size_t count_ = 0;
+};
+
+class Item {
+ public:
+  Item(std::string_view text, std::string_view source) : text_(text), source_(source), glob_(Glob::parse(text)) {
+    if (glob_) return;
+    if (text.size() > kMaxItem) refuse("is longer than " + std::to_string(kMaxItem) + " characters");
+    if (repeats(text) > kMaxRepeats) {
+      refuse("repeats a part more than " + std::to_string(kMaxRepeats) + " times");
+    }
+    try {
+      regex_.emplace(text_, kSyntax);
+    } catch (const std::regex_error& error) {
+      refuse(std::string("is no valid regular expression (") + error.what() + ")");
+    }
+  }
+
+  bool matches(const Spellings& names) const {
+    return std::any_of(names.begin(), names.end(), [this](std::string_view name) {
+      return glob_ ? glob_->matches(name) : std::regex_match(name.begin(), name.end(), *regex_);
+    });
+  }
+
+  std::string describe() const { return source_ + ": '" + text_ + "'"; }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw Error(describe() + " " + why +
+                "; give comma-separated names or ECMAScript regular expressions that match whole names");
+  }
+
+  // The product of the counts of all "{n}", "{n,}", "{n,m}": an upper bound of how often any part
+  // is repeated.
+  static size_t repeats(std::string_view text) {
+    size_t product = 1;
+    for (size_t open = text.find('{'); open != std::string_view::npos; open = text.find('{', open + 1)) {
+      size_t largest = 1, number = 0;
+      for (size_t i = open + 1; i < text.size() && text[i] != '}'; ++i) {
+        const bool digit = text[i] >= '0' && text[i] <= '9';
+        number = digit ? std::min<size_t>(number * 10 + (text[i] - '0'), kMaxRepeats + 1) : 0;
+        largest = std::max(largest, number);
+      }
+      product = std::min(product * largest, kMaxRepeats + 1);
+    }
+    return product;
+  }
+
+  std::string text_;
+  std::string source_;
+  std::optional<Glob> glob_;
+  std::optional<std::regex> regex_;
+};
+
+// Items of a list: split at commas outside brackets, blanks trimmed, empty items dropped.
+std::vector<Item> parse_list(std::string_view list, std::string_view source) {
+  std::vector<Item> items;
+  const auto add = [&](std::string_view text) {
+    constexpr std::string_view kBlanks = " \t\r\n";
+    const size_t first = text.find_first_not_of(kBlanks);
+    if (first == std::string_view::npos) return;
+    items.emplace_back(text.substr(first, text.find_last_not_of(kBlanks) - first + 1), source);
+  };
+  size_t start = 0, depth = 0;
+  bool in_class = false;  // between '[' and ']', where parentheses and braces are plain characters
+  for (size_t i = 0; i < list.size(); ++i) {
+    const char c = list[i];
+    if (c == '\\') {
+      ++i;
+    } else if (in_class || c == '[') {
+      in_class = c != ']';
+    } else if (c == '(' || c == '{') {
+      ++depth;
+    } else if ((c == ')' || c == '}') && depth > 0) {
+      --depth;
+    } else if (c == ',' && depth == 0) {
+      add(list.substr(start, i - start));
+      start = i + 1;
+    }
+  }
+  add(list.substr(std::min(start, list.size())));
+  return items;
+}
+
+bool any_matches(const std::vector<Item>& items, const Spellings& names) {
+  return std::any_of(items.begin(), items.end(), [&](const Item& item) { return item.matches(names); });
+}
+
+}  // namespace
+
+struct OpFilter::Impl {
+  Impl(std::vector<Item> only_items, std::vector<Item> skip_items)
+      : only(std::move(only_items)),
+        skip(std::move(skip_items)),
+        matched(only.size() + skip.size()),
+        unmatched(matched.size()) {}
+
+  const Item& item(size_t index) const { return index < only.size() ? only[index] : skip[index - only.size()]; }
+
+  const std::vector<Item> only, skip;
+  // By item, `only` first; `unmatched` counts those that are still false, so that saw() costs one
+  // load in the end.
+  std::vector<std::atomic<bool>> matched;
+  std::atomic<size_t> unmatched;
+};
+
+OpFilter::OpFilter(std::string_view only, std::string_view skip, std::string_view only_source,
+                   std::string_view skip_source)
+    : impl_(std::make_unique<Impl>(parse_list(only, only_source), parse_list(skip, skip_source))) {}
+
+OpFilter::~OpFilter() = default;
+
+bool OpFilter::admits(std::string_view name) const {
+  const Spellings names(name);
+  return (impl_->only.empty() || any_matches(impl_->only, names)) && !any_matches(impl_->skip, names);
+}
+
+bool OpFilter::names(std::string_view name) const {
+  return any_matches(impl_->only, Spellings(name));
+}
+
+bool OpFilter::has_only() const {
+  return !impl_->only.empty();
+}
+
+void OpFilter::saw(std::string_view name) const {
+  if (impl_->unmatched.load(std::memory_order_relaxed) == 0) return;
+  const Spellings names(name);
+  for (size_t i = 0; i < impl_->matched.size(); ++i) {
+    if (impl_->matched[i].load(std::memory_order_relaxed) || !impl_->item(i).matches(names)) continue;
+    if (!impl_->matched[i].exchange(true, std::memory_order_relaxed)) {
+      impl_->unmatched.fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
+}
+
+std::vector<std::string> OpFilter::unmatched_items() const {
+  std::vector<std::string> items;
+  for (size_t i = 0; i < impl_->matched.size(); ++i) {
+    if (!impl_->matched[i].load(std::memory_order_relaxed)) items.push_back(impl_->item(i).describe());
+  }
+  return items;
+}
+
+// The rule: a call is here when it answers a question about a tensor (or about dtypes and devices) or wires
+// autograd, and neither computes, moves, aliases nor hands out elements. So item(), tolist(),
+// detach(), data, T, real and indexing are not here, nor is type(), which converts when it is given
+// a dtype. repr and format read elements, but for people's eyes only. Calls that exist in some of
+// the supported torch versions only (names) are harmless in the others.
+const std::vector<std::string_view>& metadata_ops() {
+  static const auto* const ops = new std::vector<std::string_view>{"aten::_assert_tensor_metadata",
+                                                                   "aten::_backward",
+                                                                   "aten::_cufft_clear_plan_cache",
+                                                                   "aten::_cufft_get_plan_cache_max_size",
+                                                                   "aten::_cufft_get_plan_cache_size",
+                                                                   "aten::_cufft_set_plan_cache_max_size",
+                                                                   "aten::_debug_has_internal_overlap",
+                                                                   "aten::_dimI",
+                                                                   "aten::_dimV",
+                                                                   "aten::_fused_sdp_choice",
+                                                                   "aten::_has_compatible_shallow_copy_type",
+                                                                   "aten::_has_same_storage_numel",
+                                                                   "aten::_is_zerotensor",
+                                                                   "aten::_nested_get_ragged_idx",
+                                                                   "aten::_nnpack_available",
+                                                                   "aten::_nnz",
+                                                                   "aten::_use_cudnn_ctc_loss",
+                                                                   "aten::_use_cudnn_ctc_loss.Tensor",
+                                                                   "aten::_use_cudnn_rnn_flatten_weight",
+                                                                   "aten::_use_miopen_ctc_loss",
+                                                                   "aten::_use_miopen_ctc_loss.Tensor",
+                                                                   "aten::_version",
+                                                                   "aten::backward",
+                                                                   "aten::can_cast",
+                                                                   "aten::cudnn_is_acceptable",
+                                                                   "aten::dense_dim",
+                                                                   "aten::dim",
+                                                                   "aten::get_device",
+                                                                   "aten::is_coalesced",
+                                                                   "aten::is_complex",
+                                                                   "aten::is_conj",
+                                                                   "aten::is_contiguous",
+                                                                   "aten::is_contiguous.memory_format",
+                                                                   "aten::is_distributed",
+                                                                   "aten::is_floating_point",
+                                                                   "aten::is_inference",
+                                                                   "aten::is_leaf",
+                                                                   "aten::is_neg",
+                                                                   "aten::is_non_overlapping_and_dense",
+                                                                   "aten::is_pinned",
+                                                                   "aten::is_same_size",
+                                                                   "aten::is_set_to",
+                                                                   "aten::is_signed",
+                                                                   "aten::is_strides_like_format",
+                                                                   "aten::is_vulkan_available",
+                                                                   "aten::numel",
+                                                                   "aten::output_nr",
+                                                                   "aten::promote_types",
+                                                                   "aten::q_per_channel_axis",
+                                                                   "aten::q_scale",
+                                                                   "aten::q_zero_point",
+                                                                   "aten::qscheme",
+                                                                   "aten::requires_grad_",
+                                                                   "aten::result_type.Scalar",
+                                                                   "aten::result_type.Scalar_Scalar",
+                                                                   "aten::result_type.Scalar_Tensor",
+                                                                   "aten::result_type.Tensor",
+                                                                   "aten::retain_grad",
+                                                                   "aten::retains_grad",
+                                                                   "aten::size",
+                                                                   "aten::size.int",
+                                                                   "aten::sparse_dim",
+                                                                   "aten::storage_offset",
+                                                                   "aten::stride",
+                                                                   "aten::stride.int",
+                                                                   "aten::sym_constrain_range",
+                                                                   "aten::sym_constrain_range_for_size",
+                                                                   "aten::sym_is_contiguous",
+                                                                   "aten::sym_numel",
+                                                                   "aten::sym_size",
+                                                                   "aten::sym_size.int",
+                                                                   "aten::sym_storage_offset",
+                                                                   "aten::sym_stride",
+                                                                   "aten::sym_stride.int",
+                                                                   "profiler::_record_function_enter",
+                                                                   "profiler::_record_function_enter_new",
+                                                                   "profiler::_record_function_exit",
+                                                                   "profiler::_record_function_exit._RecordFunction",
+                                                                   "torch.Tensor.__cuda_array_interface__.__get__",
+                                                                   "torch.Tensor.__dir__",
+                                                                   "torch.Tensor.__dlpack_device__",
+                                                                   "torch.Tensor.__format__",
+                                                                   "torch.Tensor.__hash__",
+                                                                   "torch.Tensor.__len__",
+                                                                   "torch.Tensor.__repr__",
+                                                                   "torch.Tensor.__str__",
+                                                                   "torch.Tensor._backward_hooks.__get__",
+                                                                   "torch.Tensor._backward_hooks.__set__",
+                                                                   "torch.Tensor._base.__get__",
+                                                                   "torch.Tensor._cdata.__get__",
+                                                                   "torch.Tensor._dimI",
+                                                                   "torch.Tensor._dimV",
+                                                                   "torch.Tensor._grad.__get__",
+                                                                   "torch.Tensor._grad.__set__",
+                                                                   "torch.Tensor._grad_fn.__get__",
+                                                                   "torch.Tensor._is_view",
+                                                                   "torch.Tensor._is_zerotensor",
+                                                                   "torch.Tensor._nnz",
+                                                                   "torch.Tensor._post_accumulate_grad_hooks.__get__",
+                                                                   "torch.Tensor._post_accumulate_grad_hooks.__set__",
+                                                                   "torch.Tensor._typed_storage",
+                                                                   "torch.Tensor._version.__get__",
+                                                                   "torch.Tensor.backward",
+                                                                   "torch.Tensor.const_data_ptr",
+                                                                   "torch.Tensor.data_ptr",
+                                                                   "torch.Tensor.dense_dim",
+                                                                   "torch.Tensor.device.__get__",
+                                                                   "torch.Tensor.dim",
+                                                                   "torch.Tensor.dim_order",
+                                                                   "torch.Tensor.dtype.__get__",
+                                                                   "torch.Tensor.element_size",
+                                                                   "torch.Tensor.get_device",
+                                                                   "torch.Tensor.grad.__get__",
+                                                                   "torch.Tensor.grad.__set__",
+                                                                   "torch.Tensor.grad_dtype.__get__",
+                                                                   "torch.Tensor.grad_dtype.__set__",
+                                                                   "torch.Tensor.grad_fn.__get__",
+                                                                   "torch.Tensor.has_names",
+                                                                   "torch.Tensor.is_coalesced",
+                                                                   "torch.Tensor.is_complex",
+                                                                   "torch.Tensor.is_conj",
+                                                                   "torch.Tensor.is_contiguous",
+                                                                   "torch.Tensor.is_cpu.__get__",
+                                                                   "torch.Tensor.is_cuda.__get__",
+                                                                   "torch.Tensor.is_distributed",
+                                                                   "torch.Tensor.is_floating_point",
+                                                                   "torch.Tensor.is_hpu.__get__",
+                                                                   "torch.Tensor.is_inference",
+                                                                   "torch.Tensor.is_ipu.__get__",
+                                                                   "torch.Tensor.is_leaf.__get__",
+                                                                   "torch.Tensor.is_maia.__get__",
+                                                                   "torch.Tensor.is_meta.__get__",
+                                                                   "torch.Tensor.is_mkldnn.__get__",
+                                                                   "torch.Tensor.is_mps.__get__",
+                                                                   "torch.Tensor.is_mtia.__get__",
+                                                                   "torch.Tensor.is_neg",
+                                                                   "torch.Tensor.is_nested.__get__",
+                                                                   "torch.Tensor.is_pinned",
+                                                                   "torch.Tensor.is_quantized.__get__",
+                                                                   "torch.Tensor.is_same_size",
+                                                                   "torch.Tensor.is_set_to",
+                                                                   "torch.Tensor.is_shared",
+                                                                   "torch.Tensor.is_signed",
+                                                                   "torch.Tensor.is_sparse.__get__",
+                                                                   "torch.Tensor.is_sparse_csr.__get__",
+                                                                   "torch.Tensor.is_vulkan.__get__",
+                                                                   "torch.Tensor.is_xla.__get__",
+                                                                   "torch.Tensor.is_xpu.__get__",
+                                                                   "torch.Tensor.itemsize.__get__",
+                                                                   "torch.Tensor.layout.__get__",
+                                                                   "torch.Tensor.name.__get__",
+                                                                   "torch.Tensor.names.__get__",
+                                                                   "torch.Tensor.names.__set__",
+                                                                   "torch.Tensor.nbytes.__get__",
+                                                                   "torch.Tensor.ndim.__get__",
+                                                                   "torch.Tensor.ndimension",
+                                                                   "torch.Tensor.nelement",
+                                                                   "torch.Tensor.numel",
+                                                                   "torch.Tensor.output_nr.__get__",
+                                                                   "torch.Tensor.q_per_channel_axis",
+                                                                   "torch.Tensor.q_scale",
+                                                                   "torch.Tensor.q_zero_point",
+                                                                   "torch.Tensor.qscheme",
+                                                                   "torch.Tensor.register_hook",
+                                                                   "torch.Tensor.register_post_accumulate_grad_hook",
+                                                                   "torch.Tensor.requires_grad.__get__",
+                                                                   "torch.Tensor.requires_grad.__set__",
+                                                                   "torch.Tensor.requires_grad_",
+                                                                   "torch.Tensor.retain_grad",
+                                                                   "torch.Tensor.retains_grad.__get__",
+                                                                   "torch.Tensor.shape.__get__",
+                                                                   "torch.Tensor.size",
+                                                                   "torch.Tensor.sparse_dim",
+                                                                   "torch.Tensor.storage",
+                                                                   "torch.Tensor.storage_offset",
+                                                                   "torch.Tensor.storage_type",
+                                                                   "torch.Tensor.stride",
+                                                                   "torch.Tensor.untyped_storage",
+                                                                   "torch.Tensor.volatile.__get__",
+                                                                   "torch._C._nn._parse_to",
+                                                                   "torch._C._set_grad_enabled",
+                                                                   "torch._assert",
+                                                                   "torch._has_compatible_shallow_copy_type",
+                                                                   "torch.autograd.backward",
+                                                                   "torch.autograd.grad",
+                                                                   "torch.can_cast",
+                                                                   "torch.device",
+                                                                   "torch.get_device",
+                                                                   "torch.is_complex",
+                                                                   "torch.is_conj",
+                                                                   "torch.is_distributed",
+                                                                   "torch.is_floating_point",
+                                                                   "torch.is_inference",
+                                                                   "torch.is_neg",
+                                                                   "torch.is_same_size",
+                                                                   "torch.is_signed",
+                                                                   "torch.is_storage",
+                                                                   "torch.is_tensor",
+                                                                   "torch.numel",
+                                                                   "torch.promote_types",
+                                                                   "torch.q_per_channel_axis",
+                                                                   "torch.q_scale",
+                                                                   "torch.q_zero_point",
+                                                                   "torch.result_type",
+                                                                   "torch.sym_float",
+                                                                   "torch.sym_int",
+                                                                   "torch.sym_ite",
+                                                                   "torch.sym_max",
+                                                                   "torch.sym_min",
+                                                                   "torch.sym_not",
+                                                                   "torch.sym_sqrt",
+                                                                   "torch.sym_sum"};
+  return *ops;
+}
+
+bool is_metadata_op(std::string_view name) {
+  const auto& ops = metadata_ops();
+  // An operator called directly from Python, torch.ops.profiler._record_function_enter_new, is the aten one.
+  constexpr std::string_view kDirect = "torch.ops.";
+  if (name.starts_with(kDirect)) {
+    std::string aten(name.substr(kDirect.size()));
+    if (const auto dot = aten.find('.'); dot != std::string::npos) aten.replace(dot, 1, "::");
+    return std::binary_search(ops.begin(), ops.end(), aten);
+  }
+  return std::binary_search(ops.begin(), ops.end(), name);
+}
+
+}  // namespace op_tools

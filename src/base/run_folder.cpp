@@ -1,0 +1,52 @@
+#include "base/run_folder.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "base/error.h"
+
+namespace op_tools {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, int error) {
+  throw Error(path + ": cannot be created: " + std::strerror(error));
+}
+
+std::string timestamp() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local = {};
+  ::localtime_r(&now, &local);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d--%H-%M", &local)};
+}
+
+}  // namespace
+
+void make_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) fail(path, errno);
+}
+
+void make_folders(const std::string& path) {
+  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
+    make_folder(path.substr(0, slash));
+  make_folder(path);
+}
+
+std::string claim_run_folder(const std::string& output_dir, std::string_view what, int64_t rank) {
+  std::string parent = output_dir.empty() || output_dir == "." ? "" : output_dir + "/";
+  parent.append(what).append("/").append(std::to_string(rank));
+  make_folders(parent);
+  const std::string base = parent + "/" + timestamp();
+  std::string folder = base;
+  // mkdir decides which of several processes gets a name.
+  for (int i = 2; ::mkdir(folder.c_str(), 0777) != 0; ++i) {
+    if (errno != EEXIST) fail(folder, errno);
+    folder = base + "-" + std::to_string(i);
+  }
+  return folder;
+}
+
+}  // namespace op_tools

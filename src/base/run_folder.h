@@ -1,0 +1,21 @@
+// The folder in which one run of a tool leaves its files: <output_dir>/<what>/<rank>/<timestamp>, for example
+// ./op_capture_result/0/2024-08-06--11-41. <timestamp> is local time; when that folder exists already (another run in
+// the same minute) "-2", "-3", ... is appended: a folder belongs to one scope of one process.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/export.h"
+
+namespace op_tools {
+
+// Makes it and returns its path. Throws Error with path and system message.
+OP_TOOLS_API std::string claim_run_folder(const std::string& output_dir, std::string_view what, int64_t rank);
+
+// Makes a folder where it is missing (make_folders: those above it too). Throws Error with path and system message.
+OP_TOOLS_API void make_folder(const std::string& path);
+OP_TOOLS_API void make_folders(const std::string& path);
+
+}  // namespace op_tools

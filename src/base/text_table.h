@@ -1,0 +1,29 @@
+// Tables and amounts as text for people.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/export.h"
+
+namespace op_tools {
+
+struct TableColumn {
+  std::string title;
+  bool is_number = false;  // numbers stand right, texts left
+};
+
+// A line of titles and one per row, columns as wide as their widest cell. A table wider than `width` characters has its
+// widest text columns cut, "..." in the middle of their cells: the ends of names tell operators apart. Rows shorter
+// than the columns end early. No line break at the end.
+OP_TOOLS_API std::string text_table(const std::vector<TableColumn>& columns,
+                                    const std::vector<std::vector<std::string>>& rows, size_t width = 120);
+
+// "0 B", "999 B", "1.0 KB", "12.3 GB": decimal units, one digit.
+OP_TOOLS_API std::string bytes_text(uint64_t bytes);
+
+// What printf would print.
+OP_TOOLS_API std::string formatted(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+}  // namespace op_tools

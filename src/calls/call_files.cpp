@@ -1,0 +1,63 @@
+#include "calls/call_files.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <sstream>
+
+namespace op_tools {
+
+Value call_file(const std::string& name, uint64_t id, Value args, Value kwargs,
+                std::vector<std::pair<Value, Value>> more) {
+  std::vector<std::pair<Value, Value>> items;
+  items.reserve(4 + more.size());
+  items.emplace_back("name", name);
+  items.emplace_back("args", std::move(args));
+  items.emplace_back("kwargs", std::move(kwargs));
+  items.emplace_back("id", static_cast<int64_t>(id));
+  for (auto& item : more) items.push_back(std::move(item));
+  return make_dict(std::move(items));
+}
+
+std::vector<bool> written_by_schema(OpCall& call) {
+  std::vector<bool> written;
+  if (!call.op || !call.op->hasSchema()) return written;
+  const auto& arguments = call.op->schema().arguments();
+  size_t position = 0;
+  const auto add = [&](const Value& value) {
+    const c10::AliasInfo* alias = arguments[position++].alias_info();
+    for_each_tensor(value, [&](const at::Tensor&) { written.push_back(alias && alias->isWrite()); });
+  };
+  for (const Value& value : *sequence_items(call.args())) add(value);
+  for (const auto& [name, value] : *call.kwargs().get_if<Dict>()->items) add(value);
+  return written;
+}
+
+const std::string& schema_text(const c10::OperatorHandle* op, std::string_view name) {
+  static const auto* const none = new std::string;
+  if (!op || !op->hasSchema()) return *none;
+  struct Text {
+    const c10::FunctionSchema* of = nullptr;  // an operator of that name may go and another one come
+    const std::string* text = nullptr;        // never freed: somebody may still read it
+  };
+  static auto* const mutex = new std::mutex;
+  static auto* const texts = new std::map<std::string, Text, std::less<>>;
+  const c10::FunctionSchema& schema = op->schema();
+  std::lock_guard<std::mutex> lock(*mutex);
+  auto known = texts->find(name);
+  if (known == texts->end()) known = texts->emplace(std::string(name), Text{}).first;
+  if (known->second.of != &schema) {
+    std::ostringstream text;
+    text << schema;
+    known->second = {&schema, new std::string(text.str())};
+  }
+  return *known->second.text;
+}
+
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? -1 : static_cast<int64_t>(tensor._version());
+}
+
+}  // namespace op_tools

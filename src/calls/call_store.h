@@ -1,0 +1,89 @@
+// Where captured calls live on disk: the one place that knows folder and file names, both ways.
+//
+//   <output_dir>/op_capture_result/<rank>/<timestamp>/<op>/<id>/{input,output,grad_inputs,grad_outputs}.pth, meta.json
+//   <output_dir>/op_capture_result/<rank>/<timestamp>/calls.zip      (container: the same paths as zip entries)
+//   <output_dir>/op_capture_result/<rank>/<timestamp>/tensors/<content>.pth   (dedupe: bytes that calls share;
+//                                                                               in a container: entries of that name)
+//
+// <op> is the call's name with "::" and "/" replaced by "." . Folders: each file is written to a temporary name
+// (".tmp" suffix) and renamed, so a file with a final name is complete. Container: one append-only stored zip whose
+// finished entries survive kill -9 (a reader that finds no central directory walks the local headers); `unzip` gives
+// the folders back. <timestamp> is local time as 2024-08-06--11-41; when that folder exists already (another run in the
+// same minute) "-2", "-3", ... is appended: a folder belongs to one scope of one process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/export.h"
+#include "capture/capture_options.h"
+#include "tensor/value.h"
+
+namespace op_tools {
+
+// The files of a call. A second backward pass over the same call (retain_graph=True) has ".2", a third ".3"
+// before the extension: grad_inputs.2.pth.
+enum class CallFile : uint8_t { kInput, kOutput, kGradInputs, kGradOutputs, kMeta };
+
+struct CallKey {
+  std::string op;  // the call's name as users know it: torch.Tensor.mul, aten::add.Tensor
+  uint64_t id = 0;
+  std::string side = {};  // a folder below the call's own: "device" and "cpu" of a comparison
+};
+
+// The writing side. One thread at a time (the writer thread). Throws Error with path and system message (disk full, no
+// permission, path too long, folder gone).
+class OP_TOOLS_API CallStore {
+ public:
+  // `dedupe`: bytes of tensors are stored once by content, and calls refer to them (pth/content_store.h).
+  static std::unique_ptr<CallStore> create(CaptureFormat format, const std::string& output_dir, int64_t rank,
+                                           bool dedupe = false);
+  // Folders in a folder that is there already.
+  static std::unique_ptr<CallStore> in_folder(std::string root);
+  virtual ~CallStore() = default;
+
+  // Writes one file of a call. Returns the path that people see: ".../torch.Tensor.mul/9/input.pth".
+  virtual std::string write(const CallKey& key, CallFile file, uint32_t pass, const Value& value) = 0;
+  virtual std::string write_text(const CallKey& key, CallFile file, uint32_t pass, std::string_view text) = 0;
+  // Everything written so far is readable after this (the container gets its directory). More may follow.
+  virtual void flush() = 0;
+  virtual const std::string& root() const = 0;  // .../<timestamp>
+  virtual uint64_t bytes_written() const = 0;
+};
+
+// The reading side: one captured call, in a folder or a container, ours or ditorch's. Reading is lazy and const.
+class OP_TOOLS_API StoredCall {
+ public:
+  virtual ~StoredCall() = default;
+  virtual const std::string& path() const = 0;  // for messages: folder, or container path + "!" + entry folder
+  virtual bool has(CallFile file, uint32_t pass = 0) const = 0;
+  virtual Value read(CallFile file, uint32_t pass = 0) const = 0;  // .pth; throws Error
+  virtual std::string read_text(CallFile file) const = 0;          // meta.json; throws Error
+};
+
+struct FoundCalls {
+  std::vector<std::unique_ptr<StoredCall>> calls;  // by capture id where the folder name is one, then by path
+  std::vector<std::string> problems;  // "path: reason": containers cut off, folders without input.pth, temporary files
+};
+// Every captured call at or below `path` (a call's folder, any folder above, or a container file).
+// Throws Error when path does not exist or cannot be read at all.
+OP_TOOLS_API FoundCalls find_calls(const std::string& path);
+
+// The call at `path`: its folder, or ".../calls.zip!torch.Tensor.mul/9". Throws Error when a container cannot be read;
+// files that are missing are for the caller to ask about.
+OP_TOOLS_API std::unique_ptr<StoredCall> open_call(const std::string& path);
+
+// One .pth file by its path, in a call's folder: bytes that it shares with other calls come from the run's folder
+// above.
+OP_TOOLS_API Value read_call_file(const std::string& path);
+
+// Writes every call at or below `from` (as find_calls) to folders in `to`, each with all its bytes in its own files. A
+// call keeps its operator and number; calls of several runs lie in folders of their runs. Returns how many; `problems`
+// gets those of find_calls, and what could not be exported and why. Throws Error when `to` cannot be written.
+OP_TOOLS_API size_t export_calls(const std::string& from, const std::string& to, std::vector<std::string>* problems);
+
+}  // namespace op_tools

@@ -1,0 +1,30 @@
+// Names of folders and files of captured calls, in one place for those who write and those who read them. Plain
+// functions; nothing is shared between threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "calls/call_store.h"
+
+namespace op_tools {
+
+constexpr std::string_view kTemporary = ".tmp";  // at the end of a file that is being written
+constexpr const char* kContainerName = "calls.zip";
+// Below a run's folder (in a container: before an entry's name): bytes of tensors that calls share, one file each.
+constexpr std::string_view kTensorFolder = "tensors";
+
+std::string file_name(CallFile file, uint32_t pass);
+// "torch.Tensor.mul/9", with the side as a folder below it where the key has one.
+std::string call_folder(const CallKey& key);
+
+// The file of bytes that calls share, by the name that says what they are (32 hexadecimal digits):
+// "tensors/<name>.pth".
+std::string tensor_file(std::string_view content);
+bool is_content_name(std::string_view name);
+
+// Throws Error "path: what: the system's text".
+[[noreturn]] void fail(const std::string& path, const char* what, int error);
+
+}  // namespace op_tools

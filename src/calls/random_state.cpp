@@ -1,0 +1,150 @@
+#include "calls/random_state.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace op_tools {
+
+namespace {
+
+// The engine where it lies. torch hands it out by value only, 2.5 KB that every call would copy twice to look at them;
+// an explicit instantiation may name private members.
+const at::mt19937& engine_of(const at::CPUGeneratorImpl& generator);
+template <auto kMember>
+struct EngineOf {
+  friend const at::mt19937& engine_of(const at::CPUGeneratorImpl& generator) { return generator.*kMember; }
+};
+template struct EngineOf<&at::CPUGeneratorImpl::engine_>;
+
+bool is_same(const at::mt19937& one, const at::mt19937& other) {
+  // Equal memory is an equal state; what differs may be bytes between the fields.
+  static_assert(std::is_trivially_copyable_v<at::mt19937>);
+  if (std::memcmp(&one, &other, sizeof one) == 0) return true;
+  const at::mt19937_data_pod a = one.data(), b = other.data();
+  return a.left_ == b.left_ && a.next_ == b.next_ && a.seed_ == b.seed_ && a.state_ == b.state_;
+}
+
+}  // namespace
+
+// The CPU generator's state as plain memory: get_state() would allocate a tensor for each of a billion calls.
+struct CpuState {
+  at::mt19937 engine;
+  std::optional<float> next_float;
+  std::optional<double> next_double;
+
+  CpuState() : CpuState(at::detail::getDefaultCPUGenerator()) {}
+
+  void write() const {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    auto* cpu = static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    cpu->set_engine(engine);
+    cpu->set_next_float_normal_sample(next_float);
+    cpu->set_next_double_normal_sample(next_double);
+  }
+
+  // The generator is in this state now.
+  bool is_current() const {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    auto& cpu = *static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+    return next_float == cpu.next_float_normal_sample() && next_double == cpu.next_double_normal_sample() &&
+           is_same(engine, engine_of(cpu));
+  }
+
+  at::Tensor as_tensor() const {
+    thread_local at::CPUGeneratorImpl generator;  // a new one is seeded, which takes longer than the rest
+    generator.set_engine(engine);
+    generator.set_next_float_normal_sample(next_float);
+    generator.set_next_double_normal_sample(next_double);
+    return at::Tensor(generator.get_state());
+  }
+
+ private:
+  explicit CpuState(at::Generator generator)
+      : CpuState(*static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl()),
+                 std::lock_guard<std::mutex>(generator.mutex())) {}
+  CpuState(at::CPUGeneratorImpl& cpu, const std::lock_guard<std::mutex>&)
+      : engine(engine_of(cpu)),
+        next_float(cpu.next_float_normal_sample()),
+        next_double(cpu.next_double_normal_sample()) {}
+};
+
+namespace {
+
+// As long as nobody draws, a thread gets the same object each time: no memory for most calls.
+std::shared_ptr<const CpuState> cpu_state() {
+  thread_local std::shared_ptr<const CpuState> last;
+  if (!last || !last->is_current()) last = std::make_shared<const CpuState>();
+  return last;
+}
+
+at::Tensor device_state(c10::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  return a.nbytes() == b.nbytes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+void collect_devices(const Value& value, std::set<std::string>& devices) {
+  if (const auto* device = value.get_if<c10::Device>()) {
+    if (!device->is_cpu() && device->type() != c10::kMeta) devices.insert(device->str());
+  } else if (const auto* tensor = value.get_if<at::Tensor>()) {
+    if (!tensor->device().is_cpu() && !tensor->is_meta()) devices.insert(tensor->device().str());
+  } else if (const Values* items = sequence_items(value)) {
+    for (const Value& item : *items) collect_devices(item, devices);
+  } else if (const auto* dict = value.get_if<Dict>()) {
+    for (const auto& [key, item] : *dict->items) collect_devices(item, devices);
+  }
+}
+
+}  // namespace
+
+RandomWatch::RandomWatch(const Value& args, const Value& kwargs) : cpu_(cpu_state()) {
+  std::set<std::string> devices;
+  collect_devices(args, devices);
+  collect_devices(kwargs, devices);
+  for (const std::string& device : devices) {
+    try {
+      devices_.emplace_back(device, device_state(c10::Device(device)));
+    } catch (const std::exception&) {
+      // A device without generators has no random stream to keep.
+    }
+  }
+}
+
+Value RandomWatch::moved() const {
+  std::vector<std::pair<Value, Value>> items;
+  if (!cpu_->is_current()) items.emplace_back("cpu", cpu_->as_tensor());
+  for (const auto& [device, before] : devices_) {
+    if (!same_bytes(before, device_state(c10::Device(device)))) items.emplace_back(device, before);
+  }
+  if (items.empty()) return {};
+  return make_dict(std::move(items));
+}
+
+CpuStreamKept::CpuStreamKept() : cpu_(cpu_state()) {}
+
+CpuStreamKept::~CpuStreamKept() {
+  if (!cpu_->is_current()) cpu_->write();
+}
+
+void CpuStreamKept::start_from(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
+}  // namespace op_tools

@@ -1,0 +1,47 @@
+// Finds out whether a call drew random numbers, and keeps the generators' state of before it, so that the call can be
+// replayed. Made before the call, asked after it, on the program's thread. The random stream is only read.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/export.h"
+#include "tensor/value.h"
+
+namespace op_tools {
+
+struct CpuState;
+
+class OP_TOOLS_API RandomWatch {
+ public:
+  // Watches the CPU's default generator and those of the devices that occur in the arguments.
+  RandomWatch(const Value& args, const Value& kwargs);
+  RandomWatch(const RandomWatch&) = delete;
+  RandomWatch& operator=(const RandomWatch&) = delete;
+
+  // Dict {device: state before the call} of the generators that moved; None when none did.
+  Value moved() const;
+
+ private:
+  const std::shared_ptr<const CpuState> cpu_;
+  std::vector<std::pair<std::string, at::Tensor>> devices_;
+};
+
+// While it lives, a run of ours may draw random numbers: the CPU's default generator then goes on from where it was.
+// Another thread that draws meanwhile gets numbers of ours.
+class OP_TOOLS_API CpuStreamKept {
+ public:
+  CpuStreamKept();
+  ~CpuStreamKept();
+  CpuStreamKept(const CpuStreamKept&) = delete;
+  CpuStreamKept& operator=(const CpuStreamKept&) = delete;
+
+  void start_from(const at::Tensor& state);  // what draws now, draws from this state
+
+ private:
+  const std::shared_ptr<const CpuState> cpu_;
+};
+
+}  // namespace op_tools

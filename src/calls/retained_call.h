@@ -1,0 +1,148 @@
+// A call that may have to be saved after the fact: when what it did is known, its inputs must still be what they were
+// before it ran. Nothing is copied for that but what somebody is about to write: the call itself (its in-place and out
+// arguments), or a later call while this one waits. All copies are made in the device's order of work, without waiting.
+//
+// Called under InternalGuard; one thread at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "calls/call_meta.h"
+#include "calls/call_store.h"
+#include "hooks/op_call.h"
+
+namespace op_tools {
+
+// By input tensor: is the call going to write it? By the schema at the aten level; at the torch level by names (add_,
+// __iadd__, out=, inplace=True); at both the running statistics of batch_norm. Empty: it writes none.
+std::vector<bool> written_inputs(OpCall& call);
+
+// Are they tensors over the same storage?
+bool share_memory(const at::Tensor& one, const at::Tensor& other);
+// Are all elements of `part`, on the same storage, elements of `whole`, too?
+bool shows_part_of(const at::Tensor& whole, const at::Tensor& part);
+
+// Another tensor on the memory of one of the program's, with the version that it had; or a copy of it.
+class VersionedTensor {
+ public:
+  VersionedTensor() = default;  // of one that cannot be kept
+  explicit VersionedTensor(const at::Tensor& tensor);
+  static VersionedTensor copy_of(const at::Tensor& tensor);
+  // Memory of its own, too, that nobody has written either: what such memory holds is nobody's value.
+  static VersionedTensor unwritten_like(const at::Tensor& tensor);
+
+  const at::Tensor& tensor() const { return tensor_; }
+  bool is_what_it_was() const;
+  // Somebody is about to write `written`: a copy takes the place of what shares memory with it. Copies of one moment
+  // are shared. Returns the bytes copied.
+  class Copies;
+  int64_t before_write(const at::Tensor& written, Copies& copies);
+  bool would_copy(const at::Tensor& written) const;
+
+ private:
+  at::Tensor tensor_;
+  int64_t version_ = 0;
+};
+
+class VersionedTensor::Copies {
+ public:
+  // The copy, and whether it was made now.
+  std::pair<at::Tensor, bool> of(const at::Tensor& tensor);
+
+ private:
+  std::map<std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>, c10::ScalarType>, at::Tensor> made_;
+};
+
+// The inputs of a torch-level call for its backward, without keeping them: autograd's graph may, or the program.
+class NotedInputs {
+ public:
+  explicit NotedInputs(OpCall& call, ProgramState state);
+  // False when one of them is gone or was written.
+  bool recall(Value* args, Value* kwargs) const;
+  const ProgramState& state() const { return state_; }
+
+ private:
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  struct Noted {
+    std::optional<WeakStorage> storage;  // nullopt: cannot be noted
+    c10::VariableVersion version_counter;
+    uint32_t version = 0;
+    bool has_version = false, requires_grad = false;
+    c10::DispatchKeySet keys;
+    caffe2::TypeMeta dtype;
+    std::vector<int64_t> sizes, strides;
+    int64_t offset = 0;
+  };
+  Value args_, kwargs_;  // hollow
+  std::vector<Noted> tensors_;
+  ProgramState state_;
+};
+
+// What before() must do for a call that may be saved: copies of what it is about to write, by input tensor.
+struct InputsBefore {
+  std::vector<int64_t> versions;
+  std::unordered_map<size_t, VersionedTensor> copies;
+  bool too_large = false;  // more than kMostCopied bytes would have had to be copied
+
+  static constexpr int64_t kMostCopied = 64 << 20;
+  // `inputs`: all input tensors. `is_unwritten`: nobody has written this tensor's memory yet (bernoulli_ of an empty
+  // tensor): nothing to copy.
+  static InputsBefore of(const std::vector<at::Tensor>& inputs, const std::vector<bool>& written,
+                         const std::function<bool(const at::Tensor&)>& is_unwritten);
+};
+
+// A call with its values.
+struct RetainedCall {
+  std::string op;
+  Level level = Level::kAten;
+  Phase phase = Phase::kForward;
+  uint64_t id = 0;
+  int64_t step = 0;
+  std::optional<c10::OperatorHandle> handle;  // aten level
+  ProgramState state;
+  std::vector<std::string> stack;
+  std::string module;
+  Value args, kwargs, result;  // hollow
+  // What was in them; backward: gradients of outputs, of inputs. After the results stand written inputs that are none.
+  std::vector<VersionedTensor> inputs, outputs;
+  std::vector<std::pair<size_t, size_t>> written;  // (input tensor, where in `outputs` it is as the call left it)
+  bool too_large = false;
+  std::shared_ptr<const NotedInputs> forward;  // backward at the torch level
+
+  // Both in after(). Outputs, result, stack and module are the caller's to fill.
+  void take_call(OpCall& call);
+  void take_inputs(OpCall& call, InputsBefore before);
+};
+
+// Saves calls into a folder: the first few of each operator, until they are too many bytes together.
+class CallArchive {
+ public:
+  CallArchive(int64_t per_op, int64_t bytes) : per_op_(per_op), bytes_left_(bytes) {}
+
+  bool wants(std::string_view op, Phase phase) const;
+  bool is_full() const { return per_op_ == 0 || bytes_left_ <= 0; }
+  // The call's folder; empty, and `why_not` says why, when it was not saved. Throws Error when a file cannot be
+  // written.
+  std::string save(const RetainedCall& call, const std::string& root, int64_t rank, std::string* why_not);
+
+ private:
+  const int64_t per_op_;
+  int64_t bytes_left_;
+  std::map<std::pair<std::string, Phase>, int64_t> saved_;
+  std::unique_ptr<CallStore> store_;
+};
+
+}  // namespace op_tools

@@ -1,0 +1,298 @@
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "calls/call_store.h"
+#include "calls/capture_paths.h"
+#include "pth/content_store.h"
+#include "pth/pth.h"
+#include "pth/zip.h"
+
+namespace op_tools {
+namespace {
+
+// The bytes that a file of shared bytes holds.
+at::Tensor shared_bytes_of(const Value& value, const std::string& path) {
+  const auto* bytes = value.get_if<at::Tensor>();
+  if (bytes == nullptr || bytes->scalar_type() != at::kByte || bytes->dim() != 1 || !bytes->is_contiguous() ||
+      bytes->storage_offset() != 0) {
+    throw Error(path + ": holds " + describe(value) + ", expected the bytes of a tensor");
+  }
+  return *bytes;
+}
+
+class FolderCall final : public StoredCall {
+ public:
+  explicit FolderCall(std::string path) : path_(std::move(path)) {}
+
+  const std::string& path() const override { return path_; }
+  bool has(CallFile file, uint32_t pass) const override {
+    struct stat status = {};
+    return ::stat(path_of(file, pass).c_str(), &status) == 0 && S_ISREG(status.st_mode);
+  }
+  Value read(CallFile file, uint32_t pass) const override { return read_call_file(path_of(file, pass)); }
+  std::string read_text(CallFile file) const override {
+    const std::string path = path_of(file, 0);
+    const FileSource source(path);
+    try {
+      return std::string(source.load(0, source.size()).bytes);
+    } catch (const Error& error) {
+      throw Error(path + ": " + error.what());
+    }
+  }
+
+ private:
+  std::string path_of(CallFile file, uint32_t pass) const { return path_ + "/" + file_name(file, pass); }
+
+  const std::string path_;
+};
+
+// An open container and its entries by name. Shared by its calls.
+class Container {
+ public:
+  explicit Container(const std::string& path) : path_(path), source_(path) {
+    try {
+      entries_ = read_zip_directory(source_);
+    } catch (const Error&) {
+      ZipWalk walk = walk_zip_entries(source_);
+      entries_ = std::move(walk.entries);
+      problem_ = path_ +
+                 ": cut off or damaged: it has no whole directory at its end, as when its program was killed or " +
+                 "still writes it; " + std::to_string(entries_.size()) + " whole entries are read";
+      if (walk.cut_off) {
+        problem_ += "; the last " + std::to_string(source_.size() - walk.end) + " bytes, from byte " +
+                    std::to_string(walk.end) + " on, are no whole entry";
+      }
+    }
+    const auto by_name = [](const ZipEntry& a, const ZipEntry& b) { return a.name < b.name; };
+    std::stable_sort(entries_.begin(), entries_.end(), by_name);
+  }
+
+  const std::string& path() const { return path_; }
+  const std::string& problem() const { return problem_; }
+  const std::vector<ZipEntry>& entries() const { return entries_; }
+
+  const ZipEntry* find(const std::string& name) const {
+    const auto found = std::lower_bound(entries_.begin(), entries_.end(), name,
+                                        [](const ZipEntry& entry, const std::string& key) { return entry.name < key; });
+    return found != entries_.end() && found->name == name ? &*found : nullptr;
+  }
+
+  FileSource::Stretch load(const std::string& name) const {
+    const std::string where = path_ + "!" + name;
+    const ZipEntry* entry = find(name);
+    if (entry == nullptr) throw Error(where + ": the container has no such entry");
+    try {
+      auto stretch = source_.load(payload_position(source_, *entry), entry->size);
+      if (crc32_of(stretch.bytes) != entry->crc) throw Error("damaged (its CRC is wrong)");
+      return stretch;
+    } catch (const Error& error) {
+      throw Error(where + ": " + error.what());
+    }
+  }
+
+ private:
+  const std::string path_;
+  const FileSource source_;
+  std::vector<ZipEntry> entries_;
+  std::string problem_;
+};
+
+class ContainerCall final : public StoredCall {
+ public:
+  ContainerCall(std::shared_ptr<const Container> container, std::string folder)
+      : container_(std::move(container)), folder_(std::move(folder)), path_(container_->path() + "!" + folder_) {}
+
+  const std::string& path() const override { return path_; }
+  bool has(CallFile file, uint32_t pass) const override { return container_->find(name_of(file, pass)) != nullptr; }
+  Value read(CallFile file, uint32_t pass) const override {
+    const std::string name = name_of(file, pass);
+    ContentReader shared([this](const std::string& content) {
+      const Value bytes = read_entry(tensor_file(content), nullptr);
+      return shared_bytes_of(bytes, container_->path() + "!" + tensor_file(content));
+    });
+    return read_entry(name, &shared);
+  }
+  std::string read_text(CallFile file) const override { return std::string(container_->load(name_of(file, 0)).bytes); }
+
+ private:
+  Value read_entry(const std::string& name, ContentReader* shared) const {
+    const auto stretch = container_->load(name);
+    return read_pth(stretch.bytes, container_->path() + "!" + name, stretch.mapped ? stretch.owner : nullptr, shared);
+  }
+  std::string name_of(CallFile file, uint32_t pass) const {
+    return folder_.empty() ? file_name(file, pass) : folder_ + "/" + file_name(file, pass);
+  }
+
+  const std::shared_ptr<const Container> container_;
+  const std::string folder_;
+  const std::string path_;
+};
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+// The capture's number: the last folder name of digits only (ditorch puts a timestamp below it).
+// Calls without one come last.
+uint64_t capture_id(std::string_view path) {
+  for (int level = 0; level < 2 && !path.empty(); ++level) {
+    const size_t slash = path.find_last_of("/!");
+    const std::string_view name = slash == std::string_view::npos ? path : path.substr(slash + 1);
+    uint64_t id = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+    if (error == std::errc() && end == name.data() + name.size()) return id;
+    path = slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
+  }
+  return std::numeric_limits<uint64_t>::max();
+}
+
+class Finder {
+ public:
+  void add_container(const std::string& path) {
+    const auto container = std::make_shared<const Container>(path);
+    if (!container->problem().empty()) found_.problems.push_back(container->problem());
+    const std::string input = file_name(CallFile::kInput, 0);
+    const std::string* last = nullptr;
+    for (const auto& entry : container->entries()) {
+      if (last != nullptr && *last == entry.name) {
+        found_.problems.push_back(path + "!" + entry.name + ": is there more than once; the first is read");
+        continue;
+      }
+      last = &entry.name;
+      if (entry.name == input || ends_with(entry.name, "/" + input)) {
+        const size_t folder_size = entry.name.size() - input.size();
+        found_.calls.push_back(
+            std::make_unique<ContainerCall>(container, entry.name.substr(0, folder_size == 0 ? 0 : folder_size - 1)));
+      }
+    }
+  }
+
+  // Everything at and below a folder. Links are followed; a folder that was seen by another way is
+  // not entered again.
+  void add_folders(const std::string& top) {
+    std::vector<std::string> waiting{top};
+    while (!waiting.empty()) {
+      const std::string folder = std::move(waiting.back());
+      waiting.pop_back();
+      struct stat status = {};
+      if (::stat(folder.c_str(), &status) != 0 || !seen_.emplace(status.st_dev, status.st_ino).second) continue;
+      add_folder(folder, waiting, folder == top);
+    }
+  }
+
+  FoundCalls take() {
+    const auto before = [](const auto& a, const auto& b) {
+      return std::forward_as_tuple(capture_id(a->path()), a->path()) <
+             std::forward_as_tuple(capture_id(b->path()), b->path());
+    };
+    std::sort(found_.calls.begin(), found_.calls.end(), before);
+    std::sort(found_.problems.begin(), found_.problems.end());
+    return std::move(found_);
+  }
+
+ private:
+  void add_folder(const std::string& folder, std::vector<std::string>& waiting, bool is_top) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(folder.c_str()), &::closedir);
+    if (!stream) {
+      if (is_top) fail(folder, "cannot be read", errno);
+      found_.problems.push_back(folder + ": cannot be read: " + std::strerror(errno));
+      return;
+    }
+    bool has_input = false, has_other = false;
+    while (const dirent* entry = ::readdir(stream.get())) {
+      const std::string name = entry->d_name;
+      if (name == "." || name == "..") continue;
+      const std::string path = folder + "/" + name;
+      struct stat status = {};
+      if (::stat(path.c_str(), &status) != 0) continue;  // a dangling link
+      if (S_ISDIR(status.st_mode)) {
+        waiting.push_back(path);
+      } else if (name == file_name(CallFile::kInput, 0)) {
+        has_input = true;
+      } else if (ends_with(name, kTemporary)) {
+        found_.problems.push_back(path + ": cut off: its program ended while it was written");
+      } else if (name == kContainerName) {
+        add_found_container(path);
+      } else {
+        has_other = has_other || is_call_file(name);
+      }
+    }
+    if (has_input) {
+      found_.calls.push_back(std::make_unique<FolderCall>(folder));
+    } else if (has_other) {
+      found_.problems.push_back(folder + ": has files of a call but no " + file_name(CallFile::kInput, 0));
+    }
+  }
+
+  void add_found_container(const std::string& path) {
+    try {
+      add_container(path);
+    } catch (const Error& error) {
+      found_.problems.emplace_back(error.what());
+    }
+  }
+
+  static bool is_call_file(const std::string& name) {
+    return name == file_name(CallFile::kOutput, 0) || name == file_name(CallFile::kGradInputs, 0) ||
+           name == file_name(CallFile::kGradOutputs, 0) || name == file_name(CallFile::kMeta, 0);
+  }
+
+  FoundCalls found_;
+  std::set<std::pair<dev_t, ino_t>> seen_;
+};
+
+}  // namespace
+
+FoundCalls find_calls(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0) fail(path, "cannot be read", errno);
+  Finder finder;
+  if (S_ISDIR(status.st_mode)) {
+    // Without the slash at the end that shells like to add.
+    const size_t last = path.find_last_not_of('/');
+    finder.add_folders(last == std::string::npos ? "/" : path.substr(0, last + 1));
+    return finder.take();
+  }
+  finder.add_container(path);
+  FoundCalls found = finder.take();
+  if (found.calls.empty() && found.problems.empty())
+    throw Error(path + ": no container of calls: give the folder of a call, a folder above, or a " + kContainerName);
+  return found;
+}
+
+Value read_call_file(const std::string& path) {
+  // <root>/<op>/<id>/input.pth: the tensors' folder stands beside the operators'.
+  const size_t slash = path.find_last_of('/');
+  const std::string call = slash == std::string::npos ? "." : path.substr(0, slash);
+  ContentReader shared([&](const std::string& content) {
+    const std::string file = call + "/../../" + tensor_file(content);
+    try {
+      return shared_bytes_of(read_pth(file), file);
+    } catch (const Error& error) {
+      throw Error(std::string("refers to bytes that it shares with other calls (dedupe): ") + error.what() +
+                  "; op-tools export makes calls that stand alone");
+    }
+  });
+  return read_pth(path, &shared);
+}
+
+std::unique_ptr<StoredCall> open_call(const std::string& path) {
+  const std::string mark = std::string(kContainerName) + "!";
+  const size_t at = path.find(mark);
+  if (at == std::string::npos) return std::make_unique<FolderCall>(path);
+  const auto container = std::make_shared<const Container>(path.substr(0, at + mark.size() - 1));
+  return std::make_unique<ContainerCall>(container, path.substr(at + mark.size()));
+}
+
+}  // namespace op_tools

@@ -1,0 +1,19 @@
+// A Value tree whose tensors were taken out, so that it holds none of the program's memory; to be restore_tensors again
+// later, in the order of for_each_tensor.
+#pragma once
+
+#include <functional>
+
+#include "tensor/value.h"
+
+namespace op_tools {
+
+// The same tree with something empty in the place of each tensor; `taken` gets the tensors.
+Value strip_tensors(const Value& value, const std::function<void(const at::Tensor&)>& taken);
+
+// Fills the places of a strip_tensors tree: next() gives one value after the other.
+inline Value restore_tensors(const Value& hollow, const std::function<Value()>& next) {
+  return map_tensors(hollow, [&](const at::Tensor&) { return next(); });
+}
+
+}  // namespace op_tools

@@ -1,0 +1,117 @@
+#include "compare/metrics/tensor_bits.h"
+
+#define XXH_INLINE_ALL
+#include <ATen/ops/copy_ops.h>
+#include <ATen/ops/empty_ops.h>
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "calls/call_files.h"
+#include "compare/metrics/tensor_diff.h"
+#include "tensor/copy_memory.h"
+#include "tensor/plain_tensor.h"
+
+namespace op_tools {
+namespace {
+
+// What one copy from a device brings. Small enough for the caches, large enough to be worth the call.
+constexpr int64_t kStretch = 1 << 19;
+
+// The bytes behind the last element, as the storage counts.
+size_t end_of(const at::Tensor& tensor) {
+  int64_t last = tensor.storage_offset();
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  return static_cast<size_t>(last + 1) * tensor.itemsize();
+}
+
+// The `count` elements from the `first` on that lie in memory, without the dispatcher: no version, no history.
+at::Tensor part_of(const at::Tensor& dense, int64_t first, int64_t count) {
+  constexpr int64_t one = 1;
+  at::Tensor part = without_bits(dense);
+  part.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(count), at::IntArrayRef(one),
+                                                    dense.storage_offset() + first);
+  return part;
+}
+
+}  // namespace
+
+bool lies_densely(const at::Tensor& tensor) {
+  std::string type;
+  return tensor.defined() && tensor.layout() == at::kStrided && why_not_plain(tensor, &type).empty() &&
+         !tensor._is_zerotensor() && !tensor.is_conj() && !tensor.is_neg() && tensor.is_non_overlapping_and_dense() &&
+         (tensor.numel() == 0 || end_of(tensor) <= tensor.storage().nbytes());
+}
+
+void for_each_stretch(const at::Tensor& tensor, const std::function<bool(const char* bytes, size_t size)>& look) {
+  if (tensor.numel() == 0) return;
+  if (tensor.device().is_cpu()) {
+    look(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+    return;
+  }
+  const int64_t most =
+      std::min(tensor.numel(), std::max<int64_t>(1, kStretch / static_cast<int64_t>(tensor.itemsize())));
+  const at::Tensor buffer = private_empty_like(part_of(tensor, 0, most), tensor.scalar_type());
+  for (int64_t first = 0; first < tensor.numel(); first += most) {
+    const int64_t count = std::min(most, tensor.numel() - first);
+    at::Tensor here = part_of(buffer, 0, count);
+    at::_ops::copy_::call(here, part_of(tensor, first, count), /*non_blocking=*/false);
+    if (!look(static_cast<const char*>(buffer.const_data_ptr()), static_cast<size_t>(count) * tensor.itemsize()))
+      return;
+  }
+}
+
+uint64_t bits_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor._is_zerotensor() || tensor.numel() == 0) return 0;
+  if (lies_densely(tensor)) {
+    if (tensor.device().is_cpu()) return XXH3_64bits(tensor.const_data_ptr(), tensor.nbytes());
+    XXH3_state_t state;
+    XXH3_64bits_reset(&state);
+    for_each_stretch(tensor, [&](const char* bytes, size_t size) {
+      XXH3_64bits_update(&state, bytes, size);
+      return true;
+    });
+    return XXH3_64bits_digest(&state);
+  }
+  std::string type;
+  if (!why_not_plain(tensor, &type).empty() || end_of(tensor) > tensor.storage().nbytes()) return 0;
+  const at::Tensor elements = on_cpu(tensor.detach()).contiguous();
+  return XXH3_64bits(elements.const_data_ptr(), elements.nbytes());
+}
+
+TensorFingerprint::TensorFingerprint(const at::Tensor& tensor, const at::Tensor& copy, const at::Tensor& same) {
+  std::string type;
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor._is_zerotensor() || tensor.is_inference() ||
+      !why_not_plain(tensor, &type).empty()) {
+    return;
+  }
+  storage_.emplace(tensor.storage().getWeakStorageImpl());
+  versions_ = tensor.unsafeGetTensorImpl()->version_counter();
+  version_ = version_of(tensor);
+  options_ = tensor.options();
+  sizes_ = tensor.sizes().vec();
+  strides_ = tensor.strides().vec();
+  offset_ = tensor.storage_offset();
+  copy_ = copy;
+  if (!copy.defined()) bits_ = bits_of(same);
+}
+
+c10::Storage TensorFingerprint::memory() const {
+  return storage_ ? c10::Storage(storage_->lock()) : c10::Storage();
+}
+
+bool TensorFingerprint::changed_past_autograd() const {
+  if (!storage_ || !versions_.enabled() || static_cast<int64_t>(versions_.current_version()) != version_) return false;
+  const c10::Storage storage = memory();
+  if (!storage) return false;
+  // The device's own operator makes it, in the form that its others expect.
+  const at::Tensor now = at::_ops::empty_memory_format::call(c10::SymIntArrayRef({c10::SymInt(0)}),
+                                                             c10::typeMetaToScalarType(options_.dtype()), at::kStrided,
+                                                             options_.device(), std::nullopt, std::nullopt);
+  now.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
+  now.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_, offset_);
+  if (now.numel() > 0 && end_of(now) > storage.nbytes()) return false;  // freed or resized
+  return copy_.defined() ? !same_bits(now, copy_) : bits_of(now) != bits_;
+}
+
+}  // namespace op_tools

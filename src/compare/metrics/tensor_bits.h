@@ -1,0 +1,52 @@
+// The bits of a tensor as it is now, on whatever device, looked at without keeping a copy: what comes from a device
+// passes through a small buffer that stays in the caches. Any thread; waits for the device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace op_tools {
+
+// The elements fill a range of plain memory, each place once: their bytes can be looked at one after the other.
+bool lies_densely(const at::Tensor& tensor);
+
+// Calls `look(bytes, size)` for stretches of the bytes of a tensor that lies densely, in the order in which they lie in
+// memory, until it returns false.
+void for_each_stretch(const at::Tensor& tensor, const std::function<bool(const char* bytes, size_t size)>& look);
+
+// A number that changes with the bits of a tensor's elements.
+uint64_t bits_of(const at::Tensor& tensor);
+
+// Memory that backward may read again, and what it held after the forward call. Keeps neither tensor nor memory alive:
+// autograd keeps the memory of what it saved, but not the tensor object.
+class TensorFingerprint {
+ public:
+  // `copy`: has the same bits and shape, is on the CPU, stays as it is, and is held. Undefined: there is none; the bits
+  // are boiled down to a number, those of `same`, which has the same bits and strides and may be nearer.
+  TensorFingerprint(const at::Tensor& tensor, const at::Tensor& copy, const at::Tensor& same);
+
+  c10::Storage memory() const;  // null where nobody holds it any more
+
+  // Somebody wrote into it without autograd's knowledge. False where nobody holds it.
+  bool changed_past_autograd() const;
+
+ private:
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  std::optional<WeakStorage> storage_;  // none: it cannot be looked at later
+  c10::VariableVersion versions_;       // shared with the tensor and its aliases
+  int64_t version_ = 0;
+  at::TensorOptions options_;
+  std::vector<int64_t> sizes_, strides_;
+  int64_t offset_ = 0;
+  at::Tensor copy_;
+  uint64_t bits_ = 0;  // without a copy
+};
+
+}  // namespace op_tools

@@ -1,0 +1,267 @@
+#include "compare/metrics/tensor_diff.h"
+
+#include <ATen/ops/zeros_ops.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/complex.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <sstream>
+
+#include "compare/metrics/error_sums.h"
+#include "compare/metrics/tensor_bits.h"
+#include "tensor/float_conversion.h"
+
+namespace op_tools {
+namespace {
+
+bool has_elements_known(c10::ScalarType dtype) {
+  return c10::isIntegralType(dtype, true) || dtype == c10::ScalarType::UInt16 || dtype == c10::ScalarType::UInt32 ||
+         dtype == c10::ScalarType::UInt64 || c10::isComplexType(dtype) || rounding_of(dtype).unit > 0;
+}
+
+std::string text_of(double value) {
+  char buffer[64];
+  const auto written = std::to_chars(buffer, buffer + sizeof(buffer), value);
+  return {buffer, written.ptr};
+}
+
+template <class T>
+std::string integer_text(const void* data, int64_t at) {
+  return std::to_string(static_cast<const T*>(data)[at]);
+}
+
+std::string element_text(c10::ScalarType dtype, const void* data, int64_t at) {
+  if (dtype == c10::ScalarType::Bool) return static_cast<const bool*>(data)[at] ? "True" : "False";
+  if (dtype == c10::ScalarType::Long) return integer_text<int64_t>(data, at);
+  if (dtype == c10::ScalarType::UInt64) return integer_text<uint64_t>(data, at);
+  double parts[2] = {0, 0};
+  load_float64(dtype, data, at, 1, parts);
+  if (!c10::isComplexType(dtype)) return text_of(parts[0]);
+  return std::string("(").append(text_of(parts[0])).append(", ").append(text_of(parts[1])).append(")");
+}
+
+// The index of the element that lies at `position` in memory.
+std::vector<int64_t> index_at(int64_t position, const at::Tensor& tensor) {
+  std::vector<int64_t> index(static_cast<size_t>(tensor.dim()));
+  std::vector<int64_t> dims;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1) dims.push_back(i);
+  }
+  std::sort(dims.begin(), dims.end(), [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  for (const int64_t dim : dims) {
+    index[static_cast<size_t>(dim)] = position / tensor.stride(dim);
+    position %= tensor.stride(dim);
+  }
+  return index;
+}
+
+TensorDiff different_structure(const char* kind, const std::string& result, const std::string& golden) {
+  TensorDiff diff;
+  diff.bits_equal = false;
+  diff.kind = kind;
+  diff.structure = std::string(kind).append(" ").append(result).append(", expected ").append(golden);
+  return diff;
+}
+
+template <class T>
+std::string printed(const T& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+// Brings two plain tensors of one shape into one order in memory: theirs when it is the same without gaps.
+void align(at::Tensor& a, at::Tensor& b) {
+  if (a.strides() == b.strides() && a.is_non_overlapping_and_dense()) return;
+  a = a.contiguous();
+  b = b.contiguous();
+}
+
+bool equal_bytes(const at::Tensor& a, const at::Tensor& b) {
+  return a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+SumPlan plan_for(const at::Tensor& a, const at::Tensor& b, const DiffOptions& options) {
+  const Rounding rounding = rounding_of(a.scalar_type());
+  SumPlan plan{&options,           a.scalar_type(), b.scalar_type(), a.is_complex(),
+               rounding.unit == 0, rounding.least,  rounding.unit,   std::numeric_limits<double>::max()};
+  if (plan.is_exact) {
+    plan.least = 1;
+  } else if (a.scalar_type() != b.scalar_type()) {
+    plan.limit = rounding.most + std::exp2(std::ilogb(rounding.most)) * rounding.unit * 0.49999;
+  }
+  return plan;
+}
+
+TensorDiff diff_dense(const at::Tensor& result, const at::Tensor& golden, const DiffOptions& options) {
+  at::Tensor a = on_cpu(result);
+  at::Tensor b = on_cpu(golden);
+  align(a, b);
+  TensorDiff diff;
+  if (!has_elements_known(a.scalar_type()) || !has_elements_known(b.scalar_type())) {
+    diff.bits_equal = false;
+    diff.kind = "dtype";
+    diff.structure = "dtype " + printed(b.scalar_type()) + " cannot be compared by element";
+    return diff;
+  }
+  const int64_t numel = b.numel();
+  const void* const results = a.const_data_ptr();
+  const void* const goldens = b.const_data_ptr();
+  SumPlan plan = plan_for(a, b, options);
+  const ErrorSums sums = sum_errors(plan, results, goldens, numel);
+  diff.numel = numel;
+  diff.bits_equal = sums.bits_equal;
+  diff.outside = sums.outside;
+  diff.max_abs = sums.max_d;
+  diff.max_rel = sums.max_rel;
+  diff.golden_max = sums.max_m;
+  diff.result = sums.result;
+  diff.golden = sums.golden;
+  diff.nonfinite_mismatches = sums.mismatches;
+  diff.small_outside = sums.small_outside;
+  diff.normal_outside = sums.normal_outside;
+  diff.over_relative.assign(sums.over_relative.begin(),
+                            sums.over_relative.begin() + static_cast<std::ptrdiff_t>(options.relative_limits.size()));
+  diff.over_ulp.assign(sums.over_ulp.begin(),
+                       sums.over_ulp.begin() + static_cast<std::ptrdiff_t>(options.ulp_limits.size()));
+  if (!plan.is_exact) {
+    diff.max_ulp = sums.max_ulp / plan.unit;
+    if (numel > 0) diff.mean_ulp = sums.sum_ulp / plan.unit / static_cast<double>(numel);
+  }
+  if (numel > 0) diff.mean_abs = sums.sum_d / static_cast<double>(numel);
+
+  // Squares that a double cannot hold: once more, with numbers near 1.
+  ErrorSums scaled = sums;
+  const double largest = std::max(sums.max_m, sums.max_d);
+  const bool overflow = !std::isfinite(sums.aa) || !std::isfinite(sums.bb) || !std::isfinite(sums.sum_d2);
+  if (largest > 0 && (overflow || largest < 1e-140)) {
+    plan.scale = std::exp2(-std::ilogb(largest) - 2);
+    scaled = sum_errors(plan, results, goldens, numel);
+  }
+  if (numel > 0) {
+    diff.rmse = std::sqrt(scaled.sum_d2 / static_cast<double>(numel)) / plan.scale;
+    diff.golden_rms = std::sqrt(scaled.bb / static_cast<double>(numel)) / plan.scale;
+  }
+  if (scaled.aa > 0 && scaled.bb > 0) {
+    diff.cosine = std::clamp(scaled.ab / (std::sqrt(scaled.aa) * std::sqrt(scaled.bb)), -1.0, 1.0);
+  } else {
+    diff.cosine = scaled.aa == scaled.bb ? 1 : 0;
+  }
+  const int64_t worst = sums.mismatch_at >= 0 ? sums.mismatch_at : sums.worst_at;
+  if (worst >= 0) {
+    diff.has_worst = true;
+    diff.worst_index = index_at(worst, b);
+    diff.worst_result = element_text(a.scalar_type(), results, worst);
+    diff.worst_golden = element_text(b.scalar_type(), goldens, worst);
+  }
+  return diff;
+}
+
+// The dense tensors that a sparse one consists of: indices, then values.
+std::vector<at::Tensor> parts_of(const at::Tensor& tensor) {
+  switch (tensor.layout()) {
+    case at::kSparse: {
+      const at::Tensor coalesced = tensor.coalesce();
+      return {coalesced.indices(), coalesced.values()};
+    }
+    case at::kSparseCsr:
+    case at::kSparseBsr:
+      return {tensor.crow_indices(), tensor.col_indices(), tensor.values()};
+    default:
+      return {tensor.ccol_indices(), tensor.row_indices(), tensor.values()};
+  }
+}
+
+TensorDiff diff_sparse(const at::Tensor& result, const at::Tensor& golden, const DiffOptions& options) {
+  const auto result_parts = parts_of(result);
+  const auto golden_parts = parts_of(golden);
+  bool same_pattern = true;
+  for (size_t i = 0; i + 1 < golden_parts.size() && same_pattern; ++i) {
+    same_pattern = result_parts[i].sizes() == golden_parts[i].sizes() &&
+                   diff_dense(result_parts[i], golden_parts[i], {}).bits_equal;
+  }
+  if (same_pattern) return diff_dense(result_parts.back(), golden_parts.back(), options);
+  // A zero that one side stores and the other leaves out is no difference.
+  TensorDiff diff = diff_dense(result.to_dense(), golden.to_dense(), options);
+  diff.bits_equal = false;
+  return diff;
+}
+
+// The dtype itself, or the float64 (complex128) that stands for it.
+bool stands_for(c10::ScalarType golden, c10::ScalarType result) {
+  if (golden == result) return true;
+  if (golden == c10::ScalarType::Double) return rounding_of(result).unit > 0 && !c10::isComplexType(result);
+  return golden == c10::ScalarType::ComplexDouble && c10::isComplexType(result);
+}
+
+// The same for two that lie densely, in one order.
+bool equal_stretches(const at::Tensor& a, const at::Tensor& on_cpu) {
+  const char* expected = static_cast<const char*>(on_cpu.const_data_ptr());
+  bool equal = true;
+  for_each_stretch(a, [&](const char* bytes, size_t size) {
+    equal = bytes == expected || std::memcmp(bytes, expected, size) == 0;
+    expected += size;
+    return equal;
+  });
+  return equal;
+}
+
+}  // namespace
+
+at::Tensor on_cpu(const at::Tensor& tensor) {
+  // Autograd's zero tensors stand for zeros and have no memory.
+  if (tensor._is_zerotensor()) {
+    return at::_ops::zeros::call(tensor.sym_sizes(), tensor.scalar_type(), at::kStrided, c10::Device(c10::kCPU), false);
+  }
+  return tensor.resolve_conj().resolve_neg().to(c10::kCPU);
+}
+
+TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden, const DiffOptions& options) {
+  if (!result.defined() || !golden.defined()) {
+    if (!result.defined() && !golden.defined()) return {};
+    return different_structure("presence", result.defined() ? "a tensor" : "no tensor",
+                               golden.defined() ? "a tensor" : "no tensor");
+  }
+  if (result.sizes() != golden.sizes()) {
+    return different_structure("shape", printed(result.sizes()), printed(golden.sizes()));
+  }
+  if (!stands_for(golden.scalar_type(), result.scalar_type())) {
+    return different_structure("dtype", printed(result.scalar_type()), printed(golden.scalar_type()));
+  }
+  if (result.layout() != golden.layout()) {
+    return different_structure("layout", printed(result.layout()), printed(golden.layout()));
+  }
+  const c10::InferenceMode no_autograd;
+  if (golden.layout() == at::kStrided) return diff_dense(result, golden, options);
+  if (golden.layout() == at::kMkldnn) {
+    return diff_dense(result.to_dense(), golden.to_dense(), options);
+  }
+  return diff_sparse(result, golden, options);
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type() || a.layout() != b.layout()) return false;
+  const c10::InferenceMode no_autograd;
+  if (a.layout() != at::kStrided) return diff_tensors(a, b).bits_equal;
+  if (a.strides() == b.strides() && lies_densely(a) && lies_densely(b) && (a.is_cpu() || b.is_cpu())) {
+    return b.is_cpu() ? equal_stretches(a, b) : equal_stretches(b, a);
+  }
+  at::Tensor left = on_cpu(a), right = on_cpu(b);
+  align(left, right);
+  return equal_bytes(left, right);
+}
+
+int64_t unexpected_nonfinite(const at::Tensor& result, const at::Tensor& golden, const at::Tensor& reference) {
+  const c10::InferenceMode no_autograd;
+  const at::Tensor a = on_cpu(result).contiguous(), b = on_cpu(golden).contiguous(), c = on_cpu(reference).contiguous();
+  const DiffOptions options;
+  const SumPlan plan = plan_for(a, b, options);
+  if (plan.is_exact) return 0;
+  return count_strangers(plan, a.const_data_ptr(), b.const_data_ptr(), c.const_data_ptr(), a.numel());
+}
+
+}  // namespace op_tools

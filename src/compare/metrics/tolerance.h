@@ -1,0 +1,107 @@
+// How far a result may be from its reference: the one table of numbers (version kToleranceVersion) and its overrides
+// from the environment. Code, documentation and tests read the numbers here.
+//
+//   AUTOCOMPARE_ERROR_TOLERANCE="1e-3,1e-3"              every inexact dtype: "atol,rtol"
+//   AUTOCOMPARE_ERROR_TOLERANCE_BFLOAT16="1e-2,1e-2"     one dtype (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
+//   LINEAR_AUTOCOMPARE_ERROR_TOLERANCE[_FLOAT16]="1e-3,0"   one op, by the last part of its name in capitals
+//
+// The more exact name wins: op and dtype, op, dtype, all. Immutable after construction: any thread may ask.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/export.h"
+
+namespace op_tools {
+
+constexpr int kToleranceVersion = 2;
+
+struct Tolerance {
+  double atol = 0;
+  double rtol = 0;  // of the golden value: |result - golden| <= atol + rtol * |golden|
+};
+
+// Tolerances that depend on the size of the golden value.
+struct SmallValues {
+  double below = 0;  // |golden| at or under it is small: judged by atol, all others by rtol
+  double atol = 0;
+  double rtol = 0;
+};
+
+// What a dtype can express. Complex dtypes: their parts.
+struct Rounding {
+  double unit = 0;        // spacing of the numbers just above 1
+  double accumulate = 0;  // the same of the dtype in which a good kernel adds up (float32 for the half types)
+  double least = 0;       // under it the spacing does not shrink any more
+  double most = 0;        // what is larger is an infinity
+};
+
+// Method "relative": an error against golden (float64) may be `ratio` times the error of the CPU in the same dtype,
+// plus a floor. Floors of rmse and max count units of the dtype, of the golden's root mean square and of its largest
+// value; they grow with sqrt(K) of the dtype in which sums are kept, K being the elements that go into a result. With n
+// elements, rmse's floor has 1/sqrt(n) more.
+struct RelativeNumbers {
+  double rmse_ratio, max_ratio, ulp_ratio;
+  double rmse_floor, max_floor, ulp_floor;
+};
+// Where those limits are broken, golden is run on inputs that are changed by less than their own rounding. What that
+// changes in the result is how exactly it can be known at all, and so many times that is let pass.
+struct NoiseNumbers {
+  int samples = 3;
+  double rmse_ratio = 6, max_ratio = 8, ulp_ratio = 8;
+  // Of what the kernel itself gives for changed inputs, in gradients without a CPU reference.
+  double own_rmse_ratio = 3, own_max_ratio = 4;
+};
+
+class OP_TOOLS_API ToleranceTable {
+ public:
+  // Throws Error that names variable and value when one of the variables above is not "atol,rtol".
+  static ToleranceTable from_environment();
+  ToleranceTable() = default;  // the table alone
+
+  // `dtype`: of the golden tensor. Complex dtypes are judged as their parts; integers and bool are exact always.
+  Tolerance allclose(std::string_view op_name, c10::ScalarType dtype) const;
+  // An environment variable speaks about this op and dtype.
+  bool overridden(std::string_view op_name, c10::ScalarType dtype) const;
+
+ private:
+  const Tolerance* override_for(std::string_view op_name, std::string_view suffix) const;
+  std::map<std::string, Tolerance, std::less<>> overrides_;  // by the variable's name
+};
+
+// All-zero for integers and bool, which are exact.
+OP_TOOLS_API Rounding rounding_of(c10::ScalarType dtype);
+OP_TOOLS_API RelativeNumbers relative_numbers(c10::ScalarType dtype);
+OP_TOOLS_API SmallValues msprobe_absolute(c10::ScalarType dtype);
+
+// A result whose own CPU error is at most so many ULP is judged by ULP too: an op that adds up (and cancels) is not.
+constexpr double kElementwiseUlp = 4;
+// Below so many elements an rmse says little: the ratios are half as strict again.
+constexpr int64_t kFewElements = 1000;
+// Without a CPU reference of the same dtype (CPU tensors) the floors count so many times, the noise likewise.
+constexpr double kAloneFactor = 4;
+constexpr double kAloneGrowth = 8;  // such a part of a unit for each addition, in the root
+// Where no float64 run exists: tolerance against the CPU, in units of the dtype, relative to the largest value.
+constexpr double kWithoutGoldenUnits = 16, kWithoutGoldenHalfUnits = 8;
+
+// Method "ulp" (matmul family of msprobe).
+constexpr double kHalfUlp = 1, kHalfUlpShare = 1e-3;
+constexpr double kSingleMeanUlp = 64, kSingleUlp = 32, kSingleUlpShare = 0.05;
+// Method "msprobe-quick", in its order.
+constexpr double kQuickCosine = 0.99, kQuickMaxAbs = 1e-3;
+constexpr double kQuickHalfError[] = {1e-2, 1e-2}, kQuickHalfWarning[] = {1e-3, 1e-3};  // relative, share
+constexpr double kQuickSingleError[] = {1e-3, 1e-3}, kQuickSingleWarning[] = {1e-4, 1e-4};
+
+// Random numbers of a known distribution: how improbable they must be to be called wrong.
+constexpr double kRandomSignificance = 1e-12;
+
+// The whole table for people, as the documentation prints it: per dtype its unit; of the method relative how many times
+// the CPU's own error plus how many units; atol, rtol of allclose; atol up to which |golden|, then rtol of
+// msprobe-absolute.
+OP_TOOLS_API std::string tolerance_text();
+
+}  // namespace op_tools

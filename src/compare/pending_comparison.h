@@ -1,0 +1,79 @@
+// A compared call between its run and its verdict: what it was before, what the device gave, and what is kept of it for
+// its backward passes and for the files of a failure. Made by compare_hook.cpp in the program's thread; an
+// PendingComparison is judged by one thread, a ComparedState is shared by the call's passes.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "calls/call_meta.h"
+#include "calls/snapshot.h"
+#include "compare/call_judge.h"
+#include "compare/compare_report.h"
+#include "compare/metrics/tensor_bits.h"
+#include "compare/rerun/replayable_call.h"
+
+namespace op_tools {
+
+// Runs of ours that went forward and wait for the program's backward, which then need not run forward again. Together
+// they hold so much memory at most, roughly; what is over that runs again.
+class CachedRuns {
+ public:
+  static constexpr size_t kMost = size_t{128} << 20;
+
+  CachedRuns() = default;
+  ~CachedRuns();
+  CachedRuns(const CachedRuns&) = delete;
+  CachedRuns& operator=(const CachedRuns&) = delete;
+
+  void keep(const RunVariant& variant, const RunOutcome& run, size_t input_bytes);
+  std::optional<RunOutcome> take(const RunVariant& variant);  // for one backward pass; nothing for the next one
+  bool has(RunVariant::Kind precision);
+
+ private:
+  static std::atomic<size_t> held_;  // by all
+  std::mutex mutex_;
+  std::map<RunVariant::Kind, RunOutcome> runs_;
+  size_t bytes_ = 0;
+};
+
+// What a call was before it ran; shared with its backward passes.
+struct ComparedState {
+  CachedRuns kept;
+  std::unique_ptr<ReplayableCall> specimen;
+  ComparedCall call;
+  CallMeta meta;
+  bool random = false;
+  Value random_state;  // Dict {device: state before the call} of the generators that moved
+};
+
+// What the device gave, to be judged here or on another thread.
+struct PendingComparison {
+  std::shared_ptr<ComparedState> subject;
+  ComparedCall call;
+  RunOutcome run;
+  CallFacts facts;
+  std::vector<at::Tensor> output_gradients;   // backward only
+  std::vector<TensorFingerprint> remembered;  // likewise
+  bool at_once = false;                       // judged before the program goes on: `run` has the program's own tensors
+  Snapshot kept;                              // else: owns the values of `run`
+  std::vector<at::Tensor> same_results;       // the CPU's, where they have the bits of the program's
+  size_t bytes = 0;
+};
+
+inline Value list_of(const std::vector<at::Tensor>& tensors) {
+  return make_list(Values(tensors.begin(), tensors.end()));
+}
+
+// What backward may read: the forward call's results and inputs.
+std::vector<TensorFingerprint> remember(const PendingComparison& observed, const std::vector<at::Tensor>& results,
+                                        const std::vector<at::Tensor>& live);
+
+// The files of a failure, as run_op_from_data reads them. `reference`: the CPU's run; nullptr: there is none.
+std::vector<SavedSide> sides_of(const PendingComparison& observed, const RunOutcome* reference);
+
+}  // namespace op_tools

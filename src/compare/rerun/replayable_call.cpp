@@ -1,0 +1,263 @@
+#include "compare/rerun/replayable_call.h"
+
+#include <ATen/SavedTensorHooks.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/COW.h>
+#include <c10/util/Exception.h>
+
+#include "calls/call_files.h"
+#include "calls/random_state.h"
+#include "compare/rerun/variant_inputs.h"
+#include "fallback/cpu_kernels.h"
+#include "fallback/cpu_runner.h"
+#include "hooks/interceptor.h"
+#include "hooks/op_traits.h"
+#include "tensor/exception_text.h"
+#include "tensor/internal_guard.h"
+
+namespace op_tools {
+namespace {
+
+// The dispatcher's keys for a run on the CPU that sees what the program's call saw: autograd and autocast as they were
+// there, nothing of modes and transforms, and never us.
+c10::impl::LocalDispatchKeySet keys_for_cpu(const c10::impl::LocalDispatchKeySet& program, bool autocast) {
+  constexpr auto kNever =
+      c10::functorch_transforms_ks | c10::python_ks |
+      c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                           c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::PreDispatch,
+                           c10::DispatchKey::PythonDispatcher, c10::DispatchKey::Functionalize,
+                           c10::DispatchKey::Tracer, kInterceptorKey});
+  c10::impl::LocalDispatchKeySet keys = program;
+  keys.included_ = keys.included_ - kNever;
+  keys.excluded_ = keys.excluded_ | kNever | c10::autocast_dispatch_keyset;
+  if (autocast) keys.excluded_ = keys.excluded_.remove(c10::DispatchKey::AutocastCPU);
+  return keys;
+}
+
+bool is_made_of_others(const c10::OperatorHandle& op) {
+  return !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+         op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
+// torch.autograd.graph.saved_tensors_hooks are the program's own code: they are not called for what a run of ours
+// saves.
+class NoSavedTensorHooks {
+ public:
+  NoSavedTensorHooks() : before_(at::SavedTensorDefaultHooks::set_tracing(true)) {}
+  ~NoSavedTensorHooks() { at::SavedTensorDefaultHooks::set_tracing(before_); }
+  NoSavedTensorHooks(const NoSavedTensorHooks&) = delete;
+  NoSavedTensorHooks& operator=(const NoSavedTensorHooks&) = delete;
+
+ private:
+  const bool before_;
+};
+
+class AutocastDtype {
+ public:
+  explicit AutocastDtype(std::optional<c10::ScalarType> dtype) : before_(at::autocast::get_autocast_dtype(at::kCPU)) {
+    if (dtype) at::autocast::set_autocast_dtype(at::kCPU, *dtype);
+  }
+  ~AutocastDtype() { at::autocast::set_autocast_dtype(at::kCPU, before_); }
+  AutocastDtype(const AutocastDtype&) = delete;
+  AutocastDtype& operator=(const AutocastDtype&) = delete;
+
+ private:
+  const c10::ScalarType before_;
+};
+
+// What joins tangents to tensors and takes them off again: there is nothing to compute.
+bool is_of_forward_mode(std::string_view base) {
+  return base == "_make_dual" || base == "_unpack_dual" || base == "_fw_primal";
+}
+
+constexpr int kGradientSamples = 100;  // added to the sample: other changes than those of the inputs
+
+// The program has had its warnings from the call itself.
+class SilencedWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+// The gradient of a bias depends on nothing else, and is a sum that may cancel (in front of a batch norm it is all
+// noise).
+std::vector<at::Tensor> perturbed_gradients(const std::vector<at::Tensor>& gradients, RunVariant variant,
+                                            std::optional<c10::ScalarType> autocast) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.defined()) {
+      const c10::ScalarType own = gradient.scalar_type();
+      const c10::ScalarType dtype = variant.in_own_dtypes() ? own : golden_dtype(own);
+      copies.push_back(gradient.to(dtype, /*non_blocking=*/false, /*copy=*/true));
+    } else {
+      copies.emplace_back();
+    }
+  }
+  variant.sample += kGradientSamples;
+  perturb(copies, gradients, variant, autocast);
+  return copies;
+}
+
+// A run gets its inputs without a copy of their memory, until it writes into them. Here, before several threads run it.
+void share_until_written(const std::vector<at::Tensor>& copies) {
+  constexpr size_t kWorthIt = 64 * 1024;
+  for (const at::Tensor& copy : copies) {
+    if (!copy.defined() || copy.layout() != at::kStrided || !copy.has_storage()) continue;
+    c10::StorageImpl& storage = *copy.storage().unsafeGetStorageImpl();
+    if (storage.nbytes() < kWorthIt || c10::impl::cow::is_cow_data_ptr(storage.data_ptr())) continue;
+    if (!storage.allocator()) storage.set_allocator(c10::GetCPUAllocator());  // for the copy of who writes
+    c10::impl::cow::lazy_clone_storage(storage);                              // makes `storage` one that can be shared
+  }
+}
+
+}  // namespace
+
+ReplayableCall::ReplayableCall(OpCall& call)
+    : level_(call.level),
+      name_(call.name),
+      grad_enabled_(call.grad_enabled),
+      keys_(call.local_keys),
+      written_(written_by_schema(call)),
+      runner_(call.frame().runner()) {
+  if (level_ == Level::kAten && call.op) {
+    if (const c10::KernelFunction* kernel = cpu_kernel_for(*call.op))
+      runner_ = interceptor::runner_of(*call.op, kernel);
+  }
+  const Value both = make_tuple({call.args(), call.kwargs()});
+  inputs_ = take_snapshot(both, "", /*owned=*/false, /*restride=*/false);
+  c10::Device device(c10::kCPU);
+  for (const TensorFacts& facts : inputs_.tensors) {
+    if (!facts.device.is_cpu()) {
+      all_on_cpu_ = false;
+      device = facts.device;
+    }
+    wants_gradients_ = wants_gradients_ || (grad_enabled_ && facts.requires_grad);
+  }
+  const auto on_cpu = [&](const Value& value) -> Value {
+    const auto* named = value.get_if<c10::Device>();
+    const auto* text = value.get_if<std::string>();
+    const bool by_text = text && !device.is_cpu() &&
+                         (*text == device.str() || *text == c10::DeviceTypeName(device.type(), /*lower_case=*/true));
+    if (!named && !by_text) return value;
+    names_device_ = true;
+    if (by_text) return c10::Device(c10::kCPU);
+    if (named->is_cpu() || named->type() == c10::kMeta) return value;
+    all_on_cpu_ = false;
+    device = *named;
+    return c10::Device(c10::kCPU);
+  };
+  const Values& items = *sequence_items(inputs_.value);
+  args_ = map_leaves(items[0], on_cpu);
+  kwargs_ = map_leaves(items[1], on_cpu);
+  tensors_ = flatten_tensors(inputs_.value);
+  share_until_written(tensors_);
+  // At the aten level autocast has cast already, but not for what an operator that is made of others calls.
+  if (level_ == Level::kAten && !(call.op && is_made_of_others(*call.op))) return;
+  if (!at::autocast::is_autocast_available(device.type())) return;  // meta has none
+  const c10::DispatchKey key = at::autocast::get_autocast_dispatch_key_from_device_type(device.type());
+  if (!keys_.excluded_.has(key)) autocast_ = at::autocast::get_autocast_dtype(device.type());
+}
+
+// Autograd and autocast as the program had them.
+void ReplayableCall::as_the_program(const RunVariant& variant, const std::function<void()>& work) const {
+  if (level_ != Level::kTorch) return work();
+  const bool autocast = autocast_ && variant.in_own_dtypes();
+  const auto keys = keys_for_cpu(keys_, autocast);
+  const c10::impl::ForceDispatchKeyGuard as_there(keys);
+  const c10::AutoGradMode grad(grad_enabled_);
+  const NoSavedTensorHooks no_hooks;
+  const AutocastDtype dtype(autocast ? autocast_ : std::nullopt);
+  work();
+}
+
+RunOutcome ReplayableCall::backward(RunOutcome forward, const RunVariant& variant,
+                                    const std::vector<at::Tensor>& output_gradients) const {
+  SilencedWarnings silent;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+  try {
+    const InternalGuard ours;
+    as_the_program(variant, [&] {
+      forward.gradients =
+          forward.made_from->gradients(flatten_tensors(forward.result), output_gradients, /*keep_graph=*/false);
+    });
+  } catch (const std::exception& error) {
+    forward.impossible = exception_text(error);
+  }
+  return forward;
+}
+
+RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::Tensor>* output_gradients,
+                               const at::Tensor* random_state) const {
+  RunOutcome run;
+  if (!runner_) {
+    run.impossible = "the call cannot be run again";
+    return run;
+  }
+  if (is_collective(name_)) {
+    run.impossible = "other processes take part in it, and would wait for it to be run again";
+    return run;
+  }
+  if (is_of_forward_mode(base_name(name_))) {
+    run.impossible = "it belongs to forward-mode differentiation, which ends with its level";
+    return run;
+  }
+  Value args_now = args_, kwargs_now = kwargs_;
+  if (variant.kind == RunVariant::Kind::kFloat32Scalars && !round_scalars_to_float32(args_now, kwargs_now, tensors_)) {
+    run.impossible = "its numbers are the same as singles";
+    return run;
+  }
+  const bool same = variant.in_own_dtypes();
+  Target target{.device = c10::kCPU, .fresh = true};
+  if (!same) target.cast = &golden_dtype;
+  CpuStreamKept stream;
+  SilencedWarnings silent;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+  try {
+    const InternalGuard ours;
+    const auto made = std::make_shared<const MovedCall>(args_now, kwargs_now, target);
+    const MovedCall& moved = *made;
+    run.made_from = made;
+    std::vector<at::Tensor> arriving = output_gradients ? *output_gradients : std::vector<at::Tensor>();
+    if (variant.changes_inputs()) {
+      perturb(moved.tensors(), tensors_, variant, autocast_);
+      arriving = perturbed_gradients(arriving, variant, autocast_);
+    }
+    Value args = moved.args();
+    if (!same && (base_name(name_) == "_softmax" || base_name(name_) == "_log_softmax")) {
+      // half_to_float: refuses every input that is not half.
+      Values plain = *sequence_items(args);
+      if (plain.size() > 2) plain[2] = false;
+      args = make_tuple(std::move(plain));
+    }
+    std::vector<int64_t> versions;
+    for (const at::Tensor& tensor : moved.tensors()) versions.push_back(tensor._version());
+    if (random_state && same) stream.start_from(*random_state);
+    as_the_program(variant, [&] {
+      try {
+        run.result = runner_->run(args, moved.kwargs());
+      } catch (const std::exception& error) {
+        run.raised = exception_text(error);
+      }
+      if (run.raised.empty() && output_gradients) {
+        run.gradients = moved.gradients(flatten_tensors(run.result), arriving, /*keep_graph=*/false);
+      }
+    });
+    run.inputs = moved.tensors();
+    for (size_t i = 0; i < versions.size(); ++i) {
+      const bool by_schema = i < written_.size() && written_[i];
+      run.written.push_back(by_schema || run.inputs[i]._version() != versions[i]);
+    }
+    const std::vector<at::Tensor> results = flatten_tensors(run.result);
+    run.aliases = shared_memory(results, run.inputs);
+    for (const at::Tensor& tensor : results) {
+      run.strides.push_back(tensor.layout() == at::kStrided && !tensor.is_nested() ? tensor.strides().vec()
+                                                                                   : std::vector<int64_t>());
+    }
+  } catch (const std::exception& error) {
+    run.impossible = exception_text(error);
+  }
+  return run;
+}
+
+}  // namespace op_tools

@@ -1,0 +1,81 @@
+// What OpOverflowCheck knows of the values of tensors, as long as they live and are not written. One thread at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "observe/nonfinite.h"
+
+namespace op_tools {
+
+// What is known of a tensor's values at one version of it. Shared by the calls that it came from and goes to.
+struct Flag {
+  Flag() = default;  // sound
+  explicit Flag(const at::Tensor& tensor) : question(std::in_place, tensor) {}
+  static std::shared_ptr<Flag> of_unasked() {
+    auto flag = std::make_shared<Flag>();
+    flag->unasked = true;
+    return flag;
+  }
+
+  void ask(const at::Tensor& tensor) {  // that it is the flag of, with the values that it is for
+    if (std::exchange(unasked, false)) question.emplace(tensor);
+  }
+  bool is_sound() const { return !unasked && (!question || (question->answered() && !question->answer().any())); }
+
+  std::optional<NonFiniteQuery> question;
+  bool unasked = false;  // nobody had to know yet
+  // Known after the call that made it was judged: special values which count.
+  Specials unsound;
+  Specials allowed;
+  bool judged = false;
+};
+using FlagPtr = std::shared_ptr<Flag>;
+
+// Flags by tensor, as long as it lives and is not written. A tensor is known again by its address, and by its counter
+// of versions, which is held: a weak reference to the tensor itself would show (torch.utils.swap_tensors refuses it).
+// The counter is shared with the tensor's views, so a view that got the address has to show the same elements.
+class KnownTensors {
+ public:
+  FlagPtr find(const at::Tensor& tensor) const;
+  void put(const at::Tensor& tensor, FlagPtr flag);
+
+ private:
+  struct Known {
+    c10::VariableVersion counter;
+    int64_t version;
+    size_t place;
+    FlagPtr flag;
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage = std::nullopt;
+
+    // Nobody else has the counter; or only others of the known, which are views of each other.
+    bool is_dead() const { return counter.unique() || (storage && storage->expired()); }
+  };
+
+  void sweep();
+
+  std::unordered_map<const c10::TensorImpl*, Known> known_;
+  size_t sweep_at_ = 4096;  // known tensors before dead ones are looked for
+};
+
+// Memory that nobody has written since it was allocated. Known by the storage: of what a factory returns torch makes
+// another tensor, and would make a copy of one whose counter of versions somebody else holds.
+class UnwrittenMemory {
+ public:
+  void add(const at::Tensor& tensor);
+  // After a call that may have: detach_ and the like change what a tensor is, not what it holds, and count no version.
+  void may_have_written(const at::Tensor& tensor);
+  bool holds(const at::Tensor& tensor) const;
+
+ private:
+  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
+  size_t sweep_at_ = 4096;
+};
+
+}  // namespace op_tools

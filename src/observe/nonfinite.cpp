@@ -1,0 +1,167 @@
+#include "observe/nonfinite.h"
+
+#include <ATen/ops/aminmax_ops.h>
+#include <ATen/ops/stack_ops.h>
+#include <ATen/ops/view_as_real_ops.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "tensor/float_conversion.h"
+#include "tensor/parallel_for.h"
+#include "tensor/plain_tensor.h"
+
+namespace op_tools {
+namespace {
+
+constexpr int64_t kBlock = 65536;  // elements that are looked at before asking whether to go on
+
+// Real numbers in the tensor's memory, in whatever order; a plain tensor on the CPU.
+at::Tensor dense_reals(const at::Tensor& tensor) {
+  at::Tensor plain = tensor.is_complex() ? at::_ops::view_as_real::call(tensor.resolve_conj()) : tensor;
+  plain = plain.resolve_neg();
+  return plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
+}
+
+// A float is no finite number exactly when all bits of its exponent are set: then adding one to it reaches the sign
+// bit, in any of the words. Read in four places at once: what the caches fetch ahead ends with a page, and four pages
+// are on their way together.
+template <class Word>
+inline __attribute__((always_inline)) Word reached(const Word* words, int64_t n, Word exponent, Word one) {
+  Word a = 0, b = 0, c = 0, d = 0;
+  const int64_t part = n / 4;
+  const Word *second = words + part, *third = second + part, *fourth = third + part;
+  const auto sum = [&](Word word) { return static_cast<Word>((word & exponent) + one); };
+  for (int64_t i = 0; i < part; ++i) {
+    a |= sum(words[i]);
+    b |= sum(second[i]);
+    c |= sum(third[i]);
+    d |= sum(fourth[i]);
+  }
+  for (int64_t i = 4 * part; i < n; ++i) a |= sum(words[i]);
+  return a | b | c | d;
+}
+OP_TOOLS_WIDE uint16_t reached_signs(const uint16_t* words, int64_t n, uint16_t exponent, uint16_t one) {
+  return reached(words, n, exponent, one);
+}
+OP_TOOLS_WIDE uint32_t reached_signs(const uint32_t* words, int64_t n, uint32_t exponent, uint32_t one) {
+  return reached(words, n, exponent, one);
+}
+OP_TOOLS_WIDE uint64_t reached_signs(const uint64_t* words, int64_t n, uint64_t exponent, uint64_t one) {
+  return reached(words, n, exponent, one);
+}
+
+template <class Word>
+bool any_special(const void* data, int64_t numel, Word exponent) {
+  const auto* words = static_cast<const Word*>(data);
+  const auto one = static_cast<Word>(exponent & (~exponent + 1));  // its lowest bit
+  std::atomic<bool> found{false};
+  parallel_for((numel + kBlock - 1) / kBlock, kBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end && !found.load(std::memory_order_relaxed); ++block) {
+      const int64_t at = block * kBlock;
+      const Word signs = reached_signs(words + at, std::min(kBlock, numel - at), exponent, one);
+      if (signs >> (8 * sizeof(Word) - 1)) found.store(true, std::memory_order_relaxed);
+    }
+  });
+  return found.load();
+}
+
+bool any_special(const at::Tensor& reals) {
+  const void* data = reals.const_data_ptr();
+  switch (reals.scalar_type()) {
+    case c10::ScalarType::Float:
+      return any_special<uint32_t>(data, reals.numel(), 0x7F800000u);
+    case c10::ScalarType::Double:
+      return any_special<uint64_t>(data, reals.numel(), 0x7FF0000000000000u);
+    case c10::ScalarType::Half:
+      return any_special<uint16_t>(data, reals.numel(), 0x7C00u);
+    case c10::ScalarType::BFloat16:
+      return any_special<uint16_t>(data, reals.numel(), 0x7F80u);
+    default:  // eight bits: forms with and without infinities
+      return any_special(reals.to(at::kFloat));
+  }
+}
+
+template <class Visit>
+void each_special(const at::Tensor& reals, Visit&& visit) {
+  const at::Tensor wide = reals.to(at::kDouble).contiguous();
+  const double* values = wide.const_data_ptr<double>();
+  for (int64_t i = 0; i < wide.numel(); ++i) {
+    if (!std::isfinite(values[i])) visit(i, values[i]);
+  }
+}
+
+}  // namespace
+
+bool may_have_specials(const at::Tensor& tensor) {
+  std::string what;
+  return tensor.defined() && why_not_plain(tensor, &what).empty() && tensor.layout() == at::kStrided &&
+         !tensor.is_meta() && !tensor._is_zerotensor() && (tensor.is_floating_point() || tensor.is_complex()) &&
+         tensor.numel() > 0;
+}
+
+NonFiniteQuery::NonFiniteQuery(const at::Tensor& tensor) {
+  if (tensor.device().is_cpu()) {
+    const at::Tensor reals = dense_reals(tensor);
+    if (any_special(reals)) {
+      each_special(reals, [&](int64_t, double value) {
+        answer_.nan |= std::isnan(value);
+        answer_.pos_inf |= value > 0;
+        answer_.neg_inf |= value < 0;
+      });
+    }
+    answered_ = true;
+    return;
+  }
+  const at::Tensor reals = tensor.is_complex() ? at::_ops::view_as_real::call(tensor.resolve_conj()) : tensor;
+  const bool is_eight_bits = reals.element_size() == 1;
+  const auto [least, most] = at::_ops::aminmax::call(is_eight_bits ? reals.to(at::kFloat) : reals, std::nullopt, false);
+  const at::Tensor bounds = at::_ops::stack::call({least, most}, 0);
+  bounds_ = bounds.scalar_type() == at::kDouble ? bounds : bounds.to(at::kFloat);
+}
+
+void NonFiniteQuery::answer_all(const std::vector<NonFiniteQuery*>& questions) {
+  // Doubles by themselves: as floats, large ones would be infinities.
+  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, bool>, std::vector<NonFiniteQuery*>> groups;
+  for (NonFiniteQuery* question : questions) {
+    if (question->answered_) continue;
+    const c10::Device device = question->bounds_.device();
+    groups[{device.type(), device.index(), question->bounds_.scalar_type() == at::kDouble}].push_back(question);
+  }
+  for (auto& [group, open] : groups) {
+    std::vector<at::Tensor> bounds;
+    for (const NonFiniteQuery* question : open) bounds.push_back(question->bounds_);
+    const at::Tensor read = at::_ops::stack::call(bounds, 0).to(at::kCPU).to(at::kDouble);
+    const double* values = read.const_data_ptr<double>();
+    for (size_t i = 0; i < open.size(); ++i) {
+      const double least = values[2 * i], most = values[2 * i + 1];
+      open[i]->answer_ = {std::isnan(least) || std::isnan(most), std::isinf(most) && most > 0,
+                          std::isinf(least) && least < 0};
+      open[i]->answered_ = true;
+      open[i]->bounds_.reset();
+    }
+  }
+}
+
+SpecialsCount count_specials(const at::Tensor& tensor) {
+  SpecialsCount count;
+  const at::Tensor here = tensor.to(at::kCPU);
+  const at::Tensor reals = here.is_complex() ? at::_ops::view_as_real::call(here.resolve_conj()) : here.resolve_neg();
+  int64_t first = -1;
+  each_special(reals, [&](int64_t at, double value) {
+    if (first < 0) first = here.is_complex() ? at / 2 : at;
+    ++(std::isnan(value) ? count.nan : value > 0 ? count.pos_inf : count.neg_inf);
+  });
+  if (first < 0) return count;
+  count.first.resize(static_cast<size_t>(here.dim()));
+  for (size_t i = count.first.size(); i-- > 0;) {
+    count.first[i] = first % here.size(static_cast<int64_t>(i));
+    first /= here.size(static_cast<int64_t>(i));
+  }
+  return count;
+}
+
+}  // namespace op_tools

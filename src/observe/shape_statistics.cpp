@@ -1,0 +1,149 @@
+#include "observe/shape_statistics.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "tensor/plain_tensor.h"
+
+namespace op_tools {
+namespace {
+
+class Hash {
+ public:
+  void mix(uint64_t value) { hash_ = (hash_ ^ value) * 0x9E3779B97F4A7C15u + (hash_ >> 29); }
+  void mix(std::string_view text) { mix(static_cast<uint64_t>(std::hash<std::string_view>()(text))); }
+  void mix(const std::vector<TensorShape>& tensors) {
+    mix(static_cast<uint64_t>(tensors.size()));
+    for (const TensorShape& tensor : tensors) {
+      mix(static_cast<uint64_t>(tensor.dtype) + 1);
+      mix(static_cast<uint64_t>(std::hash<c10::Device>()(tensor.device)));
+      mix(static_cast<uint64_t>(tensor.shape.size()));
+      for (const int64_t size : tensor.shape) mix(static_cast<uint64_t>(size));
+    }
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xCBF29CE484222325u;
+};
+
+uint64_t shapes_hash(const std::string& op, Phase phase, const std::vector<TensorShape>& inputs,
+                     const std::vector<TensorShape>& outputs) {
+  Hash hash;
+  hash.mix(op);
+  hash.mix(static_cast<uint64_t>(phase));
+  hash.mix(inputs);
+  hash.mix(outputs);
+  return hash.value();
+}
+
+// What calls must share for their sizes to be put side by side.
+using Form = std::vector<std::pair<c10::ScalarType, size_t>>;
+Form form_of(const std::vector<TensorShape>& inputs, const std::vector<TensorShape>& outputs) {
+  Form form{{c10::ScalarType::Undefined, inputs.size()}};
+  for (const auto* tensors : {&inputs, &outputs}) {
+    for (const TensorShape& tensor : *tensors) form.emplace_back(tensor.dtype, tensor.shape.size());
+  }
+  return form;
+}
+
+}  // namespace
+
+TensorShape TensorShape::of(const at::Tensor& tensor) {
+  // A nested tensor has no sizes to be asked for.
+  return {tensor.is_nested() ? std::vector<int64_t>() : own_sizes(tensor).vec(), tensor.scalar_type(), tensor.device()};
+}
+
+void ShapeStatistics::add(std::string_view name, Phase phase, const std::string& line, std::vector<TensorShape> inputs,
+                          std::vector<TensorShape> outputs) {
+  const std::string op(name);
+  Hash hash;
+  hash.mix(shapes_hash(op, phase, inputs, outputs));
+  hash.mix(line);
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto [first, last] = kinds_.equal_range(hash.value());
+  for (auto one = first; one != last; ++one) {
+    Kind& kind = one->second;
+    if (kind.op == op && kind.phase == phase && kind.line == line && kind.inputs == inputs && kind.outputs == outputs) {
+      ++kind.calls;
+      return;
+    }
+  }
+  if (kinds_.size() >= kMaxKinds) {
+    ++left_out_;
+    return;
+  }
+  kinds_.emplace(hash.value(), Kind{op, line, phase, std::move(inputs), std::move(outputs), 1, kinds_.size()});
+}
+
+std::vector<const ShapeStatistics::Kind*> ShapeStatistics::in_order_locked() const {
+  std::vector<const Kind*> kinds;
+  for (const auto& [hash, kind] : kinds_) kinds.push_back(&kind);
+  std::sort(kinds.begin(), kinds.end(), [](const Kind* a, const Kind* b) { return a->order < b->order; });
+  return kinds;
+}
+
+std::vector<CallShapes> ShapeStatistics::kinds() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<CallShapes> rows;
+  std::unordered_multimap<uint64_t, size_t> places;
+  for (const Kind* kind : in_order_locked()) {
+    const uint64_t hash = shapes_hash(kind->op, kind->phase, kind->inputs, kind->outputs);
+    const auto [first, last] = places.equal_range(hash);
+    const auto same = std::find_if(first, last, [&](const auto& place) {
+      const CallShapes& row = rows[place.second];
+      return row.op == kind->op && row.phase == kind->phase && row.inputs == kind->inputs &&
+             row.outputs == kind->outputs;
+    });
+    if (same == last) {
+      places.emplace(hash, rows.size());
+      rows.push_back({kind->op, kind->phase, kind->inputs, kind->outputs, 0, {}});
+    }
+    CallShapes& row = same == last ? rows.back() : rows[same->second];
+    row.calls += kind->calls;
+    if (!kind->line.empty() && row.lines.size() < kMaxLines) row.lines.push_back(kind->line);
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const CallShapes& a, const CallShapes& b) { return a.calls > b.calls; });
+  return rows;
+}
+
+std::vector<DynamicDim> ShapeStatistics::varying() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::map<std::tuple<std::string, Phase, std::string, Form>, std::vector<const Kind*>> groups;
+  for (const Kind* kind : in_order_locked()) {
+    groups[{kind->op, kind->phase, kind->line, form_of(kind->inputs, kind->outputs)}].push_back(kind);
+  }
+  std::vector<DynamicDim> found;
+  for (const auto& [key, kinds] : groups) {
+    if (kinds.size() < 2) continue;
+    uint64_t calls = 0;
+    for (const Kind* kind : kinds) calls += kind->calls;
+    for (const auto tensors : {&Kind::inputs, &Kind::outputs}) {
+      for (size_t tensor = 0; tensor < (kinds.front()->*tensors).size(); ++tensor) {
+        const size_t dimensions = (kinds.front()->*tensors)[tensor].shape.size();
+        for (size_t dimension = 0; dimension < dimensions; ++dimension) {
+          std::set<int64_t> sizes;
+          for (const Kind* kind : kinds) sizes.insert((kind->*tensors)[tensor].shape[dimension]);
+          if (sizes.size() < 2) continue;
+          const auto& [op, phase, line, form] = key;
+          found.push_back(
+              {op, phase, line, tensors == &Kind::outputs, tensor, dimension, {sizes.begin(), sizes.end()}, calls});
+        }
+      }
+    }
+  }
+  return found;
+}
+
+uint64_t ShapeStatistics::left_out() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return left_out_;
+}
+
+}  // namespace op_tools

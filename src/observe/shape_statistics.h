@@ -1,0 +1,80 @@
+// Which operators are called, with which shapes and dtypes, how often; and what of it varies: the dimensions that a
+// line of the program meets with more than one size. Thread-safe. Its size grows with the number of different calls, up
+// to a limit.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "hooks/op_call.h"
+
+namespace op_tools {
+
+// One tensor of a call, as far as the shape_statistics goes.
+struct TensorShape {
+  std::vector<int64_t> shape;
+  c10::ScalarType dtype;
+  c10::Device device;
+
+  static TensorShape of(const at::Tensor& tensor);
+  bool operator==(const TensorShape& other) const {
+    return shape == other.shape && dtype == other.dtype && device == other.device;
+  }
+};
+
+// Calls that are alike in operator, phase, shapes, dtypes and devices.
+struct CallShapes {
+  std::string op;
+  Phase phase = Phase::kForward;
+  std::vector<TensorShape> inputs, outputs;
+  uint64_t calls = 0;
+  std::vector<std::string> lines;  // the first kMaxLines lines of the program that made them
+};
+
+// A dimension that had more than one size in the calls of one operator from one line of the program (of all lines that
+// are not known together: backward at the aten level). Only calls whose tensors agree in number, dtypes and numbers of
+// dimensions are put together.
+struct DynamicDim {
+  std::string op;
+  Phase phase = Phase::kForward;
+  std::string line;  // empty: not known
+  bool is_output = false;
+  size_t tensor = 0, dimension = 0;
+  std::vector<int64_t> sizes;  // rising
+  uint64_t calls = 0;
+};
+
+class ShapeStatistics {
+ public:
+  static constexpr size_t kMaxKinds = 100'000, kMaxLines = 8;
+
+  void add(std::string_view name, Phase phase, const std::string& line, std::vector<TensorShape> inputs,
+           std::vector<TensorShape> outputs);
+
+  std::vector<CallShapes> kinds() const;    // most calls first
+  std::vector<DynamicDim> varying() const;  // by operator, phase, line
+  uint64_t left_out() const;                // calls of further kinds, when the limit was reached
+
+ private:
+  // As CallShapes, from one line.
+  struct Kind {
+    std::string op, line;
+    Phase phase;
+    std::vector<TensorShape> inputs, outputs;
+    uint64_t calls, order;
+  };
+  std::vector<const Kind*> in_order_locked() const;
+
+  mutable std::mutex mutex_;
+  std::unordered_multimap<uint64_t, Kind> kinds_;
+  uint64_t left_out_ = 0;
+};
+
+}  // namespace op_tools

@@ -1,0 +1,165 @@
+#include "report/row_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "report/json_writer.h"
+
+namespace op_tools {
+namespace {
+
+void append_text(std::string& line, std::string_view text) {
+  // find_first_of() asks the C library about each character by itself.
+  if (std::none_of(text.begin(), text.end(), [](char c) { return c == ',' || c == '"' || c == '\r' || c == '\n'; })) {
+    line += text;
+    return;
+  }
+  line += '"';
+  for (const char c : text) {
+    if (c == '"') line += '"';
+    line += c;
+  }
+  line += '"';
+}
+
+void append_cell(std::string& line, const RowFile::Cell& cell) {
+  if (const auto* text = std::get_if<std::string_view>(&cell)) return append_text(line, *text);
+  if (const auto* number = std::get_if<double>(&cell)) return append_number(line, *number);
+  if (const auto* whole = std::get_if<int64_t>(&cell)) return append_number(line, *whole);
+  if (const auto* flag = std::get_if<bool>(&cell)) return append_text(line, *flag ? "true" : "false");
+  std::string list;
+  JsonWriter(list).add(std::get<c10::ArrayRef<int64_t>>(cell));
+  append_text(line, list);
+}
+
+void append_cell(std::string& line, const Value& value) {
+  if (value.is<None>()) return;
+  if (const auto* text = value.get_if<std::string>()) return append_text(line, *text);
+  if (const auto* number = value.get_if<int64_t>()) return append_number(line, *number);
+  if (const auto* number = value.get_if<double>()) return append_number(line, *number);
+  append_text(line, json_text(value));
+}
+
+}  // namespace
+
+RowFile::RowFile(std::string path, std::vector<std::string> columns)
+    : path_(std::move(path)), columns_(std::move(columns)), out_(path_, std::ios::binary | std::ios::trunc) {
+  if (!columns_.empty()) add_cells(std::vector<Cell>(columns_.begin(), columns_.end()));
+  check();
+}
+
+void RowFile::add(const Value& row) {
+  if (columns_.empty()) {
+    JsonWriter(line_).add(row);
+    return write_line();
+  }
+  const auto& items = *row.get_if<Dict>()->items;
+  size_t next = 0;  // rows mostly have the columns' order
+  for (size_t i = 0; i < columns_.size(); ++i) {
+    if (i) line_ += ',';
+    for (size_t tried = 0; tried < items.size(); ++tried) {
+      const auto& [key, cell] = items[(next + tried) % items.size()];
+      const auto* name = key.get_if<std::string>();
+      if (!name || *name != columns_[i]) continue;
+      append_cell(line_, cell);
+      next += tried + 1;
+      break;
+    }
+  }
+  write_line();
+}
+
+void RowValues::put(std::string_view column, const Cell& cell) {
+  const auto as_value = [](const auto& content) -> Value {
+    using Content = std::decay_t<decltype(content)>;
+    if constexpr (std::is_same_v<Content, std::string_view>)
+      return std::string(content);
+    else if constexpr (std::is_same_v<Content, c10::ArrayRef<int64_t>>)
+      return make_list(Values(content.begin(), content.end()));
+    else
+      return content;
+  };
+  items.emplace_back(std::string(column), std::visit(as_value, cell));
+}
+
+void RowFile::begin_line() {
+  if (line_.empty()) json_.begin_object(JsonWriter::Form::kOneLine);
+}
+
+void RowFile::put(std::string_view column, const Cell& cell) {
+  if (columns_.empty()) {
+    begin_line();
+    return std::visit([&](const auto& content) { json_.add(column, content); }, cell);
+  }
+  next_column(column);
+  append_cell(line_, cell);
+}
+
+// Most cells are numbers, and most of what a number costs is its digits.
+void RowFile::put(RowFile& csv, RowFile& lines, std::string_view column, const Cell& cell) {
+  const auto* number = std::get_if<double>(&cell);
+  const auto* list = std::get_if<c10::ArrayRef<int64_t>>(&cell);
+  if (!number && !list) {
+    csv.put(column, cell);
+    return lines.put(column, cell);
+  }
+  csv.next_column(column);
+  lines.begin_line();
+  thread_local std::string json;
+  json.clear();
+  if (number) {
+    csv.line_ += append_json_number(json, *number);
+  } else {
+    JsonWriter(json).add(*list);
+    append_text(csv.line_, json);
+  }
+  lines.json_.add_json(column, json);
+}
+
+// The next cell goes under this title.
+void RowFile::next_column(std::string_view column) {
+  for (; cells_ < columns_.size() && columns_[cells_] != column; ++cells_) line_ += cells_ ? "," : "";
+  if (cells_ == columns_.size()) throw Error(path_ + ": it has no column " + std::string(column) + " at this place");
+  line_ += cells_++ ? "," : "";
+}
+
+void RowFile::end_row() {
+  if (columns_.empty()) {
+    json_.end();
+  } else {
+    for (; cells_ < columns_.size(); ++cells_) line_ += cells_ ? "," : "";
+    cells_ = 0;
+  }
+  write_line();
+}
+
+void RowFile::add_cells(c10::ArrayRef<Cell> cells) {
+  for (const Cell& cell : cells) {
+    if (&cell != cells.begin()) line_ += ',';
+    append_cell(line_, cell);
+  }
+  write_line();
+}
+
+void RowFile::write_line() {
+  line_ += '\n';
+  out_.write(line_.data(), static_cast<std::streamsize>(line_.size()));
+  line_.clear();
+  check();
+}
+
+void RowFile::flush() {
+  out_.flush();
+  check();
+}
+
+void RowFile::check() {
+  if (out_) return;
+  throw Error(path_ + ": cannot be written: " + std::strerror(errno));
+}
+
+}  // namespace op_tools

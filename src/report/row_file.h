@@ -1,0 +1,87 @@
+// A table on disk that grows row by row: CSV or JSON lines. The rows of a tool's report() and those in its files are
+// the same Dicts. One thread at a time; buffered.
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/export.h"
+#include "report/json_writer.h"
+#include "tensor/value.h"
+
+namespace op_tools {
+
+// Takes rows cell by cell: no tree of values is built for what goes straight into a file.
+class OP_TOOLS_API RowSink {
+ public:
+  using Cell = std::variant<std::string_view, int64_t, double, bool, c10::ArrayRef<int64_t>>;
+  virtual ~RowSink() = default;
+  virtual void put(std::string_view column, const Cell& cell) = 0;
+};
+
+// One row as a Dict.
+class OP_TOOLS_API RowValues final : public RowSink {
+ public:
+  void put(std::string_view column, const Cell& cell) override;
+  std::vector<std::pair<Value, Value>> items;
+};
+
+class OP_TOOLS_API RowFile final : public RowSink {
+ public:
+  // CSV (RFC 4180, with a line of titles) where `columns` are given, JSON lines where there are none. Replaces a file
+  // of that name. Every method throws Error with path and system message.
+  explicit RowFile(std::string path, std::vector<std::string> columns = {});
+  RowFile(const RowFile&) = delete;  // it refers to itself
+  RowFile& operator=(const RowFile&) = delete;
+
+  // A Dict with string keys. CSV: the cells under the columns' names, empty where absent or None, lists and dicts as
+  // JSON. JSON lines: all of it; NaN and infinities, which JSON has no form for, as texts ("nan", "inf", "-inf").
+  void add(const Value& row);
+  // The same row by row and cell by cell, then end_row(). CSV: in the order of the columns, of which some may be left
+  // out.
+  void put(std::string_view column, const Cell& cell) override;
+  void end_row();
+  // CSV only, for rows by the million: one cell for each column, in their order.
+  void add_cells(c10::ArrayRef<Cell> cells);
+  // One cell of both files of a table, CSV and JSON lines: put() of each, with the same text.
+  static void put(RowFile& csv, RowFile& lines, std::string_view column, const Cell& cell);
+  void flush();  // what was added is in the file after this
+  const std::string& path() const { return path_; }
+
+ private:
+  void next_column(std::string_view column);
+  void begin_line();
+  void write_line();
+  void check();
+
+  const std::string path_;
+  const std::vector<std::string> columns_;
+  std::ofstream out_;
+  std::string line_;
+  JsonWriter json_{line_};  // of the row that is being put together
+  size_t cells_ = 0;        // likewise: CSV cells that are in the line
+};
+
+// A table as CSV and as JSON lines at once.
+class OP_TOOLS_API RowFiles final : public RowSink {
+ public:
+  RowFiles(RowFile& csv, RowFile& lines) : csv_(csv), lines_(lines) {}
+  void put(std::string_view column, const Cell& cell) override { RowFile::put(csv_, lines_, column, cell); }
+  void end_row() {
+    csv_.end_row();
+    lines_.end_row();
+  }
+
+ private:
+  RowFile& csv_;
+  RowFile& lines_;
+};
+
+}  // namespace op_tools

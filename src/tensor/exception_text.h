@@ -1,0 +1,14 @@
+// What an exception of any kind says.
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include "base/export.h"
+
+namespace op_tools {
+
+// torch's own without the C++ stack that its what() ends with. Never empty.
+OP_TOOLS_API std::string exception_text(const std::exception& error);
+
+}  // namespace op_tools

@@ -1,0 +1,90 @@
+#include "tensor/plain_tensor.h"
+
+namespace op_tools {
+namespace {
+
+bool has_form(c10::Layout layout) {
+  switch (layout) {
+    case at::kStrided:
+    case at::kSparse:
+    case at::kSparseCsr:
+    case at::kSparseCsc:
+    case at::kSparseBsr:
+    case at::kSparseBsc:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+std::string why_not_plain(const at::Tensor& tensor, std::string* type) {
+  const c10::DispatchKeySet keys = tensor.key_set();
+  if (keys.has(c10::DispatchKey::Python)) {
+    *type = "tensor subclass";
+    return "a subclass with its own dispatch (DTensor, fake tensor, ...) has no plain storage";
+  }
+  if (keys.has_any(c10::DispatchKeySet({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper}))) {
+    *type = "functorch tensor";
+    return "a tensor inside vmap or a functorch transform has no storage of its own";
+  }
+  if (keys.has(c10::DispatchKey::Functionalize)) {
+    *type = "functional tensor";
+    return "a tensor inside functionalisation has a storage without data";
+  }
+  if (tensor.is_meta()) {
+    *type = "meta tensor";
+    return "it has no data";
+  }
+  if (tensor.is_nested()) {
+    *type = "nested tensor";
+    return "nested tensors are not supported";
+  }
+  if (tensor.is_quantized()) {
+    *type = "quantized tensor";
+    return "quantized tensors are not supported (deprecated in torch)";
+  }
+  if (tensor.is_mkldnn()) {
+    *type = "mkldnn tensor";
+    return "its layout is opaque; to_dense() it first";
+  }
+  if (!has_form(tensor.layout())) {
+    *type = "tensor";
+    return "its layout is not supported";
+  }
+  if (tensor.layout() == at::kStrided && !tensor._is_zerotensor() &&
+      (!tensor.has_storage() || !tensor.unsafeGetTensorImpl()->has_storage())) {
+    *type = "tensor without storage";
+    return "it has no data to copy";
+  }
+  // A storage may claim bytes that nobody has allocated; to read it would end the process.
+  if (tensor.layout() == at::kStrided && !tensor._is_zerotensor() && tensor.is_cpu() && tensor.numel() > 0 &&
+      tensor.storage().data() == nullptr) {
+    *type = "tensor without data";
+    return "its storage is not allocated";
+  }
+  return {};
+}
+
+at::IntArrayRef own_strides(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (impl.has_symbolic_sizes_strides()) return {};
+  return impl.is_python_dispatch() ? impl.strides_default() : tensor.strides();
+}
+
+at::Tensor without_bits(const at::Tensor& tensor) {
+  auto plain = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(tensor.storage()),
+      tensor.key_set() - c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}),
+      tensor.dtype());
+  plain.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return plain;
+}
+
+at::Tensor same_memory(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl.shallow_copy_and_detach(impl.version_counter(), /*allow_tensor_metadata_change=*/true));
+}
+
+}  // namespace op_tools

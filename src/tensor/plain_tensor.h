@@ -1,0 +1,35 @@
+// Which tensors are plain: a storage, sizes and strides (or the parts of a sparse tensor) that can be copied. Asked by
+// whoever copies a call's tensors. Thread-safe.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <string>
+
+#include "base/export.h"
+
+namespace op_tools {
+
+// Why a tensor cannot be copied by its parts; empty when it can. `type` then names what it is, for people.
+OP_TOOLS_API std::string why_not_plain(const at::Tensor& tensor, std::string* type);
+
+// Sizes and strides as torch itself keeps them. A subclass may answer in their place: that is the program's own code,
+// and torch leaves a mark in the tensor that was asked, so no tool may ask. Empty where they are symbolic.
+inline at::IntArrayRef own_sizes(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (impl.has_symbolic_sizes_strides()) return {};
+  return impl.is_python_dispatch() ? impl.sizes_default() : impl.sizes();
+}
+OP_TOOLS_API at::IntArrayRef own_strides(const at::Tensor& tensor);
+
+// The elements as they lie in memory: the same storage and strides without the bits (conj, neg) that change how they
+// read. Plain strided tensors only; made without the dispatcher, so without a version or a history in common.
+OP_TOOLS_API at::Tensor without_bits(const at::Tensor& tensor);
+
+// Another tensor on the same memory, with the same version counter and without the history: to hold or to show in the
+// place of one that the program must go on owning alone (autograd takes over gradients that nobody else holds; Python
+// makes a Parameter of a tensor that no Python object stands for yet). Strided and plain tensors.
+OP_TOOLS_API at::Tensor same_memory(const at::Tensor& tensor);
+
+}  // namespace op_tools

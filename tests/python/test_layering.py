@@ -1,0 +1,189 @@
+"""Which file may know what. A line in the wrong file is found here, by name, before a reviewer has to."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = [
+    path.relative_to(ROOT).as_posix()
+    for folder in ("src", "bindings", "tools", "examples", "tests/cpp")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".cpp", ".h")
+]
+PRODUCT = [path for path in CODE if not path.startswith(("tests/", "examples/"))]
+
+# what: (pattern, where it is looked for, files that may have it: a name, or a folder that ends with "/")
+RULES = {
+    "torch's umbrella headers take 3 to 15 s each": (
+        r'#include [<"](torch/extension\.h|torch/torch\.h|ATen/ATen\.h|torch/library\.h)',
+        PRODUCT,
+        [],
+    ),
+    "the environment is read in one place": (
+        r"\b(secure_)?getenv\s*\(|\benviron\b",
+        PRODUCT,
+        ["src/base/read_options.cpp", "src/base/log.cpp"],
+    ),
+    "spdlog and its fmt do not meet torch's": (
+        r"#include <(spdlog|fmt)/|\bspdlog::|\bfmt::",
+        CODE,
+        ["src/base/log.cpp"],
+    ),
+    "messages go through the log": (
+        r"#include <iostream>|std::c(out|err)\b|\bf?printf\s*\(",
+        [path for path in PRODUCT if path.startswith("src/")],
+        [],
+    ),
+    "Python stays in the bindings": (
+        r"\bPyObject\b|\bpybind11\b|\bpy::|#include <Python\.h>|torch/csrc/(?!(autograd|profiler)/(?!python))",
+        [path for path in PRODUCT if not path.startswith("bindings/")],
+        [],
+    ),
+    "names of captured files": (
+        r'\.pth"',
+        PRODUCT,
+        # The replay program names them in its messages.
+        ["src/calls/capture_paths.cpp", "tools/run_op_from_data/captured_call.cpp"],
+    ),
+    "folders are walked where files are named": (
+        r"std::filesystem|\bopendir\b|\bmkdir\b",
+        PRODUCT,
+        ["src/calls/stored_calls.cpp", "src/base/run_folder.cpp"],
+    ),
+    "one stopwatch": (
+        r"\b(steady_clock|high_resolution_clock)\b|clock_gettime|getApproximateTime|synchronizeDevice|\bsynchronize\s*\(",
+        PRODUCT,
+        # The held clock is held to the stopwatch's. The simulated device has a clock of its own, and is what others wait
+        # for.
+        [
+            "src/timing/stopwatch.cpp",
+            "src/timing/stopwatch.h",
+            "src/timing/tsc_clock.cpp",
+            "src/timing/tsc_clock.h",
+            "src/sim_device/",
+        ],
+    ),
+    "one name for the interceptor's dispatch key": (
+        r"TESTING_ONLY_GenericMode",
+        CODE,
+        ["src/tensor/internal_guard.h"],
+    ),
+    "copies to the CPU": (
+        r"\.to\(\s*(c10::|at::)?kCPU|\.cpu\(\)|_to_copy::call",
+        PRODUCT,
+        [
+            "src/calls/packed_values.cpp",
+            "src/compare/metrics/distribution_test.cpp",
+            "src/compare/metrics/tensor_diff.cpp",
+            "src/fallback/",
+            "src/observe/nonfinite.cpp",
+            "src/observe/statistics.cpp",
+        ],
+    ),
+    "tolerances": (
+        r"\b[ar]tol\b",
+        [path for path in PRODUCT if path.startswith("src/")],
+        [
+            "src/compare/metrics/tolerance.cpp",
+            "src/compare/metrics/tolerance.h",
+            "src/compare/metrics/error_kernels.cpp",
+            "src/compare/metrics/error_sums.cpp",
+            "src/compare/metrics/tensor_diff.cpp",
+            "src/compare/judge.cpp",
+        ],
+    ),
+}
+
+# The torch-free base inside src/hooks, and what each part may include of ours (besides itself).
+BASE = {"log", "op_filter", "options", "read_options", "error", "export", "run_folder", "text_table", "version"}
+MAY_INCLUDE = {
+    "base": set(),
+    "hooks": {"base"},
+    "capture": {"base", "hooks"},
+    "timing": {"base", "hooks"},
+    "fallback": {"base", "hooks", "timing"},
+    "compare": {"base", "hooks", "capture", "timing", "fallback"},
+    "observe": {"base", "hooks", "capture"},
+    "run_op_from_data": {"base", "hooks", "capture", "timing", "fallback", "compare"},
+    "sim_device": {"base", "hooks", "fallback"},
+    "bindings": {
+        "base",
+        "hooks",
+        "capture",
+        "timing",
+        "fallback",
+        "compare",
+        "observe",
+        "run_op_from_data",
+        "sim_device",
+    },
+}
+
+
+def without_comments(text):
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+
+
+def strangers(pattern, paths, allowed):
+    """Lines with the pattern in files that may not have it."""
+    found = []
+    for path in paths:
+        if any(path == one or (one.endswith("/") and path.startswith(one)) for one in allowed):
+            continue
+        lines = without_comments((ROOT / path).read_text()).splitlines()
+        found += [f"{path}: {line.strip()}" for line in lines if re.search(pattern, line)]
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_lines_are_in_their_rooms(rule):
+    assert strangers(*RULES[rule]) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_files_with_a_permission_exist_and_use_it(rule):
+    pattern, paths, allowed = RULES[rule]
+    for one in allowed:
+        if one.endswith("/"):
+            continue  # a folder may be named before it is there
+        assert one in paths, f"{one} is gone: take it out of the rule"
+    assert not allowed or strangers(pattern, paths, []), "nothing uses this rule's pattern any more"
+
+
+def part_of(path):
+    parts = Path(path).parts
+    if parts[0] == "src" and len(parts) > 2:
+        return "base" if parts[1] == "hooks" and Path(path).stem in BASE else parts[1]
+    return parts[1] if parts[0] == "tools" else parts[0]
+
+
+def test_includes_point_down():
+    wrong = []
+    for path in PRODUCT:
+        part = part_of(path)
+        if part not in MAY_INCLUDE:
+            continue  # src/op_tools.{h,cpp}, tool_kinds.cpp: include everything
+        for include in re.findall(r'^#include "([^"]+)"', (ROOT / path).read_text(), re.MULTILINE):
+            if "/" not in include:
+                continue  # of its own folder
+            target = part_of("tools/" + include if include.startswith("run_op") else "src/" + include)
+            if target != part and target not in MAY_INCLUDE[part]:
+                wrong.append(f"{path} ({part}) includes {include} ({target})")
+    assert wrong == []
+
+
+def test_every_part_is_known():
+    parts = {part_of(path) for path in PRODUCT} - {"src"}
+    umbrella = {"op_tools.h", "op_tools.cpp", "tool_kinds.cpp"}
+    assert parts - set(MAY_INCLUDE) - umbrella == set(), "a new folder needs its line in MAY_INCLUDE"
+
+
+def test_the_base_knows_no_torch():
+    wrong = []
+    for path in PRODUCT:
+        if part_of(path) == "base":
+            text = (ROOT / path).read_text()
+            wrong += [f"{path}: {line}" for line in re.findall(r"#include <(?:ATen|c10|torch)/.*", text)]
+    assert wrong == []
