@@ -106,16 +106,13 @@ class PythonHook final : public Hook {
   }
 
   std::string_view name() const override { return name_; }
-  Wants wants() const override { return {.gradients = gradients_}; }
+  Wants wants() const override { return {.inputs_after = has_after_, .gradients = gradients_}; }
 
   std::unique_ptr<HookState> before(OpCall& call) override {
-    if (!has_before_ && !has_after_) return nullptr;
+    if (!has_before_) return nullptr;
     const py::gil_scoped_acquire gil;
     const KeepPythonError kept;
     const NoTorchFunction quiet;
-    call.args();  // for after(), which may be all that the object has
-    call.kwargs();
-    if (!has_before_) return nullptr;
     const View view(call);
     return std::make_unique<PythonState>(object_.attr("before")(view.view));
   }

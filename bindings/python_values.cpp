@@ -229,65 +229,6 @@ void visit_at(py::handle object, c10::function_ref<void(const at::Tensor&)> visi
   }
 }
 
-// nullptr: nothing in it was replaced.
-py::object replaced(py::handle object, const std::function<at::Tensor(const at::Tensor&)>& replace, int depth) {
-  PyObject* const raw = object.ptr();
-  if (depth > kMaxDepth) return {};
-  if (is_tensor(raw)) {
-    const at::Tensor& before = THPVariable_Unpack(raw);
-    const at::Tensor after = replace(before);
-    return after.is_same(before) ? py::object() : stolen(THPVariable_Wrap(after));
-  }
-  if (PyTuple_Check(raw) && !THPSize_Check(raw)) {
-    bool changed = false;
-    py::tuple tuple(PyTuple_GET_SIZE(raw));
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(raw); ++i) {
-      const py::handle item = PyTuple_GET_ITEM(raw, i);
-      py::object next = replaced(item, replace, depth + 1);
-      changed = changed || next;
-      tuple[static_cast<size_t>(i)] = next ? std::move(next) : py::reinterpret_borrow<py::object>(item);
-    }
-    if (!changed) return {};
-    if (PyTuple_CheckExact(raw)) return tuple;
-    const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(raw)));
-    // collections.namedtuple takes the items one by one, torch.return_types take one sequence.
-    return py::hasattr(type, "_make") ? type.attr("_make")(tuple) : type(tuple);
-  }
-  if (PyList_Check(raw)) {
-    bool changed = false;
-    py::list list;
-    for (const py::handle item : py::reinterpret_borrow<py::list>(object)) {
-      py::object next = replaced(item, replace, depth + 1);
-      changed = changed || next;
-      list.append(next ? std::move(next) : py::reinterpret_borrow<py::object>(item));
-    }
-    return changed ? py::object(std::move(list)) : py::object();
-  }
-  if (PyDict_Check(raw)) {
-    bool changed = false;
-    py::dict dict;
-    for (const auto& [key, item] : py::reinterpret_borrow<py::dict>(object)) {
-      py::object next = replaced(item, replace, depth + 1);
-      changed = changed || next;
-      dict[key] = next ? std::move(next) : py::reinterpret_borrow<py::object>(item);
-    }
-    return changed ? py::object(std::move(dict)) : py::object();
-  }
-  if (PySlice_Check(raw)) {
-    auto* slice = reinterpret_cast<PySliceObject*>(raw);
-    py::object parts[3];
-    bool changed = false;
-    PyObject* const old[] = {slice->start, slice->stop, slice->step};
-    for (int i = 0; i < 3; ++i) {
-      parts[i] = replaced(old[i], replace, depth + 1);
-      changed = changed || parts[i];
-      if (!parts[i]) parts[i] = borrowed(old[i]);
-    }
-    return changed ? stolen(PySlice_New(parts[0].ptr(), parts[1].ptr(), parts[2].ptr())) : py::object();
-  }
-  return {};
-}
-
 }  // namespace
 
 Value to_value(py::handle object) {
@@ -327,11 +268,6 @@ std::optional<c10::Device> named_device(py::handle args, py::handle kwargs) {
     if (const auto found = device(PyTuple_GET_ITEM(args.ptr(), i))) return found;
   }
   return std::nullopt;
-}
-
-py::object replace_tensors(py::handle object, const std::function<at::Tensor(const at::Tensor&)>& replace) {
-  py::object changed = replaced(object, replace, 0);
-  return changed ? changed : py::reinterpret_borrow<py::object>(object);
 }
 
 }  // namespace op_tools::python

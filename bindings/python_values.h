@@ -26,8 +26,4 @@ void visit_tensors(py::handle object, c10::function_ref<void(const at::Tensor&)>
 // A device in it: a torch.device, or the text after device=; nullopt when there is none.
 std::optional<c10::Device> named_device(py::handle args, py::handle kwargs);
 
-// The same object with each tensor replaced, in the order of for_each_tensor over to_value(object); containers without
-// tensors are shared, the others rebuilt.
-py::object replace_tensors(py::handle object, const std::function<at::Tensor(const at::Tensor&)>& replace);
-
 }  // namespace op_tools::python

@@ -18,7 +18,8 @@
 #include "autograd/node_watch.h"
 #include "base/error.h"
 #include "hooks/chain.h"
-#include "hooks/ended_by_program.h"
+#include "hooks/current_chain.h"
+#include "hooks/error_origin.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_call.h"
 #include "python_values.h"
@@ -194,14 +195,6 @@ class PythonFrame final : public Frame {
     if (watched) watched->finish();
   }
 
-  void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>& replace) override {
-    args_ = replace_tensors(args_, replace);
-    if (kwargs_) kwargs_ = replace_tensors(kwargs_, replace);
-  }
-  void replace_result(const std::function<at::Tensor(const at::Tensor&)>& replace) override {
-    result_ = replace_tensors(result_, replace);
-    result_value_.reset();
-  }
   Value aten_call() override { return aten_call_; }
   bool is_identity() override { return identity_; }
   std::shared_ptr<const OpRunner> runner() override { return std::make_shared<PythonRunner>(function_); }

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "base/log.h"
-#include "hooks/stop_program.h"
+#include "base/stop_program.h"
 #include "tensor/copy_memory.h"
 #include "tensor/internal_guard.h"
 #include "tensor/plain_tensor.h"
@@ -16,19 +16,19 @@
 namespace op_tools {
 namespace {
 
-// A gradient in vmap has no memory of its own to copy (with `is_grads_batched` whole passes are in it), nor has one of
-// a subclass with its own dispatch, which InternalGuard goes past.
+// A gradient inside vmap has no memory of its own to copy (with `is_grads_batched` whole passes are inside vmap), nor
+// has one of a subclass with its own dispatch, which InternalGuard bypasses.
 bool has_no_memory(const at::Tensor& gradient) {
   if (!gradient.defined()) return false;
   const c10::DispatchKeySet keys = gradient.key_set();
   if (keys.has_any(c10::functorch_transforms_ks)) {
-    static std::once_flag told;
-    std::call_once(told, [] { log::warn("gradients of backward passes inside vmap are not recorded"); });
+    static std::once_flag logged;
+    std::call_once(logged, [] { log::warn("gradients of backward passes inside vmap are not recorded"); });
     return true;
   }
   if (!keys.has(c10::DispatchKey::Python) && !keys.has(c10::DispatchKey::Functionalize)) return false;
-  static std::once_flag told;
-  std::call_once(told,
+  static std::once_flag logged;
+  std::call_once(logged,
                  [] { log::warn("gradients of tensor subclasses with a dispatch of their own are not recorded"); });
   return true;
 }
@@ -57,8 +57,8 @@ at::Tensor copy(const at::Tensor& tensor) {
   return base.as_strided(sizes, tensor.strides(), 0).copy_(shown).expand(tensor.sizes());
 }
 
-// A gradient for the time until it is reported. While this stands the engine sums up into new memory instead of it.
-at::Tensor lent(const at::Tensor& tensor) {
+// A gradient until it is reported. While this reference exists the engine accumulates into new memory.
+at::Tensor borrowed(const at::Tensor& tensor) {
   const bool plain =
       tensor.layout() == at::kStrided && !tensor.is_nested() && !tensor._is_zerotensor() && tensor.has_storage();
   return plain ? same_memory(tensor) : copy(tensor);
@@ -69,12 +69,12 @@ at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& part) {
   return sum.is_sparse() && !part.is_sparse() ? part.add(sum) : sum.add(part);
 }
 
-// What the program brought to an output that the call's own nodes bring a part to.
+// The part of an output's gradient that comes from the program, where the call's own nodes add a part, too.
 at::Tensor without(const at::Tensor& whole, const at::Tensor& part) {
   if (!whole.defined() || !part.defined()) return whole;
   if (whole.layout() != at::kStrided) return whole.sub(part);
   if (whole.equal(part)) return {};
-  // Where the call's own part is no number, nothing is known of the other, and the call is what made it so.
+  // Where the call's own part is not finite, the program's part cannot be known, and the call is the cause.
   return at::where(part.isfinite(), whole.sub(part), at::zeros({}, whole.options()));
 }
 
@@ -120,7 +120,7 @@ struct GradientPasses::Pass {
 };
 
 template <class Store>
-void GradientPasses::node_ran(const GradientRoutes& routes, const Gradients& gradients, Lends when, Store store) {
+void GradientPasses::node_ran(const GradientRoutes& routes, const Gradients& gradients, Borrow when, Store store) {
   Pass* done = nullptr;
   try {
     const int task = torch::autograd::get_current_graph_task_id();
@@ -130,11 +130,11 @@ void GradientPasses::node_ran(const GradientRoutes& routes, const Gradients& gra
     const bool makes_graph = c10::GradMode::is_enabled();
     const bool unreadable = std::any_of(gradients.begin(), gradients.end(), has_no_memory);
     InternalGuard guard;
-    const bool lends = on_backward_.lends && (when == Lends::kAlways || (when == Lends::kLast && is_last(task)));
+    const bool borrow = on_backward_.borrows && (when == Borrow::kAlways || (when == Borrow::kLast && is_last(task)));
     try {
       for (const auto& [position, index] : routes) {
         if (!unreadable && position < gradients.size() && gradients[position].defined()) {
-          copies.emplace_back(index, lends ? lent(gradients[position]) : copy(gradients[position]));
+          copies.emplace_back(index, borrow ? borrowed(gradients[position]) : copy(gradients[position]));
         }
       }
     } catch (const std::exception& error) {
@@ -157,30 +157,30 @@ void GradientPasses::node_ran(const GradientRoutes& routes, const Gradients& gra
   if (done) report(*done);
 }
 
-void GradientPasses::output_node_runs(const GradientRoutes& routes, const Gradients& gradients, Lends lends) {
-  node_ran(routes, gradients, lends,
+void GradientPasses::output_node_runs(const GradientRoutes& routes, const Gradients& gradients, Borrow borrow) {
+  node_ran(routes, gradients, borrow,
            [](Pass& pass, size_t output, at::Tensor gradient) { pass.outputs[output] = std::move(gradient); });
 }
 
-void GradientPasses::base_node_runs(const GradientRoutes& routes, const Gradients& gradients, Lends lends) {
+void GradientPasses::base_node_runs(const GradientRoutes& routes, const Gradients& gradients, Borrow borrow) {
   GradientRoutes needed;
   for (const auto& route : routes) {
     if (output_views_[route.second].needs_base()) needed.push_back(route);
   }
-  node_ran(needed, gradients, lends, [this](Pass& pass, size_t index, const at::Tensor& gradient) {
+  node_ran(needed, gradients, borrow, [this](Pass& pass, size_t index, const at::Tensor& gradient) {
     const OutputView& view = output_views_[index];
     pass.outputs[view.output] = as_of_output(view, gradient);
   });
 }
 
 void GradientPasses::part_node_ran(const GradientRoutes& routes, const Gradients& gradients) {
-  node_ran(routes, gradients, Lends::kLast, [](Pass& pass, size_t target, at::Tensor gradient) {
+  node_ran(routes, gradients, Borrow::kLast, [](Pass& pass, size_t target, at::Tensor gradient) {
     pass.sums[target] = sum_of(pass.sums[target], gradient);
   });
 }
 
 void GradientPasses::inner_node_ran(const GradientRoutes& routes, const Gradients& gradients) {
-  node_ran(routes, gradients, Lends::kLast, [this](Pass& pass, size_t output, at::Tensor gradient) {
+  node_ran(routes, gradients, Borrow::kLast, [this](Pass& pass, size_t output, at::Tensor gradient) {
     pass.inner.resize(outputs_);
     pass.inner[output] = sum_of(pass.inner[output], gradient);
   });

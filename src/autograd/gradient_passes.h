@@ -1,6 +1,5 @@
-// What the backward passes over one torch-level call bring, put together pass by pass and told when a pass is through.
-// The hooks that gradients.cpp hangs into the call's graph share one of these: threads of the engine call it, several
-// at once.
+// Collects the gradients of one torch-level call, pass by pass, and reports each pass when it is complete. The hooks
+// that gradients.cpp attaches to the call's graph share one object; threads of the engine call it, several at once.
 #pragma once
 
 #include <ATen/TensorGeometry.h>
@@ -29,13 +28,14 @@ struct GradientTarget {
   // The edge leads to the base of an input that is a view: where in the base's gradient the view's is.
   std::unique_ptr<at::TensorGeometry> view = nullptr;
   std::vector<int64_t> base_strides = {};
-  // A part comes from a node at which not only outputs' gradients arrive: a second-order pass may enter there (header).
+  // A part comes from a node that receives more than the outputs' gradients: a second-order pass may enter there (see
+  // gradients.h on create_graph).
   bool inside = false;
 };
 
-// An output that is a view of a tensor which the call made or wrote. What arrives at its base, in the place that it
-// shows, is its whole gradient. Its own edge is lost when it is written in place later, and is passed by where the
-// program reads the base.
+// An output that is a view of a tensor which the call made or wrote. Its whole gradient is the part of the base's
+// gradient at the view's place. The view's own edge is lost when it is written in place later, and misses what the
+// program reads through the base.
 struct OutputView {
   size_t output;
   at::TensorGeometry base, within;
@@ -46,14 +46,13 @@ struct OutputView {
   bool needs_base() const { return base_was_written || versions.current_version() != version; }
 };
 
-// What one node brings: position in the node's gradients -> index of an output or a target.
+// Position in a node's gradients -> index of an output or a target.
 using GradientRoutes = c10::SmallVector<std::pair<size_t, size_t>, 2>;
 
-// Where gradients are lent. What comes in is read by the call's own nodes until they are through, and shown as they
-// have read it: hooks of the program's that come after ours may write into it. So may a node that is not torch's, while
-// it runs: there it is copied. What goes out is the engine's from then on, to be summed up in place: lent is what is
-// reported at once.
-enum class Lends : uint8_t { kNever, kAlways, kLast };
+// When a gradient may be borrowed instead of copied. One that enters the call is read by the call's own nodes only
+// until they ran: kAlways, except at a node that is not torch's and may write into it. One that leaves the call belongs
+// to the engine, which may accumulate into it: kLast, at the last node of a pass, which is reported at once.
+enum class Borrow : uint8_t { kNever, kAlways, kLast };
 
 class GradientPasses : public std::enable_shared_from_this<GradientPasses> {
  public:
@@ -62,27 +61,26 @@ class GradientPasses : public std::enable_shared_from_this<GradientPasses> {
   GradientPasses(size_t outputs, size_t inputs, GradientCollector::OnBackward on_backward)
       : outputs_(outputs), inputs_(inputs), on_backward_(std::move(on_backward)) {}
 
-  // Filled while the hooks are hung in, constant from then on. A route's second number is an index in one of these, or
-  // of an output.
+  // Filled while the hooks are attached, constant from then on. A route's second number is an index into one of these,
+  // or of an output.
   std::vector<GradientTarget>& targets() { return targets_; }
   std::vector<OutputView>& output_views() { return output_views_; }
   void count_node() { ++nodes_; }
 
-  // What is thrown is a hook's wish to stop the program (stop_program.h); the engine takes it to the caller of
-  // backward.
-  void output_node_runs(const GradientRoutes& routes, const Gradients& gradients, Lends lends);
-  void base_node_runs(const GradientRoutes& routes, const Gradients& gradients, Lends lends);
+  // Throw StopProgram only (base/stop_program.h), which the engine passes to the caller of backward.
+  void output_node_runs(const GradientRoutes& routes, const Gradients& gradients, Borrow borrow);
+  void base_node_runs(const GradientRoutes& routes, const Gradients& gradients, Borrow borrow);
   void part_node_ran(const GradientRoutes& routes, const Gradients& gradients);
-  // Nodes of the call that lead to one of its outputs: the cell state of lstm_cell, of which the other output is made.
+  // For nodes that lead to another output of the call: lstm_cell's cell state, from which its hidden state is computed.
   void inner_node_ran(const GradientRoutes& routes, const Gradients& gradients);
 
  private:
   struct Pass;
 
-  void end(Pass& pass);  // the graph task is through: what did not arrive will not
+  void end(Pass& pass);  // the graph task has ended: no more gradients arrive
   void drop(Pass& pass);
   template <class Store>
-  void node_ran(const GradientRoutes& routes, const Gradients& gradients, Lends when, Store store);
+  void node_ran(const GradientRoutes& routes, const Gradients& gradients, Borrow when, Store store);
   bool is_last(int task);  // the node is the only one of the pass that has not run
   Pass& pass_of(int task);
   // True when the pass was open. Its pointer to this stays until the pass has been reported or dropped.

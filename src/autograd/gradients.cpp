@@ -26,48 +26,52 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 using Routes = GradientRoutes;
 
-Lends lends_at(const Node& node) {
-  return leaves_what_arrives(node) ? Lends::kAlways : Lends::kNever;
+Borrow borrow_at(const Node& node) {
+  return preserves_gradients(node) ? Borrow::kAlways : Borrow::kNever;
 }
 
-// Tells the call that a node which brings gradients of its outputs, or of their bases, is about to run.
-class ArrivalHook : public torch::autograd::FunctionPreHook {
- public:
-  using Tell = void (GradientPasses::*)(const Routes&, const variable_list&, Lends);
-  ArrivalHook(std::shared_ptr<GradientPasses> call, Routes routes, Tell tell, const Node& node)
-      : call_(std::move(call)), routes_(std::move(routes)), tell_(tell), lends_(lends_at(node)) {}
-
-  variable_list operator()(const variable_list& gradients) override {
-    (call_.get()->*tell_)(routes_, gradients, lends_);
-    return gradients;
-  }
-  // Compiled autograd asks hooks to describe themselves; one that does not is left out.
-  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
-
- private:
-  std::shared_ptr<GradientPasses> call_;
-  Routes routes_;
-  Tell tell_;
-  Lends lends_;
+// What a hook on an autograd node holds: the call, which of the node's gradients concern it, and the function of
+// GradientPasses that takes them. Compiled autograd asks hooks to describe themselves (compiled_args) and leaves out
+// those that do not.
+template <class Report>
+struct NodeObserver {
+  std::shared_ptr<GradientPasses> call;
+  Routes routes;
+  Report report;
 };
 
-// Tells the call what a node of its own brings to an input, or to one of the call's outputs.
-class PartHook : public torch::autograd::FunctionPostHook {
+// Reports that a node which receives gradients of the call's outputs, or of their bases, is about to run.
+class ArrivalHook : public torch::autograd::FunctionPreHook {
  public:
-  using Tell = void (GradientPasses::*)(const Routes&, const variable_list&);
-  PartHook(std::shared_ptr<GradientPasses> call, Routes routes, Tell tell)
-      : call_(std::move(call)), routes_(std::move(routes)), tell_(tell) {}
+  using Report = void (GradientPasses::*)(const Routes&, const variable_list&, Borrow);
+  ArrivalHook(NodeObserver<Report> observer, const Node& node)
+      : observer_(std::move(observer)), borrow_(borrow_at(node)) {}
 
-  variable_list operator()(const variable_list& gradients, const variable_list&) override {
-    (call_.get()->*tell_)(routes_, gradients);
+  variable_list operator()(const variable_list& gradients) override {
+    (observer_.call.get()->*observer_.report)(observer_.routes, gradients, borrow_);
     return gradients;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
 
  private:
-  std::shared_ptr<GradientPasses> call_;
-  Routes routes_;
-  Tell tell_;
+  const NodeObserver<Report> observer_;
+  const Borrow borrow_;
+};
+
+// Reports what a node of the call gives to an input, or to one of the call's outputs.
+class PartHook : public torch::autograd::FunctionPostHook {
+ public:
+  using Report = void (GradientPasses::*)(const Routes&, const variable_list&);
+  explicit PartHook(NodeObserver<Report> observer) : observer_(std::move(observer)) {}
+
+  variable_list operator()(const variable_list& gradients, const variable_list&) override {
+    (observer_.call.get()->*observer_.report)(observer_.routes, gradients);
+    return gradients;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+ private:
+  const NodeObserver<Report> observer_;
 };
 
 bool is_accumulator(const Node& node) {
@@ -165,7 +169,7 @@ class Targets {
 }  // namespace
 
 // By the C++ name, so that a node of Python's or of an extension is never taken for one of torch's.
-bool leaves_what_arrives(const torch::autograd::Node& node) {
+bool preserves_gradients(const torch::autograd::Node& node) {
   constexpr std::string_view kGenerated = "N5torch8autograd9generated";
   return std::string_view(typeid(node).name()).starts_with(kGenerated);
 }
@@ -181,6 +185,99 @@ struct GradientCollector::Inputs {
     return !is_accumulator(node) && node.sequence_nr() >= first_sequence && node.thread_id() == thread;
   }
 };
+
+// The part of the autograd graph that the call made, and where its hooks go.
+class GradientCollector::Subgraph {
+ public:
+  Subgraph(const Inputs& inputs, std::shared_ptr<GradientPasses> call)
+      : inputs_(inputs), call_(std::move(call)), targets_(inputs.edges, inputs.options, call_->targets()) {}
+
+  // False: the output's gradients cannot be recorded.
+  bool add_output(size_t index, const at::Tensor& output);
+  bool empty() const { return nodes_.empty(); }
+  // Walks from the outputs' nodes to the inputs and attaches all hooks.
+  void attach_hooks();
+
+ private:
+  void add_base(size_t index, const at::Tensor& output);
+  void attach_part_hooks(Node* node);
+
+  const Inputs& inputs_;
+  const std::shared_ptr<GradientPasses> call_;
+  Targets targets_;
+  c10::SmallVector<Node*, 8> nodes_;  // those that lead to outputs, in the order of the walk
+  SmallMap<bool, Node*> seen_;
+  SmallMap<Routes, Node*> output_routes_, base_routes_;
+};
+
+bool GradientCollector::Subgraph::add_output(size_t index, const at::Tensor& output) {
+  if (!output.defined() || !output.requires_grad() || output.is_leaf()) return true;
+  const Edge edge = torch::autograd::impl::gradient_edge(output);
+  if (!inputs_.is_new(*edge.function)) return true;
+  if (is_written_in_another_dtype(output)) return false;
+  output_routes_.entry(edge.function.get()).first->emplace_back(edge.input_nr, index);
+  if (seen_.entry(edge.function.get()).second) nodes_.push_back(edge.function.get());
+  add_base(index, output);
+  return true;
+}
+
+void GradientCollector::Subgraph::add_base(size_t index, const at::Tensor& output) {
+  const std::optional<at::Tensor> base = base_of(output);
+  if (!base) return;
+  const Edge edge = torch::autograd::impl::gradient_edge(*base);
+  if (!inputs_.is_new(*edge.function)) return;
+  at::TensorGeometry within(output);
+  within.mutable_storage_offset() = output.storage_offset() - base->storage_offset();
+  base_routes_.entry(edge.function.get()).first->emplace_back(edge.input_nr, call_->output_views().size());
+  const bool base_was_written = dynamic_cast<torch::autograd::CopySlices*>(edge.function.get()) != nullptr;
+  call_->output_views().push_back({index, at::TensorGeometry(*base), std::move(within), base_was_written,
+                                   torch::autograd::impl::version_counter(*base)});
+}
+
+void GradientCollector::Subgraph::attach_part_hooks(Node* node) {
+  Routes routes, inner;  // to inputs; to outputs of the call
+  for (uint32_t j = 0; j < node->num_outputs(); ++j) {
+    const Edge& edge = node->next_edge(j);
+    if (!edge.is_valid()) continue;
+    if (const auto target = targets_.find(edge)) {
+      routes.emplace_back(j, *target);
+      continue;
+    }
+    if (const Routes* const outputs = output_routes_.find(edge.function.get())) {
+      for (const auto& [position, output] : *outputs) {
+        if (position == edge.input_nr) inner.emplace_back(j, output);
+      }
+    }
+    if (inputs_.is_new(*edge.function) && seen_.entry(edge.function.get()).second) {
+      nodes_.push_back(edge.function.get());
+    }
+  }
+  if (!inputs_.views.empty()) targets_.find_views(*node, inputs_.views, routes);
+  const auto attach = [&](Routes& from, PartHook::Report report) {
+    call_->count_node();
+    node->add_post_hook(std::make_unique<PartHook>(NodeObserver<PartHook::Report>{call_, std::move(from), report}));
+  };
+  if (!inner.empty()) attach(inner, &GradientPasses::inner_node_ran);
+  if (routes.empty()) return;
+  const Routes* const arrivals = output_routes_.find(node);
+  if (!arrivals || arrivals->size() < node->num_inputs()) {  // group_norm's node receives those of mean and rstd, too
+    for (const auto& route : routes) call_->targets()[route.second].inside = true;
+  }
+  attach(routes, &GradientPasses::part_node_ran);
+}
+
+void GradientCollector::Subgraph::attach_hooks() {
+  for (size_t i = 0; i < nodes_.size(); ++i) attach_part_hooks(nodes_[i]);
+  const auto attach = [&](SmallMap<Routes, Node*>& by_node, ArrivalHook::Report report) {
+    for (auto& [node, routes] : by_node) {
+      call_->count_node();
+      node->add_pre_hook(
+          std::make_unique<ArrivalHook>(NodeObserver<ArrivalHook::Report>{call_, std::move(routes), report}, *node));
+    }
+  };
+  attach(output_routes_, &GradientPasses::output_node_runs);
+  attach(base_routes_, &GradientPasses::base_node_runs);
+}
 
 GradientCollector::GradientCollector(std::unique_ptr<Inputs> inputs) : inputs_(std::move(inputs)) {}
 GradientCollector::~GradientCollector() = default;
@@ -213,74 +310,15 @@ std::unique_ptr<GradientCollector> GradientCollector::before_call(const std::vec
 }
 
 bool GradientCollector::after_call(const std::vector<at::Tensor>& outputs, OnBackward on_backward) {
-  // The edges go when this returns: an accumulator that nothing else holds must not stay.
+  // The edges are freed when this returns: an accumulator that nothing else holds must not stay.
   const std::unique_ptr<Inputs> known = std::move(inputs_);
-  const auto call = std::make_shared<GradientPasses>(outputs.size(), known->edges.size(), std::move(on_backward));
-  Targets targets(known->edges, known->options, call->targets());
-
-  c10::SmallVector<Node*, 8> nodes;  // the subgraph that leads to outputs, in the order of the walk
-  SmallMap<bool, Node*> seen;
-  SmallMap<Routes, Node*> output_routes, base_routes;
+  Subgraph subgraph(*known,
+                    std::make_shared<GradientPasses>(outputs.size(), known->edges.size(), std::move(on_backward)));
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].defined() || !outputs[i].requires_grad() || outputs[i].is_leaf()) continue;
-    const Edge edge = torch::autograd::impl::gradient_edge(outputs[i]);
-    if (!known->is_new(*edge.function)) continue;
-    if (is_written_in_another_dtype(outputs[i])) return true;  // it made nodes; nothing is recorded of them
-    output_routes.entry(edge.function.get()).first->emplace_back(edge.input_nr, i);
-    if (seen.entry(edge.function.get()).second) nodes.push_back(edge.function.get());
-    const std::optional<at::Tensor> base = base_of(outputs[i]);
-    if (!base) continue;
-    const Edge base_edge = torch::autograd::impl::gradient_edge(*base);
-    if (!known->is_new(*base_edge.function)) continue;
-    at::TensorGeometry within(outputs[i]);
-    within.mutable_storage_offset() = outputs[i].storage_offset() - base->storage_offset();
-    base_routes.entry(base_edge.function.get()).first->emplace_back(base_edge.input_nr, call->output_views().size());
-    const bool base_was_written = dynamic_cast<torch::autograd::CopySlices*>(base_edge.function.get()) != nullptr;
-    call->output_views().push_back({i, at::TensorGeometry(*base), std::move(within), base_was_written,
-                                    torch::autograd::impl::version_counter(*base)});
+    if (!subgraph.add_output(i, outputs[i])) return true;  // the call made nodes; nothing is recorded of them
   }
-  if (nodes.empty()) return false;
-
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    Routes routes, inner;
-    for (uint32_t j = 0; j < nodes[i]->num_outputs(); ++j) {
-      const Edge& edge = nodes[i]->next_edge(j);
-      if (!edge.is_valid()) continue;
-      if (const auto target = targets.find(edge)) {
-        routes.emplace_back(j, *target);
-        continue;
-      }
-      if (const Routes* const outputs_of = output_routes.find(edge.function.get())) {
-        for (const auto& [position, output] : *outputs_of) {
-          if (position == edge.input_nr) inner.emplace_back(j, output);
-        }
-      }
-      if (known->is_new(*edge.function) && seen.entry(edge.function.get()).second) {
-        nodes.push_back(edge.function.get());
-      }
-    }
-    if (!known->views.empty()) targets.find_views(*nodes[i], known->views, routes);
-    if (!inner.empty()) {
-      call->count_node();
-      nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(inner), &GradientPasses::inner_node_ran));
-    }
-    if (routes.empty()) continue;
-    const Routes* const arrivals = output_routes.find(nodes[i]);
-    if (!arrivals || arrivals->size() < nodes[i]->num_inputs()) {  // group_norm's node has those of mean and rstd, too
-      for (const auto& route : routes) call->targets()[route.second].inside = true;
-    }
-    call->count_node();
-    nodes[i]->add_post_hook(std::make_unique<PartHook>(call, std::move(routes), &GradientPasses::part_node_ran));
-  }
-  for (auto& [node, routes] : output_routes) {
-    call->count_node();
-    node->add_pre_hook(
-        std::make_unique<ArrivalHook>(call, std::move(routes), &GradientPasses::output_node_runs, *node));
-  }
-  for (auto& [node, routes] : base_routes) {
-    call->count_node();
-    node->add_pre_hook(std::make_unique<ArrivalHook>(call, std::move(routes), &GradientPasses::base_node_runs, *node));
-  }
+  if (subgraph.empty()) return false;
+  subgraph.attach_hooks();
   return true;
 }
 

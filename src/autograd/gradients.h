@@ -12,18 +12,18 @@
 // is cast back.
 //
 // A pass with create_graph makes nodes that lead to the middle of the call (linear's own transposed weight), and a
-// later pass may enter there: what it brings to an input is no longer the gradient of the call's outputs. So in passes
-// after such a one, gradients that do not come straight from an output's node are left out.
+// later pass may enter there: what then arrives at an input is not the gradient of the call's outputs. So in passes
+// after such a pass, gradients that do not come straight from an output's node are left out.
 //
 // An input given twice gets the same gradient at both positions. Under compiled autograd the hooks
 // do not run: nothing is reported. In-place change of a view: gradients that reach its base by
 // other ways than the output are in the inputs' gradients but in no output's.
 //
 // Ownership: the nodes own the hooks, the hooks share the call; a graph that is freed without
-// running backward frees everything. Gradients are copied as they pass, or lent: then they are the engine's own memory,
-// which holds by the time they are reported what the nodes have read, and which is let go of right after. The two calls
-// are made on the thread of the call, outside InternalGuard; backward may come from any thread, and from several at
-// once.
+// running backward frees everything. Gradients are copied as they pass, or borrowed: then they are the engine's own
+// memory, which still holds what the nodes have read when they are reported, and is released right after.
+// before_call() and after_call() run on the thread of the call, outside InternalGuard; backward may run on any thread,
+// and on several at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,30 +47,30 @@ struct CallGradients {
   std::vector<at::Tensor> outputs;  // by output tensor; undefined where no gradient arrived
   std::vector<at::Tensor> inputs;   // by input tensor; undefined where the call gives it none
   uint32_t pass = 0;                // 0 for the first backward pass over the call, 1 for the next
-  // false: the pass was told to leave out the gradient of some inputs (autograd.grad of others), or it may have brought
-  // them other gradients as well (above); theirs are undefined. What is defined is the whole gradient of this pass in
-  // either case.
+  // false: the pass left out the gradients of some inputs (autograd.grad of others), or other gradients may have
+  // reached them as well (above); theirs are undefined. What is defined is the whole gradient of this pass in either
+  // case.
   bool complete = true;
 };
 
-// The node is one of those that torch generates (derivatives.yaml). They leave the gradients that arrive as they are,
+// True for the nodes that torch generates (derivatives.yaml): they do not write into the gradients that they receive,
 // because others read them as well. A node of the program's own may write into them while it runs.
-OP_TOOLS_API bool leaves_what_arrives(const torch::autograd::Node& node);
+OP_TOOLS_API bool preserves_gradients(const torch::autograd::Node& node);
 
 class OP_TOOLS_API GradientCollector {
  public:
-  // Called on the thread that ran backward's last part of this call (or at the end of its graph
-  // task), with private copies detached from the graph, or what is lent of them. Called once per backward pass that
-  // reaches the call and ends without an error. May throw StopProgram only.
+  // Called on the thread that ran the call's last node of a pass (or at the end of its graph task), with private copies
+  // detached from the graph, or borrowed gradients. Called once per backward pass that reaches the call and ends
+  // without an error. May throw StopProgram only.
   struct OnBackward {
     template <std::invocable<const CallGradients&> Done>
     OnBackward(Done done, std::function<std::shared_ptr<void>()> begins = nullptr)  // NOLINT: a function is enough
         : done(std::move(done)), begins(std::move(begins)) {}
     std::function<void(const CallGradients&)> done;
-    // May be empty. Called before the first node of a pass runs; what it returns is held until `done` was called.
+    // May be empty. Called before the first node of a pass runs; what it returns stays alive until `done` returned.
     std::function<std::shared_ptr<void>()> begins;
-    // `done` reads the gradients before it returns, and keeps none without a look at its version.
-    bool lends = false;
+    // Gradients need not be copied: `done` reads them before it returns, or keeps them beside their versions.
+    bool borrows = false;
   };
 
   // Before the call: remembers where the inputs' gradients go. nullptr when there is nothing to
@@ -86,6 +86,7 @@ class OP_TOOLS_API GradientCollector {
 
  private:
   struct Inputs;
+  class Subgraph;
   explicit GradientCollector(std::unique_ptr<Inputs> inputs);
   std::unique_ptr<Inputs> inputs_;
 };

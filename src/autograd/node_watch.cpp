@@ -34,7 +34,7 @@ class Watched : public std::enable_shared_from_this<Watched> {
   void starts() noexcept {
     const int task = torch::autograd::get_current_graph_task_id();
     if (task < 0) return;  // the node was called by hand, outside the engine
-    tell([&] {
+    guarded([&] {
       if (is_new(task)) {
         torch::autograd::Engine::get_default_engine().queue_callback(
             [self = shared_from_this(), task] { self->pass_ended(task); });
@@ -43,18 +43,18 @@ class Watched : public std::enable_shared_from_this<Watched> {
     });
   }
 
-  // The watch that was told last of the start is the first to hear of the end.
+  // In reverse order of starts().
   void ended() noexcept {
     const int task = torch::autograd::get_current_graph_task_id();
     if (task < 0) return;
-    tell([&] {
+    guarded([&] {
       for (size_t i = watches_.size(); i-- > 0;) watches_[i]->node_ended(task);
     });
   }
 
  private:
   void pass_ended(int task) noexcept {
-    tell([&] {
+    guarded([&] {
       {
         std::lock_guard<std::mutex> lock(mutex_);
         tasks_.erase(std::remove(tasks_.begin(), tasks_.end(), task), tasks_.end());
@@ -70,11 +70,11 @@ class Watched : public std::enable_shared_from_this<Watched> {
     return true;
   }
 
-  template <class Tell>
-  void tell(Tell&& tell) noexcept {
+  template <class Call>
+  void guarded(Call&& call) noexcept {
     try {
       const InternalGuard guard;
-      tell();
+      call();
     } catch (const std::exception& error) {
       std::lock_guard<std::mutex> lock(mutex_);
       if (!std::exchange(failed_, true)) log::error(std::string("backward of a call is not followed: ") + error.what());

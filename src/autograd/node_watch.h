@@ -22,15 +22,15 @@ namespace op_tools {
 class OP_TOOLS_API NodeWatch {
  public:
   virtual ~NodeWatch() = default;
-  // Around each node of the call, on the thread that runs it. `task` tells backward passes apart. A node that raised
-  // is not said to have ended.
+  // Around each node of the call, on the thread that runs it. `task` identifies the backward pass. For a node that
+  // raised node_ended() is not called.
   virtual void node_starts(int task) = 0;
   virtual void node_ended(int task) = 0;
-  // The backward pass in which nodes of the call ran is through, without an error.
+  // A backward pass in which nodes of the call ran has ended without an error.
   virtual void pass_ended(int task) = 0;
 };
 
-// Tells the nodes that a call makes from older ones: made before the call, asked after it, on the same thread.
+// Distinguishes the nodes that a call makes from older ones: made before the call, asked after it, on the same thread.
 class OP_TOOLS_API NewNodes {
  public:
   NewNodes();
@@ -41,8 +41,8 @@ class OP_TOOLS_API NewNodes {
   uint64_t thread_;  // sequence numbers count per thread
 };
 
-// Puts watches on the nodes that lead to the outputs of a call, after it. In two parts, between which other hooks are
-// put on the nodes: what those do then is outside of what is watched.
+// Attaches watches to the nodes that lead to the outputs of a call, after it. In two parts: hooks that others attach
+// between the constructor and finish() run outside of the watched interval.
 class OP_TOOLS_API WatchedNodes {
  public:
   WatchedNodes(const NewNodes& made, const std::vector<at::Tensor>& outputs,

@@ -50,7 +50,7 @@ OP_TOOLS_API ResolvedOptions resolve(const ToolOptions& options, std::string_vie
 OP_TOOLS_API int64_t distributed_rank();
 OP_TOOLS_API void set_rank(int64_t rank);
 
-// OP_TOOLS_COMPAT=ditorch: print and spell as the peer does.
+// OP_TOOLS_COMPAT=ditorch: print messages in the form that ditorch uses.
 OP_TOOLS_API bool compat_ditorch();
 
 }  // namespace op_tools

@@ -45,10 +45,9 @@ std::string_view trimmed(std::string_view text) {
 
 void check_range(std::string_view source, std::string_view shown, int64_t number, int64_t least, int64_t most) {
   if (number >= least && number <= most) return;
-  refuse(
-      source, shown,
-      "give a whole number " + (most == kMaxNumber ? "of at least " + std::to_string(least)
-                                                   : "from " + std::to_string(least) + " to " + std::to_string(most)));
+  refuse(source, shown,
+         "give an integer " + (most == kMaxNumber ? "of at least " + std::to_string(least)
+                                                  : "from " + std::to_string(least) + " to " + std::to_string(most)));
 }
 
 int64_t number_from(std::string_view source, std::string_view text, int64_t least, int64_t most) {

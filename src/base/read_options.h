@@ -39,6 +39,6 @@ int64_t number_from(std::string_view source, std::string_view text, int64_t leas
 void check_range(std::string_view source, std::string_view shown, int64_t number, int64_t least, int64_t most);
 [[noreturn]] void refuse(std::string_view source, std::string_view value, std::string_view allowed);
 
-std::string_view trimmed(std::string_view text);  // without the blanks round it
+std::string_view trimmed(std::string_view text);  // without leading and trailing blanks
 
 }  // namespace op_tools

@@ -20,8 +20,8 @@ size_t length_of(const std::string& text) {
 std::string cut(const std::string& text, size_t width) {
   if (length_of(text) <= width) return text;
   // Bytes are characters here: only names of operators and files come to be cut.
-  const size_t kept = width - 3;
-  return text.substr(0, kept / 2) + "..." + text.substr(text.size() - (kept - kept / 2));
+  const size_t shown = width - 3;
+  return text.substr(0, shown / 2) + "..." + text.substr(text.size() - (shown - shown / 2));
 }
 
 }  // namespace

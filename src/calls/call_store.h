@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/export.h"
-#include "capture/capture_options.h"
+#include "calls/capture_format.h"
 #include "tensor/value.h"
 
 namespace op_tools {

@@ -61,12 +61,6 @@ std::string tensor_file(std::string_view content) {
   return std::string(kTensorFolder) + "/" + std::string(content) + ".pth";
 }
 
-bool is_content_name(std::string_view name) {
-  constexpr size_t kDigits = 32;
-  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  return name.size() == kDigits && std::all_of(name.begin(), name.end(), is_digit);
-}
-
 void fail(const std::string& path, const char* what, int error) {
   throw Error(path + ": " + what + ": " + std::strerror(error));
 }

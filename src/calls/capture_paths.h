@@ -22,7 +22,6 @@ std::string call_folder(const CallKey& key);
 // The file of bytes that calls share, by the name that says what they are (32 hexadecimal digits):
 // "tensors/<name>.pth".
 std::string tensor_file(std::string_view content);
-bool is_content_name(std::string_view name);
 
 // Throws Error "path: what: the system's text".
 [[noreturn]] void fail(const std::string& path, const char* what, int error);

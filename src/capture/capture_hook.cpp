@@ -311,7 +311,6 @@ void CaptureHook::flush() {
 
 void CaptureHook::scope_left() {
   flush();
-  release_copy_memory();
   const CaptureResult all = result();
   uint64_t calls = 0, backward = 0, unsupported = 0;
   for (const CaptureResult::Row& row : all.rows) {

@@ -7,10 +7,9 @@
 
 #include "base/export.h"
 #include "base/options.h"
+#include "calls/capture_format.h"
 
 namespace op_tools {
-
-enum class CaptureFormat : uint8_t { kFolders, kContainer };
 
 struct CaptureOptions : ToolOptions {
   std::optional<std::string> format;         // "folders" | "container"; OP_CAPTURE_FORMAT

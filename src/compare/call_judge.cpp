@@ -8,8 +8,8 @@
 #include <tuple>
 #include <utility>
 
-#include "compare/metrics/distribution_test.h"
-#include "hooks/ended_by_program.h"
+#include "compare/distribution_test.h"
+#include "hooks/error_origin.h"
 #include "hooks/op_traits.h"
 #include "tensor/plain_tensor.h"
 
@@ -357,7 +357,7 @@ std::vector<Check> CallJudge::forward() {
       add("", not_comparable("it raises inside a functorch transform: " + observed_.raised));
       return std::move(checks_);
     }
-    if (is_refused_around(observed_.raised)) {
+    if (is_refused_by_autograd_or_vmap(observed_.raised)) {
       add("", not_comparable("autograd refuses it, wherever it runs"));
       return std::move(checks_);
     }

@@ -13,18 +13,17 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/stop_program.h"
 #include "calls/call_files.h"
 #include "calls/random_state.h"
-#include "compare/metrics/distribution_test.h"
+#include "compare/distribution_test.h"
 #include "compare/metrics/tolerance.h"
 #include "compare/ordered_pool.h"
 #include "compare/pending_comparison.h"
 #include "hooks/backward_pass.h"
-#include "hooks/held_in_backward.h"
 #include "hooks/op_traits.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
-#include "hooks/stop_program.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/plain_tensor.h"
@@ -45,12 +44,12 @@ struct CompareState final : HookState {
   std::exception_ptr stop;  // an error of the program's that came to light before the call; nothing else is set then
 };
 
-struct KeptSubject final : HookState, HeldInBackward {
+struct SavedForBackward final : HookState {
   std::shared_ptr<ComparedState> subject;
   std::vector<TensorFingerprint> remembered;
 
   // Was it changed? That is asked at the end of the pass, and only of what is wrong.
-  std::shared_ptr<void> hold() const override {
+  std::shared_ptr<void> hold_during_backward() const override {
     auto held = std::make_shared<std::vector<c10::Storage>>();
     for (const TensorFingerprint& one : remembered) held->push_back(one.memory());
     return held;
@@ -148,7 +147,7 @@ CompareHook::CompareHook(const ResolvedCompareOptions& options) : impl_(std::mak
 CompareHook::~CompareHook() = default;
 
 Wants CompareHook::wants() const {
-  return {.gradients = impl_->options.gradients, .aten_call = false};
+  return {.gradients = impl_->options.gradients, .borrows_gradients = true};
 }
 
 std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
@@ -294,16 +293,16 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   observed->bytes = observed->kept.bytes + subject.specimen->bytes();
   const Tell tell = observed->at_once ? judged(observed) : nullptr;
   if (options.gradients && call.level == Level::kTorch && call.error.empty() && subject.specimen->wants_gradients()) {
-    auto kept = std::make_shared<KeptSubject>();
+    auto kept = std::make_shared<SavedForBackward>();
     kept->subject = state.subject;
     kept->remembered = remember(*observed, results, state.live);
-    call.keep(std::move(kept));
+    call.save_for_backward(std::move(kept));
   }
   finish(std::move(observed), tell);
 }
 
 void CompareHook::Impl::backward(OpCall& call) {
-  auto* kept = static_cast<KeptSubject*>(call.kept());
+  auto* kept = static_cast<SavedForBackward*>(call.saved_state());
   if (!kept) return;
   auto observed = std::make_shared<PendingComparison>();
   observed->subject = kept->subject;

@@ -14,14 +14,13 @@
 #include "compare/compare_options.h"
 #include "compare/compare_report.h"
 #include "hooks/hook.h"
-#include "hooks/reads_gradients.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"
 
 namespace op_tools {
 
 // Gradients are lent to it: it judges, or copies, before after() returns.
-class OP_TOOLS_API CompareHook final : public Hook, public ReadsGradients {
+class OP_TOOLS_API CompareHook final : public Hook {
  public:
   using Options = CompareOptions;
 

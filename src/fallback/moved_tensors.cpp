@@ -337,7 +337,7 @@ std::vector<at::Tensor> gradients_at(const std::vector<Edge>& edges, const std::
     roots.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
     at::Tensor gradient = output_gradients[i].to(outputs[i].device(), outputs[i].scalar_type());
     // The next run starts from the same gradients.
-    const bool may_write = gradient.is_same(output_gradients[i]) && !leaves_what_arrives(*roots.back().function);
+    const bool may_write = gradient.is_same(output_gradients[i]) && !preserves_gradients(*roots.back().function);
     arriving.push_back(may_write ? private_copy(gradient) : std::move(gradient));
   }
   for (const Edge& edge : edges) {

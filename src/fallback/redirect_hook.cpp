@@ -135,7 +135,7 @@ std::string_view RedirectHook::name() const {
 
 // Not for the aten call itself: a Detour, too, needs all operators open.
 Wants RedirectHook::wants() const {
-  return {.gradients = false, .aten_call = true};
+  return {.aten_ops = true};
 }
 
 const ResolvedOptions& RedirectHook::options() const {

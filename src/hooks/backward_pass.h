@@ -1,5 +1,5 @@
-// Does a call belong to a backward pass? At the torch level its phase says so; at the aten level the operators of the
-// backward engine are calls like others, and the engine's thread tells.
+// Does a call belong to a backward pass? At the torch level its phase says so; at the aten level the operators that the
+// autograd engine calls are calls like others, and the engine's thread state says so.
 #pragma once
 
 #include "hooks/op_call.h"

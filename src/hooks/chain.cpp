@@ -12,11 +12,9 @@
 
 #include "base/log.h"
 #include "base/op_filter.h"
-#include "hooks/ended_by_program.h"
-#include "hooks/held_in_backward.h"
+#include "base/stop_program.h"
+#include "hooks/error_origin.h"
 #include "hooks/module_path.h"
-#include "hooks/reads_gradients.h"
-#include "hooks/stop_program.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 
@@ -43,7 +41,7 @@ uint64_t next_call_id() {
 
 // One for each hook of the chain. Filled by the thread of the forward call before its graph can run backward, read
 // after that.
-struct KeptStates {
+struct BackwardStates {
   std::vector<std::shared_ptr<HookState>> states;
 };
 
@@ -80,12 +78,12 @@ const std::string& OpCall::module() {
   return *module_;
 }
 
-void OpCall::keep(std::shared_ptr<HookState> state) {
-  if (kept_) kept_->states[hook_] = std::move(state);
+void OpCall::save_for_backward(std::shared_ptr<HookState> state) {
+  if (backward_states_) backward_states_->states[hook_] = std::move(state);
 }
 
-HookState* OpCall::kept() const {
-  return kept_ ? kept_->states[hook_].get() : nullptr;
+HookState* OpCall::saved_state() const {
+  return backward_states_ ? backward_states_->states[hook_].get() : nullptr;
 }
 
 namespace {
@@ -134,7 +132,7 @@ void ActiveHook::fail(std::string_view where, std::string_view what) noexcept {
     std::string message(hook->name());
     message.append(" failed in ").append(where).append(" and is off now; the program goes on: ").append(what);
     log::error(message);
-  } catch (...) {  // out of memory while telling: the hook is off, which is what matters
+  } catch (...) {  // out of memory for the message: the hook is off, which is what matters
   }
 }
 
@@ -149,9 +147,7 @@ Chain::Chain(std::vector<std::shared_ptr<ActiveHook>> hooks)
     : number(next_number()), hooks_(std::move(hooks)), op_masks_(std::make_unique<std::atomic<uint64_t>[]>(kOpSlots)) {
   for (size_t i = 0; i < hooks_.size(); ++i) {
     if (hooks_[i]->hook->is_innermost()) innermost_ |= uint32_t{1} << i;
-    if (hooks_[i]->wants.gradients && !dynamic_cast<const ReadsGradients*>(hooks_[i]->hook.get())) {
-      keeps_gradients_ |= uint32_t{1} << i;
-    }
+    if (hooks_[i]->wants.gradients && !hooks_[i]->wants.borrows_gradients) owns_gradients_ |= uint32_t{1} << i;
   }
 }
 
@@ -194,8 +190,8 @@ Wants Chain::wants(uint32_t mask) const {
 
 namespace {
 
-// Calls into a hook: whatever it throws is logged once and switches it off, but for its wish to stop the program, which
-// is returned.
+// Calls into a hook. What it throws is logged once and disables the hook; its request to stop the program
+// (base/stop_program.h) is returned instead.
 template <class Call>
 std::exception_ptr contained(ActiveHook& active, std::string_view where, Call&& call) noexcept {
   try {
@@ -210,9 +206,9 @@ std::exception_ptr contained(ActiveHook& active, std::string_view where, Call&& 
   return nullptr;
 }
 
-// What a source does for the hooks. Its failure costs them that, not the program its call.
+// What a source does for the hooks. When it fails, the hooks miss the backward; the program's call goes on.
 template <class Call>
-bool prepared(const OpCall& op, Call&& call) noexcept {
+bool tried(const OpCall& op, Call&& call) noexcept {
   try {
     call();
     return true;
@@ -232,8 +228,6 @@ class BackwardFrame final : public Frame {
   Value kwargs() override { return make_dict({}); }
   Value result() override { return as_tuple(gradients_.inputs); }
   void proceed() override {}
-  void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>&) override {}
-  void replace_result(const std::function<at::Tensor(const at::Tensor&)>&) override {}
 
  private:
   static Value as_tuple(const std::vector<at::Tensor>& tensors) {
@@ -253,116 +247,139 @@ bool is_of_saved_tensor_hook(const OpCall& call, const std::exception& error) {
 }  // namespace
 
 GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
-  call.kept_ = std::make_shared<KeptStates>();
-  call.kept_->states.resize(hooks_.size());
-  const bool lends = (call.hooks & keeps_gradients_) == 0;
-  auto backward = [chain = shared_from_this(), kept = call.kept_, mask = call.hooks, id = call.id, lends,
+  call.backward_states_ = std::make_shared<BackwardStates>();
+  call.backward_states_->states.resize(hooks_.size());
+  const bool borrows = (call.hooks & owns_gradients_) == 0;
+  auto backward = [chain = shared_from_this(), states = call.backward_states_, mask = call.hooks, id = call.id, borrows,
                    name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
     const GuardedState thread;
     OpCall call(id, Level::kTorch, Phase::kBackward, name, frame, thread);
     call.pass = gradients.pass;
     call.incomplete = !gradients.complete;
-    call.owns_values = !lends;
-    call.kept_ = kept;
+    call.owns_values = !borrows;
+    call.backward_states_ = states;
     call.module_ = module.value_or("");
     chain->run(mask, call);
   };
-  auto begins = [kept = call.kept_] {
-    std::shared_ptr<void> held;
-    for (const auto& state : kept->states) {
-      const auto* holder = dynamic_cast<const HeldInBackward*>(state.get());
-      if (!holder) continue;
-      held = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(std::move(held), holder->hold());
+  auto begins = [states = call.backward_states_]() -> std::shared_ptr<void> {
+    auto held = std::make_shared<c10::SmallVector<std::shared_ptr<void>, 2>>();
+    for (const auto& state : states->states) {
+      if (std::shared_ptr<void> one = state ? state->hold_during_backward() : nullptr) held->push_back(std::move(one));
     }
-    return held;
+    return held->empty() ? nullptr : held;
   };
   GradientCollector::OnBackward on_backward(std::move(backward), std::move(begins));
-  on_backward.lends = lends;
+  on_backward.borrows = borrows;
   return on_backward;
 }
 
-void Chain::run(uint32_t mask, OpCall& call) const {
-  const size_t count = hooks_.size();
-  const GuardedState& thread = call.thread_;
-  c10::SmallVector<std::unique_ptr<HookState>, 4> states;
-  states.resize(count);
-  ActiveHook* executor = nullptr;
+// Takes one call through the hooks. While hooks run, guards hide their own operators from the program's grad mode,
+// autocast and modes, which this thread may hold.
+class Chain::Run {
+ public:
+  Run(const Chain& chain, uint32_t mask, OpCall& call) : chain_(chain), mask_(mask), call_(call) {
+    states_.resize(chain.hooks_.size());
+  }
 
-  // This thread may hold the user's grad mode, autocast and modes: the guards hide the hooks' own operators from them.
-  const auto before = [&](uint32_t group) {
-    if (!(mask & group)) return;
-    const InternalGuard guard(thread);
-    for (size_t i = 0; i < count; ++i) {
-      const uint32_t bit = uint32_t{1} << i;
-      if (!(mask & group & bit)) continue;
-      ActiveHook& active = *hooks_[i];
-      call.declined_ = true;
-      const auto wish = contained(active, "before()", [&] {
-        if (!active.accepts(call)) return;
-        call.declined_ = false;
-        active.seen.fetch_add(1, std::memory_order_relaxed);
-        call.hook_ = i;
-        call.step = active.step.load(std::memory_order_relaxed);
-        states[i] = active.hook->before(call);
-        if (!call.declined_ && active.hook->is_executor()) executor = &active;
-      });
-      if (wish) active.fail("before()", "it wants to stop the program, which is for after()");
-      if (call.declined_) mask &= ~bit;
-    }
-  };
-  std::exception_ptr stop;  // the first wish; thrown when all hooks have seen the call
-  const auto after = [&](uint32_t group) {
-    if (!(mask & group)) return;
-    const InternalGuard guard(thread);
-    for (size_t i = count; i-- > 0;) {
-      ActiveHook& active = *hooks_[i];
-      if (!(mask & group & uint32_t{1} << i) || active.off.load(std::memory_order_relaxed)) continue;
-      call.hook_ = i;
-      call.step = active.step.load(std::memory_order_relaxed);
-      const auto wish = contained(active, "after()", [&] { active.hook->after(call, states[i].get()); });
-      if (wish && !stop) stop = wish;
-    }
-  };
-  const auto failed = [&](std::string what) {
-    call.error = std::move(what);
-    after(innermost_);
-    after(~innermost_);
-  };
+  // Both for the masked hooks only.
+  void before(uint32_t group);
+  void after(uint32_t group);
 
-  before(~innermost_);
-  call.hooks = mask;
-  const bool ready = mask != 0 && prepared(call, [&] { call.frame().prepare(call); });
-  before(innermost_);
-  call.hooks = mask;
-  try {
-    if (executor && !executor->off.load(std::memory_order_relaxed)) {
-      executor->hook->execute(call);
+  void execute() {
+    if (executor_ && !executor_->off.load(std::memory_order_relaxed)) {
+      executor_->hook->execute(call_);
     } else {
-      call.frame().proceed();
+      call_.frame().proceed();
     }
+  }
+
+  void failed(std::string what) {
+    call_.error = std::move(what);
+    after(chain_.innermost_);
+    after(~chain_.innermost_);
+  }
+
+  uint32_t mask() const { return mask_; }  // of the hooks that take part
+  std::exception_ptr stop() const { return stop_; }
+
+ private:
+  const Chain& chain_;
+  uint32_t mask_;
+  OpCall& call_;
+  c10::SmallVector<std::unique_ptr<HookState>, 4> states_;
+  ActiveHook* executor_ = nullptr;
+  std::exception_ptr stop_;  // of the first hook that wants to stop the program; thrown after all hooks saw the call
+};
+
+void Chain::Run::before(uint32_t group) {
+  if (!(mask_ & group)) return;
+  const InternalGuard guard(call_.thread_);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const uint32_t bit = uint32_t{1} << i;
+    if (!(mask_ & group & bit)) continue;
+    ActiveHook& active = *chain_.hooks_[i];
+    call_.declined_ = true;
+    const auto stop = contained(active, "before()", [&] {
+      if (!active.accepts(call_)) return;
+      call_.declined_ = false;
+      active.seen.fetch_add(1, std::memory_order_relaxed);
+      call_.hook_ = i;
+      call_.step = active.step.load(std::memory_order_relaxed);
+      states_[i] = active.hook->before(call_);
+      if (call_.declined_) return;
+      if (active.wants.inputs_after) call_.args(), call_.kwargs();
+      if (active.hook->is_executor()) executor_ = &active;
+    });
+    if (stop) active.fail("before()", "it wants to stop the program, which only after() may do");
+    if (call_.declined_) mask_ &= ~bit;
+  }
+}
+
+void Chain::Run::after(uint32_t group) {
+  if (!(mask_ & group)) return;
+  const InternalGuard guard(call_.thread_);
+  for (size_t i = states_.size(); i-- > 0;) {
+    ActiveHook& active = *chain_.hooks_[i];
+    if (!(mask_ & group & uint32_t{1} << i) || active.off.load(std::memory_order_relaxed)) continue;
+    call_.hook_ = i;
+    call_.step = active.step.load(std::memory_order_relaxed);
+    const auto stop = contained(active, "after()", [&] { active.hook->after(call_, states_[i].get()); });
+    if (stop && !stop_) stop_ = stop;
+  }
+}
+
+void Chain::run(uint32_t mask, OpCall& call) const {
+  Run run(*this, mask, call);
+  run.before(~innermost_);
+  call.hooks = run.mask();
+  const bool prepared = call.hooks != 0 && tried(call, [&] { call.frame().prepare(call); });
+  run.before(innermost_);
+  call.hooks = run.mask();
+  try {
+    run.execute();
   } catch (const std::exception& error) {
-    failed(is_of_saved_tensor_hook(call, error) ? ended_by_program("a hook for saved tensors raised")
-                                                : exception_text(error));
+    run.failed(is_of_saved_tensor_hook(call, error) ? ended_by_program("a hook for saved tensors raised")
+                                                    : exception_text(error));
     throw;
   } catch (...) {
-    failed("an exception of unknown type");
+    run.failed("an exception of unknown type");
     throw;
   }
-  after(innermost_);
-  // At the torch level gradients come by call; here the engine's operators only know their node.
+  run.after(innermost_);
+  // At the torch level gradients are reported by call; at the aten level the engine's operators only know their node.
   if (call.level == Level::kAten && call.module_ && !call.module_->empty()) {
-    prepared(call, [&] { note_nodes(call.first_node_, *call.module_); });
+    tried(call, [&] { note_nodes(call.first_node_, *call.module_); });
   }
-  if (ready) prepared(call, [&] { call.frame().conclude(call); });
-  after(~innermost_);
-  if (!stop) return;
+  if (prepared) tried(call, [&] { call.frame().conclude(call); });
+  run.after(~innermost_);
+  if (!run.stop()) return;
   try {
-    std::rethrow_exception(stop);
-  } catch (const StopProgram& wish) {
-    // Who reports gradients tells a wish from a failure by its type.
+    std::rethrow_exception(run.stop());
+  } catch (const StopProgram& stop) {
+    // The gradient collector distinguishes it from a failure by its type.
     if (call.phase == Phase::kBackward) throw;
-    wish.raise();
+    stop.raise();
   }
 }
 

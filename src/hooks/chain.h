@@ -1,5 +1,5 @@
-// The chain: what happens to one OpCall between its source and its end. Sources ask CurrentChain for the hooks that are
-// on for this thread, mask_for() for those that admit the operator, and run() for the call.
+// The chain: what happens to one OpCall between its source and its end. Sources ask CurrentChain (current_chain.h) for
+// the chain of this thread, mask_for() for the hooks that admit the operator, and run() for the call.
 // A Chain is immutable and shared: entering or leaving a scope makes a new one, calls in progress keep theirs.
 #pragma once
 
@@ -51,7 +51,7 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
   // Which hooks admit an operator of this name: asks the filters, so sources cache the answer. `composite`: the op is
   // a CompositeImplicitAutograd one, admitted only by a filter that names it.
   uint32_t mask_for(std::string_view name, bool composite = false) const;
-  // The same for a dispatcher operator with a small number of its own, remembered: no filter is asked twice.
+  // The same for a dispatcher operator, which has a small index; cached, so that each filter is asked once.
   uint32_t mask_of_op(size_t op_index, std::string_view name, bool composite) const;
   Wants wants(uint32_t mask) const;  // of the masked hooks together
 
@@ -59,38 +59,19 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
   void run(uint32_t mask, OpCall& call) const;
 
   // What a source gives to GradientCollector::after_call: runs backward of the call as a second OpCall through the
-  // hooks that take part, whenever and on whatever thread it comes; keeps the chain, and what hooks keep() of the call,
+  // hooks that take part, whenever and on whatever thread it comes; keeps the chain, and what hooks saved for backward,
   // alive until then.
   GradientCollector::OnBackward backward_of(OpCall& call) const;
 
  private:
   static constexpr size_t kOpSlots = 8192;  // torch has some 3,500 operators; later ones are asked each time
 
+  class Run;
+
   std::vector<std::shared_ptr<ActiveHook>> hooks_;
   uint32_t innermost_ = 0;                             // mask
-  uint32_t keeps_gradients_ = 0;                       // mask: those that want them, and not as ReadsGradients
+  uint32_t owns_gradients_ = 0;                        // mask: those that want them and do not borrow them
   std::unique_ptr<std::atomic<uint64_t>[]> op_masks_;  // 0: not asked yet, else mask | kAsked
-};
-
-// The hooks that are on for this thread at this level, alive while this stands on the stack: a scope may be left inside
-// the call. A thread's own chains are looked at without counting references: what a scope lets go of meanwhile is kept
-// until the thread's last CurrentChain is gone.
-class OP_TOOLS_API CurrentChain {
- public:
-  struct Thread;
-  static Thread& this_thread();  // for sources that remember it: finding it is a call
-
-  explicit CurrentChain(Level level, Thread& thread = this_thread());
-  ~CurrentChain();
-  CurrentChain(const CurrentChain&) = delete;
-  CurrentChain& operator=(const CurrentChain&) = delete;
-
-  const Chain* get() const { return chain_; }  // nullptr: none are on
-
- private:
-  Thread& thread_;
-  const Chain* chain_ = nullptr;
-  std::shared_ptr<const Chain> lent_;  // of another thread, for which this one works
 };
 
 }  // namespace op_tools

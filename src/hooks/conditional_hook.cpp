@@ -21,7 +21,7 @@ bool ConditionalHook::wanted(OpCall& call) {
   } catch (...) {
     why = "an exception of unknown type";
   }
-  if (!told_.exchange(true)) {
+  if (!logged_.exchange(true)) {
     log::error("the condition of " + std::string(name()) + " failed on " + std::string(call.name) +
                ", which counts as no, here and wherever it fails: " + why);
   }

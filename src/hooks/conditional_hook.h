@@ -1,4 +1,4 @@
-// A tool for some calls only: what apply_feature() puts round a hook. The condition is asked before each call that the
+// A tool for some calls only: apply_feature() wraps a hook in it. The condition is asked before each call that the
 // filter admits; where it says no, the hook takes no part in the call, nor in its backward.
 #pragma once
 
@@ -39,7 +39,7 @@ class OP_TOOLS_API ConditionalHook final : public Hook {
 
   const std::shared_ptr<Hook> hook_;
   const Condition condition_;
-  std::atomic<bool> told_{false};
+  std::atomic<bool> logged_{false};
 };
 
 // A tool by its name ("OpFallback") or feature ("fallback", "autocompare", "op_capture", "cast_dtype", ...), its

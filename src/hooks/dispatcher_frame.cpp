@@ -28,23 +28,6 @@ Value returned_value(const c10::OperatorHandle& op, const Stack& stack) {
 
 namespace {
 
-c10::IValue replaced(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& replace) {
-  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(replace(value.toTensor())) : value;
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(tensor.defined() ? replace(tensor) : tensor);
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      list.push_back(tensor && tensor->defined() ? std::optional<at::Tensor>(replace(*tensor)) : tensor);
-    }
-    return list;
-  }
-  return value;
-}
-
 void visit_list(const c10::IValue& value, Frame::Visit visit) {
   if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorVector()) {
@@ -70,7 +53,7 @@ void visit_tensors(const Stack& stack, size_t first, Frame::Visit visit) {
 
 // Holding on to it is enough to have the argument of the call after the call; and its tensors are those of its Value,
 // which a tensor that stands for a number is not.
-bool stays_what_it_is(const c10::IValue& value) {
+bool is_unchanged_by_call(const c10::IValue& value) {
   if (value.isTensor())
     return !value.toTensor().defined() || !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
   return value.isNone() || value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble() ||
@@ -111,8 +94,8 @@ class DispatcherRunner final : public OpRunner {
   const c10::KernelFunction* const kernel_;  // in place of torch's
 };
 
-[[noreturn]] void gone() {
-  throw Error("the arguments are gone after the operator ran: a hook asks for them in before()");
+[[noreturn]] void refuse_consumed() {
+  throw Error("the operator has consumed its arguments: a hook that reads them in after() must want inputs_after");
 }
 
 }  // namespace
@@ -124,8 +107,8 @@ std::shared_ptr<const OpRunner> runner_of(const c10::OperatorHandle& op, const c
 template <class VisitArgument>
 void DispatcherFrame::each_argument(VisitArgument&& visit) {
   const auto& arguments = op_.schema().arguments();
-  if (ran_ && kept_.size() != arguments.size()) gone();
-  for (size_t i = 0; i < arguments.size(); ++i) visit(arguments[i], ran_ ? kept_[i] : stack_[first_ + i]);
+  if (ran_ && arguments_copy_.size() != arguments.size()) refuse_consumed();
+  for (size_t i = 0; i < arguments.size(); ++i) visit(arguments[i], ran_ ? arguments_copy_[i] : stack_[first_ + i]);
 }
 
 Value DispatcherFrame::args() {
@@ -149,7 +132,7 @@ Value DispatcherFrame::result() {
 }
 
 void DispatcherFrame::visit_inputs(Visit visit) {
-  if (ran_) gone();
+  if (ran_) refuse_consumed();
   // Positional first, then keyword-only: the schema's order is that of for_each_tensor over (args, kwargs).
   visit_tensors(stack_, first_, visit);
 }
@@ -159,7 +142,7 @@ void DispatcherFrame::visit_result(Visit visit) {
 }
 
 std::optional<c10::Device> DispatcherFrame::named_device() {
-  if (ran_) gone();
+  if (ran_) refuse_consumed();
   std::optional<c10::Device> named;
   for (size_t i = first_; i < stack_.size(); ++i) {
     if (stack_[i].isDevice()) named = stack_[i].toDevice();
@@ -173,25 +156,16 @@ void DispatcherFrame::proceed() {
   op_.redispatchBoxed(below_, &stack_);
 }
 
-void DispatcherFrame::replace_inputs(const std::function<at::Tensor(const at::Tensor&)>& replace) {
-  each_argument([&](const c10::Argument&, c10::IValue& value) { value = replaced(value, replace); });
-}
-
-void DispatcherFrame::replace_result(const std::function<at::Tensor(const at::Tensor&)>& replace) {
-  const size_t first = stack_.size() - op_.schema().returns().size();
-  for (size_t i = first; i < stack_.size(); ++i) stack_[i] = replaced(stack_[i], replace);
-}
-
 std::vector<c10::IValue> DispatcherFrame::arguments() const {
-  if (ran_) gone();
+  if (ran_) refuse_consumed();
   return {stack_.begin() + static_cast<std::ptrdiff_t>(first_), stack_.end()};
 }
 
-bool DispatcherFrame::keep_arguments() {
-  if (ran_) gone();
+bool DispatcherFrame::copy_arguments() {
+  if (ran_) refuse_consumed();
   const auto begin = stack_.begin() + static_cast<std::ptrdiff_t>(first_);
-  if (!std::all_of(begin, stack_.end(), stays_what_it_is)) return false;
-  kept_.assign(begin, stack_.end());
+  if (!std::all_of(begin, stack_.end(), is_unchanged_by_call)) return false;
+  arguments_copy_.assign(begin, stack_.end());
   return true;
 }
 

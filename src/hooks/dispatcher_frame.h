@@ -37,12 +37,10 @@ class DispatcherFrame final : public OperatorFrame {
   void visit_result(Visit visit) override;
   std::optional<c10::Device> named_device() override;
   void proceed() override;
-  void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>& replace) override;
-  void replace_result(const std::function<at::Tensor(const at::Tensor&)>& replace) override;
   std::shared_ptr<const OpRunner> runner() override { return runner_of(op_); }
 
   std::vector<c10::IValue> arguments() const override;
-  bool keep_arguments() override;
+  bool copy_arguments() override;
   void set_returns(std::vector<c10::IValue> returns) override;
   void set_arguments(std::vector<c10::IValue> arguments) override;
 
@@ -57,7 +55,7 @@ class DispatcherFrame final : public OperatorFrame {
   const size_t first_;  // of the arguments on the stack
   Detour* detour_;
   OpCall* call_ = nullptr;
-  std::vector<c10::IValue> kept_;
+  std::vector<c10::IValue> arguments_copy_;
   bool ran_ = false;  // the stack holds what the operator returned
 };
 

@@ -17,16 +17,26 @@
 
 namespace op_tools {
 
-// What a hook needs a source to keep or to do for it; nothing unasked is done.
+// What a hook needs from sources and the chain. What no hook wants is not done.
 struct Wants {
-  bool gradients = false;  // torch level: call me for the backward pass of each call too
-  bool aten_call = false;  // torch level: find the aten call behind the call (Frame::aten_call)
+  bool inputs_after = false;  // OpCall::args() and kwargs() are read in after(): the operator consumes its arguments
+  bool gradients = false;     // torch level: before() and after() are called for the backward passes of each call, too
+  // With gradients: they are read in after() only, or stored beside their versions. If all hooks of a call want it so,
+  // the engine's own gradients are passed without a copy (CallGradients in autograd/gradients.h).
+  bool borrows_gradients = false;
+  bool aten_call = false;  // torch level: Frame::aten_call() is read in after()
+  bool aten_ops = false;   // torch level: the hook intercepts the aten operators of its calls itself (Detour)
   bool nodes = false;      // torch level: after() calls OpCall::watch_nodes()
 };
 
 class OP_TOOLS_API HookState {
  public:
   virtual ~HookState() = default;
+
+  // Of a state that OpCall::save_for_backward() was given: what must stay alive while a backward pass over the call
+  // runs. Autograd frees what a node saved as soon as the node has run, which is before the hook is called. Called by
+  // the engine's thread before the call's first node runs; freed when the pass was reported.
+  virtual std::shared_ptr<void> hold_during_backward() const { return nullptr; }
 };
 
 class OP_TOOLS_API Hook {
@@ -55,7 +65,7 @@ class OP_TOOLS_API Hook {
   // The scope's step() was called: `step` has begun. Any thread.
   virtual void step_begins(int64_t step);
 
-  // The scope that holds the hook was left; all calls of this thread are through. May be followed by more calls of
+  // The scope that holds the hook was left; all calls of this thread have ended. May be followed by more calls of
   // other threads, or by backward passes of calls made inside the scope. Flush here.
   virtual void scope_left() {}
 };

@@ -11,10 +11,10 @@
 
 #include "base/error.h"
 #include "hooks/chain.h"
+#include "hooks/current_chain.h"
 #include "hooks/dispatcher_frame.h"
 #include "hooks/op_call.h"
 #include "hooks/op_table.h"
-#include "hooks/scope.h"
 #include "tensor/internal_guard.h"
 #include "tensor/ivalue.h"
 
@@ -26,8 +26,8 @@ using c10::DispatchKeySet;
 using c10::OperatorHandle;
 using torch::jit::Stack;
 
-// A call with one of these keys is on its way through functorch, a subclass, a dispatch mode or functionalisation: it
-// is met again below, with the tensors that really hold data.
+// A call with one of these keys still passes through functorch, a subclass, a dispatch mode or functionalisation: it is
+// intercepted again below them, with the tensors that really hold data.
 constexpr DispatchKeySet kPassThrough =
     DispatchKeySet({DispatchKey::Python, DispatchKey::Functionalize, DispatchKey::FuncTorchDynamicLayerFrontMode,
                     DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::FuncTorchBatched,
@@ -47,7 +47,7 @@ bool handled_below(const OperatorHandle& op, DispatchKeySet keys) {
 }
 
 // Autocast is on and has kernels for this device (a device may have none): a composite operator without a kernel of its
-// own is cast inside. The operator's own key set does not tell, keys without a kernel are left out of it.
+// own is cast inside. The operator's own key set does not show it: keys without a kernel are left out of it.
 bool casts_inside(DispatchKeySet keys) {
   const DispatchKeySet autocast = c10::getAutocastRelatedKeySetFromBackend(keys.highestBackendKey()) -
                                   c10::impl::tls_local_dispatch_key_set().excluded_;
@@ -56,7 +56,8 @@ bool casts_inside(DispatchKeySet keys) {
   return known.hasKernelForDispatchKey(autocast.highestPriorityTypeId());
 }
 
-// The operators that this thread met last, with the hooks that take them: the same few come over and over.
+// A cache of the operators that this thread called last, with the hooks that admit them: programs repeat a few
+// operators.
 class LastOps {
  public:
   struct Found {
@@ -115,7 +116,7 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
   const Chain* const chain = detour && detour->inside_call ? nullptr : current.get();
   if (!chain && !detour) {
     if (!covered) {
-      arm(false);  // no scope is on for this thread any more (see EveryThread in scope.cpp)
+      set_intercepting(false);  // no scope is on for this thread any more (AllThreads in current_chain.cpp)
       return pass(handle, below, stack);
     }
     c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);
@@ -172,7 +173,7 @@ class WatchedOp {
   static bool running(const AtenWatch& watch) { return watch.inside_; }
 
  private:
-  // A failure of ours must not become one of the user's operator: the call then counts as more than one operator.
+  // A failure of ours must not fail the user's operator: the call then counts as more than one operator.
   template <class Note>
   void noting(Note&& note) noexcept {
     try {
@@ -188,7 +189,8 @@ class WatchedOp {
 
 namespace {
 
-// The one kernel. Everything that torch dispatches on an armed thread comes here unless its operator was left out.
+// The one kernel. Every operator that torch dispatches on an intercepting thread comes here unless the filters left it
+// out.
 void intercept(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   ThisThread& mine = tl;
   ++mine.entries;
@@ -214,9 +216,9 @@ void install() {
           ", on which op_tools intercepts operators, is taken by another library in this process; the aten level "
           "cannot be used beside it");
     }
-    static auto* const kept = new std::vector<c10::RegistrationHandleRAII>;  // for the life of the process
-    kept->push_back(OpTable::listen());
-    kept->push_back(dispatcher.registerFallback(
+    static auto* const registrations = new std::vector<c10::RegistrationHandleRAII>;  // for the life of the process
+    registrations->push_back(OpTable::listen());
+    registrations->push_back(dispatcher.registerFallback(
         kInterceptorKey, c10::KernelFunction::makeFromBoxedFunction<&intercept>(), "op_tools interceptor"));
   });
 }
@@ -251,25 +253,21 @@ OpenOps::~OpenOps() {
   --g_open;
 }
 
-void arm(bool on) {
-  c10::impl::tls_set_dispatch_key_included(kInterceptorKey, on);
-}
-
 namespace {
 bool is_needed() {
   return tl.watch != nullptr || tl.detour != nullptr || CurrentChain(Level::kAten).get() != nullptr;
 }
 }  // namespace
 
-AtenWatch::AtenWatch() : outer_(tl.watch), was_armed_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
+AtenWatch::AtenWatch() : outer_(tl.watch), was_intercepting_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
   tl.watch = this;
-  arm(true);
+  set_intercepting(true);
 }
 
 AtenWatch::~AtenWatch() {
   tl.watch = outer_;
   // A scope may have been left inside the call: then the thread stays disarmed.
-  arm(was_armed_ && is_needed());
+  set_intercepting(was_intercepting_ && is_needed());
 }
 
 Detour::Detour(Takes takes, Execute execute)
@@ -277,16 +275,16 @@ Detour::Detour(Takes takes, Execute execute)
       execute(std::move(execute)),
       inside_call(c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)),
       outer_(tl.detour),
-      was_armed_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
+      was_intercepting_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
   tl.detour = this;
-  arm(true);
+  set_intercepting(true);
   if (inside_call) c10::impl::tls_set_dispatch_key_excluded(kInterceptorKey, false);
 }
 
 Detour::~Detour() {
   tl.detour = outer_;
   if (inside_call) c10::impl::tls_set_dispatch_key_excluded(kInterceptorKey, true);
-  arm(was_armed_ && is_needed());
+  set_intercepting(was_intercepting_ && is_needed());
 }
 
 namespace {

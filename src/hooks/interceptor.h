@@ -1,5 +1,5 @@
-// The aten level: meets operators in torch's dispatcher and hands them to the chain of the calling thread.
-// Used by scopes (open_ops, arm) and by the torch-level source (AtenWatch). How and why: docs/architecture.md.
+// The aten level: intercepts operators in torch's dispatcher and passes them to the chain of the calling thread.
+// Used by scopes (OpenOps) and by the torch-level source (AtenWatch). How and why: docs/architecture.md.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ namespace op_tools::interceptor {
 // Puts the boxed kernel in place, once per process. Error when another library owns the dispatch key.
 OP_TOOLS_API void install();
 
-// Operators that a scope wants to meet: their dispatch entries lead to our kernel as long as this lives. Entries of
-// operators that nobody wants become fallthroughs, but only while no other scope is on (see architecture.md).
+// Operators that a scope intercepts: their dispatch entries lead to our kernel while this object lives. Entries of the
+// other operators become fallthroughs, but only while no other scope is on (see architecture.md).
 class OpenOps {
  public:
-  // `wants(name, composite)` is asked for every operator known now; operators registered later are always met.
+  // `wants(name, composite)` is asked for every operator known now; operators registered later are always intercepted.
   explicit OpenOps(const std::function<bool(std::string_view name, bool composite)>& wants);
   ~OpenOps();
   OpenOps(const OpenOps&) = delete;
@@ -36,9 +36,6 @@ class OpenOps {
  private:
   std::vector<bool> wanted_;  // by operator index
 };
-
-// This thread's operators go through the kernel (or not any more). Inherited by autograd's threads.
-void arm(bool on);
 
 // Watches the aten operators that this thread calls while one lives, outermost ones only: a torch-level call that is
 // one aten operator can then be replayed without Python. The scope must have opened all operators.
@@ -56,7 +53,7 @@ class OP_TOOLS_API AtenWatch {
  private:
   friend class WatchedOp;
   AtenWatch* const outer_;
-  const bool was_armed_;
+  const bool was_intercepting_;
   bool inside_ = false;  // an operator is running: what it calls is part of it
   int count_ = 0;
   Value name_, args_;
@@ -68,10 +65,10 @@ class OP_TOOLS_API AtenWatch {
 class OP_TOOLS_API OperatorFrame : public Frame {
  public:
   virtual std::vector<c10::IValue> arguments() const = 0;  // by schema position; not after proceed()
-  // args() and kwargs() can be asked for after the operator ran, too, and give what they would have given before: for
-  // who needs them rarely. False, and nothing is kept, where an argument might be another one by then (a generator) or
-  // is more than tensors, numbers, texts and lists of them.
-  virtual bool keep_arguments() = 0;
+  // Makes args() and kwargs() available after the operator ran, as they were before, at less cost than building them.
+  // False, and nothing is stored, where an argument may change by then (a generator) or is anything else than tensors,
+  // scalars, strings and lists of them.
+  virtual bool copy_arguments() = 0;
   // In place of proceed(), or after it raised: what the operator returned, by schema position.
   virtual void set_returns(std::vector<c10::IValue> returns) = 0;
   // After proceed() raised: the arguments are what they were, it may be called again.
@@ -85,10 +82,10 @@ OP_TOOLS_API std::shared_ptr<const OpRunner> runner_of(const c10::OperatorHandle
 // Hands the operators that this thread calls to an executor while one lives, outermost ones only: how an executor of
 // torch-level calls works on the operators that a call makes, where autocast has cast, views are views and every
 // argument is in the schema. Composite operators are handed over as a whole, except under autocast where it would cast
-// inside them. The scope must have opened all operators (Wants::aten_call).
+// inside them. The hook must want aten_ops (hook.h).
 class OP_TOOLS_API Detour {
  public:
-  using Takes = std::function<bool(const c10::OperatorHandle&)>;  // false: what the operator calls is met instead
+  using Takes = std::function<bool(const c10::OperatorHandle&)>;  // false: intercept what the operator calls instead
   using Execute = std::function<void(OpCall&)>;                   // as Hook::execute(); its frame is an OperatorFrame
   Detour(Takes takes, Execute execute);
   ~Detour();
@@ -97,14 +94,14 @@ class OP_TOOLS_API Detour {
 
   const Takes takes;
   const Execute execute;
-  const bool inside_call;  // made inside an operator that was met already: what it calls is nobody else's business
+  const bool inside_call;  // made inside an intercepted operator: no other hook sees what it calls
 
  private:
   Detour* const outer_;
-  const bool was_armed_;
+  const bool was_intercepting_;
 };
 
-// Names of all operators that the dispatcher knows now, sorted; `composite` tells CompositeImplicitAutograd ones.
+// Names of all operators that the dispatcher knows now, sorted; `composite`: CompositeImplicitAutograd.
 struct KnownOp {
   std::string name;
   bool composite;

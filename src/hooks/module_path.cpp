@@ -18,7 +18,7 @@ ModuleSource& source() {
   return *source;
 }
 
-// Stretches of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
+// NodeRangees of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
 // module of each. The oldest are forgotten: their graphs are gone.
 class NodeModules {
  public:
@@ -30,27 +30,27 @@ class NodeModules {
   void add(uint64_t thread, uint64_t first, uint64_t end, const std::string& module) {
     std::lock_guard<std::mutex> lock(mutex_);
     const std::string* const name = &*names_.insert(module).first;
-    // Calls of one module follow each other: one stretch.
-    auto before = stretches_.lower_bound({thread, first});
-    if (before != stretches_.begin()) {
+    // Calls of one module follow each other: one range.
+    auto before = ranges_.lower_bound({thread, first});
+    if (before != ranges_.begin()) {
       --before;
       if (before->first.first == thread && before->second.end == first && before->second.module == name) {
         before->second.end = end;
         return;
       }
     }
-    const auto [added, is_new] = stretches_.insert_or_assign({thread, first}, Stretch{end, name});
+    const auto [added, is_new] = ranges_.insert_or_assign({thread, first}, NodeRange{end, name});
     if (!is_new) return;
     in_order_.push_back(added->first);
     if (in_order_.size() <= kMost) return;
-    stretches_.erase(in_order_.front());
+    ranges_.erase(in_order_.front());
     in_order_.pop_front();
   }
 
   std::string find(uint64_t thread, uint64_t node) {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto after = stretches_.upper_bound({thread, node});
-    if (after == stretches_.begin()) return {};
+    auto after = ranges_.upper_bound({thread, node});
+    if (after == ranges_.begin()) return {};
     --after;
     return after->first.first == thread && node < after->second.end ? *after->second.module : std::string();
   }
@@ -58,14 +58,14 @@ class NodeModules {
  private:
   static constexpr size_t kMost = 1 << 17;
   using Key = std::pair<uint64_t, uint64_t>;  // thread, first node
-  struct Stretch {
+  struct NodeRange {
     uint64_t end;
     const std::string* module;
   };
 
   std::mutex mutex_;
   std::unordered_set<std::string> names_;  // as many as the program's models have modules
-  std::map<Key, Stretch> stretches_;
+  std::map<Key, NodeRange> ranges_;
   std::deque<Key> in_order_;
 };
 

@@ -25,7 +25,7 @@ std::string current_module();
 
 // The place in this thread's sequence of autograd nodes; asked before a call.
 uint64_t next_node();
-// The nodes that this thread made since `first` are those of a call in `module`. The last 131,072 stretches are kept.
+// The nodes that this thread made since `first` are those of a call in `module`. The last 131,072 ranges are stored.
 void note_nodes(uint64_t first, const std::string& module);
 
 // "ResNet.layer3.0.conv1" -> "layer3.0.conv1"; empty for the outermost module itself.

@@ -1,5 +1,5 @@
-// One operator call on its way through the chain (hook.h), forward or backward. Made by a source (dispatcher
-// interceptor, torch-function interceptor, replay), handed to hooks by reference, dead after the last after().
+// One operator call, forward or backward, as the hooks of a chain see it (hook.h). Made by a source (dispatcher
+// interceptor, torch-function interceptor, replay), passed to hooks by reference, invalid after the last after().
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@ namespace op_tools {
 enum class Phase : uint8_t { kForward, kBackward };
 
 class HookState;  // hook.h
-struct KeptStates;
+struct BackwardStates;
 struct GuardedState;  // internal_guard.h
 class OpCall;
 class NodeWatch;  // node_watch.h
 
 // The operator of a call, to be run again on other values: by any thread, as often as wanted, also after the call is
-// over. No interceptor of ours meets it; grad mode, autocast and excluded keys are those of the thread that runs it.
+// over. Our interceptors do not see it; grad mode, autocast and excluded keys are those of the thread that runs it.
 class OP_TOOLS_API OpRunner {
  public:
   virtual ~OpRunner() = default;
@@ -66,11 +66,6 @@ class OP_TOOLS_API Frame {
 
   // Runs the operator itself (redispatch, the Python function). Exceptions are the user's and pass unchanged.
   virtual void proceed() = 0;
-
-  // For executors: every input tensor (every tensor of the result) is replaced by replace(tensor), in the order of
-  // for_each_tensor, before (after) proceed(). The user's own containers are left alone.
-  virtual void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>& replace) = 0;
-  virtual void replace_result(const std::function<at::Tensor(const at::Tensor&)>& replace) = 0;
 
   // The aten call that was the whole of a torch-level call (Tuple of name, args by schema position), known after
   // proceed() when a hook wanted it; None otherwise.
@@ -109,10 +104,10 @@ class OP_TOOLS_API OpCall {
   // The hooks that take part, as bits of the chain's mask: known to the frame from prepare() on.
   uint32_t hooks = 0;
 
-  // Torch level, for a hook that wants gradients: what is kept in after() of the forward call is there in the backward
-  // calls that belong to it. The autograd graph owns it: freed with the graph, whether or not backward ever runs.
-  void keep(std::shared_ptr<HookState> state);
-  HookState* kept() const;  // nullptr: nothing was kept
+  // Torch level, for a hook that wants gradients: a state that after() of the forward call saves is there in the
+  // backward calls that belong to it. The autograd graph owns it: freed with the graph, whether or not backward runs.
+  void save_for_backward(std::shared_ptr<HookState> state);
+  HookState* saved_state() const;  // nullptr: nothing was saved
 
   // The module in whose forward() the program made the call, as in "ResNet.layer3.0.conv1" (module_path.h); of a
   // backward call that of its forward call. Empty: none, or not known. Found out when first asked, in before().
@@ -123,8 +118,8 @@ class OP_TOOLS_API OpCall {
   std::vector<std::shared_ptr<NodeWatch>> take_node_watches() { return std::move(node_watches_); }
 
   // Live values of the program: look, don't touch. Inputs of an in-place op change between before() and after().
-  // At the aten level args() and kwargs() must be asked for in before() to be there in after() (Error otherwise): the
-  // operator takes them.
+  // At the aten level args() and kwargs() are there in after() only for a hook that wants inputs_after, or that read
+  // them in before() (Error otherwise): the operator consumes them.
   const Value& args();
   const Value& kwargs();
   const Value& result();  // None when the operator raised
@@ -136,7 +131,7 @@ class OP_TOOLS_API OpCall {
   const GuardedState& thread_;
   bool declined_ = false;
   size_t hook_ = 0;  // which hook of the chain is being called
-  std::shared_ptr<KeptStates> kept_;
+  std::shared_ptr<BackwardStates> backward_states_;
   std::vector<std::shared_ptr<NodeWatch>> node_watches_;
   std::optional<Value> args_, kwargs_, result_;
   std::optional<std::string> module_;

@@ -92,7 +92,7 @@ Op& OpTable::add_locked(const c10::OperatorHandle& handle) {
 
 void OpTable::publish(std::unique_ptr<Index> next) {
   index_.store(next.get(), std::memory_order_release);
-  kept_.push_back(std::move(next));
+  old_indexes_.push_back(std::move(next));
 }
 
 }  // namespace op_tools::interceptor

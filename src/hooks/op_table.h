@@ -30,12 +30,13 @@ struct Op {
 bool is_registered(const Op& op);
 
 // All operators by the address of their name in the dispatcher, which is stable while the operator lives. Readers take
-// the current index without a lock; writers build a new one. Old indexes are kept: they are small and rarely made.
+// the current index without a lock; writers build a new one. Old indexes are never freed: they are small and rarely
+// made.
 class OpTable {
  public:
   static OpTable& get();
 
-  // Counts what the dispatcher was told: what is remembered by an operator's address holds while this stays.
+  // Counts registrations in the dispatcher: what is cached by an operator's address is valid while this stays equal.
   static uint64_t changes() { return changes_.load(std::memory_order_acquire); }
   // Counts from here on, as long as the handle lives; once per process.
   static c10::RegistrationHandleRAII listen();
@@ -62,7 +63,7 @@ class OpTable {
   std::deque<Op> ops_;  // stable addresses
   std::unordered_map<c10::OperatorName, Op*> by_name_;
   std::atomic<const Index*> index_{nullptr};
-  std::vector<std::unique_ptr<const Index>> kept_;
+  std::vector<std::unique_ptr<const Index>> old_indexes_;
 };
 
 }  // namespace op_tools::interceptor

@@ -29,7 +29,7 @@ class OP_TOOLS_API HookScope {
   int64_t current_step() const;
 
   uint64_t calls_seen() const;     // calls that the filter admitted
-  uint64_t hook_failures() const;  // 1 after the hook failed and went off
+  uint64_t hook_failures() const;  // 1 after the hook failed and was disabled
   const std::shared_ptr<Hook>& hook() const;
 
  private:

@@ -21,9 +21,9 @@ StackLines current_lines() {
 }
 
 std::vector<std::string> current_stack() {
-  std::vector<std::string> texts;
-  for (const std::string* const line : current_lines()) texts.push_back(*line);
-  return texts;
+  std::vector<std::string> lines;
+  for (const std::string* const line : current_lines()) lines.push_back(*line);
+  return lines;
 }
 
 }  // namespace op_tools

@@ -12,14 +12,14 @@
 
 namespace op_tools {
 
-// Lines "file:line function", the innermost line of the user's own code first. The texts live until the process ends: a
-// program has as many as it has places in its code.
+// Lines "file:line function", the innermost line of the user's own code first. The strings live until the process ends:
+// a program has as many as it has places in its code.
 using StackLines = c10::SmallVector<const std::string*, 8>;
 // Must be quick (it runs per captured call) and may return nothing (threads without such a stack).
 using StackSource = std::function<StackLines()>;
 
 OP_TOOLS_API void set_stack_source(StackSource source);
 OP_TOOLS_API StackLines current_lines();
-OP_TOOLS_API std::vector<std::string> current_stack();  // the same as texts of one's own
+OP_TOOLS_API std::vector<std::string> current_stack();  // copies of the strings
 
 }  // namespace op_tools

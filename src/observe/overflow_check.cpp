@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/op_filter.h"
 #include "base/run_folder.h"
+#include "base/stop_program.h"
 #include "calls/call_files.h"
 #include "calls/retained_call.h"
 #include "calls/stripped_value.h"
@@ -21,7 +22,6 @@
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
 #include "hooks/stack_source.h"
-#include "hooks/stop_program.h"
 #include "observe/finite_cache.h"
 #include "observe/nonfinite.h"
 #include "report/row_file.h"
@@ -109,7 +109,7 @@ std::vector<at::Tensor> inputs_of(OpCall& call) {
   std::vector<at::Tensor> tensors;
   const auto take = [&](const at::Tensor& tensor) { tensors.push_back(tensor); };
   auto* const frame = call.level == Level::kAten ? dynamic_cast<interceptor::OperatorFrame*>(&call.frame()) : nullptr;
-  if (frame && frame->keep_arguments()) {
+  if (frame && frame->copy_arguments()) {
     frame->visit_inputs(take);
   } else {
     for_each_tensor(call.args(), take);
@@ -314,7 +314,7 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   }
   const bool saves = !impl.archive.is_full();
   if (saves && wants_gradients && call.level == Level::kTorch && call.phase == Phase::kForward) {
-    call.keep(std::make_shared<Noted>(call));
+    call.save_for_backward(std::make_shared<Noted>(call));
   }
   for (const State::Input& input : state.inputs) open |= input.flag->question && !input.flag->question->answered();
   if (rules.gives_data) return;
@@ -332,7 +332,7 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   for (size_t i = returned; i < results.size(); ++i) record.call.outputs.emplace_back(results[i]);
   record.call.stack = current_stack();
   record.call.module = call.module();
-  if (const auto* noted = static_cast<Noted*>(call.kept())) record.call.forward = noted->inputs;
+  if (const auto* noted = static_cast<Noted*>(call.saved_state())) record.call.forward = noted->inputs;
   if (saves) record.call.take_inputs(call, std::move(state.before));
   for (const VersionedTensor& kept : record.call.inputs) impl.hold(kept);
   for (const VersionedTensor& kept : record.call.outputs) impl.hold(kept);
@@ -452,7 +452,6 @@ void OverflowHook::flush() {
 
 void OverflowHook::scope_left() {
   flush();
-  release_copy_memory();
   const OverflowResult all = result();
   (all.ok() ? log::info : log::warn)(closing_line(all));
 }

@@ -16,7 +16,6 @@
 
 #include "base/export.h"
 #include "hooks/hook.h"
-#include "hooks/reads_gradients.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"
 #include "observe/overflow_options.h"
@@ -24,7 +23,7 @@
 
 namespace op_tools {
 
-class OP_TOOLS_API OverflowHook final : public Hook, public ReadsGradients {
+class OP_TOOLS_API OverflowHook final : public Hook {
  public:
   using Options = OverflowOptions;
 
@@ -32,7 +31,7 @@ class OP_TOOLS_API OverflowHook final : public Hook, public ReadsGradients {
   ~OverflowHook() override;
 
   std::string_view name() const override { return "OpOverflowCheck"; }
-  Wants wants() const override { return {.gradients = true}; }
+  Wants wants() const override { return {.gradients = true, .borrows_gradients = true}; }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
   void scope_left() override;

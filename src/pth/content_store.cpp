@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "calls/capture_paths.h"
 #include "pth/pth_tensors.h"
 #include "pth/zip.h"
 #include "tensor/plain_tensor.h"
@@ -71,6 +70,12 @@ std::optional<std::vector<int64_t>> integers(const Value& dict, std::string_view
 bool flag(const Value& dict, std::string_view key) {
   const auto* value = field<bool>(dict, key);
   return value != nullptr && *value;
+}
+
+bool is_content_name(std::string_view name) {
+  constexpr size_t kDigits = 32;
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return name.size() == kDigits && std::all_of(name.begin(), name.end(), is_digit);
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ class LargeCopies {
     const size_t before = rounded_up(address, kHugePage) - address;
     if (before > 0) munmap(first, before);
     if (before < slack) munmap(first + before + capacity, slack - before);
-    madvise(first + before, capacity, MADV_HUGEPAGE);  // a wish: a system without huge pages ignores it
+    madvise(first + before, capacity, MADV_HUGEPAGE);  // a hint: a system without huge pages ignores it
     return first + before;
   }
 
@@ -247,7 +247,7 @@ void copy_past_caches(char* to, const char* from, size_t bytes) {
 }
 #endif
 
-// A block is also what a copy that is kept for long may hold besides itself.
+// A block is also the most that one long-lived copy keeps allocated besides itself.
 using SmallCopies = SharedBlocks<size_t{1} << 10, size_t{16} << 10>;
 using MediumCopies = SharedBlocks<LargeCopies::kLeast - 1, size_t{512} << 10>;
 

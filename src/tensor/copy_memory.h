@@ -11,7 +11,7 @@
 
 namespace op_tools {
 
-// `size` bytes on the CPU, aligned to 64, not initialised. Any thread; freed by whatever thread lets go of it.
+// `size` bytes on the CPU, aligned to 64, uninitialized. Any thread may allocate and free it.
 OP_TOOLS_API c10::DataPtr memory_for_copy(size_t size);
 // memcpy into such memory, from its beginning.
 OP_TOOLS_API void fill_copy(void* memory, const void* from, size_t size);
@@ -20,8 +20,8 @@ OP_TOOLS_API void fill_copy(void* memory, const void* from, size_t size);
 // history; requires_grad is false.
 OP_TOOLS_API at::Tensor private_copy(const at::Tensor& tensor);
 
-// An uninitialized CPU tensor in such memory, without history, of the sizes and strides of one that lies densely.
-// Operators may resize it.
+// An uninitialized CPU tensor in such memory, without history, with the sizes and strides of one that is dense in
+// memory. Operators may resize it.
 OP_TOOLS_API at::Tensor private_empty_like(const at::Tensor& dense, c10::ScalarType dtype);
 
 // A scope was left. The memory of large copies that are gone, at most 512 MB, goes back to the system when no copy was

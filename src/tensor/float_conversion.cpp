@@ -26,11 +26,11 @@ void widen(const T* from, int64_t n, double* to) {
   }
 }
 
-OP_TOOLS_WIDE void widen_single(const float* from, int64_t n, double* to) {
+OP_TOOLS_WIDE void widen_float32(const float* from, int64_t n, double* to) {
   for (int64_t i = 0; i < n; ++i) to[i] = static_cast<double>(from[i]);
 }
 template <class To>
-[[gnu::always_inline]] inline void widen_brains(const uint16_t* from, int64_t n, To* to) {
+[[gnu::always_inline]] inline void widen_bfloat16s(const uint16_t* from, int64_t n, To* to) {
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
     float value;
@@ -38,15 +38,15 @@ template <class To>
     to[i] = static_cast<To>(value);
   }
 }
-OP_TOOLS_WIDE void widen_brain(const uint16_t* from, int64_t n, double* to) {
-  widen_brains(from, n, to);
+OP_TOOLS_WIDE void widen_bfloat16(const uint16_t* from, int64_t n, double* to) {
+  widen_bfloat16s(from, n, to);
 }
-OP_TOOLS_WIDE void widen_brain_to_single(const uint16_t* from, int64_t n, float* to) {
-  widen_brains(from, n, to);
+OP_TOOLS_WIDE void bfloat16_to_float32(const uint16_t* from, int64_t n, float* to) {
+  widen_bfloat16s(from, n, to);
 }
 // IEEE half without branches, so that the loop is done in vectors: the exponent is moved by a multiplication, which
 // gets subnormals right as well.
-[[gnu::always_inline]] inline float single_of_half(uint16_t half) {
+[[gnu::always_inline]] inline float float32_of_float16(uint16_t half) {
   const uint32_t magnitude = static_cast<uint32_t>(half & 0x7FFF) << 13;
   float value;
   std::memcpy(&value, &magnitude, sizeof(value));
@@ -61,29 +61,29 @@ OP_TOOLS_WIDE void widen_brain_to_single(const uint16_t* from, int64_t n, float*
 #ifdef OP_TOOLS_HAS_WIDE
 #define OP_TOOLS_DEFAULT __attribute__((target("default")))
 // Processors with wide vectors have an instruction for it.
-__attribute__((target("arch=x86-64-v3"))) void widen_half_to_single(const uint16_t* from, int64_t n, float* to) {
+__attribute__((target("arch=x86-64-v3"))) void float16_to_float32(const uint16_t* from, int64_t n, float* to) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
   }
-  for (; i < n; ++i) to[i] = single_of_half(from[i]);
+  for (; i < n; ++i) to[i] = float32_of_float16(from[i]);
 }
-__attribute__((target("arch=x86-64-v3"))) void widen_half(const uint16_t* from, int64_t n, double* to) {
+__attribute__((target("arch=x86-64-v3"))) void widen_float16(const uint16_t* from, int64_t n, double* to) {
   int64_t i = 0;
   for (; i + 4 <= n; i += 4) {
-    const __m128i halves = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i));
-    _mm256_storeu_pd(to + i, _mm256_cvtps_pd(_mm_cvtph_ps(halves)));
+    const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i));
+    _mm256_storeu_pd(to + i, _mm256_cvtps_pd(_mm_cvtph_ps(packed)));
   }
-  for (; i < n; ++i) to[i] = static_cast<double>(single_of_half(from[i]));
+  for (; i < n; ++i) to[i] = static_cast<double>(float32_of_float16(from[i]));
 }
 #else
 #define OP_TOOLS_DEFAULT
 #endif
-OP_TOOLS_DEFAULT void widen_half_to_single(const uint16_t* from, int64_t n, float* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = single_of_half(from[i]);
+OP_TOOLS_DEFAULT void float16_to_float32(const uint16_t* from, int64_t n, float* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = float32_of_float16(from[i]);
 }
-OP_TOOLS_DEFAULT void widen_half(const uint16_t* from, int64_t n, double* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = static_cast<double>(single_of_half(from[i]));
+OP_TOOLS_DEFAULT void widen_float16(const uint16_t* from, int64_t n, double* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = static_cast<double>(float32_of_float16(from[i]));
 }
 
 }  // namespace
@@ -91,18 +91,18 @@ OP_TOOLS_DEFAULT void widen_half(const uint16_t* from, int64_t n, double* to) {
 void load_float64(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, double* to) {
   switch (dtype) {
     case c10::ScalarType::Float:
-      return widen_single(static_cast<const float*>(data) + first, n, to);
+      return widen_float32(static_cast<const float*>(data) + first, n, to);
     case c10::ScalarType::BFloat16:
-      return widen_brain(static_cast<const uint16_t*>(data) + first, n, to);
+      return widen_bfloat16(static_cast<const uint16_t*>(data) + first, n, to);
     case c10::ScalarType::Half:
-      return widen_half(static_cast<const uint16_t*>(data) + first, n, to);
+      return widen_float16(static_cast<const uint16_t*>(data) + first, n, to);
     case c10::ScalarType::Double:
       std::memcpy(to, static_cast<const double*>(data) + first, static_cast<size_t>(n) * sizeof(double));
       return;
     case c10::ScalarType::ComplexHalf:
-      return widen_half(static_cast<const uint16_t*>(data) + 2 * first, 2 * n, to);
+      return widen_float16(static_cast<const uint16_t*>(data) + 2 * first, 2 * n, to);
     case c10::ScalarType::ComplexFloat:
-      return widen_single(static_cast<const float*>(data) + 2 * first, 2 * n, to);
+      return widen_float32(static_cast<const float*>(data) + 2 * first, 2 * n, to);
     case c10::ScalarType::ComplexDouble:
       std::memcpy(to, static_cast<const double*>(data) + 2 * first, static_cast<size_t>(2 * n) * sizeof(double));
       return;
@@ -123,8 +123,8 @@ void load_float64(c10::ScalarType dtype, const void* data, int64_t first, int64_
 
 void load_float32(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, float* to) {
   const uint16_t* const from = static_cast<const uint16_t*>(data) + first;
-  if (dtype == c10::ScalarType::BFloat16) widen_brain_to_single(from, n, to);
-  if (dtype == c10::ScalarType::Half) widen_half_to_single(from, n, to);
+  if (dtype == c10::ScalarType::BFloat16) bfloat16_to_float32(from, n, to);
+  if (dtype == c10::ScalarType::Half) float16_to_float32(from, n, to);
 }
 
 }  // namespace op_tools

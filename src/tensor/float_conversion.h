@@ -16,7 +16,7 @@
 #define OP_TOOLS_WIDE
 #endif
 
-// The dtypes of whole numbers and truth values: (C++ type, name in c10::ScalarType).
+// The integer dtypes and bool: (C++ type, name in c10::ScalarType).
 #define OP_TOOLS_INTEGER_TYPES(_) \
   _(uint8_t, Byte)                \
   _(int8_t, Char)                 \
@@ -34,7 +34,7 @@ namespace op_tools {
 // is written for dtypes that are no numbers (quantized, packed).
 void load_float64(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, double* to);
 
-// The same for the half types, which singles hold as well.
+// The same as float32, for float16 and bfloat16, whose values float32 represents exactly.
 void load_float32(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, float* to);
 
 }  // namespace op_tools

@@ -58,7 +58,7 @@ std::string why_not_plain(const at::Tensor& tensor, std::string* type) {
     *type = "tensor without storage";
     return "it has no data to copy";
   }
-  // A storage may claim bytes that nobody has allocated; to read it would end the process.
+  // A storage may claim bytes that were never allocated; reading it would crash the process.
   if (tensor.layout() == at::kStrided && !tensor._is_zerotensor() && tensor.is_cpu() && tensor.numel() > 0 &&
       tensor.storage().data() == nullptr) {
     *type = "tensor without data";

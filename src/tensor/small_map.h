@@ -1,6 +1,6 @@
-// A map for the few tensors (nodes, edges) of a call: one stretch of memory, looked through from the front, without an
-// allocation for each entry. From kIndexFrom entries on (a fused optimizer's call has hundreds) an index finds them.
-// One thread at a time.
+// A map for the few tensors (nodes, edges) of a call: one array, searched from the front, without an allocation for
+// each entry. From kIndexFrom entries on (a fused optimizer's call has hundreds) an index finds them. One thread at a
+// time.
 #pragma once
 
 #include <c10/util/SmallVector.h>

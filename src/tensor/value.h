@@ -99,7 +99,7 @@ OP_TOOLS_API const Values* sequence_items(const Value& value);
 // The value under a string key; nullptr when `dict` is no Dict or has no such key.
 OP_TOOLS_API const Value* find_key(const Value& dict, std::string_view key);
 
-// Every tensor of the tree in the order in which a reader meets them (dict values in insertion order, slices
+// Every tensor of the tree in reading order (dict values in insertion order, slices
 // included). This order defines the indices of grad_inputs, grad_outputs and of messages.
 OP_TOOLS_API void for_each_tensor(const Value& value, const std::function<void(const at::Tensor&)>& visit);
 OP_TOOLS_API std::vector<at::Tensor> flatten_tensors(const Value& value);

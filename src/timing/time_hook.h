@@ -52,7 +52,7 @@ class OP_TOOLS_API TimeHook final : public Hook {
   ~TimeHook() override;
 
   std::string_view name() const override { return "OpTimeMeasure"; }
-  Wants wants() const override { return {.gradients = false, .aten_call = false, .nodes = true}; }
+  Wants wants() const override { return {.nodes = true}; }
   bool is_innermost() const override { return true; }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;

@@ -1,7 +1,10 @@
 // Hooks for tests: one that keeps what it saw, one that fails where it is told to.
 #pragma once
 
+#include <ATen/core/ivalue.h>
+
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -11,6 +14,7 @@
 #include "base/op_filter.h"
 #include "base/options.h"
 #include "hooks/hook.h"
+#include "hooks/interceptor.h"
 #include "hooks/scope.h"
 
 namespace op_tools::test {
@@ -76,6 +80,13 @@ class FailingHook final : public Hook {
  private:
   const bool in_before_;
 };
+
+// For an executor at the aten level, after proceed(): gives the program another tensor for each one that came out.
+inline void replace_results(OpCall& call, const std::function<at::Tensor(const at::Tensor&)>& replace) {
+  std::vector<c10::IValue> returns;
+  for (const at::Tensor& tensor : flatten_tensors(call.frame().result())) returns.emplace_back(replace(tensor));
+  dynamic_cast<interceptor::OperatorFrame&>(call.frame()).set_returns(std::move(returns));
+}
 
 inline ResolvedOptions admitting(std::string_view only = "", std::string_view skip = "") {
   ResolvedOptions options;

@@ -211,9 +211,14 @@ TEST_CASE("an executor runs the operator in place of the dispatcher", "[intercep
     std::string_view name() const override { return "Doubling"; }
     bool is_executor() const override { return true; }
     void execute(OpCall& call) override {
-      call.frame().replace_inputs([](const at::Tensor& tensor) { return at::mul(tensor, 2); });
-      call.frame().proceed();
-      call.frame().replace_result([](const at::Tensor& tensor) { return at::add(tensor, 1); });
+      auto& frame = dynamic_cast<interceptor::OperatorFrame&>(call.frame());
+      std::vector<c10::IValue> doubled = frame.arguments();
+      for (c10::IValue& argument : doubled) {
+        if (argument.isTensor()) argument = at::mul(argument.toTensor(), 2);
+      }
+      frame.set_arguments(std::move(doubled));
+      frame.proceed();
+      test::replace_results(call, [](const at::Tensor& tensor) { return at::add(tensor, 1); });
     }
   };
   const auto a = at::ones({2}), b = at::ones({2});
@@ -455,12 +460,12 @@ TEST_CASE("backward of a torch-level call comes to the same hooks as a second ca
       phase = call.phase;
       id = call.id;
       if (call.phase == Phase::kForward) {
-        call.keep(kept);
+        call.save_for_backward(kept);
         kept.reset();
         return;
       }
       gradients = flatten_tensors(call.result());
-      kept_in_backward = call.kept();
+      kept_in_backward = call.saved_state();
     }
     Phase phase = Phase::kForward;
     uint64_t id = 0;
@@ -492,8 +497,6 @@ TEST_CASE("backward of a torch-level call comes to the same hooks as a second ca
       *y_ = at::mul(x_, 3);
       CHECK(collector->after_call({*y_}, chain_.backward_of(*call)));
     }
-    void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>&) override {}
-    void replace_result(const std::function<at::Tensor(const at::Tensor&)>&) override {}
     OpCall* call = nullptr;
 
    private:
@@ -549,7 +552,7 @@ TEST_CASE("a call's operator can be run again on other values, after the call an
   CHECK(at::equal(*again.get_if<at::Tensor>(), at::ones({3}, at::kDouble) * 3));
   CHECK(hook->calls == 1);
   CHECK_THROWS_AS(hook->runner->run(make_tuple({x, "two"}), hook->kwargs), Error);
-  hook->ask_early = false;  // too late then: the stack holds the result
+  hook->ask_early = false;  // too late in after(): the stack holds the result
   at::add(x, x, 2);
   CHECK(scope.hook_failures() == 1);
   scope.leave();

@@ -202,7 +202,7 @@ TEST_CASE("A condition leaves executors, failures and other hooks as they are", 
     bool is_executor() const override { return true; }
     void execute(OpCall& call) override {
       call.frame().proceed();
-      call.frame().replace_result([](const at::Tensor& right) { return right * 2; });
+      test::replace_results(call, [](const at::Tensor& right) { return right * 2; });
     }
   };
   const auto recording = std::make_shared<test::RecordingHook>();

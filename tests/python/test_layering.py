@@ -75,7 +75,7 @@ RULES = {
         PRODUCT,
         [
             "src/calls/packed_values.cpp",
-            "src/compare/metrics/distribution_test.cpp",
+            "src/compare/distribution_test.cpp",
             "src/compare/metrics/tensor_diff.cpp",
             "src/fallback/",
             "src/observe/nonfinite.cpp",
@@ -96,29 +96,29 @@ RULES = {
     ),
 }
 
-# The torch-free base inside src/hooks, and what each part may include of ours (besides itself).
-BASE = {"log", "op_filter", "options", "read_options", "error", "export", "run_folder", "text_table", "version"}
+# What each room may include of ours, besides itself. src/compare/metrics is the room compare/metrics.
 MAY_INCLUDE = {
     "base": set(),
-    "hooks": {"base"},
-    "capture": {"base", "hooks"},
-    "timing": {"base", "hooks"},
-    "fallback": {"base", "hooks", "timing"},
-    "compare": {"base", "hooks", "capture", "timing", "fallback"},
-    "observe": {"base", "hooks", "capture"},
-    "run_op_from_data": {"base", "hooks", "capture", "timing", "fallback", "compare"},
-    "sim_device": {"base", "hooks", "fallback"},
-    "bindings": {
-        "base",
-        "hooks",
-        "capture",
-        "timing",
-        "fallback",
-        "compare",
-        "observe",
-        "run_op_from_data",
-        "sim_device",
-    },
+    "tensor": {"base"},
+    "report": {"base", "tensor"},
+    "pth": {"base", "tensor"},
+    "autograd": {"base", "tensor"},
+    "hooks": {"base", "tensor", "autograd"},
+    "calls": {"base", "tensor", "report", "pth", "hooks"},
+    "capture": {"base", "tensor", "report", "hooks", "calls"},
+    "observe": {"base", "tensor", "report", "hooks", "calls"},
+    "timing": {"base", "tensor", "report", "autograd", "hooks"},
+    "fallback": {"base", "tensor", "autograd", "hooks", "timing"},
+    "compare/metrics": {"base", "tensor"},
+    "compare/rerun": {"base", "tensor", "hooks", "calls", "fallback", "compare/metrics"},
+    "compare": {"base", "tensor", "report", "hooks", "calls", "timing", "fallback", "compare/metrics", "compare/rerun"},
+    "sim_device": {"base", "tensor", "fallback"},
+}
+TOOL_ROOMS = set(MAY_INCLUDE) - {"sim_device"}
+MAY_INCLUDE |= {
+    "src": TOOL_ROOMS,  # op_tools.h and the register of tools
+    "run_op_from_data": TOOL_ROOMS - {"capture", "observe"},
+    "bindings": TOOL_ROOMS | {"run_op_from_data", "sim_device"},
 }
 
 
@@ -152,38 +152,56 @@ def test_files_with_a_permission_exist_and_use_it(rule):
     assert not allowed or strangers(pattern, paths, []), "nothing uses this rule's pattern any more"
 
 
-def part_of(path):
-    parts = Path(path).parts
-    if parts[0] == "src" and len(parts) > 2:
-        return "base" if parts[1] == "hooks" and Path(path).stem in BASE else parts[1]
-    return parts[1] if parts[0] == "tools" else parts[0]
+def room_of(path):
+    folders = Path(path).parts[:-1]
+    if folders[0] == "src" and len(folders) > 1:
+        return "/".join(folders[1:])
+    return folders[1] if folders[0] == "tools" else folders[0]
 
 
-def test_includes_point_down():
-    wrong = []
-    for path in PRODUCT:
-        part = part_of(path)
-        if part not in MAY_INCLUDE:
-            continue  # src/op_tools.{h,cpp}, tool_kinds.cpp: include everything
-        for include in re.findall(r'^#include "([^"]+)"', (ROOT / path).read_text(), re.MULTILINE):
-            if "/" not in include:
-                continue  # of its own folder
-            target = part_of("tools/" + include if include.startswith("run_op") else "src/" + include)
-            if target != part and target not in MAY_INCLUDE[part]:
-                wrong.append(f"{path} ({part}) includes {include} ({target})")
+def includes_of(path):
+    """(room, include) for each include of our own files, those of the same folder left out."""
+    for include in re.findall(r'^#include "([^"]+)"', (ROOT / path).read_text(), re.MULTILINE):
+        if "/" in include:
+            yield room_of(("tools/" if include.startswith("run_op") else "src/") + include), include
+
+
+def test_every_room_has_its_line():
+    assert {room_of(path) for path in PRODUCT} == set(MAY_INCLUDE)
+
+
+@pytest.mark.parametrize("room", MAY_INCLUDE)
+def test_includes_point_down(room):
+    wrong = [
+        f"{path} includes {include}"
+        for path in PRODUCT
+        if room_of(path) == room
+        for target, include in includes_of(path)
+        if target != room and target not in MAY_INCLUDE[room]
+    ]
     assert wrong == []
 
 
-def test_every_part_is_known():
-    parts = {part_of(path) for path in PRODUCT} - {"src"}
-    umbrella = {"op_tools.h", "op_tools.cpp", "tool_kinds.cpp"}
-    assert parts - set(MAY_INCLUDE) - umbrella == set(), "a new folder needs its line in MAY_INCLUDE"
+def test_rooms_form_no_circle():
+    open_rooms = dict(MAY_INCLUDE)
+    while leaves := [room for room, below in open_rooms.items() if not below & set(open_rooms)]:
+        for room in leaves:
+            del open_rooms[room]
+    assert open_rooms == {}
+
+
+def test_files_include_each_other_in_no_circle():
+    files = {path: {"src/" + include for _, include in includes_of(path)} for path in PRODUCT if path.endswith(".h")}
+    while leaves := [path for path, below in files.items() if not below & set(files)]:
+        for path in leaves:
+            del files[path]
+    assert files == {}
 
 
 def test_the_base_knows_no_torch():
     wrong = []
     for path in PRODUCT:
-        if part_of(path) == "base":
+        if room_of(path) == "base":
             text = (ROOT / path).read_text()
             wrong += [f"{path}: {line}" for line in re.findall(r"#include <(?:ATen|c10|torch)/.*", text)]
     assert wrong == []

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "hooks/ended_by_program.h"
+#include "hooks/error_origin.h"
 
 namespace op_tools::replay {
 namespace {
@@ -134,7 +134,7 @@ std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const RunRe
     if (is_ended_by_program(call.meta.error)) {
       return {plain_check("saved", op_tools::not_comparable(call.meta.error))};
     }
-    if (run.raised.empty() && is_refused_around(call.meta.error)) {
+    if (run.raised.empty() && is_refused_by_autograd_or_vmap(call.meta.error)) {
       return {plain_check("saved", op_tools::not_comparable("autograd or vmap refused it: " + call.meta.error))};
     }
     if (run.raised.empty() && is_refused_by_python(call)) {

@@ -1,4 +1,4 @@
-#include "compare/metrics/distribution_test.h"
+#include "compare/distribution_test.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,7 +1,7 @@
-// The two ways in which a hook may end the user's program: it was told to (raise_on_failure), or it met an error of the
-// program's own, which then has to reach the program as it is (a device reports what went wrong in its queue to whoever
-// waits for it next, and that may be a hook). The chain lets this through where it keeps every other failure of a hook
-// to itself, after all hooks have seen the call.
+// Thrown by a hook that has to stop the user's program, in one of two cases: the user asked for it (raise_on_failure),
+// or the hook received an error that belongs to the program and must reach it unchanged (a device reports an error of
+// its queue to the next caller that waits for it, which may be a hook). The chain passes this on, after all hooks have
+// seen the call; every other failure of a hook it contains.
 #pragma once
 
 #include <exception>

@@ -1,0 +1,46 @@
+// Which chain is on for the calling thread. Sources ask CurrentChain for each call; HookScope adds and removes hooks
+// through ThreadHooks. Scopes belong to the thread that entered them; threads that autograd or TorchScript start for
+// that thread find its scopes, too.
+#pragma once
+
+#include <memory>
+
+#include "base/export.h"
+#include "base/options.h"
+#include "hooks/chain.h"
+
+namespace op_tools {
+
+// The hooks that are on for this thread at this level, alive while this object is on the stack: a scope may be left
+// inside the call. A thread's own chains are read without counting references: a chain that a scope replaces meanwhile
+// is freed when the thread's last CurrentChain is gone.
+class OP_TOOLS_API CurrentChain {
+ public:
+  struct Thread;
+  static Thread& this_thread();  // for sources that cache it: a thread-local lookup is a function call
+
+  explicit CurrentChain(Level level, Thread& thread = this_thread());
+  ~CurrentChain();
+  CurrentChain(const CurrentChain&) = delete;
+  CurrentChain& operator=(const CurrentChain&) = delete;
+
+  const Chain* get() const { return chain_; }  // nullptr: no hook is on
+
+ private:
+  Thread& thread_;
+  const Chain* chain_ = nullptr;
+  std::shared_ptr<const Chain> inherited_;  // of another thread, for which this one works
+};
+
+// The hooks of the scopes that the calling thread has entered.
+class ThreadHooks {
+ public:
+  static size_t count(Level level);
+  static void add(const std::shared_ptr<ActiveHook>& hook);     // the innermost one of its level
+  static void remove(const std::shared_ptr<ActiveHook>& hook);  // in any order
+};
+
+// Operators that this thread calls go through the interceptor's kernel, or no longer. Threads of autograd inherit it.
+void set_intercepting(bool on);
+
+}  // namespace op_tools
