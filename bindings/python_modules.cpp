@@ -18,7 +18,7 @@ namespace py = pybind11;
 enum class CodeKind : uint8_t { kOther, kModule, kEngine };
 
 // torch.nn.Module.__call__, and the function through which backward starts. A compiled frame has a code object of its
-// own, of the same file and name. Objects are kept alive: an address that was reused would lie.
+// own, of the same file and name. Objects are never freed: a reused address would give a wrong answer.
 CodeKind kind_of(PyCodeObject* code) {
   static auto* known = new std::unordered_map<PyCodeObject*, CodeKind>;
   const auto found = known->find(code);
@@ -58,7 +58,7 @@ py::object self_of(PyFrameObject* frame) {
 using Modules = c10::SmallVector<py::object, 8>;
 
 // The modules in whose forward this thread is, innermost first: what stands before a backward pass that this thread
-// runs is not round the operators of that pass.
+// runs does not contain the operators of that pass.
 Modules modules_on_stack() {
   Modules modules;
   auto frame =
@@ -143,7 +143,7 @@ class Paths {
 #endif
   }
 
-  PyObject* const name_;  // kept for ever, as this is
+  PyObject* const name_;  // never freed, like this object
   std::unordered_map<Key, Known, Hash> known_;
 };
 
@@ -154,7 +154,7 @@ void set_module_namer(const py::object& name) {
     // Threads that Python does not know have no stack; a dying interpreter is not to be asked.
     if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return {};
     const py::gil_scoped_acquire gil;
-    const py::error_scope keep;  // an error of the program's may be on its way
+    const py::error_scope restored;  // the program's own Python error may be set
     const Modules modules = modules_on_stack();
     return modules.empty() ? std::string() : paths->path(modules);
   });

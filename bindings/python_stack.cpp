@@ -57,7 +57,7 @@ struct Code {
   }
 };
 
-// By code object, which is kept alive: an address that was reused would name the wrong file.
+// By code object, which is never freed: a reused address would name the wrong file.
 Code& known_code(PyCodeObject* code) {
   static auto* known = new std::unordered_map<PyCodeObject*, Code>;
   static const auto* own = new OwnFolders;

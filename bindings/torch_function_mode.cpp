@@ -36,8 +36,8 @@ void put_back(Modes modes) {
   for (auto mode = modes.rbegin(); mode != modes.rend(); ++mode) ModeStack::push_onto_stack(std::move(*mode));
 }
 
-// What is known of a torch function, by object (equal method-wrappers are made anew for each property access, so the
-// address says nothing). The mask is remembered for one chain: the last one asked.
+// What is cached of a torch function, by object (not by address: Python makes an equal method-wrapper anew for each
+// property access). The mask is that of one chain, the last one that asked.
 struct Function {
   std::shared_ptr<const std::string> name;
   bool in_python;  // a Python function: what it calls inside can be torch calls of their own
@@ -278,9 +278,9 @@ class LeftOut {
   LeftOut* const outer_;
 };
 
-// A left-out function that is written in Python: what it calls inside may be admitted, so the mode stays on the stack
-// while it runs, told to let the function itself pass. With subclasses among the arguments (`types`) their own
-// __torch_function__ must be asked, which the skipping would prevent.
+// Calls a left-out function that is written in Python. A filter may admit what it calls, so the mode stays on the stack
+// and only skips the function itself. Not for calls with subclasses among the arguments (`types`): skipping would
+// bypass their own __torch_function__.
 PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs) {
   const LeftOut running(function);
   ModeStack::push_onto_stack(g_mode);
@@ -293,8 +293,8 @@ PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs
   return result;
 }
 
-// Has an argument a __torch_function__ of its own? Functions that are written in Python name plain tensors as well, and
-// parameters, whose class has it switched off.
+// Does an argument's class override __torch_function__? Functions that are written in Python list plain tensors as
+// well, and parameters, whose class has it disabled.
 bool has_subclasses(PyObject* types) {
   static PyObject* const disabled =
       py::object(py::module_::import("torch._C").attr("_disabled_torch_function_impl")).release().ptr();
@@ -397,7 +397,7 @@ void pop_mode() {
     if (is_our_mode(top)) break;
     above.push_back(std::move(top));
   }
-  // Not found: the scope is left from inside a call of ours, where torch has taken the mode off for the time of the
+  // Not found: the scope is left inside an intercepted call, where torch has taken the mode off for the time of the
   // call. It comes back, finds no chain and does nothing.
   put_back(std::move(above));
 }
