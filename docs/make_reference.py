@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = ["op_tools", "op_tools.sim_device", "op_tools.run_op_from_data", "op_tools.integrations"]
 # Frameworks that the callbacks derive from, and the names that they take from them.
 FRAMEWORKS = {
-    "lightning.pytorch": ["Callback"],
+    "lightning.pytorch": ["Callback", "Trainer"],
     "transformers": ["TrainerCallback", "TrainerControl", "TrainerState", "TrainingArguments"],
 }
 

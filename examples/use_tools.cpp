@@ -32,7 +32,9 @@ at::Tensor product_on_cpu_if_float16() {
   return product();
 }
 
-bool is_finite(const at::Tensor& tensor) { return at::isfinite(tensor).all().item<bool>(); }
+bool is_finite(const at::Tensor& tensor) {
+  return at::isfinite(tensor).all().item<bool>();
+}
 
 }  // namespace
 
@@ -40,11 +42,13 @@ int main() {
   try {
     op_tools::sim_device::load();
     op_tools::sim_device::Fault fault({.kind = "nan", .ops = "mm", .calls = op_tools::sim_device::CallRange{0, 4}});
-    std::cout << "device: " << (is_finite(product()) ? "finite" : "NaN") << "\n"
-              << "CPU: " << (is_finite(product_on_cpu()) ? "finite" : "NaN") << "\n"
-              << "float32 with a condition on float16: " << (is_finite(product_on_cpu_if_float16()) ? "finite" : "NaN")
-              << "\n";
-    return 0;
+    const bool device = is_finite(product());
+    const bool cpu = is_finite(product_on_cpu());
+    const bool only_float16 = is_finite(product_on_cpu_if_float16());
+    const auto text = [](bool finite) { return finite ? "finite\n" : "NaN\n"; };
+    std::cout << "device: " << text(device) << "CPU: " << text(cpu)
+              << "on the CPU if float16, which it is not: " << text(only_float16);
+    return !device && cpu && !only_float16 ? 0 : 1;
   } catch (const std::exception& error) {
     std::cerr << "use_tools: " << error.what() << "\n";
     return 1;

@@ -210,7 +210,7 @@ def arguments_of(member):
     except ValueError:  # a class of the extension
         return []
     kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
-    return [one.name for one in parameters if one.name != "self" and one.kind not in kinds]
+    return [one.name for one in parameters if one.name not in ("self", "cls") and one.kind not in kinds]
 
 
 # Made by a function, which describes what they are made of; users make none of them.
