@@ -79,7 +79,7 @@ def train(steps: int, output: Path) -> op_tools.CaptureResult:
                 print(f"step {step + 1:4}/{steps}   loss {loss.item():.4f}")
     with torch.no_grad():
         right = (net.eval()(images[test]).argmax(1) == labels[test]).sum().item()
-    print(f"{right} of {TEST} test images are classified correctly ({100 * right / TEST:.1f}%)")
+    print(f"{right} of {TEST} images of the test set are classified correctly ({100 * right / TEST:.1f}%)")
     return capture.result()
 
 
