@@ -41,7 +41,7 @@ def words_of_page(text):
 
 def words_of_cpp(text):
     """Comments and strings, in their lines."""
-    code = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+    code = re.compile(r'//[^\n]*|/\*.*?\*/|R"\(.*?\)"|"(?:\\.|[^"\\\n])*"', re.DOTALL)
     kept, at = [], 0
     for found in code.finditer(text):
         kept += [re.sub(r"[^\n]", "", text[at : found.start()]), found[0]]
