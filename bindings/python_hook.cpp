@@ -173,8 +173,7 @@ void bind_hook(py::module_& module) {
           "forward or backward.")
       .def_property_readonly(
           "args", [](const CallView& view) { return shown(view.call().args()); },
-          "Positional arguments, the program's own tensors. Backward: the output gradients. At the aten level, ask in "
-          "before() to have them in after().")
+          "Positional arguments, the program's own tensors. Backward: the output gradients.")
       .def_property_readonly(
           "kwargs", [](const CallView& view) { return shown(view.call().kwargs()); }, "Keyword arguments, as args.")
       .def_property_readonly(
