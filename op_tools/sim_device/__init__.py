@@ -87,7 +87,7 @@ class Fault(_Planted):
         return self._core.log
 
     def __repr__(self) -> str:
-        return f"<{self._description}: changed {self.strikes} of {self.matched} calls>"
+        return f"<{self._description}: {self.strikes} strikes in {self.matched} calls>"
 
 
 class Latency(_Planted):

@@ -247,7 +247,7 @@ def test_start_and_stop_go_on_counting():
         torch.sigmoid(x)
         fault.stop()
     assert fault.matched == 3 and fault.strikes == 2
-    assert repr(fault) == "<fault scale of sigmoid: changed 2 of 3 calls>"
+    assert repr(fault) == "<fault scale of sigmoid: 2 strikes in 3 calls>"
 
 
 def test_a_started_fault_stays_without_a_name_until_all_are_cleared():

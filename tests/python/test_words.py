@@ -16,7 +16,6 @@ CLEAN_FOLDERS = [
     "docs",
     "examples",
     "op_tools/integrations",
-    "op_tools/sim_device",
     "op_tools/startup",
 ]
 # What a program of ours writes into a page: its words are the program's.
