@@ -153,7 +153,7 @@ def large(table: Table, folder: str, rounds: int) -> None:
     """More bytes than may wait, so that what counts is how fast they go to the disk.
 
     The operator only shows its input's memory: what an operator computes is no part of the writing. Where a system under this
-    one takes free memory back, fresh pages cost up to ten times the writing, whoever gets them: the least of the rounds counts.
+    one takes free memory back, fresh pages cost up to ten times the writing, for every variant: the least of the rounds counts.
     """
     for size_mb, count in ((16, 16), (64, 6)):
         tensors = [torch.randn(size_mb << 18) for _ in range(2)]

@@ -55,10 +55,10 @@ class BarePasses:
     """What is left of a judged call when only the passes over memory stay that it cannot do without.
 
     The inputs are copied to the CPU, which calls the operator, too; then the results, and the inputs once more, come from the
-    device, stretch by stretch, and are compared with what is on the CPU.
+    device, piece by piece, and are compared with what is on the CPU.
     """
 
-    STRETCH = 1 << 19  # bytes, as the tool's
+    PIECE = 1 << 19  # bytes, as the tool's
 
     def __init__(self) -> None:
         self.memcmp = ctypes.CDLL(None).memcmp
@@ -66,7 +66,7 @@ class BarePasses:
 
     def are_equal(self, there: torch.Tensor, here: torch.Tensor) -> bool:
         there, here = there.reshape(-1), here.reshape(-1)
-        buffer, equal = torch.empty(self.STRETCH // here.itemsize, dtype=here.dtype), True
+        buffer, equal = torch.empty(self.PIECE // here.itemsize, dtype=here.dtype), True
         for part, expected in zip(there.split(buffer.numel()), here.split(buffer.numel()), strict=True):
             stretch = buffer[: part.numel()].copy_(part)
             equal &= not self.memcmp(stretch.data_ptr(), expected.data_ptr(), stretch.nbytes)
@@ -261,7 +261,7 @@ def metrics(table: Table, _: str, rounds: int) -> None:
         dtype, case, ours, bare = line.split(",")
         ratio = float(ours) / float(bare)
         table.row(
-            f"OpAutoCompare, numbers alone, {dtype}, {case}",
+            f"OpAutoCompare, values only, {dtype}, {case}",
             "one pass over both tensors, all cores",
             "<= 2x",
             f"{ratio:.2f}x",

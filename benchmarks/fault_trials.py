@@ -3,8 +3,8 @@
     ./dev bench fault_trials --trials 100 --write
 
 A trial trains a small model for one step on the device `sim` with one fault in one call of one operator, drawn by the
-trial's seed, and OpAutoCompare on. Counted are trials in which the fault struck (changed something), in which a failure was
-reported, in which the struck operator's call alone was blamed, and calls that were blamed for nothing. `--write` puts the
+trial's seed, and OpAutoCompare on. Counted are trials in which the fault changed something, in which a failure was
+reported, in which only the changed call was reported, and other calls that were reported. `--write` puts the
 table into docs/autocompare.md.
 """
 
@@ -73,7 +73,7 @@ class Names(op_tools.Hook):
 
 
 class Culprit(op_tools.Hook):
-    """Which call the fault struck: the calls of forward functions in which the strikes went up."""
+    """Which call the fault changed: the calls of forward functions in which the count of changed calls rose."""
 
     def __init__(self, fault: sim.Fault) -> None:
         self.fault = fault
@@ -119,7 +119,7 @@ class Score:
 
 
 def trial(kind: str, level: str, seed: int, places: list[tuple[str, str, str, int]], score: Score) -> bool:
-    """One planted fault. False when it did not strike: the trial says nothing."""
+    """One planted fault. False when it changed nothing: the trial does not count."""
     draw = random.Random(f"{kind} {seed}")  # noqa: S311 (not a secret)
     model, optimizer, operator, calls = draw.choice(places)
     more = {"size": draw.choice([4, 64])} if kind == "above_size" else {}
@@ -137,9 +137,8 @@ def trial(kind: str, level: str, seed: int, places: list[tuple[str, str, str, in
         return False
     score.trials += 1
     score.struck += 1
-    # A backward has the number of its forward. One that the fault struck is known by its gradients alone: one call may be
-    # blamed.
-    # A row may say that its inputs were changed by somebody else before its backward: that blames nobody.
+    # A backward has the number of its forward. A changed backward is known by its gradients only: one call may be reported.
+    # A row that says that its inputs were changed before its backward reports no operator.
     blamed = {row["id"] for row in result.failures if "past autograd" not in row["reason"]}
     right = set(culprit.ids)
     if not right and level == "torch":
@@ -156,7 +155,7 @@ def trial(kind: str, level: str, seed: int, places: list[tuple[str, str, str, in
 
 def table(scores: dict[tuple[str, str], Score]) -> str:
     lines = [
-        "| fault | level | trials | found | blamed rightly, nothing else | other calls blamed |",
+        "| fault | level | trials | found | only the right call reported | other calls reported |",
         "|---|---|---|---|---|---|",
     ]
     for (kind, level), score in scores.items():
@@ -193,7 +192,7 @@ def main() -> int:
                     break
                 trial(kind, level, seed, places, score)
             print(
-                f"{kind:<16} {level:<6} {score.struck} struck, {score.found} found, {score.rightly} rightly, "
+                f"{kind:<16} {level:<6} {score.struck} changed, {score.found} found, {score.rightly} rightly, "
                 f"{score.false_alarms} other calls",
                 flush=True,
             )

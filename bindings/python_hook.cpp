@@ -155,18 +155,35 @@ Condition python_condition(py::object function) {
 }
 
 void bind_hook(py::module_& module) {
-  py::class_<CallView, std::shared_ptr<CallView>>(module, "Call")
-      .def_property_readonly("id", [](const CallView& view) { return view.call().id; })
-      .def_property_readonly("name", [](const CallView& view) { return std::string(view.call().name); })
-      .def_property_readonly("level", [](const CallView& view) { return std::string(to_string(view.call().level)); })
+  py::class_<CallView, std::shared_ptr<CallView>>(
+      module, "Call", "One operator call as a hook sees it; valid inside before() and after() only.")
       .def_property_readonly(
-          "phase", [](const CallView& view) { return view.call().phase == Phase::kForward ? "forward" : "backward"; })
-      .def_property_readonly("args", [](const CallView& view) { return shown(view.call().args()); })
-      .def_property_readonly("kwargs", [](const CallView& view) { return shown(view.call().kwargs()); })
-      .def_property_readonly("result", [](const CallView& view) { return shown(view.call().result()); })
-      .def_property_readonly("step", [](const CallView& view) { return view.call().step; })
-      .def_property_readonly("module", [](const CallView& view) { return view.call().module(); })
-      .def_property_readonly("error", [](const CallView& view) { return view.call().error; })
+          "id", [](const CallView& view) { return view.call().id; },
+          "Number of the call in the process; a backward call has that of its forward call.")
+      .def_property_readonly(
+          "name", [](const CallView& view) { return std::string(view.call().name); },
+          "Name of the operator: torch.nn.functional.linear, aten::add.Tensor.")
+      .def_property_readonly(
+          "level", [](const CallView& view) { return std::string(to_string(view.call().level)); }, "torch or aten.")
+      .def_property_readonly(
+          "phase", [](const CallView& view) { return view.call().phase == Phase::kForward ? "forward" : "backward"; },
+          "forward or backward.")
+      .def_property_readonly(
+          "args", [](const CallView& view) { return shown(view.call().args()); },
+          "Positional arguments, the program's own tensors. Backward: the output gradients.")
+      .def_property_readonly(
+          "kwargs", [](const CallView& view) { return shown(view.call().kwargs()); }, "Keyword arguments, as args.")
+      .def_property_readonly(
+          "result", [](const CallView& view) { return shown(view.call().result()); },
+          "What the call returned; None before it ran, or if it raised. Backward: the input gradients.")
+      .def_property_readonly(
+          "step", [](const CallView& view) { return view.call().step; }, "The training step, from 0.")
+      .def_property_readonly(
+          "module", [](const CallView& view) { return view.call().module(); },
+          "Module whose forward() made the call, as ResNet.layer3.0.conv1; empty: none, or not known. Ask in before().")
+      .def_property_readonly(
+          "error", [](const CallView& view) { return view.call().error; },
+          "What the operator raised; empty if it returned.")
       .def("__repr__", [](const CallView& view) { return "<op_tools.Call " + std::string(view.call().name) + ">"; });
   py::class_<Hook, std::shared_ptr<Hook>>(module, "CoreHook")
       .def_property_readonly("name", &Hook::name)

@@ -1,4 +1,4 @@
-"""The bring-up story: training on a new device diverges; which operator is wrong, where, and how to live without it?
+"""Bring-up of a device: training diverges. Which operator is wrong, where, and how to train without it?
 
     ./dev run python examples/demo_bring_up.py
 

@@ -2,8 +2,8 @@
 
     ./dev demo
 
-Trains a small convolutional network on scikit-learn's 1,797 handwritten digits, on the simulated accelerator. OpCapture is on all the time and told to
-record the last step only. Everything it recorded is then run again by run_op_from_data and compared bit for bit.
+Trains a small convolutional network on scikit-learn's 1,797 handwritten digits, on the simulated accelerator. OpCapture
+records the last step. run_op_from_data then runs every recorded call again and compares it bit for bit.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import op_tools.sim_device
 
 DEVICE = "sim"
 BATCH = 64
-TEST = 297  # images kept for the test
+TEST = 297  # images for the test
 
 
 class Net(nn.Module):
@@ -79,7 +79,7 @@ def train(steps: int, output: Path) -> op_tools.CaptureResult:
                 print(f"step {step + 1:4}/{steps}   loss {loss.item():.4f}")
     with torch.no_grad():
         right = (net.eval()(images[test]).argmax(1) == labels[test]).sum().item()
-    print(f"{right} of {TEST} images that it had not seen are read rightly ({100 * right / TEST:.1f}%)")
+    print(f"{right} of {TEST} images of the test set are classified correctly ({100 * right / TEST:.1f}%)")
     return capture.result()
 
 

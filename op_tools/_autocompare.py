@@ -28,31 +28,43 @@ class ComparedOp:
 class CompareResult:
     """What a run of OpAutoCompare found."""
 
-    rows: list[dict[str, Any]] = field(default_factory=list)  # one for each thing judged, as in autocompare.jsonl
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """One dict per comparison; keys are the columns of autocompare.jsonl (docs/autocompare.md)."""
     ops: list[ComparedOp] = field(default_factory=list)
+    """One row per operator."""
     calls: int = 0
+    """Forward calls that were compared."""
     passed: int = 0
+    """Comparisons that passed."""
     failed: int = 0
+    """Comparisons that failed."""
     not_comparable: int = 0
-    left_out: int = 0  # calls passed over by first_n_per_signature and every_nth
-    saved: int = 0  # failed calls whose values are in files
-    not_saved: int = 0  # failed calls that max_saved and max_saved_mb left out
-    rows_dropped: int = 0  # rows that are in the files only
-    root: str = ""  # the run's folder; empty when nothing was judged
-    failure: str = ""  # the first failed write
+    """Comparisons without a verdict; each row has the reason."""
+    left_out: int = 0
+    """Calls excluded by first_n_per_signature and every_nth."""
+    saved: int = 0
+    """Failed calls that were saved to files."""
+    not_saved: int = 0
+    """Failed calls that max_saved and max_saved_mb excluded."""
+    rows_dropped: int = 0
+    """Rows that are in the files only."""
+    root: str = ""
+    """Folder of the run; "" if nothing was compared."""
+    failure: str = ""
+    """The first failed write, or ""."""
 
     @property
     def ok(self) -> bool:
-        """Nothing was found wrong."""
+        """True if no comparison failed."""
         return self.failed == 0
 
     @property
     def failures(self) -> list[dict[str, Any]]:
-        """The rows of what is wrong."""
+        """The rows of failed comparisons."""
         return [row for row in self.rows if row["verdict"] == "fail"]
 
     def table(self) -> str:
-        """The operators for people, failed ones first."""
+        """The operators as a text table, failed ones first."""
         return _C.text_table(
             [("op", False), ("wrong", True), ("right", True), ("not comparable", True), ("reason", False)],
             [
@@ -132,7 +144,7 @@ class OpAutoCompare(Tool):
 
     @staticmethod
     def tolerances() -> str:
-        """The numbers that decide, as a table: one line for each dtype."""
+        """The limits of all methods as a text table, one line per dtype. Units and formulas: docs/autocompare.md."""
         return _C.tolerance_text()
 
     def result(self) -> CompareResult:

@@ -18,32 +18,50 @@ from ._tools import Names, _names
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """One tensor that a module gave, on one side judged against the other."""
+    """The comparison of one tensor of a module: an output, or a gradient. NaN where no number could be computed."""
 
-    module: str  # as in named_modules(): "layer3.0.conv1"; "" is the model itself
-    kind: str  # the module's class
-    call: int  # which call of this module, from 0
-    what: str  # "output", "output [1]", "input grad", "weight grad"
-    phase: str  # "forward" or "backward"
-    verdict: str  # "pass", "fail" or "not comparable"
-    origin: str  # of what fails: "born" in this module, or "carried" into it; else ""
-    share: float  # of the limit that was reached: 1 is the limit
+    module: str
+    """Path as in `named_modules()`: "layer3.0.conv1"; "" is the model itself."""
+    kind: str
+    """Name of the module's class."""
+    call: int
+    """Which call of this module, from 0."""
+    what: str
+    """Which tensor: "output", "output [1]", "input grad", "weight grad"."""
+    phase: str
+    """"forward" or "backward"."""
+    verdict: str
+    """"pass", "fail" or "not comparable"."""
+    origin: str
+    """Of a failure: "born" in this module or "carried" into it. Otherwise ""."""
+    share: float
+    """The largest ratio of a measured error to its limit; the limit is 1."""
     max_abs: float
+    """Largest absolute difference to the other side."""
     max_rel: float
+    """Largest relative difference to the other side."""
     rmse: float
+    """Root mean square of the differences."""
     cosine: float
+    """Cosine similarity of the two tensors."""
     max_ulp: float
+    """Largest difference in units in the last place of the dtype."""
     dtype: str
+    """"float32", without "torch."."""
     shape: list[int]
-    reason: str  # in words
+    """Sizes of the tensor."""
+    reason: str
+    """What decided, in words."""
 
 
 @dataclass(frozen=True)
 class ModuleComparison:
     """What compare_modules found."""
 
-    rows: list[ModuleRow] = field(default_factory=list)  # in the order of the computation
-    notes: list[str] = field(default_factory=list)  # what could not be compared, and why
+    rows: list[ModuleRow] = field(default_factory=list)
+    """One row per tensor, in the order of the computation."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be compared, and why."""
 
     @property
     def ok(self) -> bool:
@@ -52,14 +70,13 @@ class ModuleComparison:
 
     @property
     def first(self) -> ModuleRow | None:
-        """The first result that is wrong although all that went into its module was right; forward before backward.
-        None: all agree."""
+        """The first wrong result whose module had right inputs; forward before backward. None: all agree."""
         failed = [row for row in self.rows if row.verdict == "fail"]
         born = [row for row in failed if row.origin == "born"]
         return (born or failed or [None])[0]
 
     def worst(self) -> list[ModuleRow]:
-        """What failed first: where an error is born, then what it was carried into; after that, the nearest to their limit."""
+        """All rows: failures that are born, then failures that are carried, then the rest; the largest share first."""
         groups = {"born": 0, "carried": 1, "": 2}
         order = {id(row): number for number, row in enumerate(self.rows)}
         born_in_order = sorted(self.rows, key=lambda row: (groups[row.origin], -row.share, order[id(row)]))
@@ -67,10 +84,10 @@ class ModuleComparison:
         return [row for row in born_in_order if row is first] + [row for row in born_in_order if row is not first]
 
     def table(self, row_limit: int = 20) -> str:
-        """The rows for people, worst first.
+        """The rows as a text table, worst first.
 
         Args:
-            row_limit: show so many rows; -1: all.
+            row_limit: number of rows; -1: all.
         """
         rows = self.worst()
         shown = rows if row_limit < 0 else rows[:row_limit]
@@ -123,12 +140,12 @@ class _Sides:
         return known.get((call.path, call.number))
 
     def judge(self, find: Callable[[ModuleRun], Tensors | None], place: str, many: int = 1) -> dict[str, Any]:
-        """A row of the judge.
+        """The verdict about one tensor.
 
         Args:
-            find: the tensors of a run among which the one stands.
-            place: which one.
-            many: how many rows of numbers are added up besides.
+            find: the tensors of a run that contain it.
+            place: which of them.
+            many: by how much the number of terms in a sum is larger than the model's own.
         """
         result = (find(self.judged) or {}).get(place)
         reference = (find(self.reference) or {}).get(place)
@@ -345,29 +362,34 @@ def compare_modules(
     nan_equal: bool = True,
     seed: int = 0,
 ) -> ModuleComparison:
-    """Runs two versions of a model on the same inputs and compares what each module gives, forward and backward.
+    """Runs two versions of a model on the same inputs and compares the results of each module, forward and backward.
 
-    Both run once, with the same random numbers, in the mode (training or evaluation) in which they are. The models,
-    their gradients and buffers, and all random states are afterwards what they were. A result that disagrees is *born*
-    in its module when all that went into the module agrees, else *carried*.
+    Both run once, with the same random numbers, in their own mode (training or evaluation). Parameters, gradients,
+    buffers and random states are restored. A wrong result is *born* in its module if the module's inputs agree, and
+    *carried* otherwise. Limits are those of OpAutoCompare (docs/autocompare.md): a multiple of the other side's own
+    error against float64, plus units of the dtype.
 
     Args:
-        model_a: taken for right, as far as its dtype goes; but of two sides the one on the CPU is.
-        model_b: judged. None: a copy of model_a, made with on_device and dtype.
-        inputs: a tensor, a tuple of positional arguments or a dict of arguments by name; on any device.
-        on_device: where the copy runs.
-        dtype: of the copy's floating-point parameters, and of such inputs. A model in another dtype than model_a's is
-            judged by what the CPU computes in that dtype.
-        loss: makes a number of what the model returns; None: all outputs, times fixed random numbers.
-        gradients: compare gradients too.
-        modules: only these, by path, as a filter list. None: all.
-        method: how results are judged, as OpAutoCompare's.
-        golden: run a copy in float64 on the CPU, which tells a wrong module from rounding.
-        nan_equal: NaN agrees with NaN.
-        seed: of all random numbers.
+        model_a: the side that is taken as right. If only model_b is on the CPU, the sides are exchanged.
+        model_b: the side that is checked; its modules have the same names. None: a copy of model_a, made with on_device
+            and dtype.
+        inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments; on any device.
+        on_device: device of the copy.
+        dtype: dtype of the copy's floating-point parameters and inputs. A model in another dtype than model_a's is
+            compared with the CPU's results in that dtype.
+        loss: computes a scalar tensor from the model's output. None: the sum of all outputs times fixed random numbers.
+        gradients: compare gradients of inputs and parameters too.
+        modules: only these, by path, as a filter list ("layer3, .*.attention"). None: all.
+        method: "relative", "allclose", "bitwise", "ulp", "msprobe-quick" or "msprobe-absolute", as for OpAutoCompare.
+        golden: also run a copy in float64 on the CPU, which separates wrong modules from rounding.
+        nan_equal: NaN equals NaN.
+        seed: seed of all random numbers.
+
+    Returns:
+        a row per module, call and tensor, in the order of the computation.
 
     Raises:
-        op_tools.Error: when neither or both of model_b and on_device= or dtype= are given, or a model cannot be copied.
+        op_tools.Error: neither or both of model_b and on_device= or dtype= are given, or a model cannot be copied.
     """
     wants_copy = on_device is not None or dtype is not None
     if (model_b is None) is not wants_copy:

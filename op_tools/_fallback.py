@@ -38,9 +38,10 @@ class RedirectResult:
     """What a run of OpFallback or OpDtypeCast did."""
 
     rows: list[RedirectRow] = field(default_factory=list)
+    """One row per operator."""
 
     def table(self) -> str:
-        """The rows for people, the slowest first."""
+        """The rows as a text table, the slowest first. Times in milliseconds."""
         return _C.text_table(
             [("op", False), ("calls", True), ("MB", True), ("ms", True), ("stayed", True)],
             [

@@ -16,18 +16,19 @@ from ._tools import Names, Tool, tool_classes
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor of a call as a condition sees it: everything about it but its values."""
+    """A tensor of a call as a condition sees it: its description, without values."""
 
     shape: torch.Size
     dtype: torch.dtype
     device: torch.device
     layout: torch.layout
-    strides: tuple[int, ...]  # empty for layouts without
+    strides: tuple[int, ...]
+    """In elements; empty for layouts without strides."""
     requires_grad: bool
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorInfo:
-        """Describes a tensor."""
+        """Describes a `tensor`."""
         strides = tensor.stride() if tensor.layout == torch.strided and not tensor.is_nested else ()
         shape = torch.Size() if tensor.is_nested else tensor.shape
         return cls(shape, tensor.dtype, tensor.device, tensor.layout, strides, tensor.requires_grad)
@@ -56,11 +57,11 @@ class TensorInfo:
         return self.shape.numel()
 
     def size(self, dim: int | None = None) -> torch.Size | int:
-        """The shape, or one size of it."""
+        """The shape, or the size of dimension `dim`."""
         return self.shape if dim is None else self.shape[dim]
 
     def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
-        """The strides, or one of them."""
+        """The strides in elements, or the stride of dimension `dim`."""
         return self.strides if dim is None else self.strides[dim]
 
     def element_size(self) -> int:
@@ -78,17 +79,22 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class CallInfo:
-    """A call as a condition sees it, before it runs. Holds no memory of the program."""
+    """A call as a condition sees it, before it runs. It holds no memory of the program."""
 
     name: str
+    """"torch.add" or "aten::add.Tensor"."""
     level: str
+    """"torch" or "aten"."""
     step: int
-    args: tuple[Any, ...]  # tensors as TensorInfo
+    """The training step, from 0."""
+    args: tuple[Any, ...]
+    """Positional arguments; tensors are TensorInfo."""
     kwargs: Mapping[str, Any]
+    """Keyword arguments; tensors are TensorInfo."""
 
     @classmethod
     def of(cls, call: _C.Call) -> CallInfo:
-        """Describes a call that is about to run."""
+        """Describes a `call` that is about to run."""
         return cls(call.name, call.level, call.step, _described(call.args), _described(call.kwargs))
 
     @property

@@ -1,4 +1,4 @@
-"""Reading captured calls in Python."""
+"""Reads captured calls in Python."""
 
 from __future__ import annotations
 
@@ -11,43 +11,54 @@ from . import _C
 
 
 def load(path: str | Path) -> Any:
-    """Reads a captured .pth file with the values that torch.load cannot give: slices, Ellipsis, memory formats and
-    generators come back as what they were.
+    """Reads a captured .pth file, with the values that torch.load cannot restore: slices, Ellipsis, memory formats,
+    generators and tensors with shared contents.
 
     Args:
         path: the file.
 
     Returns:
-        what the file holds; tensors are on the CPU.
+        a dict with the keys of docs/architecture.md; tensors are on the CPU, with their shapes, strides and dtypes.
 
     Raises:
-        op_tools.Error: when the file is missing, damaged, or no .pth file; nothing in it is ever run.
+        op_tools.Error: the file is missing, damaged, or not a .pth file. No code in it is run.
     """
     return _C.read_pth(str(path))
 
 
 @dataclass(frozen=True)
 class CapturedCall:
-    """One captured call as Python values; gradients are None when backward did not run."""
+    """One captured call. Tensors are on the CPU, with their original shapes, strides and dtypes. grad_inputs and
+    grad_outputs are None if backward did not run."""
 
     name: str
+    """"torch.nn.functional.linear" or "aten::add.Tensor"."""
     args: tuple[Any, ...]
+    """Positional arguments, as they were before the call."""
     kwargs: dict[str, Any]
+    """Keyword arguments, as they were before the call."""
     result: Any = None
+    """What the call returned; None if it raised."""
     grad_inputs: tuple[Any, ...] | None = None
+    """A gradient per tensor of (args, kwargs), in order; None where the call has none."""
     grad_outputs: tuple[Any, ...] | None = None
+    """A gradient per tensor of the result, in order; None where none arrived."""
     meta: dict[str, Any] = field(default_factory=dict)
+    """The content of meta.json: shapes, dtypes, devices, random and autograd state, source line."""
 
 
 def load_call(folder: str | Path) -> CapturedCall:
     """Reads one captured call.
 
     Args:
-        folder: ``op_capture_result/<rank>/<time>/<op>/<id>``, or ``.../calls.zip!<op>/<id>`` in a container. Bytes that
-            the call shares with others (``dedupe=True``) are read from where they are.
+        folder: ``op_capture_result/<rank>/<time>/<op>/<id>``, or ``.../calls.zip!<op>/<id>`` in a container. Shared
+            contents (``dedupe=True``) are read from their files.
+
+    Returns:
+        the call; gradients are those of its first backward pass.
 
     Raises:
-        op_tools.Error: when input.pth is missing or a file is damaged.
+        op_tools.Error: input.pth is missing, or a file is damaged.
     """
     inputs, output, grad_inputs, grad_outputs, meta = _C.read_call(str(folder))
     return CapturedCall(

@@ -1,7 +1,7 @@
-"""Operators that take functions (torch.cond, flex_attention, a Function under functorch) let the aten level's key pass.
+"""Lets operators that take functions (torch.cond, flex_attention, a Function under functorch) pass the aten level's key.
 
-torch dispatches them in Python, where a key that has no kernel of its own is an error: the fallback that the
-interceptor has for all of the dispatcher's operators is not asked. Their parts are met as operators of their own.
+torch dispatches them in Python, where a key without a kernel is an error: the interceptor's fallback for all operators of
+the dispatcher is not used there. Tools see the operators that they call.
 """
 
 from __future__ import annotations

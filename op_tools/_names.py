@@ -19,7 +19,7 @@ def aten_names(*, composite: bool) -> list[str]:
     """Level aten: all operators that the dispatcher knows now.
 
     Args:
-        composite: also those that are made of others: they are met only when a filter names them.
+        composite: also composite operators, which tools see only when a filter names them.
 
     Raises:
         op_tools.Error: when the aten level cannot be used in this process.

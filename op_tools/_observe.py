@@ -55,15 +55,22 @@ class VaryingSize:
 
 @dataclass(frozen=True)
 class ObserveResult:
-    """What a run of OpObserve met."""
+    """What a run of OpObserve recorded."""
 
-    rows: list[ObserveRow] = field(default_factory=list)  # most calls first
+    rows: list[ObserveRow] = field(default_factory=list)
+    """One row per operator, shapes, dtypes and devices; most calls first."""
     varying: list[VaryingSize] = field(default_factory=list)
+    """Dimensions that one source line calls with more than one size."""
     calls: int = 0
-    written: int = 0  # rows of calls.jsonl
-    left_out: int = 0  # calls that are in no row: there were 100,000 different ones already
-    read_backs: int = 0  # transfers of statistics from a device
-    root: str = ""  # the run's folder; empty when there was nothing to write
+    """All calls."""
+    written: int = 0
+    """Rows of calls.jsonl."""
+    left_out: int = 0
+    """Calls that are in no row, because there were 100,000 different rows."""
+    read_backs: int = 0
+    """Transfers of statistics from a device."""
+    root: str = ""
+    """Folder of the run; "" if there was nothing to write."""
 
     @property
     def dynamic_ops(self) -> list[str]:
@@ -71,10 +78,10 @@ class ObserveResult:
         return sorted({one.op for one in self.varying})
 
     def table(self, by: str = "shape") -> str:
-        """Which operators, with which shapes and dtypes, how often; dynamic shapes marked. Most calls first.
+        """The operators with shapes, dtypes and counts as a text table; dynamic shapes are marked. Most calls first.
 
         Args:
-            by: "shape": a line for each combination; "op": a line for each operator, with the number of combinations.
+            by: "shape": a line per operator, shapes and dtypes; "op": a line per operator.
 
         Raises:
             op_tools.Error: `by` is neither.
@@ -152,7 +159,7 @@ class OpObserve(Tool):
         self._arguments.update(detail=detail, lines=lines, with_stack=with_stack, max_calls=max_calls)
 
     def result(self) -> ObserveResult:
-        """What was met so far, also while the tool is on; call flush() first to have all rows in the file."""
+        """What was recorded so far, also while the tool is on. Call flush() first to have all rows in the file."""
         report = self._report()
         rows = [
             ObserveRow(**{**row, **{side: [MetTensor(**one) for one in row[side]] for side in ("inputs", "outputs")}})

@@ -36,20 +36,26 @@ class OverflowRow:
 class OverflowResult:
     """What a run of OpOverflowCheck found."""
 
-    rows: list[OverflowRow] = field(default_factory=list)  # the first 1,000; the file has all
+    rows: list[OverflowRow] = field(default_factory=list)
+    """The first 1,000 findings; the file has all."""
     calls: int = 0
+    """Calls that were checked."""
     producers: int = 0
+    """Calls that made a NaN or an infinity from finite inputs."""
     propagators: int = 0
+    """Calls that passed one on."""
     expected: int = 0
-    root: str = ""  # the run's folder; empty when there was nothing to write
+    """Findings in backward, with allow_in_backward_with_scaler."""
+    root: str = ""
+    """Folder of the run; "" if there was nothing to write."""
 
     @property
     def ok(self) -> bool:
-        """No operator made a NaN or an infinity."""
+        """True if no call made a NaN or an infinity."""
         return self.producers == 0
 
     def table(self) -> str:
-        """Producers first, then propagators, in the order of the calls."""
+        """The findings as a text table: producers first, then propagators, in the order of the calls."""
         texts, numbers = ("kind", "op", "phase", "module"), ("step", "nan", "inf", "-inf", "of")
         return _C.text_table(
             [*((title, False) for title in texts), *((title, True) for title in numbers), ("line", False)],
@@ -112,6 +118,6 @@ class OpOverflowCheck(Tool):
         )
 
     def result(self) -> OverflowResult:
-        """What the last run found so far; call flush() first to have the calls judged that wait for it."""
+        """What the last run found so far. Call flush() first to include calls that wait to be checked."""
         report = self._report()
         return OverflowResult(**{**report, "rows": [OverflowRow(**row) for row in report["rows"]]})

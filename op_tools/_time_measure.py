@@ -52,31 +52,44 @@ class TimeRow:
 
 @dataclass(frozen=True)
 class TimeResult:
-    """What a run of OpTimeMeasure recorded; rows with the most self time first."""
+    """What a run of OpTimeMeasure recorded. Rows are sorted by self time, the largest first; times in milliseconds."""
 
-    rows: list[TimeRow] = field(default_factory=list)  # by operator
+    rows: list[TimeRow] = field(default_factory=list)
+    """One row per operator."""
     by_shape: list[TimeRow] = field(default_factory=list)
-    by_line: list[TimeRow] = field(default_factory=list)  # with_stack=True
-    by_module: list[TimeRow] = field(default_factory=list)  # with_modules=True
-    alive: list[dict[str, Any]] = field(default_factory=list)  # memory=True: {"where", "count", "bytes"} still in use
-    stacks: list[dict[str, Any]] = field(default_factory=list)  # with_stack=True: {"frames", "total_ms", "self_ms"}
+    """One row per operator, shapes and dtypes."""
+    by_line: list[TimeRow] = field(default_factory=list)
+    """One row per source line; needs with_stack=True."""
+    by_module: list[TimeRow] = field(default_factory=list)
+    """One row per module; needs with_modules=True."""
+    alive: list[dict[str, Any]] = field(default_factory=list)
+    """Memory still in use, with memory=True: dicts with "where", "count" and "bytes"."""
+    stacks: list[dict[str, Any]] = field(default_factory=list)
+    """Stacks, with with_stack=True: dicts with "frames", "total_ms" and "self_ms"."""
     mode: str = "sync"
-    root: str = ""  # the run's folder; empty when nothing was written
-    calls: int = 0  # forward calls
-    backward: int = 0  # backward passes over calls
-    in_graph: int = 0  # calls left alone because their device was recording a graph
-    overflowed: int = 0  # calls beyond max_calls: counted and in calls.csv, not in the trace
+    """"sync", "event" or "host"."""
+    root: str = ""
+    """Folder of the run; "" if nothing was written."""
+    calls: int = 0
+    """Forward calls."""
+    backward: int = 0
+    """Backward passes over calls."""
+    in_graph: int = 0
+    """Calls that were not measured because their device was recording a graph."""
+    overflowed: int = 0
+    """Calls beyond max_calls: counted and in calls.csv, not in the trace."""
 
     def table(self, sort_by: str = "self_ms", row_limit: int = 20, group_by: str = "op") -> str:
-        """The rows for people.
+        """The rows as a text table. Times in milliseconds.
 
         Args:
-            sort_by: a field of TimeRow; "_ms" may be left out. Numbers fall, texts rise.
-            row_limit: show so many rows; -1: all.
+            sort_by: a field of TimeRow; "_ms" may be omitted. Numbers are sorted in descending order, strings in
+                ascending order.
+            row_limit: number of rows; -1: all.
             group_by: "op", "shape", "line" or "module".
 
         Raises:
-            op_tools.Error: when there is no such field or group.
+            op_tools.Error: there is no such field or group.
         """
         if group_by not in _GROUPS:
             raise _C.Error(f"group_by={group_by!r} is not allowed; give one of {', '.join(_GROUPS)}")
@@ -111,12 +124,15 @@ class TimeResult:
         return text if len(shown) == len(rows) else f"{text}\n... and {len(rows) - len(shown)} more rows"
 
     def export_stacks(self, path: str, metric: str = "self") -> None:
-        """Writes stacks with their time in microseconds, one per line, as torch.profiler's export_stacks does: the text
-        that flame graph tools read. The operator is the innermost frame. Needs with_stack=True.
+        """Writes stacks with their time in microseconds, one per line, in the form of torch.profiler's export_stacks,
+        for flame graph tools. The operator is the innermost frame. Needs with_stack=True.
 
         Args:
             path: the file.
             metric: "self" or "total".
+
+        Raises:
+            op_tools.Error: there are no stacks, or no such metric.
         """
         if metric not in ("self", "total"):
             raise _C.Error(f"metric={metric!r} is not allowed; give self or total")
@@ -131,11 +147,14 @@ class TimeResult:
                     file.write(f"{frames} {microseconds}\n")
 
     def export_chrome_trace(self, path: str, merge_with: str | None = None) -> None:
-        """Writes the trace to a file of your choice; chrome://tracing and Perfetto open it.
+        """Writes the trace to a file for chrome://tracing and Perfetto.
 
         Args:
             path: the file.
-            merge_with: a trace that torch.profiler wrote (or another of ours): its events come along, on the same clock.
+            merge_with: a trace of torch.profiler, or another one of OpTimeMeasure; its events are added, on the same clock.
+
+        Raises:
+            op_tools.Error: there is no trace, or `merge_with` is not a Chrome trace.
         """
         if not self.root:
             raise _C.Error("there is no trace: nothing was measured yet, or files=False")
@@ -251,7 +270,12 @@ class OpTimeMeasure(Tool):
         return TimeResult(**{**report, **rows})
 
     def export_chrome_trace(self, path: str, merge_with: str | None = None) -> None:
-        """As TimeResult.export_chrome_trace: what torch.profiler's trace handlers call."""
+        """Writes the trace, as torch.profiler's trace handlers call it.
+
+        Args:
+            path: the file.
+            merge_with: a trace of torch.profiler whose events are added.
+        """
         self.flush()
         self.result().export_chrome_trace(path, merge_with)
 

@@ -100,7 +100,11 @@ class Tool:
         return _C.open_tool(self._kind, self._arguments, self._condition)
 
     def start(self) -> Tool:
-        """Switches the tool on for this thread. Started twice, it must be stopped twice."""
+        """Starts the tool on this thread. A tool that was started twice must be stopped twice.
+
+        Raises:
+            op_tools.Error: an argument or an environment variable is wrong.
+        """
         if self._depth == 0:
             _tell_rank()
             hook, scope = self._open()
@@ -111,10 +115,10 @@ class Tool:
         return self
 
     def stop(self) -> None:
-        """Switches the tool off and waits until everything it recorded is on disk.
+        """Stops the tool and waits until everything it recorded is on disk.
 
         Raises:
-            op_tools.Error: when called in another thread than start().
+            op_tools.Error: called in another thread than start().
         """
         if self._depth == 0:
             return
@@ -126,12 +130,12 @@ class Tool:
     end = stop
 
     def step(self) -> None:
-        """Marks the end of a training step."""
+        """Ends a training step. Steps count from 0."""
         if self._scope is not None:
             self._scope.step()
 
     def flush(self) -> None:
-        """Waits until everything recorded so far is on disk: gradients of a backward pass after stop(), for example."""
+        """Waits until everything recorded so far is on disk, for example gradients of a backward pass after stop()."""
         if self._hook is not None:
             self._hook.flush()
 
@@ -173,16 +177,24 @@ class CaptureResult:
     """What a run of OpCapture recorded."""
 
     rows: list[CaptureRow] = field(default_factory=list)
-    root: str = ""  # the run's folder; empty when nothing was recorded
+    """One row per operator."""
+    root: str = ""
+    """Folder of the run; "" if nothing was recorded."""
     bytes_on_disk: int = 0
-    skipped: int = 0  # calls left out by max_calls and max_per_signature
-    lost: int = 0  # calls that could not be written
-    waits: int = 0  # times the program waited because max_pending_mb was reached
-    incomplete_gradients: int = 0  # backward passes that ended before all parts of a gradient had come
-    failure: str = ""  # the first failed write
+    """Size of all files."""
+    skipped: int = 0
+    """Calls that max_calls and max_per_signature excluded."""
+    lost: int = 0
+    """Calls that could not be written."""
+    waits: int = 0
+    """How often the program waited because max_pending_mb was reached."""
+    incomplete_gradients: int = 0
+    """Backward passes that ended before all parts of a gradient had arrived."""
+    failure: str = ""
+    """The first failed write, or ""."""
 
     def table(self) -> str:
-        """The rows for people, most bytes first."""
+        """The rows as a text table, most bytes first."""
         return _C.text_table(
             [("op", False), ("calls", True), ("backward", True), ("MB", True)],
             [
@@ -237,29 +249,42 @@ class OpCapture(Tool):
         )
 
     def result(self) -> CaptureResult:
-        """What the last run recorded so far; call flush() first to know what is on disk."""
+        """What the last run recorded so far. Call flush() first to count what is on disk."""
         report = self._report()
         return CaptureResult(**{**report, "rows": [CaptureRow(**row) for row in report["rows"]]})
 
 
 class Hook:
-    """A hook of your own: override before() and after(), then put it in a :class:`HookScope`.
+    """A hook of your own: override before() and after(), then use it in a :class:`HookScope`.
 
-    One object serves many calls, on many threads: keep what belongs to one call in what before() returns. An exception
-    in a hook is logged and switches the hook off; the program goes on.
+    One object serves many calls on many threads. State of one call belongs in the value that before() returns. An
+    exception in a hook is logged and disables the hook; the program goes on.
     """
 
-    gradients = False  # True: before() and after() also come for the backward pass (torch level)
+    gradients = False
+    """True: before() and after() are also called for the backward pass (torch level)."""
 
     def before(self, call: _C.Call) -> object:
-        """Before the operator runs; the return value comes back in after()."""
+        """Called before the operator runs.
+
+        Args:
+            call: the call; valid until after() returns. Its tensors are the program's own: do not write them.
+
+        Returns:
+            state of this call, for after().
+        """
 
     def after(self, call: _C.Call, state: object) -> None:
-        """After it ran: call.result is what it returned, call.error says what it raised ("" when it returned)."""
+        """Called after the operator ran.
+
+        Args:
+            call: `call.result` is what it returned; `call.error` is what it raised, "" if it returned.
+            state: what before() returned.
+        """
 
 
 class HookScope(Tool):
-    """Runs a :class:`Hook` of your own on every admitted call.
+    """The scope in which a :class:`Hook` of your own sees every call that the filters admit.
 
     Args:
         hook: the hook.
@@ -282,7 +307,7 @@ class HookScope(Tool):
 
     @property
     def calls_seen(self) -> int:
-        """How many calls the hook was asked about in the last run."""
+        """Number of calls that the hook has seen in the last run."""
         return 0 if self._scope is None else self._scope.calls_seen
 
 

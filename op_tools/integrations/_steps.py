@@ -1,4 +1,4 @@
-"""What the callbacks have in common: tools that are on in chosen training steps."""
+"""Base of the callbacks: tools that are on in chosen training steps."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .._tools import Tool
 
 
 class ToolsInSteps:
-    """Switches tools on and off as training steps begin and end.
+    """Starts and stops tools as training steps begin and end.
 
-    A step is what one optimizer step needs: several batches where gradients are accumulated. Each tool's own steps (its
-    ``steps=``, the step in what it records) are these.
+    A step is one optimizer step: several batches if gradients are accumulated. ``steps=`` of the tools, and the steps in
+    their records, count the same steps.
 
     Args:
-        tools: which; their result() is there after training.
-        steps: the training steps in which they are on, counted from 0 as the framework counts. None: in all.
+        tools: the tools; their result() is complete after training.
+        steps: the training steps in which they are on, counted from 0 by the framework. None: all.
 
     Raises:
-        op_tools.Error: when there is no tool, or a step is negative.
+        op_tools.Error: there is no tool, or a step is negative.
     """
 
     def __init__(self, tools: Sequence[Tool], steps: Iterable[int] | None = None) -> None:
@@ -32,7 +32,7 @@ class ToolsInSteps:
         self._on = False
 
     def step_begins(self, number: int) -> None:
-        """Step `number` begins, or goes on with another batch."""
+        """Step `number` begins, or continues with another batch."""
         wanted = self.steps is None or number in self.steps
         if wanted and not self._on:
             for tool in self.tools:
@@ -42,7 +42,7 @@ class ToolsInSteps:
             self.training_ends()
 
     def step_ends(self, number: int) -> None:
-        """The optimizer has made its step; tools that are not wanted in the next one go off."""
+        """The optimizer has made its step; tools that are not on in the next step are stopped."""
         if not self._on:
             return
         for tool in self.tools:
@@ -51,7 +51,7 @@ class ToolsInSteps:
             self.training_ends()
 
     def training_ends(self) -> None:
-        """All tools off, whether or not training came to its end."""
+        """Stops all tools, also after an exception."""
         if self._on:
             self._on = False
             for tool in reversed(self.tools):

@@ -17,11 +17,11 @@ class OpToolsCallback(TrainerCallback):
     Trainer(..., callbacks=[OpToolsCallback([op_tools.OpTimeMeasure()], steps=range(10, 12))])
 
     Args:
-        tools: which; their result() is there after training.
-        steps: optimizer steps in which they are on, as state.global_step counts them, from 0. None: in all.
+        tools: the tools; their result() is complete after training.
+        steps: optimizer steps in which they are on, as counted by state.global_step from 0. None: all.
 
     Raises:
-        op_tools.Error: when there is no tool, or a step is negative.
+        op_tools.Error: there is no tool, or a step is negative.
     """
 
     def __init__(self, tools: Sequence[Tool], steps: Iterable[int] | None = None) -> None:

@@ -7,8 +7,8 @@
         train_step()
     print(fault.strikes, fault.log)
 
-Importing this module loads the device; importing op_tools does not. torch has one place for a device like this, so a
-process that another vendor's backend lives in cannot have it. docs/sim_device.md has the table of faults.
+Importing this module loads the device; importing op_tools does not. torch has one place for a device like this
+(PrivateUse1), so a process with another vendor's backend cannot have it. docs/sim_device.md has the table of faults.
 """
 
 from __future__ import annotations
@@ -33,25 +33,24 @@ _started: set[Fault | Latency] = set()
 
 @atexit.register
 def _let_autograd_finish() -> None:
-    """Autograd's device threads drop the last graph a moment after backward() has returned, and need Python for it.
-
-    While the interpreter is being taken down that ends the process with SIGABRT, so they get their moment here.
+    """Waits 50 ms at exit. Autograd's device threads release the last graph shortly after backward() has returned, and
+    need Python for it; while the interpreter shuts down that would end the process with SIGABRT.
     """
     time.sleep(0.05)
 
 
 class _Planted:
-    """What faults and latencies have in common: start, stop, with."""
+    """Base class of faults and latencies: start, stop, with."""
 
     _core: Any
 
     def start(self) -> None:
-        """Plants it; again after stop()."""
+        """Makes it active, also again after stop()."""
         self._core.start()
         _started.add(self)  # type: ignore[arg-type]
 
     def stop(self) -> None:
-        """Takes it out. What it did stays done."""
+        """Makes it inactive. Its effects remain."""
         self._core.stop()
         _started.discard(self)  # type: ignore[arg-type]
 
@@ -62,7 +61,7 @@ class _Planted:
 
 
 class Fault(_Planted):
-    """A planted fault; made by fault()."""
+    """A fault of the simulated device; made by fault()."""
 
     def __init__(self, core: _sim.Fault, description: str) -> None:
         self._core = core
@@ -74,17 +73,17 @@ class Fault(_Planted):
 
     @property
     def matched(self) -> int:
-        """Calls whose operator it names, hit or not."""
+        """Number of calls of its operators, changed or not."""
         return self._core.matched
 
     @property
     def strikes(self) -> int:
-        """Calls in which it really changed something."""
+        """Number of calls in which it changed something."""
         return self._core.strikes
 
     @property
     def log(self) -> list[tuple[str, int]]:
-        """(operator, number of the call) of the first 10,000 strikes; calls that match are counted from 0."""
+        """(operator, number of the call) of the first 10,000 changed calls; matching calls are counted from 0."""
         return self._core.log
 
     def __repr__(self) -> str:
@@ -92,7 +91,7 @@ class Fault(_Planted):
 
 
 class Latency(_Planted):
-    """Planted latencies; made by latency()."""
+    """Latencies of the simulated device; made by latency()."""
 
     def __init__(self, core: _sim.Latency) -> None:
         self._core = core
@@ -113,21 +112,22 @@ def fault(
     size: int | None = None,
     microseconds: float | None = None,
 ) -> Fault:
-    """A fault to plant: `with fault(...) as planted:`, or start() and stop().
+    """Makes a fault; it is active inside `with fault(...) as planted:`, or from start() to stop().
 
     Args:
-        kind: one of FAULT_KINDS.
-        ops: the operators, by their names as they reach the device (aten::addmm, not linear): expressions as in the
-            tools' filters, as a list or comma-separated. Empty: all.
-        call: only this one of the matching calls, or these; counted from 0 from the first start() on.
-        probability: of each of them, drawn with `seed`.
-        seed: of all that is random about the fault.
-        scale: by what wrong values are multiplied; each kind has its default.
-        size: above_size: the number of elements up to which results are right.
-        microseconds: latency: how much longer the operator takes on the device.
+        kind: one of FAULT_KINDS; docs/sim_device.md says what each does.
+        ops: the operators, by their names as they reach the device ("aten::addmm", not "linear"): filter expressions, as
+            a list or comma-separated. Empty: all.
+        call: only this matching call, or a range of them, counted from 0 from the first start() on. None: all.
+        probability: probability of each of them, from 0 to 1.
+        seed: seed of the fault's random numbers: the calls, and the places in their results.
+        scale: factor of wrong values. None: the default of the kind.
+        size: for "above_size": the number of elements that stay right.
+        microseconds: for "latency": the time that the operator takes in addition, on the device.
 
     Raises:
         op_tools.Error: an argument is wrong, or `ops` names only operators that never reach a device.
+        ValueError: the step of `call` is less than 1.
     """
     calls = None
     if isinstance(call, range):
@@ -142,16 +142,22 @@ def fault(
 
 
 def faults_clear() -> None:
-    """Takes out all faults of the process, those of OP_TOOLS_SIM_FAULTS too, and frees what `leak` kept."""
+    """Stops all faults of the process, those of OP_TOOLS_SIM_FAULTS too, and frees the memory of `leak` faults."""
     for planted in [planted for planted in _started if isinstance(planted, Fault)]:
         planted.stop()
     _sim.faults_clear()
 
 
 def latency(microseconds: Mapping[str, float]) -> Latency:
-    """From here on, or inside `with`, operators take at least so long on the device: {"mm|addmm": 200}.
+    """Sets the least time of operators on the device, until stop() or the end of a `with` block.
 
-    The time is spent on the stream's queue, not in the thread that calls. stop() ends it.
+    The time passes on the stream's queue, not in the calling thread.
+
+    Args:
+        microseconds: the time by operator, as a filter expression: {"mm|addmm": 200}.
+
+    Raises:
+        op_tools.Error: an expression or a time is wrong.
     """
     planted = Latency(_sim.Latency(list(microseconds.items())))
     planted.start()
@@ -159,7 +165,11 @@ def latency(microseconds: Mapping[str, float]) -> Latency:
 
 
 def set_asynchronous(on: bool) -> None:
-    """Whether kernels run later, in the stream's worker thread (the default), or in the thread that calls."""
+    """Selects where kernels run.
+
+    Args:
+        on: True: later, in the stream's worker thread (the default). False: at once, in the calling thread.
+    """
     _sim.set_asynchronous(on)
 
 
@@ -169,7 +179,15 @@ def is_asynchronous() -> bool:
 
 
 def statistics(device: int = 0) -> dict[str, int]:
-    """Calls (asynchronous ones and views among them; of all devices) and the memory of one device."""
+    """Counts of the simulated devices.
+
+    Args:
+        device: the device whose memory is reported.
+
+    Returns:
+        "calls", "asynchronous" and "views" (numbers of calls, of all devices); "allocations", "live_allocations",
+        "allocated_bytes" and "peak_bytes" of `device`.
+    """
     return _sim.statistics(device)
 
 

@@ -177,7 +177,7 @@ def _is_in_bad_fork() -> bool:
 
 
 def install() -> None:
-    """Makes this module torch.sim, and Tensor.sim(), Module.sim() and the like."""
+    """Makes this module torch.sim, and Tensor.sim(), Module.sim(), and the other functions of a device."""
     if getattr(torch, "sim", None) is not None:
         return
     torch.utils.rename_privateuse1_backend("sim")

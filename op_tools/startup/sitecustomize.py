@@ -1,7 +1,7 @@
 """Starts the tools that OP_TOOLS names when the program imports torch.
 
-Python runs this file at its start when its folder is on PYTHONPATH (``op-tools env`` prints the line to set it). A
-sitecustomize of somebody else's, further down the path, is run as well.
+Python runs this file at its start when its folder is on PYTHONPATH (``op-tools env`` prints the line to set it). Another
+sitecustomize further down the path is run as well.
 """
 
 from __future__ import annotations

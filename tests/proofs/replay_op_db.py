@@ -219,7 +219,7 @@ def coverage(rows: list[dict[str, Any]], without: dict[str, str], samples: int) 
         lines.append(f"| {level} | {len({row['op'] for row in mine})} | {len(mine)} | {' | '.join(cells)} | {equal} |")
     lines += [
         "",
-        "*Not comparable*: the result is memory as it was found, or scratch. *Python only*: no operator of torch's stands behind the",
+        "*Not comparable*: the result is uninitialized memory or scratch. *Python only*: no operator of torch's stands behind the",
         "function; `python -m op_tools.run_op_from_data` runs it.",
         "",
         "## Operators with samples that are not replayed bit for bit",

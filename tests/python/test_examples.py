@@ -28,8 +28,8 @@ def run(name, *arguments, path=""):
 def test_demo_trains_captures_the_last_step_and_replays_all_of_it_bit_for_bit(build_dir, tmp_path):
     out = run("demo_digits.py", "--steps", 40, "--output", tmp_path / "demo", path=build_dir)
     assert "step   40/40" in out
-    read_rightly = int(out.split(" of 297 images")[0].split()[-1])
-    assert read_rightly > 200
+    correct = int(out.split(" of 297 images")[0].split()[-1])
+    assert correct > 200
     summary = json.loads((tmp_path / "demo" / "report.json").read_text())["summary"]
     assert summary["calls"] == summary["ran"] == summary["agreed"] == summary["bit_equal"] > 30
     metas = [json.loads(path.read_text()) for path in (tmp_path / "demo").rglob("meta.json")]

@@ -1,0 +1,51 @@
+"""Makes the reference of the Python package from its docstrings, as HTML.
+
+./dev docs                                       (build/docs/index.html)
+python docs/make_reference.py [FOLDER]           (needs pdoc; op_tools must be importable)
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from pathlib import Path
+
+import pdoc
+import pdoc.render
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = ["op_tools", "op_tools.sim_device", "op_tools.run_op_from_data", "op_tools.integrations"]
+# Frameworks that the callbacks derive from, and the names that they take from them.
+FRAMEWORKS = {
+    "lightning.pytorch": ["Callback", "Trainer"],
+    "transformers": ["TrainerCallback", "TrainerControl", "TrainerState", "TrainingArguments"],
+}
+
+
+def stand_in_for_frameworks() -> None:
+    """Gives a framework that is not installed empty classes, so that the pages do not depend on what is installed."""
+    for name, classes in FRAMEWORKS.items():
+        package = name.partition(".")[0]
+        if importlib.util.find_spec(package):
+            continue
+        module = types.ModuleType(name)
+        for one in classes:
+            setattr(module, one, type(one, (), {"__module__": name}))
+        parent = sys.modules.setdefault(package, module if package == name else types.ModuleType(package))
+        sys.modules[name] = module
+        if parent is not module:
+            setattr(parent, name.partition(".")[2], module)
+
+
+def main() -> int:
+    stand_in_for_frameworks()
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "docs"
+    pdoc.render.configure(docformat="google", show_source=False, footer_text="op_tools")
+    pdoc.pdoc(*MODULES, output_directory=folder)
+    sys.stdout.write(f"{folder / 'index.html'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
