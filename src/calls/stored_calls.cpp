@@ -88,14 +88,14 @@ class Container {
     return found != entries_.end() && found->name == name ? &*found : nullptr;
   }
 
-  FileSource::Stretch load(const std::string& name) const {
+  FileSource::Range load(const std::string& name) const {
     const std::string where = path_ + "!" + name;
     const ZipEntry* entry = find(name);
     if (entry == nullptr) throw Error(where + ": the container has no such entry");
     try {
-      auto stretch = source_.load(payload_position(source_, *entry), entry->size);
-      if (crc32_of(stretch.bytes) != entry->crc) throw Error("damaged (its CRC is wrong)");
-      return stretch;
+      auto range = source_.load(payload_position(source_, *entry), entry->size);
+      if (crc32_of(range.bytes) != entry->crc) throw Error("damaged (its CRC is wrong)");
+      return range;
     } catch (const Error& error) {
       throw Error(where + ": " + error.what());
     }
@@ -127,8 +127,8 @@ class ContainerCall final : public StoredCall {
 
  private:
   Value read_entry(const std::string& name, ContentReader* shared) const {
-    const auto stretch = container_->load(name);
-    return read_pth(stretch.bytes, container_->path() + "!" + name, stretch.mapped ? stretch.owner : nullptr, shared);
+    const auto range = container_->load(name);
+    return read_pth(range.bytes, container_->path() + "!" + name, range.mapped ? range.owner : nullptr, shared);
   }
   std::string name_of(CallFile file, uint32_t pass) const {
     return folder_.empty() ? file_name(file, pass) : folder_ + "/" + file_name(file, pass);

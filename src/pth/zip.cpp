@@ -267,7 +267,7 @@ void FileSource::read(uint64_t position, char* out, size_t size) const {
   }
 }
 
-FileSource::Stretch FileSource::load(uint64_t position, uint64_t size) const {
+FileSource::Range FileSource::load(uint64_t position, uint64_t size) const {
   constexpr uint64_t kMapFrom = uint64_t{1} << 20;
   if (position > size_ || size > size_ - position) throw Error("cut off, or a zip offset points outside");
   if (size < kMapFrom) {

@@ -87,7 +87,7 @@ void JsonWriter::text(std::string_view text) {
     out_ += text;
     out_ += '"';
   } else {
-    // Texts from the program (an error's, a file's name) may be no valid UTF-8: replaced rather than refused.
+    // Strings from the program (an error's, a file's name) may be no valid UTF-8: replaced rather than refused.
     out_ += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
 }

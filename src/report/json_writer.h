@@ -40,8 +40,8 @@ class OP_TOOLS_API JsonWriter {
   }
   void end();
 
-  // A member of the open object (array: without key). Texts that are no UTF-8 are mended; numbers that are not finite
-  // are texts: "nan", "inf", "-inf". A Value as json_text() says.
+  // A member of the open object (array: without key). Strings that are no UTF-8 are repaired; numbers that are not
+  // finite are strings: "nan", "inf", "-inf". A Value as json_text() says.
   template <class T>
   void add(std::string_view key, const T& value) {
     next(key);
@@ -87,7 +87,7 @@ class OP_TOOLS_API JsonWriter {
   std::vector<Open> open_;
 };
 
-// A Value as JSON: numbers, texts, lists and dicts as they are, everything else as the text that describe() gives.
+// A Value as JSON: numbers, strings, lists and dicts as they are, everything else as the string that describe() gives.
 OP_TOOLS_API std::string json_text(const Value& value);
 
 }  // namespace op_tools
