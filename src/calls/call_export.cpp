@@ -64,7 +64,7 @@ size_t export_calls(const std::string& from, const std::string& to, std::vector<
       SavedCall call = read_call(*stored);
       const Place place = place_of(*stored, call);
       call.id = place.id;
-      // A run below `from` has the same path below `to`; a single call or run needs none.
+      // A run below `from` has the same path below `to`; a single call or run lies in `to` itself.
       const bool below = place.run.size() > top.size() && place.run.compare(0, top.size() + 1, top + "/") == 0;
       const std::string root = below ? to + place.run.substr(top.size()) : to;
       auto& store = stores[root];

@@ -40,7 +40,7 @@ const std::string& schema_text(const c10::OperatorHandle* op, std::string_view n
   if (!op || !op->hasSchema()) return *none;
   struct Text {
     const c10::FunctionSchema* of = nullptr;  // an operator of that name may go and another one come
-    const std::string* text = nullptr;        // never freed: somebody may still read it
+    const std::string* text = nullptr;        // never freed: another thread may still read it
   };
   static auto* const mutex = new std::mutex;
   static auto* const by_name = new std::map<std::string, Text, std::less<>>;

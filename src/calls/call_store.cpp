@@ -194,7 +194,7 @@ class FolderStore final : public EncodingStore {
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
     File file;
     if (!file.open(temporary, kFlags) && errno == ENOENT) {
-      // The first file of this call. The root is not made again: when it is gone, somebody took it
+      // The first file of this call. The root is not made again: when it is gone, the user moved it
       // away on purpose.
       for (size_t slash = path.find('/', root_.size() + 1); slash != std::string::npos;
            slash = path.find('/', slash + 1)) {
@@ -327,7 +327,7 @@ class ContainerStore final : public EncodingStore {
     return path_ + "!" + name;
   }
 
-  // Writing to a file that somebody deleted succeeds, and all of it is lost.
+  // Writing to a deleted file succeeds, and all of it is lost.
   void fail_if_removed() {
     struct stat status = {};
     if (::fstat(file_.fd(), &status) == 0 && status.st_nlink == 0)

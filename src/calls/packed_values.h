@@ -1,6 +1,6 @@
 // Private copies of the values of a call as one block of plain bytes. The program's thread packs: no tensor object
 // and no tree is made for the copies, and nothing is allocated piece by piece. Another thread unpacks: it makes
-// snapshots (snapshot.h) of them, in memory of its own. A small call costs what its memory misses cost, so there is one
+// snapshots (snapshot.h) of them, in its own memory. A small call costs what its memory misses cost, so there is one
 // place to write and one to read.
 //
 // What is packed is a sequence of snapshots and of records. A record is a struct that names its fields once, for both

@@ -81,7 +81,7 @@ struct CpuState {
 
 namespace {
 
-// As long as nobody draws, a thread gets the same object each time: no memory for most calls.
+// As long as no random number is drawn, a thread gets the same object each time: no memory for most calls.
 std::shared_ptr<const CpuState> cpu_state() {
   thread_local std::shared_ptr<const CpuState> last;
   if (!last || !last->is_current()) last = std::make_shared<const CpuState>();

@@ -29,8 +29,8 @@ class OP_TOOLS_API RandomWatch {
   std::vector<std::pair<std::string, at::Tensor>> devices_;
 };
 
-// While it lives, a run of ours may draw random numbers: the CPU's default generator then goes on from where it was.
-// Another thread that draws meanwhile gets numbers of ours.
+// While it lives, op_tools may draw random numbers; the CPU's default generator then continues from where it was.
+// Another thread that draws meanwhile is given numbers from that stream.
 class OP_TOOLS_API CpuStreamGuard {
  public:
   CpuStreamGuard();

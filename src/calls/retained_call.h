@@ -1,5 +1,5 @@
 // A call that may have to be saved after the fact: when what it did is known, its inputs must still be what they were
-// before it ran. Nothing is copied for that but what somebody is about to write: the call itself (its in-place and out
+// before it ran. Only memory that is about to be written is copied for that: by the call itself (its in-place and out
 // arguments), or a later call while this one waits. All copies are made in the device's order of work, without waiting.
 //
 // Called under InternalGuard; one thread at a time.
@@ -62,7 +62,7 @@ struct InputsBefore {
   bool too_large = false;  // more than kMostCopied bytes would have had to be copied
 
   static constexpr int64_t kMostCopied = 64 << 20;
-  // `inputs`: all input tensors. `is_unwritten`: nobody has written this tensor's memory yet (bernoulli_ of an empty
+  // `inputs`: all input tensors. `is_unwritten`: this tensor's memory was not written yet (bernoulli_ of an empty
   // tensor): nothing to copy.
   static InputsBefore of(const std::vector<at::Tensor>& inputs, const std::vector<bool>& written,
                          const std::function<bool(const at::Tensor&)>& is_unwritten);
@@ -73,7 +73,7 @@ struct RetainedCall : CallInfo {
   std::optional<c10::OperatorHandle> handle;  // aten level
   ProgramState state;
   bool identity = false;  // an input requires grad, yet the call made no autograd node
-  Value rng;              // Dict {device: state before the call}; None: it drew no random numbers, or nobody looked
+  Value rng;              // Dict {device: state before the call}; None: it drew no random numbers, or was not watched
   Value args, kwargs, result;  // without their tensors
   // What was in them; backward: gradients of outputs, of inputs. After the results stand written inputs that are none.
   std::vector<VersionedTensor> inputs, outputs;

@@ -200,7 +200,7 @@ std::string write_call(CallStore& store, const SavedCall& call, const std::strin
     write(CallFile::kGradOutputs, pass, make_dict(file_of(call, backward.grad_outputs, make_dict({}))));
     ++pass;
   }
-  // Last: a call of ours without it was cut off.
+  // Last: a call of op_tools without it was cut off.
   if (!call.meta_text.empty()) {
     store.write_text(key, CallFile::kMeta, 0, call.meta_text);
   } else if (call.has_meta) {

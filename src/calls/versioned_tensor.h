@@ -1,5 +1,5 @@
 // A tensor of the program that may have to be saved later: another tensor on its memory, and the version that it had.
-// Nothing is copied until somebody is about to write into that memory. All copies are made in the device's order of
+// Nothing is copied until that memory is about to be written. All copies are made in the device's order of
 // work, without waiting.
 //
 // Called under InternalGuard; one thread at a time.
@@ -19,7 +19,7 @@ namespace op_tools {
 bool share_memory(const at::Tensor& one, const at::Tensor& other);
 // Are all elements of `part`, on the same storage, elements of `whole`, too?
 bool shows_part_of(const at::Tensor& whole, const at::Tensor& part);
-// A strided tensor with memory of its own.
+// A defined, strided tensor on a real storage.
 bool has_plain_memory(const at::Tensor& tensor);
 
 class VersionedTensor {
@@ -27,13 +27,13 @@ class VersionedTensor {
   VersionedTensor() = default;  // of a tensor without plain memory
   explicit VersionedTensor(const at::Tensor& tensor);
   static VersionedTensor copy_of(const at::Tensor& tensor);
-  // Memory of its own that nobody has written either: what such memory holds is nobody's value.
+  // Its own memory, uninitialised as that of `tensor` is: the elements have no meaning.
   static VersionedTensor unwritten_like(const at::Tensor& tensor);
 
   const at::Tensor& tensor() const { return tensor_; }
   bool is_unchanged() const;
-  // Somebody is about to write `written`: a copy takes the place of what shares memory with it. Copies of one moment
-  // are shared. Returns the bytes copied.
+  // `written` is about to be written: a copy takes the place of a tensor that shares memory with it. Copies of one
+  // moment are shared. Returns the bytes copied.
   class Copies;
   int64_t before_write(const at::Tensor& written, Copies& copies);
 

@@ -227,7 +227,7 @@ std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   for (const at::Tensor* const tensor : state->live) state->versions.push_back(version_of(*tensor));
   record.put(PackedBefore{ProgramState::of(call), current_lines(), call.module()});
   record.fill();
-  // Last, so that nothing of ours comes between the generator's state and the call.
+  // Last: between this and the call no code of op_tools may draw random numbers.
   state->random.emplace(call.args(), call.kwargs());
   return state;
 }

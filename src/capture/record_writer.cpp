@@ -21,7 +21,7 @@ namespace {
 
 // A record costs memory besides its tensors: a queue of empty records must be bounded too.
 constexpr size_t kRecordOverhead = 2048;
-// While records keep coming the writer looks for them by itself this often, so that submitting one wakes nobody: a
+// While records keep coming the writer looks for them by itself this often, so that submitting one wakes no thread: a
 // wake-up costs the program more than a small call's copy. This much waits for it at most without it being woken.
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr size_t kWakeAt = size_t{1} << 20;

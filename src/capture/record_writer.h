@@ -1,4 +1,4 @@
-// Takes finished records from the program's threads and writes them on a thread of its own. What waits is bounded in
+// Takes finished records from the program's threads and writes them on its own thread. What waits is bounded in
 // bytes: submit() then waits, nothing is dropped. After the first failed write (disk full, folder gone) one error is
 // logged, records are counted as lost and the program goes on. Any thread may call anything.
 // In a forked child the writer is dead: submit() says so by returning false, the destructor leaves everything alone.

@@ -44,7 +44,7 @@ struct State final : HookState {
   };
   std::vector<Input> inputs;                           // those that are looked at
   std::vector<std::pair<size_t, at::Tensor>> written;  // input tensors that the call writes
-  std::vector<at::Tensor> unwritten;                   // input tensors that nobody has written before it
+  std::vector<at::Tensor> unwritten;                   // input tensors whose memory was never written
   InputsBefore before;
   std::optional<RandomWatch> random;  // where the call may be saved, and may draw random numbers
 
@@ -55,7 +55,7 @@ struct State final : HookState {
              return share_memory(one.second, tensors[input.index]);
            });
   }
-  // Asks what nobody had to know before the call, now that somebody has to.
+  // Asks the inputs whose answer was not needed before the call.
   void ask_inputs() const {
     for (const Input& input : inputs) {
       if (!input.flag->unasked) continue;
@@ -63,7 +63,7 @@ struct State final : HookState {
       if (copy != before.copies.end()) {
         input.flag->ask(copy->second.tensor());
       } else if (version_of(tensors[input.index]) ==
-                 input.version) {  // else the call wrote an input that nobody knew of
+                 input.version) {  // else the call wrote it without a sign of that beforehand
         input.flag->ask(tensors[input.index]);
       }
     }
@@ -84,7 +84,7 @@ bool writes_lists(OpCall& call, const std::vector<bool>& written) {
   return !args.empty() && sequence_items(args.front());
 }
 
-// At the torch level nobody knows before.
+// At the torch level that is not known before the call.
 bool may_draw(const OpCall& call) {
   return !call.op || call.op->hasTag(at::Tag::nondeterministic_seeded);
 }
@@ -159,7 +159,7 @@ struct OverflowHook::Impl {
   }
 
   // The flag of an input, before the call. A tensor that no call made that we saw is asked itself: on the CPU not
-  // before somebody wants to know, which is when a call made special values of it.
+  // before the answer is needed, which is when a call made special values of it.
   FlagPtr flag_of(const at::Tensor& tensor, bool owned) {
     if (unwritten.holds(tensor)) return std::make_shared<Flag>();  // no values to speak of
     if (FlagPtr flag = known_flag_of(tensor)) return flag;
@@ -238,7 +238,7 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
     if (input.flag->unasked && state->will_lose(input, writes_unknown)) input.flag->ask(tensors[input.index]);
   }
   impl.window.before_write(state->written);
-  // Last, so that nothing of ours comes between the generator's state and the call.
+  // Last: between this and the call no code of op_tools may draw random numbers.
   if (saves && !passing && may_draw(call)) state->random.emplace(call.args(), call.kwargs());
   return state;
 }
@@ -284,7 +284,7 @@ OverflowRecord OverflowHook::Impl::record_of(OpCall& call, State& state, const N
   OverflowRecord record;
   record.outputs = std::move(results.flags);
   for (State::Input& input : state.inputs) record.inputs.push_back(std::move(input.flag));
-  // It read memory that nobody had written: what that holds was not made by this call.
+  // It read memory that was never written: what that holds was not made by this call.
   for (const at::Tensor& tensor : state.unwritten) record.inputs.push_back(std::make_shared<Flag>(tensor));
   for (const Value& given : {call.args(), call.kwargs()}) add_scalars(given, record.scalars);
   record.backward = phase_of(call) == Phase::kBackward;

@@ -1,5 +1,5 @@
 // Which operators are called, with which shapes and dtypes, how often; and what of it varies: the dimensions that a
-// line of the program meets with more than one size. Thread-safe. Its size grows with the number of different calls, up
+// line of the program has with more than one size. Thread-safe. Its size grows with the number of different calls, up
 // to a limit.
 #pragma once
 

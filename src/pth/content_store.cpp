@@ -19,7 +19,7 @@
 namespace op_tools {
 namespace {
 
-// Below this a file of its own costs more than it saves.
+// Below this a separate file costs more than it saves.
 constexpr size_t kLeastShared = 4096;
 
 struct ShownRange {

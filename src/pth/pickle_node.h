@@ -33,7 +33,7 @@ struct Node {
   Kind kind;
   bool frozen = false;  // it lies in another node and may not grow any more: no cycles, and depth and size are final
   int depth = 1;
-  uint64_t size = 1;        // values in it, counted as often as a walk meets them
+  uint64_t size = 1;        // values in it, counted as often as a walk visits them
   std::string name;         // global: module.name; named tuple: its type
   std::vector<Item> items;  // dict: key, value, key, value
   at::Storage storage;

@@ -175,7 +175,7 @@ class Unpickler {
     }
   }
 
-  // The opcodes by what they do; each of these says whether the opcode is one of its own.
+  // The opcodes by what they do; each of these returns false for an opcode that is not one of its family.
   bool push_scalar(uint8_t op) {
     switch (op) {
       case 'N':

@@ -76,7 +76,7 @@ class FileSource : public ByteSource {
 
   // A range of the file in memory: read when it is small, else mapped (private and writable: a
   // change stays in this process). A mapping must not be used after the file was made shorter;
-  // files of ours never are.
+  // files of op_tools never are.
   struct Range {
     std::string_view bytes;
     std::shared_ptr<const void> owner;

@@ -40,7 +40,7 @@ std::string_view append_json_number(std::string& out, double number) {
   if (!finite) {
     out += '"';
   } else if (out.find_first_of(".e", start) == std::string::npos) {
-    out += ".0";  // else it would be read as a whole number
+    out += ".0";  // else it would be read as an integer
   }
   return std::string_view(out).substr(start, size);
 }

@@ -18,7 +18,7 @@ namespace op_tools {
 // The shortest text that reads back as the same number.
 OP_TOOLS_API void append_number(std::string& out, double number);
 OP_TOOLS_API void append_number(std::string& out, int64_t number);
-// As JSON: what is not finite is a text ("nan"), and no double reads back as a whole number. Returns the part that
+// As JSON: what is not finite is a string ("nan"), and no double reads back as an integer. Returns the part that
 // append_number() would have given.
 OP_TOOLS_API std::string_view append_json_number(std::string& out, double number);
 

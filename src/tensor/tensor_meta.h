@@ -13,7 +13,7 @@
 
 namespace op_tools {
 
-// As much as tells calls of one operator from each other.
+// Calls of one operator that differ in this are different calls in tables.
 struct OP_TOOLS_API TensorShape {
   at::DimVector shape;  // empty: a scalar, or a nested tensor, which has no sizes to ask for
   c10::ScalarType dtype = c10::ScalarType::Undefined;
