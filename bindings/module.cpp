@@ -15,6 +15,7 @@
 #include "base/text_table.h"
 #include "base/version.h"
 #include "calls/call_store.h"
+#include "calls/saved_call.h"
 #include "compare/metrics/tolerance.h"
 #include "hooks/conditional_hook.h"
 #include "hooks/interceptor.h"
@@ -32,6 +33,34 @@
 
 namespace op_tools::python {
 namespace {
+
+// A saved call; None for what it does not have. Gradients are those of its first backward pass.
+py::dict call_dict(const SavedCall& call) {
+  py::dict dict;
+  dict["name"] = call.name;
+  dict["args"] = to_python(call.args);
+  dict["kwargs"] = to_python(call.kwargs);
+  dict["result"] = call.output ? to_python(call.output->result) : py::none();
+  const bool went_backward = !call.backward.empty();
+  dict["grad_inputs"] = went_backward ? to_python(call.backward.front().grad_inputs) : py::none();
+  dict["grad_outputs"] = went_backward ? to_python(call.backward.front().grad_outputs) : py::none();
+  dict["meta"] = call.has_meta ? py::object(py::str(call.meta_text)) : py::none();
+  return dict;
+}
+
+py::tuple call_summary(const StoredCall& call) {
+  uint64_t bytes = 0;
+  uint32_t passes = 0;
+  const auto add = [&](CallFile file, uint32_t pass) {
+    const bool has = call.has(file, pass);
+    if (has) bytes += call.size(file, pass);
+    return has;
+  };
+  for (const CallFile file : {CallFile::kInput, CallFile::kOutput, CallFile::kMeta}) add(file, 0);
+  for (; add(CallFile::kGradOutputs, passes); ++passes) add(CallFile::kGradInputs, passes);
+  const py::object meta = call.has(CallFile::kMeta) ? py::object(py::str(call.read_text(CallFile::kMeta))) : py::none();
+  return py::make_tuple(call.path(), meta, bytes, passes);
+}
 
 // A HookScope that also keeps the torch-function mode of its thread.
 class Scope {
@@ -124,16 +153,14 @@ PYBIND11_MODULE(_C, module) {
   });
 
   module.def("read_pth", [](const std::string& path) { return to_python(read_call_file(path)); });
-  // (input, output, grad_inputs, grad_outputs, text of meta.json); None for a file that the call does not have.
-  module.def("read_call", [](const std::string& path) {
-    const std::unique_ptr<StoredCall> call = open_call(path);
-    const auto optional = [&](CallFile file) -> py::object {
-      return call->has(file) ? to_python(call->read(file)) : py::none();
-    };
-    const py::object meta =
-        call->has(CallFile::kMeta) ? py::object(py::str(call->read_text(CallFile::kMeta))) : py::none();
-    return py::make_tuple(to_python(call->read(CallFile::kInput)), optional(CallFile::kOutput),
-                          optional(CallFile::kGradInputs), optional(CallFile::kGradOutputs), meta);
+  module.def("read_call", [](const std::string& path) { return call_dict(read_call(*open_call(path))); });
+  // Of every call at or below a path (its path, text of meta.json or None, bytes of its files, backward passes), what
+  // is wrong there, bytes of tensors that calls share.
+  module.def("find_calls", [](const std::string& path) {
+    const FoundCalls found = find_calls(path);
+    py::list calls;
+    for (const auto& call : found.calls) calls.append(call_summary(*call));
+    return py::make_tuple(calls, found.problems, found.shared_bytes);
   });
   module.def("export_calls", [](const std::string& from, const std::string& to) {
     std::vector<std::string> problems;

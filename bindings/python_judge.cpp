@@ -42,7 +42,7 @@ py::object judge_tensors(const at::Tensor& result, const std::optional<at::Tenso
     };
   }
   Check check;
-  check.form = form_of(result);
+  check.form = TensorMeta::of(result);
   check.judgement = judge(result, reference.value_or(at::Tensor()), context);
   auto columns = check_columns(check);
   columns.emplace_back("share", share_of_limit(check.judgement));

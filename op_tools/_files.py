@@ -60,13 +60,5 @@ def load_call(folder: str | Path) -> CapturedCall:
     Raises:
         op_tools.Error: input.pth is missing, or a file is damaged.
     """
-    inputs, output, grad_inputs, grad_outputs, meta = _C.read_call(str(folder))
-    return CapturedCall(
-        name=inputs["name"],
-        args=inputs["args"],
-        kwargs=inputs["kwargs"],
-        result=output["args"][0] if output else None,
-        grad_inputs=grad_inputs["args"] if grad_inputs else None,
-        grad_outputs=grad_outputs["args"] if grad_outputs else None,
-        meta=json.loads(meta) if meta is not None else {},
-    )
+    call = _C.read_call(str(folder))
+    return CapturedCall(**{**call, "meta": json.loads(call["meta"]) if call["meta"] is not None else {}})

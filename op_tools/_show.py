@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
-import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +13,6 @@ from . import _C
 from ._files import load_call
 
 _INPUT = "input.pth"
-_CONTAINER = "calls.zip"
-_SHARED = "tensors"
 
 
 @dataclass
@@ -41,48 +34,12 @@ _OTHERS = {
 }
 
 
-def _meta(text: str | bytes, where: str) -> dict[str, Any]:
+def _meta(text: str, where: str) -> dict[str, Any]:
     try:
         meta = json.loads(text)
     except ValueError as error:
         raise _C.Error(f"{where}: is damaged ({error}); move the call's folder away to see the others") from None
     return meta if isinstance(meta, dict) else {}
-
-
-def _stored(root: Path) -> Iterator[tuple[str, dict[str, int], dict[str, Any]]]:
-    """Of each call: its folder, its files with their sizes, its meta.json (empty when there is none)."""
-    containers = [root] if root.is_file() else []
-    for folder, _, names in os.walk(root):  # of many calls, not all in memory at once
-        if _INPUT in names:
-            files = {name: Path(folder, name).stat().st_size for name in names}
-            meta = Path(folder, "meta.json")
-            yield folder, files, _meta(meta.read_bytes(), str(meta)) if "meta.json" in files else {}
-        if _CONTAINER in names:
-            containers.append(Path(folder, _CONTAINER))
-    for container in sorted(containers):
-        with _opened(container) as entries:
-            folders: dict[str, dict[str, int]] = {}
-            for entry in entries.infolist():
-                folder, _, name = entry.filename.rpartition("/")
-                folders.setdefault(folder, {})[name] = entry.file_size
-            folders.pop(_SHARED, None)
-            for folder, files in folders.items():
-                text = entries.read(f"{folder}/meta.json") if "meta.json" in files else b"{}"
-                yield f"{container}!{folder}", files, _meta(text, f"{container}!{folder}/meta.json")
-
-
-@contextlib.contextmanager
-def _opened(container: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(container) as entries:
-            # The files inside are zip files, too: the last directory of one that was cut off may be theirs.
-            if entries.infolist() and min(entry.header_offset for entry in entries.infolist()) > 0:
-                raise zipfile.BadZipFile("it has no directory of its own at its end")
-            yield entries
-    except zipfile.BadZipFile as error:
-        raise _C.Error(
-            f"{container}: {error}: the run that wrote it was cut off; run_op_from_data reads what is whole in it"
-        ) from None
 
 
 def _nothing(path: Path) -> str:
@@ -110,16 +67,18 @@ def table(path: Path) -> str:
     Raises:
         op_tools.Error: when there is none, or a container cannot be read.
     """
+    calls, problems, shared = _C.find_calls(str(path))
     ops: dict[str, _Op] = {}
-    for folder, files, meta in _stored(path):
-        op = ops.setdefault(meta.get("name") or Path(folder.replace("!", "/")).parent.name, _Op())
+    for where, text, size, passes in calls:
+        meta = _meta(text, f"{where}/meta.json") if text is not None else {}
+        op = ops.setdefault(meta.get("name") or Path(where.replace("!", "/")).parent.name, _Op())
         op.calls += 1
-        op.backward += sum(name.startswith("grad_outputs") for name in files)
+        op.backward += passes
         op.failed += bool(meta.get("error"))
-        op.bytes += sum(files.values())
+        op.bytes += size
         op.signatures.add(_signature(meta))
     if not ops:
-        raise _C.Error(_nothing(path))
+        raise _C.Error("\n".join(problems) or _nothing(path))
     rows = sorted(ops.items(), key=lambda item: -item[1].bytes)
     text = _C.text_table(
         [("op", False), ("calls", True), ("backward", True), ("failed", True), ("signatures", True), ("MB", True)],
@@ -130,9 +89,9 @@ def table(path: Path) -> str:
         120,
     )
     total = sum(op.bytes for op in ops.values())
-    shared = _shared_bytes(path)
     beside = f" and {shared / 1e6:.1f} MB of tensors that they share" if shared else ""
-    return f"{text}\n{sum(op.calls for op in ops.values())} calls of {len(ops)} ops, {total / 1e6:.1f} MB{beside}"
+    count = sum(op.calls for op in ops.values())
+    return "\n".join([text, f"{count} calls of {len(ops)} ops, {total / 1e6:.1f} MB{beside}", *problems])
 
 
 def _value(value: Any) -> str:
@@ -148,7 +107,7 @@ def _value(value: Any) -> str:
     return text
 
 
-def call(folder: Path) -> str:
+def call(folder: str) -> str:
     """One captured call in full.
 
     Raises:
@@ -188,19 +147,6 @@ def call(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _shared_bytes(root: Path) -> int:
-    """Bytes of tensors that the calls below share (dedupe)."""
-    if root.is_file():
-        containers, total = [root], 0
-    else:
-        containers = list(root.rglob(_CONTAINER))
-        total = sum(file.stat().st_size for folder in root.rglob(_SHARED) for file in folder.glob("*.pth"))
-    for container in containers:
-        with _opened(container) as entries:
-            total += sum(entry.file_size for entry in entries.infolist() if entry.filename.startswith(_SHARED + "/"))
-    return total
-
-
 def show(path: str) -> str:
     """One call when the path is a call's (or a file of it), else the table of what is below.
 
@@ -210,20 +156,12 @@ def show(path: str) -> str:
     Raises:
         op_tools.Error: when the path does not exist, or holds no captured calls.
     """
-    container, bang, inside = path.partition("!")
+    container, bang, _ = path.partition("!")
     if bang and Path(container).is_file():
-        with tempfile.TemporaryDirectory() as folder, _opened(Path(container)) as entries:
-            names = [name for name in entries.namelist() if name.startswith(inside.rstrip("/") + "/")]
-            if not names:
-                raise _C.Error(
-                    f"{path}: there is no such call in {container}; op-tools show {container} lists operators"
-                )
-            for name in names:
-                Path(folder, name.rpartition("/")[2]).write_bytes(entries.read(name))
-            return call(Path(folder)).replace(folder, path)
+        return call(path)
     found = Path(path)
     if not found.exists():
         raise _C.Error(f"{path}: there is no such folder")
     if found.suffix == ".pth":
         found = found.parent
-    return call(found) if (found / _INPUT).exists() else table(found)
+    return call(str(found)) if (found / _INPUT).exists() else table(found)

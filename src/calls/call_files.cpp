@@ -40,14 +40,14 @@ const std::string& schema_text(const c10::OperatorHandle* op, std::string_view n
   if (!op || !op->hasSchema()) return *none;
   struct Text {
     const c10::FunctionSchema* of = nullptr;  // an operator of that name may go and another one come
-    const std::string* text = nullptr;        // never freed: somebody may still read it
+    const std::string* text = nullptr;        // never freed: another thread may still read it
   };
   static auto* const mutex = new std::mutex;
-  static auto* const texts = new std::map<std::string, Text, std::less<>>;
+  static auto* const by_name = new std::map<std::string, Text, std::less<>>;
   const c10::FunctionSchema& schema = op->schema();
   std::lock_guard<std::mutex> lock(*mutex);
-  auto known = texts->find(name);
-  if (known == texts->end()) known = texts->emplace(std::string(name), Text{}).first;
+  auto known = by_name->find(name);
+  if (known == by_name->end()) known = by_name->emplace(std::string(name), Text{}).first;
   if (known->second.of != &schema) {
     std::ostringstream text;
     text << schema;

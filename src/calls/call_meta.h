@@ -1,55 +1,81 @@
-// What meta.json says about a call, collected in the program's thread as plain data and turned into text on the
-// writer thread. The file's form: docs/architecture.md.
+// meta.json of a saved call: which call it was, the program's state, what its tensors were. Collected in the program's
+// thread as plain data, turned into text by whoever writes files. The file's form: docs/architecture.md.
 #pragma once
 
+#include <ATen/Context.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
-#include "calls/packed_values.h"
+#include "base/export.h"
 #include "calls/snapshot.h"
+#include "hooks/call_info.h"
 #include "hooks/op_call.h"
 
 namespace op_tools {
 
-// The parts of the program's state that change what an operator computes. Numbers only: their names are for to_json().
-struct ProgramState {
-  bool grad_enabled = true;
-  bool inference_mode = false;
-  c10::SmallVector<std::pair<at::DeviceType, at::ScalarType>, 2> autocast;  // where it is on
-  bool autocast_cache = true;
-  at::ScalarType default_dtype = at::kFloat;
-  int num_threads = 1;
-  bool deterministic = false;
-  const char* float32_matmul_precision = "highest";
+// The part that belongs to the process.
+struct ProcessState {
+  std::optional<c10::ScalarType> default_dtype;
+  std::optional<bool> deterministic;
+  std::optional<at::Float32MatmulPrecision> float32_matmul_precision;
 
-  static ProgramState of(const OpCall& call);
+  bool operator==(const ProcessState&) const = default;
 };
-void pack(Packer& to, const ProgramState& state);
-ProgramState unpacked_state(Unpacker& from);
 
-struct CallMeta {
-  std::string name;
-  Level level = Level::kAten;
-  uint64_t id = 0;
-  int64_t step = 0;
+// The parts of the program's state that change what an operator computes. What has no value is not known: a file of
+// another program may say nothing of it.
+struct ProgramState {
+  struct Autocast {
+    c10::DeviceType device;
+    c10::ScalarType dtype;
+    bool operator==(const Autocast&) const = default;
+  };
+  std::optional<bool> grad_enabled;
+  bool inference_mode = false;
+  c10::SmallVector<Autocast, 2> autocast;  // where it is on
+  bool autocast_cache = true;
+  std::optional<int> num_threads;
+  ProcessState process;
+
+  bool operator==(const ProgramState&) const = default;
+  static ProgramState of(const OpCall& call);
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.grad_enabled);
+    visit(self.inference_mode);
+    visit(self.autocast);
+    visit(self.autocast_cache);
+    visit(self.num_threads);
+    visit(self.process);
+  }
+};
+
+struct OP_TOOLS_API CallMeta : CallInfo {
   int64_t rank = 0;
   std::string schema;     // aten level
   std::string aten_name;  // torch level: the one aten operator behind the call
-  std::string error;
+  std::string error;      // what the call raised
   bool identity = false;  // an input requires grad, yet the call made no autograd node
   bool random = false;    // the call drew random numbers; input.pth has the state
-  std::vector<TensorFacts> inputs, outputs;
+  std::vector<TensorMeta> inputs, outputs;
   std::vector<Note> unsupported;
   ProgramState state;
-  std::vector<std::string> stack;
-  std::string module;  // "ResNet.layer3.0.conv1"; empty: none
-  double time = 0;     // seconds since 1970
+  double time = 0;  // seconds since 1970
 
-  std::string to_json() const;
+  bool operator==(const CallMeta&) const = default;
+  std::string to_json() const;  // with this process's number, torch and op_tools
+  // Everything may be absent. Throws Error that says what is wrong with the text.
+  static CallMeta from_json(std::string_view text);
 };
+
+// "highest", "high", "medium", and back; Error for another name.
+OP_TOOLS_API const char* precision_name(at::Float32MatmulPrecision precision);
+OP_TOOLS_API at::Float32MatmulPrecision precision_from_name(std::string_view name);
 
 }  // namespace op_tools

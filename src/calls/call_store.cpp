@@ -82,9 +82,9 @@ bool write_pieces(int fd, const Pieces& pieces, uint64_t position) {
 
 // Writes large bytes and returns their CRC. Nothing with errno set when the system does not take them all. The largest
 // are summed up by a second thread meanwhile: when they come one after the other, the program waits for this one.
-// Others go stretch by stretch, so that they come from memory once and are summed up and copied in the caches.
+// Others go part by part, so that they come from memory once and are summed up and copied in the caches.
 std::optional<uint32_t> write_and_sum(int fd, const EncodedPth::Piece& piece, uint64_t position) {
-  constexpr size_t kStretch = size_t{256} << 10;
+  constexpr size_t kPart = size_t{256} << 10;
   constexpr size_t kWorthAThread = size_t{4} << 20;
   uint32_t crc = 0;
   if (piece.size >= kWorthAThread) {
@@ -97,10 +97,10 @@ std::optional<uint32_t> write_and_sum(int fd, const EncodedPth::Piece& piece, ui
     }
   }
   for (size_t done = 0; done < piece.size;) {
-    const std::string_view stretch(piece.data + done, std::min(kStretch, piece.size - done));
-    crc = crc32_of(stretch, crc);
-    if (!write_pieces(fd, {{stretch.data(), stretch.size()}}, position + done)) return std::nullopt;
-    done += stretch.size();
+    const std::string_view part(piece.data + done, std::min(kPart, piece.size - done));
+    crc = crc32_of(part, crc);
+    if (!write_pieces(fd, {{part.data(), part.size()}}, position + done)) return std::nullopt;
+    done += part.size();
   }
   return crc;
 }
@@ -194,7 +194,7 @@ class FolderStore final : public EncodingStore {
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
     File file;
     if (!file.open(temporary, kFlags) && errno == ENOENT) {
-      // The first file of this call. The root is not made again: when it is gone, somebody took it
+      // The first file of this call. The root is not made again: when it is gone, the user moved it
       // away on purpose.
       for (size_t slash = path.find('/', root_.size() + 1); slash != std::string::npos;
            slash = path.find('/', slash + 1)) {
@@ -327,7 +327,7 @@ class ContainerStore final : public EncodingStore {
     return path_ + "!" + name;
   }
 
-  // Writing to a file that somebody deleted succeeds, and all of it is lost.
+  // Writing to a deleted file succeeds, and all of it is lost.
   void fail_if_removed() {
     struct stat status = {};
     if (::fstat(file_.fd(), &status) == 0 && status.st_nlink == 0)

@@ -61,20 +61,22 @@ class OP_TOOLS_API StoredCall {
   virtual ~StoredCall() = default;
   virtual const std::string& path() const = 0;  // for messages: folder, or container path + "!" + entry folder
   virtual bool has(CallFile file, uint32_t pass = 0) const = 0;
-  virtual Value read(CallFile file, uint32_t pass = 0) const = 0;  // .pth; throws Error
-  virtual std::string read_text(CallFile file) const = 0;          // meta.json; throws Error
+  virtual uint64_t size(CallFile file, uint32_t pass = 0) const = 0;  // of a file that it has, in bytes
+  virtual Value read(CallFile file, uint32_t pass = 0) const = 0;     // .pth; throws Error
+  virtual std::string read_text(CallFile file) const = 0;             // meta.json; throws Error
 };
 
 struct FoundCalls {
   std::vector<std::unique_ptr<StoredCall>> calls;  // by capture id where the folder name is one, then by path
   std::vector<std::string> problems;  // "path: reason": containers cut off, folders without input.pth, temporary files
+  uint64_t shared_bytes = 0;          // of tensors that calls share (dedupe)
 };
 // Every captured call at or below `path` (a call's folder, any folder above, or a container file).
 // Throws Error when path does not exist or cannot be read at all.
 OP_TOOLS_API FoundCalls find_calls(const std::string& path);
 
-// The call at `path`: its folder, or ".../calls.zip!torch.Tensor.mul/9". Throws Error when a container cannot be read;
-// files that are missing are for the caller to ask about.
+// The call at `path`: its folder, or ".../calls.zip!torch.Tensor.mul/9". Throws Error when a container cannot be read
+// or has no such call; which files a folder has is for the caller to ask.
 OP_TOOLS_API std::unique_ptr<StoredCall> open_call(const std::string& path);
 
 // One .pth file by its path, in a call's folder: bytes that it shares with other calls come from the run's folder
@@ -82,8 +84,9 @@ OP_TOOLS_API std::unique_ptr<StoredCall> open_call(const std::string& path);
 OP_TOOLS_API Value read_call_file(const std::string& path);
 
 // Writes every call at or below `from` (as find_calls) to folders in `to`, each with all its bytes in its own files. A
-// call keeps its operator and number; calls of several runs lie in folders of their runs. Returns how many; `problems`
-// gets those of find_calls, and what could not be exported and why. Throws Error when `to` cannot be written.
+// call has the same operator and number there; calls of several runs lie in folders of their runs. Returns how many;
+// `problems` gets those of find_calls, and what could not be exported and why. Throws Error when `to` cannot be
+// written.
 OP_TOOLS_API size_t export_calls(const std::string& from, const std::string& to, std::vector<std::string>* problems);
 
 }  // namespace op_tools

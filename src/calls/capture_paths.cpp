@@ -22,15 +22,15 @@ std::string folder_name(const std::string& op) {
 
   // File systems end at 255 bytes; two long names stay two folders by the hash of the whole
   // (FNV-1a).
-  constexpr size_t kLongest = 200, kKept = 180;
+  constexpr size_t kLongest = 200, kCut = 180;
   if (name.size() <= kLongest) return name;
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : op) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  size_t kept = kKept;
-  while ((static_cast<unsigned char>(name[kept]) & 0xC0) == 0x80) --kept;  // not inside a UTF-8 character
+  size_t end = kCut;
+  while ((static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // not inside a UTF-8 character
   char digits[17] = {};
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
-  return name.substr(0, kept) + "-" + digits;
+  return name.substr(0, end) + "-" + digits;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// How a snapshot lies in the bytes of packed values (packed_values.h): the size of its tree in bytes, the tree, the
-// number of its tensors, an entry for each, the size of its copies. Known to those who write and read them only; the
-// bytes never leave the process.
+// How a snapshot lies in the bytes of packed values (packed_values.h): kSnapshotNumber, the size of its tree in bytes,
+// the tree, the number of its tensors, an entry for each, the size of its copies. For those who write and read them
+// only; the bytes never leave the process.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -33,7 +33,10 @@ enum class PackedNode : uint8_t {
   kOther,  // number in the list of others
 };
 
-// What is known of a tensor, followed by its sizes and strides.
+constexpr uint32_t kNoValue = UINT32_MAX;  // in the place of a number in the list of others: None
+
+// What is known of a tensor, followed by its sizes and strides: a TensorMeta in as few bytes as it needs, which is what
+// a small call's record costs, and where its copy is.
 struct PackedEntry {
   int64_t offset = 0;       // in the program's storage, in elements
   int64_t copy_offset = 0;  // in the copy's
@@ -48,7 +51,7 @@ struct PackedEntry {
   c10::Layout layout;
   bool requires_grad, is_leaf;
   bool conj = false, neg = false;
-  bool compact = false;  // the copy lies densely, the strides are the program's
+  bool compact = false;  // the copy is contiguous in memory, the strides are the program's
 };
 
 }  // namespace op_tools

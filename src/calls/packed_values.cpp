@@ -25,7 +25,7 @@ constexpr int64_t kMaxSpan = 4;
 constexpr int64_t kSpanSlackBytes = 16 * 1024;
 constexpr size_t kAlign = 64;
 // A private tensor of fewer bytes is copied once more: its object is then freed by the thread that made it.
-constexpr size_t kWorthKeeping = size_t{32} << 10;
+constexpr size_t kWorthHandingOver = size_t{32} << 10;
 
 constexpr int32_t kNoMemory = -1;
 
@@ -112,10 +112,10 @@ class Packer::Copier {
       packer_.others_.emplace_back(Unsupported{std::move(shown.type), std::move(shown.why)});
       ++packer_.unsupported_;
     } else if (!shown.in_storage) {
-      keep(shown, copy_of_parts(tensor));
-    } else if (packer_.owned_ && tensor.device().is_cpu() && tensor.nbytes() >= kWorthKeeping) {
+      hand_over(shown, copy_of_parts(tensor));
+    } else if (packer_.owned_ && tensor.device().is_cpu() && tensor.nbytes() >= kWorthHandingOver) {
       bytes_ += tensor.nbytes();
-      keep(shown, tensor);
+      hand_over(shown, tensor);
     } else {
       copy_range(shown);
     }
@@ -144,7 +144,7 @@ class Packer::Copier {
     shown.lost = shown.bytes.end > tensor.storage().nbytes();
   }
 
-  void keep(Shown& shown, at::Tensor copy) {
+  void hand_over(Shown& shown, at::Tensor copy) {
     shown.entry.tensor = static_cast<int32_t>(packer_.tensors_.size());
     packer_.tensors_.push_back(std::move(copy));
   }
@@ -157,7 +157,7 @@ class Packer::Copier {
       const bool sparse = span > kMaxSpan * static_cast<int64_t>(tensor.nbytes()) + kSpanSlackBytes;
       if (packer_.restride_ && range.tensors == 1 && sparse) {
         shown.entry.compact = true;
-        return keep(shown, copy_compact(tensor));
+        return hand_over(shown, copy_compact(tensor));
       }
       copy_storage(tensor, range, span);
     }
@@ -188,7 +188,7 @@ class Packer::Copier {
     const int64_t begin = static_cast<int64_t>(range.base) / item;
     const int64_t count = (static_cast<int64_t>(range.shown.end) - begin * item + item - 1) / item;
     range.base = static_cast<size_t>(begin * item);
-    // Without its bits: a copy would resolve them, and they are kept as bits.
+    // Without its bits: a copy would resolve them, and they stay bits.
     at::Tensor flat = at::_ops::as_strided::call(without_bits(tensor), c10::SymIntArrayRef({c10::SymInt(count)}),
                                                  c10::SymIntArrayRef({c10::SymInt(1)}), c10::SymInt(begin));
     at::Tensor copy = to_cpu(flat);
@@ -208,7 +208,7 @@ class Packer::Copier {
   }
 
   at::Tensor copy_compact(const at::Tensor& tensor) {
-    // clone() would resolve conj and neg bits: the bits are kept as bits.
+    // clone() would resolve conj and neg bits: the bits stay bits.
     at::Tensor copy = at::_ops::clone::call(without_bits(tensor), at::MemoryFormat::Contiguous);
     if (!copy.device().is_cpu()) copy = to_cpu(copy);
     bytes_ += copy.nbytes();
@@ -243,23 +243,24 @@ void Packer::begin(bool owned, bool restride, c10::ArrayRef<const at::Tensor*> k
   known_.assign(known.begin(), known.end());
   seen_.clear();
   unsupported_ = 0;
+  put_plain(kSnapshotNumber);
   tree_at_ = bytes_.size();
-  put(uint32_t{0});  // the tree's bytes, once they are known
+  put_plain(uint32_t{0});  // the tree's bytes, once they are known
 }
 
 void Packer::tree_tuple(size_t count) {
-  put(PackedNode::kTuple);
-  put(static_cast<uint32_t>(count));
+  put_plain(PackedNode::kTuple);
+  put_plain(static_cast<uint32_t>(count));
 }
 
 void Packer::tree_dict(size_t count) {
-  put(PackedNode::kDict);
-  put(static_cast<uint32_t>(count));
+  put_plain(PackedNode::kDict);
+  put_plain(static_cast<uint32_t>(count));
 }
 
 void Packer::tree_int(int64_t number) {
-  put(PackedNode::kInt);
-  put(number);
+  put_plain(PackedNode::kInt);
+  put_plain(number);
 }
 
 void Packer::tree_tensor(const at::Tensor& tensor) {
@@ -267,35 +268,35 @@ void Packer::tree_tensor(const at::Tensor& tensor) {
     return one->unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl();
   });
   if (known != known_.end()) {
-    put(PackedNode::kKnown);
-    put(static_cast<uint32_t>(known - known_.begin()));
+    put_plain(PackedNode::kKnown);
+    put_plain(static_cast<uint32_t>(known - known_.begin()));
     return;
   }
-  put(PackedNode::kTensor);
-  put(static_cast<uint32_t>(seen_.size()));
+  put_plain(PackedNode::kTensor);
+  put_plain(static_cast<uint32_t>(seen_.size()));
   seen_.push_back(&tensor);
 }
 
 void Packer::tree_items(const Values& items) {
-  put(static_cast<uint32_t>(items.size()));
+  put_plain(static_cast<uint32_t>(items.size()));
   for (const Value& item : items) tree(item);
 }
 
 void Packer::tree_other(const Value& value) {
-  put(PackedNode::kOther);
-  put(static_cast<uint32_t>(others_.size()));
+  put_plain(PackedNode::kOther);
+  put_plain(static_cast<uint32_t>(others_.size()));
   others_.push_back(value);
   if (value.is<Unsupported>()) ++unsupported_;
 }
 
 void Packer::tree(const Value& value) {
   if (const auto* tensor = value.get_if<at::Tensor>()) return tree_tensor(*tensor);
-  if (value.is<None>()) return put(PackedNode::kNone);
-  if (const auto* flag = value.get_if<bool>()) return put(*flag ? PackedNode::kTrue : PackedNode::kFalse);
+  if (value.is<None>()) return put_plain(PackedNode::kNone);
+  if (const auto* flag = value.get_if<bool>()) return put_plain(*flag ? PackedNode::kTrue : PackedNode::kFalse);
   if (const auto* number = value.get_if<int64_t>()) return tree_int(*number);
   const auto plain = [this](PackedNode node, const auto& what) {
-    put(node);
-    put(what);
+    put_plain(node);
+    put_plain(what);
   };
   if (const auto* number = value.get_if<double>()) return plain(PackedNode::kDouble, *number);
   if (const auto* dtype = value.get_if<at::ScalarType>()) return plain(PackedNode::kDtype, *dtype);
@@ -303,11 +304,11 @@ void Packer::tree(const Value& value) {
   if (const auto* layout = value.get_if<at::Layout>()) return plain(PackedNode::kLayout, *layout);
   if (const auto* format = value.get_if<at::MemoryFormat>()) return plain(PackedNode::kMemoryFormat, *format);
   if (const auto* text = value.get_if<std::string>()) {
-    put(PackedNode::kText);
+    put_plain(PackedNode::kText);
     return put_text(*text);
   }
   const auto items = [this](PackedNode node, const Values& of) {
-    put(node);
+    put_plain(node);
     tree_items(of);
   };
   if (const auto* list = value.get_if<List>()) return items(PackedNode::kList, *list->items);
@@ -315,7 +316,7 @@ void Packer::tree(const Value& value) {
   if (const auto* set = value.get_if<Set>()) return items(PackedNode::kSet, *set->items);
   if (const auto* slice = value.get_if<Slice>()) return items(PackedNode::kSlice, *slice->items);
   if (const auto* named = value.get_if<NamedTuple>()) {
-    put(PackedNode::kNamedTuple);
+    put_plain(PackedNode::kNamedTuple);
     put_text(named->type);
     return tree_items(*named->items);
   }
@@ -337,17 +338,17 @@ Packer::Made Packer::end() {
   Copier copier(*this);
   c10::SmallVector<Shown, 6> all;
   for (const at::Tensor* const tensor : seen_) all.push_back(copier.look(*tensor, static_cast<uint32_t>(all.size())));
-  put(static_cast<uint32_t>(all.size()));
+  put_plain(static_cast<uint32_t>(all.size()));
   for (uint32_t i = 0; i < all.size(); ++i) {
     Shown& shown = all[i];
     if (shown.entry.first == i) copier.copy(shown);
-    put(shown.entry);
+    put_plain(shown.entry);
     if (shown.entry.sizes > 0) {
       append(own_sizes(*shown.tensor).data(), shown.entry.sizes * sizeof(int64_t));
     }
     if (shown.entry.strides > 0) append(shown.tensor->strides().data(), shown.entry.strides * sizeof(int64_t));
   }
-  put(copier.bytes());
+  put_plain(copier.bytes());
   return {copier.bytes(), unsupported_};
 }
 
@@ -357,7 +358,8 @@ void Packer::fill() {
 }
 
 void Packer::put_value(const Value& value) {
-  put(static_cast<uint32_t>(others_.size()));
+  if (value.is<None>()) return put_plain(kNoValue);
+  put_plain(static_cast<uint32_t>(others_.size()));
   others_.push_back(value);
 }
 

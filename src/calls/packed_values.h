@@ -1,7 +1,14 @@
-// Private copies of the values of a call as one stretch of plain bytes. The program's thread packs: no tensor object
-// and no tree is made for the copies, and nothing is allocated piece by piece. Another thread opens: it makes snapshots
-// (snapshot.h) of them, in memory of its own. A small call costs what its memory misses cost, so there is one place to
-// write and one to read.
+// Private copies of the values of a call as one block of plain bytes. The program's thread packs: no tensor object
+// and no tree is made for the copies, and nothing is allocated piece by piece. Another thread unpacks: it makes
+// snapshots (snapshot.h) of them, in its own memory. A small call costs what its memory misses cost, so there is one
+// place to write and one to read.
+//
+// What is packed is a sequence of snapshots and of records. A record is a struct that names its fields once, for both
+// sides:
+//   template <class Self, class Visit> static void fields(Self& self, Visit&& visit) { visit(self.name); ... }
+// A field is plain data, a string, a list of plain data, a Value without tensors, or a record itself. Before each
+// record and snapshot stands a number made of what it consists of: to unpack something else than was packed, or more,
+// or less, is an Error.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -11,16 +18,45 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "calls/snapshot.h"
 #include "tensor/value.h"
 
 namespace op_tools {
+
+template <class T>
+concept PackedRecord = requires(T& record) {
+  T::fields(record, [](auto&) {});
+};
+template <class T>
+concept PackedPlain = std::is_trivially_copyable_v<T> && !std::is_same_v<T, std::string_view> && !PackedRecord<T>;
+
+// The number of a record: of its type and of the types and order of its fields.
+template <PackedRecord T>
+uint32_t layout_number() {
+  static const uint32_t number = [] {
+    uint32_t hash = 2166136261u;
+    const auto mix = [&hash](std::string_view text) {
+      for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
+    };
+    mix(typeid(T).name());
+    const T record{};
+    T::fields(record, [&](const auto& field) { mix(typeid(field).name()); });
+    return hash;
+  }();
+  return number;
+}
+constexpr uint32_t kSnapshotNumber = 0x736e6170;
+
+struct PackedEntry;  // packed_form.h
 
 // What travels. Any thread may open or drop it.
 class Packed {
@@ -58,16 +94,11 @@ class Packed {
 // One thread at a time. What is put in is read in the same order.
 class Packer {
  public:
-  template <class T>
-  void put(const T& plain) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    append(&plain, sizeof plain);
+  template <PackedRecord T>
+  void put(const T& record) {
+    put_plain(layout_number<T>());
+    put_field(record);
   }
-  void put_text(std::string_view text) {
-    put(text.size());
-    append(text.data(), text.size());
-  }
-  void put_value(const Value& value);  // no copy is made of its tensors: private ones only
 
   // One snapshot: its tree is put between begin() and end(), a value after the other; what is put by number (a tuple of
   // so many, a dict of so many keys and values) is followed by that many. The tensors must live, and stay what they
@@ -96,6 +127,31 @@ class Packer {
  private:
   struct Shown;
   class Copier;
+  template <class T>
+  void put_field(const T& field) {
+    if constexpr (PackedRecord<T>) {
+      T::fields(field, [this](const auto& part) { put_field(part); });
+    } else if constexpr (PackedPlain<T>) {
+      put_plain(field);
+    } else if constexpr (std::is_same_v<T, Value>) {
+      put_value(field);
+    } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+      put_text(field);
+    } else {
+      static_assert(PackedPlain<typename T::value_type>);
+      put_plain(static_cast<uint32_t>(field.size()));
+      append(field.data(), field.size() * sizeof(typename T::value_type));
+    }
+  }
+  template <PackedPlain T>
+  void put_plain(const T& plain) {
+    append(&plain, sizeof plain);
+  }
+  void put_text(std::string_view text) {
+    put_plain(text.size());
+    append(text.data(), text.size());
+  }
+  void put_value(const Value& value);  // no copy is made of its tensors: private ones only
   void append(const void* from, size_t size) {
     const size_t at = bytes_.size();
     bytes_.resize_for_overwrite(at + size);
@@ -126,26 +182,62 @@ class Unpacker {
  public:
   explicit Unpacker(const Packed& packed);  // must live as long as this; opened once: the copies move out of it
 
-  template <class T>
+  // The next record. Its string_views point into the packed bytes.
+  template <PackedRecord T>
   T get() {
+    expect(layout_number<T>(), typeid(T).name());
+    T record{};
+    get_field(record);
+    return record;
+  }
+  // The next snapshot. `root` as in take_snapshot(). `known`: what copies() gave of the snapshot whose tensors were
+  // given to begin().
+  Snapshot snapshot(std::string_view root, const Values* known = nullptr);
+  Values& copies() { return copies_; }  // of the last snapshot, by tensor: a tensor, or Unsupported
+  // Nothing may be left: Error when something is.
+  void finish() const;
+
+ private:
+  // The next `size` bytes; Error when there are fewer.
+  const char* take(size_t size) {
+    if (size > static_cast<size_t>(end_ - at_)) fail_at_end();
+    return std::exchange(at_, at_ + size);
+  }
+  template <PackedPlain T>
+  T plain() {
     T plain;
-    std::memcpy(&plain, at_, sizeof plain);
-    at_ += sizeof plain;
+    std::memcpy(static_cast<void*>(&plain), take(sizeof plain), sizeof plain);
     return plain;
+  }
+  template <class T>
+  void get_field(T& field) {
+    if constexpr (PackedRecord<T>) {
+      T::fields(field, [this](auto& part) { get_field(part); });
+    } else if constexpr (PackedPlain<T>) {
+      std::memcpy(static_cast<void*>(&field), take(sizeof field), sizeof field);
+    } else if constexpr (std::is_same_v<T, Value>) {
+      field = value();
+    } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+      field = text();
+    } else {
+      const auto count = plain<uint32_t>();
+      const char* const items = take(count * sizeof(typename T::value_type));
+      field.resize(count);
+      std::memcpy(static_cast<void*>(field.data()), items, count * sizeof(typename T::value_type));
+    }
   }
   std::string_view text();
   Value value();
-  // `root` as in take_snapshot(). `known`: what copies() gave of the snapshot whose tensors begin() was told.
-  Snapshot snapshot(std::string_view root, const Values* known = nullptr);
-  Values& copies() { return copies_; }  // of the last snapshot, by tensor: a tensor, or Unsupported
-
- private:
+  void expect(uint32_t number, const char* what);
+  [[noreturn]] static void fail_at_end();
   Value tree();
   Values items(size_t count);
+  at::Tensor copy_of(const PackedEntry& entry, const TensorMeta& meta);
   const c10::Storage& storage(size_t memory);
 
   const Packed& packed_;
   const char* at_;
+  const char* end_;
   std::vector<c10::Storage> storages_;  // made on first use
   Values copies_;
   const Values* known_ = nullptr;

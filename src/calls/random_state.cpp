@@ -81,7 +81,7 @@ struct CpuState {
 
 namespace {
 
-// As long as nobody draws, a thread gets the same object each time: no memory for most calls.
+// As long as no random number is drawn, a thread gets the same object each time: no memory for most calls.
 std::shared_ptr<const CpuState> cpu_state() {
   thread_local std::shared_ptr<const CpuState> last;
   if (!last || !last->is_current()) last = std::make_shared<const CpuState>();
@@ -120,7 +120,7 @@ RandomWatch::RandomWatch(const Value& args, const Value& kwargs) : cpu_(cpu_stat
     try {
       devices_.emplace_back(device, device_state(c10::Device(device)));
     } catch (const std::exception&) {
-      // A device without generators has no random stream to keep.
+      // A device without generators has no random stream.
     }
   }
 }
@@ -135,13 +135,13 @@ Value RandomWatch::moved() const {
   return make_dict(std::move(items));
 }
 
-CpuStreamKept::CpuStreamKept() : cpu_(cpu_state()) {}
+CpuStreamGuard::CpuStreamGuard() : cpu_(cpu_state()) {}
 
-CpuStreamKept::~CpuStreamKept() {
+CpuStreamGuard::~CpuStreamGuard() {
   if (!cpu_->is_current()) cpu_->write();
 }
 
-void CpuStreamKept::start_from(const at::Tensor& state) {
+void CpuStreamGuard::start_from(const at::Tensor& state) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   std::lock_guard<std::mutex> lock(generator.mutex());
   generator.set_state(state);

@@ -1,5 +1,5 @@
-// Finds out whether a call drew random numbers, and keeps the generators' state of before it, so that the call can be
-// replayed. Made before the call, asked after it, on the program's thread. The random stream is only read.
+// Finds out whether a call drew random numbers, and saves the state that the generators had before it, so that the call
+// can be replayed. Made before the call, asked after it, on the program's thread. The random stream is only read.
 #pragma once
 
 #include <memory>
@@ -29,14 +29,14 @@ class OP_TOOLS_API RandomWatch {
   std::vector<std::pair<std::string, at::Tensor>> devices_;
 };
 
-// While it lives, a run of ours may draw random numbers: the CPU's default generator then goes on from where it was.
-// Another thread that draws meanwhile gets numbers of ours.
-class OP_TOOLS_API CpuStreamKept {
+// While it lives, op_tools may draw random numbers; the CPU's default generator then continues from where it was.
+// Another thread that draws meanwhile is given numbers from that stream.
+class OP_TOOLS_API CpuStreamGuard {
  public:
-  CpuStreamKept();
-  ~CpuStreamKept();
-  CpuStreamKept(const CpuStreamKept&) = delete;
-  CpuStreamKept& operator=(const CpuStreamKept&) = delete;
+  CpuStreamGuard();
+  ~CpuStreamGuard();
+  CpuStreamGuard(const CpuStreamGuard&) = delete;
+  CpuStreamGuard& operator=(const CpuStreamGuard&) = delete;
 
   void start_from(const at::Tensor& state);  // what draws now, draws from this state
 

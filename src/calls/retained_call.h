@@ -1,5 +1,5 @@
 // A call that may have to be saved after the fact: when what it did is known, its inputs must still be what they were
-// before it ran. Nothing is copied for that but what somebody is about to write: the call itself (its in-place and out
+// before it ran. Only memory that is about to be written is copied for that: by the call itself (its in-place and out
 // arguments), or a later call while this one waits. All copies are made in the device's order of work, without waiting.
 //
 // Called under InternalGuard; one thread at a time.
@@ -15,56 +15,20 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "calls/call_meta.h"
 #include "calls/call_store.h"
-#include "hooks/op_call.h"
+#include "calls/saved_call.h"
+#include "calls/versioned_tensor.h"
+#include "hooks/call_info.h"
 
 namespace op_tools {
 
 // By input tensor: is the call going to write it? By the schema at the aten level; at the torch level by names (add_,
 // __iadd__, out=, inplace=True); at both the running statistics of batch_norm. Empty: it writes none.
 std::vector<bool> written_inputs(OpCall& call);
-
-// Are they tensors over the same storage?
-bool share_memory(const at::Tensor& one, const at::Tensor& other);
-// Are all elements of `part`, on the same storage, elements of `whole`, too?
-bool shows_part_of(const at::Tensor& whole, const at::Tensor& part);
-
-// Another tensor on the memory of one of the program's, with the version that it had; or a copy of it.
-class VersionedTensor {
- public:
-  VersionedTensor() = default;  // of one that cannot be kept
-  explicit VersionedTensor(const at::Tensor& tensor);
-  static VersionedTensor copy_of(const at::Tensor& tensor);
-  // Memory of its own, too, that nobody has written either: what such memory holds is nobody's value.
-  static VersionedTensor unwritten_like(const at::Tensor& tensor);
-
-  const at::Tensor& tensor() const { return tensor_; }
-  bool is_what_it_was() const;
-  // Somebody is about to write `written`: a copy takes the place of what shares memory with it. Copies of one moment
-  // are shared. Returns the bytes copied.
-  class Copies;
-  int64_t before_write(const at::Tensor& written, Copies& copies);
-  bool would_copy(const at::Tensor& written) const;
-
- private:
-  at::Tensor tensor_;
-  int64_t version_ = 0;
-};
-
-class VersionedTensor::Copies {
- public:
-  // The copy, and whether it was made now.
-  std::pair<at::Tensor, bool> of(const at::Tensor& tensor);
-
- private:
-  std::map<std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>, c10::ScalarType>, at::Tensor> made_;
-};
 
 // The inputs of a torch-level call for its backward, without keeping them: autograd's graph may, or the program.
 class NotedInputs {
@@ -77,7 +41,7 @@ class NotedInputs {
  private:
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
   struct Noted {
-    std::optional<WeakStorage> storage;  // nullopt: cannot be noted
+    std::optional<WeakStorage> storage;  // nullopt: the tensor has no plain memory
     c10::VariableVersion version_counter;
     uint32_t version = 0;
     bool has_version = false, requires_grad = false;
@@ -86,7 +50,7 @@ class NotedInputs {
     std::vector<int64_t> sizes, strides;
     int64_t offset = 0;
   };
-  Value args_, kwargs_;  // hollow
+  Value args_, kwargs_;  // without their tensors
   std::vector<Noted> tensors_;
   ProgramState state_;
 };
@@ -98,33 +62,32 @@ struct InputsBefore {
   bool too_large = false;  // more than kMostCopied bytes would have had to be copied
 
   static constexpr int64_t kMostCopied = 64 << 20;
-  // `inputs`: all input tensors. `is_unwritten`: nobody has written this tensor's memory yet (bernoulli_ of an empty
+  // `inputs`: all input tensors. `is_unwritten`: this tensor's memory was not written yet (bernoulli_ of an empty
   // tensor): nothing to copy.
   static InputsBefore of(const std::vector<at::Tensor>& inputs, const std::vector<bool>& written,
                          const std::function<bool(const at::Tensor&)>& is_unwritten);
 };
 
 // A call with its values.
-struct RetainedCall {
-  std::string op;
-  Level level = Level::kAten;
-  Phase phase = Phase::kForward;
-  uint64_t id = 0;
-  int64_t step = 0;
+struct RetainedCall : CallInfo {
   std::optional<c10::OperatorHandle> handle;  // aten level
   ProgramState state;
-  std::vector<std::string> stack;
-  std::string module;
-  Value args, kwargs, result;  // hollow
+  bool identity = false;  // an input requires grad, yet the call made no autograd node
+  Value rng;              // Dict {device: state before the call}; None: it drew no random numbers, or was not watched
+  Value args, kwargs, result;  // without their tensors
   // What was in them; backward: gradients of outputs, of inputs. After the results stand written inputs that are none.
   std::vector<VersionedTensor> inputs, outputs;
   std::vector<std::pair<size_t, size_t>> written;  // (input tensor, where in `outputs` it is as the call left it)
   bool too_large = false;
   std::shared_ptr<const NotedInputs> forward;  // backward at the torch level
 
-  // Both in after(). Outputs, result, stack and module are the caller's to fill.
+  // Both in after(). Outputs, result, rng, stack and module are the caller's to fill.
   void take_call(OpCall& call);
   void take_inputs(OpCall& call, InputsBefore before);
+
+  std::string why_not_saved() const;  // empty: its inputs are what they were
+  // What goes into the files, and how many bytes of tensors that is. Nothing: the inputs of the forward call are gone.
+  std::optional<SavedCall> saved_call(size_t* bytes) const;
 };
 
 // Saves calls into a folder: the first few of each operator, until they are too many bytes together.

@@ -1,10 +1,8 @@
 // A private copy of the values of a call, taken in the program's thread while they are what they were: everything that
 // happens later (encoding, writing) works on the copy. CPU tensors, one copy per storage, only the byte range that the
-// tensors show; strides, aliasing, object identity, requires_grad, conj and neg bits kept. What has no form in a file
+// tensors show; strides, aliasing, object identity, requires_grad, conj and neg bits stay. What has no form in a file
 // becomes Unsupported with a note.
 #pragma once
-
-#include <ATen/core/DimVector.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -12,30 +10,21 @@
 #include <utility>
 #include <vector>
 
+#include "tensor/tensor_meta.h"
 #include "tensor/value.h"
 
 namespace op_tools {
-
-struct TensorFacts {
-  at::DimVector shape, stride;
-  c10::ScalarType dtype;
-  c10::Device device;
-  c10::Layout layout;
-  bool requires_grad = false;
-  bool is_leaf = true;
-  int64_t storage = -1;  // a number that aliases in this snapshot share; -1: none
-  int64_t offset = 0;    // in elements, as in the program
-};
 
 struct Note {
   std::string where;  // args[1], kwargs.out, result[0]
   std::string type;
   std::string why;
+  bool operator==(const Note&) const = default;
 };
 
 struct Snapshot {
   Value value;
-  std::vector<TensorFacts> tensors;  // by tensor index (for_each_tensor order of the original)
+  std::vector<TensorMeta> tensors;  // by tensor index (for_each_tensor order of the original)
   // Tensors whose strides span far more memory than their elements are stored contiguous: (tensor index, strides).
   std::vector<std::pair<size_t, std::vector<int64_t>>> restrided;
   std::vector<Note> unsupported;
@@ -43,9 +32,13 @@ struct Snapshot {
 };
 
 // `root`: how `where` of a note begins ("" for a dict of args and kwargs, "result"). `owned`: the tensors are private
-// already, CPU ones are kept without a copy. `restride`: wide strides are given up (Snapshot::restrided); false keeps
-// all. Throws c10::Error when a device copy fails.
+// already, CPU ones are taken without a copy. `restride`: wide strides are given up (Snapshot::restrided); false: they
+// stay. Throws c10::Error when a device copy fails.
 Snapshot take_snapshot(const Value& value, const std::string& root, bool owned = false, bool restride = true);
+
+// Another tree over the same tensors, with the copies that a snapshot made of them in their place: what stands in no
+// snapshot yet is copied. None when a tensor has no copy.
+Value with_copies(const Value& value, const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& copies);
 
 // Where in the tree the values without a form in a file are, in words.
 void note_unsupported(const Value& value, const std::string& where, std::vector<Note>& notes);

@@ -40,6 +40,12 @@ class FolderCall final : public StoredCall {
     struct stat status = {};
     return ::stat(path_of(file, pass).c_str(), &status) == 0 && S_ISREG(status.st_mode);
   }
+  uint64_t size(CallFile file, uint32_t pass) const override {
+    const std::string path = path_of(file, pass);
+    struct stat status = {};
+    if (::stat(path.c_str(), &status) != 0) fail(path, "cannot be read", errno);
+    return static_cast<uint64_t>(status.st_size);
+  }
   Value read(CallFile file, uint32_t pass) const override { return read_call_file(path_of(file, pass)); }
   std::string read_text(CallFile file) const override {
     const std::string path = path_of(file, 0);
@@ -88,14 +94,19 @@ class Container {
     return found != entries_.end() && found->name == name ? &*found : nullptr;
   }
 
-  FileSource::Stretch load(const std::string& name) const {
+  const ZipEntry& entry(const std::string& name) const {
+    const ZipEntry* found = find(name);
+    if (found == nullptr) throw Error(path_ + "!" + name + ": the container has no such entry");
+    return *found;
+  }
+
+  FileSource::Range load(const std::string& name) const {
+    const ZipEntry& wanted = entry(name);
     const std::string where = path_ + "!" + name;
-    const ZipEntry* entry = find(name);
-    if (entry == nullptr) throw Error(where + ": the container has no such entry");
     try {
-      auto stretch = source_.load(payload_position(source_, *entry), entry->size);
-      if (crc32_of(stretch.bytes) != entry->crc) throw Error("damaged (its CRC is wrong)");
-      return stretch;
+      auto range = source_.load(payload_position(source_, wanted), wanted.size);
+      if (crc32_of(range.bytes) != wanted.crc) throw Error("damaged (its CRC is wrong)");
+      return range;
     } catch (const Error& error) {
       throw Error(where + ": " + error.what());
     }
@@ -115,6 +126,7 @@ class ContainerCall final : public StoredCall {
 
   const std::string& path() const override { return path_; }
   bool has(CallFile file, uint32_t pass) const override { return container_->find(name_of(file, pass)) != nullptr; }
+  uint64_t size(CallFile file, uint32_t pass) const override { return container_->entry(name_of(file, pass)).size; }
   Value read(CallFile file, uint32_t pass) const override {
     const std::string name = name_of(file, pass);
     ContentReader shared([this](const std::string& content) {
@@ -127,8 +139,8 @@ class ContainerCall final : public StoredCall {
 
  private:
   Value read_entry(const std::string& name, ContentReader* shared) const {
-    const auto stretch = container_->load(name);
-    return read_pth(stretch.bytes, container_->path() + "!" + name, stretch.mapped ? stretch.owner : nullptr, shared);
+    const auto range = container_->load(name);
+    return read_pth(range.bytes, container_->path() + "!" + name, range.mapped ? range.owner : nullptr, shared);
   }
   std::string name_of(CallFile file, uint32_t pass) const {
     return folder_.empty() ? file_name(file, pass) : folder_ + "/" + file_name(file, pass);
@@ -170,6 +182,7 @@ class Finder {
         continue;
       }
       last = &entry.name;
+      if (entry.name.starts_with(std::string(kTensorFolder) + "/")) found_.shared_bytes += entry.size;
       if (entry.name == input || ends_with(entry.name, "/" + input)) {
         const size_t folder_size = entry.name.size() - input.size();
         found_.calls.push_back(
@@ -224,6 +237,8 @@ class Finder {
         found_.problems.push_back(path + ": cut off: its program ended while it was written");
       } else if (name == kContainerName) {
         add_found_container(path);
+      } else if (is_shared_tensors(name, folder)) {
+        found_.shared_bytes += static_cast<uint64_t>(status.st_size);
       } else {
         has_other = has_other || is_call_file(name);
       }
@@ -241,6 +256,10 @@ class Finder {
     } catch (const Error& error) {
       found_.problems.emplace_back(error.what());
     }
+  }
+
+  static bool is_shared_tensors(const std::string& file, const std::string& folder) {
+    return ends_with(folder, "/" + std::string(kTensorFolder)) && is_content_name(file.substr(0, file.find('.')));
   }
 
   static bool is_call_file(const std::string& name) {
@@ -292,7 +311,12 @@ std::unique_ptr<StoredCall> open_call(const std::string& path) {
   const size_t at = path.find(mark);
   if (at == std::string::npos) return std::make_unique<FolderCall>(path);
   const auto container = std::make_shared<const Container>(path.substr(0, at + mark.size() - 1));
-  return std::make_unique<ContainerCall>(container, path.substr(at + mark.size()));
+  auto call = std::make_unique<ContainerCall>(container, path.substr(at + mark.size()));
+  if (!call->has(CallFile::kInput, 0)) {
+    throw Error(path + ": there is no such call in " + container->path() + "; op-tools show " + container->path() +
+                " lists operators");
+  }
+  return call;
 }
 
 }  // namespace op_tools

@@ -1,5 +1,5 @@
-// A Value tree whose tensors were taken out, so that it holds none of the program's memory; to be restore_tensors again
-// later, in the order of for_each_tensor.
+// A Value tree whose tensors were taken out, so that it holds none of the program's memory; to be filled again later
+// with restore_tensors, in the order of for_each_tensor.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@ namespace op_tools {
 Value strip_tensors(const Value& value, const std::function<void(const at::Tensor&)>& taken);
 
 // Fills the places of a strip_tensors tree: next() gives one value after the other.
-inline Value restore_tensors(const Value& hollow, const std::function<Value()>& next) {
-  return map_tensors(hollow, [&](const at::Tensor&) { return next(); });
+inline Value restore_tensors(const Value& stripped, const std::function<Value()>& next) {
+  return map_tensors(stripped, [&](const at::Tensor&) { return next(); });
 }
 
 }  // namespace op_tools

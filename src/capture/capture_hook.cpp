@@ -15,6 +15,7 @@
 #include "calls/call_meta.h"
 #include "calls/packed_values.h"
 #include "calls/random_state.h"
+#include "calls/saved_call.h"
 #include "capture/record_writer.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
@@ -52,85 +53,109 @@ struct CaptureState final : HookState {
   }
 };
 
-Value restrided_value(const Snapshot& snapshot) {
-  std::vector<std::pair<Value, Value>> items;
-  for (const auto& [index, strides] : snapshot.restrided) {
-    Values values(strides.begin(), strides.end());
-    items.emplace_back(static_cast<int64_t>(index), make_tuple(std::move(values)));
-  }
-  return make_dict(std::move(items));
-}
+// What a forward record says besides its snapshots: first what before() knows, then what after() knows.
+struct PackedBefore {
+  ProgramState state;
+  StackLines stack;
+  std::string_view module;
 
-// The roots of the two snapshots are tuples: "[0][2]" is args[2], "[1].out" is kwargs.out.
-void take_notes(std::vector<Note>& from, const char* first, const char* second, std::vector<Note>& notes) {
-  for (Note& note : from) {
-    note.where = (note.where.compare(0, 3, "[0]") == 0 ? first : second) + note.where.substr(3);
-    notes.push_back(std::move(note));
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.state);
+    visit(self.stack);
+    visit(self.module);
   }
-}
+};
 
-// A forward call's record as CaptureHook packs it, on the writer thread.
-OpenRecord open_forward(const Packed& packed) {
+struct PackedAfter {
+  std::string_view name;
+  Level level = Level::kAten;
+  uint64_t id = 0;
+  int64_t step = 0;
+  int64_t rank = 0;
+  const std::string* schema = nullptr;
+  std::string_view error;
+  bool identity = false;
+  double time = 0;
+  Value rng;  // None: the call drew no random numbers
+  bool has_aten = false;
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.name);
+    visit(self.level);
+    visit(self.id);
+    visit(self.step);
+    visit(self.rank);
+    visit(self.schema);
+    visit(self.error);
+    visit(self.identity);
+    visit(self.time);
+    visit(self.rng);
+    visit(self.has_aten);
+  }
+};
+
+struct PackedBackward {
+  std::string_view name;
+  uint64_t id = 0;
+  uint32_t pass = 0;
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.name);
+    visit(self.id);
+    visit(self.pass);
+  }
+};
+
+// A forward call: snapshot of the inputs, PackedBefore, snapshot of the outputs, PackedAfter, snapshot of the aten
+// call.
+SavedCall unpack_forward(const Packed& packed) {
   Unpacker from(packed);
-  OpenRecord record;
-  CallMeta meta;
-  Snapshot inputs = from.snapshot("");
+  SavedCall call;
+  CallMeta& meta = call.meta;
+  call.set_inputs(from.snapshot(""));
   const Values copies = std::move(from.copies());
-  meta.state = unpacked_state(from);
-  for (auto lines = from.get<uint32_t>(); lines > 0; --lines) meta.stack.push_back(*from.get<const std::string*>());
-  meta.module = from.text();
+  auto before = from.get<PackedBefore>();
   Snapshot outputs = from.snapshot("");
-  Value aten;
-  if (from.get<bool>()) {
-    aten = from.snapshot("", &copies).value;
-    meta.aten_name = *(*sequence_items(aten))[0].get_if<std::string>();
-  }
-  meta.name = from.text();
-  meta.level = from.get<Level>();
-  meta.id = from.get<uint64_t>();
-  meta.step = from.get<int64_t>();
-  meta.rank = from.get<int64_t>();
-  meta.schema = *from.get<const std::string*>();
-  meta.error = from.text();
-  meta.identity = from.get<bool>();
-  meta.time = from.get<double>();
-  meta.random = from.get<bool>();
-  const Value moved = meta.random ? from.value() : Value();
-  meta.inputs = std::move(inputs.tensors);
-  meta.outputs = std::move(outputs.tensors);
-  take_notes(inputs.unsupported, "args", "kwargs", meta.unsupported);
-  take_notes(outputs.unsupported, "result", "mutated", meta.unsupported);
+  auto after = from.get<PackedAfter>();
+  if (after.has_aten) call.set_aten(from.snapshot("", &copies).value);
+  from.finish();
 
-  std::vector<std::pair<Value, Value>> more;
-  if (!aten.is<None>()) more.emplace_back("aten", std::move(aten));
-  if (meta.random) more.emplace_back("rng", moved);
-  if (!inputs.restrided.empty()) more.emplace_back("restrided", restrided_value(inputs));
-  const Values& in = *sequence_items(inputs.value);
-  record.files.push_back({CallFile::kInput, in[0], in[1], std::move(more)});
-  if (meta.error.empty()) {
-    const Values& out = *sequence_items(outputs.value);
-    std::vector<std::pair<Value, Value>> beside;
-    if (!out[1].get_if<Dict>()->items->empty()) beside.emplace_back("mutated", out[1]);
-    if (!outputs.restrided.empty()) beside.emplace_back("restrided", restrided_value(outputs));
-    record.files.push_back({CallFile::kOutput, make_tuple({out[0]}), make_dict({}), std::move(beside)});
-  }
-  record.key = {meta.name, meta.id};
-  record.announce = true;
-  record.meta = meta.to_json();
-  return record;
+  call.name = after.name;
+  call.id = after.id;
+  call.rng = std::move(after.rng);
+  meta.name = call.name;
+  meta.level = after.level;
+  meta.id = after.id;
+  meta.step = after.step;
+  meta.rank = after.rank;
+  meta.schema = *after.schema;
+  meta.error = after.error;
+  meta.identity = after.identity;
+  meta.time = after.time;
+  meta.random = !call.rng.is<None>();
+  meta.state = std::move(before.state);
+  for (const std::string* const line : before.stack) meta.stack.push_back(*line);
+  meta.module = before.module;
+  call.set_output(std::move(outputs));
+  if (!meta.error.empty()) call.output.reset();
+  return call;
 }
 
-OpenRecord open_backward(const Packed& packed) {
+SavedCall unpack_backward(const Packed& packed) {
   Unpacker from(packed);
-  const Snapshot outputs = from.snapshot("");
-  const Snapshot inputs = from.snapshot("");
-  OpenRecord record;
-  std::string name(from.text());
-  record.key = {std::move(name), from.get<uint64_t>()};
-  record.pass = from.get<uint32_t>();
-  record.files.push_back({CallFile::kGradInputs, inputs.value, make_dict({}), {}});
-  record.files.push_back({CallFile::kGradOutputs, outputs.value, make_dict({}), {}});
-  return record;
+  SavedCall call;
+  SavedBackward& backward = call.backward.emplace_back();
+  backward.grad_outputs = from.snapshot("").value;
+  backward.grad_inputs = from.snapshot("").value;
+  const auto facts = from.get<PackedBackward>();
+  from.finish();
+  call.name = facts.name;
+  call.id = facts.id;
+  call.first_pass = facts.pass;
+  return call;
 }
 
 }  // namespace
@@ -200,13 +225,9 @@ std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   state->made = record.end();
   state->live.assign(record.tensors().begin(), record.tensors().end());
   for (const at::Tensor* const tensor : state->live) state->versions.push_back(version_of(*tensor));
-  pack(record, ProgramState::of(call));
-  const StackLines lines = current_lines();
-  record.put(static_cast<uint32_t>(lines.size()));
-  for (const std::string* const line : lines) record.put(line);
-  record.put_text(call.module());
+  record.put(PackedBefore{ProgramState::of(call), current_lines(), call.module()});
   record.fill();
-  // Last, so that nothing of ours comes between the generator's state and the call.
+  // Last: between this and the call no code of op_tools may draw random numbers.
   state->random.emplace(call.args(), call.kwargs());
   return state;
 }
@@ -218,7 +239,7 @@ void CaptureHook::after(OpCall& call, HookState* state) {
 
 void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   Packer& record = state.record;
-  const Value moved = state.random->moved();
+  Value moved = state.random->moved();
 
   // Tensors that the call changed, as they are now, beside the result: one snapshot, so that a result which is one of
   // them (add_) is stored once.
@@ -246,30 +267,30 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
 
   const Value aten = call.frame().aten_call();
   const bool has_aten = !aten.is<None>();
+  record.put(PackedAfter{
+      .name = call.name,
+      .level = call.level,
+      .id = call.id,
+      .step = call.step,
+      .rank = rank,
+      .schema = &schema_text(call.op, call.name),
+      .error = call.error,
+      .identity = call.frame().is_identity(),
+      .time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(),
+      .rng = std::move(moved),
+      .has_aten = has_aten,
+  });
   Packer::Made late;  // tensors that are none of the call's own
-  record.put(has_aten);
   if (has_aten) {
     record.begin(/*owned=*/false, /*restride=*/true, state.live);
     record.tree(aten);
     late = record.end();
   }
 
-  record.put_text(call.name);
-  record.put(call.level);
-  record.put(call.id);
-  record.put(call.step);
-  record.put(rank);
-  record.put(&schema_text(call.op, call.name));
-  record.put_text(call.error);
-  record.put(call.frame().is_identity());
-  record.put(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
-  record.put(!moved.is<None>());
-  if (!moved.is<None>()) record.put_value(moved);
-
   const uint64_t bytes = state.made.bytes + outputs.bytes;
   Packed packed = record.finish();
   const size_t waiting = bytes + late.bytes + packed.size();
-  if (!writer.submit({std::move(packed), &open_forward, waiting})) return;
+  if (!writer.submit({std::move(packed), &unpack_forward, waiting})) return;
 
   std::lock_guard<std::mutex> lock(mutex);
   CaptureResult::Row& row = row_locked(call.name);
@@ -288,13 +309,11 @@ void CaptureHook::Impl::backward(OpCall& call) {
     record.tree(*gradients);
     bytes += record.end().bytes;
   }
-  record.put_text(call.name);
-  record.put(call.id);
-  record.put(call.pass);
+  record.put(PackedBackward{call.name, call.id, call.pass});
   if (call.incomplete) incomplete.fetch_add(1, std::memory_order_relaxed);
   Packed packed = record.finish();
   const size_t waiting = bytes + packed.size();
-  if (!writer.submit({std::move(packed), &open_backward, waiting})) return;
+  if (!writer.submit({std::move(packed), &unpack_backward, waiting})) return;
   std::lock_guard<std::mutex> lock(mutex);
   CaptureResult::Row& row = row_locked(call.name);
   ++row.backward;

@@ -15,14 +15,13 @@
 #include "base/error.h"
 #include "base/fork_guard.h"
 #include "base/log.h"
-#include "calls/call_files.h"
 
 namespace op_tools {
 namespace {
 
 // A record costs memory besides its tensors: a queue of empty records must be bounded too.
 constexpr size_t kRecordOverhead = 2048;
-// While records keep coming the writer looks for them by itself this often, so that submitting one wakes nobody: a
+// While records keep coming the writer looks for them by itself this often, so that submitting one wakes no thread: a
 // wake-up costs the program more than a small call's copy. This much waits for it at most without it being woken.
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr size_t kWakeAt = size_t{1} << 20;
@@ -33,17 +32,17 @@ constexpr size_t kSmallRecord = size_t{64} << 10;
 constexpr size_t kMostWritten = 256;
 // Lists of records keep the room for so many while they are empty.
 constexpr size_t kMostRoom = 4096;
-// The writer says what it has done after so many small records, or bytes.
-constexpr size_t kTellRecords = 32;
-constexpr size_t kTellBytes = size_t{1} << 20;
+// The writer reports what it has done after so many small records, or bytes.
+constexpr size_t kReportRecords = 32;
+constexpr size_t kReportBytes = size_t{1} << 20;
 constexpr auto kQuiet = std::chrono::seconds(1);
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 
 std::string bar(uint64_t done, uint64_t total) {
   constexpr uint64_t kWidth = 30;
-  const uint64_t restore_tensors = total == 0 ? kWidth : done * kWidth / total;
-  return "op_tools: writing captured calls [" + std::string(restore_tensors, '#') +
-         std::string(kWidth - restore_tensors, '.') + "] " + std::to_string(done) + "/" + std::to_string(total);
+  const uint64_t filled = total == 0 ? kWidth : done * kWidth / total;
+  return "op_tools: writing captured calls [" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "] " +
+         std::to_string(done) + "/" + std::to_string(total);
 }
 
 }  // namespace
@@ -53,14 +52,14 @@ struct RecordWriter::Impl {
       : open(std::move(open)),
         max_pending(static_cast<size_t>(max_pending_bytes)),
         resume_at(max_pending / 4 * 3),
-        tell_at(std::min(max_pending / 16, kTellBytes)) {}
+        report_at(std::min(max_pending / 16, kReportBytes)) {}
 
   const std::function<std::unique_ptr<CallStore>()> open;
   const size_t max_pending;
   // A program that found no room goes on when there is a good deal of it: else it would be put to sleep and woken for
   // each small record, which costs both threads more than the record.
   const size_t resume_at;
-  const size_t tell_at;
+  const size_t report_at;
   const ForkGuard process;  // of the writer
 
   mutable std::mutex mutex;
@@ -85,24 +84,19 @@ struct RecordWriter::Impl {
     failed.store(true);
     if (!first) return;
     lock.unlock();
-    log::error("OpCapture cannot write and is off now; the program goes on: " + what);
+    log::error("OpCapture cannot write and is disabled; the program continues: " + what);
     lock.lock();
   }
 
-  void write(const OpenRecord& record) {
+  void write(const SavedCall& call) {
     if (!store) {
       store = open();
       std::lock_guard<std::mutex> lock(mutex);
       progress.root = store->root();
     }
-    const bool tell = log::enabled(log::Level::kInfo);
-    if (record.announce && tell) log::info("apply OpCaptureHook on " + record.key.op);
-    for (const OpenRecord::File& file : record.files) {
-      const Value value = call_file(record.key.op, record.key.id, file.args, file.kwargs, file.more);
-      const std::string path = store->write(record.key, file.file, record.pass, value);
-      if (tell) log::info(path + " saved");
-    }
-    if (!record.meta.empty()) store->write_text(record.key, CallFile::kMeta, record.pass, record.meta);
+    const bool is_forward = !call.args.is<None>();
+    if (is_forward && log::enabled(log::Level::kInfo)) log::info("apply OpCaptureHook on " + call.name);
+    write_call(*store, call);
   }
 
   // Waits until there is something to do; with the lock held.
@@ -135,14 +129,14 @@ struct RecordWriter::Impl {
     done.notify_all();
   }
 
-  // What was done since the program was last told: the lock and what it guards are not taken for each small record.
+  // What was done since the last report(): the lock and what it guards are not taken for each small record.
   struct Done {
     uint64_t written = 0, lost = 0;
     size_t bytes = 0;
     std::vector<Record> small;
   };
 
-  void tell(Done done) {
+  void report(Done done) {
     std::lock_guard<std::mutex> lock(mutex);
     progress.records += done.written;
     progress.lost += done.lost;
@@ -163,7 +157,7 @@ struct RecordWriter::Impl {
         if (failed.load()) {
           ++done.lost;
         } else {
-          write(record.open(record.packed));
+          write(record.unpack(record.packed));
           ++done.written;
         }
       } catch (const std::exception& error) {
@@ -175,11 +169,11 @@ struct RecordWriter::Impl {
       if (record.packed.has_objects() && record.bytes <= kSmallRecord) {
         done.small.push_back(std::move(record));
       } else {
-        const Packed gone = std::move(record.packed);  // freed before the program is told that there is room
+        const Packed gone = std::move(record.packed);  // freed before the program hears that there is room
       }
-      if (done.written + done.lost >= kTellRecords || done.bytes >= tell_at) tell(std::exchange(done, Done()));
+      if (done.written + done.lost >= kReportRecords || done.bytes >= report_at) report(std::exchange(done, Done()));
     }
-    tell(std::move(done));
+    report(std::move(done));
     records.clear();
     if (records.capacity() > kMostRoom) std::vector<Record>().swap(records);
   }

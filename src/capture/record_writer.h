@@ -1,4 +1,4 @@
-// Takes finished records from the program's threads and writes them on a thread of its own. What waits is bounded in
+// Takes finished records from the program's threads and writes them on its own thread. What waits is bounded in
 // bytes: submit() then waits, nothing is dropped. After the first failed write (disk full, folder gone) one error is
 // logged, records are counted as lost and the program goes on. Any thread may call anything.
 // In a forked child the writer is dead: submit() says so by returning false, the destructor leaves everything alone.
@@ -13,28 +13,15 @@
 
 #include "calls/call_store.h"
 #include "calls/packed_values.h"
+#include "calls/saved_call.h"
 
 namespace op_tools {
-
-// What is written of a call.
-struct OpenRecord {
-  CallKey key;
-  uint32_t pass = 0;
-  struct File {
-    CallFile file;
-    Value args, kwargs;  // of the file's dict (call_files.h)
-    std::vector<std::pair<Value, Value>> more;
-  };
-  std::vector<File> files;
-  std::string meta;       // the text of meta.json; may be empty
-  bool announce = false;  // log the "apply ..." line before it is written
-};
 
 // What the program hands over.
 struct Record {
   Packed packed;
-  OpenRecord (*open)(const Packed& packed);  // on the writer thread
-  size_t bytes = 0;                          // memory that waits with this record
+  SavedCall (*unpack)(const Packed& packed);  // on the writer thread
+  size_t bytes = 0;                           // memory that waits with this record
 };
 
 class RecordWriter {
@@ -57,7 +44,7 @@ class RecordWriter {
     uint64_t bytes = 0;   // on disk
     uint64_t waits = 0;   // times that a full queue made the program wait
     std::string root;     // the run's folder; empty until the first record
-    std::string failure;  // what the first failed write said; empty when none did
+    std::string failure;  // the text of the first failed write; empty when none failed
   };
   Progress progress() const;
   bool failed() const;

@@ -88,13 +88,6 @@ Values leaves_of(const Value& value) {
   return leaves;
 }
 
-std::optional<TensorForm> form_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return std::nullopt;
-  TensorForm form{tensor.scalar_type(), at::DimVector(own_sizes(tensor)), {}, tensor.layout() == at::kStrided};
-  if (form.is_strided) form.strides = own_strides(tensor);
-  return form;
-}
-
 const RunOutcome& CallJudge::reference_run() {
   if (!reference_) reference_ = again_({RunVariant::Kind::kReference});
   return *reference_;
@@ -107,7 +100,10 @@ const RunOutcome& CallJudge::other_run(const RunVariant& variant) {
 }
 
 void CallJudge::add(std::string what, TensorVerdict judgement, const at::Tensor& result) {
-  checks_.push_back({std::move(what), std::move(judgement), form_of(result)});
+  Check& check = checks_.emplace_back();
+  check.what = std::move(what);
+  check.judgement = std::move(judgement);
+  if (result.defined()) check.form = TensorMeta::of(result);
 }
 
 // On the CPU alone nothing tells in which of its inputs' dtypes an operator computes. A gradient under autocast may be

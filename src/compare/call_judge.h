@@ -3,8 +3,6 @@
 // run_op_from_data. One object per call; not shared between threads.
 #pragma once
 
-#include <ATen/core/DimVector.h>
-
 #include <functional>
 #include <map>
 #include <optional>
@@ -18,23 +16,16 @@
 #include "compare/compare_options.h"
 #include "compare/judge.h"
 #include "compare/rerun/run_outcome.h"
+#include "tensor/tensor_meta.h"
 #include "tensor/value.h"
 
 namespace op_tools {
-
-// What a tensor was, without holding its memory.
-struct TensorForm {
-  c10::ScalarType dtype;
-  at::DimVector sizes, strides;
-  bool is_strided;
-};
-OP_TOOLS_API std::optional<TensorForm> form_of(const at::Tensor& tensor);  // none: it is undefined
 
 // One thing that was judged.
 struct Check {
   std::string what;  // "" (the output), "0th", "0th input grad", "input 1 after the call"
   TensorVerdict judgement;
-  std::optional<TensorForm> form;  // of the result; none when there is none
+  std::optional<TensorMeta> form;  // of the result; none when there is none
 };
 
 struct CallFacts {

@@ -107,8 +107,8 @@ void put_check(const Check& check, RowSink& row) {
   row.put("limit", judgement.limit);
   if (check.form) {
     row.put("dtype", torch_name(check.form->dtype));
-    row.put("shape", check.form->sizes);
-    if (check.form->is_strided) row.put("strides", check.form->strides);
+    row.put("shape", check.form->shape);
+    if (check.form->layout == at::kStrided) row.put("strides", check.form->stride);
   }
   const bool numbers = has_numbers(judgement) && judgement.verdict != Verdict::kNotComparable;
   if (numbers) {

@@ -147,7 +147,7 @@ CompareHook::CompareHook(const ResolvedCompareOptions& options) : impl_(std::mak
 CompareHook::~CompareHook() = default;
 
 Wants CompareHook::wants() const {
-  return {.gradients = impl_->options.gradients, .borrows_gradients = true};
+  return {.gradients = impl_->options.gradients, .borrows_gradients = true, .aten_call = true};
 }
 
 std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
@@ -168,10 +168,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   }
   state->subject = std::make_shared<ComparedState>();
   ComparedState& subject = *state->subject;
-  subject.call.name = call.name;
-  subject.call.id = call.id;
-  subject.call.step = call.step;
-  subject.call.level = call.level;
+  static_cast<CallInfo&>(subject.call) = CallInfo::of(call);
   subject.call.signature = signature;
   subject.call.stack = current_stack();
   subject.call.module = call.module();
@@ -182,7 +179,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   }
   subject.specimen = std::make_unique<ReplayableCall>(call);
   subject.call.device = "cpu";
-  for (const TensorFacts& facts : subject.specimen->inputs().tensors) {
+  for (const TensorMeta& facts : subject.specimen->inputs().tensors) {
     if (!facts.device.is_cpu()) subject.call.device = facts.device.str();
   }
   // Last, so that nothing of ours comes between the generator's state and the call.
@@ -230,17 +227,13 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   subject.random_state = state.watch->moved();
   subject.random =
       !subject.random_state.is<None>() || is_tagged_random(call) || draws_random_numbers(base_name(call.name));
+  subject.aten = with_copies(call.frame().aten_call(), state.live, subject.specimen->tensors());
   CallMeta& meta = subject.meta;
-  meta.name = call.name;
-  meta.level = call.level;
-  meta.id = call.id;
-  meta.step = call.step;
+  static_cast<CallInfo&>(meta) = subject.call;
   meta.rank = rank;
   meta.schema = schema_text(call.op, meta.name);
   meta.random = !subject.random_state.is<None>();
   meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  meta.stack = subject.call.stack;
-  meta.module = subject.call.module;
   meta.inputs = subject.specimen->inputs().tensors;
 
   auto observed = std::make_shared<PendingComparison>();

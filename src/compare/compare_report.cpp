@@ -33,7 +33,7 @@ void put_row(const ComparedCall& call, const Check& check, const std::string& sa
   row.put("id", static_cast<int64_t>(call.id));
   row.put("step", call.step);
   row.put("level", to_string(call.level));
-  row.put("phase", call.phase == Phase::kForward ? "forward" : "backward");
+  row.put("phase", to_string(call.phase));
   put_check(check, row);
   row.put("device", call.device);
   if (!call.module.empty()) row.put("module", call.module);
@@ -84,13 +84,8 @@ std::string CompareReport::save(const ComparedCall& call, const std::function<st
   try {
     std::string folder;
     for (const SavedSide& side : sides()) {
-      const CallKey key{call.name, call.id, side.side};
-      for (const auto& [file, value] : side.files) {
-        const std::string path = store_->write(key, file, call.pass, value);
-        folder = path.substr(0, path.rfind('/', path.rfind('/') - 1));
-        log::info(path + " saved");
-      }
-      if (!side.meta.empty()) store_->write_text(key, CallFile::kMeta, 0, side.meta);
+      folder = write_call(*store_, side.call, side.side);
+      folder.erase(folder.rfind('/'));
       saved_bytes_ += side.bytes;
     }
     ++count;

@@ -13,36 +13,27 @@
 #include <unordered_map>
 #include <vector>
 
-#include "calls/call_meta.h"
 #include "calls/call_store.h"
+#include "calls/saved_call.h"
 #include "compare/call_judge.h"
 #include "compare/compare_options.h"
-#include "hooks/op_call.h"
+#include "hooks/call_info.h"
 #include "report/row_file.h"
 #include "tensor/value.h"
 
 namespace op_tools {
 
 // What the rows of a call say besides the verdicts.
-struct ComparedCall {
-  std::string name;
-  uint64_t id = 0;
-  int64_t step = 0;
-  Level level = Level::kAten;
-  Phase phase = Phase::kForward;
-  uint32_t pass = 0;
+struct ComparedCall : CallInfo {
   uint64_t signature = 0;
-  std::string device;              // of the call
-  std::vector<std::string> stack;  // the user's lines
-  std::string module;              // "ResNet.layer3.0.conv1"; empty: none
-  std::string inputs, outputs;     // in words, for the lines of a failure
+  std::string device;           // of the call
+  std::string inputs, outputs;  // in words, for the lines of a failure
 };
 
-// The files of one side of a failure: the device, the CPU.
+// One side of a failure: the device, the CPU.
 struct SavedSide {
   std::string side;
-  std::vector<std::pair<CallFile, Value>> files;
-  std::string meta;  // empty: none
+  SavedCall call;
   size_t bytes = 0;
 };
 

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "calls/call_files.h"
 #include "compare/metrics/tensor_diff.h"
 #include "fallback/cpu_runner.h"
 #include "tensor/plain_tensor.h"
@@ -57,50 +56,57 @@ std::vector<TensorFingerprint> remember(const PendingComparison& observed, const
   return remembered;
 }
 
-std::vector<SavedSide> sides_of(const PendingComparison& observed, const RunOutcome* reference) {
+namespace {
+
+// Input tensors that the run changed: Dict {index: tensor}.
+Value changed_inputs(const std::vector<at::Tensor>& before, const RunOutcome& run) {
+  std::vector<std::pair<Value, Value>> changed;
+  for (size_t i = 0; i < run.inputs.size() && i < before.size(); ++i) {
+    if (run.inputs[i].defined() && !same_bits(run.inputs[i], before[i])) {
+      changed.emplace_back(static_cast<int64_t>(i), run.inputs[i]);
+    }
+  }
+  return make_dict(std::move(changed));
+}
+
+SavedSide side_of(std::string side, const PendingComparison& observed, const RunOutcome& run) {
   const ComparedState& subject = *observed.subject;
-  const std::string& name = subject.call.name;
-  const uint64_t id = subject.call.id;
-  const Values& in = *sequence_items(subject.specimen->inputs().value);
-  const auto of_run = [&](std::string side, const RunOutcome& run) {
-    SavedSide saved;
-    saved.side = std::move(side);
-    saved.bytes = subject.specimen->bytes();
-    std::vector<std::pair<Value, Value>> beside;
-    if (const auto* moved = subject.random_state.get_if<Dict>(); moved && !moved->items->empty()) {
-      beside.emplace_back("rng", subject.random_state);
-    }
-    saved.files.emplace_back(CallFile::kInput, call_file(name, id, in[0], in[1], std::move(beside)));
-    if (observed.call.phase == Phase::kBackward) {
-      const Snapshot inputs = take_snapshot(list_of(run.gradients), "");
-      const Snapshot outputs = take_snapshot(list_of(observed.output_gradients), "");
-      saved.files.emplace_back(CallFile::kGradInputs, call_file(name, id, inputs.value, make_dict({})));
-      saved.files.emplace_back(CallFile::kGradOutputs, call_file(name, id, outputs.value, make_dict({})));
-      saved.bytes += inputs.bytes + outputs.bytes;
-    } else if (run.returned()) {
-      std::vector<std::pair<Value, Value>> changed;
-      for (size_t i = 0; i < run.inputs.size() && i < subject.specimen->tensors().size(); ++i) {
-        if (run.inputs[i].defined() && !same_bits(run.inputs[i], subject.specimen->tensors()[i])) {
-          changed.emplace_back(static_cast<int64_t>(i), run.inputs[i]);
-        }
-      }
-      const Snapshot out = take_snapshot(make_tuple({run.result, make_dict(std::move(changed))}), "");
-      const Values& parts = *sequence_items(out.value);
-      std::vector<std::pair<Value, Value>> mutated;
-      if (!parts[1].get_if<Dict>()->items->empty()) mutated.emplace_back("mutated", parts[1]);
-      saved.files.emplace_back(CallFile::kOutput,
-                               call_file(name, id, make_tuple({parts[0]}), make_dict({}), std::move(mutated)));
-      saved.bytes += out.bytes;
-    }
-    CallMeta meta = subject.meta;
-    meta.error = run.raised;
-    if (meta.outputs.empty()) meta.outputs = take_snapshot(observed.run.result, "").tensors;
-    saved.meta = meta.to_json();
-    return saved;
-  };
+  SavedSide saved;
+  saved.side = std::move(side);
+  SavedCall& call = saved.call;
+  call.name = subject.call.name;
+  call.id = subject.call.id;
+  call.rng = subject.random_state;
+  const Snapshot& before = subject.specimen->inputs();
+  const Values& in = *sequence_items(before.value);
+  Snapshot inputs = take_snapshot(make_tuple({in[0], in[1], subject.aten}), "");
+  saved.bytes = inputs.bytes;
+  call.meta = subject.meta;
+  call.set_inputs(std::move(inputs));
+  call.meta.inputs = before.tensors;  // as the program had them
+  call.meta.error = run.raised;
+  if (observed.call.phase == Phase::kBackward) {
+    Snapshot outputs = take_snapshot(list_of(observed.output_gradients), "");
+    Snapshot gradients = take_snapshot(list_of(run.gradients), "");
+    saved.bytes += outputs.bytes + gradients.bytes;
+    call.backward.push_back({std::move(outputs.value), std::move(gradients.value)});
+    call.first_pass = subject.saved_passes;
+  } else if (run.returned()) {
+    Snapshot outputs = take_snapshot(make_tuple({run.result, changed_inputs(subject.specimen->tensors(), run)}), "");
+    saved.bytes += outputs.bytes;
+    call.set_output(std::move(outputs));
+    if (!subject.meta.outputs.empty()) call.meta.outputs = subject.meta.outputs;
+  }
+  return saved;
+}
+
+}  // namespace
+
+std::vector<SavedSide> sides_of(const PendingComparison& observed, const RunOutcome* reference) {
   std::vector<SavedSide> sides;
-  sides.push_back(of_run("device", observed.run));
-  if (reference && reference->returned()) sides.push_back(of_run("cpu", *reference));
+  sides.push_back(side_of("device", observed, observed.run));
+  if (reference && reference->returned()) sides.push_back(side_of("cpu", observed, *reference));
+  if (observed.call.phase == Phase::kBackward) ++observed.subject->saved_passes;
   return sides;
 }
 

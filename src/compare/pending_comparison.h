@@ -48,7 +48,9 @@ struct ComparedState {
   ComparedCall call;
   CallMeta meta;
   bool random = false;
-  Value random_state;  // Dict {device: state before the call} of the generators that moved
+  Value random_state;         // Dict {device: state before the call} of the generators that moved
+  Value aten;                 // torch level: the aten call behind it, with the copies of the inputs
+  uint32_t saved_passes = 0;  // backward passes in the files; used by one thread at a time, in the order of the calls
 };
 
 // What the device gave, to be judged here or on another thread.

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kSweepAt = 4096;
 
-// A number that changes with where in memory the elements are; 0 for what has none of its own.
+// A number that changes with where in memory the elements are; 0 where there is none.
 size_t place_of(const at::Tensor& tensor) {
   std::string type;
   if (tensor.layout() != at::kStrided || !why_not_plain(tensor, &type).empty() || !tensor.has_storage()) return 0;

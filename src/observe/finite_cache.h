@@ -30,7 +30,7 @@ struct Flag {
   bool is_sound() const { return !unasked && (!question || (question->answered() && !question->answer().any())); }
 
   std::optional<NonFiniteQuery> question;
-  bool unasked = false;  // nobody had to know yet
+  bool unasked = false;  // the answer was not needed yet
   // Known after the call that made it was judged: special values which count.
   Specials unsound;
   Specials allowed;
@@ -54,7 +54,7 @@ class KnownTensors {
     FlagPtr flag;
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage = std::nullopt;
 
-    // Nobody else has the counter; or only others of the known, which are views of each other.
+    // No tensor of the program has the counter any more; or only other known ones, which are views of each other.
     bool is_dead() const { return counter.unique() || (storage && storage->expired()); }
   };
 
@@ -64,8 +64,8 @@ class KnownTensors {
   size_t sweep_at_ = 4096;  // known tensors before dead ones are looked for
 };
 
-// Memory that nobody has written since it was allocated. Known by the storage: of what a factory returns torch makes
-// another tensor, and would make a copy of one whose counter of versions somebody else holds.
+// Memory that was not written since it was allocated. Known by the storage: of what a factory returns torch makes
+// another tensor, and would make a copy of one whose counter of versions is held elsewhere.
 class UnwrittenMemory {
  public:
   void add(const at::Tensor& tensor);

@@ -10,17 +10,17 @@
 #include "base/run_folder.h"
 #include "calls/stripped_value.h"
 #include "hooks/backward_pass.h"
+#include "hooks/call_info.h"
 #include "hooks/stack_source.h"
 #include "observe/statistics.h"
 #include "report/json_writer.h"
 #include "report/row_file.h"
 #include "tensor/internal_guard.h"
-#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 namespace {
 
-Value numbers(const std::vector<int64_t>& values) {
+Value numbers(c10::ArrayRef<int64_t> values) {
   return make_list(Values(values.begin(), values.end()));
 }
 
@@ -28,27 +28,19 @@ Value whole(uint64_t number) {
   return static_cast<int64_t>(number);
 }
 
-const char* phase_name(Phase phase) {
-  return phase == Phase::kForward ? "forward" : "backward";
-}
-
 // A tensor as it was when it was asked; holds none of its memory.
 struct Described {
-  Described(const at::Tensor& tensor, bool with_statistics)
-      : dtype(tensor.scalar_type()),
-        device(tensor.device()),
-        layout(tensor.layout()),
-        requires_grad(tensor.requires_grad()) {
-    if (!tensor.is_nested()) shape = own_sizes(tensor).vec();
-    if (layout == at::kStrided && !tensor.is_nested()) stride = own_strides(tensor).vec();
+  Described(const at::Tensor& tensor, bool with_statistics) : meta(TensorMeta::of(tensor)) {
     if (with_statistics) question = std::make_unique<StatisticsQuery>(tensor);
   }
 
   Value value() const {
-    std::vector<std::pair<Value, Value>> items{
-        {"shape", numbers(shape)}, {"dtype", torch_name(dtype)}, {"stride", numbers(stride)}, {"device", device.str()}};
-    if (layout != at::kStrided) items.emplace_back("layout", torch_name(layout));
-    if (requires_grad) items.emplace_back("requires_grad", true);
+    std::vector<std::pair<Value, Value>> items{{"shape", numbers(meta.shape)},
+                                               {"dtype", torch_name(meta.dtype)},
+                                               {"stride", numbers(meta.stride)},
+                                               {"device", meta.device.str()}};
+    if (meta.layout != at::kStrided) items.emplace_back("layout", torch_name(meta.layout));
+    if (meta.requires_grad) items.emplace_back("requires_grad", true);
     if (question && question->answer().known) {
       const Value found = to_value(question->answer());
       for (const auto& item : *found.get_if<Dict>()->items) items.push_back(item);
@@ -56,15 +48,11 @@ struct Described {
     return make_dict(std::move(items));
   }
 
-  std::vector<int64_t> shape, stride;
-  c10::ScalarType dtype;
-  c10::Device device;
-  c10::Layout layout;
-  bool requires_grad;
+  TensorMeta meta;
   std::unique_ptr<StatisticsQuery> question;
 };
 
-// Values of a call whose tensors were described and let go.
+// Values of a call whose tensors were described and are not held.
 class DescribedTree {
  public:
   void take(const Value& value, bool with_statistics) {
@@ -87,21 +75,19 @@ class DescribedTree {
 
 // A row that is complete but for answers of a device.
 struct Row {
-  std::string op, line, module, error;
-  uint64_t id = 0;
-  int64_t step = 0;
-  Level level = Level::kAten;
-  Phase phase = Phase::kForward;
+  CallInfo call;
+  std::string error;
   DescribedTree args, kwargs, result;
 
   Value value(int64_t detail) const {
-    std::vector<std::pair<Value, Value>> items{{"op", op},
-                                               {"id", whole(id)},
-                                               {"step", step},
-                                               {"level", std::string(to_string(level))},
-                                               {"phase", phase_name(phase)},
+    const std::string line = call.line();
+    std::vector<std::pair<Value, Value>> items{{"op", call.name},
+                                               {"id", whole(call.id)},
+                                               {"step", call.step},
+                                               {"level", std::string(to_string(call.level))},
+                                               {"phase", std::string(to_string(call.phase))},
                                                {"line", line.empty() ? Value() : Value(line)},
-                                               {"module", module.empty() ? Value() : Value(module)}};
+                                               {"module", call.module.empty() ? Value() : Value(call.module)}};
     if (!error.empty()) items.emplace_back("error", error);
     if (detail >= 2) {
       items.emplace_back("args", args.value());
@@ -169,7 +155,8 @@ struct ObserveHook::Impl {
     file->add(value);
     ++written;
     if (!options.lines) return;
-    std::string text = "OpObserveHook: " + row.op + " " + phase_name(row.phase);
+    std::string text = "OpObserveHook: " + row.call.name + " ";
+    text += to_string(row.call.phase);
     if (options.detail >= 2) {
       for (const char* part : {"args", "kwargs", "result"}) {
         const Value* found = find_key(value, part);
@@ -205,27 +192,19 @@ void ObserveHook::after(OpCall& call, HookState* given) {
   Impl& impl = *impl_;
   State& state = static_cast<State&>(*given);
   impl.calls.fetch_add(1, std::memory_order_relaxed);
-  std::string line;
-  if (impl.options.with_stack) {
-    const std::vector<std::string> stack = current_stack();
-    if (!stack.empty()) line = stack.front();
-  }
+  CallInfo info = CallInfo::of(call);
+  info.phase = phase_of(call);
+  if (impl.options.with_stack) info.stack = current_stack();
   std::vector<TensorShape> outputs;
   if (call.error.empty()) {
     call.frame().visit_result([&](const at::Tensor& tensor) { outputs.push_back(TensorShape::of(tensor)); });
   }
-  const Phase phase = phase_of(call);
-  impl.shape_statistics.add(call.name, phase, line, std::move(state.inputs), std::move(outputs));
+  impl.shape_statistics.add(info.name, info.phase, info.line(), std::move(state.inputs), std::move(outputs));
   if (!state.row) return;
   Row& row = *state.row;
-  row.op = call.name;
-  row.line = std::move(line);
-  row.module = call.module();
+  info.module = call.module();
+  row.call = std::move(info);
   row.error = call.error;
-  row.id = call.id;
-  row.step = call.step;
-  row.level = call.level;
-  row.phase = phase;
   std::vector<StatisticsQuery*> open;
   if (impl.options.detail >= 2) {
     row.result.take(call.result(), impl.options.detail >= 3);
@@ -292,7 +271,7 @@ Value ObserveHook::report() const {
   Values rows, varying;
   for (const CallShapes& row : all.rows) {
     rows.push_back(make_dict({{"op", row.op},
-                              {"phase", phase_name(row.phase)},
+                              {"phase", std::string(to_string(row.phase))},
                               {"inputs", shapes_value(row.inputs)},
                               {"outputs", shapes_value(row.outputs)},
                               {"calls", whole(row.calls)},
@@ -300,7 +279,7 @@ Value ObserveHook::report() const {
   }
   for (const DynamicDim& one : all.varying) {
     varying.push_back(make_dict({{"op", one.op},
-                                 {"phase", phase_name(one.phase)},
+                                 {"phase", std::string(to_string(one.phase))},
                                  {"line", one.line.empty() ? Value() : Value(one.line)},
                                  {"of", one.is_output ? "output" : "input"},
                                  {"tensor", whole(one.tensor)},

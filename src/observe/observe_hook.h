@@ -2,7 +2,7 @@
 // its arguments and results described, with statistics of their values (statistics.h).
 //
 // Statistics of tensors on the CPU are there at once; those of a device are computed on it and read once per step (and
-// every kMaxWaiting calls), with all rows kept in the order of the calls.
+// every kMaxWaiting calls), all rows in the order of the calls.
 #pragma once
 
 #include <cstdint>

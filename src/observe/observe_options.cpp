@@ -11,7 +11,7 @@ ResolvedObserveOptions resolve(const ObserveOptions& options) {
   ResolvedObserveOptions resolved;
   static_cast<ResolvedOptions&>(resolved) = resolve(static_cast<const ToolOptions&>(options), "OP_OBSERVE");
   resolved.detail = number_setting(options.detail, "detail=", variable, 0, 3).value_or(resolved.detail);
-  // Who sets the variable expects to be told on the way.
+  // Who sets the variable expects lines while the program runs.
   resolved.lines = options.lines.value_or(environment(variable).has_value());
   resolved.with_stack = options.with_stack.value_or(resolved.with_stack);
   if (options.max_calls)

@@ -4,8 +4,8 @@
 // On the CPU the answers come at once. On a device they are computed there and read for a window of calls together; the
 // calls of the window are then judged in their order, so the producer is named exactly, only later.
 //
-// A producer's call is saved for run_op_from_data, with its inputs as they were before it (kept_call.h): on a device
-// the window holds on to them, and what is about to be written is copied there first.
+// A producer's call is saved for run_op_from_data, with its inputs as they were before it (calls/retained_call.h): on a
+// device the window holds on to them, and what is about to be written is copied there first.
 //
 // An infinity can be intended: attention masks are full of -inf. Outputs of the operators in `allow` that hold -inf and
 // nothing else are sound, and so is what is made of them as long as it is -inf only.

@@ -18,7 +18,7 @@ std::string counts_text(const OverflowResult::Finding& finding) {
   return text;
 }
 
-Value numbers(const std::vector<int64_t>& values) {
+Value numbers(c10::ArrayRef<int64_t> values) {
   return make_list(Values(values.begin(), values.end()));
 }
 
@@ -28,19 +28,19 @@ Value to_value(const OverflowResult::Finding& finding) {
   const auto count = [](int64_t number) { return number < 0 ? Value() : Value(number); };
   return make_dict({{"kind", finding.producer ? "producer" : "propagator"},
                     {"expected", finding.expected},
-                    {"op", finding.op},
-                    {"id", static_cast<int64_t>(finding.id)},
-                    {"step", finding.step},
-                    {"phase", finding.backward ? "backward" : "forward"},
+                    {"op", finding.call.name},
+                    {"id", static_cast<int64_t>(finding.call.id)},
+                    {"step", finding.call.step},
+                    {"phase", std::string(to_string(finding.call.phase))},
                     {"output", static_cast<int64_t>(finding.output)},
-                    {"dtype", finding.dtype},
-                    {"shape", numbers(finding.shape)},
+                    {"dtype", torch_name(finding.tensor.dtype)},
+                    {"shape", numbers(finding.tensor.shape)},
                     {"nan", count(finding.nan)},
                     {"pos_inf", count(finding.pos_inf)},
                     {"neg_inf", count(finding.neg_inf)},
                     {"first", finding.nan < 0 ? Value() : numbers(finding.first)},
-                    {"module", finding.module.empty() ? Value() : Value(finding.module)},
-                    {"line", finding.stack.empty() ? Value() : Value(finding.stack.front())},
+                    {"module", finding.call.module.empty() ? Value() : Value(finding.call.module)},
+                    {"line", finding.call.stack.empty() ? Value() : Value(finding.call.line())},
                     {"saved", finding.saved.empty() ? Value() : Value(finding.saved)},
                     {"not_saved", finding.not_saved.empty() ? Value() : Value(finding.not_saved)}});
 }
@@ -58,11 +58,14 @@ Value to_value(const OverflowResult& result) {
 }
 
 std::string sentence_of(const OverflowResult::Finding& finding) {
-  std::string text = finding.op + (finding.backward ? " backward" : " forward") + " made " + counts_text(finding) +
-                     " in output " + std::to_string(finding.output) + " (" + finding.dtype + ", " +
-                     describe(Size{finding.shape}) + ") from finite inputs";
-  if (!finding.module.empty()) text += ", in " + finding.module;
-  if (!finding.stack.empty()) text += ", called from " + finding.stack.front();
+  const CallInfo& call = finding.call;
+  const std::vector<int64_t> shape(finding.tensor.shape.begin(), finding.tensor.shape.end());
+  std::string text = call.name;
+  text.append(" ").append(to_string(call.phase)).append(" made ").append(counts_text(finding));
+  text += " in output " + std::to_string(finding.output) + " (" + torch_name(finding.tensor.dtype) + ", " +
+          describe(Size{shape}) + ") from finite inputs";
+  if (!call.module.empty()) text += ", in " + call.module;
+  if (!call.stack.empty()) text += ", called from " + call.line();
   if (!finding.saved.empty()) text += "; saved in " + finding.saved;
   return text;
 }
@@ -74,7 +77,8 @@ std::string closing_line(const OverflowResult& result) {
   if (result.expected) text += ", " + std::to_string(result.expected) + " expected in backward";
   const auto first = std::find_if(result.findings.begin(), result.findings.end(),
                                   [](const OverflowResult::Finding& one) { return one.producer && !one.expected; });
-  if (first != result.findings.end()) text += "; first: " + first->op + " in step " + std::to_string(first->step);
+  if (first != result.findings.end())
+    text += "; first: " + first->call.name + " in step " + std::to_string(first->call.step);
   if (!result.root.empty()) text += "; " + result.root + "/overflow.jsonl";
   return text;
 }

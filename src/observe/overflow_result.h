@@ -1,4 +1,4 @@
-// What OpOverflowCheck found, and how it is said: a row of the file, a line for each producer, the closing line.
+// What OpOverflowCheck found, and how it is reported: a row of the file, a line for each producer, the closing line.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "base/export.h"
+#include "hooks/call_info.h"
+#include "tensor/tensor_meta.h"
 #include "tensor/value.h"
 
 namespace op_tools {
@@ -14,22 +16,16 @@ struct OverflowResult {
   struct Finding {
     bool producer = false;
     bool expected = false;  // in backward, with allow_in_backward_with_scaler
-    std::string op;
-    uint64_t id = 0;
-    int64_t step = 0;
-    bool backward = false;
+    CallInfo call;          // its phase: backward at the aten level, too
     // Of the tensors of the result, then of inputs that the call wrote without returning them; in backward at level
     // torch: of the input gradients.
     size_t output = 0;
-    std::string dtype;
-    std::vector<int64_t> shape;
+    TensorShape tensor;
     // Unknown (-1) when the program had overwritten the tensor before the window was read.
     int64_t nan = -1, pos_inf = -1, neg_inf = -1;
     std::vector<int64_t> first;
-    std::vector<std::string> stack;  // innermost line of the user's first
-    std::string module;              // "ResNet.layer3.0.conv1"; empty: none
-    std::string saved;               // folder of the producer's call, for run_op_from_data; empty: not saved
-    std::string not_saved;           // why a producer was not
+    std::string saved;      // folder of the producer's call, for run_op_from_data; empty: not saved
+    std::string not_saved;  // why a producer was not
   };
   std::vector<Finding> findings;  // in the order of the calls, at most `max_findings`
   uint64_t producers = 0, propagators = 0, expected = 0;

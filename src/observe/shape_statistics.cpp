@@ -8,8 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "tensor/plain_tensor.h"
-
 namespace op_tools {
 namespace {
 
@@ -53,11 +51,6 @@ Form form_of(const std::vector<TensorShape>& inputs, const std::vector<TensorSha
 }
 
 }  // namespace
-
-TensorShape TensorShape::of(const at::Tensor& tensor) {
-  // A nested tensor has no sizes to be asked for.
-  return {tensor.is_nested() ? std::vector<int64_t>() : own_sizes(tensor).vec(), tensor.scalar_type(), tensor.device()};
-}
 
 void ShapeStatistics::add(std::string_view name, Phase phase, const std::string& line, std::vector<TensorShape> inputs,
                           std::vector<TensorShape> outputs) {

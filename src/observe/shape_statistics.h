@@ -1,10 +1,7 @@
 // Which operators are called, with which shapes and dtypes, how often; and what of it varies: the dimensions that a
-// line of the program meets with more than one size. Thread-safe. Its size grows with the number of different calls, up
+// line of the program has with more than one size. Thread-safe. Its size grows with the number of different calls, up
 // to a limit.
 #pragma once
-
-#include <c10/core/Device.h>
-#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <mutex>
@@ -14,20 +11,9 @@
 #include <vector>
 
 #include "hooks/op_call.h"
+#include "tensor/tensor_meta.h"
 
 namespace op_tools {
-
-// One tensor of a call, as far as the shape_statistics goes.
-struct TensorShape {
-  std::vector<int64_t> shape;
-  c10::ScalarType dtype;
-  c10::Device device;
-
-  static TensorShape of(const at::Tensor& tensor);
-  bool operator==(const TensorShape& other) const {
-    return shape == other.shape && dtype == other.dtype && device == other.device;
-  }
-};
 
 // Calls that are alike in operator, phase, shapes, dtypes and devices.
 struct CallShapes {

@@ -48,7 +48,7 @@ typedef int64_t Bits __attribute__((vector_size(32)));
 constexpr int64_t kLanes = 4;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The words that come from a device: doubles by their bits, then whole numbers.
+// The words that come from a device: doubles by their bits, then integers.
 enum Word : size_t { kMin, kMax, kMean, kNorm, kNan, kInf, kZero, kHash, kExactMin, kExactMax, kWords };
 
 // The hash is a sum over the words of the elements, each mixed with its place: it can be computed in any order and by

@@ -18,7 +18,7 @@
 namespace op_tools {
 
 struct Statistics {
-  bool known = false;  // false: no numbers are kept in this way (sparse, quantized, meta, ...)
+  bool known = false;  // false: its elements are no numbers of this kind (sparse, quantized, meta, ...)
   int64_t numel = 0, nan = 0, inf = 0, zero = 0;
   Value min,
       max;  // of the kind of the elements: bool, int64, double (text for integers beyond int64); None where empty

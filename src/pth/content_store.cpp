@@ -18,10 +18,10 @@
 namespace op_tools {
 namespace {
 
-// Below this a file of its own costs more than it saves.
+// Below this a separate file costs more than it saves.
 constexpr size_t kLeastShared = 4096;
 
-struct Stretch {
+struct ShownRange {
   at::Storage storage;
   size_t begin = std::numeric_limits<size_t>::max();
   size_t end = 0;
@@ -81,46 +81,46 @@ bool is_content_name(std::string_view name) {
 }  // namespace
 
 Value ContentWriter::share(const Value& value) {
-  std::unordered_map<const void*, Stretch> stretches;
-  std::vector<Stretch*> in_order;  // so that equal calls make equal files
+  std::unordered_map<const void*, ShownRange> ranges;
+  std::vector<ShownRange*> in_order;  // so that equal calls make equal files
   for_each_tensor(value, [&](const at::Tensor& tensor) {
     const auto range = shared_range(tensor);
     if (!range) return;
-    const auto [entry, is_new] = stretches.try_emplace(tensor.storage().unsafeGetStorageImpl());
-    Stretch& stretch = entry->second;
-    if (is_new) in_order.push_back(&stretch);
-    stretch.storage = tensor.storage();
-    stretch.begin = std::min(stretch.begin, range->first);
-    stretch.end = std::max(stretch.end, range->second);
+    const auto [entry, is_new] = ranges.try_emplace(tensor.storage().unsafeGetStorageImpl());
+    ShownRange& shown = entry->second;
+    if (is_new) in_order.push_back(&shown);
+    shown.storage = tensor.storage();
+    shown.begin = std::min(shown.begin, range->first);
+    shown.end = std::max(shown.end, range->second);
   });
   int64_t storages = 0;
-  for (Stretch* const each : in_order) {
-    Stretch& stretch = *each;
+  for (ShownRange* const each : in_order) {
+    ShownRange& shown = *each;
     // Down to a multiple of the alignment, so that element offsets stay whole for every dtype.
-    stretch.begin = stretch.begin / kZipAlignment * kZipAlignment;
-    const size_t size = stretch.end - stretch.begin;
+    shown.begin = shown.begin / kZipAlignment * kZipAlignment;
+    const size_t size = shown.end - shown.begin;
     if (size < kLeastShared) continue;
-    stretch.number = storages++;
-    stretch.content = store_content(dense_tensor(stretch.storage, at::kByte, static_cast<int64_t>(stretch.begin),
-                                                 {static_cast<int64_t>(size)}, {1}));
+    shown.number = storages++;
+    shown.content = store_content(
+        dense_tensor(shown.storage, at::kByte, static_cast<int64_t>(shown.begin), {static_cast<int64_t>(size)}, {1}));
   }
   if (storages == 0) return value;
 
   std::unordered_map<const void*, int64_t> tensors;
   return map_tensors(value, [&](const at::Tensor& tensor) -> Value {
     if (!shared_range(tensor)) return tensor;
-    const Stretch& stretch = stretches.at(tensor.storage().unsafeGetStorageImpl());
-    if (stretch.content.empty()) return tensor;
+    const ShownRange& shown = ranges.at(tensor.storage().unsafeGetStorageImpl());
+    if (shown.content.empty()) return tensor;
     const auto number =
         tensors.try_emplace(tensor.unsafeGetTensorImpl(), static_cast<int64_t>(tensors.size())).first->second;
     const size_t item = tensor.itemsize();
     std::vector<std::pair<Value, Value>> facts{
-        {"content", stretch.content},
+        {"content", shown.content},
         {"dtype", tensor.scalar_type()},
         {"shape", numbers(tensor.sizes())},
         {"stride", numbers(tensor.strides())},
-        {"offset", tensor.storage_offset() - static_cast<int64_t>(stretch.begin / item)},
-        {"storage", stretch.number},
+        {"offset", tensor.storage_offset() - static_cast<int64_t>(shown.begin / item)},
+        {"storage", shown.number},
         {"tensor", number},
         {"requires_grad", tensor.requires_grad()}};
     if (tensor.is_conj()) facts.emplace_back("conj", true);

@@ -64,7 +64,7 @@ class ContentReader {
   std::optional<at::Tensor> tensor(const Value& reference);
 
  private:
-  // A storage of its own for each number. Those of one content share memory until they are written to (what was mapped
+  // A separate storage for each number. Those of one content share memory until they are written to (what was mapped
   // does so by itself): a small file may refer to a content many thousand times.
   at::Storage storage_of(const std::string& content);
 

@@ -1,4 +1,4 @@
-// The bytes of a pickle of protocol 2 while they are written: opcodes, numbers, texts and the memo. For the writer of
+// The bytes of a pickle of protocol 2 while they are written: opcodes, numbers, strings and the memo. For the writer of
 // .pth files; one thread. All functions throw Error.
 #pragma once
 
@@ -21,7 +21,7 @@ class PickleBytes {
   void text(std::string_view text);
   // module.name, e.g. "torch", "float32".
   void global(std::string_view module, std::string_view name);
-  // Globals and texts that come with every tensor: written once, then referred to. They are known by the address of
+  // Globals and strings that come with every tensor: written once, then referred to. They are known by the address of
   // `name` and `text`, so each has to be one constant.
   void known_global(std::string_view module, std::string_view name);
   void known_text(std::string_view text);

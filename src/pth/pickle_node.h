@@ -33,7 +33,7 @@ struct Node {
   Kind kind;
   bool frozen = false;  // it lies in another node and may not grow any more: no cycles, and depth and size are final
   int depth = 1;
-  uint64_t size = 1;        // values in it, counted as often as a walk meets them
+  uint64_t size = 1;        // values in it, counted as often as a walk visits them
   std::string name;         // global: module.name; named tuple: its type
   std::vector<Item> items;  // dict: key, value, key, value
   at::Storage storage;
@@ -44,13 +44,13 @@ struct Node {
 using Kind = Node::Kind;
 
 // Bounds what a hostile file may cost; far above real calls.
-constexpr uint64_t kMaxTreeSize = uint64_t{1} << 23;  // values met in a walk
+constexpr uint64_t kMaxTreeSize = uint64_t{1} << 23;  // values visited in a walk
 
 Item new_node(Kind kind, std::string name = {});
 // Puts `child` into `parent`, which must not lie in another node yet; bounds the depth and size of what comes out.
 void adopt(Node& parent, Item child);
 
-// `what` is said in the Error: "a tuple of arguments".
+// `what` stands in the Error: "a tuple of arguments".
 const Node& node_of(const Item& item, Kind kind, const char* what);
 const std::vector<Item>& arguments_of(const Item& item);
 template <class T>

@@ -36,7 +36,7 @@ constexpr std::string_view kEncode = "encode";
 constexpr std::string_view kStorageTag = "storage";
 constexpr std::string_view kCpu = "cpu";
 
-// Python decodes texts with "surrogatepass", so encoded surrogates are fine; anything else that is
+// Python decodes strings with "surrogatepass", so encoded surrogates are fine; anything else that is
 // no UTF-8 makes a file that cannot be loaded at all.
 bool python_can_decode(std::string_view text) {
   size_t i = 0;

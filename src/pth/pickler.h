@@ -17,7 +17,7 @@ namespace op_tools {
 
 // One storage of the tree, trimmed to the bytes that the tree's tensors show.
 struct PickledStorage {
-  at::Storage storage;  // keeps the memory
+  at::Storage storage;  // holds the memory
   size_t begin = 0;     // first byte that is written
   size_t size = 0;
 

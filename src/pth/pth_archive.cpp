@@ -63,10 +63,10 @@ at::Storage PthArchive::load_storage(std::string_view payload) const {
   at::DataPtr data;
   const bool aligned = reinterpret_cast<uintptr_t>(payload.data()) % kZipAlignment == 0;
   if (owner_ && aligned && !payload.empty()) {
-    auto keep = std::make_unique<std::shared_ptr<const void>>(owner_);
+    auto holder = std::make_unique<std::shared_ptr<const void>>(owner_);
     // Writable by the promise of read_pth: the mapping is private.
     data = at::DataPtr(
-        const_cast<char*>(payload.data()), keep.release(),
+        const_cast<char*>(payload.data()), holder.release(),
         [](void* context) { delete static_cast<std::shared_ptr<const void>*>(context); }, at::kCPU);
   } else {
     data = allocator->allocate(payload.size());

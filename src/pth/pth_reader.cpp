@@ -160,154 +160,186 @@ class Unpickler {
 
   // One opcode; false after STOP.
   bool step(uint8_t op) {
+    if (op == '.') return false;
+    if (push_scalar(op) || build_container(op) || use_memo(op) || call_python(op)) return true;
     switch (op) {
-      case '.':
-        return false;
       case 0x95:
         read<uint64_t>();
-        break;  // FRAME: only a hint
+        return true;  // FRAME: only a hint
       case '(':
         if (++item_count_ > kMaxItems) throw Error("data.pkl sets too many marks");
         marks_.push_back(stack_.size());
-        break;
+        return true;
+      default:
+        throw Error("data.pkl uses the pickle opcode " + std::to_string(op) + ", which no plain value needs");
+    }
+  }
+
+  // The opcodes by what they do; each of these returns false for an opcode that is not one of its family.
+  bool push_scalar(uint8_t op) {
+    switch (op) {
       case 'N':
         push_value(None{});
-        break;
+        return true;
       case 0x88:
         push_value(true);
-        break;
+        return true;
       case 0x89:
         push_value(false);
-        break;
+        return true;
       case 'K':
         push_value(int64_t{read<uint8_t>()});
-        break;
+        return true;
       case 'M':
         push_value(int64_t{read<uint16_t>()});
-        break;
+        return true;
       case 'J':
         push_value(int64_t{read<int32_t>()});
-        break;
+        return true;
       case 0x8a:
         push_long(take(read<uint8_t>()));
-        break;
+        return true;
       case 0x8b:
         push_long(take(read<uint32_t>()));
-        break;
+        return true;
       case 'G':
         push_float();
-        break;
+        return true;
+      default:
+        return push_string(op);
+    }
+  }
+
+  bool push_string(uint8_t op) {
+    switch (op) {
       case 'X':
         push_text(read<uint32_t>());
-        break;
+        return true;
       case 0x8c:
         push_text(read<uint8_t>());
-        break;
+        return true;
       case 0x8d:
         push_text(read<uint64_t>());
-        break;
+        return true;
       case 'C':
         push_bytes(read<uint8_t>());
-        break;
+        return true;
       case 'B':
         push_bytes(read<uint32_t>());
-        break;
+        return true;
       case 0x8e:
       case 0x96:
         push_bytes(read<uint64_t>());
-        break;
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  bool build_container(uint8_t op) {
+    switch (op) {
       case ')':
         push_tuple({});
-        break;
+        return true;
       case 't':
         push_tuple(pop_to_mark());
-        break;
+        return true;
       case 0x85:
-        push_tuple(pop_count(1));
-        break;
       case 0x86:
-        push_tuple(pop_count(2));
-        break;
       case 0x87:
-        push_tuple(pop_count(3));
-        break;
+        push_tuple(pop_count(size_t{op} - 0x84));
+        return true;
       case ']':
         push_node(Kind::kList);
-        break;
+        return true;
       case '}':
         push_node(Kind::kDict);
-        break;
+        return true;
       case 0x8f:
         push_node(Kind::kSet);
-        break;
+        return true;
       case 'a':
         append(Kind::kList, pop_count(1));
-        break;
+        return true;
       case 'e':
         append_marked(Kind::kList);
-        break;
+        return true;
       case 's':
         append(Kind::kDict, pop_count(2));
-        break;
+        return true;
       case 'u':
         append_marked(Kind::kDict);
-        break;
+        return true;
       case 0x90:
         append_marked(Kind::kSet);
-        break;
+        return true;
       case 0x91: {
         auto items = pop_to_mark();
         push_node(Kind::kSet);
         append(Kind::kSet, std::move(items));
-        break;
+        return true;
       }
+      default:
+        return false;
+    }
+  }
+
+  bool use_memo(uint8_t op) {
+    switch (op) {
       case 'q':
         memoize(read<uint8_t>());
-        break;
+        return true;
       case 'r':
         memoize(read<uint32_t>());
-        break;
+        return true;
       case 0x94:
         memoize(memo_.size());
-        break;
+        return true;
       case 'h':
         recall(read<uint8_t>());
-        break;
+        return true;
       case 'j':
         recall(read<uint32_t>());
-        break;
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  // Names of Python, and what a Python would call: only the few that pickled:: knows.
+  bool call_python(uint8_t op) {
+    switch (op) {
       case 'c': {
         const std::string_view module = read_line();
         push_global(module, read_line());
-        break;
+        return true;
       }
       case 0x93: {
         const auto names = pop_count(2);
         push_global(pickled::text_of(names[0]), pickled::text_of(names[1]));
-        break;
+        return true;
       }
       case 'Q':
         push(pickled::storage_of(pop(), archive_));
-        break;
+        return true;
       case 'R': {
         const auto parts = pop_count(2);
         push(pickled::call(pickled::node_of(parts[0], Kind::kGlobal, "a function").name,
                            pickled::arguments_of(parts[1])));
-        break;
+        return true;
       }
       case 0x81: {
         // NEWOBJ: the way in which Python writes a named tuple; its class is a name to us.
         const auto parts = pop_count(2);
         push_named(pickled::node_of(parts[0], Kind::kGlobal, "a class").name, pickled::arguments_of(parts[1]));
-        break;
+        return true;
       }
       case 'b':
         drop_state();
-        break;
+        return true;
       default:
-        throw Error("data.pkl uses the pickle opcode " + std::to_string(op) + ", which no plain value needs");
+        return false;
     }
-    return true;
   }
 
   void append_marked(Kind kind) {
@@ -433,7 +465,7 @@ Value read_pth(std::string_view bytes, const std::string& name, std::shared_ptr<
 
 Value read_pth(const std::string& path, ContentReader* shared) {
   const FileSource file(path);
-  FileSource::Stretch whole;
+  FileSource::Range whole;
   try {
     whole = file.load(0, file.size());
   } catch (const Error& error) {

@@ -267,7 +267,7 @@ void FileSource::read(uint64_t position, char* out, size_t size) const {
   }
 }
 
-FileSource::Stretch FileSource::load(uint64_t position, uint64_t size) const {
+FileSource::Range FileSource::load(uint64_t position, uint64_t size) const {
   constexpr uint64_t kMapFrom = uint64_t{1} << 20;
   if (position > size_ || size > size_ - position) throw Error("cut off, or a zip offset points outside");
   if (size < kMapFrom) {
@@ -339,7 +339,7 @@ ZipWalk walk_zip_entries(const ByteSource& source) {
       apply_zip64(std::string_view(names).substr(name_size), entry.size, stored_size, nullptr);
       require_stored(entry.name, flags, get<uint16_t>(header + 8), entry.size, stored_size);
     } catch (const Error&) {
-      break;  // not a header of ours: what was read so far is still good
+      break;  // no header that op_tools writes: what was read so far is still good
     }
     const uint64_t payload = walk.end + kLocalSize + names.size();
     if (entry.size > total - payload) break;

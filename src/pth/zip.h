@@ -17,7 +17,7 @@ namespace op_tools {
 
 // CRC-32 of `bytes`, continued from `crc`.
 uint32_t crc32_of(std::string_view bytes, uint32_t crc = 0);
-// The CRC of two stretches of bytes together, from the CRC of each and the length of the second.
+// The CRC of two ranges of bytes, one after the other, from the CRC of each and the length of the second.
 uint32_t crc32_join(uint32_t first, uint32_t second, uint64_t second_size);
 
 // Payloads start at multiples of this, so that tensors can point into a mapped file.
@@ -74,15 +74,15 @@ class FileSource : public ByteSource {
   uint64_t size() const override { return size_; }
   void read(uint64_t position, char* out, size_t size) const override;
 
-  // A stretch of the file in memory: read when it is small, else mapped (private and writable: a
+  // A range of the file in memory: read when it is small, else mapped (private and writable: a
   // change stays in this process). A mapping must not be used after the file was made shorter;
-  // files of ours never are.
-  struct Stretch {
+  // files of op_tools never are.
+  struct Range {
     std::string_view bytes;
     std::shared_ptr<const void> owner;
     bool mapped = false;
   };
-  Stretch load(uint64_t position, uint64_t size) const;
+  Range load(uint64_t position, uint64_t size) const;
 
  private:
   std::string path_;

@@ -40,7 +40,7 @@ std::string_view append_json_number(std::string& out, double number) {
   if (!finite) {
     out += '"';
   } else if (out.find_first_of(".e", start) == std::string::npos) {
-    out += ".0";  // else it would be read as a whole number
+    out += ".0";  // else it would be read as an integer
   }
   return std::string_view(out).substr(start, size);
 }
@@ -87,7 +87,7 @@ void JsonWriter::text(std::string_view text) {
     out_ += text;
     out_ += '"';
   } else {
-    // Texts from the program (an error's, a file's name) may be no valid UTF-8: replaced rather than refused.
+    // Strings from the program (an error's, a file's name) may be no valid UTF-8: replaced rather than refused.
     out_ += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
 }

@@ -18,7 +18,7 @@ namespace op_tools {
 // The shortest text that reads back as the same number.
 OP_TOOLS_API void append_number(std::string& out, double number);
 OP_TOOLS_API void append_number(std::string& out, int64_t number);
-// As JSON: what is not finite is a text ("nan"), and no double reads back as a whole number. Returns the part that
+// As JSON: what is not finite is a string ("nan"), and no double reads back as an integer. Returns the part that
 // append_number() would have given.
 OP_TOOLS_API std::string_view append_json_number(std::string& out, double number);
 
@@ -40,8 +40,8 @@ class OP_TOOLS_API JsonWriter {
   }
   void end();
 
-  // A member of the open object (array: without key). Texts that are no UTF-8 are mended; numbers that are not finite
-  // are texts: "nan", "inf", "-inf". A Value as json_text() says.
+  // A member of the open object (array: without key). Strings that are no UTF-8 are repaired; numbers that are not
+  // finite are strings: "nan", "inf", "-inf". A Value as json_text() says.
   template <class T>
   void add(std::string_view key, const T& value) {
     next(key);
@@ -87,7 +87,7 @@ class OP_TOOLS_API JsonWriter {
   std::vector<Open> open_;
 };
 
-// A Value as JSON: numbers, texts, lists and dicts as they are, everything else as the text that describe() gives.
+// A Value as JSON: numbers, strings, lists and dicts as they are, everything else as the string that describe() gives.
 OP_TOOLS_API std::string json_text(const Value& value);
 
 }  // namespace op_tools

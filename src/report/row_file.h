@@ -42,7 +42,7 @@ class OP_TOOLS_API RowFile final : public RowSink {
   RowFile& operator=(const RowFile&) = delete;
 
   // A Dict with string keys. CSV: the cells under the columns' names, empty where absent or None, lists and dicts as
-  // JSON. JSON lines: all of it; NaN and infinities, which JSON has no form for, as texts ("nan", "inf", "-inf").
+  // JSON. JSON lines: all of it; NaN and infinities, which JSON has no form for, as strings ("nan", "inf", "-inf").
   void add(const Value& row);
   // The same row by row and cell by cell, then end_row(). CSV: in the order of the columns, of which some may be left
   // out.

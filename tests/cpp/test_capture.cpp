@@ -54,6 +54,50 @@ const Value& item(const Value& value, size_t index) {
   return (*sequence_items(value))[index];
 }
 
+struct Numbered {
+  int64_t number = 0;
+  std::string_view text;
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.number);
+    visit(self.text);
+  }
+};
+
+// The same bytes in memory; another order of fields.
+struct Swapped {
+  std::string_view text;
+  int64_t number = 0;
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.text);
+    visit(self.number);
+  }
+};
+
+struct Everything {
+  Numbered inner;
+  std::optional<bool> known, unknown;
+  std::vector<int> list;
+  c10::SmallVector<double, 2> small;
+  std::string text;
+  Value value, none;
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.inner);
+    visit(self.known);
+    visit(self.unknown);
+    visit(self.list);
+    visit(self.small);
+    visit(self.text);
+    visit(self.value);
+    visit(self.none);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a captured call is in its files as it was", "[capture]") {
@@ -235,20 +279,21 @@ TEST_CASE("packed values of every kind are what they were, on another thread", "
                                   Unsupported{"function", "a callable has no form in a file"}});
   const auto tensor = at::rand({3});
   Packer packer;
-  packer.put(int64_t{5});
+  packer.put(Numbered{5, "before"});
   packer.begin();
   const Value both = make_tuple({plain, tensor});
   packer.tree(both);
   CHECK(packer.end().unsupported == 1);
-  packer.put_text("after");
+  packer.put(Numbered{6, "after"});
   const Packed packed = packer.finish();
   std::thread([&] {
     Unpacker from(packed);
-    CHECK(from.get<int64_t>() == 5);
+    CHECK(from.get<Numbered>().number == 5);
     const Snapshot snapshot = from.snapshot("");
     CHECK(describe(item(snapshot.value, 0)) == describe(plain));
     CHECK(at::equal(tensor_in(item(snapshot.value, 1)), tensor));
-    CHECK(from.text() == "after");
+    CHECK(from.get<Numbered>().text == "after");
+    from.finish();
   }).join();
 }
 
@@ -277,6 +322,56 @@ TEST_CASE("a second tree refers to the copies of the first", "[snapshot]") {
   CHECK(!at::equal(tensor_in(item(again, 1)), a));
   CHECK(at::equal(tensor_in(item(again, 0)), b));
   CHECK(item(again, 2).is<Unsupported>());
+}
+
+TEST_CASE("fields of every kind are what they were", "[snapshot]") {
+  Everything given;
+  given.inner = {7, "a view"};
+  given.known = false;
+  given.list = {1, 2, 3};
+  given.small = {0.5};
+  given.text = "a string";
+  given.value = make_dict({{"cpu", "state"}});
+  Packer packer;
+  packer.put(given);
+  const Packed packed = packer.finish();
+  Unpacker from(packed);
+  const auto read = from.get<Everything>();
+  from.finish();
+  CHECK(read.inner.number == 7);
+  CHECK(read.inner.text == "a view");
+  CHECK(read.known == false);
+  CHECK(read.unknown == std::nullopt);
+  CHECK(read.list == given.list);
+  CHECK(read.small == given.small);
+  CHECK(read.text == given.text);
+  CHECK(describe(read.value) == describe(given.value));
+  CHECK(read.none.is<None>());
+}
+
+TEST_CASE("what was packed as something else is an error, not another value", "[snapshot]") {
+  const auto packed_with = [](auto&& fill) {
+    Packer packer;
+    fill(packer);
+    return packer.finish();
+  };
+  const auto record = [](Packer& packer) { packer.put(Numbered{5, "text"}); };
+  const auto snapshot = [](Packer& packer) {
+    packer.begin();
+    packer.tree(Value(1));
+    packer.end();
+  };
+  const Packed one = packed_with(record), other = packed_with(snapshot), none = packed_with([](Packer&) {});
+  CHECK_THROWS_WITH(Unpacker(one).get<Swapped>(), Catch::Contains("something else"));
+  CHECK_THROWS_WITH(Unpacker(one).snapshot(""), Catch::Contains("something else"));
+  CHECK_THROWS_WITH(Unpacker(other).get<Numbered>(), Catch::Contains("something else"));
+  CHECK_THROWS_WITH(Unpacker(none).get<Numbered>(), Catch::Contains("end before"));
+  CHECK_THROWS_WITH(Unpacker(none).snapshot(""), Catch::Contains("end before"));
+  CHECK_THROWS_WITH(Unpacker(one).finish(), Catch::Contains("were not read"));
+  Unpacker twice(one);
+  twice.get<Numbered>();
+  twice.finish();
+  CHECK_THROWS_WITH(twice.get<Numbered>(), Catch::Contains("end before"));
 }
 
 TEST_CASE("packed values that nobody opens free their copies", "[snapshot]") {

@@ -29,8 +29,8 @@ using testing::same_value;
 
 const auto kFormats = {CaptureFormat::kFolders, CaptureFormat::kContainer};
 
-Value file_of(const Values& args) {
-  return make_dict({{"name", "a"}, {"args", make_tuple(args)}, {"kwargs", make_dict({})}, {"id", 1}});
+Value file_of(const Values& args, const char* name = "a", int64_t id = 1) {
+  return make_dict({{"name", name}, {"args", make_tuple(args)}, {"kwargs", make_dict({})}, {"id", id}});
 }
 
 uint64_t size_of(const std::string& root) {
@@ -121,10 +121,12 @@ TEST_CASE("Calls that share bytes are exported as calls that stand alone", "[ded
     const auto store = CallStore::create(format, folder.path(), 0, true);
     const at::Tensor weight = at::randn({64, 64});
     for (const char* op : {"torch.add", "aten::mul.Tensor"}) {
-      store->write({op, 3}, CallFile::kInput, 0, file_of({weight, weight}));
-      store->write({op, 3}, CallFile::kOutput, 0, file_of({weight}));
-      store->write({op, 3}, CallFile::kGradInputs, 0, file_of({weight}));
-      store->write({op, 3}, CallFile::kGradInputs, 1, file_of({at::zeros({64, 64})}));
+      store->write({op, 3}, CallFile::kInput, 0, file_of({weight, weight}, op, 3));
+      store->write({op, 3}, CallFile::kOutput, 0, file_of({weight}, op, 3));
+      for (const auto file : {CallFile::kGradInputs, CallFile::kGradOutputs}) {
+        store->write({op, 3}, file, 0, file_of({weight}, op, 3));
+        store->write({op, 3}, file, 1, file_of({at::zeros({64, 64})}, op, 3));
+      }
       store->write_text({op, 3}, CallFile::kMeta, 0, "{}");
     }
     store->flush();
@@ -132,10 +134,11 @@ TEST_CASE("Calls that share bytes are exported as calls that stand alone", "[ded
     CHECK(export_calls(store->root(), folder / "out", &problems) == 2);
     CHECK(problems.empty());
     fs::remove_all(store->root());
-    for (const char* name : {"torch.add", "aten.mul.Tensor"}) {
+    for (const auto& [op, name] :
+         {std::pair("torch.add", "torch.add"), std::pair("aten::mul.Tensor", "aten.mul.Tensor")}) {
       const std::string call = (folder / "out/") + name + "/3";
-      CHECK(same_value(read_pth(call + "/input.pth"), file_of({weight, weight})));
-      CHECK(same_value(read_pth(call + "/grad_inputs.2.pth"), file_of({at::zeros({64, 64})})));
+      CHECK(same_value(read_pth(call + "/input.pth"), file_of({weight, weight}, op, 3)));
+      CHECK(same_value(read_pth(call + "/grad_inputs.2.pth"), file_of({at::zeros({64, 64})}, op, 3)));
       CHECK(fs::exists(call + "/meta.json"));
     }
     CHECK_FALSE(fs::exists(folder / "out/tensors"));

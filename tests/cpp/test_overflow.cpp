@@ -43,7 +43,7 @@ OverflowResult checked(const TemporaryFolder& folder, Program&& program, Overflo
 std::vector<std::string> producers(const OverflowResult& result) {
   std::vector<std::string> names;
   for (const auto& finding : result.findings) {
-    if (finding.producer) names.push_back(finding.op);
+    if (finding.producer) names.push_back(finding.call.name);
   }
   return names;
 }
@@ -67,7 +67,7 @@ TEST_CASE("The producer is told from what passes its values on", "[overflow]") {
   const auto& first = result.findings.front();
   CHECK(first.first == std::vector<int64_t>{1, 2});
   CHECK(first.neg_inf == 1);
-  CHECK(first.shape == std::vector<int64_t>{2, 3});
+  CHECK(first.tensor.shape == at::DimVector{2, 3});
   CHECK_FALSE(result.ok());
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("A producer's call is saved with its inputs as they were", "[overflow]
   });
   REQUIRE(result.findings.size() == 2);
   for (const auto& finding : result.findings) {
-    INFO(finding.op << " " << finding.not_saved);
+    INFO(finding.call.name << " " << finding.not_saved);
     REQUIRE_FALSE(finding.saved.empty());
     const Value call = saved_input(finding);
     const auto* input = (*sequence_items(*find_key(call, "args")))[0].get_if<at::Tensor>();

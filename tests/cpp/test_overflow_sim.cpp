@@ -50,7 +50,7 @@ TEST_CASE("A window is judged when it is full, at a step, and at the end, in the
   CHECK(scope.result().findings.empty());  // two of three
   at::exp(x);
   REQUIRE(scope.result().findings.size() == 2);
-  CHECK(scope.result().findings[0].op == "aten::log");
+  CHECK(scope.result().findings[0].call.name == "aten::log");
   CHECK(scope.result().findings[0].producer);
   CHECK_FALSE(scope.result().findings[1].producer);
   at::sqrt(x - 1);
@@ -75,11 +75,11 @@ TEST_CASE("What is written before the window is judged is saved as it was", "[ov
   scope.hook().flush();
   const OverflowResult result = scope.result();
   REQUIRE(result.producers == 2);
-  CHECK(result.findings[0].op == "aten::sqrt");
+  CHECK(result.findings[0].call.name == "aten::sqrt");
   CHECK(result.findings[0].nan == 2);
   CHECK(saved_element(result.findings[0], CallFile::kInput) == -4);
   CHECK(std::isnan(saved_element(result.findings[0], CallFile::kOutput)));
-  CHECK(result.findings[1].op == "aten::sqrt_");
+  CHECK(result.findings[1].call.name == "aten::sqrt_");
   CHECK(saved_element(result.findings[1], CallFile::kInput) == -1);
   CHECK(std::isnan(saved_element(result.findings[1], CallFile::kOutput)));
 }

@@ -44,8 +44,7 @@ RULES = {
     "names of captured files": (
         r'\.pth"',
         PRODUCT,
-        # The replay program names them in its messages.
-        ["src/calls/capture_paths.cpp", "tools/run_op_from_data/captured_call.cpp"],
+        ["src/calls/capture_paths.cpp"],
     ),
     "folders are walked where files are named": (
         r"std::filesystem|\bopendir\b|\bmkdir\b",

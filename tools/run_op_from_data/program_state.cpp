@@ -10,8 +10,7 @@
 
 #include <mutex>
 #include <utility>
-
-#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/error.h"
 #include "pth/pth.h"
@@ -19,86 +18,16 @@
 namespace op_tools::replay {
 namespace {
 
-using nlohmann::json;
-
-c10::ScalarType dtype_from(const std::string& text) {
-  const std::string_view prefix = "torch.";
-  const std::string name = text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text;
-  const auto& names = c10::getStringToDtypeMap();
-  const auto found = names.find(name);
-  if (found == names.end()) throw Error("'" + text + "' is no dtype");
-  return found->second;
-}
-
-template <class T>
-std::optional<T> optional_field(const json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || found->is_null()) return std::nullopt;
-  return found->get<T>();
-}
-
-constexpr std::pair<at::Float32MatmulPrecision, const char*> kPrecisions[] = {
-    {at::Float32MatmulPrecision::HIGHEST, "highest"},
-    {at::Float32MatmulPrecision::HIGH, "high"},
-    {at::Float32MatmulPrecision::MEDIUM, "medium"},
-};
-
 const at::Generator& default_generator(c10::Device device) {
   return device.is_cpu() ? at::detail::getDefaultCPUGenerator() : at::globalContext().defaultGenerator(device);
 }
 
 }  // namespace
 
-RecordedMeta parse_meta(const std::string& text) {
-  RecordedMeta meta;
-  try {
-    const json object = json::parse(text);
-    if (!object.is_object()) throw Error("not a JSON object");
-    const int format = optional_field<int>(object, "format").value_or(1);
-    if (format != 1) {
-      throw Error("format " + std::to_string(format) + " is of a newer op_tools; this one reads format 1");
-    }
-    meta.error = optional_field<std::string>(object, "error").value_or("");
-    meta.identity = optional_field<bool>(object, "identity").value_or(false);
-    for (const json& note : object.value("unsupported", json::array())) {
-      const std::string where = note.value("where", "");
-      if (where.rfind("args", 0) != 0 && where.rfind("kwargs", 0) != 0) continue;  // of the result: the call still runs
-      meta.unsupported.push_back(where + ": " + note.value("type", "") + " (" + note.value("why", "") + ")");
-    }
-    for (const json& input : object.value("inputs", json::array())) {
-      meta.input_devices.push_back(recorded_device(input.value("device", "cpu")));
-    }
-    const json state = object.value("state", json::object());
-    meta.grad_enabled = optional_field<bool>(state, "grad_enabled");
-    meta.inference_mode = optional_field<bool>(state, "inference_mode").value_or(false);
-    meta.autocast_cache = optional_field<bool>(state, "autocast_cache").value_or(true);
-    const json autocast = state.value("autocast", json::object());
-    for (const auto& [device, dtype] : autocast.items()) {
-      meta.autocast.push_back({recorded_device(device).type(), dtype_from(dtype.get<std::string>())});
-    }
-    meta.num_threads = optional_field<int>(state, "num_threads");
-    if (meta.num_threads && (*meta.num_threads < 1 || *meta.num_threads > 4096)) {
-      throw Error("num_threads is " + std::to_string(*meta.num_threads));
-    }
-    if (const auto dtype = optional_field<std::string>(state, "default_dtype")) {
-      meta.process.default_dtype = dtype_from(*dtype);
-    }
-    meta.process.deterministic = optional_field<bool>(state, "deterministic");
-    meta.process.float32_matmul_precision = optional_field<std::string>(state, "float32_matmul_precision");
-  } catch (const json::exception& error) {
-    throw Error(std::string("not the JSON expected: ") + error.what());
-  } catch (const c10::Error& error) {  // a device that torch does not know
-    throw Error(error.what_without_backtrace());
-  }
-  return meta;
-}
-
 StateGate::StateGate() {
   original_.default_dtype = c10::get_default_dtype_as_scalartype();
   original_.deterministic = at::globalContext().deterministicAlgorithms();
-  for (const auto& [precision, name] : kPrecisions) {
-    if (at::globalContext().float32MatmulPrecision() == precision) original_.float32_matmul_precision = name;
-  }
+  original_.float32_matmul_precision = at::globalContext().float32MatmulPrecision();
   current_ = original_;
 }
 
@@ -110,7 +39,7 @@ void StateGate::apply(const ProcessState& wanted) {
   if (wanted == current_) return;
   c10::set_default_dtype(c10::scalarTypeToTypeMeta(*wanted.default_dtype));
   at::globalContext().setDeterministicAlgorithms(*wanted.deterministic, /*warn_only=*/false);
-  at::globalContext().setFloat32MatmulPrecision(*wanted.float32_matmul_precision);
+  at::globalContext().setFloat32MatmulPrecision(precision_name(*wanted.float32_matmul_precision));
   current_ = wanted;
 }
 
@@ -137,16 +66,16 @@ struct ThreadState::Saved {
   std::vector<Device> autocast;
 };
 
-ThreadState::ThreadState(const RecordedMeta& meta) : saved_(std::make_unique<Saved>()) {
-  if (meta.inference_mode) saved_->inference_mode.emplace(true);
-  c10::GradMode::set_enabled(meta.grad_enabled.value_or(true) && !meta.inference_mode);
-  for (const Autocast& autocast : meta.autocast) {
+ThreadState::ThreadState(const ProgramState& state) : saved_(std::make_unique<Saved>()) {
+  if (state.inference_mode) saved_->inference_mode.emplace(true);
+  c10::GradMode::set_enabled(state.grad_enabled.value_or(true) && !state.inference_mode);
+  for (const ProgramState::Autocast& autocast : state.autocast) {
     saved_->autocast.push_back({autocast.device, at::autocast::is_autocast_enabled(autocast.device),
                                 at::autocast::get_autocast_dtype(autocast.device)});
     at::autocast::set_autocast_enabled(autocast.device, true);
     at::autocast::set_autocast_dtype(autocast.device, autocast.dtype);
   }
-  at::autocast::set_autocast_cache_enabled(meta.autocast_cache);
+  at::autocast::set_autocast_cache_enabled(state.autocast_cache);
 }
 
 ThreadState::~ThreadState() {

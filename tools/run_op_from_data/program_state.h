@@ -1,5 +1,5 @@
-// The state of the captured program that changes what an operator computes: read from meta.json,
-// put in force for one replayed call, taken back after it.
+// The state of the captured program that changes what an operator computes: put in force for one replayed call, taken
+// back after it.
 //
 // Some of it belongs to the thread (grad mode, inference mode, autocast, the number of threads),
 // some to the process (default dtype, deterministic algorithms, matmul precision, random
@@ -14,41 +14,11 @@
 #include <optional>
 #include <set>
 #include <shared_mutex>
-#include <string>
-#include <string_view>
-#include <vector>
 
+#include "calls/call_meta.h"
 #include "tensor/value.h"
 
 namespace op_tools::replay {
-
-struct ProcessState {
-  std::optional<c10::ScalarType> default_dtype;
-  std::optional<bool> deterministic;
-  std::optional<std::string> float32_matmul_precision;  // highest, high, medium
-  bool operator==(const ProcessState&) const = default;
-};
-
-struct Autocast {
-  c10::DeviceType device;
-  c10::ScalarType dtype;
-};
-
-// What replay needs of meta.json. Everything may be absent (a folder of ditorch's has none).
-struct RecordedMeta {
-  std::string error;                     // what the captured call raised
-  std::vector<std::string> unsupported;  // "args[2]: function (a callable)": inputs that are not in the file
-  std::vector<c10::Device> input_devices;
-  bool identity = false;
-  std::optional<bool> grad_enabled;
-  bool inference_mode = false;
-  std::vector<Autocast> autocast;
-  bool autocast_cache = true;
-  std::optional<int> num_threads;
-  ProcessState process;
-};
-// Throws Error that says what is wrong with the text.
-RecordedMeta parse_meta(const std::string& text);
 
 // Puts the process's part in force and keeps other calls out as long as they would disturb each
 // other.
@@ -79,7 +49,7 @@ class StateGate {
 // The rest of the thread's part, for one forward. RAII.
 class ThreadState {
  public:
-  explicit ThreadState(const RecordedMeta& meta);
+  explicit ThreadState(const ProgramState& state);
   ~ThreadState();
   ThreadState(const ThreadState&) = delete;
   ThreadState& operator=(const ThreadState&) = delete;

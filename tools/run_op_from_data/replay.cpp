@@ -52,10 +52,10 @@ class Engine {
   CallReport replay(const StoredCall& stored);
 
  private:
-  BoundCall bind(const CapturedCall& call, const RunInputs& inputs) const;
+  BoundCall bind(const SavedCall& call, const RunInputs& inputs) const;
   // `golden`: in float64 instead, on the CPU.
-  RunResult run_once(const CapturedCall& call, c10::Device device, const RunVariant* golden = nullptr);
-  void run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device, RunResult* run) const;
+  RunResult run_once(const SavedCall& call, c10::Device device, const RunVariant* golden = nullptr);
+  void run_backward(const SavedCall& call, const RunInputs& inputs, c10::Device device, RunResult* run) const;
 
   const ReplayOptions& options_;
   PythonCaller* const caller_;
@@ -68,8 +68,9 @@ class Engine {
 
 // A program that had tensors on an accelerator kept some on the CPU on purpose; one that had all on
 // the CPU is moved as a whole.
-InputPlan plan_for(const CapturedCall& call, c10::Device device) {
-  const auto& recorded = call.meta.input_devices;
+InputPlan plan_for(const SavedCall& call, c10::Device device) {
+  std::vector<c10::Device> recorded;
+  for (const TensorMeta& input : call.meta.inputs) recorded.push_back(input.device);
   const bool keep_cpu =
       std::any_of(recorded.begin(), recorded.end(), [](c10::Device d) { return !d.is_cpu() && !d.is_meta(); });
   InputPlan plan;
@@ -82,7 +83,7 @@ InputPlan plan_for(const CapturedCall& call, c10::Device device) {
   return plan;
 }
 
-BoundCall Engine::bind(const CapturedCall& call, const RunInputs& inputs) const {
+BoundCall Engine::bind(const SavedCall& call, const RunInputs& inputs) const {
   if (!inputs.aten.is<None>()) return resolver_.bind_recorded(inputs.aten);
   if (caller_ && caller_->knows(call.name)) {
     BoundCall bound;
@@ -121,7 +122,7 @@ RunInputs in_float64(const RunInputs& inputs, const RunVariant& variant) {
   return made;
 }
 
-RunResult Engine::run_once(const CapturedCall& call, c10::Device device, const RunVariant* golden) {
+RunResult Engine::run_once(const SavedCall& call, c10::Device device, const RunVariant* golden) {
   RunInputs inputs = make_inputs(call.args, call.kwargs, call.aten, plan_for(call, device));
   if (golden) inputs = in_float64(inputs, *golden);
   BoundCall bound = bind(call, inputs);
@@ -131,12 +132,12 @@ RunResult Engine::run_once(const CapturedCall& call, c10::Device device, const R
   run.returns_nothing = bound.returns_nothing;
   run.workspace = bound.workspace;
   const bool has_state = !call.rng.is<None>();
-  const StateGate::Pass pass(gate_, call.meta.process, has_state || bound.random);
-  const NumThreads threads(call.meta.num_threads);
+  const StateGate::Pass pass(gate_, call.meta.state.process, has_state || bound.random);
+  const NumThreads threads(call.meta.state.num_threads);
   {
-    RecordedMeta meta = call.meta;
-    if (golden) meta.autocast.clear();
-    const ThreadState state(meta);
+    ProgramState recorded = call.meta.state;
+    if (golden) recorded.autocast.clear();
+    const ThreadState state(recorded);
     std::set<c10::DeviceType> same_numbers;  // as in the captured call
     if (options_.seed)
       seed_generators(*options_.seed, device);
@@ -164,14 +165,15 @@ RunResult Engine::run_once(const CapturedCall& call, c10::Device device, const R
   return run;
 }
 
-void Engine::run_backward(const CapturedCall& call, const RunInputs& inputs, c10::Device device, RunResult* run) const {
+void Engine::run_backward(const SavedCall& call, const RunInputs& inputs, c10::Device device, RunResult* run) const {
   const Tensors outputs = flatten_tensors(run->result);
   for (size_t pass = 0; pass < call.backward.size(); ++pass) {
     const bool keep_graph = pass + 1 < call.backward.size();
     const auto gradients = call.from_ditorch ? last_node_gradients : input_gradients;
     Stopwatch stopwatch(device, options_.sync_time_measure);
     stopwatch.start();
-    run->input_gradients.push_back(gradients(outputs, call.backward[pass].grad_outputs, inputs, keep_graph));
+    run->input_gradients.push_back(
+        gradients(outputs, gradient_list(call.backward[pass].grad_outputs), inputs, keep_graph));
     run->backward_ms.push_back(stopwatch.stop());
   }
 }
@@ -183,7 +185,7 @@ CallReport Engine::replay(const StoredCall& stored) {
   CallReport report;
   report.path = stored.path();
   try {
-    CapturedCall call = read_call(stored);
+    SavedCall call = read_input(stored);
     report.name = call.name;
     if (!filter_.admits(call.name)) {
       report.status = Status::kLeftOut;
@@ -192,7 +194,7 @@ CallReport Engine::replay(const StoredCall& stored) {
     refuse_unsupported(call);
     if (options_.acc_check) read_output(stored, &call);
     if (!options_.only_run_forward) read_backward(stored, &call);
-    report.missing = what_was_cut_off(stored, call);
+    report.missing = call.cut_off;
 
     std::optional<RunResult> reference;
     if (options_.acc_check && !device_.is_cpu()) reference = run_once(call, c10::kCPU);

@@ -9,7 +9,7 @@
 namespace op_tools::replay {
 namespace {
 
-std::vector<at::Tensor> input_tensors(const CapturedCall& call) {
+std::vector<at::Tensor> input_tensors(const SavedCall& call) {
   std::vector<at::Tensor> tensors = flatten_tensors(call.args);
   for (const at::Tensor& tensor : flatten_tensors(call.kwargs)) tensors.push_back(tensor);
   for (at::Tensor& tensor : tensors) tensor = tensor.detach();
@@ -18,7 +18,7 @@ std::vector<at::Tensor> input_tensors(const CapturedCall& call) {
 
 // A Python function that refused its arguments before it came to an operator. These are what Python code raises; an
 // operator that refuses them raises again.
-bool is_refused_by_python(const CapturedCall& call) {
+bool is_refused_by_python(const SavedCall& call) {
   if (call.name.find("::") != std::string::npos || !call.aten.is<None>()) return false;
   const std::string& error = call.meta.error;
   return error.starts_with("ValueError") || error.starts_with("TypeError") || error.starts_with("AssertionError");
@@ -37,21 +37,22 @@ RunOutcome judged_run(const RunResult& run, size_t pass) {
 }
 
 // What was saved, as if it had been run.
-RunOutcome saved_run(const CapturedCall& call, const RunResult& run, size_t pass) {
+RunOutcome saved_run(const SavedCall& call, const RunResult& run, size_t pass) {
   RunOutcome saved;
   saved.raised = call.meta.error;
   if (call.output && !run.returns_nothing) saved.result = call.output->result;
   saved.inputs = input_tensors(call);
   saved.written.resize(saved.inputs.size());
   if (call.output) {
-    for (const auto& [index, tensor] : call.output->mutated) {
-      if (index >= saved.inputs.size()) continue;
-      saved.inputs[index] = tensor;
+    for (const auto& [index, value] : call.output->mutated) {
+      const auto* tensor = value.get_if<at::Tensor>();
+      if (!tensor || index >= saved.inputs.size()) continue;
+      saved.inputs[index] = tensor->detach();
       saved.written[index] = true;
     }
   }
   if (pass < call.backward.size()) {
-    saved.gradients = call.backward[pass].grad_inputs;
+    saved.gradients = gradient_list(call.backward[pass].grad_inputs);
     // ditorch names the gradients in another order, and says nothing of inputs.
     saved.gradients.resize(std::max(saved.gradients.size(), run.input_gradients[pass].size()));
   }
@@ -109,14 +110,14 @@ std::vector<op_tools::Check> judge_pair(const CallFacts& facts, const RunOutcome
 
 }  // namespace
 
-CallFacts RunJudge::facts_of(const CapturedCall& call, const RunResult& run) const {
+CallFacts RunJudge::facts_of(const SavedCall& call, const RunResult& run) const {
   CallFacts facts;
   facts.name = call.name;
   facts.method = options_.method;
   facts.tolerances = &tolerances_;
   facts.golden = call.rng.is<None>();  // float64 draws other numbers
   facts.strides = false;               // files keep none of the results'
-  if (!call.meta.autocast.empty()) facts.autocast = call.meta.autocast.front().dtype;
+  if (!call.meta.state.autocast.empty()) facts.autocast = call.meta.state.autocast.front().dtype;
   facts.names_device = true;
   facts.random = run.random;
   facts.uninitialized = run.uninitialized;
@@ -128,7 +129,7 @@ CallFacts RunJudge::facts_of(const CapturedCall& call, const RunResult& run) con
   return facts;
 }
 
-std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const RunResult& run,
+std::vector<Check> RunJudge::against_saved(const SavedCall& call, const RunResult& run,
                                            const GoldenRuns& golden) const {
   if (!call.meta.error.empty()) {
     if (is_ended_by_program(call.meta.error)) {
@@ -177,7 +178,7 @@ std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const RunRe
   return checks;
 }
 
-std::vector<Check> RunJudge::against_cpu(const CapturedCall& call, const RunResult& run, const RunResult& reference,
+std::vector<Check> RunJudge::against_cpu(const SavedCall& call, const RunResult& run, const RunResult& reference,
                                          const GoldenRuns& golden) const {
   if (!reference.raised.empty() || !run.raised.empty()) {
     if (!reference.raised.empty() && !run.raised.empty()) return {};

@@ -39,12 +39,12 @@ class RunJudge {
   explicit RunJudge(const ReplayOptions& options)
       : options_(options), tolerances_(ToleranceTable::from_environment()) {}
 
-  std::vector<Check> against_saved(const CapturedCall& call, const RunResult& run, const GoldenRuns& golden) const;
-  std::vector<Check> against_cpu(const CapturedCall& call, const RunResult& run, const RunResult& reference,
+  std::vector<Check> against_saved(const SavedCall& call, const RunResult& run, const GoldenRuns& golden) const;
+  std::vector<Check> against_cpu(const SavedCall& call, const RunResult& run, const RunResult& reference,
                                  const GoldenRuns& golden) const;
 
  private:
-  CallFacts facts_of(const CapturedCall& call, const RunResult& run) const;
+  CallFacts facts_of(const SavedCall& call, const RunResult& run) const;
 
   const ReplayOptions& options_;
   const ToleranceTable tolerances_;

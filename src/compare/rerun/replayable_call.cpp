@@ -127,7 +127,7 @@ ReplayableCall::ReplayableCall(OpCall& call)
   const Value both = make_tuple({call.args(), call.kwargs()});
   inputs_ = take_snapshot(both, "", /*owned=*/false, /*restride=*/false);
   c10::Device device(c10::kCPU);
-  for (const TensorFacts& facts : inputs_.tensors) {
+  for (const TensorMeta& facts : inputs_.tensors) {
     if (!facts.device.is_cpu()) {
       all_on_cpu_ = false;
       device = facts.device;
@@ -210,7 +210,7 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
   const bool same = variant.in_own_dtypes();
   Target target{.device = c10::kCPU, .fresh = true};
   if (!same) target.cast = &golden_dtype;
-  CpuStreamKept stream;
+  CpuStreamGuard stream;
   SilencedWarnings silent;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
   try {

@@ -1,0 +1,46 @@
+// Which call it was, for what outlives the call: records, rows, files. Plain data; any thread.
+// The time tool's records (timing/time_records.h) hold the same as numbers into tables: 72 bytes, for millions of
+// calls.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hooks/op_call.h"
+
+namespace op_tools {
+
+inline std::string_view to_string(Phase phase) {
+  return phase == Phase::kForward ? "forward" : "backward";
+}
+
+struct CallInfo {
+  std::string name;
+  uint64_t id = 0;
+  int64_t step = 0;
+  Level level = Level::kAten;
+  Phase phase = Phase::kForward;
+  uint32_t pass = 0;               // which backward pass over the call
+  std::vector<std::string> stack;  // "file:line function", the user's innermost line first
+  std::string module;              // "ResNet.layer3.0.conv1"; empty: none
+
+  bool operator==(const CallInfo&) const = default;
+  // The user's line that made the call; empty: not known.
+  std::string line() const { return stack.empty() ? std::string() : stack.front(); }
+
+  // All but stack and module, which cost time: the hook asks for them where it wants them.
+  static CallInfo of(const OpCall& call) {
+    CallInfo info;
+    info.name = call.name;
+    info.id = call.id;
+    info.step = call.step;
+    info.level = call.level;
+    info.phase = call.phase;
+    info.pass = call.pass;
+    return info;
+  }
+};
+
+}  // namespace op_tools
