@@ -35,7 +35,7 @@ class TorchFunctionMode(torch.overrides.TorchFunctionMode):
     ) -> Any:
         """For torch.compile alone."""
         if not _stays_whole():
-            # The break belongs to the caller: one in here would be met again in what follows it, without end.
+            # The break belongs to the caller: one in here would come again in what follows it, without end.
             with torch._dynamo.disable_nested_graph_breaks():
                 torch._dynamo.graph_break()
         return func(*args, **(kwargs or {}))

@@ -1,7 +1,7 @@
 """Operators that take functions (torch.cond, flex_attention, a Function under functorch) let the aten level's key pass.
 
 torch dispatches them in Python, where a key that has no kernel of its own is an error: the fallback that the
-interceptor has for all of the dispatcher's operators is not asked. Their parts are met as operators of their own.
+interceptor has for all of the dispatcher's operators is not asked. Their parts are seen as operators.
 """
 
 from __future__ import annotations
@@ -15,4 +15,4 @@ assert _KEY is not None
 # Those to come read this list when they are made.
 torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
 for _operator in torch._ops._higher_order_ops.values():
-    _operator.fallthrough(_KEY)
+    _operator.fallthrough(_KEY)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The names of the operators that tools can meet."""
+"""The names of the operators that tools can see."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def aten_names(*, composite: bool) -> list[str]:
     """Level aten: all operators that the dispatcher knows now.
 
     Args:
-        composite: also those that are made of others: they are met only when a filter names them.
+        composite: also those that are made of others: they are seen only when a filter names them.
 
     Raises:
         op_tools.Error: when the aten level cannot be used in this process.

@@ -53,7 +53,7 @@ class _Planted:
     def stop(self) -> None:
         """Takes it out. What it did stays done."""
         self._core.stop()
-        _started.discard(self)  # type: ignore[arg-type]
+        _started.discard(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -63,6 +63,8 @@ class _Planted:
 
 class Fault(_Planted):
     """A planted fault; made by fault()."""
+
+    _core: _sim.Fault
 
     def __init__(self, core: _sim.Fault, description: str) -> None:
         self._core = core
