@@ -27,7 +27,8 @@ void CompareOptions::resolve_all() {
 std::vector<Variable> CompareOptions::further_variables() const {
   std::vector<Variable> variables;
   for (const char* dtype : {"", "_FLOAT16", "_BFLOAT16", "_FLOAT32", "_FLOAT64"}) {
-    variables.push_back({std::string("AUTOCOMPARE_ERROR_TOLERANCE") + dtype, "\"atol,rtol\" of method allclose", true});
+    variables.push_back({std::string("AUTOCOMPARE_ERROR_TOLERANCE") + dtype,
+                         "tolerances of method allclose, absolute and relative: 1e-5,1e-3", true});
   }
   return variables;
 }
