@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cctype>
+#include <iterator>
 #include <optional>
 #include <regex>
 

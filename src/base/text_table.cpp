@@ -9,7 +9,7 @@ namespace op_tools {
 namespace {
 
 constexpr size_t kGap = 2;         // between columns
-constexpr size_t kNarrowest = 16;  // a cut column keeps as much
+constexpr size_t kNarrowest = 16;  // a cut column shows as much
 
 // Characters, as UTF-8 counts them; a terminal shows nearly all of them one column wide.
 size_t length_of(const std::string& text) {

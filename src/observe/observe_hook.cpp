@@ -24,7 +24,7 @@ Value numbers(c10::ArrayRef<int64_t> values) {
   return make_list(Values(values.begin(), values.end()));
 }
 
-Value whole(uint64_t number) {
+Value integer(uint64_t number) {
   return static_cast<int64_t>(number);
 }
 
@@ -74,7 +74,7 @@ class DescribedTree {
 };
 
 // A row that is complete but for answers of a device.
-struct Row {
+struct CallRow {
   CallInfo call;
   std::string error;
   DescribedTree args, kwargs, result;
@@ -82,7 +82,7 @@ struct Row {
   Value value(int64_t detail) const {
     const std::string line = call.line();
     std::vector<std::pair<Value, Value>> items{{"op", call.name},
-                                               {"id", whole(call.id)},
+                                               {"id", integer(call.id)},
                                                {"step", call.step},
                                                {"level", std::string(to_string(call.level))},
                                                {"phase", std::string(to_string(call.phase))},
@@ -100,17 +100,8 @@ struct Row {
 
 struct State final : HookState {
   std::vector<TensorShape> inputs;
-  std::unique_ptr<Row> row;  // detail 1 and up
+  std::unique_ptr<CallRow> row;  // detail 1 and up
 };
-
-Value shapes_value(const std::vector<TensorShape>& tensors) {
-  Values list;
-  for (const TensorShape& tensor : tensors) {
-    list.push_back(make_dict(
-        {{"shape", numbers(tensor.shape)}, {"dtype", torch_name(tensor.dtype)}, {"device", tensor.device.str()}}));
-  }
-  return make_list(std::move(list));
-}
 
 }  // namespace
 
@@ -123,7 +114,7 @@ struct ObserveHook::Impl {
   std::atomic<uint64_t> calls{0}, rows{0};
 
   mutable std::mutex mutex;  // guards all that follows
-  std::deque<std::unique_ptr<Row>> waiting;
+  std::deque<std::unique_ptr<CallRow>> waiting;
   std::unique_ptr<RowFile> file;
   std::string root;
   uint64_t written = 0, read_backs = 0;
@@ -140,13 +131,13 @@ struct ObserveHook::Impl {
       ++read_backs;
     }
     while (!waiting.empty()) {
-      const std::unique_ptr<Row> row = std::move(waiting.front());
+      const std::unique_ptr<CallRow> row = std::move(waiting.front());
       waiting.pop_front();
       write_locked(*row);
     }
   }
 
-  void write_locked(const Row& row) {
+  void write_locked(const CallRow& row) {
     if (!file) {
       root = claim_run_folder(options.output_dir, "op_observe_result", rank);
       file = std::make_unique<RowFile>(root + "/calls.jsonl");
@@ -179,8 +170,8 @@ std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {
   const ResolvedObserveOptions& options = impl.options;
   if (options.detail == 0) return state;
   call.module();  // asked now, it is known in the call's backward as well
-  if (options.max_calls && impl.rows.fetch_add(1) >= static_cast<uint64_t>(*options.max_calls)) return state;
-  state->row = std::make_unique<Row>();
+  if (impl.rows.fetch_add(1) >= static_cast<uint64_t>(options.max_calls.get())) return state;
+  state->row = std::make_unique<CallRow>();
   if (options.detail < 2) return state;
   state->row->args.take(call.args(), options.detail >= 3);
   state->row->kwargs.take(call.kwargs(), options.detail >= 3);
@@ -201,7 +192,7 @@ void ObserveHook::after(OpCall& call, HookState* given) {
   }
   impl.shape_statistics.add(info.name, info.phase, info.line(), std::move(state.inputs), std::move(outputs));
   if (!state.row) return;
-  Row& row = *state.row;
+  CallRow& row = *state.row;
   info.module = call.module();
   row.call = std::move(info);
   row.error = call.error;
@@ -249,10 +240,6 @@ void ObserveHook::scope_left() {
   log::info(text);
 }
 
-const ResolvedOptions& ObserveHook::options() const {
-  return impl_->options;
-}
-
 ObserveResult ObserveHook::result() const {
   ObserveResult result;
   result.rows = impl_->shape_statistics.kinds();
@@ -268,39 +255,13 @@ ObserveResult ObserveHook::result() const {
 
 Value ObserveHook::report() const {
   const ObserveResult all = result();
-  Values rows, varying;
-  for (const CallShapes& row : all.rows) {
-    rows.push_back(make_dict({{"op", row.op},
-                              {"phase", std::string(to_string(row.phase))},
-                              {"inputs", shapes_value(row.inputs)},
-                              {"outputs", shapes_value(row.outputs)},
-                              {"calls", whole(row.calls)},
-                              {"lines", make_list(Values(row.lines.begin(), row.lines.end()))}}));
-  }
-  for (const DynamicDim& one : all.varying) {
-    varying.push_back(make_dict({{"op", one.op},
-                                 {"phase", std::string(to_string(one.phase))},
-                                 {"line", one.line.empty() ? Value() : Value(one.line)},
-                                 {"of", one.is_output ? "output" : "input"},
-                                 {"tensor", whole(one.tensor)},
-                                 {"dimension", whole(one.dimension)},
-                                 {"sizes", numbers(one.sizes)},
-                                 {"calls", whole(one.calls)}}));
-  }
-  return make_dict({{"rows", make_list(std::move(rows))},
-                    {"varying", make_list(std::move(varying))},
-                    {"calls", whole(all.calls)},
-                    {"written", whole(all.written)},
-                    {"left_out", whole(all.left_out)},
-                    {"read_backs", whole(all.read_backs)},
+  return make_dict({{"rows", CallShapes::columns().values(all.rows)},
+                    {"varying", DynamicDim::columns().values(all.varying)},
+                    {"calls", integer(all.calls)},
+                    {"written", integer(all.written)},
+                    {"left_out", integer(all.left_out)},
+                    {"read_backs", integer(all.read_backs)},
                     {"root", all.root}});
-}
-
-void read_into(Settings& settings, ObserveOptions& options) {
-  settings.read("detail", options.detail);
-  settings.read("lines", options.lines);
-  settings.read("with_stack", options.with_stack);
-  settings.read("max_calls", options.max_calls);
 }
 
 }  // namespace op_tools

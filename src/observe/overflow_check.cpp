@@ -120,7 +120,7 @@ struct OverflowHook::Impl {
         rank(distributed_rank()),
         uninitialized(kUninitialised, "", "", ""),
         gives_data(kGivesData, "", "", ""),
-        allowing(options.allow.empty() ? "-" : options.allow, "", "allow=", ""),
+        allowing(options.allow.get().empty() ? "-" : options.allow.get(), "", "allow=", ""),
         window(this->options, rank) {}
 
   const ResolvedOverflowOptions options;
@@ -344,10 +344,6 @@ void OverflowHook::scope_left() {
   (all.ok() ? log::info : log::warn)(closing_line(all));
 }
 
-const ResolvedOptions& OverflowHook::options() const {
-  return impl_->options;
-}
-
 OverflowResult OverflowHook::result() const {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   return impl_->window.result();
@@ -355,16 +351,6 @@ OverflowResult OverflowHook::result() const {
 
 Value OverflowHook::report() const {
   return to_value(result());
-}
-
-void read_into(Settings& settings, OverflowOptions& options) {
-  settings.read("immediate", options.immediate);
-  settings.read("inf", options.inf);
-  settings.read("every", options.every);
-  settings.read("allow", options.allow);
-  settings.read("allow_in_backward_with_scaler", options.allow_in_backward_with_scaler);
-  settings.read("max_saved", options.max_saved);
-  settings.read("max_saved_mb", options.max_saved_mb);
 }
 
 }  // namespace op_tools

@@ -7,6 +7,7 @@
 
 #include "base/export.h"
 #include "hooks/call_info.h"
+#include "report/columns.h"
 #include "tensor/tensor_meta.h"
 #include "tensor/value.h"
 
@@ -25,7 +26,9 @@ struct OverflowResult {
     int64_t nan = -1, pos_inf = -1, neg_inf = -1;
     std::vector<int64_t> first;
     std::string saved;      // folder of the producer's call, for run_op_from_data; empty: not saved
-    std::string not_saved;  // why a producer was not
+    std::string not_saved;  // why a producer was not saved
+
+    static const Columns<Finding>& columns();
   };
   std::vector<Finding> findings;  // in the order of the calls, at most `max_findings`
   uint64_t producers = 0, propagators = 0, expected = 0;
@@ -34,7 +37,6 @@ struct OverflowResult {
   bool ok() const { return producers == 0; }
 };
 
-Value to_value(const OverflowResult::Finding& finding);
 Value to_value(const OverflowResult& result);
 // "aten::exp forward made 3 inf in output 0 ...", of a producer.
 std::string sentence_of(const OverflowResult::Finding& finding);

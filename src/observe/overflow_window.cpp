@@ -15,7 +15,7 @@ constexpr int64_t kMostHeld = 256 << 20;  // bytes of tensors that wait to be ju
 }  // namespace
 
 OverflowWindow::OverflowWindow(const ResolvedOverflowOptions& options, int64_t rank)
-    : options_(options), rank_(rank), archive_(options.max_saved, options.max_saved_bytes) {}
+    : options_(options), rank_(rank), archive_(options.max_saved, options.max_saved_mb << 20) {}
 
 void OverflowWindow::before_write(const std::vector<std::pair<size_t, at::Tensor>>& written) {
   VersionedTensor::Copies copies;
@@ -146,7 +146,7 @@ void OverflowWindow::report(OverflowResult::Finding finding) {
     if (first_producer_.empty()) first_producer_ = text;
     log::warn("OpOverflowCheckHook: " + text);
   }
-  file_->add(to_value(finding));
+  file_->add(OverflowResult::Finding::columns().value(finding));
   if (result_.findings.size() < kMaxFindings) result_.findings.push_back(std::move(finding));
 }
 

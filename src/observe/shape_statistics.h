@@ -11,9 +11,12 @@
 #include <vector>
 
 #include "hooks/op_call.h"
+#include "report/columns.h"
 #include "tensor/tensor_meta.h"
 
 namespace op_tools {
+
+const Columns<TensorShape>& tensor_shape_columns();
 
 // Calls that are alike in operator, phase, shapes, dtypes and devices.
 struct CallShapes {
@@ -22,6 +25,8 @@ struct CallShapes {
   std::vector<TensorShape> inputs, outputs;
   uint64_t calls = 0;
   std::vector<std::string> lines;  // the first kMaxLines lines of the program that made them
+
+  static const Columns<CallShapes>& columns();
 };
 
 // A dimension that had more than one size in the calls of one operator from one line of the program (of all lines that
@@ -35,6 +40,8 @@ struct DynamicDim {
   size_t tensor = 0, dimension = 0;
   std::vector<int64_t> sizes;  // rising
   uint64_t calls = 0;
+
+  static const Columns<DynamicDim>& columns();
 };
 
 class ShapeStatistics {
