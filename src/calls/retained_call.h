@@ -26,10 +26,6 @@
 
 namespace op_tools {
 
-// By input tensor: is the call going to write it? By the schema at the aten level; at the torch level by names (add_,
-// __iadd__, out=, inplace=True); at both the running statistics of batch_norm. Empty: it writes none.
-std::vector<bool> written_inputs(OpCall& call);
-
 // Are they tensors over the same storage?
 bool share_memory(const at::Tensor& one, const at::Tensor& other);
 // Are all elements of `part`, on the same storage, elements of `whole`, too?

@@ -35,7 +35,7 @@ class OpTable {
  public:
   static OpTable& get();
 
-  // Counts what the dispatcher was told: what is remembered by an operator's address holds while this stays.
+  // Counts registrations: what is remembered by an operator's address holds while this stays.
   static uint64_t changes() { return changes_.load(std::memory_order_acquire); }
   // Counts from here on, as long as the handle lives; once per process.
   static c10::RegistrationHandleRAII listen();
