@@ -80,10 +80,10 @@ class Culprit(op_tools.Hook):
         self.ids: set[int] = set()
 
     def before(self, call: op_tools.Call) -> int:  # noqa: ARG002
-        return self.fault.strikes
+        return self.fault.hits
 
     def after(self, call: op_tools.Call, state: int) -> None:
-        if self.fault.strikes > state:
+        if self.fault.hits > state:
             self.ids.add(call.id)
 
 
@@ -133,7 +133,7 @@ def trial(kind: str, level: str, seed: int, places: list[tuple[str, str, str, in
             step(model, optimizer)
         result = tool.result()
     sim.faults_clear()
-    if fault.strikes == 0:
+    if fault.hits == 0:
         return False
     score.trials += 1
     score.struck += 1

@@ -19,8 +19,10 @@
 #include "compare/metrics/tolerance.h"
 #include "hooks/conditional_hook.h"
 #include "hooks/interceptor.h"
+#include "hooks/op_traits.h"
 #include "hooks/scope.h"
 #include "hooks/tool.h"
+#include "hooks/written_inputs.h"
 #include "python_hook.h"
 #include "python_judge.h"
 #include "python_modules.h"
@@ -146,6 +148,16 @@ void bind_names(py::module_& module) {
     for (const std::string_view name : metadata_ops()) names.append(std::string(name));
     return names;
   });
+  module.def("op_families", [] {
+    py::list families;
+    for (const OpFamily& family : op_families()) {
+      families.append(
+          py::make_tuple(std::string(trait_name(family.trait)), std::string(family.why), std::string(family.names)));
+    }
+    return families;
+  });
+  module.def("base_name", [](const std::string& name) { return std::string(base_name(name)); });
+  module.def("undeclared_writes", &undeclared_writes_of);
   module.def("admitted", [](const std::vector<std::string>& names, const std::string& only, const std::string& skip) {
     const OpFilter filter(only, skip, "--ops", "--skip");
     std::vector<std::string> admitted;

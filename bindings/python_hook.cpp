@@ -12,6 +12,7 @@
 #include "hooks/hook.h"
 #include "hooks/op_call.h"
 #include "python_values.h"
+#include "tensor/dispatch_keys.h"
 #include "tensor/plain_tensor.h"
 
 namespace op_tools::python {
@@ -49,13 +50,9 @@ bool has_object(const Slot& slot) {
 // A call's values for the hook's Python code. A tensor that no Python object stands for yet is shown as another one on
 // the same memory: what makes a Parameter or a subclass of it after the call refuses a tensor that has an object.
 py::object shown(const Value& value) {
-  constexpr c10::DispatchKeySet kWrapped =
-      c10::python_ks | c10::functorch_transforms_ks |
-      c10::DispatchKeySet({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper,
-                           c10::DispatchKey::Functionalize});
   return to_python(map_tensors(value, [](const at::Tensor& tensor) {
     // Subclasses and functorch's wrappers have objects, or forms, of their own.
-    const bool simple = tensor.layout() == at::kStrided && !tensor.key_set().has_any(kWrapped);
+    const bool simple = tensor.layout() == at::kStrided && !tensor.key_set().has_any(kWrapperTensorKeys);
     if (!simple || has_object(*tensor.unsafeGetTensorImpl()->pyobj_slot())) return Value(tensor);
     at::Tensor other = same_memory(tensor);
     if (tensor.requires_grad()) other.set_requires_grad(true);

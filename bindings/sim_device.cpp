@@ -73,7 +73,7 @@ PYBIND11_MODULE(_sim, module) {
       .def("start", &Fault::start)
       .def("stop", &Fault::stop)
       .def_property_readonly("matched", &Fault::matched)
-      .def_property_readonly("strikes", &Fault::strikes)
+      .def_property_readonly("hits", &Fault::hits)
       .def_property_readonly("log", &Fault::log);
 
   py::class_<Latency>(module, "Latency")

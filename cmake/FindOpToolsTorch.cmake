@@ -6,6 +6,11 @@
 # What is missing is a fatal error with advice, so that whoever comes to the end has found it.
 set(OpToolsTorch_FOUND TRUE)
 
+# The versions of torch that op_tools works with, for the whole project: ./dev reads them here, and a test holds
+# pyproject.toml and the README to them.
+set(OP_TOOLS_TORCH_MINIMUM 2.13)
+set(OP_TOOLS_TORCH_NEWEST 2.15)
+
 if(NOT OP_TOOLS_TORCH_ROOT)
   if(NOT Python_EXECUTABLE)
     find_program(Python_EXECUTABLE NAMES python3 python)
@@ -19,7 +24,7 @@ if(NOT OP_TOOLS_TORCH_ROOT)
   find_path(OP_TOOLS_TORCH_INCLUDE torch/library.h
     HINTS ${OP_TOOLS_TORCH_FROM_PYTHON} PATH_SUFFIXES include NO_CACHE)
   if(NOT OP_TOOLS_TORCH_INCLUDE)
-    message(FATAL_ERROR "op_tools: no libtorch found. Install torch >= 2.13 for ${Python_EXECUTABLE}, or unpack a libtorch and "
+    message(FATAL_ERROR "op_tools: no libtorch found. Install torch >= ${OP_TOOLS_TORCH_MINIMUM} for ${Python_EXECUTABLE}, or unpack a libtorch and "
       "pass -DOP_TOOLS_TORCH_ROOT=<its folder> (the one that holds include/ and lib/).")
   endif()
   cmake_path(SET OP_TOOLS_TORCH_ROOT NORMALIZE "${OP_TOOLS_TORCH_INCLUDE}/..")
@@ -29,11 +34,13 @@ file(STRINGS ${OP_TOOLS_TORCH_ROOT}/include/torch/headeronly/version.h OP_TOOLS_
   REGEX "#define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
 string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3"
   OP_TOOLS_TORCH_VERSION "${OP_TOOLS_TORCH_VERSION_LINES}")
-if(OP_TOOLS_TORCH_VERSION VERSION_LESS 2.13)
-  message(FATAL_ERROR "op_tools needs torch >= 2.13; ${OP_TOOLS_TORCH_ROOT} holds ${OP_TOOLS_TORCH_VERSION}.")
+if(OP_TOOLS_TORCH_VERSION VERSION_LESS OP_TOOLS_TORCH_MINIMUM)
+  message(FATAL_ERROR "op_tools needs torch >= ${OP_TOOLS_TORCH_MINIMUM}; ${OP_TOOLS_TORCH_ROOT} holds ${OP_TOOLS_TORCH_VERSION}.")
 endif()
-if(OP_TOOLS_TORCH_VERSION VERSION_GREATER_EQUAL 2.16)
-  message(WARNING "op_tools was last tried with torch 2.15; this is ${OP_TOOLS_TORCH_VERSION}. If it does not compile, install torch 2.15.")
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" OP_TOOLS_TORCH_MINOR "${OP_TOOLS_TORCH_VERSION}")
+if(OP_TOOLS_TORCH_MINOR VERSION_GREATER OP_TOOLS_TORCH_NEWEST)
+  message(WARNING "op_tools was last tried with torch ${OP_TOOLS_TORCH_NEWEST}; this is ${OP_TOOLS_TORCH_VERSION}. "
+    "If it does not compile, install torch ${OP_TOOLS_TORCH_NEWEST}.")
 endif()
 message(STATUS "op_tools: torch ${OP_TOOLS_TORCH_VERSION} in ${OP_TOOLS_TORCH_ROOT}")
 

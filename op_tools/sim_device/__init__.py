@@ -5,7 +5,7 @@
     x = torch.randn(64, 64, device="sim")
     with op_tools.sim_device.fault("scale", ops="mm|addmm", call=3) as fault:
         train_step()
-    print(fault.strikes, fault.log)
+    print(fault.hits, fault.log)
 
 Importing this module loads the device; importing op_tools does not. torch has one place for a device like this
 (PrivateUse1), so a process with another vendor's backend cannot have it. docs/sim_device.md has the table of faults.
@@ -79,9 +79,9 @@ class Fault(_Planted):
         return self._core.matched
 
     @property
-    def strikes(self) -> int:
+    def hits(self) -> int:
         """Number of calls in which it changed something."""
-        return self._core.strikes
+        return self._core.hits
 
     @property
     def log(self) -> list[tuple[str, int]]:
@@ -89,7 +89,7 @@ class Fault(_Planted):
         return self._core.log
 
     def __repr__(self) -> str:
-        return f"<{self._description}: {self.strikes} strikes in {self.matched} calls>"
+        return f"<{self._description}: {self.hits} hits in {self.matched} calls>"
 
 
 class Latency(_Planted):

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "autograd/gradient_passes.h"
+#include "tensor/dispatch_keys.h"
 #include "tensor/plain_tensor.h"
 #include "tensor/small_map.h"
 
@@ -79,10 +80,7 @@ bool is_accumulator(const Node& node) {
 }
 
 bool is_plain(const at::Tensor& tensor) {
-  constexpr auto kWrappers =
-      c10::python_ks | c10::functorch_transforms_ks |
-      c10::DispatchKeySet({c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchDynamicLayerBackMode});
-  return !tensor.key_set().has_any(kWrappers);
+  return !tensor.key_set().has_any(kWrapperTensorKeys);
 }
 
 // The base of an output that is a view of something that has a gradient, in a form in which the place can be found.

@@ -21,20 +21,6 @@ Value call_file(const std::string& name, uint64_t id, Value args, Value kwargs,
   return make_dict(std::move(items));
 }
 
-std::vector<bool> written_by_schema(OpCall& call) {
-  std::vector<bool> written;
-  if (!call.op || !call.op->hasSchema()) return written;
-  const auto& arguments = call.op->schema().arguments();
-  size_t position = 0;
-  const auto add = [&](const Value& value) {
-    const c10::AliasInfo* alias = arguments[position++].alias_info();
-    for_each_tensor(value, [&](const at::Tensor&) { written.push_back(alias && alias->isWrite()); });
-  };
-  for (const Value& value : *sequence_items(call.args())) add(value);
-  for (const auto& [name, value] : *call.kwargs().get_if<Dict>()->items) add(value);
-  return written;
-}
-
 const std::string& schema_text(const c10::OperatorHandle* op, std::string_view name) {
   static const auto* const none = new std::string;
   if (!op || !op->hasSchema()) return *none;

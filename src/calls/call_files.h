@@ -17,10 +17,6 @@ namespace op_tools {
 Value call_file(const std::string& name, uint64_t id, Value args, Value kwargs,
                 std::vector<std::pair<Value, Value>> more = {});
 
-// By input tensor: does the operator's schema say that it writes it? Empty at the torch level. Version counters don't
-// show it for an operator that another one called below autograd: the outer one has counted already.
-std::vector<bool> written_by_schema(OpCall& call);
-
 // The operator's schema as torch prints it; empty when there is none (torch level). Cached by the operator's name until
 // the process ends: printing takes longer than a small call. Any thread.
 const std::string& schema_text(const c10::OperatorHandle* op, std::string_view name);

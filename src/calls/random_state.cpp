@@ -98,29 +98,34 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return a.nbytes() == b.nbytes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 
-void collect_devices(const Value& value, std::set<std::string>& devices) {
-  if (const auto* device = value.get_if<c10::Device>()) {
+// Devices whose default generators a call may draw from. False: a generator is among the arguments.
+bool collect_devices(const Value& value, std::set<std::string>& devices) {
+  bool only_default = true;
+  if (value.is<Generator>()) {
+    only_default = false;
+  } else if (const auto* device = value.get_if<c10::Device>()) {
     if (!device->is_cpu() && device->type() != c10::kMeta) devices.insert(device->str());
   } else if (const auto* tensor = value.get_if<at::Tensor>()) {
     if (!tensor->device().is_cpu() && !tensor->is_meta()) devices.insert(tensor->device().str());
   } else if (const Values* items = sequence_items(value)) {
-    for (const Value& item : *items) collect_devices(item, devices);
+    for (const Value& item : *items) only_default &= collect_devices(item, devices);
   } else if (const auto* dict = value.get_if<Dict>()) {
-    for (const auto& [key, item] : *dict->items) collect_devices(item, devices);
+    for (const auto& [key, item] : *dict->items) only_default &= collect_devices(item, devices);
   }
+  return only_default;
 }
 
 }  // namespace
 
 RandomWatch::RandomWatch(const Value& args, const Value& kwargs) : cpu_(cpu_state()) {
   std::set<std::string> devices;
-  collect_devices(args, devices);
-  collect_devices(kwargs, devices);
+  sees_all_ = collect_devices(args, devices);
+  sees_all_ &= collect_devices(kwargs, devices);
   for (const std::string& device : devices) {
     try {
       devices_.emplace_back(device, device_state(c10::Device(device)));
     } catch (const std::exception&) {
-      // A device without generators has no random stream.
+      sees_all_ = false;  // a device without generators, or one that does not show their state
     }
   }
 }

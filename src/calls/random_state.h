@@ -23,8 +23,12 @@ class OP_TOOLS_API RandomWatch {
 
   // Dict {device: state before the call} of the generators that moved; None when none did.
   Value moved() const;
+  // False where the call may draw from a generator that is not watched: an argument, or that of a device which does not
+  // show the state of its own.
+  bool sees_all_generators() const { return sees_all_; }
 
  private:
+  bool sees_all_ = true;
   const std::shared_ptr<const CpuState> cpu_;
   std::vector<std::pair<std::string, at::Tensor>> devices_;
 };

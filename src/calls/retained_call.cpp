@@ -4,61 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <string_view>
 
 #include "calls/call_files.h"
 #include "calls/snapshot.h"
 #include "calls/stripped_value.h"
 
 namespace op_tools {
-namespace {
-
-std::string_view last_part(std::string_view name) {
-  return name.substr(name.rfind('.') + 1);
-}
-
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
-}
-
-// Running means and variances are written without a version that says so, and most schemas don't either.
-bool keeps_running_statistics(std::string_view name) {
-  const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
-  return (has("batch_norm") || has("instance_norm")) && !has("backward");
-}
-
-std::vector<bool> written_by_name(OpCall& call) {
-  const std::string_view name = last_part(call.name);
-  const bool special = ends_with(name, "__");
-  const Value* inplace = find_key(call.kwargs(), "inplace");
-  const bool* flag = inplace ? inplace->get_if<bool>() : nullptr;
-  const bool first = (special && (name.substr(0, 3) == "__i" || name == "__setitem__" || name == "__set__")) ||
-                     (!special && ends_with(name, "_")) || (flag && *flag);
-  const bool others = keeps_running_statistics(name);
-  const Value* out = find_key(call.kwargs(), "out");
-  if (!first && !others && (!out || out->is<None>())) return {};
-  std::vector<bool> written;
-  size_t position = 0;
-  for (const Value& value : *sequence_items(call.args())) {
-    const bool hit = position++ == 0 ? first : others;
-    for_each_tensor(value, [&](const at::Tensor&) { written.push_back(hit); });
-  }
-  for (const auto& [key, value] : *call.kwargs().get_if<Dict>()->items) {
-    const auto* text = key.get_if<std::string>();
-    const bool hit = others || (text && *text == "out");
-    for_each_tensor(value, [&](const at::Tensor&) { written.push_back(hit); });
-  }
-  return written;
-}
-
-}  // namespace
-
-std::vector<bool> written_inputs(OpCall& call) {
-  if (call.phase == Phase::kBackward) return {};
-  if (!call.op || keeps_running_statistics(call.name)) return written_by_name(call);
-  if (!call.op->hasSchema() || !call.op->schema().is_mutable()) return {};
-  return written_by_schema(call);
-}
 
 NotedInputs::NotedInputs(OpCall& call, ProgramState state) : state_(std::move(state)) {
   const auto note = [&](const at::Tensor& tensor) {

@@ -26,9 +26,6 @@
 
 namespace op_tools {
 
-// By input tensor: is the call going to write it? By the schema at the aten level; at the torch level by names (add_,
-// __iadd__, out=, inplace=True); at both the running statistics of batch_norm. Empty: it writes none.
-std::vector<bool> written_inputs(OpCall& call);
 
 // The inputs of a torch-level call for its backward, without keeping them: autograd's graph may, or the program.
 class NotedInputs {

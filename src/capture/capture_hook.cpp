@@ -19,6 +19,7 @@
 #include "capture/record_writer.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
+#include "hooks/written_inputs.h"
 #include "tensor/copy_memory.h"
 
 namespace op_tools {
@@ -250,13 +251,13 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
     return std::any_of(returned.begin(), returned.end(),
                        [&](const at::Tensor* other) { return other->is_same(tensor); });
   };
-  const std::vector<bool> written = written_by_schema(call);
+  const std::vector<bool> written = written_inputs(call);
   c10::SmallVector<size_t, 8> changed;
   for (size_t i = 0; i < state.live.size(); ++i) {
     const int64_t version = version_of(*state.live[i]);
-    const bool by_schema = i < written.size() && written[i];
+    const bool is_written = i < written.size() && written[i];
     // Inference tensors count no versions: one that the call returned is taken for changed.
-    if (by_schema || (version < 0 ? was_returned(*state.live[i]) : version != state.versions[i])) changed.push_back(i);
+    if (is_written || (version < 0 ? was_returned(*state.live[i]) : version != state.versions[i])) changed.push_back(i);
   }
   record.tree_dict(changed.size());
   for (const size_t i : changed) {

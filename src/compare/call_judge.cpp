@@ -69,10 +69,7 @@ std::string list_text(const std::vector<int64_t>& numbers) {
 
 // Backward of an operator with scratch memory among its results uses that memory, an input now, as it likes.
 bool is_scratch(std::string_view base, const at::Tensor& input) {
-  constexpr std::string_view kBackward = "_backward";
-  if (!base.ends_with(kBackward) || input.scalar_type() != at::kByte) return false;
-  base.remove_suffix(kBackward.size());
-  return workspace_of(base) >= 0;
+  return has_trait(base, OpTrait::kTakesWorkspace) && input.scalar_type() == at::kByte;
 }
 
 bool all_zero(const at::Tensor& tensor) {

@@ -24,6 +24,7 @@
 #include "hooks/op_traits.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
+#include "hooks/written_inputs.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/plain_tensor.h"
@@ -97,8 +98,11 @@ std::vector<at::Tensor> tensors_in(const Value& list) {
   return tensors;
 }
 
-bool is_tagged_random(const OpCall& call) {
-  return call.op && call.op->hasTag(at::Tag::nondeterministic_seeded);
+// Of a call that moved no generator that was watched. Torch's tag says what an operator may do in some of its calls
+// (dropout in evaluation draws nothing): it decides only where a generator could not be watched.
+bool is_known_as_random(OpCall& call, const RandomWatch& watch) {
+  if (draws_random_numbers(base_name(call.name), call.args(), call.kwargs())) return true;
+  return !watch.sees_all_generators() && call.op && call.op->hasTag(at::Tag::nondeterministic_seeded);
 }
 
 }  // namespace
@@ -225,8 +229,7 @@ bool CompareHook::Impl::is_judged_at_once(const CallFacts& facts) const {
 void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   ComparedState& subject = *state.subject;
   subject.random_state = state.watch->moved();
-  subject.random =
-      !subject.random_state.is<None>() || is_tagged_random(call) || draws_random_numbers(base_name(call.name));
+  subject.random = !subject.random_state.is<None>() || is_known_as_random(call, *state.watch);
   subject.aten = with_copies(call.frame().aten_call(), state.live, subject.specimen->tensors());
   CallMeta& meta = subject.meta;
   static_cast<CallInfo&>(meta) = subject.call;
@@ -244,9 +247,9 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   observed->at_once = is_judged_at_once(observed->facts);
   RunOutcome& run = observed->run;
   run.raised = call.error;
-  const std::vector<bool> by_schema = written_by_schema(call);
+  const std::vector<bool> written = written_inputs(call);
   for (size_t i = 0; i < state.live.size(); ++i) {
-    run.written.push_back((i < by_schema.size() && by_schema[i]) || version_of(state.live[i]) != state.versions[i]);
+    run.written.push_back((i < written.size() && written[i]) || version_of(state.live[i]) != state.versions[i]);
   }
   const std::vector<at::Tensor> results = flatten_tensors(call.result());
   if (run.raised.empty()) wait_for_program(results, "after", call);

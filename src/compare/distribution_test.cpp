@@ -222,16 +222,6 @@ TensorVerdict permutation(const at::Tensor& result) {
 
 }  // namespace
 
-bool draws_random_numbers(std::string_view name) {
-  constexpr std::string_view kParts[] = {"rand",     "dropout",     "bernoulli",    "normal_",
-                                         "uniform_", "multinomial", "exponential_", "geometric_",
-                                         "cauchy_",  "log_normal_", "poisson",      "rrelu"};
-  if (name.find("backward") != std::string_view::npos) return false;  // of numbers that were drawn before
-  return name == "normal" || std::any_of(std::begin(kParts), std::end(kParts), [&](std::string_view part) {
-           return name.find(part) != std::string_view::npos;
-         });
-}
-
 std::optional<TensorVerdict> judge_distribution(std::string_view name, const Value& args, const Value& kwargs,
                                                 const at::Tensor& result, size_t index) {
   if (result.layout() != at::kStrided || result.is_complex() || result.numel() == 0) return std::nullopt;

@@ -13,9 +13,6 @@
 
 namespace op_tools {
 
-// The operator draws random numbers, as far as its name tells.
-OP_TOOLS_API bool draws_random_numbers(std::string_view base_name);
-
 // `args`, `kwargs`: of the call, before it. `index`: which tensor of the result. nullopt: the distribution is not
 // known.
 OP_TOOLS_API std::optional<TensorVerdict> judge_distribution(std::string_view base_name, const Value& args,

@@ -1,12 +1,12 @@
 #include "fallback/cast_rules.h"
 
 #include <algorithm>
-#include <cctype>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "hooks/op_traits.h"
 #include "tensor/value.h"
 
 namespace op_tools {
@@ -41,7 +41,8 @@ DtypeMap parse(std::string_view dict, const std::string& source) {
     const auto from = dtype_from_name(trimmed(item.substr(0, arrow)));
     const auto to = dtype_from_name(trimmed(item.substr(arrow + 2)));
     if (!from || !to) refuse(source, item, "names a dtype that torch does not have");
-    if (kind_of(*from) != kind_of(*to)) refuse(source, item, "casts between floating, complex and whole numbers");
+    if (kind_of(*from) != kind_of(*to))
+      refuse(source, item, "casts between floating-point, complex and integer dtypes");
     if (std::any_of(pairs.begin(), pairs.end(), [&](const auto& pair) { return pair.first == *from; })) {
       refuse(source, item, "casts a dtype for the second time");
     }
@@ -56,19 +57,6 @@ DtypeMap parse(std::string_view dict, const std::string& source) {
   };
 }
 
-// aten::add_.Tensor -> ADD_, torch.nn.functional.linear -> LINEAR.
-std::string capitals(std::string_view name) {
-  if (const size_t space = name.find("::"); space != std::string_view::npos) {
-    name = name.substr(space + 2);
-    name = name.substr(0, name.find('.'));
-  } else if (const size_t dot = name.rfind('.'); dot != std::string_view::npos) {
-    name = name.substr(dot + 1);
-  }
-  std::string result(name);
-  for (char& c : result) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return result;
-}
-
 }  // namespace
 
 CastRules::CastRules(const CastSettings& settings) : all_(parse(settings.dict, settings.source)) {
@@ -80,7 +68,7 @@ CastRules::CastRules(const CastSettings& settings) : all_(parse(settings.dict, s
 
 DtypeMap CastRules::for_op(std::string_view name) const {
   if (!by_op_.empty()) {
-    const auto found = by_op_.find(capitals(name));
+    const auto found = by_op_.find(capital_base_name(name));
     if (found != by_op_.end()) return found->second;
   }
   return all_;

@@ -13,7 +13,7 @@ std::vector<at::Tensor> all_tensors(const Value& args, const Value& kwargs) {
   return tensors;
 }
 
-// Does a text among the arguments name this device ("cuda", "cuda:0")?
+// Does a string among the arguments name this device ("cuda", "cuda:0")?
 bool names_device(const std::string& text, c10::Device device) {
   const std::string type = c10::DeviceTypeName(device.type(), /*lower_case=*/true);
   return text == type || text == device.str() ||

@@ -81,7 +81,7 @@ bool is_widened_fast(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
 }
 
-// No two elements lie at the same place, as far as the strides tell.
+// No two elements share a place in memory, as far as the strides show.
 bool shows_each_once(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return true;
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
@@ -145,7 +145,7 @@ class MovedTensors::Copier {
     size_t begin = std::numeric_limits<size_t>::max();
     size_t end = 0;
     int tensors = 0;
-    const at::Tensor* finest = nullptr;  // of the smallest elements: all others lie on whole elements of it
+    const at::Tensor* finest = nullptr;  // of the smallest elements: all others start at a whole element of it
     c10::Storage copy{};
     size_t base = 0;
   };
@@ -194,7 +194,7 @@ class MovedTensors::Copier {
       copy = moved_plainly(from, entry.dtype, target_.device);
     } else {
       Region& region = region_of(from);
-      // What lies densely from an odd place on is copied as the region that it is, for its alignment.
+      // What is contiguous in memory from an odd place on is copied as one region, for its alignment.
       const bool alone = region.tensors == 1 && shows_each_once(from) && !(there && is_shared_until_written(from)) &&
                          (region.begin % kAlign == 0 || !from.is_non_overlapping_and_dense() || from.numel() == 0);
       copy = alone ? copy_alone(entry) : copy_shared(entry, region);
@@ -205,7 +205,7 @@ class MovedTensors::Copier {
     return copy;
   }
 
-  // The elements only: what lies between them in memory stays behind.
+  // The elements only, without what is between them in memory.
   at::Tensor copy_alone(const Entry& entry) {
     const at::Tensor& from = entry.original;
     // In memory of ours where no program gets to hold it. Not the largest: malloc, which gets less to do then, would

@@ -9,7 +9,6 @@
 #include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
-#include <ATen/ops/equal_ops.h>
 #include <ATen/ops/resize_ops.h>
 #include <c10/util/Exception.h>
 
@@ -23,10 +22,11 @@
 
 #include "base/error.h"
 #include "base/op_filter.h"
-#include "fallback/cpu_kernels.h"
 #include "fallback/cpu_runner.h"
 #include "fallback/random_stream.h"
 #include "hooks/op_traits.h"
+#include "hooks/written_inputs.h"
+#include "tensor/cpu_kernels.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 
@@ -38,38 +38,6 @@ using c10::OperatorHandle;
 using c10::TypeKind;
 using Stack = std::vector<IValue>;
 
-struct NameAndReason {
-  std::string_view name;
-  std::string_view why;
-};
-
-constexpr std::string_view kReads = "it hands a value to the program: there is nothing to compute";
-constexpr std::string_view kMemory = "it changes a tensor's memory or its place, not its numbers";
-constexpr std::string_view kView = "it gives a view of its input: nothing is computed";
-constexpr NameAndReason kNeverRedirected[] = {
-    {"aten::_local_scalar_dense", kReads},
-    {"aten::item", kReads},
-    {"aten::is_nonzero", kReads},
-    {"aten::set_", kMemory},
-    {"aten::resize_", kMemory},
-    {"aten::resize_as_", kMemory},
-    {"aten::_resize_output_", kMemory},
-    {"aten::record_stream", kMemory},
-    {"aten::pin_memory", kMemory},
-    {"aten::_pin_memory", kMemory},
-    {"aten::set_data", kMemory},
-    {"aten::_unsafe_view", kView},
-};
-
-// Arguments that these operators change although their schemas don't say so: running statistics.
-constexpr std::string_view kChangedUnsaid[] = {"running_mean", "running_var"};
-// Results that belong on the CPU wherever the inputs are: (operator, which).
-constexpr std::pair<std::string_view, size_t> kResultsOnCpu[] = {{"aten::_pack_padded_sequence", 1}};
-
-bool starts_with(std::string_view text, std::string_view part) {
-  return text.compare(0, part.size(), part) == 0;
-}
-
 c10::TypePtr element_type(c10::TypePtr type) {
   while (type->kind() == TypeKind::OptionalType || type->kind() == TypeKind::ListType) type = type->containedType(0);
   return type;
@@ -80,20 +48,20 @@ std::string why_never(const OperatorHandle& op) {
   if (is_collective(name)) {
     return "it is a collective: the other processes wait for this one on the device";
   }
-  for (const NameAndReason& one : kNeverRedirected) {
-    if (name == one.name) return std::string(one.why);
+  for (const OpTrait trait : {OpTrait::kReadsValue, OpTrait::kChangesMemory, OpTrait::kUndeclaredView}) {
+    if (const OpFamily* family = family_of(base_name(name), trait)) return std::string(family->why);
   }
   if (is_metadata_op(name)) return "it only reads what a tensor is";
-  if (starts_with(name, "aten::empty") || starts_with(name, "aten::new_empty")) {
+  if (returns_uninitialized(base_name(name))) {
     return "it makes memory as it was found: there is nothing to compute";
   }
-  if (op.hasTag(at::Tag::inplace_view)) return "it changes how a tensor lies in memory, not its numbers";
+  if (op.hasTag(at::Tag::inplace_view)) return "it changes a tensor's sizes and strides, not its numbers";
   bool any_tensor = false;
   for (const c10::Argument& argument : op.schema().arguments()) {
     const c10::TypePtr type = element_type(argument.real_type());
     any_tensor |= type->kind() == TypeKind::TensorType;
     if (argument.alias_info() && !argument.alias_info()->isWrite()) {
-      return std::string(kView);
+      return "it gives a view of its input: nothing is computed";
     }
     switch (type->kind()) {
       case TypeKind::StorageType:
@@ -113,36 +81,27 @@ std::string why_never(const OperatorHandle& op) {
 }
 
 struct OpFacts {
-  std::string never;  // empty: it can be redirected
-  bool random = false;
-  bool has_cpu_kernel = true;                       // of torch's or of ours
-  const c10::KernelFunction* own_kernel = nullptr;  // where torch has none
-  std::optional<size_t> generator;                  // the argument of that type
-  std::vector<size_t> changed;                      // arguments written to, by the schema
-  std::vector<size_t> maybe_changed;
+  explicit OpFacts(const OperatorHandle& op);
+
+  std::string never;  // why it cannot be redirected; empty: it can
+  bool random;
+  CpuKernel kernel;
+  std::optional<size_t> generator;  // the argument of that type
+  WrittenArguments writes;
   std::vector<size_t> dtypes;  // arguments of that type
 };
 
-OpFacts facts_from(const OperatorHandle& op) {
-  OpFacts facts;
-  facts.never = why_never(op);
-  facts.random = op.hasTag(at::Tag::nondeterministic_seeded);
-  facts.own_kernel = cpu_kernel_for(op);
-  facts.has_cpu_kernel = facts.own_kernel || op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+OpFacts::OpFacts(const OperatorHandle& op)
+    : never(why_never(op)),
+      random(op.hasTag(at::Tag::nondeterministic_seeded)),
+      kernel(op),
+      writes(written_arguments(op)) {
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const c10::Argument& argument = arguments[i];
-    const TypeKind kind = element_type(argument.real_type())->kind();
-    if (kind == TypeKind::GeneratorType) facts.generator = i;
-    if (kind == TypeKind::ScalarTypeType) facts.dtypes.push_back(i);
-    if (argument.alias_info() && argument.alias_info()->isWrite()) {
-      facts.changed.push_back(i);
-    } else if (std::find(std::begin(kChangedUnsaid), std::end(kChangedUnsaid), argument.name()) !=
-               std::end(kChangedUnsaid)) {
-      facts.maybe_changed.push_back(i);
-    }
+    const TypeKind kind = element_type(arguments[i].real_type())->kind();
+    if (kind == TypeKind::GeneratorType) generator = i;
+    if (kind == TypeKind::ScalarTypeType) dtypes.push_back(i);
   }
-  return facts;
 }
 
 const OpFacts& facts_of(const OperatorHandle& op) {
@@ -153,7 +112,7 @@ const OpFacts& facts_of(const OperatorHandle& op) {
     const auto found = known->find(op.operator_name());
     if (found != known->end()) return found->second;
   }
-  OpFacts facts = facts_from(op);  // asks the dispatcher, which has locks of its own
+  OpFacts facts(op);  // asks the dispatcher, which has locks of its own
   std::lock_guard<std::mutex> lock(*mutex);
   return known->emplace(op.operator_name(), std::move(facts)).first->second;
 }
@@ -211,7 +170,7 @@ class Redirect {
     }
     if (!facts_.never.empty()) return refuse(facts_.never);
     if (!elsewhere_.to_cpu) return {};
-    if (!facts_.has_cpu_kernel) return refuse("the CPU has no kernel for it");
+    if (!facts_.kernel.exists(op_)) return refuse("the CPU has no kernel for it");
     for (const at::Tensor& tensor : tensors_) {
       // An index or a length may be on the CPU; other data there is the user's mistake, and the device's to complain
       // of.
@@ -219,7 +178,7 @@ class Redirect {
         return refuse("it takes tensors from the CPU and from the device: a copy between them, or a mistake");
       }
     }
-    for (const size_t i : facts_.changed) {
+    for (const size_t i : facts_.writes.declared) {
       bool on_cpu = false;
       each_tensor(arguments_[i], [&](const at::Tensor& tensor) { on_cpu |= tensor.device().is_cpu(); });
       if (on_cpu) return refuse("it changes a tensor on the CPU: a copy between devices");
@@ -245,15 +204,10 @@ class Redirect {
       return {Redirected::Outcome::kRefused, error.what()};
     }
     Stack there = moved_arguments(*moved, target, random);
-    const auto before = kept_statistics(*moved);
     try {
-      // The operator was met below autocast's casts, whatever autocast would do with it on the CPU.
+      // Autocast has cast the arguments already, by the device's lists: the CPU's lists must not cast them again.
       c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-      if (facts_.own_kernel && elsewhere_.to_cpu) {
-        facts_.own_kernel->callBoxed(op_, c10::DispatchKeySet(), &there);
-      } else {
-        op_.callBoxed(&there);
-      }
+      facts_.kernel.call(op_, &there);
     } catch (const c10::NotImplementedError& error) {
       if (random) random->take_back();
       return {Redirected::Outcome::kRefused, "it cannot be done there: " + first_sentence(error)};
@@ -266,7 +220,7 @@ class Redirect {
       return {Redirected::Outcome::kRefused, "its result could not be brought back: " + first_sentence(error)};
     }
     random.reset();
-    write_back(*moved, before);
+    write_back(*moved);
     frame.set_returns(brought_back(std::move(there), *moved, *back));
     Redirected done;
     done.bytes = moved->bytes() + back->bytes();
@@ -323,23 +277,10 @@ class Redirect {
     return std::find(facts_.dtypes.begin(), facts_.dtypes.end(), index) != facts_.dtypes.end();
   }
 
-  using Statistics = std::vector<std::pair<at::Tensor, at::Tensor>>;  // the program's, and the copy as it was
-  Statistics kept_statistics(const MovedTensors& moved) const {
-    Statistics kept;
-    const InternalGuard guard;
-    for (const size_t i : facts_.maybe_changed) {
-      each_tensor(arguments_[i], [&](const at::Tensor& tensor) {
-        if (moved.copy_of(tensor).is_same(tensor)) return;
-        kept.emplace_back(tensor, at::_ops::clone::call(moved.copy_of(tensor), std::nullopt));
-      });
-    }
-    return kept;
-  }
-
   // Under the program's own autograd: a copy_ refuses what the operator in place would refuse (a leaf), and is
   // recorded.
-  void write_back(const MovedTensors& moved, const Statistics& before) const {
-    for (const size_t i : facts_.changed) {
+  void write_back(const MovedTensors& moved) const {
+    for (const size_t i : facts_.writes.declared) {
       each_tensor(arguments_[i], [&](at::Tensor tensor) {
         const at::Tensor changed = moved.copy_of(tensor);
         if (changed.is_same(tensor)) return;
@@ -353,11 +294,17 @@ class Redirect {
         at::_ops::copy_::call(tensor, home ? home->copy_of(changed) : changed, /*non_blocking=*/false);
       });
     }
-    for (const auto& [tensor, was] : before) {
-      const InternalGuard guard;
-      const at::Tensor changed = moved.copy_of(tensor);
-      at::Tensor original = tensor;
-      if (!at::_ops::equal::call(changed, was)) at::_ops::copy_::call(original, changed, /*non_blocking=*/false);
+    if (facts_.writes.writes_undeclared(arguments_)) write_back_undeclared(moved);
+  }
+
+  // The operator moves no version counter for these, and autograd does not look at them.
+  void write_back_undeclared(const MovedTensors& moved) const {
+    const InternalGuard guard;
+    for (const size_t i : facts_.writes.undeclared) {
+      each_tensor(arguments_[i], [&](at::Tensor tensor) {
+        const at::Tensor changed = moved.copy_of(tensor);
+        if (!changed.is_same(tensor)) at::_ops::copy_::call(tensor, changed, /*non_blocking=*/false);
+      });
     }
   }
 
@@ -403,8 +350,8 @@ class Redirect {
   }
 
   bool stays_on_cpu(size_t result) const {
-    return std::any_of(std::begin(kResultsOnCpu), std::end(kResultsOnCpu),
-                       [&](const auto& one) { return one.first == op_.operator_name().name && one.second == result; });
+    const OpFamily* family = family_of(base_name(op_.operator_name().name), OpTrait::kResultOnCpu);
+    return family && static_cast<size_t>(family->place) == result;
   }
 
   // From the dtype that came out to the one that the call would have given where it belongs. A dtype among the
@@ -430,17 +377,16 @@ class Redirect {
       if (at::isComplexType(own)) add_pair(c10::toRealValueType(there), c10::toRealValueType(own));
       if (at::isFloatingType(own) && own != at::kBFloat16) add_pair(c10::toComplexType(there), c10::toComplexType(own));
     };
-    bool told = false;
+    bool dtype_given = false;
     for (const size_t i : facts_.dtypes) {
       if (!arguments_[i].isInt()) continue;
-      told = true;
+      dtype_given = true;
       add(arguments_[i].toScalarType());
     }
-    // A normalisation gives its input's dtype, whatever its weights and statistics have.
-    const bool first_only = op_.operator_name().name.find("norm") != std::string::npos;
+    const bool first_only = has_trait(base_name(op_.operator_name().name), OpTrait::kHasFirstDtype);
     const bool any_dims = std::any_of(tensors_.begin(), tensors_.end(), [](const auto& t) { return t.dim() > 0; });
     for (const at::Tensor& tensor : tensors_) {
-      if (told || (any_dims && tensor.dim() == 0)) continue;  // without dimensions it takes no part in promotion
+      if (dtype_given || (any_dims && tensor.dim() == 0)) continue;  // without dimensions it takes no part in promotion
       if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) continue;
       add(tensor.scalar_type());
       if (first_only) break;
@@ -475,13 +421,13 @@ Redirected redirect(const OperatorHandle& op, interceptor::OperatorFrame& frame,
 }
 
 bool changes_inputs(const OperatorHandle& op) {
-  const auto& changed = facts_of(op).changed;
+  const auto& changed = facts_of(op).writes.declared;
   return std::any_of(changed.begin(), changed.end(), [&](size_t i) { return is_in_place(op, i); });
 }
 
 InPlaceBackup::InPlaceBackup(const OperatorHandle& op, const Stack& arguments) {
   const InternalGuard guard;
-  for (const size_t i : facts_of(op).changed) {
+  for (const size_t i : facts_of(op).writes.declared) {
     if (!is_in_place(op, i)) continue;
     each_tensor(arguments[i], [&](const at::Tensor& tensor) {
       kept_.emplace_back(tensor, at::_ops::clone::call(tensor, std::nullopt));

@@ -48,7 +48,7 @@ struct RedirectHook::Impl {
 
   mutable std::mutex mutex;
   std::map<std::string, RedirectResult::Row, std::less<>> rows;
-  std::set<std::string, std::less<>> told;
+  std::set<std::string, std::less<>> reported;
   std::unordered_set<uint64_t> known_on_device;  // signatures of in-place calls that the device has done before
 
   RedirectResult::Row& row_locked(std::string_view name) {
@@ -69,13 +69,13 @@ void RedirectHook::Impl::note_stayed(std::string_view name, std::string_view op,
   {
     std::lock_guard<std::mutex> lock(mutex);
     ++row_locked(name).stayed[text];
-    first = told.insert(text).second;
+    first = reported.insert(text).second;
   }
   if (first) log::info(std::string(plan.name) + " leaves as it is " + text);
 }
 
 bool RedirectHook::Impl::ran_on_device(OpCall& call, OperatorFrame& frame, std::exception_ptr* failure) {
-  // An operator in place may have done half of its work when it raises: what it changes is kept aside until the device
+  // An operator in place may have done half of its work when it raises: what it changes is copied aside until the device
   // has shown that it can do a call of this kind.
   const bool in_place = changes_inputs(*call.op);
   const uint64_t signature = in_place ? signature_of(call) : 0;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "tensor/cpu_kernels.h"
 #include "tensor/internal_guard.h"
 #include "tensor/ivalue.h"
 
@@ -63,7 +64,7 @@ bool is_unchanged_by_call(const c10::IValue& value) {
 
 class DispatcherRunner final : public OpRunner {
  public:
-  DispatcherRunner(const c10::OperatorHandle& op, const c10::KernelFunction* kernel) : op_(op), kernel_(kernel) {}
+  explicit DispatcherRunner(const c10::OperatorHandle& op) : op_(op), kernel_(op) {}
 
   Value run(const Value& args, const Value& kwargs) const override {
     const Values& positional = *sequence_items(args);
@@ -81,17 +82,13 @@ class DispatcherRunner final : public OpRunner {
       stack.push_back(std::move(bound));
     }
     const c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
-    if (kernel_) {
-      kernel_->callBoxed(op_, c10::DispatchKeySet(), &stack);
-    } else {
-      op_.callBoxed(&stack);
-    }
+    kernel_.call(op_, &stack);
     return returned_value(op_, stack);
   }
 
  private:
   const c10::OperatorHandle op_;
-  const c10::KernelFunction* const kernel_;  // in place of torch's
+  const CpuKernel kernel_;
 };
 
 [[noreturn]] void refuse_consumed() {
@@ -100,8 +97,8 @@ class DispatcherRunner final : public OpRunner {
 
 }  // namespace
 
-std::shared_ptr<const OpRunner> runner_of(const c10::OperatorHandle& op, const c10::KernelFunction* kernel) {
-  return std::make_shared<DispatcherRunner>(op, kernel);
+std::shared_ptr<const OpRunner> runner_of(const c10::OperatorHandle& op) {
+  return std::make_shared<DispatcherRunner>(op);
 }
 
 template <class VisitArgument>

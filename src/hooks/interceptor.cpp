@@ -26,12 +26,6 @@ using c10::DispatchKeySet;
 using c10::OperatorHandle;
 using torch::jit::Stack;
 
-// A call with one of these keys still passes through functorch, a subclass, a dispatch mode or functionalisation: it is
-// intercepted again below them, with the tensors that really hold data.
-constexpr DispatchKeySet kPassThrough =
-    DispatchKeySet({DispatchKey::Python, DispatchKey::Functionalize, DispatchKey::FuncTorchDynamicLayerFrontMode,
-                    DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::FuncTorchBatched,
-                    DispatchKey::FuncTorchGradWrapper, DispatchKey::FuncTorchVmapMode});
 constexpr DispatchKeySet kBelow = DispatchKeySet(DispatchKeySet::FULL_AFTER, kInterceptorKey);
 
 size_t g_open = 0;  // OpenOps alive; under OpTable's mutex
@@ -194,7 +188,7 @@ namespace {
 void intercept(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   ThisThread& mine = tl;
   ++mine.entries;
-  if (keys.has_any(kPassThrough) || keys.has_backend(c10::BackendComponent::MetaBit)) {
+  if (keys.has_any(kPassThroughKeys) || keys.has_backend(c10::BackendComponent::MetaBit)) {
     return pass(op, keys & kBelow, stack);
   }
   AtenWatch* const watch = mine.watch;

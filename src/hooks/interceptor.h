@@ -75,9 +75,8 @@ class OP_TOOLS_API OperatorFrame : public Frame {
   virtual void set_arguments(std::vector<c10::IValue> arguments) = 0;
 };
 
-// Runs the operator on other arguments, unseen by us. `kernel`: instead of those that torch has; outlives the runner.
-OP_TOOLS_API std::shared_ptr<const OpRunner> runner_of(const c10::OperatorHandle& op,
-                                                       const c10::KernelFunction* kernel = nullptr);
+// Runs the operator on other arguments, past the interceptor.
+OP_TOOLS_API std::shared_ptr<const OpRunner> runner_of(const c10::OperatorHandle& op);
 
 // Hands the operators that this thread calls to an executor while one lives, outermost ones only: how an executor of
 // torch-level calls works on the operators that a call makes, where autocast has cast, views are views and every

@@ -3,27 +3,278 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <unordered_map>
+
+#include "hooks/python_arguments.h"
 
 namespace op_tools {
 namespace {
 
-template <size_t N>
-bool is_one_of(const std::string_view (&names)[N], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+using enum OpTrait;
+
+// Families of more than one row.
+constexpr std::string_view kConvolutions =
+    "convolution convolution_overrideable convolution_backward convolution_backward_overrideable _convolution "
+    "_convolution_mode _convolution_double_backward conv1d conv2d conv3d conv_tbc conv_tbc_backward conv_transpose1d "
+    "conv_transpose2d conv_transpose3d _conv_depthwise2d conv_depthwise3d slow_conv3d slow_conv3d_forward "
+    "_slow_conv2d_forward _slow_conv2d_backward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d "
+    "slow_conv_transpose3d thnn_conv2d _nnpack_spatial_convolution cudnn_convolution cudnn_convolution_add_relu "
+    "cudnn_convolution_relu cudnn_convolution_transpose miopen_convolution miopen_convolution_add_relu "
+    "miopen_convolution_relu miopen_convolution_transpose miopen_depthwise_convolution mkldnn_convolution "
+    "_mps_convolution _mps_convolution_transpose mps_convolution_backward mps_convolution_transpose_backward "
+    "_convolution_pointwise _convolution_pointwise_ _convolution_transpose_pointwise";
+constexpr std::string_view kAttentions =
+    "scaled_dot_product_attention _scaled_dot_product_attention_math _scaled_dot_product_attention_math_for_mps "
+    "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward "
+    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward "
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
+    "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_fused_attention_overrideable_backward "
+    "_efficient_attention_forward _efficient_attention_backward _flash_attention_forward _flash_attention_backward "
+    "_flash_attention_forward_no_dropout_inplace _cudnn_attention_forward _cudnn_attention_backward "
+    "_native_multi_head_attention _triton_multi_head_attention _triton_scaled_dot_attention "
+    "multi_head_attention_forward";
+constexpr std::string_view kRecurrents =
+    "lstm lstm_cell gru gru_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell _lstm_mps lstm_mps_backward _cudnn_rnn "
+    "_cudnn_rnn_backward miopen_rnn miopen_rnn_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward "
+    "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell "
+    "_thnn_fused_gru_cell_backward _thnn_differentiable_lstm_cell_backward _thnn_differentiable_gru_cell_backward "
+    "quantized_lstm quantized_gru quantized_lstm_cell quantized_gru_cell quantized_rnn_relu_cell "
+    "quantized_rnn_tanh_cell";
+
+constexpr OpFamily kFamilies[] = {
+    // --- Random numbers
+    {kDrawsRandomNumbers, "a new tensor of random numbers",
+     "rand rand_like randn randn_like randint randint_like randperm normal normal_functional"},
+    {kDrawsRandomNumbers, "fills a tensor with random numbers, or gives a tensor of the same shape",
+     "normal_ uniform uniform_ random random_ exponential exponential_ geometric geometric_ cauchy cauchy_ log_normal "
+     "log_normal_"},
+    {kDrawsRandomNumbers, "samples from a distribution that its input gives",
+     "bernoulli bernoulli_ binomial multinomial poisson _standard_gamma _sample_dirichlet gumbel_softmax"},
+    {kDrawsRandomNumbers, "its argument is a probability above 0; it has no argument for training", "_fused_dropout"},
+    {kDrawsRandomNumbers, "starts from a random projection", "svd_lowrank pca_lowrank"},
+    {kDrawsInTraining, "drops elements in training, with a probability above 0",
+     "dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout alpha_dropout_ feature_dropout feature_dropout_ "
+     "feature_alpha_dropout feature_alpha_dropout_ native_dropout"},
+    {kDrawsInTraining, "draws slopes in training", "rrelu rrelu_ rrelu_with_noise rrelu_with_noise_"},
+    {kDrawsInTraining, "drops attention weights, with a probability above 0", "scaled_dot_product_attention"},
+
+    // --- What results hold
+    {kUninitializedResult, "memory as it was found",
+     "empty empty_like empty_strided empty_permuted empty_quantized _empty_affine_quantized "
+     "_empty_per_channel_affine_quantized new_empty new_empty_strided"},
+    {kUninitializedResult, "memory behind the old elements is as it was found", "resize resize_ resize_as_"},
+    {kShowsUnwrittenMemory, "sizes and strides may reach memory that nobody has written", "as_strided_"},
+    {kGivesData, "makes a tensor of the program's own values",
+     "tensor as_tensor asarray from_numpy frombuffer new_tensor"},
+    {kWorkspaceResult, "log_alpha: written up to each target's length", "_ctc_loss", 1},
+    {kWorkspaceResult, "workspace for backward, padded", "mkldnn_rnn_layer", 3},
+    {kWorkspaceResult, "reserve space for backward, padded", "_cudnn_rnn miopen_rnn", 4},
+    {kTakesWorkspace, "uses the workspace of the forward operator as it likes",
+     "_ctc_loss_backward mkldnn_rnn_layer_backward _cudnn_rnn_backward miopen_rnn_backward"},
+    {kResultOnCpu, "batch sizes are read by the program", "_pack_padded_sequence", 1},
+    {kAsksAboutDevice, "answers about the device or its memory",
+     "_has_compatible_shallow_copy_type _parse_to is_pinned type get_device"},
+    {kUnorderedResult, "sets of values have no order",
+     "_unique _unique2 unique_dim unique _return_inverse eig linalg_eig"},
+    {kSignAmbiguous, "each backend may give an eigenvector or a singular vector another sign or phase",
+     "eigh linalg_eigh _linalg_eigh svd linalg_svd _linalg_svd svd_lowrank pca_lowrank lobpcg"},
+    {kSignAmbiguous, "each backend may give a column of Q another sign or phase", "qr linalg_qr geqrf"},
+    {kReturnsIndices, "equal elements may be named in any order",
+     "max min argmax argmin sort argsort topk median nanmedian mode kthvalue cummax cummin aminmax"},
+    {kHasFirstDtype, "a normalisation has its input's dtype, whatever its weights and statistics have",
+     "batch_norm _batch_norm_impl_index native_batch_norm _native_batch_norm_legit "
+     "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update cudnn_batch_norm "
+     "miopen_batch_norm batch_norm_elemt batch_norm_stats batch_norm_gather_stats batch_norm_gather_stats_with_counts "
+     "batch_norm_update_stats instance_norm group_norm native_group_norm layer_norm native_layer_norm rms_norm "
+     "_fused_rms_norm _weight_norm _weight_norm_interface"},
+    {kHasFirstDtype, "the gradient of a normalisation has the dtype of the gradient that arrives",
+     "_batch_norm_impl_index_backward native_batch_norm_backward batch_norm_backward batch_norm_backward_elemt "
+     "batch_norm_backward_reduce cudnn_batch_norm_backward miopen_batch_norm_backward native_group_norm_backward "
+     "native_layer_norm_backward _fused_rms_norm_backward _weight_norm_interface_backward "
+     "_weight_norm_differentiable_backward"},
+
+    // --- Strides that a backend's library picks
+    {kBackendPicksStrides, "a convolution library picks the memory format", kConvolutions},
+    {kBackendPicksStrides, "a linear algebra library gives matrices by columns or by rows",
+     "_linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd linalg_cholesky "
+     "linalg_cholesky_ex linalg_cond linalg_det linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh "
+     "linalg_householder_product linalg_inv linalg_inv_ex linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve "
+     "linalg_lstsq linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve linalg_matmul linalg_matrix_exp "
+     "linalg_matrix_norm linalg_matrix_power linalg_matrix_rank linalg_multi_dot linalg_norm linalg_pinv linalg_qr "
+     "linalg_slogdet linalg_solve linalg_solve_ex linalg_solve_triangular linalg_svd linalg_svdvals linalg_tensorinv "
+     "linalg_tensorsolve linalg_vander linalg_vecdot linalg_vector_norm linalg_cross"},
+    {kBackendPicksStrides, "a library for Fourier transforms picks the order of the dimensions",
+     "_fft_c2c _fft_c2r _fft_r2c fft_c2c fft_c2r fft_r2c fft_fft fft_fft2 fft_fftn fft_ifft fft_ifft2 fft_ifftn "
+     "fft_rfft fft_rfft2 fft_rfftn fft_irfft fft_irfft2 fft_irfftn fft_hfft fft_hfft2 fft_hfftn fft_ihfft fft_ihfft2 "
+     "fft_ihfftn fft_fftshift fft_ifftshift fft fft2 fftn ifft ifft2 ifftn rfft rfft2 rfftn irfft irfft2 irfftn hfft "
+     "hfft2 hfftn ihfft ihfft2 ihfftn fftshift ifftshift"},
+    {kBackendPicksStrides, "an attention kernel picks the order of heads and positions", kAttentions},
+    {kBackendPicksStrides, "a kernel for recurrent networks picks the order of steps and batches", kRecurrents},
+    {kBackendPicksStrides, "cuDNN packs the weights", "_cudnn_rnn_flatten_weight"},
+    {kBackendPicksStrides, "a vendor's library picks the memory format",
+     "cudnn_affine_grid_generator cudnn_affine_grid_generator_backward cudnn_batch_norm cudnn_batch_norm_backward "
+     "cudnn_grid_sampler cudnn_grid_sampler_backward _cudnn_ctc_loss mkldnn_adaptive_avg_pool2d "
+     "mkldnn_adaptive_avg_pool2d_backward mkldnn_linear mkldnn_linear_backward mkldnn_linear_backward_input "
+     "mkldnn_linear_backward_weights mkldnn_max_pool2d mkldnn_max_pool2d_backward mkldnn_max_pool3d "
+     "mkldnn_max_pool3d_backward _mkldnn_reshape _mkldnn_transpose _mkldnn_transpose_ to_mkldnn to_mkldnn_backward"},
+
+    // --- How many elements go into one
+    {kSumsProducts, "a product of matrices or vectors",
+     "mm _int_mm bmm addmm addmm_ _addmm_activation addmv addmv_ addbmm addbmm_ baddbmm baddbmm_ addr addr_ mv dot "
+     "vdot "
+     "outer matmul matmul_backward __matmul__ __rmatmul__ linalg_matmul linalg_multi_dot linalg_vecdot multi_dot "
+     "vecdot "
+     "chain_matmul tensordot einsum linear linear_backward linear_cross_entropy bilinear _trilinear _foreach_mm "
+     "_grouped_mm _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _mixed_dtypes_linear "
+     "_compute_linear_combination mkldnn_linear mkldnn_linear_backward mkldnn_linear_backward_input "
+     "mkldnn_linear_backward_weights _linear_pointwise _mkl_linear _mm_plus_mm"},
+    {kSumsProducts, "a product with a sparse or packed matrix",
+     "_sparse_mm _sparse_addmm _sparse_sparse_matmul _sparse_mm_reduce_impl _sparse_mm_reduce_impl_backward "
+     "sparse_sampled_addmm _sparse_semi_structured_addmm _sparse_semi_structured_linear _sparse_semi_structured_mm "
+     "_cslt_sparse_mm smm spmm sspaddmm hspmm _dyn_quant_matmul_4bit _weight_int4pack_mm _weight_int4pack_mm_for_cpu "
+     "_weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm"},
+    {kSumsProducts, "a convolution", kConvolutions},
+    {kSumsProducts, "attention: products of queries, keys and values", kAttentions},
+    {kSumsProducts, "a recurrent network: products of states and weights", kRecurrents},
+
+    // --- What cannot run elsewhere
+    {kForwardMode, "it belongs to forward-mode differentiation, which ends with its level",
+     "_make_dual _unpack_dual _fw_primal"},
+    {kReadsValue, "it hands a value to the program: there is nothing to compute",
+     "_local_scalar_dense item is_nonzero"},
+    {kChangesMemory, "it changes a tensor's memory or its place, not its numbers",
+     "set_ resize_ resize_as_ _resize_output_ record_stream pin_memory _pin_memory set_data"},
+    {kUndeclaredView, "it gives a view of its input: nothing is computed", "_unsafe_view"},
+    {kTakesCpuTensors, "indices or lengths may be on the CPU",
+     "index index_put index_put_ _index_put_impl_ _pack_padded_sequence tensor_split _ctc_loss"},
+    {kDeviceKernelOfComposite, "the parts would ask their tensors for a backend that only one kernel has",
+     "convolution convolution_backward"},
+
+    // --- Forms of calls
+    {kLikeFactory, "sizes and dtype of a tensor, values of its own",
+     "empty_like full_like ones_like rand_like randint_like randn_like zeros_like"},
+    {kWritesFirstArgument, "an assignment, or an operator with an assignment",
+     "__iadd__ __isub__ __imul__ __itruediv__ __idiv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__ "
+     "__ilshift__ __irshift__ __setitem__ __set__"},
+};
+
+// When a call of a family of kDrawsInTraining draws: where each of the named parameters, as given or by default, is
+// true or above 0.
+struct DrawsWhen {
+  std::string_view names;
+  std::string_view parameters;  // in order
+  struct {
+    std::string_view name;
+    bool otherwise;  // without the argument
+  } needs[2];
+};
+
+constexpr DrawsWhen kDrawsWhen[] = {
+    {"dropout dropout_ dropout1d dropout2d dropout3d feature_dropout feature_dropout_",
+     "input p training",
+     {{"p", true}, {"training", true}}},
+    {"alpha_dropout alpha_dropout_ feature_alpha_dropout feature_alpha_dropout_",
+     "input p training",
+     {{"p", true}, {"training", false}}},
+    {"native_dropout", "input p train", {{"p", true}, {"train", true}}},
+    {"rrelu rrelu_", "input lower upper training", {{"training", false}, {}}},
+    {"rrelu_with_noise rrelu_with_noise_", "input noise lower upper training", {{"training", false}, {}}},
+    {"scaled_dot_product_attention", "query key value attn_mask dropout_p", {{"dropout_p", false}, {}}},
+};
+
+using Families = std::unordered_multimap<std::string_view, const OpFamily*>;
+
+const Families& families_by_name() {
+  static const Families& index = *[] {
+    auto* made = new Families;
+    for (const OpFamily& family : kFamilies) {
+      each_word(family.names, [&](std::string_view name) { made->emplace(name, &family); });
+    }
+    return made;
+  }();
+  return index;
 }
 
-template <size_t N>
-bool has_one_of(const std::string_view (&parts)[N], std::string_view name) {
-  return std::any_of(std::begin(parts), std::end(parts),
-                     [&](std::string_view part) { return name.find(part) != std::string_view::npos; });
+bool is_word_of(std::string_view words, std::string_view word) {
+  bool found = false;
+  each_word(words, [&](std::string_view one) { found = found || one == word; });
+  return found;
 }
 
-// Each element of the result is a sum over products of two inputs.
-constexpr std::string_view kProducts[] = {"mm",        "mv",   "dot", "linear", "matmul", "conv", "einsum",
-                                          "attention", "lstm", "gru", "rnn",    "addr",   "outer"};
+bool is_true(const Value* given, bool otherwise) {
+  if (!given || given->is<None>()) return otherwise;
+  if (const auto* flag = given->get_if<bool>()) return *flag;
+  if (const auto* real = given->get_if<double>()) return *real > 0;
+  if (const auto* integer = given->get_if<int64_t>()) return *integer > 0;
+  return true;  // a tensor, say: its value is not read for this
+}
 
 }  // namespace
+
+std::span<const OpFamily> op_families() {
+  return kFamilies;
+}
+
+std::string_view trait_name(OpTrait trait) {
+  switch (trait) {
+    case kDrawsRandomNumbers:
+      return "draws random numbers";
+    case kDrawsInTraining:
+      return "draws random numbers in training";
+    case kUninitializedResult:
+      return "uninitialized result";
+    case kShowsUnwrittenMemory:
+      return "shows unwritten memory";
+    case kGivesData:
+      return "gives data";
+    case kWorkspaceResult:
+      return "workspace result";
+    case kTakesWorkspace:
+      return "takes a workspace";
+    case kResultOnCpu:
+      return "result on the CPU";
+    case kBackendPicksStrides:
+      return "backend picks strides";
+    case kAsksAboutDevice:
+      return "asks about the device";
+    case kUnorderedResult:
+      return "unordered result";
+    case kSignAmbiguous:
+      return "sign is ambiguous";
+    case kReturnsIndices:
+      return "returns indices";
+    case kSumsProducts:
+      return "sums products";
+    case kHasFirstDtype:
+      return "has the first dtype";
+    case kForwardMode:
+      return "forward mode";
+    case kLikeFactory:
+      return "factory like a tensor";
+    case kReadsValue:
+      return "reads a value";
+    case kChangesMemory:
+      return "changes memory";
+    case kUndeclaredView:
+      return "undeclared view";
+    case kTakesCpuTensors:
+      return "takes CPU tensors";
+    case kDeviceKernelOfComposite:
+      return "device kernel of a composite operator";
+    case kWritesFirstArgument:
+      return "writes the first argument";
+  }
+  return "";
+}
+
+const OpFamily* family_of(std::string_view base_name, OpTrait trait) {
+  const auto [first, last] = families_by_name().equal_range(base_name);
+  const auto found = std::find_if(first, last, [&](const auto& one) { return one.second->trait == trait; });
+  return found == last ? nullptr : found->second;
+}
 
 std::string_view base_name(std::string_view name) {
   if (const auto colons = name.find("::"); colons != std::string_view::npos) {
@@ -41,67 +292,75 @@ std::string_view base_name(std::string_view name) {
   return name;
 }
 
+std::string capital_base_name(std::string_view op_name) {
+  std::string capitals(base_name(op_name));
+  for (char& c : capitals) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return capitals;
+}
+
+bool draws_random_numbers(std::string_view base_name, const Value& args, const Value& kwargs) {
+  if (has_trait(base_name, kDrawsRandomNumbers)) return true;
+  if (!has_trait(base_name, kDrawsInTraining)) return false;
+  for (const DrawsWhen& rule : kDrawsWhen) {
+    if (!is_word_of(rule.names, base_name)) continue;
+    return std::all_of(std::begin(rule.needs), std::end(rule.needs), [&](const auto& needed) {
+      return needed.name.empty() || is_true(argument_of(rule.parameters, needed.name, args, kwargs), needed.otherwise);
+    });
+  }
+  return true;
+}
+
+bool returns_uninitialized(std::string_view base_name) {
+  return has_trait(base_name, kUninitializedResult);
+}
+
+int workspace_of(std::string_view base_name) {
+  const OpFamily* family = family_of(base_name, kWorkspaceResult);
+  return family ? family->place : -1;
+}
+
+bool backend_picks_strides(std::string_view base_name) {
+  return has_trait(base_name, kBackendPicksStrides) || returns_uninitialized(base_name);
+}
+
+bool asks_about_device(std::string_view base_name) {
+  return has_trait(base_name, kAsksAboutDevice);
+}
+
+bool returns_unordered(std::string_view base_name) {
+  return has_trait(base_name, kUnorderedResult);
+}
+
+bool is_sign_ambiguous(std::string_view base_name) {
+  return has_trait(base_name, kSignAmbiguous);
+}
+
+bool returns_indices(std::string_view base_name) {
+  return has_trait(base_name, kReturnsIndices);
+}
+
 bool is_collective(std::string_view name) {
-  constexpr std::string_view kSpaces[] = {
-      "c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"};
+  constexpr std::string_view kSpaces =
+      "c10d _c10d_functional c10d_functional _c10d_functional_autograd _dtensor symm_mem";
   constexpr std::string_view kPacket = "torch.ops.";
   if (name.starts_with("torch.distributed.")) return true;
   if (name.starts_with(kPacket)) {
     name.remove_prefix(kPacket.size());
-    return is_one_of(kSpaces, name.substr(0, name.find('.')));
+    return is_word_of(kSpaces, name.substr(0, name.find('.')));
   }
-  return is_one_of(kSpaces, name.substr(0, name.find("::")));
+  return is_word_of(kSpaces, name.substr(0, name.find("::")));
 }
 
-bool returns_uninitialized(std::string_view name) {
-  return name.starts_with("empty") || name.starts_with("new_empty") || name.starts_with("_empty") ||
-         name == "resize_" || name == "resize_as_" || name == "resize";
-}
-
-int workspace_of(std::string_view name) {
-  if (name == "_ctc_loss") return 1;
-  if (name == "mkldnn_rnn_layer") return 3;
-  if (name == "_cudnn_rnn" || name == "miopen_rnn") return 4;
-  return -1;
-}
-
-bool backend_picks_strides(std::string_view name) {
-  constexpr std::string_view kParts[] = {"conv", "linalg", "fft", "attention", "lstm", "gru", "rnn", "cudnn", "mkldnn"};
-  return has_one_of(kParts, name) || returns_uninitialized(name);
-}
-
-bool asks_about_device(std::string_view name) {
-  constexpr std::string_view kNames[] = {
-      "_has_compatible_shallow_copy_type", "_parse_to", "is_pinned", "type", "get_device", "_backend_extension"};
-  return is_one_of(kNames, name);
-}
-
-bool returns_unordered(std::string_view name) {
-  constexpr std::string_view kNames[] = {"_unique",         "_unique2", "unique_dim", "unique",
-                                         "_return_inverse", "eig",      "linalg_eig"};
-  return is_one_of(kNames, name);
-}
-
-bool is_sign_ambiguous(std::string_view name) {
-  constexpr std::string_view kNames[] = {"eigh",      "linalg_eigh", "_linalg_eigh", "svd",         "linalg_svd",
-                                         "_svd",      "_linalg_svd", "svd_lowrank",  "pca_lowrank", "qr",
-                                         "linalg_qr", "lobpcg",      "geqrf"};
-  return is_one_of(kNames, name);
-}
-
-bool returns_indices(std::string_view name) {
-  constexpr std::string_view kNames[] = {"max",    "min",       "argmax", "argmin",   "sort",   "argsort", "topk",
-                                         "median", "nanmedian", "mode",   "kthvalue", "cummax", "cummin",  "aminmax"};
-  return is_one_of(kNames, name);
+bool is_foreach(std::string_view base_name) {
+  return base_name.starts_with("_foreach_");
 }
 
 bool makes_variable(const c10::OperatorHandle& op) {
   if (!op.hasSchema() || !op.schema().argumentIndexWithName("pin_memory")) return false;
-  const std::string& name = op.operator_name().name;
-  return !op.schema().argumentIndexWithName("self") || name.ends_with("_like");
+  return !op.schema().argumentIndexWithName("self") || has_trait(base_name(op.operator_name().name), kLikeFactory);
 }
 
-int64_t reduced_elements(std::string_view name, const std::vector<at::Tensor>& inputs, const at::Tensor& result) {
+int64_t reduced_elements(std::string_view base_name, const std::vector<at::Tensor>& inputs, const at::Tensor& result) {
   const double out = std::max<double>(1, static_cast<double>(result.numel()));
   double largest = 1, second = 1;
   for (const at::Tensor& input : inputs) {
@@ -115,7 +374,7 @@ int64_t reduced_elements(std::string_view name, const std::vector<at::Tensor>& i
     }
   }
   double reduced = largest / out;
-  if (has_one_of(kProducts, name)) reduced = std::max(reduced, std::sqrt(largest * second / out));
+  if (has_trait(base_name, kSumsProducts)) reduced = std::max(reduced, std::sqrt(largest * second / out));
   return static_cast<int64_t>(std::clamp(reduced, 1.0, largest));
 }
 

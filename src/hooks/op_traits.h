@@ -1,8 +1,13 @@
-// What is known of operators by name, as far as tools need it. Names of both levels count alike:
-// aten::max.dim, torch.max and torch.Tensor.max are all "max". Pure functions.
+// What is known of operators by their names: one table. A row is a family of operators: exact names, what holds for
+// them, and why. Nothing else in op_tools decides by an operator's name. Where torch itself knows (schemas, tags) or
+// what happened can be seen (a generator that moved, a version counter), that is asked before this table.
+//
+// Names are base names, so that both levels share a row: aten::max.dim, torch.max and torch.Tensor.max are "max".
+// tests/data/op_traits.txt lists which operators and functions of torch each row matches. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,27 +21,74 @@ class OperatorHandle;
 
 namespace op_tools {
 
+enum class OpTrait : uint8_t {
+  kDrawsRandomNumbers,       // every call draws
+  kDrawsInTraining,          // a call draws when its arguments say so: see draws_random_numbers()
+  kUninitializedResult,      // the results are memory as it was found
+  kShowsUnwrittenMemory,     // a result may show memory that nobody has written
+  kGivesData,                // values come from the program, not from other tensors
+  kWorkspaceResult,          // the result at `place` is scratch memory
+  kTakesWorkspace,           // an input of bytes is the scratch memory of its forward operator
+  kResultOnCpu,              // the result at `place` is on the CPU, wherever the inputs are
+  kBackendPicksStrides,      // the strides of the results are the backend's choice
+  kAsksAboutDevice,          // the answer is another one on another device
+  kUnorderedResult,          // the order of the results is not defined
+  kSignAmbiguous,            // vectors are known up to a sign or a phase
+  kReturnsIndices,           // an integer result names elements of the first argument
+  kSumsProducts,             // each element of the result is a sum over products of two inputs
+  kHasFirstDtype,            // the result has the dtype of the first argument, whatever the others have
+  kForwardMode,              // joins tangents to tensors or takes them off
+  kLikeFactory,              // a factory that takes sizes and dtype from a tensor
+  kReadsValue,               // hands a tensor's value to the program
+  kChangesMemory,            // changes a tensor's memory or its place, not its numbers
+  kUndeclaredView,           // gives a view, though its schema does not say so
+  kTakesCpuTensors,          // indices or lengths may be on the CPU
+  kDeviceKernelOfComposite,  // composite on the CPU; devices have a kernel for it
+  kWritesFirstArgument,      // Python's in-place forms whose names do not end with one underscore
+};
+
+struct OpFamily {
+  OpTrait trait;
+  std::string_view why;    // what a user is told where the trait decides
+  std::string_view names;  // base names, separated by spaces
+  int place = -1;          // of a result, for the traits that need one
+};
+
+OP_TOOLS_API std::span<const OpFamily> op_families();
+OP_TOOLS_API std::string_view trait_name(OpTrait trait);  // "draws random numbers"
+
+// The row that says it; nullptr: none.
+OP_TOOLS_API const OpFamily* family_of(std::string_view base_name, OpTrait trait);
+inline bool has_trait(std::string_view base_name, OpTrait trait) {
+  return family_of(base_name, trait) != nullptr;
+}
+
 // aten::add_.Tensor -> add_, torch.nn.functional.linear -> linear, torch.Tensor.real.__get__ -> real,
 // torch.ops.aten.add.Tensor -> add
 OP_TOOLS_API std::string_view base_name(std::string_view op_name);
+// ADD_ and LINEAR, as they stand in the names of environment variables.
+OP_TOOLS_API std::string capital_base_name(std::string_view op_name);
 
-// The result is memory as it was found: empty, new_empty, empty_like, ...
+// By its name and arguments, the call draws random numbers. Only for calls whose generators cannot be watched: a
+// generator that moved says it for any call.
+OP_TOOLS_API bool draws_random_numbers(std::string_view base_name, const Value& args, const Value& kwargs);
+
 OP_TOOLS_API bool returns_uninitialized(std::string_view base_name);
-// The result at this place is scratch memory whose padding is never written; -1: none.
+// The place of a result that is scratch memory, whose padding is never written; -1: none.
 OP_TOOLS_API int workspace_of(std::string_view base_name);
-// The strides of the results are the backend's own choice.
 OP_TOOLS_API bool backend_picks_strides(std::string_view base_name);
-// It answers about the device, so the CPU answers otherwise.
 OP_TOOLS_API bool asks_about_device(std::string_view base_name);
-// The order of the results is not defined.
 OP_TOOLS_API bool returns_unordered(std::string_view base_name);
-// It decomposes a matrix: its vectors are known up to a sign, or a phase, that each backend is free to choose.
 OP_TOOLS_API bool is_sign_ambiguous(std::string_view base_name);
-// An integer result names elements of the first argument: equal elements may be named in any order. False: not so.
 OP_TOOLS_API bool returns_indices(std::string_view base_name);
 
-// Other processes take part in it, named as a whole: c10d::allreduce_, torch.distributed.distributed_c10d.all_reduce.
+// Other processes take part in it. By the namespace of the full name: c10d::allreduce_,
+// torch.distributed.distributed_c10d.all_reduce.
 OP_TOOLS_API bool is_collective(std::string_view op_name);
+
+// One of torch's operators on lists of tensors: aten::_foreach_add_.List. A list without an end, known by torch's
+// prefix.
+OP_TOOLS_API bool is_foreach(std::string_view base_name);
 
 // A factory (rand, ones_like): torch makes a variable of what it returned, afterwards. The program gets that tensor as
 // long as nobody else has it, or its counter of versions; else a copy, which torch.jit.trace does not know.

@@ -20,6 +20,7 @@
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
 #include "hooks/stack_source.h"
+#include "hooks/written_inputs.h"
 #include "observe/finite_cache.h"
 #include "observe/nonfinite.h"
 #include "observe/overflow_window.h"
@@ -29,10 +30,6 @@
 namespace op_tools {
 namespace {
 
-constexpr std::string_view kUninitialised =
-    R"((torch\.)?(Tensor\.)?(new_)?empty.*, (torch\.Tensor\.)?(resize_.*|as_strided_))";
-// They put values of the program's own into a tensor, which then comes from outside.
-constexpr std::string_view kGivesData = R"(torch\.(tensor|as_tensor|asarray|from_numpy|frombuffer|Tensor\.new_tensor))";
 
 struct State final : HookState {
   std::vector<at::Tensor> tensors;  // all of the inputs
@@ -118,14 +115,12 @@ struct OverflowHook::Impl {
   explicit Impl(const ResolvedOverflowOptions& options)
       : options(options),
         rank(distributed_rank()),
-        uninitialized(kUninitialised, "", "", ""),
-        gives_data(kGivesData, "", "", ""),
         allowing(options.allow.get().empty() ? "-" : options.allow.get(), "", "allow=", ""),
         window(this->options, rank) {}
 
   const ResolvedOverflowOptions options;
   const int64_t rank;
-  const OpFilter uninitialized, gives_data, allowing;
+  const OpFilter allowing;
 
   mutable std::mutex mutex;  // guards all that follows
   KnownTensors known;
@@ -142,8 +137,10 @@ struct OverflowHook::Impl {
   NameRules rules_of(const OpCall& call) {
     const auto found = rules.find(std::string(call.name));
     if (found != rules.end()) return found->second;
-    const NameRules made{uninitialized.admits(call.name), gives_data.admits(call.name), allowing.admits(call.name),
-                         workspace_of(base_name(call.name)), call.op && makes_variable(*call.op)};
+    const std::string_view base = base_name(call.name);
+    const NameRules made{returns_uninitialized(base) || has_trait(base, OpTrait::kShowsUnwrittenMemory),
+                         call.level == Level::kTorch && has_trait(base, OpTrait::kGivesData),
+                         allowing.admits(call.name), workspace_of(base), call.op && makes_variable(*call.op)};
     return rules.emplace(call.name, made).first->second;
   }
 

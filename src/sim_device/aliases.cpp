@@ -55,7 +55,7 @@ c10::IValue with_tensors(const c10::IValue& value, F&& change) {
 
 at::Tensor cpu_alias(const at::Tensor& tensor) {
   check_strided(tensor);
-  return tensor_over(twin_of(tensor.storage()), c10::DispatchKey::CPU, tensor);
+  return tensor_over(host_storage_of(tensor.storage()), c10::DispatchKey::CPU, tensor);
 }
 
 std::vector<at::Tensor> tensors_in(const c10::IValue& value) {
@@ -103,20 +103,20 @@ at::Tensor Aliases::tensor_to_cpu(const at::Tensor& tensor) {
 c10::Storage Aliases::storage_to_cpu(const c10::Storage& storage) {
   if (storage.device_type() != c10::kPrivateUse1) return storage;
   const int known = position(storage_keys_, storage.unsafeGetStorageImpl());
-  if (known >= 0) return twins_[static_cast<size_t>(known)];
+  if (known >= 0) return host_storages_[static_cast<size_t>(known)];
   storages_.push_back(storage);
   storage_keys_.push_back(storage.unsafeGetStorageImpl());
-  twins_.push_back(twin_of(storage));
-  twin_keys_.push_back(twins_.back().unsafeGetStorageImpl());
-  return twins_.back();
+  host_storages_.push_back(host_storage_of(storage));
+  host_keys_.push_back(host_storages_.back().unsafeGetStorageImpl());
+  return host_storages_.back();
 }
 
-c10::Storage Aliases::storage_to_device(const c10::Storage& twin) {
-  const int known = position(twin_keys_, twin.unsafeGetStorageImpl());
+c10::Storage Aliases::storage_to_device(const c10::Storage& host) {
+  const int known = position(host_keys_, host.unsafeGetStorageImpl());
   if (known >= 0) return storages_[static_cast<size_t>(known)];
-  twins_.push_back(twin);
-  twin_keys_.push_back(twin.unsafeGetStorageImpl());
-  storages_.push_back(adopt(twin, *device_));
+  host_storages_.push_back(host);
+  host_keys_.push_back(host.unsafeGetStorageImpl());
+  storages_.push_back(adopt(host, *device_));
   storage_keys_.push_back(storages_.back().unsafeGetStorageImpl());
   return storages_.back();
 }
@@ -132,7 +132,7 @@ at::Tensor Aliases::tensor_to_device(const at::Tensor& tensor) {
 
 bool Aliases::follow() {
   bool changed = false;
-  for (size_t i = 0; i < storages_.size(); ++i) changed |= follow_twin(storages_[i], twins_[i]);
+  for (size_t i = 0; i < storages_.size(); ++i) changed |= follow_host_storage(storages_[i], host_storages_[i]);
   for (size_t i = 0; i < originals_.size(); ++i) {
     auto* original = originals_[i].unsafeGetTensorImpl();
     const at::Tensor& alias = aliases_[i];
@@ -155,7 +155,7 @@ int Aliases::argument(const at::Tensor& cpu) const {
 }
 
 bool Aliases::shares_memory(const at::Tensor& cpu) const {
-  return position(twin_keys_, cpu.storage().unsafeGetStorageImpl()) >= 0;
+  return position(host_keys_, cpu.storage().unsafeGetStorageImpl()) >= 0;
 }
 
 void Aliases::keep_cpu_scalars(torch::jit::Stack& arguments) const {

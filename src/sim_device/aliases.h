@@ -1,5 +1,5 @@
 // One operator call's tensors, twice: as the program holds them (on sim) and as the CPU kernel takes them, tensors over
-// the twins of their storages. What the program passed twice is the same object on both sides. One thread, one call.
+// the host storages behind them. What the program passed twice is the same object on both sides. One thread, one call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ inline bool is_sim(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == c10::kPrivateUse1;
 }
 
-// A CPU tensor over the twin of a sim tensor's storage.
+// A CPU tensor over the host storage of a sim tensor's storage.
 at::Tensor cpu_alias(const at::Tensor& tensor);
 
 // A tensor or a list of them; nothing of another value.
@@ -50,13 +50,13 @@ class Aliases {
   at::Tensor tensor_to_cpu(const at::Tensor& tensor);
   at::Tensor tensor_to_device(const at::Tensor& tensor);
   c10::Storage storage_to_cpu(const c10::Storage& storage);
-  c10::Storage storage_to_device(const c10::Storage& twin);
+  c10::Storage storage_to_device(const c10::Storage& host);
 
   // Pairs, found by address. Searched from the front: few calls have more than a handful.
   std::vector<at::Tensor> originals_, aliases_;
   std::vector<const void*> original_keys_, alias_keys_;
-  std::vector<c10::Storage> storages_, twins_;
-  std::vector<const void*> storage_keys_, twin_keys_;
+  std::vector<c10::Storage> storages_, host_storages_;
+  std::vector<const void*> storage_keys_, host_keys_;
   std::optional<c10::Device> device_, second_device_;
   bool has_cpu_tensor_ = false;
 };

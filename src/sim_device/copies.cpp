@@ -56,8 +56,8 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
   static const std::string kName = "aten::_copy_from";
   const bool from_device = is_sim(self), to_device = is_sim(dst);
   const c10::DeviceGuard guard(to_device ? dst.device() : self.device());
-  Strikes strikes(kName, /*moves_data=*/true);
-  const auto latency = latency_of(kName) + strikes.latency();
+  FaultInjection faults(kName, /*moves_data=*/true);
+  const auto latency = latency_of(kName) + faults.latency();
   Queue& queue = queue_for_work();
   at::Tensor from = from_device ? cpu_alias(self) : self;
   const at::Tensor to = to_device ? cpu_alias(dst) : dst.alias();
@@ -69,7 +69,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
   const at::Tensor& host = from_device ? dst : self;
   const bool host_is_left_alone = (from_device && to_device) || (non_blocking && is_pinned(host.const_data_ptr()));
   const bool stale_is_fine = host_is_left_alone || !from_device;
-  if (is_asynchronous() && stale_is_fine && !strikes.any()) {
+  if (is_asynchronous() && stale_is_fine && !faults.any()) {
     if (!host_is_left_alone) from = from.clone();
     queue.push(
         [from, to] {
@@ -79,10 +79,10 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
         latency);
   } else {
     queue.wait();
-    strikes.before({to});
+    faults.before({to});
     to.copy_(from);
     torch::jit::Stack results{to};
-    strikes.after(results, {from}, {to});
+    faults.after(results, {from}, {to});
     if (latency.count() > 0) {
       queue.push(nullptr, latency);
       queue.wait();
@@ -101,7 +101,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   const ScopedKernel scope;
   static const std::string kName = "aten::_local_scalar_dense";
   const c10::DeviceGuard guard(self.device());
-  const Strikes strikes(kName, /*moves_data=*/false);  // only missing and exception: a number has no memory
+  const FaultInjection faults(kName, /*moves_data=*/false);  // only missing and exception: a number has no memory
   Queue& queue = queue_for_work();
   const auto latency = latency_of(kName);
   if (latency.count() > 0) queue.push(nullptr, latency);

@@ -47,9 +47,53 @@ bool reverse_strides(torch::jit::Stack& results, const std::vector<at::Tensor>& 
   return false;
 }
 
+// Changes the first input that the call neither writes nor returns.
+bool change_input(const FaultInjection::Hit& hit, const std::vector<at::Tensor>& inputs,
+                  const std::vector<at::Tensor>& written, const std::vector<at::Tensor>& returned) {
+  for (const at::Tensor& input : inputs) {
+    const auto shares = [&](const at::Tensor& other) { return share_memory(input, other); };
+    if (std::any_of(written.begin(), written.end(), shares) || std::any_of(returned.begin(), returned.end(), shares)) {
+      continue;
+    }
+    if (values::element(input, hit.fault->scale(), hit.draw)) return true;
+  }
+  return false;
+}
+
+// The kinds that make a result wrong. False: it is as it was.
+bool change_result(const FaultInjection::Hit& hit, const at::Tensor& result, const std::vector<at::Tensor>& inputs) {
+  const double scale = hit.fault->scale();
+  switch (hit.fault->facts.kind) {
+    case Kind::kScale:
+      return values::scale(result, scale);
+    case Kind::kElement:
+      return values::element(result, scale, hit.draw);
+    case Kind::kLowPrecision:
+      return values::low_precision(result);
+    case Kind::kSwapRows:
+      return values::swap_rows(result, hit.draw);
+    case Kind::kNan:
+      return values::special(result, std::numeric_limits<double>::quiet_NaN(), hit.draw);
+    case Kind::kInf:
+      return values::special(result, std::numeric_limits<double>::infinity(), hit.draw);
+    case Kind::kNoncontiguous:
+      return std::any_of(inputs.begin(), inputs.end(),
+                         [](const at::Tensor& input) { return !input.is_contiguous(); }) &&
+             values::scale(result, scale);
+    case Kind::kAboveSize:
+      return values::scale(result, scale, *hit.fault->options.size);
+    case Kind::kNondeterministic:
+      return values::noise(result, scale, hit.draw);
+    case Kind::kLeak:
+      return leak(result.nbytes());
+    default:
+      return false;  // the other kinds do not change results, or were injected at launch
+  }
+}
+
 }  // namespace
 
-Strikes::Strikes(const std::string& op, bool moves_data) {
+FaultInjection::FaultInjection(const std::string& op, bool moves_data) {
   if (!planted_faults().any()) return;
   op_ = op;
   for (const auto& fault : *planted_faults().list()) {
@@ -72,80 +116,48 @@ Strikes::Strikes(const std::string& op, bool moves_data) {
   }
 }
 
-void Strikes::before(const std::vector<at::Tensor>& written) {
+void FaultInjection::before(const std::vector<at::Tensor>& written) {
   const auto loses = [](const Hit& hit) { return hit.fault->facts.kind == Kind::kLostWrite; };
   if (std::none_of(hits_.begin(), hits_.end(), loses)) return;
   for (const at::Tensor& tensor : written) contents_.push_back(tensor.defined() ? tensor.clone() : tensor);
 }
 
-void Strikes::after(torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
-                    const std::vector<at::Tensor>& written) {
+void FaultInjection::after(torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
+                           const std::vector<at::Tensor>& written) {
   for (const Hit& hit : hits_) {
-    if (strike(hit, results, inputs, written)) hit.fault->note(op_, hit.call);
+    if (inject(hit, results, inputs, written)) hit.fault->note(op_, hit.call);
   }
 }
 
-bool Strikes::strike(const Hit& hit, torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
-                     const std::vector<at::Tensor>& written) const {
+bool FaultInjection::lose_writes(const std::vector<at::Tensor>& written) const {
+  bool lost = false;
+  for (size_t i = 0; i < written.size(); ++i) {
+    // A result that the call resized has nothing to go back to.
+    const bool comparable = written[i].defined() && written[i].sizes() == contents_[i].sizes();
+    if (comparable && values::replace(written[i], contents_[i].contiguous())) lost = true;
+  }
+  return lost;
+}
+
+bool FaultInjection::inject(const Hit& hit, torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
+                            const std::vector<at::Tensor>& written) const {
   std::vector<at::Tensor> returned;
   for (const c10::IValue& value : results) {
     for (at::Tensor& tensor : tensors_in(value)) returned.push_back(std::move(tensor));
   }
-  const at::Tensor* result = first_filled(returned);
-  if (!result) result = first_filled(written);  // _foreach_add_ and others return nothing
-  const double scale = hit.fault->scale();
   switch (hit.fault->facts.kind) {
     case Kind::kStrides:
       return reverse_strides(results, inputs);
-    case Kind::kLostWrite: {
-      bool lost = false;
-      for (size_t i = 0; i < written.size(); ++i) {
-        // A result that the call resized has nothing to go back to.
-        const bool comparable = written[i].defined() && written[i].sizes() == contents_[i].sizes();
-        if (comparable && values::replace(written[i], contents_[i].contiguous())) lost = true;
-      }
-      return lost;
-    }
+    case Kind::kLostWrite:
+      return lose_writes(written);
     case Kind::kMutateInput:
-      for (const at::Tensor& input : inputs) {
-        const auto shares = [&](const at::Tensor& other) { return share_memory(input, other); };
-        if (std::any_of(written.begin(), written.end(), shares) ||
-            std::any_of(returned.begin(), returned.end(), shares)) {
-          continue;
-        }
-        if (values::element(input, scale, hit.draw)) return true;
-      }
-      return false;
+      return change_input(hit, inputs, written, returned);
     default:
       break;
   }
-  if (!result) return false;
-  switch (hit.fault->facts.kind) {
-    case Kind::kScale:
-      return values::scale(*result, scale);
-    case Kind::kElement:
-      return values::element(*result, scale, hit.draw);
-    case Kind::kLowPrecision:
-      return values::low_precision(*result);
-    case Kind::kSwapRows:
-      return values::swap_rows(*result, hit.draw);
-    case Kind::kNan:
-      return values::special(*result, std::numeric_limits<double>::quiet_NaN(), hit.draw);
-    case Kind::kInf:
-      return values::special(*result, std::numeric_limits<double>::infinity(), hit.draw);
-    case Kind::kNoncontiguous:
-      return std::any_of(inputs.begin(), inputs.end(),
-                         [](const at::Tensor& input) { return !input.is_contiguous(); }) &&
-             values::scale(*result, scale);
-    case Kind::kAboveSize:
-      return values::scale(*result, scale, *hit.fault->options.size);
-    case Kind::kNondeterministic:
-      return values::noise(*result, scale, hit.draw);
-    case Kind::kLeak:
-      return leak(result->nbytes());
-    default:
-      return false;  // handled above or at launch
-  }
+  const at::Tensor* result = first_filled(returned);
+  if (!result) result = first_filled(written);  // _foreach_add_ and others return nothing
+  return result && change_result(hit, *result, inputs);
 }
 
 }  // namespace op_tools::sim_device

@@ -1,5 +1,5 @@
-// What the device keeps of planted faults and latencies; shared by faults.cpp, which plants them, and strikes.cpp,
-// which lets them hit. Any thread.
+// The state of planted faults and latencies; shared by faults.cpp, which plants them, and fault_injection.cpp,
+// which injects them. Any thread.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +46,7 @@ struct KindFacts {
   double scale;  // its default; 0: the kind has none
 };
 
-// An operator filter that is asked with every call: remembers what it said of a name.
+// An operator filter that is asked with every call: remembers its answer for each name.
 class Matcher {
  public:
   Matcher(const std::string& ops, const std::string& source) : filter_(ops, "", source, source) {}
@@ -80,7 +80,7 @@ struct Fault::State {
   std::mutex mutex;  // for all below
   std::mt19937_64 random;
   int64_t calls = 0;
-  int64_t strikes = 0;
+  int64_t hits = 0;
   std::vector<std::pair<std::string, int64_t>> log;
 };
 
@@ -135,6 +135,6 @@ class Planted {
 Planted<Fault::State>& planted_faults();
 Planted<const Latency::State>& planted_latencies();
 
-bool leak(size_t bytes);  // keeps so much memory of the current device until faults_clear(); false for none
+bool leak(size_t bytes);  // holds so much memory of the current device until faults_clear(); false for none
 
 }  // namespace op_tools::sim_device

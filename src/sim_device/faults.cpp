@@ -89,7 +89,7 @@ std::chrono::nanoseconds nanoseconds(double microseconds) {
   return std::chrono::nanoseconds(std::llround(microseconds * 1000));
 }
 
-// A name that only an operator made of others has never reaches a device: said at once, not after a night.
+// A name that only an operator made of others has never reaches a device: an error at once, not after a night.
 void check_that_names_reach_the_device(const Matcher& matcher, const std::string& what, const std::string& ops) {
   const DeviceNames names = names_that_reach_the_device();
   if (std::any_of(names.reach.begin(), names.reach.end(), std::cref(matcher))) return;
@@ -216,7 +216,7 @@ std::optional<std::pair<int64_t, uint64_t>> Fault::State::next_call() {
 
 void Fault::State::note(const std::string& op, int64_t call) {
   const std::lock_guard lock(mutex);
-  ++strikes;
+  ++hits;
   if (log.size() < kMostLogged) log.emplace_back(op, call);
 }
 
@@ -244,9 +244,9 @@ int64_t Fault::matched() const {
   return state_->calls;
 }
 
-int64_t Fault::strikes() const {
+int64_t Fault::hits() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->strikes;
+  return state_->hits;
 }
 
 std::vector<std::pair<std::string, int64_t>> Fault::log() const {

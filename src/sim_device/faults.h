@@ -17,12 +17,12 @@
 namespace op_tools::sim_device {
 
 // The faults that hit one call. Made before the call runs, in the order in which they were planted.
-class Strikes {
+class FaultInjection {
  public:
-  Strikes() = default;  // of a call that none hits
+  FaultInjection() = default;  // of a call that none hits
   // Counts the call. Throws what the kinds `missing` and `exception` throw.
   // `moves_data`: false for views, which run on no device: only those two kinds hit them.
-  Strikes(const std::string& op, bool moves_data);
+  FaultInjection(const std::string& op, bool moves_data);
 
   bool any() const { return !hits_.empty(); }
   std::chrono::nanoseconds latency() const { return latency_; }
@@ -31,14 +31,17 @@ class Strikes {
   void before(const std::vector<at::Tensor>& written);
   void after(torch::jit::Stack& results, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& written);
 
- private:
   struct Hit {
     std::shared_ptr<Fault::State> fault;
     int64_t call;
     uint64_t draw;  // of the fault's random numbers, for this call
   };
-  bool strike(const Hit& hit, torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
+
+ private:
+  // False: the fault changed nothing.
+  bool inject(const Hit& hit, torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
               const std::vector<at::Tensor>& written) const;
+  bool lose_writes(const std::vector<at::Tensor>& written) const;
 
   std::string op_;
   std::vector<Hit> hits_;

@@ -15,13 +15,15 @@
 #include <unordered_map>
 #include <utility>
 
-#include "fallback/cpu_kernels.h"
+#include "hooks/op_traits.h"
+#include "hooks/written_inputs.h"
 #include "sim_device/aliases.h"
 #include "sim_device/device.h"
 #include "sim_device/faults.h"
 #include "sim_device/memory.h"
 #include "sim_device/queue.h"
 #include "sim_device/scoped_kernel.h"
+#include "tensor/cpu_kernels.h"
 
 namespace op_tools::sim_device {
 namespace {
@@ -56,18 +58,17 @@ bool is_tensor_or_tensors(const c10::TypePtr& type) {
 
 // What an operator's schema says that matters here.
 struct Facts {
-  explicit Facts(const c10::OperatorHandle& op) : name(full_name(op.operator_name())) {
+  explicit Facts(const c10::OperatorHandle& op)
+      : name(full_name(op.operator_name())), kernel(op), writes(written_arguments(op)) {
     const c10::FunctionSchema& schema = op.schema();
-    const std::string& base = op.operator_name().name;
-    for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const std::string_view base = base_name(op.operator_name().name);
+    if (const auto index = schema.argumentIndexWithName("generator")) generator = *index;
+    // What an operator changes beside its result (running statistics, noise) moves no version counter, as on other
+    // devices: it may be saved for backward.
+    counts_writes = std::any_of(writes.declared.begin(), writes.declared.end(), [&](size_t i) {
       const c10::Argument& argument = schema.arguments()[i];
-      if (argument.name() == "generator") generator = static_cast<int>(i);
-      if (!argument.alias_info() || !argument.alias_info()->isWrite()) continue;
-      written.push_back(i);
-      // What an operator changes beside its result (running statistics, noise) it changes unseen, as on other devices:
-      // it may be saved for backward.
-      counts_writes = counts_writes || argument.is_out() || argument.type()->kind() == c10::TypeKind::ListType;
-    }
+      return argument.is_out() || argument.type()->kind() == c10::TypeKind::ListType;
+    });
     for (const c10::Argument& result : schema.returns()) {
       if (result.alias_info() && !result.alias_info()->isWrite()) view = true;
       if (!is_tensor_or_tensors(result.type())) host_waits = true;
@@ -77,18 +78,15 @@ struct Facts {
     draws_unasked = generator < 0 && op.hasTag(at::Tag::nondeterministic_seeded);
     // Random operators draw when they are called: manual_seed() and get_rng_state() count on it.
     may_run_later = !view && !host_waits && !op.hasTag(at::Tag::nondeterministic_seeded) &&
-                    !is_one_of(base, {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::record_stream"});
-    // As on other devices: indices and lengths may be on the CPU.
-    own_kernel = cpu_kernel_for(op);
-    takes_cpu_tensors = is_one_of(base, {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
-                                         "aten::_pack_padded_sequence", "aten::tensor_split", "aten::_ctc_loss"});
+                    !has_trait(base, OpTrait::kChangesMemory);
+    takes_cpu_tensors = has_trait(base, OpTrait::kTakesCpuTensors);
   }
 
   std::string name;
-  const c10::KernelFunction* own_kernel = nullptr;  // where torch has none for the CPU
+  CpuKernel kernel;
+  WrittenArguments writes;
   int generator = -1;
   bool draws_unasked = false;  // random without an argument for a generator: native_dropout
-  std::vector<size_t> written;
   bool counts_writes = false;  // torch leaves it to the device to move version counters: _foreach_add_ and its like
   bool view = false;
   bool host_waits = false;
@@ -97,13 +95,13 @@ struct Facts {
 };
 
 // --- Shapes of results, learned. A call that runs later needs its results' shapes before it runs. They are those of
-// the call before with the same signature: the same sizes, strides, dtypes and whole numbers in its arguments.
+// the call before with the same signature: the same sizes, strides, dtypes and integers in its arguments.
 
 // Numbers that say everything which the shapes of an operator's results can depend on.
 class Signature {
  public:
   explicit Signature(const c10::ArrayRef<c10::IValue>& arguments) {
-    words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));  // whole number times 1.5
+    words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));  // an integer times 1.5 has it
     for (const c10::IValue& value : arguments) add(value);
   }
   bool complete() const { return complete_; }
@@ -235,15 +233,6 @@ class LearnedShapes {
 
 // --- The kernel
 
-void run_on_cpu(const c10::OperatorHandle& op, const c10::KernelFunction* own_kernel, Stack& stack) {
-  constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
-  if (own_kernel) {
-    own_kernel->callBoxed(op, kCpu, &stack);
-  } else {
-    op.redispatchBoxed(kCpu, &stack);
-  }
-}
-
 void check_devices(const Facts& facts, const Aliases& aliases) {
   const bool mixed = aliases.has_cpu_tensor() && !aliases.originals().empty() && !facts.takes_cpu_tensors;
   if (!mixed && !aliases.second_device()) return;
@@ -254,19 +243,23 @@ void check_devices(const Facts& facts, const Aliases& aliases) {
 
 std::vector<at::Tensor> written_by(const Facts& facts, const Stack& arguments) {
   std::vector<at::Tensor> written;
-  for (const size_t i : facts.written) {
-    for (at::Tensor& tensor : tensors_in(arguments[i])) written.push_back(std::move(tensor));
-  }
+  const auto add = [&](const std::vector<size_t>& positions) {
+    for (const size_t i : positions) {
+      for (at::Tensor& tensor : tensors_in(arguments[i])) written.push_back(std::move(tensor));
+    }
+  };
+  add(facts.writes.declared);
+  if (facts.writes.writes_undeclared(arguments)) add(facts.writes.undeclared);
   return written;
 }
 
 // Runs in the worker thread: `arguments` become results, which go `into` the tensors that the program already has.
-void run_later(const c10::OperatorHandle& op, const c10::KernelFunction* own_kernel, Stack& arguments,
+void run_later(const c10::OperatorHandle& op, const CpuKernel& kernel, Stack& arguments,
                const std::vector<at::Tensor>& into, int threads) {
   const ScopedKernel scope;
   // Sums are cut into pieces by thread: as many as the issuing thread would have used, so that the bits are the same.
   if (at::get_num_threads() != threads) at::set_num_threads(threads);
-  run_on_cpu(op, own_kernel, arguments);
+  kernel.redispatch(op, &arguments);
   size_t next = 0;
   for (const c10::IValue& value : arguments) {
     for (const at::Tensor& result : tensors_in(value)) {
@@ -302,19 +295,19 @@ class DeviceKernel final : public c10::OperatorKernel {
       arguments[static_cast<size_t>(facts_.generator)] = cpu_generator_in(default_generator(current_device()));
     }
 
-    Strikes strikes(facts_.name, !facts_.view);
+    FaultInjection faults(facts_.name, !facts_.view);
     if (facts_.view) {
       ++counters.views;
-      run_on_cpu(op, facts_.own_kernel, arguments);
+      facts_.kernel.redispatch(op, &arguments);
       give(aliases, arguments, count, *stack);
       return;
     }
 
-    const auto latency = latency_of(facts_.name) + strikes.latency();
+    const auto latency = latency_of(facts_.name) + faults.latency();
     Queue& queue = queue_for_work();
     std::vector<int64_t> signature;
     const bool asynchronous = asynchronous_mode.load(std::memory_order_relaxed);
-    if (asynchronous && facts_.may_run_later && aliases.device() && !aliases.has_cpu_tensor() && !strikes.any()) {
+    if (asynchronous && facts_.may_run_later && aliases.device() && !aliases.has_cpu_tensor() && !faults.any()) {
       Signature words(originals);
       if (words.complete()) signature = words.take();
       const auto shapes = signature.empty() ? nullptr : shapes_.find(signature);
@@ -327,13 +320,13 @@ class DeviceKernel final : public c10::OperatorKernel {
 
     // In this thread, after all that was queued before it.
     queue.wait();
-    const std::vector<at::Tensor> written = strikes.any() ? written_by(facts_, arguments) : std::vector<at::Tensor>();
-    strikes.before(written);
+    const std::vector<at::Tensor> written = faults.any() ? written_by(facts_, arguments) : std::vector<at::Tensor>();
+    faults.before(written);
     {
       const DrawsAsTheDevice draws(facts_.draws_unasked);
-      run_on_cpu(op, facts_.own_kernel, arguments);
+      facts_.kernel.redispatch(op, &arguments);
     }
-    strikes.after(arguments, aliases.aliases(), written);
+    faults.after(arguments, aliases.aliases(), written);
     Shapes shapes;
     if (!signature.empty()) shapes = learn(arguments, aliases);
     if (aliases.follow()) shapes.usable = false;
@@ -350,7 +343,7 @@ class DeviceKernel final : public c10::OperatorKernel {
     const auto count = [](const at::Tensor& tensor) {
       if (tensor.defined() && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
     };
-    for (const size_t index : facts_.written) {
+    for (const size_t index : facts_.writes.declared) {
       const c10::IValue& value = arguments[index];
       if (value.isTensor()) count(value.toTensor());
       if (!value.isTensorList()) continue;
@@ -386,8 +379,8 @@ class DeviceKernel final : public c10::OperatorKernel {
       }
       results.emplace_back(is_list ? c10::IValue(c10::List<at::Tensor>(std::move(tensors))) : c10::IValue(tensors[0]));
     }
-    queue.push([op, own_kernel = facts_.own_kernel, arguments = std::move(arguments), into = std::move(into),
-                threads = at::get_num_threads()]() mutable { run_later(op, own_kernel, arguments, into, threads); },
+    queue.push([op, kernel = facts_.kernel, arguments = std::move(arguments), into = std::move(into),
+                threads = at::get_num_threads()]() mutable { run_later(op, kernel, arguments, into, threads); },
                latency);
     torch::jit::drop(stack, count);
     for (c10::IValue& value : results) stack.push_back(std::move(value));
@@ -404,17 +397,14 @@ void run_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*
 }
 
 bool runs_on_cpu(const c10::OperatorHandle& op, const std::string& name) {
-  // Composite on the CPU, but devices have kernels for them: convolution asks its tensors for their backend, _foreach_*
-  // would be taken apart.
-  if (is_one_of(name, {"aten::convolution", "aten::convolution_backward"}) || name.starts_with("aten::_foreach_")) {
-    return true;
-  }
+  // Composite on the CPU; a device has one kernel for a whole list of tensors.
+  if (has_trait(base_name(name), OpTrait::kDeviceKernelOfComposite) || is_foreach(base_name(name))) return true;
   // This library's own.
   if (is_one_of(name, {"aten::empty.memory_format", "aten::empty_strided", "aten::_copy_from",
                        "aten::_copy_from_and_resize", "aten::_local_scalar_dense"})) {
     return false;
   }
-  return cpu_kernel_for(op) || op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+  return CpuKernel(op).is_direct(op) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 

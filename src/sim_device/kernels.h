@@ -1,4 +1,4 @@
-// The operators: one boxed kernel runs whatever torch's CPU runs, on the twins of the device's storages, in the
+// The operators: one boxed kernel runs whatever torch's CPU runs, on the host storages of the device's storages, in the
 // stream's worker thread where the shapes of the results are known beforehand. Called by torch's dispatcher, from any
 // thread.
 #pragma once

@@ -45,8 +45,8 @@ Usage& usage(c10::DeviceIndex device) {
 
 // What a pointer of the device holds on to.
 struct Block {
-  Block(c10::Storage its_twin, c10::Device its_device)
-      : twin(std::move(its_twin)), data(twin.mutable_data()), size(twin.nbytes()), device(its_device) {
+  Block(c10::Storage its_host, c10::Device its_device)
+      : host(std::move(its_host)), data(host.mutable_data()), size(host.nbytes()), device(its_device) {
     if (!data) return;
     usage(device.index()).add(static_cast<int64_t>(size));
     report(static_cast<int64_t>(size));
@@ -64,7 +64,7 @@ struct Block {
     c10::reportMemoryUsageToProfiler(data, change, all, all, device);
   }
 
-  c10::Storage twin;
+  c10::Storage host;
   void* data;
   size_t size;
   c10::Device device;
@@ -74,8 +74,8 @@ void free_block(void* block) {
   delete static_cast<Block*>(block);  // NOLINT: torch's way to own what a DataPtr points to
 }
 
-c10::DataPtr pointer_to(c10::Storage twin, c10::Device device) {
-  auto block = std::make_unique<Block>(std::move(twin), device);
+c10::DataPtr pointer_to(c10::Storage host, c10::Device device) {
+  auto block = std::make_unique<Block>(std::move(host), device);
   void* data = block->data;
   return {data, block.release(), &free_block, device};
 }
@@ -190,9 +190,9 @@ bool is_pinned(const void* pointer) {
   return PinnedMemory::owns(pointer);
 }
 
-c10::Storage twin_of(const c10::Storage& storage) {
+c10::Storage host_storage_of(const c10::Storage& storage) {
   const c10::DataPtr& pointer = storage.data_ptr();
-  if (pointer.get_deleter() == &free_block) return static_cast<Block*>(pointer.get_context())->twin;
+  if (pointer.get_deleter() == &free_block) return static_cast<Block*>(pointer.get_context())->host;
   auto keep = std::make_unique<c10::Storage>(storage);
   c10::DataPtr data(
       pointer.get(), keep.release(), [](void* kept) { delete static_cast<c10::Storage*>(kept); },  // NOLINT
@@ -200,17 +200,17 @@ c10::Storage twin_of(const c10::Storage& storage) {
   return {c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(data), nullptr, /*resizable=*/false};
 }
 
-c10::Storage adopt(c10::Storage twin, c10::Device device) {
-  const size_t size = twin.nbytes();
-  return {c10::Storage::use_byte_size_t(), size, pointer_to(std::move(twin), device), &device_memory(),
+c10::Storage adopt(c10::Storage host, c10::Device device) {
+  const size_t size = host.nbytes();
+  return {c10::Storage::use_byte_size_t(), size, pointer_to(std::move(host), device), &device_memory(),
           /*resizable=*/true};
 }
 
-bool follow_twin(const c10::Storage& storage, const c10::Storage& twin) {
+bool follow_host_storage(const c10::Storage& storage, const c10::Storage& host) {
   auto* impl = storage.unsafeGetStorageImpl();
-  if (impl->data() == twin.data() && impl->nbytes() == twin.nbytes()) return false;
-  impl->set_data_ptr_noswap(pointer_to(twin, storage.device()));
-  impl->set_nbytes(twin.nbytes());
+  if (impl->data() == host.data() && impl->nbytes() == host.nbytes()) return false;
+  impl->set_data_ptr_noswap(pointer_to(host, storage.device()));
+  impl->set_nbytes(host.nbytes());
   return true;
 }
 

@@ -1,5 +1,5 @@
-// The device's memory. Every storage of the device owns one CPU storage, its twin, over the same bytes: kernels work on
-// tensors of the twins, so views, in-place results and out= arguments keep their aliasing without a copy.
+// The device's memory. Every storage of the device owns a host storage, a CPU storage over the same bytes: kernels work
+// on tensors of the host storages, so views, in-place results and out= arguments keep their aliasing without a copy.
 // (The same storage under a tensor with CPU keys does not do: torch's kernels ask the storage for its device.)
 // Thread-safe as torch's storages are.
 #pragma once
@@ -15,10 +15,10 @@ c10::Allocator* pinned_allocator();
 bool is_pinned(const void* pointer);
 
 // The CPU storage over the same bytes. Memory that is not from our allocator (from_blob) gets one for the moment.
-c10::Storage twin_of(const c10::Storage& storage);
+c10::Storage host_storage_of(const c10::Storage& storage);
 // A new storage of the device over a CPU storage that a kernel made.
-c10::Storage adopt(c10::Storage twin, c10::Device device);
-// After a kernel resized a twin: gives its storage the new bytes. False when they are the same.
-bool follow_twin(const c10::Storage& storage, const c10::Storage& twin);
+c10::Storage adopt(c10::Storage host, c10::Device device);
+// After a kernel resized a host storage: gives the device storage the new bytes. False when they are the same.
+bool follow_host_storage(const c10::Storage& storage, const c10::Storage& host);
 
 }  // namespace op_tools::sim_device

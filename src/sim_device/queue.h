@@ -2,7 +2,7 @@
 // push and wait; any thread may. Queues live as long as the process, because workers are never joined.
 //
 // The clock is the device's and not the host's: an item begins when it arrived or when the one before it ended,
-// whichever is later, and lasts as long as its work took or as it was told to take. That the worker's thread got its
+// whichever is later, and lasts as long as its work took or as its latency says. That the worker's thread got its
 // turn late does not count, so event times are exact on a loaded machine.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Stands while the device computes: what runs inside is met by no autograd, autocast, mode, tool or profiler.
+// Stands while the device computes: what runs inside goes past autograd, autocast, modes, tools and the profiler.
 #pragma once
 
 #include <ATen/record_function.h>

@@ -3,7 +3,7 @@
 //
 //   op_tools::sim_device::load();                                   // then torch::Device("sim:0") works
 //   op_tools::sim_device::Fault fault({.kind = "scale", .ops = "mm|addmm", .calls = {{0, 10}}});
-//   ...; fault.strikes();                                           // how often a result really became wrong
+//   ...; fault.hits();                                           // how often a result really became wrong
 //
 // Thread-safe. A process has one PrivateUse1 device: load() refuses where another vendor has taken it. load() comes
 // before the first backward() of the process, because torch's autograd counts devices once.
@@ -79,16 +79,16 @@ class OP_TOOLS_API Fault {
   void stop();
 
   int64_t matched() const;                                   // calls that its `ops` matched
-  int64_t strikes() const;                                   // calls in which it really changed something
+  int64_t hits() const;                                      // calls in which it changed something
   std::vector<std::pair<std::string, int64_t>> log() const;  // (operator, number of the call), the first 10,000
 
-  struct State;  // what the device keeps of it
+  struct State;  // the fault as the device knows it
 
  private:
   std::shared_ptr<State> state_;
 };
 OP_TOOLS_API std::vector<std::string> fault_kinds();
-OP_TOOLS_API void faults_clear();  // takes out all faults of the process and frees what `leak` kept
+OP_TOOLS_API void faults_clear();  // takes out all faults of the process and frees what `leak` held
 
 // While it lives, an operator that an expression matches takes at least so many microseconds on the device, on the
 // stream's queue. The newest object that matches counts, and in it the first expression.

@@ -111,9 +111,9 @@ bool swap_rows(const at::Tensor& result, uint64_t draw) {
     const int64_t row = static_cast<int64_t>((draw + static_cast<uint64_t>(i)) % static_cast<uint64_t>(pairs));
     const at::Tensor one = wrong.select(dim, row), other = wrong.select(dim, row + 1);
     if (same_bits(one, other)) continue;
-    const at::Tensor kept = one.clone();
+    const at::Tensor before = one.clone();
     one.copy_(other);
-    other.copy_(kept);
+    other.copy_(before);
     return replace(result, wrong);
   }
   return false;

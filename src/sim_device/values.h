@@ -9,7 +9,7 @@
 
 namespace op_tools::sim_device::values {
 
-// Every element from `from` on: floating ones times `scale`, whole numbers plus one, booleans flipped.
+// Every element from `from` on: floating ones times `scale`, integers plus one, booleans flipped.
 bool scale(const at::Tensor& result, double scale, int64_t from = 0);
 // One element, chosen by `draw`: as scale, and a zero becomes scale - 1.
 bool element(const at::Tensor& result, double scale, uint64_t draw);

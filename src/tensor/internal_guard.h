@@ -1,7 +1,6 @@
-// Put round everything that op_tools itself runs in the program's threads: while it stands, an
-// operator call is met by no interceptor of ours, no autograd, no autocast, no Python mode, no
-// functorch transform, no tracer, no profiler, and goes straight to the backend. The chain puts it round every hook.
-// RAII, thread-local, nests.
+// Stands around everything that op_tools itself runs in the program's threads. While it lives, an operator call goes
+// straight to the backend: past the interceptor, autograd, autocast, Python modes, functorch transforms, tracers and
+// the profiler. The chain puts it around every hook. RAII, thread-local, nests.
 //
 // Tensors must be plain: a subclass, a functorch wrapper or a fake tensor has no backend of its
 // own below these keys. A hook that wants autograd (to run a reference) makes its own keys.
@@ -15,11 +14,9 @@
 
 #include <memory>
 
-namespace op_tools {
+#include "tensor/dispatch_keys.h"
 
-// The dispatch key that the aten-level interceptor stands on: above autograd, without a meaning in
-// torch, and registered on by nothing there.
-inline constexpr c10::DispatchKey kInterceptorKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+namespace op_tools {
 
 // Where this thread keeps what the guards change. Found once for all of one call, or once for all of a thread: each
 // place is a call into a library of torch's.
@@ -53,7 +50,7 @@ class InternalGuard {
  public:
   InternalGuard() : InternalGuard(GuardedState()) {}
   explicit InternalGuard(const GuardedState& state)
-      : autograd_(state.autograd), had_grad_(autograd_.get_grad_mode()), skipped_(state, skipped_keys()) {
+      : autograd_(state.autograd), had_grad_(autograd_.get_grad_mode()), excluded_(state, kAboveBackendKeys) {
     autograd_.set_grad_mode(false);
     // A program's profile shows the program; the profiler also numbers a backward node by the first operator inside it.
     if (state.is_profiled) unseen_ = std::make_unique<at::RecordFunctionGuard>(/*is_enabled=*/false);
@@ -63,18 +60,9 @@ class InternalGuard {
   InternalGuard& operator=(const InternalGuard&) = delete;
 
  private:
-  static constexpr c10::DispatchKeySet skipped_keys() {
-    return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-           c10::functorch_transforms_ks | c10::python_ks |
-           c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                                c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::PreDispatch,
-                                c10::DispatchKey::PythonDispatcher, c10::DispatchKey::Functionalize,
-                                c10::DispatchKey::Tracer, kInterceptorKey});
-  }
-
   c10::AutogradState& autograd_;  // this thread's
   const bool had_grad_;
-  const ExcludedKeys skipped_;
+  const ExcludedKeys excluded_;
   std::unique_ptr<at::RecordFunctionGuard> unseen_;  // only while a profiler is on: it rebuilds the thread's callbacks
 };
 

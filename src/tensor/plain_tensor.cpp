@@ -1,5 +1,7 @@
 #include "tensor/plain_tensor.h"
 
+#include "tensor/dispatch_keys.h"
+
 namespace op_tools {
 namespace {
 
@@ -25,7 +27,7 @@ std::string why_not_plain(const at::Tensor& tensor, std::string* type) {
     *type = "tensor subclass";
     return "a subclass with its own dispatch (DTensor, fake tensor, ...) has no plain storage";
   }
-  if (keys.has_any(c10::DispatchKeySet({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper}))) {
+  if (keys.has_any(kFunctorchWrapperKeys)) {
     *type = "functorch tensor";
     return "a tensor inside vmap or a functorch transform has no storage of its own";
   }

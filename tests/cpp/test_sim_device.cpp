@@ -219,7 +219,7 @@ TEST_CASE("random numbers are the CPU's for the same seed", "[sim]") {
   CHECK(same(at::randn({20}, kSim), at::randn({20}, cpu)));
 }
 
-TEST_CASE("a fault strikes, counts and goes", "[sim][faults]") {
+TEST_CASE("a fault hits calls, counts them, and is taken out", "[sim][faults]") {
   const Device device;
   const at::Tensor x = at::ones({4}, kSim);
   {
@@ -228,7 +228,7 @@ TEST_CASE("a fault strikes, counts and goes", "[sim][faults]") {
     for (int i = 0; i < 5; ++i) sums.push_back((x + 1).sum().item<double>());
     CHECK(sums == std::vector<double>{8, 24, 8, 24, 8});
     CHECK(fault.matched() == 5);
-    CHECK(fault.strikes() == 2);
+    CHECK(fault.hits() == 2);
     CHECK(fault.log() ==
           std::vector<std::pair<std::string, int64_t>>{{"aten::add.Tensor", 1}, {"aten::add.Tensor", 3}});
     fault.stop();
@@ -253,7 +253,7 @@ TEST_CASE("threads count a fault's calls together", "[sim][faults]") {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(fault.matched() == 200);
-  CHECK(fault.strikes() == wrong);
+  CHECK(fault.hits() == wrong);
 }
 
 TEST_CASE("wrong options of a fault are refused by name", "[sim][faults]") {

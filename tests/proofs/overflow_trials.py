@@ -90,13 +90,13 @@ class Struck(op_tools.Hook):
         self.last = 0
 
     def before(self, call: op_tools.Call) -> int:
-        return self.fault.strikes
+        return self.fault.hits
 
     def after(self, call: op_tools.Call, state: int) -> None:
         # Backward of a torch-level call is told after the engine has run it.
         before = self.last if call.phase == "backward" else state
-        self.last = self.fault.strikes
-        if self.fault.strikes > before:
+        self.last = self.fault.hits
+        if self.fault.hits > before:
             self.ids.add(call.id)
         if call.id in self.ids and not self.visible:
             tensors = [leaf for leaf in tree_leaves((call.result, call.args)) if isinstance(leaf, torch.Tensor)]
@@ -140,7 +140,7 @@ def trial(seed: int, level: str, where: list[tuple[str, str, int]]) -> tuple[str
         for row in saved:
             op_tools.load_call(row.saved)
     sim.faults_clear()
-    if fault.strikes == 0:
+    if fault.hits == 0:
         return text, "nothing"
     producers = [row for row in rows if row.kind == "producer"]
     if not struck.ids:

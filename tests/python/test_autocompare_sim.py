@@ -84,7 +84,7 @@ def test_each_kind_of_fault_is_found_and_only_its_call_blamed(level, kind, ops, 
     more = {"size": 100} if kind == "above_size" else {}
     with sim.fault(kind, ops=ops, seed=1, **more) as fault, op_tools.OpAutoCompare(level=level) as tool:
         torch.tanh(program(x) + 1)
-    assert fault.strikes == 1
+    assert fault.hits == 1
     (row,) = tool.result().failures
     assert row["op"].split("::")[-1].split(".")[0] == name if level == "aten" else row["op"].split(".")[-1] == name
     kinds = {"mutate_input": "changed input", "strides": "strides"}
@@ -114,7 +114,7 @@ def test_a_fault_in_backward_is_found_there(level):
         y = F.gelu(layer(x))
         with sim.fault("scale", ops="mm", call=0) as fault:
             y.sum().backward()
-    assert fault.strikes == 1
+    assert fault.hits == 1
     if level == "aten":
         assert blamed(tool) == [("aten::mm", "forward")]
     else:
@@ -146,14 +146,14 @@ def test_random_numbers_of_the_device_are_judged_by_their_distribution(level):
 
     with sim.fault("scale", ops="aten::uniform_|rand", scale=0.9) as fault, op_tools.OpAutoCompare(level=level) as tool:
         torch.rand(2000, device="sim")
-    assert fault.strikes == 1
+    assert fault.hits == 1
     assert [row["kind"] for row in tool.result().failures] == ["distribution"]
 
 
 def test_a_factory_on_the_device_is_compared():
     with sim.fault("element", ops="ones|fill_", seed=3) as fault, op_tools.OpAutoCompare(level="aten") as tool:
         torch.ones(20, device="sim")
-    assert fault.strikes == 1
+    assert fault.hits == 1
     assert not tool.result().ok
 
 
@@ -198,7 +198,7 @@ def test_a_fault_in_training_is_blamed_on_its_operator(level, seed):
     ops = ["aten::convolution", "aten::relu", "aten::_log_softmax", "aten::max_pool2d_with_indices"]
     with sim.fault("scale", ops=ops[seed], call=0) as fault, op_tools.OpAutoCompare(level=level) as tool:
         train("lenet", "float32", steps=1)
-    assert fault.strikes == 1
+    assert fault.hits == 1
     names = {row["op"] for row in tool.result().failures}
     assert len(names) == 1
     assert {row["id"] for row in tool.result().failures} == {tool.result().failures[0]["id"]}
@@ -214,7 +214,7 @@ def test_operators_without_a_cpu_kernel_are_judged_by_one_of_ours(cell):
         network = cell(5, 6).to("sim")
         with op_tools.OpAutoCompare(level="aten", max_saved=0) as tool:
             network(inputs)[0].sum().backward()
-    assert fault.strikes == 1
+    assert fault.hits == 1
     name = f"aten::_thnn_fused_{cell.__name__.lower()}_cell"
     assert blamed(tool) == [(name, "forward")]
     assert sum(row["op"].startswith(name) and row["verdict"] == "pass" for row in tool.result().rows) > 12
@@ -285,7 +285,7 @@ def test_memory_that_only_autograd_holds_and_somebody_writes_to_is_noticed():
             torch.exp(view)
         del view
         z.sum().backward()
-    assert fault.strikes == 1
+    assert fault.hits == 1
     blamed_for = {(row["op"].split(".")[-1], row["phase"]): row for row in tool.result().failures}
     assert blamed_for["exp", "forward"]["kind"] == "changed input"
     assert set(blamed_for) == {("exp", "forward"), ("sigmoid", "backward")}
@@ -302,7 +302,7 @@ def test_memory_that_autograd_frees_during_backward_is_noticed_as_well():
             x.flip(-1)
         del x
         y.square().sum().backward()
-    assert fault.strikes == 1
+    assert fault.hits == 1
     reasons = {(row["op"].split(".")[-1], row["phase"]): row["reason"] for row in tool.result().failures}
     assert set(reasons) == {("flip", "forward"), ("linear", "backward")}
     assert "past autograd" in reasons["linear", "backward"]
@@ -406,7 +406,7 @@ def test_a_wrong_decomposition_is_found_although_its_signs_are_free(level):
     matrix = torch.randn(6, 6).to("sim")
     with sim.fault("scale", ops="linalg_qr", scale=1.01) as fault, op_tools.OpAutoCompare(level=level) as tool:
         torch.linalg.qr(matrix)
-    assert fault.strikes == 1
+    assert fault.hits == 1
     assert [row["what"] for row in tool.result().failures] == ["0th"]
 
 

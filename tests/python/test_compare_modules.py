@@ -54,7 +54,7 @@ def test_the_faulty_layer_is_named_first(make, ops, call, module, what):
     model = seeded(make).eval() if make is Attention else seeded(make)
     with sim.fault("scale", ops=ops, call=call, scale=1.01) as fault:
         result = op_tools.compare_modules(model, on_device="sim", inputs=images())
-    assert fault.strikes == 1
+    assert fault.hits == 1
     assert not result.ok
     born = {row.module for row in result.rows if row.origin == "born"}
     assert born == {module}, result.table()
@@ -87,7 +87,7 @@ def test_two_faults_in_parts_that_do_not_feed_each_other():
 
     with sim.fault("scale", ops="addmm", call=range(2), scale=1.1) as fault:
         result = op_tools.compare_modules(seeded(Twins), on_device="sim", inputs=torch.ones(4, 8), gradients=False)
-    assert fault.strikes == 2
+    assert fault.hits == 2
     assert [row.module for row in result.rows if row.origin == "born"] == ["left", "right"]
 
 

@@ -67,7 +67,28 @@ RULES = {
     "one name for the interceptor's dispatch key": (
         r"TESTING_ONLY_GenericMode",
         CODE,
-        ["src/tensor/internal_guard.h"],
+        ["src/tensor/dispatch_keys.h"],
+    ),
+    "operators are known by exact names in one table, not by parts of names": (
+        r"\b(name|base|op|op_name|base_name)\.(find|rfind|starts_with|ends_with|compare|contains)\(",
+        PRODUCT,
+        [
+            # The table, its base names and namespaces; torch's convention for names that end with an underscore.
+            "src/hooks/op_traits.cpp",
+            "src/hooks/written_inputs.cpp",
+            # Namespaces and overloads, taken apart: no classes of operators.
+            "src/base/op_filter.cpp",
+            "src/calls/capture_paths.cpp",
+            "src/sim_device/kernels.cpp",
+            "tools/run_op_from_data/name_rules.cpp",
+            "tools/run_op_from_data/resolve.cpp",
+            "tools/run_op_from_data/run_judge.cpp",
+            # Names of variables and dtypes.
+            "src/compare/metrics/tolerance.cpp",
+            "src/fallback/redirect_options.cpp",
+            "src/timing/call_details.cpp",
+            "src/pth/",
+        ],
     ),
     "copies to the CPU": (
         r"\.to\(\s*(c10::|at::)?kCPU|\.cpu\(\)|_to_copy::call",
@@ -204,3 +225,12 @@ def test_the_base_knows_no_torch():
             text = (ROOT / path).read_text()
             wrong += [f"{path}: {line}" for line in re.findall(r"#include <(?:ATen|c10|torch)/.*", text)]
     assert wrong == []
+
+
+def test_the_version_of_torch_has_one_source():
+    cmake = (ROOT / "cmake/FindOpToolsTorch.cmake").read_text()
+    minimum = re.search(r"set\(OP_TOOLS_TORCH_MINIMUM ([\d.]+)\)", cmake)[1]
+    assert f'dependencies = ["torch>={minimum}"]' in (ROOT / "pyproject.toml").read_text()
+    assert f"torch of {minimum} or newer" in (ROOT / "README.md").read_text()
+    readers = [cmake.replace(f"MINIMUM {minimum}", ""), (ROOT / "dev").read_text()]
+    assert not any(minimum in text for text in readers), "a second place for the version"

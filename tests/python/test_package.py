@@ -146,7 +146,7 @@ def test_another_torch_is_refused_with_both_versions(prefix, tmp_path):
 def test_building_with_a_torch_that_is_too_old_is_refused(tmp_path):
     status, message = configure_with_torch("2.12.1", ROOT, tmp_path, f"-DPython_EXECUTABLE={sys.executable}")
     assert status != 0
-    assert f"op_tools needs torch >= 2.13; {tmp_path / 'torch'} holds 2.12.1" in message
+    assert "op_tools needs torch >= " in message and f"; {tmp_path / 'torch'} holds 2.12.1" in message
 
 
 def test_building_with_a_torch_that_nobody_has_tried_says_so(tmp_path):
@@ -154,7 +154,7 @@ def test_building_with_a_torch_that_nobody_has_tried_says_so(tmp_path):
     options = f"-DPython_EXECUTABLE={sys.executable}", "-DOP_TOOLS_BUILD_PYTHON=OFF"
     status, message = configure_with_torch("2.99.0", ROOT, tmp_path, *options)
     assert status == 0, message
-    assert "op_tools was last tried with torch 2.15; this is 2.99.0" in message
+    assert "op_tools was last tried with torch " in message and "; this is 2.99.0" in message
 
 
 @pytest.fixture(scope="session")

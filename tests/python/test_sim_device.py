@@ -521,7 +521,7 @@ def test_a_custom_operator_with_a_cpu_kernel_runs_on_the_device():
     assert result.device.type == "sim" and result.tolist() == [2] * 3
     with sim.fault("scale", ops="sim_device_test::twice", scale=2) as fault:
         assert torch.ops.sim_device_test.twice(x).tolist() == [4] * 3
-    assert fault.strikes == 1
+    assert fault.hits == 1
 
 
 def test_profiler_and_dispatch_modes_see_the_operators_of_the_device_only():

@@ -43,7 +43,7 @@ def test_scale_multiplies_the_result():
         untouched = x + x
     torch.testing.assert_close(result.cpu(), torch.mm(host, host) * 1.5)
     assert different(untouched, host + host) == 0
-    assert fault.strikes == 1 and fault.log == [("aten::mm", 0)]
+    assert fault.hits == 1 and fault.log == [("aten::mm", 0)]
     assert different(torch.mm(x, x), torch.mm(host, host)) == 0, "after the block all is right again"
 
 
@@ -55,13 +55,13 @@ def test_element_makes_one_element_wrong():
     assert different(first, second.cpu()) == 2, "another element each time"
     with sim.fault("element", ops="sigmoid", seed=5):
         assert different(torch.sigmoid(x), first.cpu()) == 0, "the same seed, the same element"
-    assert fault.strikes == 2
+    assert fault.hits == 2
 
 
 def test_an_element_that_is_zero_becomes_another_number():
     with sim.fault("element", ops="relu", scale=1.25) as fault:
         assert torch.relu(torch.full((3,), -1.0, device="sim")).cpu().sort().values.tolist() == [0, 0, 0.25]
-    assert fault.strikes == 1
+    assert fault.hits == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64])
@@ -72,7 +72,7 @@ def test_low_precision_rounds(dtype):
     right = host * host
     error = ((result - right).abs() / right.abs()).to(torch.float64).max().item()
     bits = {torch.float64: 24, torch.float16: 3, torch.bfloat16: 3}.get(dtype, 8)
-    assert 0 < error <= 2.0**-bits and fault.strikes == 1
+    assert 0 < error <= 2.0**-bits and fault.hits == 1
 
 
 def test_swap_rows_exchanges_two_neighbours():
@@ -82,7 +82,7 @@ def test_swap_rows_exchanges_two_neighbours():
     wrong = (result != -host).any(1).nonzero().flatten().tolist()
     assert len(wrong) == 2 and wrong[1] == wrong[0] + 1
     assert torch.equal(result[wrong], -host[wrong[::-1]])
-    assert fault.strikes == 1
+    assert fault.hits == 1
 
 
 @pytest.mark.parametrize("kind", ["nan", "inf"])
@@ -93,7 +93,7 @@ def test_nan_and_inf_stand_in_one_element(kind):
     assert getattr(result, f"is{kind}")().sum() == 1 and different(result, host + host) == 1
     with sim.fault(kind, ops="add.Tensor") as none:
         torch.ones(3, dtype=torch.int64, device="sim") + 1
-    assert fault.strikes == 1 and none.strikes == 0 and none.matched == 1, "whole numbers have no NaN"
+    assert fault.hits == 1 and none.hits == 0 and none.matched == 1, "whole numbers have no NaN"
 
 
 def test_mutate_input_changes_what_must_not_be_and_no_version_counter():
@@ -105,15 +105,15 @@ def test_mutate_input_changes_what_must_not_be_and_no_version_counter():
     assert different(x, host) == 1 and x._version == version
     with sim.fault("mutate_input", ops="add_.Tensor") as none:
         x.add_(1)
-    assert fault.strikes == 1 and none.strikes == 0, "what an operator writes to is not its input"
+    assert fault.hits == 1 and none.hits == 0, "what an operator writes to is not its input"
 
 
 def test_noncontiguous_is_wrong_for_those_inputs_only():
     host, x = pair(6, 6)
     with sim.fault("noncontiguous", ops="mm") as fault:
-        assert different(torch.mm(x, x), torch.mm(host, host)) == 0 and fault.strikes == 0
+        assert different(torch.mm(x, x), torch.mm(host, host)) == 0 and fault.hits == 0
         assert different(torch.mm(x.t(), x), torch.mm(host.t(), host)) == 36
-    assert fault.strikes == 1 and fault.matched == 2
+    assert fault.hits == 1 and fault.matched == 2
 
 
 def test_above_size_is_wrong_behind_so_many_elements():
@@ -122,7 +122,7 @@ def test_above_size_is_wrong_behind_so_many_elements():
         assert different(torch.exp(x[:6]), host[:6].exp()) == 0
         result = torch.exp(x)
     wrong = (result.cpu() != host.exp()).flatten()
-    assert not wrong[:64].any() and wrong[64:].all() and fault.strikes == 1
+    assert not wrong[:64].any() and wrong[64:].all() and fault.hits == 1
 
 
 def test_lost_write_leaves_the_old_values():
@@ -138,7 +138,7 @@ def test_lost_write_leaves_the_old_values():
     assert [p.sum().item() for p in parameters] == [2, 3]
     assert different(right, torch.mm(host, host)) == 0
     assert [op for op, _ in fault.log] == ["aten::add_.Tensor", "aten::mm.out", "aten::_foreach_add_.Scalar"]
-    assert fault.strikes == 3
+    assert fault.hits == 3
 
 
 def test_missing_raises_as_a_vendors_backend_does():
@@ -146,7 +146,7 @@ def test_missing_raises_as_a_vendors_backend_does():
     text = r"Could not run 'aten::gelu' with arguments from the 'sim' backend"
     with sim.fault("missing", ops="gelu") as fault, pytest.raises(NotImplementedError, match=text):
         F.gelu(x)
-    assert fault.strikes == 1
+    assert fault.hits == 1
     F.gelu(x)
 
 
@@ -166,7 +166,7 @@ def test_strides_gives_the_values_in_another_layout():
         result = x * x
         row = x[0] * x[0]
     assert result.stride() == (1, 4) and different(result, host * host) == 0
-    assert row.stride() == (1,) and fault.strikes == 1, "one dimension has one layout"
+    assert row.stride() == (1,) and fault.hits == 1, "one dimension has one layout"
 
 
 def test_leak_keeps_memory_until_faults_are_cleared():
@@ -175,7 +175,7 @@ def test_leak_keeps_memory_until_faults_are_cleared():
     with sim.fault("leak", ops="mm") as fault:
         for _ in range(10):
             torch.mm(x, x)
-    assert fault.strikes == 10 and sim.statistics()["allocated_bytes"] - before == 10 * 16 * 16 * 4
+    assert fault.hits == 10 and sim.statistics()["allocated_bytes"] - before == 10 * 16 * 16 * 4
     sim.faults_clear()
     assert sim.statistics()["allocated_bytes"] == before
 
@@ -184,7 +184,7 @@ def test_nondeterministic_gives_other_results_for_the_same_arguments():
     host, x = pair(32, 32)
     with sim.fault("nondeterministic", ops="mm") as fault:
         one, other = torch.mm(x, x), torch.mm(x, x)
-    assert different(one, other.cpu()) > 0 and fault.strikes == 2
+    assert different(one, other.cpu()) > 0 and fault.hits == 2
     torch.testing.assert_close(one.cpu(), torch.mm(host, host), rtol=2e-3, atol=0)
 
 
@@ -197,7 +197,7 @@ def test_latency_is_spent_on_the_device():
             x + 1
         end.record()
         end.synchronize()
-    assert start.elapsed_time(end) >= 60 and fault.strikes == 2
+    assert start.elapsed_time(end) >= 60 and fault.hits == 2
 
 
 def test_bools_and_whole_numbers_become_wrong_too():
@@ -205,14 +205,14 @@ def test_bools_and_whole_numbers_become_wrong_too():
     with sim.fault("scale", ops="add.Tensor, gt.Scalar") as fault:
         assert torch.equal((x + 1).cpu(), host + 2)
         assert torch.equal((x > 3).cpu(), ~(host > 3))
-    assert fault.strikes == 2
+    assert fault.hits == 2
 
 
 def test_an_empty_result_is_no_strike():
     with sim.fault("scale", ops="mul.Tensor") as fault:
         torch.ones(0, device="sim") * 2
         torch.zeros(3, device="sim") * 2  # and nothing is a scaled zero
-    assert fault.strikes == 0 and fault.matched == 2
+    assert fault.hits == 0 and fault.matched == 2
 
 
 def test_call_numbers_choose():
@@ -246,8 +246,8 @@ def test_start_and_stop_go_on_counting():
         fault.start()
         torch.sigmoid(x)
         fault.stop()
-    assert fault.matched == 3 and fault.strikes == 2
-    assert repr(fault) == "<fault scale of sigmoid: 2 strikes in 3 calls>"
+    assert fault.matched == 3 and fault.hits == 2
+    assert repr(fault) == "<fault scale of sigmoid: 2 hits in 3 calls>"
 
 
 def test_a_started_fault_stays_without_a_name_until_all_are_cleared():
@@ -262,7 +262,7 @@ def test_several_faults_hit_one_call():
     host, x = pair(3, 3)
     with sim.fault("scale", ops="mm", scale=2), sim.fault("nan", ops="m+") as nan:
         result = torch.mm(x, x).cpu()
-    assert result.isnan().sum() == 1 and nan.strikes == 1
+    assert result.isnan().sum() == 1 and nan.hits == 1
     right = ~result.isnan()
     torch.testing.assert_close(result[right], (torch.mm(host, host) * 2)[right])
 
@@ -274,11 +274,11 @@ def test_backward_and_optimizers_are_hit_like_everything():
     model(torch.ones(2, 3, device="sim")).sum().backward()
     with sim.fault("lost_write", ops="add_.Tensor") as fault:
         optimizer.step()
-    assert torch.equal(before, model.weight) and fault.strikes == 2
+    assert torch.equal(before, model.weight) and fault.hits == 2
     with sim.fault("scale", ops="threshold_backward") as backward:
         x = torch.ones(3, device="sim", requires_grad=True)
         torch.relu(x).sum().backward()
-    assert backward.strikes == 1 and x.grad.tolist() == pytest.approx([1.01] * 3)
+    assert backward.hits == 1 and x.grad.tolist() == pytest.approx([1.01] * 3)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_fault_in_a_captured_run_is_found_by_replaying_it_on_the_cpu(replay):
     tool.flush()
     done = replay(tool.result().root, "--acc_check")
     wrong = [call["name"] for call in done.calls if call["status"] == "disagreed"]
-    assert done.status == 1 and wrong == ["aten::mm"] and fault.strikes == 1
+    assert done.status == 1 and wrong == ["aten::mm"] and fault.hits == 1
 
 
 def test_capturing_changes_nothing_on_the_device(step):

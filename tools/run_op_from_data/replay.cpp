@@ -89,7 +89,7 @@ BoundCall Engine::bind(const SavedCall& call, const RunInputs& inputs) const {
     BoundCall bound;
     bound.target = call.name;
     bound.random = true;  // nobody knows before
-    bound.uninitialized = returns_uninitialized(std::string_view(call.name).substr(call.name.rfind('.') + 1));
+    bound.uninitialized = returns_uninitialized(base_name(call.name));
     bound.run = [this, name = call.name, args = inputs.args, kwargs = inputs.kwargs] {
       return caller_->call(name, args, kwargs);
     };

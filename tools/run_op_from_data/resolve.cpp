@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "fallback/cpu_kernels.h"
 #include "hooks/op_traits.h"
 #include "run_op_from_data/indexing.h"
 #include "run_op_from_data/python_names.h"
+#include "tensor/cpu_kernels.h"
 #include "tensor/ivalue.h"
 
 namespace op_tools::replay {
@@ -217,19 +217,8 @@ class Binder {
   std::string why_;
 };
 
-bool all_on_cpu(const Stack& stack) {
-  return std::all_of(stack.begin(), stack.end(), [](const c10::IValue& value) {
-    return !value.isTensor() || !value.toTensor().defined() || value.toTensor().device().is_cpu();
-  });
-}
-
 Value run_operator(const c10::OperatorHandle& op, Stack* stack) {
-  // What only other devices have: a cell of a recurrent network in one kernel.
-  if (const c10::KernelFunction* ours = cpu_kernel_for(op); ours && all_on_cpu(*stack)) {
-    ours->callBoxed(op, c10::DispatchKeySet(), stack);
-  } else {
-    op.callBoxed(stack);
-  }
+  CpuKernel(op).call(op, stack);
   const auto& returns = op.schema().returns();
   Values values;
   for (size_t i = 0; i < stack->size(); ++i) {
@@ -247,9 +236,9 @@ BoundCall bound_to(const c10::OperatorHandle& op, Stack stack) {
   BoundCall call;
   call.target = c10::toString(name);
   call.random = op.hasTag(at::Tag::nondeterministic_seeded);
-  call.uninitialized = returns_uninitialized(without(name.name, "aten::"));
+  call.uninitialized = returns_uninitialized(base_name(name.name));
   call.returns_nothing = op.schema().returns().empty();
-  call.workspace = workspace_of(without(name.name, "aten::"));
+  call.workspace = workspace_of(base_name(name.name));
   call.run = [op, stack = std::move(stack)]() mutable { return run_operator(op, &stack); };
   return call;
 }

@@ -97,14 +97,6 @@ Tolerance parse(const std::string& variable, std::string_view text) {
   return {number(text.substr(0, comma)), number(text.substr(comma + 1))};
 }
 
-// torch.nn.functional.linear -> LINEAR, aten::add.Tensor -> ADD, torch.Tensor.__add__ -> __ADD__
-std::string op_in_capitals(std::string_view name) {
-  std::string capitals(base_name(name));
-  std::transform(capitals.begin(), capitals.end(), capitals.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return capitals;
-}
-
 }  // namespace
 
 ToleranceTable ToleranceTable::from_environment() {
@@ -128,7 +120,7 @@ ToleranceTable ToleranceTable::from_environment() {
 const Tolerance* ToleranceTable::override_for(std::string_view op_name, std::string_view suffix) const {
   if (overrides_.empty()) return nullptr;
   const std::string general(kVariable);
-  const std::string for_op = op_in_capitals(op_name) + "_" + general;
+  const std::string for_op = capital_base_name(op_name) + "_" + general;
   for (const auto& name : {for_op + std::string(suffix), for_op, general + std::string(suffix), general}) {
     if (const auto found = overrides_.find(name); found != overrides_.end()) return &found->second;
   }

@@ -10,10 +10,10 @@
 #include "calls/call_files.h"
 #include "calls/random_state.h"
 #include "compare/rerun/variant_inputs.h"
-#include "fallback/cpu_kernels.h"
 #include "fallback/cpu_runner.h"
-#include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
+#include "hooks/written_inputs.h"
+#include "tensor/cpu_kernels.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 
@@ -23,22 +23,16 @@ namespace {
 // The dispatcher's keys for a run on the CPU that sees what the program's call saw: autograd and autocast as they were
 // there, nothing of modes and transforms, and never us.
 c10::impl::LocalDispatchKeySet keys_for_cpu(const c10::impl::LocalDispatchKeySet& program, bool autocast) {
-  constexpr auto kNever =
-      c10::functorch_transforms_ks | c10::python_ks |
-      c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                           c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::PreDispatch,
-                           c10::DispatchKey::PythonDispatcher, c10::DispatchKey::Functionalize,
-                           c10::DispatchKey::Tracer, kInterceptorKey});
   c10::impl::LocalDispatchKeySet keys = program;
-  keys.included_ = keys.included_ - kNever;
-  keys.excluded_ = keys.excluded_ | kNever | c10::autocast_dispatch_keyset;
+  keys.included_ = keys.included_ - kModeKeys;
+  keys.excluded_ = keys.excluded_ | kModeKeys | c10::autocast_dispatch_keyset;
   if (autocast) keys.excluded_ = keys.excluded_.remove(c10::DispatchKey::AutocastCPU);
   return keys;
 }
 
 bool is_made_of_others(const c10::OperatorHandle& op) {
-  return !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
-         op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  const CpuKernel kernel(op);
+  return kernel.exists(op) && !kernel.is_direct(op);
 }
 
 // torch.autograd.graph.saved_tensors_hooks are the program's own code: they are not called for what a run of ours
@@ -66,11 +60,6 @@ class AutocastDtype {
  private:
   const c10::ScalarType before_;
 };
-
-// What joins tangents to tensors and takes them off again: there is nothing to compute.
-bool is_of_forward_mode(std::string_view base) {
-  return base == "_make_dual" || base == "_unpack_dual" || base == "_fw_primal";
-}
 
 constexpr int kGradientSamples = 100;  // added to the sample: other changes than those of the inputs
 
@@ -118,12 +107,8 @@ ReplayableCall::ReplayableCall(OpCall& call)
       name_(call.name),
       grad_enabled_(call.grad_enabled),
       keys_(call.local_keys),
-      written_(written_by_schema(call)),
+      written_(written_inputs(call)),
       runner_(call.frame().runner()) {
-  if (level_ == Level::kAten && call.op) {
-    if (const c10::KernelFunction* kernel = cpu_kernel_for(*call.op))
-      runner_ = interceptor::runner_of(*call.op, kernel);
-  }
   const Value both = make_tuple({call.args(), call.kwargs()});
   inputs_ = take_snapshot(both, "", /*owned=*/false, /*restride=*/false);
   c10::Device device(c10::kCPU);
@@ -198,8 +183,8 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
     run.impossible = "other processes take part in it, and would wait for it to be run again";
     return run;
   }
-  if (is_of_forward_mode(base_name(name_))) {
-    run.impossible = "it belongs to forward-mode differentiation, which ends with its level";
+  if (const OpFamily* family = family_of(base_name(name_), OpTrait::kForwardMode)) {
+    run.impossible = family->why;
     return run;
   }
   Value args_now = args_, kwargs_now = kwargs_;
@@ -245,8 +230,8 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
     });
     run.inputs = moved.tensors();
     for (size_t i = 0; i < versions.size(); ++i) {
-      const bool by_schema = i < written_.size() && written_[i];
-      run.written.push_back(by_schema || run.inputs[i]._version() != versions[i]);
+      const bool is_written = i < written_.size() && written_[i];
+      run.written.push_back(is_written || run.inputs[i]._version() != versions[i]);
     }
     const std::vector<at::Tensor> results = flatten_tensors(run.result);
     run.aliases = shared_memory(results, run.inputs);

@@ -48,7 +48,7 @@ class ReplayableCall {
   const c10::impl::LocalDispatchKeySet keys_;
   std::optional<c10::ScalarType> autocast_;  // its dtype where it is on for the call's device
   bool names_device_ = false, all_on_cpu_ = true, wants_gradients_ = false;
-  std::vector<bool> written_;  // by the schema
+  std::vector<bool> written_;  // by input tensor: known before the call
   Snapshot inputs_;
   Value args_, kwargs_;  // the copies, devices among the arguments being the CPU
   std::vector<at::Tensor> tensors_;

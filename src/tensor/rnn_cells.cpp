@@ -1,4 +1,4 @@
-#include "fallback/rnn_cells.h"
+#include "tensor/rnn_cells.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>

@@ -1,0 +1,45 @@
+// What a call writes: one answer for captures, saved calls, executors, comparisons and the simulated device. In this
+// order: what the operator's schema declares; what operators write although their schemas do not say so (the running
+// statistics of batch_norm in training); at the torch level, which has no schemas, the schema of the operator with the
+// function's name, and the forms of Python's calls (add_, __iadd__, out=, inplace=True).
+//
+// Who wants to know after a call that somebody wrote where nothing said so asks the version counters as well.
+// Any thread.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/export.h"
+#include "hooks/op_call.h"
+
+namespace c10 {
+class OperatorHandle;
+}
+
+namespace op_tools {
+
+// Positions among the arguments of an operator's schema.
+struct WrittenArguments {
+  std::vector<size_t> declared;     // by the schema: these move version counters
+  std::vector<size_t> undeclared;   // written without the schema, or a version counter, saying so
+  std::optional<size_t> condition;  // `undeclared` are written where this argument is true; none: always
+
+  // Of one call with these arguments.
+  OP_TOOLS_API bool writes_undeclared(c10::ArrayRef<c10::IValue> arguments) const;
+};
+
+// Reads the whole schema: callers that ask for each call remember the answer.
+OP_TOOLS_API WrittenArguments written_arguments(const c10::OperatorHandle& op);
+
+// By input tensor (of args, then of kwargs): does the call write it? Empty: it writes none.
+OP_TOOLS_API std::vector<bool> written_inputs(OpCall& call);
+
+// What is known besides schemas and forms, in words: "running_mean running_var where training". Empty: nothing.
+OP_TOOLS_API std::string undeclared_writes_of(std::string_view op_name);
+
+}  // namespace op_tools
