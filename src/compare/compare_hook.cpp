@@ -218,6 +218,7 @@ CallFacts CompareHook::Impl::facts_of(const ComparedState& subject) const {
   facts.args = in[0];
   facts.kwargs = in[1];
   facts.before = subject.specimen->tensors();
+  facts.written_by_schema = subject.specimen->written_by_schema();
   return facts;
 }
 
@@ -252,18 +253,16 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   observed->at_once = is_judged_at_once(observed->facts);
   RunOutcome& run = observed->run;
   run.raised = call.error;
-  const std::vector<bool> by_schema = written_by_schema(call);
+  const std::vector<bool>& by_schema = subject.specimen->written_by_schema();
   for (size_t i = 0; i < state.live.size(); ++i) {
     run.written.push_back((i < by_schema.size() && by_schema[i]) || version_of(state.live[i]) != state.versions[i]);
   }
   const std::vector<at::Tensor> results = flatten_tensors(call.result());
   if (run.raised.empty()) wait_for_program(results, "after", call);
   wait_for_program(state.live, "after", call);
-  run.aliases = shared_memory(results, state.live);
+  run.record_memory(results, state.live);
   bool result_on_cpu = true;
   for (const at::Tensor& tensor : results) {
-    const bool strided = tensor.layout() == at::kStrided && !tensor.is_nested();
-    run.strides.push_back(strided ? own_strides(tensor).vec() : std::vector<int64_t>());
     // x.cpu() and x.to(other) copy, and with everything on the CPU give x itself.
     const auto elsewhere = [&](const at::Tensor& input) { return input.device() != tensor.device(); };
     if (std::any_of(state.live.begin(), state.live.end(), elsewhere)) observed->facts.names_device = true;

@@ -41,7 +41,7 @@ struct JudgeContext {
   // Without a reference: the same result by the same kernel once more, from the same inputs (sample 0) and from inputs
   // changed by about one unit. Where it is set, an error that a change of the inputs draws anew is rounding that nobody
   // can do without: terms inside the operator cancel.
-  std::function<at::Tensor(int sample)> shaken;
+  std::function<at::Tensor(int sample)> rerun_perturbed;
 };
 
 // Of a TensorDiff against golden, what a row tells: a row is kept for each judgement.

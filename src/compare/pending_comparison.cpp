@@ -4,7 +4,7 @@
 
 #include "calls/call_files.h"
 #include "compare/metrics/tensor_diff.h"
-#include "fallback/cpu_runner.h"
+#include "compare/saved_facts.h"
 #include "tensor/plain_tensor.h"
 
 namespace op_tools {
@@ -46,7 +46,7 @@ std::vector<TensorFingerprint> remember(const PendingComparison& observed, const
   const bool held = observed.at_once && observed.subject->kept.has(RunVariant::Kind::kReference);
   for (size_t i = 0; i < results.size(); ++i) {
     const bool known = kept.size() == results.size() && kept[i].defined() && kept[i].strides() == results[i].strides();
-    const bool there = held && known && lies_densely(kept[i]) && lies_densely(results[i]);
+    const bool there = held && known && is_dense_in_memory(kept[i]) && is_dense_in_memory(results[i]);
     remembered.emplace_back(results[i], there ? without_bits(kept[i]) : at::Tensor(), known ? kept[i] : results[i]);
   }
   for (size_t i = 0; i < live.size(); ++i) {
@@ -66,16 +66,17 @@ std::vector<SavedSide> sides_of(const PendingComparison& observed, const RunOutc
     SavedSide saved;
     saved.side = std::move(side);
     saved.bytes = subject.specimen->bytes();
-    std::vector<std::pair<Value, Value>> beside;
+    std::vector<std::pair<Value, Value>> beside{{std::string(kJudgedKey), facts_value(observed.facts)}};
     if (const auto* moved = subject.random_state.get_if<Dict>(); moved && !moved->items->empty()) {
       beside.emplace_back("rng", subject.random_state);
     }
     saved.files.emplace_back(CallFile::kInput, call_file(name, id, in[0], in[1], std::move(beside)));
     if (observed.call.phase == Phase::kBackward) {
       const Snapshot inputs = take_snapshot(list_of(run.gradients), "");
-      const Snapshot outputs = take_snapshot(list_of(observed.output_gradients), "");
+      const Snapshot outputs = take_snapshot(list_of(observed.output_gradients), "", /*owned=*/true, /*restride=*/false);
       saved.files.emplace_back(CallFile::kGradInputs, call_file(name, id, inputs.value, make_dict({})));
-      saved.files.emplace_back(CallFile::kGradOutputs, call_file(name, id, outputs.value, make_dict({})));
+      saved.files.emplace_back(CallFile::kGradOutputs, call_file(name, id, outputs.value, make_dict({}),
+                                         {{std::string(kIncompleteKey), observed.facts.incomplete}}));
       saved.bytes += inputs.bytes + outputs.bytes;
     } else if (run.returned()) {
       std::vector<std::pair<Value, Value>> changed;
@@ -86,10 +87,10 @@ std::vector<SavedSide> sides_of(const PendingComparison& observed, const RunOutc
       }
       const Snapshot out = take_snapshot(make_tuple({run.result, make_dict(std::move(changed))}), "");
       const Values& parts = *sequence_items(out.value);
-      std::vector<std::pair<Value, Value>> mutated;
-      if (!parts[1].get_if<Dict>()->items->empty()) mutated.emplace_back("mutated", parts[1]);
+      std::vector<std::pair<Value, Value>> more{{std::string(kMemoryKey), memory_value(run)}};
+      if (!parts[1].get_if<Dict>()->items->empty()) more.emplace_back("mutated", parts[1]);
       saved.files.emplace_back(CallFile::kOutput,
-                               call_file(name, id, make_tuple({parts[0]}), make_dict({}), std::move(mutated)));
+                               call_file(name, id, make_tuple({parts[0]}), make_dict({}), std::move(more)));
       saved.bytes += out.bytes;
     }
     CallMeta meta = subject.meta;

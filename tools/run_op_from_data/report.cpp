@@ -19,7 +19,7 @@ namespace {
 
 std::string line_of(const CallReport& report, const Check& check) {
   if (check.against == "saved") return check_line(report.name, check);
-  op_tools::Check named = check;
+  Check named = check;
   named.what += " (against " + check.against + ")";
   return check_line(report.name, named);
 }

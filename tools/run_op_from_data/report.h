@@ -15,11 +15,6 @@
 
 namespace op_tools::replay {
 
-// One thing compared: an output, a gradient, an input that the call changes.
-struct Check : op_tools::Check {
-  std::string against;  // "saved", "cpu"
-};
-
 enum class Status { kLeftOut, kRan, kCouldNotRun };
 
 struct CallReport {

@@ -35,7 +35,7 @@ struct SmallValues {
 // What a dtype can express. Complex dtypes: their parts.
 struct Rounding {
   double unit = 0;        // spacing of the numbers just above 1
-  double accumulate = 0;  // the same of the dtype in which a good kernel adds up (float32 for the half types)
+  double accumulate = 0;  // the same of the dtype in which a good kernel adds up (float32 for 16-bit floats)
   double least = 0;       // under it the spacing does not shrink any more
   double most = 0;        // what is larger is an infinity
 };
@@ -86,15 +86,15 @@ constexpr int64_t kFewElements = 1000;
 constexpr double kAloneFactor = 4;
 constexpr double kAloneGrowth = 8;  // such a part of a unit for each addition, in the root
 // Where no float64 run exists: tolerance against the CPU, in units of the dtype, relative to the largest value.
-constexpr double kWithoutGoldenUnits = 16, kWithoutGoldenHalfUnits = 8;
+constexpr double kWithoutGoldenUnits = 16, kWithoutGoldenFloat16Units = 8;
 
 // Method "ulp" (matmul family of msprobe).
-constexpr double kHalfUlp = 1, kHalfUlpShare = 1e-3;
-constexpr double kSingleMeanUlp = 64, kSingleUlp = 32, kSingleUlpShare = 0.05;
+constexpr double kFloat16Ulp = 1, kFloat16UlpShare = 1e-3;
+constexpr double kFloat32MeanUlp = 64, kFloat32Ulp = 32, kFloat32UlpShare = 0.05;
 // Method "msprobe-quick", in its order.
 constexpr double kQuickCosine = 0.99, kQuickMaxAbs = 1e-3;
-constexpr double kQuickHalfError[] = {1e-2, 1e-2}, kQuickHalfWarning[] = {1e-3, 1e-3};  // relative, share
-constexpr double kQuickSingleError[] = {1e-3, 1e-3}, kQuickSingleWarning[] = {1e-4, 1e-4};
+constexpr double kQuickFloat16Error[] = {1e-2, 1e-2}, kQuickFloat16Warning[] = {1e-3, 1e-3};  // relative, share
+constexpr double kQuickFloat32Error[] = {1e-3, 1e-3}, kQuickFloat32Warning[] = {1e-4, 1e-4};
 
 // Random numbers of a known distribution: how improbable they must be to be called wrong.
 constexpr double kRandomSignificance = 1e-12;
