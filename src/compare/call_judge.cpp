@@ -110,7 +110,7 @@ void CallJudge::add(std::string what, TensorVerdict judgement, const at::Tensor&
   checks_.push_back({std::move(what), std::move(judgement), form_of(result)});
 }
 
-// On the CPU alone nothing tells in which of its inputs' dtypes an operator computes. A gradient under autocast may be
+// On the CPU alone it is unknown in which of its inputs' dtypes an operator computes. A gradient under autocast may be
 // a sum over one cast of a weight or over several, depending on what the program had cast before.
 double CallJudge::coarser_unit(c10::ScalarType dtype) const {
   const double own = rounding_of(dtype).unit;
@@ -248,7 +248,9 @@ TensorVerdict CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor&
     context.float32_scalars = [scalars = context.float32_scalars, sizes_of] { return sizes_of(scalars()); };
   }
   if (context.rerun_perturbed) {
-    context.rerun_perturbed = [rerun = context.rerun_perturbed, sizes_of](int sample) { return sizes_of(rerun(sample)); };
+    context.rerun_perturbed = [rerun = context.rerun_perturbed, sizes_of](int sample) {
+      return sizes_of(rerun(sample));
+    };
   }
   TensorVerdict judgement = judge(sizes_of(result), sizes_of(reference), context);
   if (judgement.verdict == Verdict::kAgrees) judgement.reason = "equal up to ambiguous signs";

@@ -52,9 +52,9 @@ struct CallFacts {
   bool incomplete = false;                       // backward: not all parts of the gradients came
   bool in_backward = false;                      // an operator of a backward pass (aten level)
   bool in_transform = false;                     // inside vmap, grad and their like, which the CPU's run is not
-  bool uninitialized = false;                    // known to give memory as it was found, besides what its name says
+  bool uninitialized = false;                    // returns uninitialized memory although its name does not show it
   int workspace = -1;                            // likewise: the result at this place is scratch memory
-  std::vector<bool> written_by_schema = {};      // by tensor index of the inputs; empty: the schema says nothing
+  std::vector<bool> written_by_schema = {};      // by tensor index of the inputs; empty: no schema
   Value args, kwargs;                            // as they were before the call
   std::vector<at::Tensor> before;                // the input tensors, before the call
 };

@@ -19,8 +19,8 @@ class OP_TOOLS_API BackwardSource {
   // `chain` outlives the call.
   explicit BackwardSource(const Chain& chain) : chain_(chain) {}
 
-  void prepare(OpCall& call);   // before the operator runs
-  void conclude(OpCall& call);  // after it returned
+  void prepare(OpCall& call);                     // before the operator runs
+  void conclude(OpCall& call);                    // after it returned
   bool is_identity() const { return identity_; }  // as Frame::is_identity()
 
  private:

@@ -4,8 +4,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Generator.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/abs.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
@@ -699,8 +699,8 @@ TEST_CASE("Scalars are rounded to float32 in every form of the arguments", "[rep
   CHECK(scalars(rounded.arguments().kwargs) == std::vector<double>{in_float32(0.2f)});
   // 1e-5 is a default of the schema: the call did not give it.
   CHECK(scalars(rounded.arguments().aten) == std::vector<double>{in_float32(0.1f), in_float32(0.2f), 1e-5});
-  CHECK_THROWS_AS(VariantInputs({make_tuple({x, 0.5}), make_dict({}), {}}, "add",
-                                {RunVariant::Kind::kFloat32Scalars}, std::nullopt),
+  CHECK_THROWS_AS(VariantInputs({make_tuple({x, 0.5}), make_dict({}), {}}, "add", {RunVariant::Kind::kFloat32Scalars},
+                                std::nullopt),
                   Error);
 }
 

@@ -88,7 +88,9 @@ def test_a_failure_under_autocast_is_judged_with_its_dtype(tmp_path):
 
 def test_scalars_that_float32_rounds_are_rounded_again(tmp_path):
     x = torch.arange(64, device="sim") * 0.1
-    rows, again = live_and_replayed(tmp_path, lambda: torch.floor_divide(x, 0.1), "element", ops="floor_divide", scale=3.0)
+    rows, again = live_and_replayed(
+        tmp_path, lambda: torch.floor_divide(x, 0.1), "element", ops="floor_divide", scale=3.0
+    )
     assert [saved_failures.difference(row, again, "") for row in rows] == [""]
 
 

@@ -153,7 +153,7 @@ void Engine::run_backward(const CapturedCall& call, const RunInputs& inputs, Tes
   const Tensors outputs = flatten_tensors(run->outcome.result);
   for (size_t pass = 0; pass < call.backward.size(); ++pass) {
     const bool keep_graph = pass + 1 < call.backward.size();
-        Stopwatch stopwatch(device_, options_.sync_time_measure);
+    Stopwatch stopwatch(device_, options_.sync_time_measure);
     stopwatch.start();
     const Tensors& arriving = call.backward[pass].grad_outputs;
     run->input_gradients.push_back(call.from_ditorch ? last_node_gradients(outputs, arriving, inputs.edges, keep_graph)

@@ -13,8 +13,8 @@
 
 namespace op_tools::replay {
 
-// Whether the aten-level interceptor meets this thread's operators while one stands. Not around all that replay does but
-// the runs under test: making inputs and judging are no calls of the replayed program.
+// Whether the aten-level interceptor meets this thread's operators while one stands. Not around all that replay does
+// but the runs under test: making inputs and judging are no calls of the replayed program.
 class SeenByHooks {
  public:
   explicit SeenByHooks(bool seen);

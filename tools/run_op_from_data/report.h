@@ -1,4 +1,4 @@
-// What became of each replayed call, and everything that people and programs are told about it:
+// The outcome of each replayed call, and all output for people and programs:
 // lines, progress bar, summary, JSON. Measuring and comparing (replay.cpp) print nothing
 // themselves.
 #pragma once

@@ -81,8 +81,8 @@ CallJudge::RunAgain runs_of(References& references, std::optional<size_t> pass) 
 }
 
 // Judges `run` with `other` as its reference and the other way round: neither is known to be right.
-std::vector<Check> judge_pair(const CallFacts& facts, const RunOutcome& run, const RunOutcome& other,
-                                        bool gradients, const CallJudge::RunAgain& golden) {
+std::vector<Check> judge_pair(const CallFacts& facts, const RunOutcome& run, const RunOutcome& other, bool gradients,
+                              const CallJudge::RunAgain& golden) {
   const auto judge = [&](const RunOutcome& observed, const RunOutcome& reference) {
     const CallJudge::RunAgain again = [&](const RunVariant& variant) {
       return variant.kind == RunVariant::Kind::kReference ? reference : golden(variant);
@@ -176,8 +176,7 @@ Check check_of_error(const CapturedCall& call, const TestRun& run) {
 
 }  // namespace
 
-std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const TestRun& run,
-                                           References& references) const {
+std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const TestRun& run, References& references) const {
   if (!call.meta.error.empty()) return {check_of_error(call, run)};
   std::vector<Check> checks;
   const CallFacts facts = facts_of(call, run);

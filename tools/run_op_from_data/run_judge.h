@@ -17,9 +17,9 @@ namespace op_tools::replay {
 
 // One run of a captured call on the device under test.
 struct TestRun {
-  BoundCall bound;                        // what ran
-  RunOutcome outcome;                     // of the forward call
-  std::vector<Tensors> input_gradients;   // by backward pass
+  BoundCall bound;                       // what ran
+  RunOutcome outcome;                    // of the forward call
+  std::vector<Tensors> input_gradients;  // by backward pass
   double forward_ms = 0;
   std::vector<double> backward_ms;
   bool random = false;  // drew random numbers that are not those of the captured call

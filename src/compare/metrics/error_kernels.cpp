@@ -11,8 +11,8 @@
 namespace op_tools {
 namespace {
 
-// SIMD vectors of kWidth doubles. Eight need AVX-512: with AVX2, code that GCC 12 makes for eight is seven times slower.
-// kWidens: the processor converts kWidth floats to doubles in one instruction.
+// SIMD vectors of kWidth doubles. Eight need AVX-512: with AVX2, code that GCC 12 makes for eight is seven times
+// slower. kWidens: the processor converts kWidth floats to doubles in one instruction.
 template <int kWidth, bool kWidens>
 struct Vector {
   static constexpr int64_t kLanes = kWidth;
@@ -49,7 +49,8 @@ struct Vector {
 
 constexpr int64_t kExponent = int64_t{0x7FF} << 52;
 constexpr int64_t kSign = std::numeric_limits<int64_t>::min();
-constexpr int64_t kInverse = int64_t{2046} << 52;  // this minus the bits of a power of two gives the bits of its inverse
+constexpr int64_t kInverse = int64_t{2046}
+                             << 52;  // this minus the bits of a power of two gives the bits of its inverse
 constexpr int32_t kFloatExponent = 0xFF << 23;
 constexpr int32_t kFloatSign = std::numeric_limits<int32_t>::min();
 constexpr int32_t kFloatInverse = 254 << 23;

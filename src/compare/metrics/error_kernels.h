@@ -28,10 +28,10 @@ struct Numbers {
 struct LoopJob {
   Numbers a, b;                             // result, golden
   const double *d = nullptr, *m = nullptr;  // |a - b| and |b|, for the loops that start with them
-  int64_t n = 0;               // padded with zeros, which change no result, to a multiple of kMostLanes
-  double least = 0, unit = 0;  // as in SumPlan
-  double max_rel = 0;          // the largest quotient d / m so far
-  bool coarse = false;         // a 16-bit float: its distinct quotients differ by more than float32 rounds
+  int64_t n = 0;                            // padded with zeros, which change no result, to a multiple of kMostLanes
+  double least = 0, unit = 0;               // as in SumPlan
+  double max_rel = 0;                       // the largest quotient d / m so far
+  bool coarse = false;                      // a 16-bit float: its distinct quotients differ by more than float32 rounds
   Tolerance tolerance;
 };
 

@@ -371,7 +371,7 @@ ErrorSums sum_errors(const SumPlan& plan, const void* result, const void* golden
 }
 
 int64_t count_unexpected_nonfinite(const SumPlan& plan, const void* result, const void* golden, const void* reference,
-                        int64_t numel) {
+                                   int64_t numel) {
   const int parts = plan.is_complex ? 2 : 1;
   double left[2 * kBlock], middle[2 * kBlock], right[2 * kBlock];
   constexpr double kAny = std::numeric_limits<double>::infinity();

@@ -190,7 +190,8 @@ __attribute__((target("default"))) bool is_for_this_processor() {
   return false;
 }
 
-OP_TOOLS_V4 bool near_float16(bool is_bfloat16, const uint16_t* a, const uint16_t* b, const LoopJob& job, Found* found) {
+OP_TOOLS_V4 bool near_float16(bool is_bfloat16, const uint16_t* a, const uint16_t* b, const LoopJob& job,
+                              Found* found) {
   return is_bfloat16 ? look<true>(a, b, job, found) : look<false>(a, b, job, found);
 }
 __attribute__((target("default"))) bool near_float16(bool, const uint16_t*, const uint16_t*, const LoopJob&, Found*) {

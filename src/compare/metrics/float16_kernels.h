@@ -1,5 +1,5 @@
-// sum_near() (error_kernels.h) for 16-bit floats in memory, without converting the block first: half of the time. Called
-// by error_sums.cpp only; pure, any thread.
+// sum_near() (error_kernels.h) for 16-bit floats in memory, without converting the block first: half of the time.
+// Called by error_sums.cpp only; pure, any thread.
 #pragma once
 
 #include <c10/core/ScalarType.h>

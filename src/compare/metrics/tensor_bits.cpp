@@ -49,8 +49,7 @@ void for_each_chunk(const at::Tensor& tensor, const std::function<bool(const cha
     look(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
     return;
   }
-  const int64_t most =
-      std::min(tensor.numel(), std::max<int64_t>(1, kChunk / static_cast<int64_t>(tensor.itemsize())));
+  const int64_t most = std::min(tensor.numel(), std::max<int64_t>(1, kChunk / static_cast<int64_t>(tensor.itemsize())));
   const at::Tensor buffer = private_empty_like(part_of(tensor, 0, most), tensor.scalar_type());
   for (int64_t first = 0; first < tensor.numel(); first += most) {
     const int64_t count = std::min(most, tensor.numel() - first);

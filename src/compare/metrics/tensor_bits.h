@@ -14,7 +14,8 @@
 
 namespace op_tools {
 
-// The elements fill a contiguous range of plain memory, in any order of dimensions: their bytes can be read in sequence.
+// The elements fill a contiguous range of plain memory, in any order of dimensions: their bytes can be read in
+// sequence.
 bool is_dense_in_memory(const at::Tensor& tensor);
 
 // Calls `look(bytes, size)` for consecutive chunks of the bytes of a tensor that is dense in memory, until it returns

@@ -42,8 +42,8 @@ struct Rounding {
 
 // Method "relative": an error against golden (float64) may be `ratio` times the error of the CPU in the same dtype,
 // plus a floor. Floors of rmse and max count units of the dtype, of the golden's root mean square and of its largest
-// value; they grow with sqrt(K) of the dtype in which sums are kept, K being the elements that go into a result. With n
-// elements, rmse's floor has 1/sqrt(n) more.
+// value; they grow with sqrt(K) of the dtype in which sums are accumulated, K being the elements that go into a result.
+// With n elements, rmse's floor has 1/sqrt(n) more.
 struct RelativeNumbers {
   double rmse_ratio, max_ratio, ulp_ratio;
   double rmse_floor, max_floor, ulp_floor;
@@ -80,7 +80,7 @@ OP_TOOLS_API SmallValues msprobe_absolute(c10::ScalarType dtype);
 
 // A result whose own CPU error is at most so many ULP is judged by ULP too: an op that adds up (and cancels) is not.
 constexpr double kElementwiseUlp = 4;
-// Below so many elements an rmse says little: the ratios are half as strict again.
+// Below so many elements an rmse is a poor estimate: the ratios are 1.5 times as large.
 constexpr int64_t kFewElements = 1000;
 // Without a CPU reference of the same dtype (CPU tensors) the floors count so many times, the noise likewise.
 constexpr double kAloneFactor = 4;

@@ -118,8 +118,7 @@ ReplayableCall::ReplayableCall(OpCall& call)
       written_(op_tools::written_by_schema(call)) {
   std::shared_ptr<const OpRunner> runner = call.frame().runner();
   if (level_ == Level::kAten && call.op) {
-    if (const c10::KernelFunction* kernel = cpu_kernel_for(*call.op))
-      runner = interceptor::runner_of(*call.op, kernel);
+    if (const c10::KernelFunction* kernel = cpu_kernel_for(*call.op)) runner = interceptor::runner_of(*call.op, kernel);
   }
   if (runner) run_ = [runner](const CallArguments& given) { return runner->run(given.args, given.kwargs); };
   const Value both = make_tuple({call.args(), call.kwargs()});

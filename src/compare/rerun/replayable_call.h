@@ -22,7 +22,7 @@ namespace op_tools {
 // The call's arguments with every device that they name being the CPU.
 struct ArgumentsOnCpu {
   CallArguments arguments;
-  bool names_device = false;              // a device stands among the arguments
+  bool names_device = false;             // a device stands among the arguments
   std::optional<c10::Device> elsewhere;  // one that is not the CPU (nor "meta")
 };
 // `device`: of the call's tensors.

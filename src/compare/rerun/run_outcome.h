@@ -21,11 +21,11 @@ struct RunOutcome {
   std::string impossible;  // why it could not be run at all
   Value result;
   std::vector<at::Tensor> inputs;  // by tensor index of (args, kwargs): as they are after the call
-  std::vector<bool> written;       // by tensor index: the operator says that it writes this input
+  std::vector<bool> written;       // by tensor index: the schema or the version counter shows a write
   // By tensor of the result: the inputs whose memory it shows; and its strides.
   std::vector<std::vector<int64_t>> aliases;
   std::vector<std::vector<int64_t>> strides;
-  std::vector<at::Tensor> gradients;           // of one backward pass, by tensor index; undefined where there is none
+  std::vector<at::Tensor> gradients;  // of one backward pass, by tensor index; undefined where there is none
   std::shared_ptr<const VariantInputs> made_from;  // a run of ours: where the graph of `result` ends
 
   bool returned() const { return raised.empty() && impossible.empty(); }
