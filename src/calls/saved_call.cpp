@@ -32,6 +32,7 @@ Value input_file(const SavedCall& call) {
   Items items = file_of(call, call.args, call.kwargs);
   if (!call.aten.is<None>()) items.emplace_back("aten", call.aten);
   if (!call.rng.is<None>()) items.emplace_back("rng", call.rng);
+  if (!call.judged.is<None>()) items.emplace_back("judged", call.judged);
   if (!call.restrided.empty()) items.emplace_back("restrided", strides_value(call.restrided));
   return make_dict(std::move(items));
 }
@@ -45,6 +46,7 @@ Value output_file(const SavedCall& call) {
     items.emplace_back("mutated", make_dict(std::move(mutated)));
   }
   if (!output.restrided.empty()) items.emplace_back("restrided", strides_value(output.restrided));
+  if (!output.memory.is<None>()) items.emplace_back("memory", output.memory);
   return make_dict(std::move(items));
 }
 
@@ -118,6 +120,7 @@ void parse_input(const Value& file, SavedCall& call) {
   dict_items(call.kwargs, "'kwargs'");
   if (const Value* aten = find_key(file, "aten")) call.aten = *aten;
   if (const Value* rng = find_key(file, "rng")) call.rng = *rng;
+  if (const Value* judged = find_key(file, "judged")) call.judged = *judged;
   call.restrided = restrided_in(file);
   const Value* id = find_key(file, "id");
   if (const auto* number = id ? id->get_if<int64_t>() : nullptr) call.id = static_cast<uint64_t>(*number);
@@ -136,6 +139,7 @@ SavedOutput parse_output(const Value& file) {
     }
   }
   output.restrided = restrided_in(file);
+  if (const Value* memory = find_key(file, "memory")) output.memory = *memory;
   return output;
 }
 
@@ -197,7 +201,9 @@ std::string write_call(CallStore& store, const SavedCall& call, const std::strin
   uint32_t pass = call.first_pass;
   for (const SavedBackward& backward : call.backward) {
     write(CallFile::kGradInputs, pass, make_dict(file_of(call, backward.grad_inputs, make_dict({}))));
-    write(CallFile::kGradOutputs, pass, make_dict(file_of(call, backward.grad_outputs, make_dict({}))));
+    Items outputs = file_of(call, backward.grad_outputs, make_dict({}));
+    if (!call.judged.is<None>()) outputs.emplace_back("incomplete", backward.incomplete);
+    write(CallFile::kGradOutputs, pass, make_dict(std::move(outputs)));
     ++pass;
   }
   // Last: a call of op_tools without it was cut off.
@@ -231,16 +237,18 @@ void read_output(const StoredCall& stored, SavedCall* call) {
 
 void read_backward(const StoredCall& stored, SavedCall* call) {
   uint32_t pass = 0;
-  const auto gradients = [&](CallFile file, Value& into) {
+  const auto gradients = [&](CallFile file, Value& into, bool* incomplete = nullptr) {
     read_file(stored, file, pass, [&] {
       const Value read = stored.read(file, pass);
       into = required(read, "args");
       sequence(into, "'args'");
+      const Value* flag = incomplete ? find_key(read, "incomplete") : nullptr;
+      if (const bool* known = flag ? flag->get_if<bool>() : nullptr) *incomplete = *known;
     });
   };
   for (; stored.has(CallFile::kGradOutputs, pass) && stored.has(CallFile::kGradInputs, pass); ++pass) {
     SavedBackward& backward = call->backward.emplace_back();
-    gradients(CallFile::kGradOutputs, backward.grad_outputs);
+    gradients(CallFile::kGradOutputs, backward.grad_outputs, &backward.incomplete);
     gradients(CallFile::kGradInputs, backward.grad_inputs);
   }
   const bool half = stored.has(CallFile::kGradInputs, pass) != stored.has(CallFile::kGradOutputs, pass);

@@ -30,10 +30,12 @@ struct SavedOutput {
   Value result;
   std::vector<std::pair<size_t, Value>> mutated;  // input tensors after the call, by index
   OriginalStrides restrided;                      // of the tensors of (result, mutated)
+  Value memory;                                   // of a failure (compare/saved_facts.h); None: not recorded
 };
 
 struct SavedBackward {
   Value grad_outputs, grad_inputs;  // sequences: a tensor, None where there is no gradient, Unsupported
+  bool incomplete = true;           // not every gradient was saved (known of a failure of OpAutoCompare only)
 };
 
 struct SavedCall {
@@ -42,6 +44,7 @@ struct SavedCall {
   Value args = {}, kwargs = {};  // Tuple, Dict; None: they are in the call's folder already, backward is added to them
   Value aten = {};               // torch level: Tuple (name, args) of the one aten call behind it; None: not known
   Value rng = {};                // Dict {device: state before the call}; None: the call drew no random numbers
+  Value judged = {};             // of a failure: the facts by which it was judged (compare/saved_facts.h)
   OriginalStrides restrided;     // of the tensors of (args, kwargs)
   std::optional<SavedOutput> output;
   std::vector<SavedBackward> backward;

@@ -19,7 +19,7 @@
 
 namespace op_tools {
 
-// Gradients are lent to it: it judges, or copies, before after() returns.
+// Borrows gradients (Wants): it judges or copies them before after() returns.
 class OP_TOOLS_API CompareHook final : public Hook {
  public:
   using Options = CompareOptions;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "compare/metrics/tensor_diff.h"
-#include "fallback/cpu_runner.h"
+#include "compare/saved_facts.h"
 #include "tensor/plain_tensor.h"
 
 namespace op_tools {
@@ -14,7 +14,7 @@ CachedRuns::~CachedRuns() {
   held_.fetch_sub(bytes_);
 }
 
-void CachedRuns::keep(const RunVariant& variant, const RunOutcome& run, size_t input_bytes) {
+void CachedRuns::add(const RunVariant& variant, const RunOutcome& run, size_t input_bytes) {
   size_t bytes = input_bytes;
   for (const at::Tensor& tensor : flatten_tensors(run.result)) bytes += tensor.has_storage() ? tensor.nbytes() : 0;
   if (held_.load() + bytes > kMost) return;
@@ -37,23 +37,26 @@ bool CachedRuns::has(RunVariant::Kind precision) {
 
 std::vector<TensorFingerprint> remember(const PendingComparison& observed, const std::vector<at::Tensor>& results,
                                         const std::vector<at::Tensor>& live) {
-  std::vector<TensorFingerprint> remembered;
-  remembered.reserve(results.size() + live.size());
-  const std::vector<at::Tensor>& before = observed.subject->specimen->tensors();
-  const std::vector<at::Tensor> kept = observed.at_once ? observed.same_results : flatten_tensors(observed.run.result);
-  // The CPU's copy is not held for it: the program holds the result once. But where the CPU's run waits for backward.
-  const bool held = observed.at_once && observed.subject->kept.has(RunVariant::Kind::kReference);
+  std::vector<TensorFingerprint> fingerprints;
+  fingerprints.reserve(results.size() + live.size());
+  const std::vector<at::Tensor>& before = observed.state->replayable->tensors();
+  const std::vector<at::Tensor> copies =
+      observed.at_once ? observed.same_results : flatten_tensors(observed.run.result);
+  // The CPU's copy is held only where the CPU's run is cached for backward anyway.
+  const bool held = observed.at_once && observed.state->cached_runs.has(RunVariant::Kind::kReference);
   for (size_t i = 0; i < results.size(); ++i) {
-    const bool known = kept.size() == results.size() && kept[i].defined() && kept[i].strides() == results[i].strides();
-    const bool there = held && known && lies_densely(kept[i]) && lies_densely(results[i]);
-    remembered.emplace_back(results[i], there ? without_bits(kept[i]) : at::Tensor(), known ? kept[i] : results[i]);
+    const bool known =
+        copies.size() == results.size() && copies[i].defined() && copies[i].strides() == results[i].strides();
+    const bool there = held && known && is_dense_in_memory(copies[i]) && is_dense_in_memory(results[i]);
+    fingerprints.emplace_back(results[i], there ? without_bits(copies[i]) : at::Tensor(),
+                              known ? copies[i] : results[i]);
   }
   for (size_t i = 0; i < live.size(); ++i) {
-    // What the call writes is remembered as it is afterwards.
+    // What the call writes is fingerprints as it is afterwards.
     const bool as_before = before.size() == live.size() && before[i].defined() && !observed.run.written[i];
-    remembered.emplace_back(live[i], as_before ? before[i] : at::Tensor(), live[i]);
+    fingerprints.emplace_back(live[i], as_before ? before[i] : at::Tensor(), live[i]);
   }
-  return remembered;
+  return fingerprints;
 }
 
 namespace {
@@ -70,18 +73,19 @@ Value changed_inputs(const std::vector<at::Tensor>& before, const RunOutcome& ru
 }
 
 SavedSide side_of(std::string side, const PendingComparison& observed, const RunOutcome& run) {
-  const ComparedState& subject = *observed.subject;
+  const ComparedState& state = *observed.state;
   SavedSide saved;
   saved.side = std::move(side);
   SavedCall& call = saved.call;
-  call.name = subject.call.name;
-  call.id = subject.call.id;
-  call.rng = subject.random_state;
-  const Snapshot& before = subject.specimen->inputs();
+  call.name = state.call.name;
+  call.id = state.call.id;
+  call.rng = state.random_state;
+  call.judged = facts_value(observed.facts);
+  const Snapshot& before = state.replayable->inputs();
   const Values& in = *sequence_items(before.value);
-  Snapshot inputs = take_snapshot(make_tuple({in[0], in[1], subject.aten}), "");
+  Snapshot inputs = take_snapshot(make_tuple({in[0], in[1], state.aten}), "");
   saved.bytes = inputs.bytes;
-  call.meta = subject.meta;
+  call.meta = state.meta;
   call.set_inputs(std::move(inputs));
   call.meta.inputs = before.tensors;  // as the program had them
   call.meta.error = run.raised;
@@ -89,13 +93,14 @@ SavedSide side_of(std::string side, const PendingComparison& observed, const Run
     Snapshot outputs = take_snapshot(list_of(observed.output_gradients), "");
     Snapshot gradients = take_snapshot(list_of(run.gradients), "");
     saved.bytes += outputs.bytes + gradients.bytes;
-    call.backward.push_back({std::move(outputs.value), std::move(gradients.value)});
-    call.first_pass = subject.saved_passes;
+    call.backward.push_back({std::move(outputs.value), std::move(gradients.value), observed.facts.incomplete});
+    call.first_pass = state.saved_passes;
   } else if (run.returned()) {
-    Snapshot outputs = take_snapshot(make_tuple({run.result, changed_inputs(subject.specimen->tensors(), run)}), "");
+    Snapshot outputs = take_snapshot(make_tuple({run.result, changed_inputs(state.replayable->tensors(), run)}), "");
     saved.bytes += outputs.bytes;
     call.set_output(std::move(outputs));
-    if (!subject.meta.outputs.empty()) call.meta.outputs = subject.meta.outputs;
+    call.output->memory = memory_value(run);
+    if (!state.meta.outputs.empty()) call.meta.outputs = state.meta.outputs;
   }
   return saved;
 }
@@ -106,7 +111,7 @@ std::vector<SavedSide> sides_of(const PendingComparison& observed, const RunOutc
   std::vector<SavedSide> sides;
   sides.push_back(side_of("device", observed, observed.run));
   if (reference && reference->returned()) sides.push_back(side_of("cpu", observed, *reference));
-  if (observed.call.phase == Phase::kBackward) ++observed.subject->saved_passes;
+  if (observed.call.phase == Phase::kBackward) ++observed.state->saved_passes;
   return sides;
 }
 

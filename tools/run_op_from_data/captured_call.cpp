@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "compare/saved_facts.h"
 
 namespace op_tools::replay {
 namespace {
@@ -18,6 +19,26 @@ void find_unsupported(const Value& value, std::vector<std::string>* found) {
 }
 
 }  // namespace
+
+c10::Device device_of(const SavedCall& call) {
+  c10::Device device(c10::kCPU);
+  for (const TensorMeta& input : call.meta.inputs) {
+    if (!input.device.is_cpu()) device = input.device;
+  }
+  return device;
+}
+
+Level level_of(const SavedCall& call) {
+  return call.has_meta ? call.meta.level : Level::kTorch;
+}
+
+std::optional<c10::ScalarType> autocast_of(const SavedCall& call) {
+  if (level_of(call) == Level::kAten) return std::nullopt;
+  for (const ProgramState::Autocast& autocast : call.meta.state.autocast) {
+    if (autocast.device == device_of(call).type()) return autocast.dtype;
+  }
+  return std::nullopt;
+}
 
 Tensors gradient_list(const Value& gradients) {
   Tensors tensors;
