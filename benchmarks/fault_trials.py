@@ -3,8 +3,8 @@
     ./dev bench fault_trials --trials 100 --write
 
 A trial trains a small model for one step on the device `sim` with one fault in one call of one operator, drawn by the
-trial's seed, and OpAutoCompare on. Counted are trials in which the fault struck (changed something), in which a failure was
-reported, in which the struck operator's call alone was blamed, and calls that were blamed for nothing. `--write` puts the
+trial's seed, and OpAutoCompare on. Counted are trials in which the fault hit (changed something), in which a failure was
+reported, in which the operator that was hit's call alone was blamed, and calls that were blamed for nothing. `--write` puts the
 table into docs/autocompare.md.
 """
 
@@ -73,7 +73,7 @@ class Names(op_tools.Hook):
 
 
 class Culprit(op_tools.Hook):
-    """Which call the fault struck: the calls of forward functions in which the strikes went up."""
+    """Which call the fault hit: the calls of forward functions in which its count of hits went up."""
 
     def __init__(self, fault: sim.Fault) -> None:
         self.fault = fault
@@ -111,7 +111,7 @@ class Score:
     """What became of the trials of one kind at one level."""
 
     trials: int = 0
-    struck: int = 0
+    hit: int = 0
     found: int = 0
     rightly: int = 0
     false_alarms: int = 0
@@ -136,8 +136,8 @@ def trial(kind: str, level: str, seed: int, places: list[tuple[str, str, str, in
     if fault.hits == 0:
         return False
     score.trials += 1
-    score.struck += 1
-    # A backward has the number of its forward. One that the fault struck is known by its gradients alone: one call may be
+    score.hit += 1
+    # A backward has the number of its forward. One that the fault hit is known by its gradients alone: one call may be
     # blamed.
     # A row may say that its inputs were changed by somebody else before its backward: that blames nobody.
     blamed = {row["id"] for row in result.failures if "past autograd" not in row["reason"]}
@@ -162,7 +162,7 @@ def table(scores: dict[tuple[str, str], Score]) -> str:
     for (kind, level), score in scores.items():
         note = " (no wrong result)" if kind in HARMLESS else ""
         lines.append(
-            f"| `{kind}`{note} | {level} | {score.struck} | {score.found} | {score.rightly} | {score.false_alarms} |"
+            f"| `{kind}`{note} | {level} | {score.hit} | {score.found} | {score.rightly} | {score.false_alarms} |"
         )
     return "\n".join(lines)
 
@@ -193,7 +193,7 @@ def main() -> int:
                     break
                 trial(kind, level, seed, places, score)
             print(
-                f"{kind:<16} {level:<6} {score.struck} struck, {score.found} found, {score.rightly} rightly, "
+                f"{kind:<16} {level:<6} {score.hit} hit, {score.found} found, {score.rightly} rightly, "
                 f"{score.false_alarms} other calls",
                 flush=True,
             )

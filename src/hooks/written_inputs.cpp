@@ -3,7 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
-#include <map>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <string>
@@ -144,9 +144,15 @@ FunctionWrites learn(std::string_view name) {
   return writes;
 }
 
+struct HashOfName {
+  using is_transparent = void;  // asked with a string_view, without making a string
+  size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+};
+
 const FunctionWrites& writes_of_function(std::string_view name) {
   static auto* const mutex = new std::mutex;
-  static auto* const known = new std::map<std::string, FunctionWrites, std::less<>>;  // never freed, grows by functions
+  // Never freed; one entry per function, stable addresses.
+  static auto* const known = new std::unordered_map<std::string, FunctionWrites, HashOfName, std::equal_to<>>;
   {
     const std::lock_guard lock(*mutex);
     if (const auto found = known->find(name); found != known->end()) return found->second;

@@ -52,8 +52,13 @@ def in_a_process_of_its_own() -> list[str]:
 
 
 def test_what_the_table_matches_is_what_was_looked_at():
-    listed = [line for line in LISTED.read_text().splitlines() if not line.startswith("#")]
-    assert in_a_process_of_its_own() == listed, f"look at each difference, then ./dev run python {__file__}"
+    header, *lines = LISTED.read_text().splitlines()
+    found = in_a_process_of_its_own()
+    if f"torch {torch.__version__.split('+')[0]}" not in header:
+        # Another torch has other operators: what both have must match the same rows.
+        both = set(operators_and_functions()) & {line.split(": ")[0] for line in lines}
+        found, lines = ([line for line in some if line.split(": ")[0] in both] for some in (found, lines))
+    assert found == lines, f"look at each difference, then ./dev run python {__file__}"
 
 
 def test_every_name_in_the_table_is_one_of_torchs():
@@ -85,14 +90,20 @@ def test_a_part_of_a_name_matches_nothing():
     from op_tools import _C
 
     names = {name for _, _, names in _C.op_families() for name in names.split()}
-    for accident in ("poisson_nll_loss", "polygamma", "upsample_bilinear2d", "_convert_indices_from_coo_to_csr", "__rand__"):
+    for accident in (
+        "poisson_nll_loss",
+        "polygamma",
+        "upsample_bilinear2d",
+        "_convert_indices_from_coo_to_csr",
+        "__rand__",
+    ):
         assert accident not in names
 
 
 if __name__ == "__main__":
     found = matches()
     if "--print" in sys.argv:
-        print("\n".join(found))
+        sys.stdout.write("\n".join([*found, ""]))
     else:
         header = f"# Which operators and functions of torch {torch.__version__} the rows of op_traits.cpp match."
         LISTED.write_text("\n".join([header, *found, ""]))

@@ -1,7 +1,5 @@
 """What a call writes, though nothing but its name says so: the running statistics of batch_norm."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
