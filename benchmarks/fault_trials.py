@@ -111,7 +111,7 @@ class Score:
     """What became of the trials of one kind at one level."""
 
     trials: int = 0
-    struck: int = 0
+    hit: int = 0
     found: int = 0
     rightly: int = 0
     false_alarms: int = 0
@@ -136,7 +136,7 @@ def trial(kind: str, level: str, seed: int, places: list[tuple[str, str, str, in
     if fault.hits == 0:
         return False
     score.trials += 1
-    score.struck += 1
+    score.hit += 1
     # A backward has the number of its forward. A changed backward is known by its gradients only: one call may be reported.
     # A row that says that its inputs were changed before its backward reports no operator.
     blamed = {row["id"] for row in result.failures if "past autograd" not in row["reason"]}
@@ -161,7 +161,7 @@ def table(scores: dict[tuple[str, str], Score]) -> str:
     for (kind, level), score in scores.items():
         note = " (no wrong result)" if kind in HARMLESS else ""
         lines.append(
-            f"| `{kind}`{note} | {level} | {score.struck} | {score.found} | {score.rightly} | {score.false_alarms} |"
+            f"| `{kind}`{note} | {level} | {score.hit} | {score.found} | {score.rightly} | {score.false_alarms} |"
         )
     return "\n".join(lines)
 
@@ -192,7 +192,7 @@ def main() -> int:
                     break
                 trial(kind, level, seed, places, score)
             print(
-                f"{kind:<16} {level:<6} {score.struck} changed, {score.found} found, {score.rightly} rightly, "
+                f"{kind:<16} {level:<6} {score.hit} changed, {score.found} found, {score.rightly} rightly, "
                 f"{score.false_alarms} other calls",
                 flush=True,
             )

@@ -3,9 +3,9 @@
     ./dev prove overflow_trials [--trials 100] [--steps 1000] [--levels aten torch] [--only trials|clean]
 
 Trials: LeNet, an LSTM and a transformer train for a step on the simulated device, which plants a NaN or an infinity in one
-call of one operator, both drawn by the trial's seed. The producer that is found first must be the call that was struck, and
+call of one operator, both drawn by the trial's seed. The producer that is found first must be the call that was hit, and
 no call before it may be blamed. A trial whose fault changed nothing (a result of whole numbers, or of none) is drawn again; at
-level torch also one in which all that the struck call gives, forward and backward, is finite, by torch's own isfinite: inside
+level torch also one in which all that the call that was hit gives, forward and backward, is finite, by torch's own isfinite: inside
 of it the value met a sigmoid, or a loss that did not pick it. Their number is said.
 
 Clean steps: the same models train for a thousand steps in all, in float32 and under autocast with a GradScaler whose
@@ -78,15 +78,15 @@ class Calls(op_tools.Hook):
         self.count[call.name] += 1
 
 
-class Struck(op_tools.Hook):
-    """The calls in which the fault struck."""
+class CallsHit(op_tools.Hook):
+    """The calls that the fault hit."""
 
     gradients = True
 
     def __init__(self, fault: sim.Fault) -> None:
         self.fault = fault
         self.ids: set[int] = set()
-        self.visible = False  # something that a struck call gave is not finite
+        self.visible = False  # something that a call that was hit gave is not finite
         self.last = 0
 
     def before(self, call: op_tools.Call) -> int:
@@ -130,10 +130,10 @@ def trial(seed: int, level: str, where: list[tuple[str, str, int]]) -> tuple[str
     text = f"{kind} in call {call} of {operator}, {model}, level {level}, seed {seed}"
     training = Training(model)
     fault = sim.fault(kind, ops=operator, call=call, seed=seed)
-    struck = Struck(fault)
+    hit = CallsHit(fault)
     with tempfile.TemporaryDirectory() as folder, fault:
         check = op_tools.OpOverflowCheck(level=level, output_dir=folder)
-        with op_tools.HookScope(struck, level=level), check:
+        with op_tools.HookScope(hit, level=level), check:
             training.step()
         rows = check.result().rows
         saved = [row for row in rows if row.saved]
@@ -143,14 +143,14 @@ def trial(seed: int, level: str, where: list[tuple[str, str, int]]) -> tuple[str
     if fault.hits == 0:
         return text, "nothing"
     producers = [row for row in rows if row.kind == "producer"]
-    if not struck.ids:
-        return text, "nothing" if level == "torch" else "struck outside of all calls"
+    if not hit.ids:
+        return text, "nothing" if level == "torch" else "a hit outside of all calls"
     told = [row.id for row in producers]
-    if level == "torch" and not struck.visible and not producers:
+    if level == "torch" and not hit.visible and not producers:
         return text, "hidden"
-    if not struck.ids & set(told):
+    if not hit.ids & set(told):
         return text, f"not named; producers: {[(row.op, row.phase) for row in producers]}"
-    if told[0] not in struck.ids:
+    if told[0] not in hit.ids:
         return text, f"{producers[0].op} {producers[0].phase} is named first"
     return text, ""
 

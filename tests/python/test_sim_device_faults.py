@@ -227,14 +227,14 @@ def test_call_numbers_choose():
 def test_probability_draws_with_the_seed():
     _, x = pair(3)
 
-    def struck(seed, probability=0.3):
+    def calls_hit(seed, probability=0.3):
         with sim.fault("scale", ops="sigmoid", probability=probability, seed=seed) as fault:
             for _ in range(200):
                 torch.sigmoid(x)
         return [number for _, number in fault.log]
 
-    assert struck(1) == struck(1) != struck(2)
-    assert 30 < len(struck(1)) < 90 and struck(1, 0) == [] and len(struck(1, 1)) == 200
+    assert calls_hit(1) == calls_hit(1) != calls_hit(2)
+    assert 30 < len(calls_hit(1)) < 90 and calls_hit(1, 0) == [] and len(calls_hit(1, 1)) == 200
 
 
 def test_start_and_stop_go_on_counting():
