@@ -26,6 +26,7 @@
 #include "python_replay.h"
 #include "python_stack.h"
 #include "python_timing.h"
+#include "python_tool_kinds.h"
 #include "python_values.h"
 #include "tensor/internal_guard.h"
 #include "torch_function_mode.h"
@@ -59,26 +60,7 @@ class Scope {
   HookScope core_;
 };
 
-}  // namespace
-}  // namespace op_tools::python
-
-PYBIND11_MODULE(_C, module) {
-  namespace py = pybind11;
-  using namespace op_tools;          // NOLINT: one module function
-  using namespace op_tools::python;  // NOLINT
-
-  module.doc() = "The C++ core of op_tools. Use the package op_tools, not this module.";
-  module.attr("__version__") = std::string(version());
-  module.attr("built_with_torch") = std::string(built_with_torch());
-  py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
-
-  init_stack_source();
-  bind_hook(module);
-  bind_replay(module);
-  bind_judge(module);
-  bind_modules(module);
-  bind_timing(module);
-
+void bind_scopes(py::module_& module) {
   py::class_<Scope>(module, "Scope")
       .def("enter", &Scope::enter)
       .def("leave", &Scope::leave)
@@ -88,41 +70,26 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("calls_seen", [](Scope& scope) { return scope.core().calls_seen(); })
       .def_property_readonly("hook_failures", [](Scope& scope) { return scope.core().hook_failures(); });
 
-  // The tool of that name (or feature) and its settings: (hook, scope). `condition`: None, or asked for each call.
+  // The tool of that name (or feature) and its options: (hook, scope). `condition`: None, or asked for each call.
   module.def(
       "open_tool",
-      [](const std::string& name, const py::dict& settings, const py::object& condition) {
-        const Value named = to_value(settings);
-        Settings all(named);
-        Tool tool = find_tool(name).open(all);
+      [](const std::string& name, const py::dict& options, const py::object& condition) {
+        Tool tool = find_tool(name).open(to_value(options));
         if (!condition.is_none()) tool.hook = std::make_shared<ConditionalHook>(tool.hook, python_condition(condition));
         return py::make_tuple(tool.hook, std::make_unique<Scope>(tool.hook, std::move(tool.options)));
       },
-      py::arg("name"), py::arg("settings"), py::arg("condition") = py::none());
-  module.def("tool_of_feature", [](const std::string& name) { return std::string(find_tool(name).name); });
-  // A hook of the program's own; its filters are <prefix>_LIST and <prefix>_DISABLE_LIST.
-  module.def("hook_scope", [](std::shared_ptr<Hook> hook, const py::dict& settings, const std::string& prefix) {
-    const Value named = to_value(settings);
-    Settings all(named);
-    ToolOptions options;
-    all.read(options);
-    all.finish();
-    return std::make_unique<Scope>(std::move(hook), resolve(options, prefix));
+      py::arg("name"), py::arg("options"), py::arg("condition") = py::none());
+  // The name of the tool with that name or feature.
+  module.def("find_tool", [](const std::string& name) { return find_tool(name).name; });
+  // A hook of the program's own.
+  module.def("hook_scope", [](std::shared_ptr<Hook> hook, const py::dict& given) {
+    HookOptions options;
+    read_settings(to_value(given), options);
+    return std::make_unique<Scope>(std::move(hook), resolve(options).scope);
   });
-  module.def("set_torch_function_mode", &set_torch_function_mode);
-  module.def("interceptor_key", [] { return c10::toString(kInterceptorKey); });
-  module.def("tool_names", [] {
-    py::list names;
-    for (const ToolKind& kind : tool_kinds()) names.append(std::string(kind.name));
-    return names;
-  });
-  module.def("text_table", [](const std::vector<std::pair<std::string, bool>>& columns,
-                              const std::vector<std::vector<std::string>>& rows, size_t width) {
-    std::vector<TableColumn> titled;
-    for (const auto& [title, is_number] : columns) titled.push_back({title, is_number});
-    return text_table(titled, rows, width);
-  });
+}
 
+void bind_files(py::module_& module) {
   module.def("read_pth", [](const std::string& path) { return to_python(read_call_file(path)); });
   // (input, output, grad_inputs, grad_outputs, text of meta.json); None for a file that the call does not have.
   module.def("read_call", [](const std::string& path) {
@@ -140,6 +107,10 @@ PYBIND11_MODULE(_C, module) {
     const size_t exported = export_calls(from, to, &problems);
     return py::make_tuple(exported, problems);
   });
+}
+
+// Names of operators and functions, and which of them a filter admits.
+void bind_names(py::module_& module) {
   module.def("describe", [](py::handle object) { return describe(to_value(object)); });
   module.def("function_name", &function_name);
   module.def("tolerance_text", &tolerance_text);
@@ -161,6 +132,40 @@ PYBIND11_MODULE(_C, module) {
     py::list ops;
     for (const interceptor::KnownOp& op : interceptor::known_ops()) ops.append(py::make_tuple(op.name, op.composite));
     return ops;
+  });
+}
+
+}  // namespace
+}  // namespace op_tools::python
+
+PYBIND11_MODULE(_C, module) {
+  namespace py = pybind11;
+  using namespace op_tools;          // NOLINT: one module function
+  using namespace op_tools::python;  // NOLINT
+
+  module.doc() = "The C++ core of op_tools. Use the package op_tools, not this module.";
+  module.attr("__version__") = std::string(version());
+  module.attr("built_with_torch") = std::string(built_with_torch());
+  py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
+
+  init_stack_source();
+  bind_hook(module);
+  bind_replay(module);
+  bind_judge(module);
+  bind_modules(module);
+  bind_timing(module);
+  bind_tool_kinds(module);
+  bind_scopes(module);
+  bind_files(module);
+  bind_names(module);
+
+  module.def("set_torch_function_mode", &set_torch_function_mode);
+  module.def("interceptor_key", [] { return c10::toString(kInterceptorKey); });
+  module.def("text_table", [](const std::vector<std::pair<std::string, bool>>& columns,
+                              const std::vector<std::vector<std::string>>& rows, size_t width) {
+    std::vector<TableColumn> titled;
+    for (const auto& [title, is_number] : columns) titled.push_back({title, is_number});
+    return text_table(titled, rows, width);
   });
   module.def("kernel_entries", &interceptor::kernel_entries);
   module.def("set_rank", &set_rank);

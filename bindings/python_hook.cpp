@@ -17,7 +17,8 @@
 namespace op_tools::python {
 namespace {
 
-// What Python sees of a call. The call itself dies when its hooks are through: a kept object then says so.
+// What Python sees of a call. The call itself dies when its hooks are through: an object that Python still holds then
+// raises.
 class CallView {
  public:
   explicit CallView(OpCall& call) : call_(&call) {}
@@ -33,7 +34,7 @@ class CallView {
 
 // An operator that failed in Python (a saved-tensor hook, a custom kernel) may pass here with Python's error set: the
 // hook runs without it, and it is there again when the operator's exception goes on to the program.
-using KeepPythonError = py::error_scope;
+using SavedPythonError = py::error_scope;
 
 // Does a Python object stand for the tensor? torch 2.13 renamed the question.
 template <class Slot>
@@ -62,7 +63,7 @@ py::object shown(const Value& value) {
   }));
 }
 
-// A hook's own torch calls are nobody's business at the torch level either (InternalGuard sees to the dispatcher).
+// A hook's own torch calls are not reported at the torch level either (InternalGuard sees to the dispatcher).
 class NoTorchFunction {
  public:
   NoTorchFunction() : before_(Tls::get_disabled_state()) { Tls::set_disabled_state(at::impl::ALL_DISABLED); }
@@ -111,7 +112,7 @@ class PythonHook final : public Hook {
   std::unique_ptr<HookState> before(OpCall& call) override {
     if (!has_before_ && !has_after_) return nullptr;
     const py::gil_scoped_acquire gil;
-    const KeepPythonError kept;
+    const SavedPythonError saved;
     const NoTorchFunction quiet;
     call.args();  // for after(), which may be all that the object has
     call.kwargs();
@@ -123,7 +124,7 @@ class PythonHook final : public Hook {
   void after(OpCall& call, HookState* state) override {
     if (!has_after_) return;
     const py::gil_scoped_acquire gil;
-    const KeepPythonError kept;
+    const SavedPythonError saved;
     const NoTorchFunction quiet;
     const View view(call);
     object_.attr("after")(view.view, state ? static_cast<PythonState*>(state)->object : py::object(py::none()));
@@ -140,17 +141,17 @@ class PythonHook final : public Hook {
 
 Condition python_condition(py::object function) {
   // Freed with the GIL, whoever lets go of it last.
-  const std::shared_ptr<py::object> kept(new py::object(std::move(function)), [](py::object* object) {
+  const std::shared_ptr<py::object> held(new py::object(std::move(function)), [](py::object* object) {
     const py::gil_scoped_acquire gil;
     delete object;
   });
-  return [kept](OpCall& call) {
+  return [held](OpCall& call) {
     const py::gil_scoped_acquire gil;
-    const KeepPythonError error_of_the_program;
+    const SavedPythonError saved;
     const NoTorchFunction quiet;
     const View view(call);
     try {
-      return py::bool_((*kept)(view.view)).cast<bool>();
+      return py::bool_((*held)(view.view)).cast<bool>();
     } catch (const py::error_already_set& error) {
       throw std::runtime_error(error.what());
     }
@@ -169,8 +170,7 @@ void bind_hook(py::module_& module) {
       .def_property_readonly(
           "level", [](const CallView& view) { return std::string(to_string(view.call().level)); }, "torch or aten.")
       .def_property_readonly(
-          "phase", [](const CallView& view) { return view.call().phase == Phase::kForward ? "forward" : "backward"; },
-          "forward or backward.")
+          "phase", [](const CallView& view) { return to_string(view.call().phase); }, "forward or backward.")
       .def_property_readonly(
           "args", [](const CallView& view) { return shown(view.call().args()); },
           "Positional arguments, the program's own tensors. Backward: the output gradients.")

@@ -19,12 +19,12 @@ namespace {
 
 // count(op, is_backward, args, kwargs) -> int
 void set_flop_counter(const py::object& count) {
-  // Kept for ever, as torch keeps its own: tools ask until the process ends.
+  // Never freed: tools ask until the process ends.
   PyObject* const function = py::object(count).release().ptr();
   set_flop_source([function](std::string_view op, Phase phase, const Value& sample) -> int64_t {
     if (!Py_IsInitialized()) return -1;
     const py::gil_scoped_acquire gil;
-    // Formulas are asked by running the operator on meta tensors: neither a tool of ours nor a profiler is to meet
+    // Formulas are asked by running the operator on meta tensors: neither a tool nor a profiler may see
     // that.
     const c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
     const at::RecordFunctionGuard unprofiled(/*is_enabled=*/false);

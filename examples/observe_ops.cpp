@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
     weight.set_requires_grad(true);
     const auto counter = std::make_shared<CountOps>();
 
-    op_tools::HookScope scope(counter, op_tools::resolve(op_tools::ToolOptions(), "OP_HOOK"));
+    op_tools::HookScope scope(counter, op_tools::resolve(op_tools::HookOptions()).scope);
     op_tools::CaptureOptions options;
     options.ops = "mm";
     if (argc > 1) options.output_dir = argv[1];

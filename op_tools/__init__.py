@@ -8,16 +8,17 @@ from ._version import check_torch
 
 check_torch()
 
-from ._autocompare import ComparedOp, CompareResult, OpAutoCompare  # noqa: E402
+from ._autocompare import CompareResult, OpAutoCompare  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
 from ._compare_modules import ModuleComparison, ModuleRow, compare_modules  # noqa: E402
-from ._fallback import OpDtypeCast, OpFallback, RedirectResult, RedirectRow  # noqa: E402
+from ._declared import CaptureRow, ComparedOp, ObserveRow, OverflowRow, RedirectRow, TimeRow  # noqa: E402
+from ._fallback import OpDtypeCast, OpFallback, RedirectResult  # noqa: E402
 from ._features import CallInfo, Feature, TensorInfo, apply_feature  # noqa: E402
 from ._files import load, load_call  # noqa: E402
-from ._observe import MetTensor, ObserveResult, ObserveRow, OpObserve, VaryingSize  # noqa: E402
-from ._overflow import OpOverflowCheck, OverflowResult, OverflowRow  # noqa: E402
-from ._time_measure import OpTimeMeasure, TimeResult, TimeRow  # noqa: E402
-from ._tools import CaptureResult, CaptureRow, Hook, HookScope, OpCapture, Tool, stop_all  # noqa: E402
+from ._observe import DynamicDim, ObserveResult, OpObserve, TensorShape  # noqa: E402
+from ._overflow import OpOverflowCheck, OverflowResult  # noqa: E402
+from ._time_measure import OpTimeMeasure, TimeResult  # noqa: E402
+from ._tools import CaptureResult, Hook, HookScope, OpCapture, Tool, ToolResult, load_tools, stop_all  # noqa: E402
 
 atexit.register(stop_all)
 
@@ -28,11 +29,11 @@ __all__ = [
     "CaptureRow",
     "CompareResult",
     "ComparedOp",
+    "DynamicDim",
     "Error",
     "Feature",
     "Hook",
     "HookScope",
-    "MetTensor",
     "ModuleComparison",
     "ModuleRow",
     "ObserveResult",
@@ -49,13 +50,15 @@ __all__ = [
     "RedirectResult",
     "RedirectRow",
     "TensorInfo",
+    "TensorShape",
     "TimeResult",
     "TimeRow",
     "Tool",
-    "VaryingSize",
+    "ToolResult",
     "__version__",
     "apply_feature",
     "compare_modules",
     "load",
     "load_call",
+    "load_tools",
 ]

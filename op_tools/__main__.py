@@ -8,11 +8,17 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from . import _C, _launch
 from ._doctor import examine
+from ._kinds import Option, hook_options, kinds
 from ._names import aten_names, torch_names
 from ._show import show
+from ._tools import Tool
+
+if TYPE_CHECKING:  # generic for type checkers only
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _list_ops(options: argparse.Namespace) -> int:
@@ -21,7 +27,7 @@ def _list_ops(options: argparse.Namespace) -> int:
     elif options.level == "torch":
         names = torch_names()
     else:
-        # Composite operators are met only when a filter names them; their parts are met always.
+        # Composite operators are seen only when a filter names them; their parts are always seen.
         names = aten_names(composite=options.ops is not None)
     admitted = names if options.excluded else _C.admitted(names, options.ops or "", options.skip or "")
     for name in admitted:
@@ -48,15 +54,22 @@ def _flags(options: argparse.Namespace) -> list[str]:
     return flags
 
 
-def _run_program(options: argparse.Namespace) -> int:
-    tools = _launch.make_tools(
-        _flags(options),
-        ops=options.ops,
-        skip=options.skip,
-        level=options.level,
-        output_dir=options.output_dir,
-        modules=options.modules,
+def _chosen_tools(options: argparse.Namespace) -> list[Tool]:
+    """Tools and their options as the flags of op-tools run name them."""
+    given = vars(options)
+    chosen = _flags(options)
+    return _launch.make_tools(
+        chosen,
+        {name.removeprefix("all:"): value for name, value in given.items() if name.startswith("all:")},
+        {
+            flag: {name.removeprefix(f"{flag}:"): value for name, value in given.items() if name.startswith(f"{flag}:")}
+            for flag in chosen
+        },
     )
+
+
+def _run_program(options: argparse.Namespace) -> int:
+    tools = _chosen_tools(options)
     run = _launch.run_module if options.module else _launch.run_script
     if not options.module and not Path(options.program).is_file():
         raise _C.Error(f"{options.program}: there is no such script; a module is run with -m")
@@ -90,48 +103,92 @@ def _doctor(_: argparse.Namespace) -> int:
     return 1 if findings.problems else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="op-tools",
-        description="Look at every operator that a PyTorch program runs.",
-        epilog="Replay what was captured: run_op_from_data FOLDER --acc_check",
+def _add_option(group: Any, flag: str, dest: str, option: Option, *, hidden: bool = False) -> None:
+    """One option of a tool as a flag, made from its declaration. It is in the result only where it was given."""
+    of_type: dict[str, dict[str, Any]] = {
+        "bool": {"action": argparse.BooleanOptionalAction},
+        "int": {"type": int, "metavar": "N"},
+        "float": {"type": float, "metavar": "X"},
+        "choice": {"choices": option.choices},
+        "ints": {"type": _integers, "metavar": "N,N"},
+        "names": {"metavar": "LIST"},
+        "path": {"metavar": "DIR"},
+    }
+    text = f"{option.help} ({option.variable + ', else ' if option.variable else ''}{option.default})".replace(
+        "%", "%%"
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    help_text = argparse.SUPPRESS if hidden else text
+    group.add_argument(
+        flag, dest=dest, default=argparse.SUPPRESS, help=help_text, **of_type.get(option.type, {"metavar": "TEXT"})
+    )
 
-    def filters(command: argparse.ArgumentParser) -> None:
-        command.add_argument(
-            "--level", choices=("torch", "aten"), default="torch", help="names as Python's or torch's own"
-        )
-        command.add_argument("--ops", metavar="LIST", help="only these: regular expressions, comma-separated")
-        command.add_argument("--skip", metavar="LIST", help="all but these")
 
+def _integers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _add_tool_options(command: argparse.ArgumentParser) -> None:
+    """All options of all tools: --max-calls for every chosen tool that has it, --capture-max-calls for one tool."""
+
+    def flag_of(name: str) -> str:
+        return name.strip("_").replace("_", "-")
+
+    shared = command.add_argument_group("options of every tool")
+    for option in hook_options():
+        _add_option(shared, f"--{flag_of(option.name)}", f"all:{option.name}", option)
+    short = set()
+    for kind in kinds().values():
+        group = command.add_argument_group(f"options of {kind.name} (--{kind.flag})")
+        for option in kind.options:
+            is_own = option in kind.own_options
+            _add_option(
+                group, f"--{kind.flag}-{flag_of(option.name)}", f"{kind.flag}:{option.name}", option, hidden=not is_own
+            )
+            if is_own and option.name not in short:
+                short.add(option.name)
+                _add_option(group, f"--{flag_of(option.name)}", f"all:{option.name}", option, hidden=True)
+
+
+def _add_level(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--level", choices=("torch", "aten"), default="torch", help="names as Python's or torch's own")
+
+
+def _add_tools(command: argparse.ArgumentParser) -> None:
+    for flag, kind in _launch.tools_by_flag().items():
+        summary = (kind.__doc__ or "").partition("\n")[0]
+        command.add_argument(f"--{flag}", action="store_true", help=f"{kind.__name__}: {summary}")
+
+
+def _add_ops(commands: Commands) -> None:
     ops = commands.add_parser("ops", help="list the operators that a filter would match")
-    filters(ops)
+    _add_level(ops)
+    ops.add_argument("--ops", metavar="LIST", help="only these: regular expressions, comma-separated")
+    ops.add_argument("--skip", metavar="LIST", help="all but these")
     ops.add_argument(
         "--excluded", action="store_true", help="the metadata calls that are left out unless a filter names them"
     )
     ops.set_defaults(run=_list_ops)
 
-    def tools(command: argparse.ArgumentParser) -> None:
-        for flag, kind in _launch.tools_by_flag().items():
-            summary = (kind.__doc__ or "").partition("\n")[0]
-            command.add_argument(f"--{flag}", action="store_true", help=f"{kind.__name__}: {summary}")
 
+def _add_run(commands: Commands) -> None:
     run = commands.add_parser(
         "run",
         help="run an unchanged script or module with tools on",
-        description="Runs a program as python does, with tools on for its main thread. An optimizer's step is a training step.",
+        description="Runs a program as python does, with tools on for its main thread. An optimizer's step is a training "
+        "step. The tool's word in front of an option may be left out (--max-calls): then each chosen tool that has the "
+        "option takes it.",
+        allow_abbrev=False,
         epilog="op-tools run --capture --time --ops 'torch.nn.functional.*' train.py --lr 0.1",
     )
-    tools(run)
-    filters(run)
-    run.add_argument("--modules", metavar="LIST", help="only calls made in these modules: layer3, .*.attention")
-    run.add_argument("--output-dir", metavar="DIR", help="where the result folders are made (default: here)")
+    _add_tools(run)
+    _add_tool_options(run)
     run.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
     run.add_argument("program", help="the script, or the module")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
     run.set_defaults(run=_run_program)
 
+
+def _add_env(commands: Commands) -> None:
     environment = commands.add_parser(
         "env",
         help="print the variables that put tools on programs which others start",
@@ -139,18 +196,17 @@ def _parser() -> argparse.ArgumentParser:
         "OP_TOOLS can be changed by hand: OP_TOOLS=capture,time:aten",
         epilog='eval "$(op-tools env --capture)"; torchrun --nproc-per-node 8 train.py',
     )
-    tools(environment)
-    environment.add_argument(
-        "--level", choices=("torch", "aten"), default="torch", help="names as Python's or torch's own"
-    )
+    _add_tools(environment)
+    _add_level(environment)
     environment.set_defaults(run=_print_environment)
 
+
+def _add_files(commands: Commands) -> None:
     showing = commands.add_parser("show", help="what is in a folder of captured calls, or one call in full")
     showing.add_argument(
         "folder", help="op_capture_result, any folder in it, a container calls.zip, or one call in it: calls.zip!OP/ID"
     )
     showing.set_defaults(run=_show)
-
     export = commands.add_parser(
         "export",
         help="captured calls as folders that stand alone",
@@ -161,6 +217,18 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("target", help="the folder to write to; made where it is missing")
     export.set_defaults(run=_export)
 
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="op-tools",
+        description="Look at every operator that a PyTorch program runs.",
+        epilog="Replay what was captured: run_op_from_data FOLDER --acc_check",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_ops(commands)
+    _add_run(commands)
+    _add_env(commands)
+    _add_files(commands)
     doctor = commands.add_parser(
         "doctor",
         help="why is my result empty: versions, devices, variables, what the filters match",
@@ -174,7 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status (0 success, 1 nothing found or something wrong, 2 wrong usage or an op_tools.Error)."""
     options = _parser().parse_args(arguments)
     try:
-        return options.run(options)
+        status: int = options.run(options)
+        return status
     except _C.Error as error:
         sys.stderr.write(f"op-tools: {error}\n")
         return 2

@@ -5,23 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from typing_extensions import Unpack
+
 from . import _C
+from ._declared import ComparedOp, OpAutoCompareOptions
 from ._tools import Tool
-
-
-@dataclass(frozen=True)
-class ComparedOp:
-    """What was judged of one operator: outputs, changed inputs, input gradients."""
-
-    op: str
-    calls: int  # forward calls
-    backward: int  # backward passes
-    passed: int
-    failed: int
-    not_comparable: int
-    worst: float  # the largest share of a limit that was reached; 1 is the limit
-    reason: str  # of the first failure; else why something was not comparable
-    source: str  # the user's line of the first failure
 
 
 @dataclass(frozen=True)
@@ -82,65 +70,13 @@ class OpAutoCompare(Tool):
     (``autocompare.csv``, ``autocompare.jsonl``), failed calls to ``<op>/<id>/{device,cpu}/`` there, for
     ``run_op_from_data``. Tensors on the CPU are judged against float64.
 
-    Args:
-        method: "relative" (default), "allclose", "bitwise", "ulp", "msprobe-quick" or "msprobe-absolute".
-            None: OP_AUTOCOMPARE_METHOD.
-        golden: run in float64 too, where that decides.
-        nan_equal: NaN agrees with NaN.
-        strides: other strides than the CPU's are a failure.
-        gradients: judge input gradients (torch level).
-        first_n_per_signature: only the first so many calls per operator, shapes and dtypes.
-        every_nth: of those only every Nth, beginning with the first.
-        async_: judge on other threads while the device goes on.
-        workers: how many (2).
-        max_pending_mb: memory in MB that may wait to be judged; when it is full the program judges itself.
-            None: OP_TOOLS_MAX_PENDING_MB, else 1024.
-        raise_on_failure: raise at the first failure (RuntimeError; it names the user's line).
-        max_saved: failed calls saved per operator, shapes and dtypes (2).
-        max_saved_mb: of all saved calls together (4096).
-
-    The other arguments are those of :class:`Tool`; filters in the environment: OP_AUTOCOMPARE_LIST,
-    OP_AUTOCOMPARE_DISABLE_LIST; tolerances of "allclose": AUTOCOMPARE_ERROR_TOLERANCE.
+    Tolerances of method "allclose" are in the variable AUTOCOMPARE_ERROR_TOLERANCE.
     """
 
     _kind = "OpAutoCompare"
-    _flag = "autocompare"
-    _variables = "OP_AUTOCOMPARE"
 
-    def __init__(
-        self,
-        *,
-        method: str | None = None,
-        golden: bool | None = None,
-        nan_equal: bool | None = None,
-        strides: bool | None = None,
-        gradients: bool | None = None,
-        first_n_per_signature: int | None = None,
-        every_nth: int | None = None,
-        async_: bool | None = None,
-        workers: int | None = None,
-        max_pending_mb: int | None = None,
-        raise_on_failure: bool | None = None,
-        max_saved: int | None = None,
-        max_saved_mb: int | None = None,
-        **tool: Any,
-    ) -> None:
-        super().__init__(**tool)
-        self._arguments.update(
-            method=method,
-            golden=golden,
-            nan_equal=nan_equal,
-            strides=strides,
-            gradients=gradients,
-            first_n_per_signature=first_n_per_signature,
-            every_nth=every_nth,
-            async_=async_,
-            workers=workers,
-            max_pending_mb=max_pending_mb,
-            raise_on_failure=raise_on_failure,
-            max_saved=max_saved,
-            max_saved_mb=max_saved_mb,
-        )
+    def __init__(self, **options: Unpack[OpAutoCompareOptions]) -> None:
+        super().__init__(**options)
 
     @staticmethod
     def tolerances() -> str:

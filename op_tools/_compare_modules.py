@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -11,9 +12,9 @@ from typing import Any
 import torch
 
 from . import _C
+from ._kinds import Names, joined
 from ._module_runs import ModuleCall, ModuleRun, Tensors, copied, device_of, float_dtype_of, inputs_for, run_model
 from ._modules import without_wrapper
-from ._tools import Names, _names
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class ModuleComparison:
         """The first wrong result whose module had right inputs; forward before backward. None: all agree."""
         failed = [row for row in self.rows if row.verdict == "fail"]
         born = [row for row in failed if row.origin == "born"]
-        return (born or failed or [None])[0]
+        return next(iter(born or failed), None)
 
     def worst(self) -> list[ModuleRow]:
         """All rows: failures that are born, then failures that are carried, then the rest; the largest share first."""
@@ -279,8 +280,9 @@ def _compare(sides: _Sides) -> list[ModuleRow]:
     judged = []
     last = {call.path: call for call in sides.judged.calls}
     for call in sides.judged.calls:
+        inputs, outputs = sides.judge_call(call, "inputs"), sides.judge_call(call, "outputs")
         one = _Judged(
-            call, *(sides.judge_call(call, which) for which in ("inputs", "outputs", "grad_outputs", "grad_inputs"))
+            call, inputs, outputs, sides.judge_call(call, "grad_outputs"), sides.judge_call(call, "grad_inputs")
         )
         if call is last[call.path]:  # a parameter's gradient is of all calls together
             names = {**sides.reference.parameter_grads, **sides.judged.parameter_grads}
@@ -347,6 +349,82 @@ def _changed_a_little(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, s
     return torch.utils._pytree.tree_map(moved, inputs)
 
 
+@dataclass(frozen=True)
+class _Runner:
+    """Runs models on the same inputs, all in the same way."""
+
+    inputs: Any
+    modules: str  # only these, as a filter list
+    loss: Callable[[Any], torch.Tensor] | None
+    gradients: bool
+    seed: int
+
+    def run(self, model: torch.nn.Module, dtype: Callable[[torch.dtype], torch.dtype]) -> ModuleRun:
+        """Runs a model where it is; `dtype`: that of an input, by what it was."""
+        device = device_of(model)
+        return self._run(model, inputs_for(self.inputs, device, dtype), device.type != "cpu")
+
+    def in_float64(
+        self, model: torch.nn.Module, change: Callable[[torch.nn.Module, Any], Any] = lambda _, values: values
+    ) -> ModuleRun:
+        """Runs a copy of a model in float64 on the CPU; `change`: of its parameters and inputs before."""
+        cpu = torch.device("cpu")
+        copy = copied(model, cpu, torch.float64)
+        return self._run(copy, change(copy, inputs_for(self.inputs, cpu, _float64)), False)
+
+    def _run(self, model: torch.nn.Module, values: Any, cpu_numbers: bool) -> ModuleRun:
+        return run_model(
+            model,
+            values,
+            wanted=lambda path: _C.admits_module(f"{type(model).__name__}.{path}".rstrip("."), self.modules),
+            gradients=self.gradients,
+            loss=self.loss,
+            seed=self.seed,
+            cpu_numbers=cpu_numbers,  # random numbers are the CPU's on all sides
+        )
+
+
+def _float64(was: torch.dtype) -> torch.dtype:
+    return torch.float64 if was.is_floating_point else torch.complex128 if was.is_complex else was
+
+
+def _differing_runs(run_a: ModuleRun, run_b: ModuleRun, gradients: bool) -> list[str]:
+    """In words: gradients that a side does not have, modules that ran on one side only."""
+    notes = [f"no gradients: {one.no_gradients}" for one in (run_a, run_b) if gradients and one.no_gradients]
+    missing = {call.path for call in run_a.calls} ^ {call.path for call in run_b.calls}
+    return notes + ([f"modules that ran on one side only: {', '.join(sorted(missing))}"] if missing else [])
+
+
+def _runs(
+    runner: _Runner, model_a: torch.nn.Module, other: torch.nn.Module, method: str, golden: bool, nan_equal: bool
+) -> tuple[_Sides, list[str]]:
+    """All runs that a comparison needs, and notes on them."""
+    dtype_a, dtype_b = float_dtype_of(model_a), float_dtype_of(other)
+
+    def cast(to: torch.dtype | None) -> Callable[[torch.dtype], torch.dtype]:
+        return lambda was: to if to is not None and was == dtype_a else was
+
+    notes = []
+    golden_run = None
+    if golden and method == "relative":
+        try:
+            golden_run = runner.in_float64(model_a)
+        except Exception as error:  # the model's own code may not be made for float64
+            notes.append(f"no float64 run ({type(error).__name__}: {error}): judged by the other side alone")
+    reference = run_a = runner.run(model_a, cast(None))
+    if dtype_a != dtype_b:
+        reference = runner.run(copied(model_a, torch.device("cpu"), dtype_b), cast(dtype_b))
+    run_b = runner.run(other, cast(dtype_b))
+
+    @functools.cache
+    def noise(sample: int) -> ModuleRun:
+        unit = dtype_b or torch.float32
+        return runner.in_float64(model_a, lambda model, values: _changed_a_little(model, values, unit, sample))
+
+    notes += _differing_runs(run_a, run_b, runner.gradients)
+    return _Sides(run_b, reference, golden_run, noise, method, nan_equal, _fan_in(model_a)), notes
+
+
 def compare_modules(
     model_a: torch.nn.Module,
     model_b: torch.nn.Module | None = None,
@@ -395,63 +473,9 @@ def compare_modules(
     if (model_b is None) is not wants_copy:
         raise _C.Error("compare_modules: give either model_b, or on_device= or dtype= for a copy of model_a")
     other = model_b if model_b is not None else copied(model_a, on_device or device_of(model_a), dtype)
-    cpu = torch.device("cpu")
-    if device_of(model_a) != cpu and device_of(other) == cpu:
+    if device_of(model_a).type != "cpu" and device_of(other).type == "cpu":
         model_a, other = other, model_a
-    dtype_a, dtype_b = float_dtype_of(model_a), float_dtype_of(other)
-    only = _names(modules) or ""
-    arguments = _inputs(inputs)
     notes = _differing_parameters(model_a, other)
-
-    def cast(to: torch.dtype | None) -> Callable[[torch.dtype], torch.dtype]:
-        return lambda was: to if to is not None and was == dtype_a else was
-
-    def to_golden(was: torch.dtype) -> torch.dtype:
-        return torch.float64 if was.is_floating_point else torch.complex128 if was.is_complex else was
-
-    def run(model: torch.nn.Module, values: Any, cpu_numbers: bool = False) -> ModuleRun:
-        return run_model(
-            model,
-            values,
-            wanted=lambda path: _C.admits_module(f"{type(model).__name__}.{path}".rstrip("."), only),
-            gradients=gradients,
-            loss=loss,
-            seed=seed,
-            cpu_numbers=cpu_numbers,
-        )
-
-    def in_float64(change: Callable[[torch.nn.Module, Any], Any] = lambda _, values: values) -> ModuleRun:
-        model = copied(model_a, cpu, torch.float64)
-        return run(model, change(model, inputs_for(arguments, cpu, to_golden)))
-
-    golden_run = None
-    if golden and method == "relative":
-        try:
-            golden_run = in_float64()
-        except Exception as error:  # the model's own code may not be made for float64
-            notes.append(f"no float64 run ({type(error).__name__}: {error}): judged by the other side alone")
-    # Random numbers are the CPU's on all sides.
-    device_a, device_b = device_of(model_a), device_of(other)
-    run_a = run(model_a, inputs_for(arguments, device_a, cast(None)), device_a.type != "cpu")
-    if dtype_a == dtype_b:
-        reference = run_a
-    else:
-        reference = run(copied(model_a, cpu, dtype_b), inputs_for(arguments, cpu, cast(dtype_b)))
-    run_b = run(other, inputs_for(arguments, device_b, cast(dtype_b)), device_b.type != "cpu")
-
-    noisy: dict[int, ModuleRun] = {}
-
-    def noise(sample: int) -> ModuleRun:
-        if sample not in noisy:
-            unit = dtype_b or torch.float32
-            noisy[sample] = in_float64(lambda model, values: _changed_a_little(model, values, unit, sample))
-        return noisy[sample]
-
-    for one in (run_a, run_b):
-        if gradients and one.no_gradients:
-            notes.append(f"no gradients: {one.no_gradients}")
-    missing = {call.path for call in run_a.calls} ^ {call.path for call in run_b.calls}
-    if missing:
-        notes.append(f"modules that ran on one side only: {', '.join(sorted(missing))}")
-    sides = _Sides(run_b, reference, golden_run, noise, method, nan_equal, _fan_in(model_a))
-    return ModuleComparison(_compare(sides), list(dict.fromkeys(notes)))
+    runner = _Runner(_inputs(inputs), joined(modules) or "", loss, gradients, seed)
+    sides, of_runs = _runs(runner, model_a, other, method, golden, nan_equal)
+    return ModuleComparison(_compare(sides), list(dict.fromkeys([*notes, *of_runs])))

@@ -11,17 +11,10 @@ from dataclasses import dataclass, field
 import torch
 
 from . import _C
-from ._launch import tools_by_flag
 from ._names import aten_names, torch_names
 
-# Variables whose names begin like ours and are not filters: exact names, or with an operator's name in front.
-_SETTINGS = re.compile(
-    r"OP_TOOLS(_(LOG_LEVEL|OUTPUT_DIR|SKIP_CPU|MAX_PENDING_MB|COMPAT|SIM_FAULTS|SIM_LATENCY|VENV|JOBS|BUILD_DIR))?"
-    r"|OP_CAPTURE_(FORMAT|MAX_CALLS|MAX_PER_SIGNATURE)|OP_TIME_MEASURE_(MODE|MAX_CALLS)"
-    r"|OP_FALLBACK_ON_MISSING|DIPU_FORCE_FALLBACK_OPS_LIST|OP_AUTOCOMPARE_METHOD"
-    r"|(.+_)?AUTOCOMPARE_ERROR_TOLERANCE(_(FLOAT16|BFLOAT16|FLOAT32|FLOAT64))?|(.+_)?OP_DTYPE_CAST_DICT"
-)
-_FILTER = re.compile(r"(OP_[A-Z_]+?)((_DISABLE)?_LIST|_MODULES?)")
+# What the names of our variables begin with, or hold: a name like these that nothing reads is a mistake.
+_OURS = re.compile(r"OP_(TOOLS|CAPTURE|AUTOCOMPARE|OVERFLOW|OBSERVE|TIME|DTYPE|FALLBACK|HOOK)")
 
 
 @dataclass
@@ -39,9 +32,29 @@ class Findings:
         self.say(what, f"PROBLEM: {text}")
 
 
-def _filter_prefixes() -> list[str]:
-    """OP_CAPTURE and so on: the beginnings of the tools' filter variables, as the core reads them."""
-    return sorted({kind._variables for kind in tools_by_flag().values()} | {"OP_HOOK"})
+@dataclass(frozen=True)
+class Variables:
+    """The variables that something of ours reads, as the core lists them."""
+
+    known: frozenset[str]
+    per_operator: tuple[str, ...]  # also with an operator's name in front
+
+    @classmethod
+    def of_core(cls) -> Variables:
+        """Asks the core."""
+        listed = _C.variables()
+        return cls(
+            frozenset(one["name"] for one in listed), tuple(one["name"] for one in listed if one["per_operator"])
+        )
+
+    def has(self, name: str) -> bool:
+        """Something reads it."""
+        return name in self.known or any(name.endswith(f"_{one}") for one in self.per_operator)
+
+    def near(self, name: str) -> str | None:
+        """The variable that was probably meant."""
+        found = difflib.get_close_matches(name, sorted(self.known), n=1, cutoff=0.85)
+        return found[0] if found else None
 
 
 def _examine_filter(findings: Findings, name: str, text: str, names: dict[str, list[str]]) -> None:
@@ -69,20 +82,23 @@ def _examine_modules(findings: Findings, name: str, text: str) -> None:
 
 
 def _examine_variables(findings: Findings, names: dict[str, list[str]]) -> None:
-    filters = [prefix + end for prefix in _filter_prefixes() for end in ("_LIST", "_DISABLE_LIST")]
-    in_modules = [prefix + "_MODULES" for prefix in _filter_prefixes()]
-    ours = [name for name in os.environ if name.startswith("OP_") or _SETTINGS.fullmatch(name)]
-    for name in sorted(ours):
+    variables = Variables.of_core()
+    ours = False
+    for name in sorted(os.environ):
         value = os.environ[name]
-        if name in filters:
+        if not variables.has(name):
+            near = variables.near(name)
+            if near or _OURS.match(name):
+                ours = True
+                findings.problem(name, "no tool reads it" + (f"; did you mean {near}?" if near else ""))
+            continue
+        ours = True
+        if name.endswith("_LIST") and name.startswith("OP_"):
             _examine_filter(findings, name, value, names)
-        elif name in in_modules:
+        elif name.endswith("_MODULES"):
             _examine_modules(findings, name, value)
-        elif _SETTINGS.fullmatch(name):
+        else:
             findings.say(name, value)
-        elif _FILTER.fullmatch(name) or name.startswith("OP_TOOLS"):
-            near = difflib.get_close_matches(name, [*filters, *in_modules], n=1)
-            findings.problem(name, "no tool reads it" + (f"; did you mean {near[0]}?" if near else ""))
     if not ours:
         findings.say("variables", "none is set: the tools see every operator of their level")
 
@@ -101,7 +117,7 @@ def examine() -> Findings:
     findings.say("level torch", f"{len(names['torch'])} functions, called by Python: not autograd, TorchScript, C++")
     try:
         names["aten"] = aten_names(composite=True)
-        findings.say("level aten", f"{len(names['aten'])} operators, whoever calls them")
+        findings.say("level aten", f"{len(names['aten'])} operators, from any caller")
     except _C.Error as error:
         findings.problem("level aten", str(error))
     _examine_variables(findings, names)

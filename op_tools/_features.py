@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import _C
-from ._tools import Names, Tool, tool_classes
+from ._tools import Tool, tool_classes
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Feature:
 
     def result(self) -> Any:
         """What the tool recorded, as its class says."""
-        return self.tool.result()  # type: ignore[attr-defined]
+        return self.tool.result()
 
     def __enter__(self) -> Feature:
         return self
@@ -173,7 +173,7 @@ class Feature:
 
 
 def apply_feature(
-    ops: Names,
+    ops: str | Iterable[str] | None,
     feature: str,
     condition_func: Callable[..., object] | None = None,
     **settings: Any,
@@ -182,8 +182,8 @@ def apply_feature(
 
     Args:
         ops: the operators, as in the tools' filters: names or expressions, as a list or comma-separated.
-        feature: "op_capture", "autocompare", "measure_op_time", "fallback", "cast_dtype", "overflow_check" or
-            "dump_op_args" (OpObserve).
+        feature: the tool by its feature's name: "op_capture", "autocompare", "measure_op_time", "fallback", "cast_dtype",
+            "overflow_check", "dump_op_args" (OpObserve), or that of a tool of your own.
         condition_func: asked before each call, on the thread that makes it; the tool takes part where the answer is true.
             With `call` as its only parameter it gets a :class:`CallInfo`. With any others it gets the operator's own
             arguments, as in ditorch: ``lambda a, b: a.dtype == torch.float16``. Tensors are :class:`TensorInfo` in both.
@@ -191,14 +191,13 @@ def apply_feature(
         settings: those of the tool's class (level, output_dir, steps, ...).
 
     Returns:
-        The feature, on: keep it to stop() it or ask its result(), or use it in a `with` statement. Not kept, it is on
+        The feature, on: keep it to stop() it or ask its result(), or use it in a `with` statement. If it is not held, it is on
         until the program ends.
 
     Raises:
         op_tools.Error: there is no such feature, or a setting is wrong.
     """
-    kind = _C.tool_of_feature(feature)
-    tool = tool_classes()[kind](ops=ops, **settings)
+    tool = tool_classes()[_C.find_tool(feature)](ops=ops, **settings)
     if condition_func is not None:
         if not callable(condition_func):
             raise _C.Error(f"condition_func={condition_func!r}: give a function, or leave it out")

@@ -15,4 +15,4 @@ assert _KEY is not None
 # Those to come read this list when they are made.
 torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
 for _operator in torch._ops._higher_order_ops.values():
-    _operator.fallthrough(_KEY)
+    _operator.fallthrough(_KEY)  # type: ignore[no-untyped-call]

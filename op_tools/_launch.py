@@ -1,4 +1,4 @@
-"""Tools round a program that knows nothing of them: op-tools run, and OP_TOOLS in the environment."""
+"""Runs a program with tools, without a change of it: op-tools run, and OP_TOOLS in the environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import runpy
 import sys
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from . import _C
+from ._kinds import kind_of, kinds
 from ._tools import Tool, tool_classes
 
 _VARIABLE = "OP_TOOLS"
@@ -22,27 +23,37 @@ _VARIABLE = "OP_TOOLS"
 
 def tools_by_flag() -> dict[str, type[Tool]]:
     """The tools by their words on the command line ("capture"), in the order in which they were made."""
-    return {tool._flag: tool for tool in tool_classes().values()}
+    known = kinds()
+    return {known[name].flag: tool for name, tool in tool_classes().items()}
 
 
-def make_tools(words: Iterable[str], **arguments: Any) -> list[Tool]:
+def make_tools(
+    words: Iterable[str], arguments: Mapping[str, Any] | None = None, own: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[Tool]:
     """Tools from words such as "capture" or "time:aten" (a level of its own).
 
     Args:
         words: as on the command line, without dashes in front.
-        arguments: for each tool; a level in the word wins.
+        arguments: for each tool that has such an option; a level in the word wins.
+        own: for one tool, by its word: they win over those for all.
 
     Raises:
-        op_tools.Error: when a word names no tool; the text lists those there are.
+        op_tools.Error: when a word names no tool (the text lists those there are), or an argument is for none of them.
     """
     known = tools_by_flag()
+    unused = set(arguments or {})
     tools = []
     for word in words:
         flag, _, level = word.strip().partition(":")
         kind = known.get(flag.replace("_", "-"))
         if kind is None:
             raise _C.Error(f"{_VARIABLE}: there is no tool '{flag}'; there are {', '.join(known)}")
-        tools.append(kind(**{**arguments, **({"level": level} if level else {})}))
+        names = {option.name for option in kind_of(kind._kind).options}
+        unused -= names
+        shared = {name: value for name, value in (arguments or {}).items() if name in names}
+        tools.append(kind(**{**shared, **(own or {}).get(flag, {}), **({"level": level} if level else {})}))
+    if unused:
+        raise _C.Error(f"{', '.join(sorted(unused))}: none of these tools has such an option")
     return tools
 
 
@@ -91,8 +102,8 @@ def run_module(name: str, arguments: Sequence[str]) -> None:
 
 
 def start_from_environment() -> None:
-    """Starts the tools that OP_TOOLS names, for the rest of the process. A mistake in it is said, and nothing starts:
-    the program is somebody's who may not even know of us."""
+    """Starts the tools that OP_TOOLS names, for the rest of the process. A mistake in it is reported, and nothing starts:
+    the program belongs to a user who may not know of op_tools."""
     words = [word for word in os.environ.get(_VARIABLE, "").split(",") if word.strip()]
     try:
         tools = make_tools(words)

@@ -27,7 +27,7 @@ class ModuleCall:
     path: str  # as in named_modules(); "" the model
     kind: str  # class
     number: int  # which call of this module, from 0
-    inside: ModuleCall | None  # the call of the module round it
+    inside: ModuleCall | None  # the call of the module that contains it
     inputs: Tensors = field(default_factory=dict)
     outputs: Tensors = field(default_factory=dict)
     grad_outputs: Tensors = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Recorder:
         for place, tensor in _places(output).items():
             call.outputs[place] = _kept(tensor)
             if tensor.requires_grad:
-                tensor.register_hook(_keeps(call.grad_outputs, place))
+                tensor.register_hook(_keeps(call.grad_outputs, place))  # type: ignore[no-untyped-call]
 
 
 def _leaf_places(tree: Any) -> list[str]:
@@ -120,7 +120,7 @@ def _keeps(to: Tensors, place: str) -> Callable[[torch.Tensor], None]:
     return keep
 
 
-class CpuNumbers(TorchDispatchMode):
+class CpuNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Random numbers come from the CPU's generator on every device, so that both sides drop the same elements."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -259,7 +259,7 @@ def run_model(
         if "torch._dynamo" in sys.modules:  # compiled code has no modules
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if cpu_numbers:
-            stack.enter_context(CpuNumbers())
+            stack.enter_context(CpuNumbers())  # type: ignore[no-untyped-call]
         before = torch.get_rng_state()
         recorder = _Recorder(model, wanted)
         try:

@@ -15,7 +15,7 @@ _Names = weakref.WeakKeyDictionary[torch.nn.Module, str]
 # pipeline's stage) still has its place. The model's name and the path in it.
 _places: _Names = weakref.WeakKeyDictionary()
 _children: weakref.WeakKeyDictionary[torch.nn.Module, _Names] = weakref.WeakKeyDictionary()
-# What torch.compile puts round a module: left out, so that names stay what they are without it.
+# torch.compile wraps a module under this name; it is omitted, so that names are those without torch.compile.
 _COMPILED = "_orig_mod"
 
 
@@ -41,14 +41,19 @@ def _child_name(parent: torch.nn.Module, child: torch.nn.Module) -> str:
     return names[child]
 
 
+def _without_compiled(module: torch.nn.Module) -> torch.nn.Module:
+    # Not get(): TorchScript's modules have their parts in an object that does not know it.
+    inner = module._modules[_COMPILED] if _COMPILED in module._modules else None  # noqa: SIM401
+    return module if inner is None else inner
+
+
 def path_of(modules: tuple[torch.nn.Module, ...]) -> str:
     """The path of the innermost of some modules that run inside each other, as in "ResNet.layer3.0.conv1".
 
     Args:
         modules: the outermost first.
     """
-    # Not get(): TorchScript's modules keep their parts in a thing of their own.
-    inside = [module._modules[_COMPILED] if _COMPILED in module._modules else module for module in modules]  # noqa: SIM401
+    inside = [_without_compiled(module) for module in modules]
     if inside[0] not in _places:
         _note_places(inside[0])
     path = _places[inside[0]]

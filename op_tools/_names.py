@@ -1,4 +1,4 @@
-"""The names of the operators that tools can meet."""
+"""The names of the operators that tools can see."""
 
 from __future__ import annotations
 

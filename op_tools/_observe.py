@@ -5,48 +5,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from . import _C
+from typing_extensions import Unpack
+
+from . import _C, _declared
+from ._declared import ObserveRow, OpObserveOptions
 from ._tools import Tool
 
 
 @dataclass(frozen=True)
-class MetTensor:
+class TensorShape(_declared.TensorShape):
     """A tensor of a call."""
-
-    shape: list[int]
-    dtype: str
-    device: str
 
     def __str__(self) -> str:
         return f"{self.dtype.removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True)
-class ObserveRow:
-    """Calls of one operator with the same shapes, dtypes and devices."""
-
-    op: str
-    phase: str  # "forward" or "backward"
-    inputs: list[MetTensor]  # backward at level torch: the gradients of the outputs
-    outputs: list[MetTensor]
-    calls: int
-    lines: list[str]  # of the program, that made them: the first eight
-
-
-@dataclass(frozen=True)
-class VaryingSize:
-    """A dimension that a line of the program met with more than one size: a dynamic shape."""
-
-    op: str
-    phase: str
-    line: str | None
-    of: str  # "input" or "output"
-    tensor: int  # which of the inputs, or outputs
-    dimension: int
-    sizes: list[int]  # rising
-    calls: int
+class DynamicDim(_declared.DynamicDim):
+    """A dimension that had more than one size in calls from one line of the program: a dynamic shape."""
 
     def __str__(self) -> str:
         sizes = ", ".join(map(str, self.sizes)) if len(self.sizes) <= 4 else f"{self.sizes[0]}..{self.sizes[-1]}"
@@ -59,7 +36,7 @@ class ObserveResult:
 
     rows: list[ObserveRow] = field(default_factory=list)
     """One row per operator, shapes, dtypes and devices; most calls first."""
-    varying: list[VaryingSize] = field(default_factory=list)
+    varying: list[DynamicDim] = field(default_factory=list)
     """Dimensions that one source line calls with more than one size."""
     calls: int = 0
     """All calls."""
@@ -120,7 +97,7 @@ class ObserveResult:
         )
 
 
-def _text(tensors: Iterable[MetTensor]) -> str:
+def _text(tensors: Iterable[_declared.TensorShape]) -> str:
     return ", ".join(map(str, tensors))
 
 
@@ -131,39 +108,20 @@ class OpObserve(Tool):
     ``op_observe_result/<rank>/<time>/calls.jsonl``, its tensors with shape, dtype, stride, device, minimum, maximum, mean,
     norm, how many elements are NaN, infinite and zero, and a hash of their bytes.
 
-    Args:
-        detail: 0: the table only; 1: also a row for each call, with its name; 2: with arguments and results; 3: with
-            statistics of what they hold. None: DIPU_DUMP_OP_ARGS, else 3.
-        lines: each row is a line of the log, too. None: when DIPU_DUMP_OP_ARGS is set.
-        with_stack: note the program's line of each call. Dynamic shapes are found by line.
-        max_calls: write so many rows at most; the table goes on counting. None: all.
-
-    On a device statistics are computed there and read once per step(). The other arguments are those of :class:`Tool`;
-    filters in the environment: OP_OBSERVE_LIST, OP_OBSERVE_DISABLE_LIST.
+    On a device statistics are computed there and read once per step().
     """
 
     _kind = "OpObserve"
-    _flag = "observe"
-    _variables = "OP_OBSERVE"
 
-    def __init__(
-        self,
-        *,
-        detail: int | None = None,
-        lines: bool | None = None,
-        with_stack: bool = True,
-        max_calls: int | None = None,
-        **tool: Any,
-    ) -> None:
-        super().__init__(**tool)
-        self._arguments.update(detail=detail, lines=lines, with_stack=with_stack, max_calls=max_calls)
+    def __init__(self, **options: Unpack[OpObserveOptions]) -> None:
+        super().__init__(**options)
 
     def result(self) -> ObserveResult:
         """What was recorded so far, also while the tool is on. Call flush() first to have all rows in the file."""
         report = self._report()
         rows = [
-            ObserveRow(**{**row, **{side: [MetTensor(**one) for one in row[side]] for side in ("inputs", "outputs")}})
+            ObserveRow(**{**row, **{side: [TensorShape(**one) for one in row[side]] for side in ("inputs", "outputs")}})
             for row in report["rows"]
         ]
-        varying = [VaryingSize(**one) for one in report.get("varying", [])]
+        varying = [DynamicDim(**one) for one in report.get("varying", [])]
         return ObserveResult(**{**report, "rows": rows, "varying": varying})

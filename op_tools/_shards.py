@@ -71,7 +71,7 @@ def replay_part(arguments: Sequence[str], find: Find) -> int:
 
 
 def _told(parts: list[Any], folder: Path, options: argparse.Namespace, find: Find) -> int:
-    failed = [status for status, content in parts if content is None]
+    failed: list[int] = [status for status, content in parts if content is None]
     if failed:
         return failed[0]  # wrong usage: each rank has said what
     files = []

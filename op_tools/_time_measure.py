@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import re
 import shutil
 import sys
@@ -12,42 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from typing_extensions import Self, Unpack
 
 from . import _C
+from ._declared import OpTimeMeasureOptions, TimeRow
 from ._python_calls import find
 from ._tools import Tool
 
 _GROUPS = {"op": "rows", "shape": "by_shape", "line": "by_line", "module": "by_module"}
 
 
-@dataclass(frozen=True)
-class TimeRow:
-    """Calls of one operator, or of one operator and shape, source line or module. Times in milliseconds."""
-
-    op: str  # of several: the one that took most, "+ 3" behind it
-    phase: str  # "forward" or "backward"
-    shapes: str  # of the input tensors; empty where the row has several
-    dtypes: str
-    device: str
-    line: str
-    module: str
-    calls: int
-    failed: int  # calls that raised; they count
-    total_ms: float
-    self_ms: float  # without measured calls that ran inside
-    mean_ms: float
-    p50_ms: float  # quantiles are off by less than 0.8 %
-    p99_ms: float
-    min_ms: float
-    max_ms: float
-    share: float  # of the self time of all rows
-    bytes_read: int  # of the tensors that went in
-    bytes_written: int  # of those that came out
-    gb_per_s: float
-    flops: int  # 0: torch has no formula
-    gflop_per_s: float
-    allocated_bytes: int  # with memory=True
-    peak_bytes: int  # the most of one call
+def _milliseconds(name: str, row: TimeRow) -> str:
+    return f"{getattr(row, name):.3f}"
 
 
 @dataclass(frozen=True)
@@ -100,14 +78,19 @@ class TimeResult:
         if rows and not isinstance(getattr(rows[0], name), str):
             rows.reverse()
         shown = rows if row_limit < 0 else rows[:row_limit]
-        texts = {"op": ["op"], "shape": ["op", "shapes", "dtypes"], "line": ["line", "op"], "module": ["module", "op"]}
+        leading = {
+            "op": ["op"],
+            "shape": ["op", "shapes", "dtypes"],
+            "line": ["line", "op"],
+            "module": ["module", "op"],
+        }
         columns: list[tuple[str, bool, Callable[[TimeRow], str]]] = [
-            *((title, False, lambda row, title=title: getattr(row, title)) for title in texts[group_by]),
+            *((title, False, operator.attrgetter(title)) for title in leading[group_by]),
             ("phase", False, lambda row: row.phase),
             ("calls", True, lambda row: str(row.calls)),
         ]
         for title in ("total", "self", "mean", "p50", "p99", "min", "max"):
-            columns.append((f"{title} ms", True, lambda row, title=title: f"{getattr(row, title + '_ms'):.3f}"))
+            columns.append((f"{title} ms", True, functools.partial(_milliseconds, f"{title}_ms")))
         columns.append(("share", True, lambda row: f"{100 * row.share:.1f} %"))
         columns.append(("GB/s", True, lambda row: f"{row.gb_per_s:.2f}"))
         if any(row.flops for row in shown):
@@ -182,62 +165,30 @@ class OpTimeMeasure(Tool):
     their own.
 
     Args:
-        mode: "sync": wait for the call's device before and after (the CPU needs no waiting). "event": events of the
-            device, read later, without a stall. "host": the time that issuing takes. None: OP_TIME_MEASURE_MODE, else
-            sync.
-        max_calls: single calls kept in memory, for the trace; later ones are counted and go to calls.csv as they come.
-            None: OP_TIME_MEASURE_MAX_CALLS, else 200000.
-        with_stack: note the source line of each call (some microseconds per call).
-        with_modules: note the module path of each call, as in ``LeNet.conv1``.
-        memory: note what calls allocate, and what is still in use at the end.
-        mark_ranges: make each call a range in a running torch.profiler.
-        lines: print a line for each call, at level info.
-        files: write the files.
         schedule: which steps to measure, as torch.profiler.schedule(...) says; step() ends a step. Warm-up steps are
             left out. Each active cycle is a run with a folder of its own.
         on_trace_ready: called with this tool when a run has ended.
-
-    The other arguments are those of :class:`Tool`; filters in the environment: OP_TIME_MEASURE_LIST,
-    OP_TIME_MEASURE_DISABLE_LIST.
     """
 
     _kind = "OpTimeMeasure"
-    _flag = "time"
-    _variables = "OP_TIME_MEASURE"
+    _further = ("schedule", "on_trace_ready")
 
     def __init__(
         self,
         *,
-        mode: str | None = None,
-        max_calls: int | None = None,
-        with_stack: bool = False,
-        with_modules: bool = False,
-        memory: bool = False,
-        mark_ranges: bool = False,
-        lines: bool = True,
-        files: bool = True,
         schedule: Callable[[int], torch.profiler.ProfilerAction] | None = None,
         on_trace_ready: Callable[[OpTimeMeasure], Any] | None = None,
-        **tool: Any,
+        **options: Unpack[OpTimeMeasureOptions],
     ) -> None:
-        super().__init__(**tool)
-        self._arguments.update(
-            mode=mode,
-            max_calls=max_calls,
-            with_stack=with_stack,
-            with_modules=with_modules,
-            memory=memory,
-            mark_ranges=mark_ranges,
-            lines=lines,
-            files=files,
-        )
+        super().__init__(**options)
+        self._first_step = options.get("first_step") or 0  # of the first cycle
         self._schedule = schedule
         self._on_trace_ready = on_trace_ready
         self._entered = 0
         self._number = 0  # of the step, over all cycles
         self._action = torch.profiler.ProfilerAction.RECORD
 
-    def start(self) -> OpTimeMeasure:
+    def start(self) -> Self:
         if self._entered == 0:
             self._number = 0
             self._action = self._action_of(0)
@@ -286,7 +237,7 @@ class OpTimeMeasure(Tool):
         wanted = torch.profiler.ProfilerAction.RECORD, torch.profiler.ProfilerAction.RECORD_AND_SAVE
         if self._action not in wanted or self._depth > 0:
             return
-        self._arguments["first_step"] = self._number
+        self._arguments["first_step"] = self._first_step + self._number
         super().start()
 
     def _end_run(self) -> None:
@@ -306,7 +257,8 @@ def _operator(name: str) -> Callable[..., Any] | None:
         return find(name)
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    return found
 
 
 def _count_flops(name: str, backward: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

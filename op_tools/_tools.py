@@ -1,4 +1,4 @@
-"""The tools as Python objects: thin scopes round the C++ core.
+"""The tools as Python objects: thin scopes of the C++ core.
 
 Every tool can be used as a context manager, as a decorator, or with start() and stop(); it can be started again after
 it was stopped, and entered again while it is on (the outermost exit stops it).
@@ -7,13 +7,18 @@ it was stopped, and entered again while it is on (the outermost exit stops it).
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import difflib
 import functools
+import inspect
+import os
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
+from typing_extensions import Self, Unpack
 
 from . import (
     _C,
@@ -21,85 +26,88 @@ from . import (
     _higher_order,  # noqa: F401  (lets torch's operators in Python pass)
     _modules,  # noqa: F401  (tells the core the names of modules)
 )
+from ._declared import CaptureRow, OpCaptureOptions, ToolOptions
+from ._kinds import Option, arguments_text, hook_options, kind_of, kinds, row_class, signature_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Names = str | Iterable[str] | None
 
 # Tools that are on, so that a program which ends inside one still gets its files and its summary.
-# They are kept alive: OpCapture().start() is on until the end, whether or not the caller keeps the tool.
+# It holds them: OpCapture().start() is on until the end, whether or not the caller holds the tool.
 _running: set[Tool] = set()
 
 
-def _names(value: Names) -> str | None:
-    """A filter list as the core reads it: comma-separated text."""
-    if value is None or isinstance(value, str):
-        return value
-    return ",".join(value)
-
-
 def _tell_rank() -> None:
-    """Files are kept by distributed rank; the default process group knows it better than the environment."""
+    """Files are sorted by distributed rank; the default process group knows it better than the environment."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         _C.set_rank(distributed.get_rank())
 
 
-class Tool:
-    """What all tools have in common.
+@dataclass(frozen=True)
+class ToolResult:
+    """What a run of a tool without a result class of its own recorded."""
 
-    Args:
-        ops: only these operators: regular expressions, as a list or comma-separated. None: the tool's OP_*_LIST.
-        skip: all but these. None: the tool's OP_*_DISABLE_LIST.
-        level: "torch" (Python's torch functions, names as users write them) or "aten" (every operator that torch
-            dispatches, of C++ callers and the backward engine too).
-        output_dir: the folder in which the result folder is made. None: OP_TOOLS_OUTPUT_DIR, else the working directory.
-        modules: only calls made in these modules, or in modules inside them: "layer3", "layer3.0.conv1", ".*.attention",
-            "ResNet.layer3" (a model of that class). A list, or comma-separated. None: the tool's OP_*_MODULES, else all.
-        steps: record only in these steps, counted from 0 by step(). None: in all.
-        skip_cpu: pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU.
-        all_threads: aten level: also the operators of threads that start no tool themselves, but the first one of each.
+    rows: list[Any] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)  # what its report says besides the rows
+
+    def table(self) -> str:
+        """The rows for people."""
+        if not self.rows:
+            return ""
+        columns = [one.name for one in fields(self.rows[0])]
+        is_number = [isinstance(getattr(self.rows[0], name), (int, float)) for name in columns]
+        cells = [[str(getattr(row, name)) for name in columns] for row in self.rows]
+        return _C.text_table(list(zip(columns, is_number, strict=True)), cells, 120)
+
+
+class Tool:
+    """What all tools have in common. Options are read, from arguments and environment, when the tool starts.
 
     Raises:
+        TypeError: when made with a keyword that is no option of the tool.
         op_tools.Error: on start, when an argument or an environment value is wrong.
     """
 
     _kind: ClassVar[str] = ""  # the core's name of the tool
-    _flag: ClassVar[str]  # its word on the command line and in OP_TOOLS
-    _variables: ClassVar[str]  # what the names of its filter variables begin with
+    _further: ClassVar[tuple[str, ...]] = ()  # parameters of __init__ that are no options
 
-    def __init__(
-        self,
-        *,
-        ops: Names = None,
-        skip: Names = None,
-        level: str = "torch",
-        output_dir: str | None = None,
-        modules: Names = None,
-        steps: Iterable[int] | None = None,
-        skip_cpu: bool | None = None,
-        all_threads: bool = False,
-    ) -> None:
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        options = cls._options()
+        parameters = inspect.signature(cls.__init__).parameters
+        further = [parameters[name] for name in cls._further]
+        cls.__signature__ = signature_of(options, further)  # type: ignore[attr-defined]
+        before, args, after = inspect.cleandoc(cls.__doc__ or "").partition("\n\nArgs:\n")
+        own, gap, rest = after.partition("\n\n")
+        listed = "\n".join(filter(None, [own if args else "", arguments_text(options)]))
+        cls.__doc__ = f"{before}\n\nArgs:\n{listed}{gap}{rest}\n"
+
+    def __init__(self, **options: Any) -> None:
+        known = {option.name: option for option in self._options()}
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise TypeError(f"{type(self).__name__}() has no option {name!r}{hint}")
         self._arguments: dict[str, Any] = {
-            "ops": _names(ops),
-            "skip": _names(skip),
-            "level": level,
-            "output_dir": None if output_dir is None else str(output_dir),
-            "modules": _names(modules),
-            "steps": None if steps is None else list(steps),
-            "skip_cpu": skip_cpu,
-            "all_threads": all_threads,
+            "level": "torch",
+            **{name: known[name].to_core(value) for name, value in options.items() if value is not None},
         }
         self._hook: _C.CoreHook | None = None
         self._scope: _C.Scope | None = None
         self._depth = 0
         self._condition: Callable[[_C.Call], bool] | None = None  # set by apply_feature
 
+    @classmethod
+    def _options(cls) -> tuple[Option, ...]:
+        return kind_of(cls._kind).options if cls._kind else hook_options()
+
     def _open(self) -> tuple[_C.CoreHook, _C.Scope]:
         """Makes hook and scope of a new run; reads options and environment."""
         return _C.open_tool(self._kind, self._arguments, self._condition)
 
-    def start(self) -> Tool:
+    def start(self) -> Self:
         """Starts the tool on this thread. A tool that was started twice must be stopped twice.
 
         Raises:
@@ -139,11 +147,18 @@ class Tool:
         if self._hook is not None:
             self._hook.flush()
 
+    def result(self) -> Any:
+        """What the last run recorded so far."""
+        report = dict(self._report())
+        rows = report.pop("rows")
+        row = row_class(kind_of(self._kind).rows[0]) if rows else None
+        return ToolResult([row(**one) for one in rows] if row else [], report)
+
     def _report(self) -> dict[str, Any]:
         """What the last run recorded so far, as the core tells it."""
         return (self._hook.report() if self._hook is not None else None) or {"rows": []}
 
-    def __enter__(self) -> Tool:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
@@ -158,18 +173,6 @@ class Tool:
                 return function(*args, **kwargs)
 
         return inside
-
-
-@dataclass(frozen=True)
-class CaptureRow:
-    """What was captured of one operator."""
-
-    op: str
-    calls: int  # forward calls
-    backward: int  # backward passes
-    bytes: int  # of tensors, in memory
-    unsupported: int  # values without a form in a file; meta.json says which
-    failed: int  # calls whose operator raised; their inputs are saved
 
 
 @dataclass(frozen=True)
@@ -211,42 +214,12 @@ class OpCapture(Tool):
     One folder per call: ``op_capture_result/<rank>/<time>/<op>/<id>/`` with ``input.pth``, ``output.pth``,
     ``grad_inputs.pth``, ``grad_outputs.pth`` (each opens with ``torch.load(path, weights_only=True)``) and ``meta.json``.
     ``run_op_from_data`` replays them.
-
-    Args:
-        format: "folders" (default) or "container": one append-only zip for many small calls. None: OP_CAPTURE_FORMAT.
-        dedupe: store the bytes of a tensor once by their content, in ``tensors/`` of the run's folder; the calls refer to
-            them (``op-tools export`` makes calls that stand alone). None: OP_CAPTURE_DEDUPE, else off.
-        max_calls: record at most so many calls. None: OP_CAPTURE_MAX_CALLS, else no limit.
-        max_per_signature: record the first so many calls per operator, shapes and dtypes.
-            None: OP_CAPTURE_MAX_PER_SIGNATURE, else no limit.
-        max_pending_mb: memory in MB that may wait to be written; the program waits when it is full, nothing is dropped.
-            None: OP_TOOLS_MAX_PENDING_MB, else 1024.
-
-    The other arguments are those of :class:`Tool`; filters in the environment: OP_CAPTURE_LIST, OP_CAPTURE_DISABLE_LIST.
     """
 
     _kind = "OpCapture"
-    _flag = "capture"
-    _variables = "OP_CAPTURE"
 
-    def __init__(
-        self,
-        *,
-        format: str | None = None,
-        dedupe: bool | None = None,
-        max_calls: int | None = None,
-        max_per_signature: int | None = None,
-        max_pending_mb: int | None = None,
-        **tool: Any,
-    ) -> None:
-        super().__init__(**tool)
-        self._arguments.update(
-            format=format,
-            dedupe=dedupe,
-            max_calls=max_calls,
-            max_per_signature=max_per_signature,
-            max_pending_mb=max_pending_mb,
-        )
+    def __init__(self, **options: Unpack[OpCaptureOptions]) -> None:
+        super().__init__(**options)
 
     def result(self) -> CaptureResult:
         """What the last run recorded so far. Call flush() first to count what is on disk."""
@@ -288,12 +261,12 @@ class HookScope(Tool):
 
     Args:
         hook: the hook.
-
-    The other arguments are those of :class:`Tool`; filters in the environment: OP_HOOK_LIST, OP_HOOK_DISABLE_LIST.
     """
 
-    def __init__(self, hook: Hook, **tool: Any) -> None:
-        super().__init__(**tool)
+    _further = ("hook",)
+
+    def __init__(self, hook: Hook, **options: Unpack[ToolOptions]) -> None:
+        super().__init__(**options)
         self.hook = hook
 
     def _open(self) -> tuple[_C.CoreHook, _C.Scope]:
@@ -303,7 +276,7 @@ class HookScope(Tool):
             return getattr(method, "__func__", method) is not getattr(Hook, name)
 
         hook = _C.python_hook(self.hook, is_defined("before"), is_defined("after"))
-        return hook, _C.hook_scope(hook, self._arguments, "OP_HOOK")
+        return hook, _C.hook_scope(hook, self._arguments)
 
     @property
     def calls_seen(self) -> int:
@@ -312,15 +285,42 @@ class HookScope(Tool):
 
 
 def tool_classes() -> dict[str, type[Tool]]:
-    """The tools by the core's names of them ("OpCapture"), in the order in which they were made."""
+    """The tools by the core's names of them ("OpCapture"), in the order of their registration. A tool that has no class
+    in Python gets one."""
     found: dict[str, type[Tool]] = {}
     waiting = [Tool]
     while waiting:
         one = waiting.pop(0)
         waiting[:0] = one.__subclasses__()
         if vars(one).get("_kind"):
-            found[one._kind] = one
-    return found
+            found.setdefault(one._kind, one)
+    return {
+        name: found.get(name) or type(name, (Tool,), {"__doc__": f"The tool {name}.", "_kind": name, "__module__": ""})
+        for name in kinds()
+    }
+
+
+def load_tools(path: str | os.PathLike[str]) -> list[type[Tool]]:
+    """Loads a library with tools of your own, which register themselves (docs: "Add a tool" in CONTRIBUTING.md).
+
+    Args:
+        path: the library.
+
+    Returns:
+        a class for each tool that it registered; from then on they are also known to apply_feature() by their feature.
+
+    Raises:
+        op_tools.Error: it cannot be loaded, or registered no tool.
+    """
+    before = set(kinds())
+    try:
+        ctypes.CDLL(os.fspath(path))
+    except OSError as error:
+        raise _C.Error(f"{os.fspath(path)}: {error}") from error
+    added = [made for name, made in tool_classes().items() if name not in before]
+    if not added:
+        raise _C.Error(f"{os.fspath(path)}: it registered no tool that is not there already")
+    return added
 
 
 def stop_all() -> None:
@@ -332,7 +332,7 @@ def stop_all() -> None:
             except _C.Error as error:
                 _C.log_warn(f"still on at exit: {error}")
                 break
-    # Python ends by SIGINT, as shells expect it, when a KeyboardInterrupt ended the program; it forgets that when a text is
+    # Python ends by SIGINT, as shells expect it, when a KeyboardInterrupt ended the program; it forgets that when a string is
     # executed afterwards, which importing a module with dataclasses does.
     if getattr(sys, "last_type", None) is KeyboardInterrupt:
         with contextlib.suppress(KeyboardInterrupt):

@@ -15,6 +15,7 @@
 #include "hooks/op_call.h"
 #include "hooks/scope.h"
 #include "hooks/tool.h"
+#include "hooks/tool_scope.h"
 #include "observe/observe_hook.h"
 #include "observe/overflow_check.h"
 #include "tensor/value.h"

@@ -9,17 +9,11 @@
 
 namespace op_tools {
 
-const std::vector<ToolKind>& tool_kinds() {
-  static const auto* kinds = new std::vector<ToolKind>{
-      {"OpCapture", "op_capture", &open_tool<CaptureHook>},
-      {"OpAutoCompare", "autocompare", &open_tool<CompareHook>},
-      {"OpOverflowCheck", "overflow_check", &open_tool<OverflowHook>},
-      {"OpObserve", "dump_op_args", &open_tool<ObserveHook>},
-      {"OpTimeMeasure", "measure_op_time", &open_tool<TimeHook>},
-      {"OpDtypeCast", "cast_dtype", &open_tool<DtypeCastHook>},
-      {"OpFallback", "fallback", &open_tool<FallbackHook>},
+std::vector<ToolKind> own_tools() {
+  return {
+      tool_kind<CaptureHook>(), tool_kind<CompareHook>(),   tool_kind<OverflowHook>(), tool_kind<ObserveHook>(),
+      tool_kind<TimeHook>(),    tool_kind<DtypeCastHook>(), tool_kind<FallbackHook>(),
   };
-  return *kinds;
 }
 
 }  // namespace op_tools

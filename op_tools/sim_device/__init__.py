@@ -52,7 +52,7 @@ class _Planted:
     def stop(self) -> None:
         """Makes it inactive. Its effects remain."""
         self._core.stop()
-        _started.discard(self)  # type: ignore[arg-type]
+        _started.discard(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -62,6 +62,8 @@ class _Planted:
 
 class Fault(_Planted):
     """A fault of the simulated device; made by fault()."""
+
+    _core: _sim.Fault
 
     def __init__(self, core: _sim.Fault, description: str) -> None:
         self._core = core

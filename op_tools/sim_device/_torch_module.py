@@ -8,6 +8,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import torch
+from torch.utils import backend_registration
 
 from .. import _sim
 
@@ -97,12 +98,12 @@ def stream(stream: torch.Stream | None) -> Any:
 
 
 class Stream(torch.Stream):
-    def __new__(cls, device: Device = None, **options: Any) -> torch.Stream:
+    def __new__(cls, device: Device = None, **options: Any) -> torch.Stream:  # type: ignore[misc]
         return torch.Stream(device=f"sim:{_index(device)}", **options)
 
 
 class Event(torch.Event):
-    def __new__(cls, enable_timing: bool = False, **options: Any) -> torch.Event:
+    def __new__(cls, enable_timing: bool = False, **options: Any) -> torch.Event:  # type: ignore[misc]
         return torch.Event(device="sim", enable_timing=enable_timing, **options)
 
 
@@ -180,7 +181,7 @@ def install() -> None:
     """Makes this module torch.sim, and Tensor.sim(), Module.sim(), and the other functions of a device."""
     if getattr(torch, "sim", None) is not None:
         return
-    torch.utils.rename_privateuse1_backend("sim")
+    backend_registration.rename_privateuse1_backend("sim")
     module: ModuleType = sys.modules[__name__]
-    torch._register_device_module("sim", module)
-    torch.utils.generate_methods_for_privateuse1_backend()
+    torch._register_device_module("sim", module)  # type: ignore[no-untyped-call]
+    backend_registration.generate_methods_for_privateuse1_backend()

@@ -43,9 +43,11 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return spec
 
     def create_module(self, spec: Any) -> ModuleType | None:
-        return self._loader.create_module(spec)
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
 
     def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None  # it is being imported
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         from op_tools._launch import start_from_environment

@@ -7,7 +7,7 @@
 namespace op_tools {
 namespace {
 
-std::atomic<uint64_t> g_forks{0};  // that lead here, since somebody asked first
+std::atomic<uint64_t> g_forks{0};  // that lead here, since the first question
 
 uint64_t forks() {
   static const int watched = pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1); });

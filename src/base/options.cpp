@@ -9,49 +9,74 @@
 namespace op_tools {
 namespace {
 
-std::vector<int64_t> checked_steps(std::vector<int64_t> steps) {
-  if (steps.empty()) refuse("steps=", "", "name at least one step, or leave it out for all steps");
-  for (const int64_t step : steps) check_range("steps=", std::to_string(step), step, 0, kMaxNumber);
-  std::sort(steps.begin(), steps.end());
-  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
-  return steps;
-}
+const Choices kLevels = {"aten", "torch"};
 
 std::atomic<int64_t> known_rank = -1;  // -1: set_rank() was not called
 
 }  // namespace
 
 std::string_view to_string(Level level) {
-  return level == Level::kAten ? "aten" : "torch";
+  return kLevels[static_cast<size_t>(level)];
 }
 
-Level level_from_string(std::string_view text) {
-  if (text == "aten") return Level::kAten;
-  if (text == "torch") return Level::kTorch;
-  refuse("level=", text, "give aten or torch");
-}
+ToolOptions::ToolOptions(std::string_view given)
+    : prefix(given),
+      ops(this, "", {"ops", prefix + "_LIST", "only these operators: regular expressions", "names", "all"}),
+      skip(this, "", {"skip", prefix + "_DISABLE_LIST", "all but these operators; taken off `ops`", "names"}),
+      level(
+          this, Level::kAten,
+          {"level", "", "`torch` (the functions that Python calls) or `aten` (what torch dispatches, from any caller)",
+           "", "torch; in C++ aten"},
+          kLevels),
+      output_dir(this, ".",
+                 {"output_dir", "OP_TOOLS_OUTPUT_DIR", "the folder in which the result folder is made", "path",
+                  "the working directory"}),
+      modules(this, "",
+              {"modules", prefix + "_MODULES", "only calls made in these modules of the model, or inside them", "names",
+               "all"}),
+      steps(this, {}, {"steps", "", "record only in these steps, counted from 0 by `step()`"}, at_least(0)),
+      skip_cpu(this, false, {"skip_cpu", "OP_TOOLS_SKIP_CPU", "pass over calls whose tensors are all on the CPU"}),
+      all_threads(this, false,
+                  {"all_threads", "",
+                   "level aten: also operators of threads that start no tool themselves, but the first of each"}) {}
 
-ResolvedOptions resolve(const ToolOptions& options, std::string_view prefix) {
-  const std::string name(prefix);
-  const TextSetting only = text_setting(options.ops, "ops=", name + "_LIST", "");
-  const TextSetting skip = text_setting(options.skip, "skip=", name + "_DISABLE_LIST", "");
-  const TextSetting output = text_setting(options.output_dir, "output_dir=", "OP_TOOLS_OUTPUT_DIR", ".");
-  if (output.value.empty() || output.value.find('\0') != std::string::npos) {
-    refuse(output.source, output.value, "give the path of a folder");
+void ToolOptions::resolve_all() {
+  for_each([](OptionBase& option) { option.resolve(); });
+  if (output_dir.get().empty() || output_dir.get().find('\0') != std::string::npos) {
+    refuse(output_dir.source(), output_dir.get(), "give the path of a folder");
   }
-  const TextSetting modules = text_setting(options.modules, "modules=", name + "_MODULES", "");
-  compat_ditorch();  // so that a wrong value is said here and not in the middle of a run
+  compat_ditorch();  // so that a wrong value is reported here and not in the middle of a run
+}
 
+ResolvedOptions ToolOptions::for_scope() const {
   ResolvedOptions resolved;
-  resolved.filter = std::make_shared<OpFilter>(only.value, skip.value, only.source, skip.source);
-  auto in_modules = std::make_shared<OpFilter>(modules.value, "", modules.source, "");
+  resolved.filter = std::make_shared<OpFilter>(ops.get(), skip.get(), ops.source(), skip.source());
+  auto in_modules = std::make_shared<OpFilter>(modules.get(), "", modules.source(), "");
   if (in_modules->has_only()) resolved.modules = std::move(in_modules);
-  resolved.level = options.level.value_or(Level::kAten);
-  resolved.output_dir = output.value;
-  if (options.steps) resolved.steps = checked_steps(*options.steps);
-  resolved.skip_cpu = bool_setting(options.skip_cpu, "OP_TOOLS_SKIP_CPU");
-  resolved.all_threads = options.all_threads.value_or(false);
+  resolved.level = level;
+  if (steps.is_set()) {
+    resolved.steps = steps.get();
+    std::sort(resolved.steps->begin(), resolved.steps->end());
+    resolved.steps->erase(std::unique(resolved.steps->begin(), resolved.steps->end()), resolved.steps->end());
+  }
+  resolved.skip_cpu = skip_cpu;
+  resolved.all_threads = all_threads;
   return resolved;
+}
+
+std::vector<Variable> process_variables() {
+  return {
+      {"OP_TOOLS", "tools that op-tools env starts in every Python: capture,time:aten"},
+      {"OP_TOOLS_LOG_LEVEL", "trace, debug, info, warn, error, critical or off (info)"},
+      {"OP_TOOLS_COMPAT", "ditorch: print and spell as ditorch's op_tools"},
+      {"RANK", "of a distributed launch: the folder of the results"},
+      {"OP_TOOLS_SIM_FAULTS", "faults of the simulated device"},
+      {"OP_TOOLS_SIM_LATENCY", "how long operators of the simulated device take"},
+      {"OP_TOOLS_VENV", "./dev: the virtual environment"},
+      {"OP_TOOLS_TORCH", "./dev: the torch to install"},
+      {"OP_TOOLS_JOBS", "./dev: compilations at once"},
+      {"OP_TOOLS_BUILD_DIR", "the tests: where the project was built"},
+  };
 }
 
 int64_t distributed_rank() {

@@ -1,8 +1,9 @@
-// Settings that all tools share; each tool has its own beside its hook (capture/capture_options.h, ...).
-// A field that is set wins over the environment; resolve() is called once, when a scope is entered, and an
-// invalid value is an Error that names the variable (or argument) and the value.
+// Options that all tools share; each tool declares its own beside its hook (capture/capture_options.h, ...).
+// An argument wins over the environment; resolve() is called once, when a scope is entered, and a value that is not
+// allowed is an Error that names the variable (or argument) and the value.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "base/export.h"
+#include "base/option.h"
 
 namespace op_tools {
 
@@ -18,32 +20,62 @@ class OpFilter;
 
 enum class Level : uint8_t { kAten, kTorch };
 OP_TOOLS_API std::string_view to_string(Level level);
-OP_TOOLS_API Level level_from_string(std::string_view text);  // "aten" | "torch", else Error
 
-// What a user may set for any tool.
-struct ToolOptions {
-  std::optional<std::string> ops;             // only these; unset: <PREFIX>_LIST
-  std::optional<std::string> skip;            // all but these; unset: <PREFIX>_DISABLE_LIST
-  std::optional<Level> level;                 // unset: aten (the Python package sets torch)
-  std::optional<std::string> output_dir;      // parent of op_*_result; unset: OP_TOOLS_OUTPUT_DIR, else "."
-  std::optional<std::string> modules;         // only calls made in these modules; unset: <PREFIX>_MODULES
-  std::optional<std::vector<int64_t>> steps;  // record only in these steps (step() counts from 0); unset: all
-  std::optional<bool> skip_cpu;               // pass over calls whose tensors are all on the CPU; OP_TOOLS_SKIP_CPU=1
-  std::optional<bool> all_threads;            // aten level: also threads started later; see docs
-};
-
-// The same with every question answered.
+// What a scope needs of them: filters compiled, steps sorted.
 struct ResolvedOptions {
   std::shared_ptr<const OpFilter> filter;
   std::shared_ptr<const OpFilter> modules;  // nullptr: in all modules, and outside of them
   Level level = Level::kAten;
-  std::string output_dir;
   std::optional<std::vector<int64_t>> steps;
   bool skip_cpu = false;
   bool all_threads = false;
 };
-// `prefix`: "OP_CAPTURE", "OP_AUTOCOMPARE", ...
-OP_TOOLS_API ResolvedOptions resolve(const ToolOptions& options, std::string_view prefix);
+
+// What a user may set for any tool: the base of each tool's options.
+struct OP_TOOLS_API ToolOptions : OptionSet {
+  std::string prefix;  // "OP_CAPTURE": what the names of the filter variables begin with
+  Option<std::string> ops;
+  Option<std::string> skip;
+  Option<Level> level;  // the Python package gives torch
+  Option<std::string> output_dir;
+  Option<std::string> modules;
+  Option<std::vector<int64_t>> steps;
+  Option<bool> skip_cpu;
+  Option<bool> all_threads;
+
+  // Reads what was not given from the environment. A tool adds what concerns several of its options.
+  virtual void resolve_all();
+  virtual ResolvedOptions for_scope() const;
+  // Variables that are read besides those of the options.
+  virtual std::vector<Variable> further_variables() const { return {}; }
+
+ protected:
+  explicit ToolOptions(std::string_view prefix);
+  ToolOptions(const ToolOptions&) = default;
+  ToolOptions& operator=(const ToolOptions&) = default;
+};
+
+// Those of a hook of the program's own.
+struct HookOptions : ToolOptions {
+  HookOptions() : ToolOptions("OP_HOOK") {}
+};
+
+// Options with every question answered: what hooks are made from.
+template <class Options>
+struct Resolved : Options {
+  explicit Resolved(const Options& given) : Options(given) {
+    this->resolve_all();
+    scope = this->for_scope();
+  }
+  ResolvedOptions scope;
+};
+template <std::derived_from<ToolOptions> Options>
+requires(!std::same_as<Options, ToolOptions>) Resolved<Options> resolve(const Options& options) {
+  return Resolved<Options>(options);
+}
+
+// Variables that belong to no tool.
+OP_TOOLS_API std::vector<Variable> process_variables();
 
 // RANK of a distributed launch, 0 without one. set_rank() is for launchers that know it otherwise
 // (the default process group); it wins over the environment.

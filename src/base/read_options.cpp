@@ -2,26 +2,23 @@
 
 #include <unistd.h>
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/option.h"
 
 namespace op_tools {
 namespace {
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return result;
-}
-
-bool bool_from(std::string_view source, std::string_view text) {
-  const std::string word = lower(trimmed(text));
-  if (word == "1" || word == "true" || word == "on") return true;
-  if (word == "0" || word == "false" || word == "off") return false;
-  refuse(source, text, "give 0, 1, true, false, on or off");
+[[noreturn]] void refuse_range(std::string_view source, std::string_view shown, int64_t least, int64_t most) {
+  std::string allowed = "give an integer";
+  if (most != kMaxNumber) {
+    allowed += " from " + std::to_string(least) + " to " + std::to_string(most);
+  } else if (least != std::numeric_limits<int64_t>::min()) {
+    allowed += " of at least " + std::to_string(least);
+  }
+  refuse(source, shown, allowed);
 }
 
 }  // namespace
@@ -44,44 +41,17 @@ std::string_view trimmed(std::string_view text) {
 }
 
 void check_range(std::string_view source, std::string_view shown, int64_t number, int64_t least, int64_t most) {
-  if (number >= least && number <= most) return;
-  refuse(
-      source, shown,
-      "give a whole number " + (most == kMaxNumber ? "of at least " + std::to_string(least)
-                                                   : "from " + std::to_string(least) + " to " + std::to_string(most)));
+  if (number < least || number > most) refuse_range(source, shown, least, most);
 }
 
 int64_t number_from(std::string_view source, std::string_view text, int64_t least, int64_t most) {
   const std::string_view digits = trimmed(text);
   int64_t number = 0;
   const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  // Neither a number nor a whole one nor one of 64 bits: out of every range.
-  const bool whole = failure == std::errc() && end == digits.data() + digits.size();
-  check_range(source, text, whole ? number : least - 1, least, most);
+  const bool is_integer = failure == std::errc() && end == digits.data() + digits.size();
+  if (!is_integer) refuse_range(source, text, least, most);
+  check_range(source, text, number, least, most);
   return number;
-}
-
-TextSetting text_setting(const std::optional<std::string>& argument, std::string_view argument_name,
-                         const std::string& variable, std::string_view otherwise) {
-  if (argument) return {*argument, std::string(argument_name)};
-  if (auto value = environment(variable)) return {std::move(*value), variable};
-  return {std::string(otherwise), variable};
-}
-
-std::optional<int64_t> number_setting(std::optional<int64_t> argument, std::string_view argument_name,
-                                      const std::string& variable, int64_t least, int64_t most) {
-  if (argument) {
-    check_range(argument_name, std::to_string(*argument), *argument, least, most);
-    return argument;
-  }
-  if (const auto value = environment(variable)) return number_from(variable, *value, least, most);
-  return std::nullopt;
-}
-
-bool bool_setting(std::optional<bool> argument, const std::string& variable) {
-  if (argument) return *argument;
-  const auto value = environment(variable);
-  return value && bool_from(variable, *value);
 }
 
 std::vector<std::pair<std::string, std::string>> environment_containing(std::string_view part) {

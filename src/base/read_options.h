@@ -1,10 +1,8 @@
-// How one setting of a tool is found: the argument where there is one, else the environment variable, else the default;
-// and the only place that reads the environment (log level aside). A wrong value is an Error that names where it
-// stands and what may stand there.
+// The environment (nothing else reads it, log level aside), and the checks that options share. A value that is not
+// allowed is an Error that names where it stands and what may stand there.
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,19 +12,6 @@
 #include "base/export.h"
 
 namespace op_tools {
-
-constexpr int64_t kMaxNumber = std::numeric_limits<int64_t>::max();
-
-// A text setting and where it came from, for messages.
-struct TextSetting {
-  std::string value;
-  std::string source;
-};
-TextSetting text_setting(const std::optional<std::string>& argument, std::string_view argument_name,
-                         const std::string& variable, std::string_view otherwise);
-std::optional<int64_t> number_setting(std::optional<int64_t> argument, std::string_view argument_name,
-                                      const std::string& variable, int64_t least, int64_t most);
-bool bool_setting(std::optional<bool> argument, const std::string& variable);
 
 // A variable's value; an empty one counts as unset, as everywhere in shells.
 OP_TOOLS_API std::optional<std::string> environment(const std::string& variable);

@@ -9,7 +9,7 @@ namespace op_tools {
 namespace {
 
 constexpr size_t kGap = 2;         // between columns
-constexpr size_t kNarrowest = 16;  // a cut column keeps as much
+constexpr size_t kNarrowest = 16;  // a cut column shows as much
 
 // Characters, as UTF-8 counts them; a terminal shows nearly all of them one column wide.
 size_t length_of(const std::string& text) {
@@ -20,8 +20,8 @@ size_t length_of(const std::string& text) {
 std::string cut(const std::string& text, size_t width) {
   if (length_of(text) <= width) return text;
   // Bytes are characters here: only names of operators and files come to be cut.
-  const size_t kept = width - 3;
-  return text.substr(0, kept / 2) + "..." + text.substr(text.size() - (kept - kept / 2));
+  const size_t shown = width - 3;
+  return text.substr(0, shown / 2) + "..." + text.substr(text.size() - (shown - shown / 2));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace op_tools {
 
 struct TableColumn {
   std::string title;
-  bool is_number = false;  // numbers stand right, texts left
+  bool is_number = false;  // numbers stand right, strings left
 };
 
 // A line of titles and one per row, columns as wide as their widest cell. A table wider than `width` characters has its

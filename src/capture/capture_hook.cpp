@@ -141,7 +141,7 @@ struct CaptureHook::Impl {
         rank(distributed_rank()),
         writer([format = options.format, dir = options.output_dir, dedupe = options.dedupe,
                 rank = rank] { return CallStore::create(format, dir, rank, dedupe); },
-               options.max_pending_bytes) {}
+               options.max_pending_mb << 20) {}
 
   const ResolvedCaptureOptions options;
   const int64_t rank;
@@ -154,14 +154,14 @@ struct CaptureHook::Impl {
   RecordWriter writer;  // last: its thread uses nothing of the above, and it is the first to go
 
   bool within_limits(OpCall& call) {
-    if (options.max_per_signature) {
+    if (options.max_per_signature != kNoLimit) {
       const uint64_t signature = signature_of(call);
       std::lock_guard<std::mutex> lock(mutex);
       int64_t& count = per_signature[signature];
-      if (count >= *options.max_per_signature) return false;
+      if (count >= options.max_per_signature) return false;
       ++count;
     }
-    return !options.max_calls || taken.fetch_add(1) < static_cast<uint64_t>(*options.max_calls);
+    return options.max_calls == kNoLimit || taken.fetch_add(1) < static_cast<uint64_t>(options.max_calls.get());
   }
 
   CaptureResult::Row& row_locked(std::string_view op) {
@@ -301,10 +301,6 @@ void CaptureHook::Impl::backward(OpCall& call) {
   row.bytes += bytes;
 }
 
-const ResolvedOptions& CaptureHook::options() const {
-  return impl_->options;
-}
-
 void CaptureHook::flush() {
   impl_->writer.flush();
 }
@@ -344,19 +340,25 @@ CaptureResult CaptureHook::result() const {
   return result;
 }
 
+const Columns<CaptureResult::Row>& CaptureResult::Row::columns() {
+  static const Columns<Row> all{
+      "CaptureRow",
+      "What was captured of one operator.",
+      {
+          {"op", &Row::op, "the operator"},
+          {"calls", &Row::calls, "forward calls"},
+          {"backward", &Row::backward, "backward passes"},
+          {"bytes", &Row::bytes, "of tensors, in memory"},
+          {"unsupported", &Row::unsupported, "values without a form in a file; meta.json says which"},
+          {"failed", &Row::failed, "calls whose operator raised; their inputs are saved"},
+      }};
+  return all;
+}
+
 Value CaptureHook::report() const {
   const CaptureResult all = result();
   const auto number = [](uint64_t count) { return static_cast<int64_t>(count); };
-  Values rows;
-  for (const CaptureResult::Row& row : all.rows) {
-    rows.push_back(make_dict({{"op", row.op},
-                              {"calls", number(row.calls)},
-                              {"backward", number(row.backward)},
-                              {"bytes", number(row.bytes)},
-                              {"unsupported", number(row.unsupported)},
-                              {"failed", number(row.failed)}}));
-  }
-  return make_dict({{"rows", make_list(std::move(rows))},
+  return make_dict({{"rows", Row::columns().values(all.rows)},
                     {"root", all.root},
                     {"bytes_on_disk", number(all.bytes_on_disk)},
                     {"skipped", number(all.skipped)},
@@ -364,14 +366,6 @@ Value CaptureHook::report() const {
                     {"waits", number(all.waits)},
                     {"incomplete_gradients", number(all.incomplete_gradients)},
                     {"failure", all.failure}});
-}
-
-void read_into(Settings& settings, CaptureOptions& options) {
-  settings.read("format", options.format);
-  settings.read("dedupe", options.dedupe);
-  settings.read("max_calls", options.max_calls);
-  settings.read("max_per_signature", options.max_per_signature);
-  settings.read("max_pending_mb", options.max_pending_mb);
 }
 
 }  // namespace op_tools

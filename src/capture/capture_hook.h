@@ -28,6 +28,8 @@ struct CaptureResult {
     uint64_t bytes = 0;        // of tensors, in memory
     uint64_t unsupported = 0;  // values that could not be saved (meta.json says which and why)
     uint64_t failed = 0;       // calls whose operator raised: their inputs are saved
+
+    static const Columns<Row>& columns();
   };
   std::vector<Row> rows;  // by name
   std::string root;       // the folder; empty when nothing was recorded
@@ -42,11 +44,13 @@ struct CaptureResult {
 class OP_TOOLS_API CaptureHook final : public Hook {
  public:
   using Options = CaptureOptions;
+  using Row = CaptureResult::Row;
+  static constexpr ToolNames kNames{"OpCapture", "op_capture", "capture"};
 
   explicit CaptureHook(const ResolvedCaptureOptions& options);
   ~CaptureHook() override;
 
-  std::string_view name() const override { return "OpCapture"; }
+  std::string_view name() const override { return kNames.tool; }
   Wants wants() const override { return {.gradients = true, .aten_call = true}; }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
@@ -54,15 +58,12 @@ class OP_TOOLS_API CaptureHook final : public Hook {
   void flush() override;
   Value report() const override;
 
-  const ResolvedOptions& options() const;  // for the scope: filter, level, steps
   CaptureResult result() const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-OP_TOOLS_API void read_into(Settings& settings, CaptureOptions& options);
 
 using OpCapture = ToolScope<CaptureHook>;
 

@@ -1,9 +1,7 @@
-// Settings of OpCapture (base/options.h has what all tools share).
+// Options of OpCapture (base/options.h has what all tools share).
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 
 #include "base/export.h"
 #include "base/options.h"
@@ -13,19 +11,30 @@ namespace op_tools {
 enum class CaptureFormat : uint8_t { kFolders, kContainer };
 
 struct CaptureOptions : ToolOptions {
-  std::optional<std::string> format;         // "folders" | "container"; OP_CAPTURE_FORMAT
-  std::optional<bool> dedupe;                // bytes of tensors stored once, by content; OP_CAPTURE_DEDUPE
-  std::optional<int64_t> max_calls;          // stop recording after so many calls; OP_CAPTURE_MAX_CALLS
-  std::optional<int64_t> max_per_signature;  // first N calls per op, shapes and dtypes; OP_CAPTURE_MAX_PER_SIGNATURE
-  std::optional<int64_t> max_pending_mb;     // memory that may wait to be written; OP_TOOLS_MAX_PENDING_MB, 1024
+  CaptureOptions() : ToolOptions("OP_CAPTURE") {}
+
+  Option<CaptureFormat> format{this,
+                               CaptureFormat::kFolders,
+                               {"format", "OP_CAPTURE_FORMAT",
+                                "`folders`: one for each call; `container`: one append-only zip for many small calls"},
+                               {"folders", "container"}};
+  Option<bool> dedupe{
+      this,
+      false,
+      {"dedupe", "OP_CAPTURE_DEDUPE", "store a tensor's bytes once, by their content; calls refer to them"}};
+  Option<int64_t> max_calls{
+      this, kNoLimit, {"max_calls", "OP_CAPTURE_MAX_CALLS", "record at most N calls"}, at_least(1)};
+  Option<int64_t> max_per_signature{
+      this,
+      kNoLimit,
+      {"max_per_signature", "OP_CAPTURE_MAX_PER_SIGNATURE", "record the first N calls per operator, shapes and dtypes"},
+      at_least(1)};
+  Option<int64_t> max_pending_mb{this,
+                                 1024,
+                                 {"max_pending_mb", "OP_TOOLS_MAX_PENDING_MB",
+                                  "MB of memory that may wait to be written; when it is full the program waits"},
+                                 {1, kMaxNumber >> 20}};
 };
-struct ResolvedCaptureOptions : ResolvedOptions {
-  CaptureFormat format = CaptureFormat::kFolders;
-  bool dedupe = false;
-  std::optional<int64_t> max_calls;
-  std::optional<int64_t> max_per_signature;
-  int64_t max_pending_bytes = int64_t{1024} << 20;
-};
-OP_TOOLS_API ResolvedCaptureOptions resolve(const CaptureOptions& options);
+using ResolvedCaptureOptions = Resolved<CaptureOptions>;
 
 }  // namespace op_tools

@@ -110,7 +110,7 @@ struct CompareHook::Impl {
         rank(distributed_rank()),
         tolerances(ToleranceTable::from_environment()),
         told(options, rank),
-        pool(static_cast<size_t>(options.workers), static_cast<size_t>(options.max_pending_bytes)) {}
+        pool(static_cast<size_t>(options.workers.get()), static_cast<size_t>(options.max_pending_mb << 20)) {}
 
   const ResolvedCompareOptions options;
   const int64_t rank;
@@ -124,10 +124,10 @@ struct CompareHook::Impl {
   OrderedPool pool;  // last: its work uses the above
 
   bool within_limits(uint64_t signature) {
-    if (!options.first_n_per_signature && options.every_nth == 1) return true;
+    if (options.first_n_per_signature == kNoLimit && options.every_nth == 1) return true;
     std::lock_guard<std::mutex> lock(mutex);
     const int64_t number = per_signature[signature]++;
-    if (options.first_n_per_signature && number >= *options.first_n_per_signature) return false;
+    if (number >= options.first_n_per_signature) return false;
     return number % options.every_nth == 0;
   }
 
@@ -407,31 +407,33 @@ void CompareHook::scope_left() {
   impl_->told.summarize();
 }
 
-const ResolvedOptions& CompareHook::options() const {
-  return impl_->options;
-}
-
 CompareResult CompareHook::result() const {
   return impl_->told.result();
+}
+
+const Columns<CompareResult::Op>& CompareResult::Op::columns() {
+  static const Columns<Op> all{
+      "ComparedOp",
+      "What was judged of one operator: outputs, changed inputs, input gradients.",
+      {
+          {"op", &Op::op, "the operator"},
+          {"calls", &Op::calls, "forward calls"},
+          {"backward", &Op::backward, "backward passes"},
+          {"passed", &Op::passed, "outputs, changed inputs and input gradients that are right"},
+          {"failed", &Op::failed, "that are wrong"},
+          {"not_comparable", &Op::not_comparable, "comparisons without a verdict"},
+          {"worst", &Op::worst, "the largest share of a limit that was reached; 1 is the limit"},
+          {"reason", &Op::reason, "of the first failure; else why something was not comparable"},
+          {"source", &Op::source, "the user's line of the first failure"},
+      }};
+  return all;
 }
 
 Value CompareHook::report() const {
   const CompareResult all = result();
   const auto number = [](uint64_t value) { return Value(static_cast<int64_t>(value)); };
-  Values ops;
-  for (const CompareResult::Op& op : all.ops) {
-    ops.push_back(make_dict({{"op", op.op},
-                             {"calls", number(op.calls)},
-                             {"backward", number(op.backward)},
-                             {"passed", number(op.passed)},
-                             {"failed", number(op.failed)},
-                             {"not_comparable", number(op.not_comparable)},
-                             {"worst", op.worst},
-                             {"reason", op.reason},
-                             {"source", op.source}}));
-  }
   return make_dict({{"rows", impl_->told.rows()},
-                    {"ops", make_list(std::move(ops))},
+                    {"ops", Row::columns().values(all.ops)},
                     {"calls", number(all.calls)},
                     {"passed", number(all.passed)},
                     {"failed", number(all.failed)},
@@ -442,22 +444,6 @@ Value CompareHook::report() const {
                     {"rows_dropped", number(all.rows_dropped)},
                     {"root", all.root},
                     {"failure", all.failure}});
-}
-
-void read_into(Settings& settings, CompareOptions& options) {
-  settings.read("method", options.method);
-  settings.read("golden", options.golden);
-  settings.read("nan_equal", options.nan_equal);
-  settings.read("strides", options.strides);
-  settings.read("gradients", options.gradients);
-  settings.read("first_n_per_signature", options.first_n_per_signature);
-  settings.read("every_nth", options.every_nth);
-  settings.read("async_", options.async);
-  settings.read("workers", options.workers);
-  settings.read("max_pending_mb", options.max_pending_mb);
-  settings.read("raise_on_failure", options.raise_on_failure);
-  settings.read("max_saved", options.max_saved);
-  settings.read("max_saved_mb", options.max_saved_mb);
 }
 
 }  // namespace op_tools

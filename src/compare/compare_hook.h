@@ -24,11 +24,13 @@ namespace op_tools {
 class OP_TOOLS_API CompareHook final : public Hook, public ReadsGradients {
  public:
   using Options = CompareOptions;
+  using Row = CompareResult::Op;
+  static constexpr ToolNames kNames{"OpAutoCompare", "autocompare", "autocompare"};
 
   explicit CompareHook(const ResolvedCompareOptions& options);
   ~CompareHook() override;
 
-  std::string_view name() const override { return "OpAutoCompare"; }
+  std::string_view name() const override { return kNames.tool; }
   Wants wants() const override;
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
@@ -36,15 +38,12 @@ class OP_TOOLS_API CompareHook final : public Hook, public ReadsGradients {
   void flush() override;
   Value report() const override;
 
-  const ResolvedOptions& options() const;
   CompareResult result() const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-OP_TOOLS_API void read_into(Settings& settings, CompareOptions& options);
 
 using OpAutoCompare = ToolScope<CompareHook>;
 

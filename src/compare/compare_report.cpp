@@ -33,7 +33,7 @@ void put_row(const ComparedCall& call, const Check& check, const std::string& sa
   row.put("id", static_cast<int64_t>(call.id));
   row.put("step", call.step);
   row.put("level", to_string(call.level));
-  row.put("phase", call.phase == Phase::kForward ? "forward" : "backward");
+  row.put("phase", to_string(call.phase));
   put_check(check, row);
   row.put("device", call.device);
   if (!call.module.empty()) row.put("module", call.module);
@@ -77,7 +77,7 @@ void CompareReport::open_files() {
 std::string CompareReport::save(const ComparedCall& call, const std::function<std::vector<SavedSide>()>& sides) {
   if (!store_ || !sides || !totals_.failure.empty()) return {};
   int64_t& count = saved_by_signature_[call.signature * 2 + (call.phase == Phase::kBackward)];
-  if (count >= options_.max_saved || saved_bytes_ >= static_cast<size_t>(options_.max_saved_bytes)) {
+  if (count >= options_.max_saved || saved_bytes_ >= static_cast<size_t>(options_.max_saved_mb << 20)) {
     ++totals_.not_saved;
     return {};
   }

@@ -18,6 +18,7 @@
 #include "compare/call_judge.h"
 #include "compare/compare_options.h"
 #include "hooks/op_call.h"
+#include "report/columns.h"
 #include "report/row_file.h"
 #include "tensor/value.h"
 
@@ -54,6 +55,8 @@ struct CompareResult {
     double worst = 0;                                     // largest share of a limit that was reached (1: the limit)
     std::string reason;                                   // of the first failure, else of what is not comparable
     std::string source;                                   // the user's line of the first failure
+
+    static const Columns<Op>& columns();
   };
   std::vector<Op> ops;  // by name
   uint64_t calls = 0, passed = 0, failed = 0, not_comparable = 0;

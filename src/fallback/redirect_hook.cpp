@@ -138,10 +138,6 @@ Wants RedirectHook::wants() const {
   return {.gradients = false, .aten_call = true};
 }
 
-const ResolvedOptions& RedirectHook::options() const {
-  return impl_->plan.options;
-}
-
 void RedirectHook::execute(OpCall& call) {
   if (call.phase == Phase::kBackward) return call.frame().proceed();  // it ran where its forward ran
   // A composite operator that stays (reshape, to) still calls others that need not.
@@ -161,22 +157,23 @@ RedirectResult RedirectHook::result() const {
   return result;
 }
 
+const Columns<RedirectResult::Row>& RedirectResult::Row::columns() {
+  static const Columns<Row> all{
+      "RedirectRow",
+      "What was run elsewhere of one operator, and what stayed.",
+      {
+          {"op", &Row::op, "the operator, as the filter admitted it"},
+          {"calls", &Row::calls, "operators of the dispatcher that ran elsewhere: a torch function may make several"},
+          {"ran", &Row::ran, "which ones, and how often"},
+          {"bytes", &Row::bytes, "moved or cast, both ways"},
+          {"milliseconds", &Row::milliseconds, "moves and operators"},
+          {"stayed", &Row::stayed, "what ran as it would have, with the reason, and how often"},
+      }};
+  return all;
+}
+
 Value RedirectHook::report() const {
-  const auto counts = [](const std::map<std::string, uint64_t>& from) {
-    std::vector<std::pair<Value, Value>> items;
-    for (const auto& [name, count] : from) items.emplace_back(name, static_cast<int64_t>(count));
-    return make_dict(std::move(items));
-  };
-  Values rows;
-  for (const RedirectResult::Row& row : result().rows) {
-    rows.push_back(make_dict({{"op", row.op},
-                              {"calls", static_cast<int64_t>(row.calls)},
-                              {"ran", counts(row.ran)},
-                              {"bytes", static_cast<int64_t>(row.bytes)},
-                              {"milliseconds", row.milliseconds},
-                              {"stayed", counts(row.stayed)}}));
-  }
-  return make_dict({{"rows", make_list(std::move(rows))}});
+  return make_dict({{"rows", Row::columns().values(result().rows)}});
 }
 
 void RedirectHook::scope_left() {
@@ -200,18 +197,9 @@ void RedirectHook::scope_left() {
 }
 
 FallbackHook::FallbackHook(const ResolvedFallbackOptions& options)
-    : RedirectHook({"OpFallback", options, options.cast, /*to_cpu=*/true, options.on_missing}) {}
+    : RedirectHook({kNames.tool, cast_settings(options.cast), /*to_cpu=*/true, options.on_missing}) {}
 
 DtypeCastHook::DtypeCastHook(const ResolvedDtypeCastOptions& options)
-    : RedirectHook({"OpDtypeCast", options, options.cast, /*to_cpu=*/false, /*on_missing=*/false}) {}
-
-void read_into(Settings& settings, FallbackOptions& options) {
-  settings.read("on_missing", options.on_missing);
-  settings.read("cast", options.cast);
-}
-
-void read_into(Settings& settings, DtypeCastOptions& options) {
-  settings.read("cast", options.cast);
-}
+    : RedirectHook({kNames.tool, cast_settings(options.cast), /*to_cpu=*/false, /*on_missing=*/false}) {}
 
 }  // namespace op_tools

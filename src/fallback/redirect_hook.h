@@ -27,12 +27,16 @@ struct RedirectResult {
     uint64_t bytes = 0;                      // moved or cast, both ways
     double milliseconds = 0;                 // moves and operator
     std::map<std::string, uint64_t> stayed;  // "aten::view: it gives a view ..." -> so often
+
+    static const Columns<Row>& columns();
   };
   std::vector<Row> rows;  // by name
 };
 
 class OP_TOOLS_API RedirectHook : public Hook {
  public:
+  using Row = RedirectResult::Row;
+
   ~RedirectHook() override;
   std::string_view name() const override;
   Wants wants() const override;
@@ -41,13 +45,11 @@ class OP_TOOLS_API RedirectHook : public Hook {
   void scope_left() override;
   Value report() const override;
 
-  const ResolvedOptions& options() const;
   RedirectResult result() const;
 
  protected:
   struct Plan {
     std::string_view name;
-    ResolvedOptions options;
     CastSettings cast;
     bool to_cpu = true;
     bool on_missing = false;
@@ -62,17 +64,16 @@ class OP_TOOLS_API RedirectHook : public Hook {
 class OP_TOOLS_API FallbackHook final : public RedirectHook {
  public:
   using Options = FallbackOptions;
+  static constexpr ToolNames kNames{"OpFallback", "fallback", "fallback"};
   explicit FallbackHook(const ResolvedFallbackOptions& options);
 };
 
 class OP_TOOLS_API DtypeCastHook final : public RedirectHook {
  public:
   using Options = DtypeCastOptions;
+  static constexpr ToolNames kNames{"OpDtypeCast", "cast_dtype", "dtype-cast"};
   explicit DtypeCastHook(const ResolvedDtypeCastOptions& options);
 };
-
-OP_TOOLS_API void read_into(Settings& settings, FallbackOptions& options);
-OP_TOOLS_API void read_into(Settings& settings, DtypeCastOptions& options);
 
 using OpFallback = ToolScope<FallbackHook>;
 using OpDtypeCast = ToolScope<DtypeCastHook>;

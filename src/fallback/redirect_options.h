@@ -1,9 +1,7 @@
-// Settings of OpFallback and OpDtypeCast (base/options.h has what all tools share).
+// Options of OpFallback and OpDtypeCast (base/options.h has what all tools share).
 #pragma once
 
-#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,26 +17,38 @@ struct CastSettings {
   std::string source;                                      // the argument or variable it came from, for messages
   std::vector<std::pair<std::string, std::string>> by_op;  // <OP>_OP_DTYPE_CAST_DICT and its value: instead, for one
 };
-// `argument`: wins over OP_DTYPE_CAST_DICT, which wins over `otherwise`. An argument also silences the variables for
-// single operators.
-OP_TOOLS_API CastSettings cast_settings(const std::optional<std::string>& argument, std::string_view otherwise);
+// An argument also silences the variables for single operators.
+OP_TOOLS_API CastSettings cast_settings(const Option<std::string>& cast);
 
-struct FallbackOptions : ToolOptions {  // at the aten level, DIPU_FORCE_FALLBACK_OPS_LIST stands in for `ops`
-  std::optional<bool> on_missing;       // only what the device does not implement; OP_FALLBACK_ON_MISSING
-  std::optional<std::string> cast;      // OP_DTYPE_CAST_DICT; no cast without it
-};
-struct ResolvedFallbackOptions : ResolvedOptions {
-  bool on_missing = false;
-  CastSettings cast;
-};
-OP_TOOLS_API ResolvedFallbackOptions resolve(const FallbackOptions& options);
+struct OP_TOOLS_API FallbackOptions : ToolOptions {
+  FallbackOptions() : ToolOptions("OP_FALLBACK") {}
 
-struct DtypeCastOptions : ToolOptions {
-  std::optional<std::string> cast;  // OP_DTYPE_CAST_DICT; float16 and bfloat16 to float32 without it
+  Option<bool> on_missing{
+      this,
+      false,
+      {"on_missing", "OP_FALLBACK_ON_MISSING",
+       "run on the device first, and on the CPU only what the device does not implement (NotImplementedError)"}};
+  Option<std::string> cast{
+      this,
+      "",
+      {"cast", "OP_DTYPE_CAST_DICT",
+       "dtypes to compute in instead of others; results come back in the dtypes that they would have had", "dtypes"}};
+
+  ResolvedOptions for_scope() const override;
+  std::vector<Variable> further_variables() const override;
 };
-struct ResolvedDtypeCastOptions : ResolvedOptions {
-  CastSettings cast;
+using ResolvedFallbackOptions = Resolved<FallbackOptions>;
+
+struct OP_TOOLS_API DtypeCastOptions : ToolOptions {
+  DtypeCastOptions() : ToolOptions("OP_DTYPE_CAST") {}
+
+  Option<std::string> cast{this,
+                           "torch.float16->torch.float32, torch.bfloat16->torch.float32",
+                           {"cast", "OP_DTYPE_CAST_DICT", "dtypes to compute in instead of others", "dtypes",
+                            "float16 and bfloat16 to float32"}};
+
+  std::vector<Variable> further_variables() const override;
 };
-OP_TOOLS_API ResolvedDtypeCastOptions resolve(const DtypeCastOptions& options);
+using ResolvedDtypeCastOptions = Resolved<DtypeCastOptions>;
 
 }  // namespace op_tools

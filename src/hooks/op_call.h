@@ -24,6 +24,9 @@ class OperatorHandle;
 namespace op_tools {
 
 enum class Phase : uint8_t { kForward, kBackward };
+constexpr const char* to_string(Phase phase) {
+  return phase == Phase::kForward ? "forward" : "backward";
+}
 
 class HookState;  // hook.h
 struct KeptStates;

@@ -1,103 +1,112 @@
 #include "hooks/tool.h"
 
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <set>
+
 #include "base/error.h"
 
 namespace op_tools {
 namespace {
 
-[[noreturn]] void refuse(std::string_view name, const Value& value, std::string_view wanted) {
-  throw Error(std::string(name) + "=: " + describe(value) + " is not " + std::string(wanted));
-}
-
-}  // namespace
-
-Settings::Settings(const Value& dict) : dict_(dict) {
-  if (!dict.is<Dict>()) throw Error("the settings of a tool are a dict, not " + describe(dict));
-}
-
-const Value* Settings::take(std::string_view name) {
-  read_.emplace(name);
-  const Value* value = find_key(dict_, name);
-  return value && value->is<None>() ? nullptr : value;
-}
-
-void Settings::read(std::string_view name, std::optional<bool>& to) {
-  const Value* value = take(name);
-  if (!value) return;
-  const bool* flag = value->get_if<bool>();
-  if (!flag) refuse(name, *value, "True or False");
-  to = *flag;
-}
-
-void Settings::read(std::string_view name, std::optional<int64_t>& to) {
-  const Value* value = take(name);
-  if (!value) return;
-  const int64_t* number = value->get_if<int64_t>();
-  if (!number) refuse(name, *value, "a whole number");
-  to = *number;
-}
-
-void Settings::read(std::string_view name, std::optional<double>& to) {
-  const Value* value = take(name);
-  if (!value) return;
-  if (const double* number = value->get_if<double>()) {
-    to = *number;
-  } else if (const int64_t* whole = value->get_if<int64_t>()) {
-    to = static_cast<double>(*whole);
-  } else {
-    refuse(name, *value, "a number");
-  }
-}
-
-void Settings::read(std::string_view name, std::optional<std::string>& to) {
-  const Value* value = take(name);
-  if (!value) return;
-  const std::string* text = value->get_if<std::string>();
-  if (!text) refuse(name, *value, "a text");
-  to = *text;
-}
-
-void Settings::read(std::string_view name, std::optional<std::vector<int64_t>>& to) {
-  const Value* value = take(name);
-  if (!value) return;
-  const Values* items = sequence_items(*value);
-  if (!items) refuse(name, *value, "a list of whole numbers");
+// What an option can take of a Value; nothing when it is of a type that no option has.
+std::optional<OptionValue> option_value(const Value& value) {
+  if (const bool* flag = value.get_if<bool>()) return *flag;
+  if (const int64_t* number = value.get_if<int64_t>()) return *number;
+  if (const double* number = value.get_if<double>()) return *number;
+  if (const std::string* text = value.get_if<std::string>()) return *text;
+  const Values* items = sequence_items(value);
+  if (!items) return std::nullopt;
   std::vector<int64_t> numbers;
   for (const Value& item : *items) {
     const int64_t* number = item.get_if<int64_t>();
-    if (!number) refuse(name, *value, "a list of whole numbers");
+    if (!number) return std::nullopt;
     numbers.push_back(*number);
   }
-  to = std::move(numbers);
+  return numbers;
 }
 
-void Settings::read(ToolOptions& to) {
-  read("ops", to.ops);
-  read("skip", to.skip);
-  read("modules", to.modules);
-  read("output_dir", to.output_dir);
-  read("steps", to.steps);
-  read("skip_cpu", to.skip_cpu);
-  read("all_threads", to.all_threads);
-  std::optional<std::string> level;
-  read("level", level);
-  if (level) to.level = level_from_string(*level);
-}
+// Addresses of elements stay what they are.
+struct Register {
+  std::mutex mutex;
+  std::list<ToolKind> kinds;
 
-void Settings::finish() const {
-  for (const auto& [key, value] : *dict_.get_if<Dict>()->items) {
-    const std::string* name = key.get_if<std::string>();
-    if (!name || !read_.count(*name)) throw Error(describe(key) + " is no setting of this tool");
+  static Register& get() {
+    static Register* all = [] {
+      auto* made = new Register;  // leaked: tools may end while the process exits
+      for (ToolKind& kind : own_tools()) made->kinds.push_back(std::move(kind));
+      return made;
+    }();
+    return *all;
   }
+};
+
+}  // namespace
+
+void read_settings(const Value& settings, OptionSet& options) {
+  const auto* dict = settings.get_if<Dict>();
+  if (!dict) throw Error("the settings of a tool are a dict, not " + describe(settings));
+  std::set<std::string, std::less<>> names;
+  options.for_each([&](OptionBase& option) {
+    names.insert(option.name());
+    const Value* value = find_key(settings, option.name());
+    if (!value || value->is<None>()) return;
+    const auto given = option_value(*value);
+    if (!given || !option.take(*given)) {
+      throw Error(option.name() + "=: " + describe(*value) + " is not " + option.wanted());
+    }
+  });
+  for (const auto& [key, value] : *dict->items) {
+    const std::string* name = key.get_if<std::string>();
+    if (!name || !names.count(*name)) throw Error(describe(key) + " is no option of this tool");
+  }
+}
+
+std::vector<const ToolKind*> tool_kinds() {
+  Register& all = Register::get();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  std::vector<const ToolKind*> kinds;
+  for (const ToolKind& kind : all.kinds) kinds.push_back(&kind);
+  return kinds;
 }
 
 const ToolKind& find_tool(std::string_view name) {
   std::string known;
-  for (const ToolKind& kind : tool_kinds()) {
-    if (kind.name == name || kind.feature == name) return kind;
-    known.append(known.empty() ? "" : ", ").append(kind.name);
+  for (const ToolKind* kind : tool_kinds()) {
+    if (kind->name == name || kind->feature == name) return *kind;
+    known.append(known.empty() ? "" : ", ").append(kind->name);
   }
   throw Error("there is no tool '" + std::string(name) + "'; there are " + known);
+}
+
+void register_tool(ToolKind kind) {
+  Register& all = Register::get();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  for (const ToolKind& other : all.kinds) {
+    if (other.name == kind.name || other.feature == kind.feature || other.flag == kind.flag) {
+      throw Error("register_tool(): the name, the feature or the flag of " + kind.name + " is that of " + other.name);
+    }
+  }
+  all.kinds.push_back(std::move(kind));
+}
+
+std::vector<Variable> known_variables() {
+  std::vector<Variable> all = process_variables();
+  const auto add = [&](Variable variable) {
+    const bool is_known =
+        std::any_of(all.begin(), all.end(), [&](const Variable& one) { return one.name == variable.name; });
+    if (!variable.name.empty() && !is_known) all.push_back(std::move(variable));
+  };
+  const auto add_options = [&](ToolOptions& options) {
+    for (Variable& variable : options.further_variables()) add(std::move(variable));
+    options.for_each([&](OptionBase& option) { add({option.variable(), option.describe().text.help}); });
+  };
+  for (const ToolKind* kind : tool_kinds()) add_options(*kind->make_options());
+  HookOptions of_hooks;
+  add_options(of_hooks);
+  return all;
 }
 
 }  // namespace op_tools

@@ -1,11 +1,16 @@
 // The tools by name, for those that know them by nothing else: the Python package, the launcher, apply_feature.
-// A tool is a Hook, what it may be told (an options struct, options.h), and one line in tool_kinds().
+//
+// A tool is a Hook with
+//   using Options = ToyOptions;                        what it can be set to (base/options.h)
+//   static constexpr ToolNames kNames{...};
+//   using Row = ToyRow;                                of its report(), with static columns() (report/columns.h)
+//   static std::vector<RowDescription> further_rows();   where its report has rows of other kinds, too
+//   explicit ToyHook(const Resolved<ToyOptions>&);
+// and is registered with one line: those of this library in tool_register.cpp, others with a ToolRegistration.
 #pragma once
 
-#include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,30 +18,15 @@
 #include "base/export.h"
 #include "base/options.h"
 #include "hooks/hook.h"
+#include "report/columns.h"
 #include "tensor/value.h"
 
 namespace op_tools {
 
-// Named settings as a user wrote them: a Dict with string keys, None meaning "not set". Each is read once, by its name
-// and type; Error that names setting and value when it is of another type.
-class OP_TOOLS_API Settings {
- public:
-  explicit Settings(const Value& dict);
-
-  void read(std::string_view name, std::optional<bool>& to);
-  void read(std::string_view name, std::optional<int64_t>& to);
-  void read(std::string_view name, std::optional<double>& to);  // whole numbers too
-  void read(std::string_view name, std::optional<std::string>& to);
-  void read(std::string_view name, std::optional<std::vector<int64_t>>& to);
-  void read(ToolOptions& to);  // what every tool may be told
-  // Error that names a setting which nobody read.
-  void finish() const;
-
- private:
-  const Value* take(std::string_view name);
-
-  const Value& dict_;
-  std::set<std::string, std::less<>> read_;
+struct ToolNames {
+  std::string_view tool;     // of the class: "OpCapture"
+  std::string_view feature;  // its word in apply_feature: "op_capture"
+  std::string_view flag;     // its word on the command line and in OP_TOOLS: "capture"
 };
 
 // A hook that is ready to be put in a scope.
@@ -46,26 +36,57 @@ struct Tool {
 };
 
 struct ToolKind {
-  std::string_view name;     // of the class: "OpCapture"
-  std::string_view feature;  // its word in apply_feature: "op_capture"
-  Tool (*open)(Settings& settings);
+  std::string name, feature, flag;
+  // `settings`: a Dict of options by name as a user wrote them; None means "not set". Error that names what is wrong.
+  std::function<Tool(const Value& settings)> open;
+  std::function<std::unique_ptr<ToolOptions>()> make_options;
+  std::function<std::vector<RowDescription>()>
+      rows;  // of report(), then those that these hold or that stand beside them
 };
 
-// Opens a tool from its options struct, which `read_into(Settings&, Options&)` fills: what ToolKind::open does for all
-// of them.
+// Gives the options that a Dict names their values. Error that names option and value when it is of another type, and
+// one that names a setting which is no option.
+OP_TOOLS_API void read_settings(const Value& settings, OptionSet& options);
+
 template <class HookType>
-Tool open_tool(Settings& settings) {
-  typename HookType::Options options;
-  settings.read(options);
-  read_into(settings, options);
-  settings.finish();
-  auto hook = std::make_shared<HookType>(resolve(options));
-  ResolvedOptions resolved = hook->options();
-  return {std::move(hook), std::move(resolved)};
+ToolKind tool_kind() {
+  using Options = typename HookType::Options;
+  const ToolNames& names = HookType::kNames;
+  return {std::string(names.tool),
+          std::string(names.feature),
+          std::string(names.flag),
+          [](const Value& settings) {
+            Options options;
+            read_settings(settings, options);
+            const Resolved<Options> resolved = resolve(options);
+            return Tool{std::make_shared<HookType>(resolved), resolved.scope};
+          },
+          [] { return std::make_unique<Options>(); },
+          [] {
+            std::vector<RowDescription> rows{HookType::Row::columns().describe()};
+            if constexpr (requires { HookType::further_rows(); }) {
+              for (RowDescription& row : HookType::further_rows()) rows.push_back(std::move(row));
+            }
+            return rows;
+          }};
 }
 
-OP_TOOLS_API const std::vector<ToolKind>& tool_kinds();
-// Error that lists the names when there is none.
+// All tools, in the order in which they were registered. They are never removed. Any thread.
+OP_TOOLS_API std::vector<const ToolKind*> tool_kinds();
+// Of this name or feature. Error that lists the names when there is none.
 OP_TOOLS_API const ToolKind& find_tool(std::string_view name);
+// Error when there is a tool of that name, feature or flag.
+OP_TOOLS_API void register_tool(ToolKind kind);
+
+// Registers a tool when a library is loaded:  static const ToolRegistration registration(tool_kind<ToyHook>());
+struct ToolRegistration {
+  explicit ToolRegistration(ToolKind kind) { register_tool(std::move(kind)); }
+};
+
+// The tools of this library (tool_register.cpp).
+std::vector<ToolKind> own_tools();
+
+// Every environment variable that something of ours reads.
+OP_TOOLS_API std::vector<Variable> known_variables();
 
 }  // namespace op_tools

@@ -12,23 +12,25 @@
 
 namespace op_tools {
 
-// HookType: a Hook with an Options struct, made from what resolve(Options) gives, with options() and result().
+// HookType: a Hook with an Options struct, made from what resolve(Options) gives, with result().
 template <class HookType>
 class ToolScope {
  public:
   using Options = typename HookType::Options;
 
   ToolScope() : ToolScope(Options{}) {}
-  explicit ToolScope(const Options& options)
-      : hook_(std::make_shared<HookType>(resolve(options))), scope_(hook_, hook_->options()) {
-    scope_.enter();
-  }
+  explicit ToolScope(const Options& options) : ToolScope(resolve(options)) {}
 
   void step() { scope_.step(); }  // marks a training step
   auto result() const { return hook_->result(); }
   HookType& hook() { return *hook_; }
 
  private:
+  explicit ToolScope(const Resolved<Options>& options)
+      : hook_(std::make_shared<HookType>(options)), scope_(hook_, options.scope) {
+    scope_.enter();
+  }
+
   const std::shared_ptr<HookType> hook_;
   HookScope scope_;
 };

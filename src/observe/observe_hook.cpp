@@ -28,10 +28,6 @@ Value whole(uint64_t number) {
   return static_cast<int64_t>(number);
 }
 
-const char* phase_name(Phase phase) {
-  return phase == Phase::kForward ? "forward" : "backward";
-}
-
 // A tensor as it was when it was asked; holds none of its memory.
 struct Described {
   Described(const at::Tensor& tensor, bool with_statistics)
@@ -86,7 +82,7 @@ class DescribedTree {
 };
 
 // A row that is complete but for answers of a device.
-struct Row {
+struct CallRow {
   std::string op, line, module, error;
   uint64_t id = 0;
   int64_t step = 0;
@@ -99,7 +95,7 @@ struct Row {
                                                {"id", whole(id)},
                                                {"step", step},
                                                {"level", std::string(to_string(level))},
-                                               {"phase", phase_name(phase)},
+                                               {"phase", to_string(phase)},
                                                {"line", line.empty() ? Value() : Value(line)},
                                                {"module", module.empty() ? Value() : Value(module)}};
     if (!error.empty()) items.emplace_back("error", error);
@@ -114,17 +110,8 @@ struct Row {
 
 struct State final : HookState {
   std::vector<TensorShape> inputs;
-  std::unique_ptr<Row> row;  // detail 1 and up
+  std::unique_ptr<CallRow> row;  // detail 1 and up
 };
-
-Value shapes_value(const std::vector<TensorShape>& tensors) {
-  Values list;
-  for (const TensorShape& tensor : tensors) {
-    list.push_back(make_dict(
-        {{"shape", numbers(tensor.shape)}, {"dtype", torch_name(tensor.dtype)}, {"device", tensor.device.str()}}));
-  }
-  return make_list(std::move(list));
-}
 
 }  // namespace
 
@@ -137,7 +124,7 @@ struct ObserveHook::Impl {
   std::atomic<uint64_t> calls{0}, rows{0};
 
   mutable std::mutex mutex;  // guards all that follows
-  std::deque<std::unique_ptr<Row>> waiting;
+  std::deque<std::unique_ptr<CallRow>> waiting;
   std::unique_ptr<RowFile> file;
   std::string root;
   uint64_t written = 0, read_backs = 0;
@@ -154,13 +141,13 @@ struct ObserveHook::Impl {
       ++read_backs;
     }
     while (!waiting.empty()) {
-      const std::unique_ptr<Row> row = std::move(waiting.front());
+      const std::unique_ptr<CallRow> row = std::move(waiting.front());
       waiting.pop_front();
       write_locked(*row);
     }
   }
 
-  void write_locked(const Row& row) {
+  void write_locked(const CallRow& row) {
     if (!file) {
       root = claim_run_folder(options.output_dir, "op_observe_result", rank);
       file = std::make_unique<RowFile>(root + "/calls.jsonl");
@@ -169,7 +156,7 @@ struct ObserveHook::Impl {
     file->add(value);
     ++written;
     if (!options.lines) return;
-    std::string text = "OpObserveHook: " + row.op + " " + phase_name(row.phase);
+    std::string text = "OpObserveHook: " + row.op + " " + to_string(row.phase);
     if (options.detail >= 2) {
       for (const char* part : {"args", "kwargs", "result"}) {
         const Value* found = find_key(value, part);
@@ -192,8 +179,8 @@ std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {
   const ResolvedObserveOptions& options = impl.options;
   if (options.detail == 0) return state;
   call.module();  // asked now, it is known in the call's backward as well
-  if (options.max_calls && impl.rows.fetch_add(1) >= static_cast<uint64_t>(*options.max_calls)) return state;
-  state->row = std::make_unique<Row>();
+  if (impl.rows.fetch_add(1) >= static_cast<uint64_t>(options.max_calls.get())) return state;
+  state->row = std::make_unique<CallRow>();
   if (options.detail < 2) return state;
   state->row->args.take(call.args(), options.detail >= 3);
   state->row->kwargs.take(call.kwargs(), options.detail >= 3);
@@ -217,7 +204,7 @@ void ObserveHook::after(OpCall& call, HookState* given) {
   const Phase phase = phase_of(call);
   impl.shape_statistics.add(call.name, phase, line, std::move(state.inputs), std::move(outputs));
   if (!state.row) return;
-  Row& row = *state.row;
+  CallRow& row = *state.row;
   row.op = call.name;
   row.line = std::move(line);
   row.module = call.module();
@@ -270,10 +257,6 @@ void ObserveHook::scope_left() {
   log::info(text);
 }
 
-const ResolvedOptions& ObserveHook::options() const {
-  return impl_->options;
-}
-
 ObserveResult ObserveHook::result() const {
   ObserveResult result;
   result.rows = impl_->shape_statistics.kinds();
@@ -289,39 +272,13 @@ ObserveResult ObserveHook::result() const {
 
 Value ObserveHook::report() const {
   const ObserveResult all = result();
-  Values rows, varying;
-  for (const CallShapes& row : all.rows) {
-    rows.push_back(make_dict({{"op", row.op},
-                              {"phase", phase_name(row.phase)},
-                              {"inputs", shapes_value(row.inputs)},
-                              {"outputs", shapes_value(row.outputs)},
-                              {"calls", whole(row.calls)},
-                              {"lines", make_list(Values(row.lines.begin(), row.lines.end()))}}));
-  }
-  for (const DynamicDim& one : all.varying) {
-    varying.push_back(make_dict({{"op", one.op},
-                                 {"phase", phase_name(one.phase)},
-                                 {"line", one.line.empty() ? Value() : Value(one.line)},
-                                 {"of", one.is_output ? "output" : "input"},
-                                 {"tensor", whole(one.tensor)},
-                                 {"dimension", whole(one.dimension)},
-                                 {"sizes", numbers(one.sizes)},
-                                 {"calls", whole(one.calls)}}));
-  }
-  return make_dict({{"rows", make_list(std::move(rows))},
-                    {"varying", make_list(std::move(varying))},
+  return make_dict({{"rows", CallShapes::columns().values(all.rows)},
+                    {"varying", DynamicDim::columns().values(all.varying)},
                     {"calls", whole(all.calls)},
                     {"written", whole(all.written)},
                     {"left_out", whole(all.left_out)},
                     {"read_backs", whole(all.read_backs)},
                     {"root", all.root}});
-}
-
-void read_into(Settings& settings, ObserveOptions& options) {
-  settings.read("detail", options.detail);
-  settings.read("lines", options.lines);
-  settings.read("with_stack", options.with_stack);
-  settings.read("max_calls", options.max_calls);
 }
 
 }  // namespace op_tools

@@ -33,12 +33,18 @@ struct ObserveResult {
 class OP_TOOLS_API ObserveHook final : public Hook {
  public:
   using Options = ObserveOptions;
+  using Row = CallShapes;
+  static std::vector<RowDescription> further_rows() {
+    return {TensorShape::columns().describe(), DynamicDim::columns().describe()};
+  }
+  static constexpr ToolNames kNames{"OpObserve", "dump_op_args", "observe"};
+
   static constexpr size_t kMaxWaiting = 10'000;
 
   explicit ObserveHook(const ResolvedObserveOptions& options);
   ~ObserveHook() override;
 
-  std::string_view name() const override { return "OpObserve"; }
+  std::string_view name() const override { return kNames.tool; }
   Wants wants() const override { return {.gradients = true}; }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
@@ -47,15 +53,12 @@ class OP_TOOLS_API ObserveHook final : public Hook {
   void flush() override;
   Value report() const override;
 
-  const ResolvedOptions& options() const;
   ObserveResult result() const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-OP_TOOLS_API void read_into(Settings& settings, ObserveOptions& options);
 
 using OpObserve = ToolScope<ObserveHook>;
 

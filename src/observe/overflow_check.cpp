@@ -126,8 +126,8 @@ struct OverflowHook::Impl {
         rank(distributed_rank()),
         uninitialized(kUninitialised, "", "", ""),
         gives_data(kGivesData, "", "", ""),
-        allowing(options.allow.empty() ? "-" : options.allow, "", "allow=", ""),
-        archive(options.max_saved, options.max_saved_bytes) {}
+        allowing(options.allow.get().empty() ? "-" : options.allow.get(), "", "allow=", ""),
+        archive(options.max_saved, options.max_saved_mb << 20) {}
 
   const ResolvedOverflowOptions options;
   const int64_t rank;
@@ -440,7 +440,7 @@ void OverflowHook::Impl::report(OverflowResult::Finding finding) {
     if (first_producer.empty()) first_producer = text;
     log::warn("OpOverflowCheckHook: " + text);
   }
-  file->add(to_value(finding));
+  file->add(OverflowResult::Finding::columns().value(finding));
   if (result.findings.size() < kMaxFindings) result.findings.push_back(std::move(finding));
 }
 
@@ -457,10 +457,6 @@ void OverflowHook::scope_left() {
   (all.ok() ? log::info : log::warn)(closing_line(all));
 }
 
-const ResolvedOptions& OverflowHook::options() const {
-  return impl_->options;
-}
-
 OverflowResult OverflowHook::result() const {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   return impl_->result;
@@ -468,16 +464,6 @@ OverflowResult OverflowHook::result() const {
 
 Value OverflowHook::report() const {
   return to_value(result());
-}
-
-void read_into(Settings& settings, OverflowOptions& options) {
-  settings.read("immediate", options.immediate);
-  settings.read("inf", options.inf);
-  settings.read("every", options.every);
-  settings.read("allow", options.allow);
-  settings.read("allow_in_backward_with_scaler", options.allow_in_backward_with_scaler);
-  settings.read("max_saved", options.max_saved);
-  settings.read("max_saved_mb", options.max_saved_mb);
 }
 
 }  // namespace op_tools

@@ -27,11 +27,13 @@ namespace op_tools {
 class OP_TOOLS_API OverflowHook final : public Hook, public ReadsGradients {
  public:
   using Options = OverflowOptions;
+  using Row = OverflowResult::Finding;
+  static constexpr ToolNames kNames{"OpOverflowCheck", "overflow_check", "overflow"};
 
   explicit OverflowHook(const ResolvedOverflowOptions& options);
   ~OverflowHook() override;
 
-  std::string_view name() const override { return "OpOverflowCheck"; }
+  std::string_view name() const override { return kNames.tool; }
   Wants wants() const override { return {.gradients = true}; }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
@@ -39,15 +41,12 @@ class OP_TOOLS_API OverflowHook final : public Hook, public ReadsGradients {
   void flush() override;
   Value report() const override;
 
-  const ResolvedOptions& options() const;
   OverflowResult result() const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-OP_TOOLS_API void read_into(Settings& settings, OverflowOptions& options);
 
 using OpOverflowCheck = ToolScope<OverflowHook>;
 

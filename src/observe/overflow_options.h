@@ -1,33 +1,43 @@
-// Settings of OpOverflowCheck (base/options.h has what all tools share).
+// Options of OpOverflowCheck (base/options.h has what all tools share).
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
-#include "base/export.h"
 #include "base/options.h"
 
 namespace op_tools {
 
 struct OverflowOptions : ToolOptions {
-  std::optional<bool> immediate;     // raise in the program at the first producer; off
-  std::optional<bool> inf;           // infinities count as well; on
-  std::optional<int64_t> every;      // on a device: calls that are judged together; 64
-  std::optional<std::string> allow;  // operators whose -inf is intended, as a filter list; masks by default
-  std::optional<bool> allow_in_backward_with_scaler;  // what backward makes is expected, a loss scaler sees to it; off
-  std::optional<int64_t> max_saved;                   // producers saved per operator, forward and backward each; 2
-  std::optional<int64_t> max_saved_mb;                // of all saved calls together; 1024
+  OverflowOptions() : ToolOptions("OP_OVERFLOW_CHECK") {}
+
+  // What attention masks and the like are made with, at both levels; and what is logarithms of zero by design.
+  static constexpr const char* kMasks =
+      R"((torch\.)?(Tensor\.)?(masked_fill_?|where|full|full_like|new_full|fill_?|scalar_tensor|tensor|as_tensor|__setitem__|index_put_?|lift_fresh(_copy)?|_ctc_loss))";
+
+  Option<bool> inf{this, true, {"inf", "", "infinities count as well as NaN"}};
+  Option<int64_t> every{this,
+                        64,
+                        {"every", "", "on a device: calls that are judged together; on the CPU each is judged at once"},
+                        at_least(1)};
+  Option<std::string> allow{this,
+                            kMasks,
+                            {"allow", "", "operators whose -inf is intended, as a filter list", "names",
+                             "`masked_fill`, `where`, `full` and similar operators, the logarithms inside `ctc_loss`"}};
+  Option<bool> allow_in_backward_with_scaler{
+      this,
+      false,
+      {"allow_in_backward_with_scaler", "",
+       "what backward makes is expected: a loss scaler looks for it and skips the step"}};
+  Option<int64_t> max_saved{
+      this,
+      2,
+      {"max_saved", "", "producers saved for run_op_from_data, of each operator, forward and backward each"},
+      at_least(0)};
+  Option<int64_t> max_saved_mb{
+      this, 1024, {"max_saved_mb", "", "MB of all saved calls together"}, {0, kMaxNumber >> 20}};
+  Option<bool> immediate{this, false, {"immediate", "", "raise in the program at the first producer, with its line"}};
 };
-struct ResolvedOverflowOptions : ResolvedOptions {
-  bool immediate = false;
-  bool inf = true;
-  int64_t every = 64;
-  std::string allow;
-  bool allow_in_backward_with_scaler = false;
-  int64_t max_saved = 2;
-  int64_t max_saved_bytes = int64_t{1024} << 20;
-};
-OP_TOOLS_API ResolvedOverflowOptions resolve(const OverflowOptions& options);
+using ResolvedOverflowOptions = Resolved<OverflowOptions>;
 
 }  // namespace op_tools

@@ -1,6 +1,7 @@
 #include "observe/overflow_result.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace op_tools {
@@ -18,38 +19,52 @@ std::string counts_text(const OverflowResult::Finding& finding) {
   return text;
 }
 
-Value numbers(const std::vector<int64_t>& values) {
-  return make_list(Values(values.begin(), values.end()));
+using Finding = OverflowResult::Finding;
+
+std::optional<std::string> unless_empty(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(text);
+}
+std::optional<int64_t> unless_unknown(int64_t count) {
+  return count < 0 ? std::nullopt : std::optional(count);
 }
 
 }  // namespace
 
-Value to_value(const OverflowResult::Finding& finding) {
-  const auto count = [](int64_t number) { return number < 0 ? Value() : Value(number); };
-  return make_dict({{"kind", finding.producer ? "producer" : "propagator"},
-                    {"expected", finding.expected},
-                    {"op", finding.op},
-                    {"id", static_cast<int64_t>(finding.id)},
-                    {"step", finding.step},
-                    {"phase", finding.backward ? "backward" : "forward"},
-                    {"output", static_cast<int64_t>(finding.output)},
-                    {"dtype", finding.dtype},
-                    {"shape", numbers(finding.shape)},
-                    {"nan", count(finding.nan)},
-                    {"pos_inf", count(finding.pos_inf)},
-                    {"neg_inf", count(finding.neg_inf)},
-                    {"first", finding.nan < 0 ? Value() : numbers(finding.first)},
-                    {"module", finding.module.empty() ? Value() : Value(finding.module)},
-                    {"line", finding.stack.empty() ? Value() : Value(finding.stack.front())},
-                    {"saved", finding.saved.empty() ? Value() : Value(finding.saved)},
-                    {"not_saved", finding.not_saved.empty() ? Value() : Value(finding.not_saved)}});
+const Columns<Finding>& Finding::columns() {
+  static const Columns<Finding> all{
+      "OverflowRow",
+      "One output with NaN or infinities.",
+      {
+          {"kind", [](const Finding& one) { return one.producer ? "producer" : "propagator"; },
+           "producer: its inputs were finite; propagator: it was given such values"},
+          {"expected", &Finding::expected, "in backward, with allow_in_backward_with_scaler"},
+          {"op", &Finding::op, "the operator"},
+          {"id", &Finding::id, "of the call"},
+          {"step", &Finding::step, "of the call"},
+          {"phase", [](const Finding& one) { return one.backward ? "backward" : "forward"; }, "forward or backward"},
+          {"output", &Finding::output,
+           "which of the call's output tensors (then: of the inputs that it wrote), or of its input gradients"},
+          {"dtype", &Finding::dtype, "of the output"},
+          {"shape", &Finding::shape, "of the output"},
+          {"nan", [](const Finding& one) { return unless_unknown(one.nan); },
+           "elements; None: the program had overwritten the tensor before it was read"},
+          {"pos_inf", [](const Finding& one) { return unless_unknown(one.pos_inf); }, "likewise"},
+          {"neg_inf", [](const Finding& one) { return unless_unknown(one.neg_inf); }, "likewise"},
+          {"first", [](const Finding& one) { return one.nan < 0 ? std::nullopt : std::optional(one.first); },
+           "index of the first such element"},
+          {"module", [](const Finding& one) { return unless_empty(one.module); }, "as in ResNet.layer3.0.conv1"},
+          {"line", [](const Finding& one) { return unless_empty(one.stack.empty() ? "" : one.stack.front()); },
+           "of the program"},
+          {"saved", [](const Finding& one) { return unless_empty(one.saved); },
+           "folder of the producer's call, for run_op_from_data"},
+          {"not_saved", [](const Finding& one) { return unless_empty(one.not_saved); }, "why a producer was not"},
+      }};
+  return all;
 }
 
 Value to_value(const OverflowResult& result) {
-  Values rows;
-  for (const OverflowResult::Finding& finding : result.findings) rows.push_back(to_value(finding));
   const auto number = [](uint64_t count) { return static_cast<int64_t>(count); };
-  return make_dict({{"rows", make_list(std::move(rows))},
+  return make_dict({{"rows", Finding::columns().values(result.findings)},
                     {"calls", number(result.calls)},
                     {"producers", number(result.producers)},
                     {"propagators", number(result.propagators)},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/export.h"
+#include "report/columns.h"
 #include "tensor/value.h"
 
 namespace op_tools {
@@ -30,6 +31,8 @@ struct OverflowResult {
     std::string module;              // "ResNet.layer3.0.conv1"; empty: none
     std::string saved;               // folder of the producer's call, for run_op_from_data; empty: not saved
     std::string not_saved;           // why a producer was not
+
+    static const Columns<Finding>& columns();
   };
   std::vector<Finding> findings;  // in the order of the calls, at most `max_findings`
   uint64_t producers = 0, propagators = 0, expected = 0;
@@ -38,7 +41,6 @@ struct OverflowResult {
   bool ok() const { return producers == 0; }
 };
 
-Value to_value(const OverflowResult::Finding& finding);
 Value to_value(const OverflowResult& result);
 // "aten::exp forward made 3 inf in output 0 ...", of a producer.
 std::string sentence_of(const OverflowResult::Finding& finding);

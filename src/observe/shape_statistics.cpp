@@ -146,4 +146,51 @@ uint64_t ShapeStatistics::left_out() const {
   return left_out_;
 }
 
+const Columns<TensorShape>& TensorShape::columns() {
+  static const Columns<TensorShape> all{
+      "TensorShape",
+      "A tensor of a call.",
+      {
+          {"shape", &TensorShape::shape, "its sizes"},
+          {"dtype", [](const TensorShape& one) { return torch_name(one.dtype); }, "as in torch.float32"},
+          {"device", [](const TensorShape& one) { return one.device.str(); }, "as in cuda:0"},
+      }};
+  return all;
+}
+
+const Columns<CallShapes>& CallShapes::columns() {
+  static const Columns<CallShapes> all{
+      "ObserveRow",
+      "Calls of one operator with the same shapes, dtypes and devices.",
+      {
+          {"op", &CallShapes::op, "the operator"},
+          {"phase", [](const CallShapes& row) { return to_string(row.phase); }, "forward or backward"},
+          {"inputs", [](const CallShapes& row) { return TensorShape::columns().values(row.inputs); },
+           "backward at level torch: the gradients of the outputs", "list[TensorShape]"},
+          {"outputs", [](const CallShapes& row) { return TensorShape::columns().values(row.outputs); }, "its tensors",
+           "list[TensorShape]"},
+          {"calls", &CallShapes::calls, "that were alike"},
+          {"lines", &CallShapes::lines, "of the program, that made them: the first eight"},
+      }};
+  return all;
+}
+
+const Columns<DynamicDim>& DynamicDim::columns() {
+  static const Columns<DynamicDim> all{
+      "DynamicDim",
+      "A dimension that had more than one size in calls from one line of the program: a dynamic shape.",
+      {
+          {"op", &DynamicDim::op, "the operator"},
+          {"phase", [](const DynamicDim& one) { return to_string(one.phase); }, "forward or backward"},
+          {"line", [](const DynamicDim& one) { return one.line.empty() ? std::nullopt : std::optional(one.line); },
+           "of the program"},
+          {"of", [](const DynamicDim& one) { return one.is_output ? "output" : "input"; }, "input or output"},
+          {"tensor", &DynamicDim::tensor, "which of the inputs, or outputs"},
+          {"dimension", &DynamicDim::dimension, "of the tensor"},
+          {"sizes", &DynamicDim::sizes, "rising"},
+          {"calls", &DynamicDim::calls, "that were put together"},
+      }};
+  return all;
+}
+
 }  // namespace op_tools

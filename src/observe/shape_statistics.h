@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hooks/op_call.h"
+#include "report/columns.h"
 
 namespace op_tools {
 
@@ -24,6 +25,7 @@ struct TensorShape {
   c10::Device device;
 
   static TensorShape of(const at::Tensor& tensor);
+  static const Columns<TensorShape>& columns();
   bool operator==(const TensorShape& other) const {
     return shape == other.shape && dtype == other.dtype && device == other.device;
   }
@@ -36,6 +38,8 @@ struct CallShapes {
   std::vector<TensorShape> inputs, outputs;
   uint64_t calls = 0;
   std::vector<std::string> lines;  // the first kMaxLines lines of the program that made them
+
+  static const Columns<CallShapes>& columns();
 };
 
 // A dimension that had more than one size in the calls of one operator from one line of the program (of all lines that
@@ -49,6 +53,8 @@ struct DynamicDim {
   size_t tensor = 0, dimension = 0;
   std::vector<int64_t> sizes;  // rising
   uint64_t calls = 0;
+
+  static const Columns<DynamicDim>& columns();
 };
 
 class ShapeStatistics {

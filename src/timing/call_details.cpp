@@ -22,7 +22,7 @@ void append_shape(std::string& text, const at::Tensor& tensor) {
   text += ']';
 }
 
-// How many values a tree has, counted up to a limit: a list of a million numbers is no sample to keep.
+// How many values a tree has, counted up to a limit: a list of a million numbers is no sample to store.
 size_t size_of(const Value& value, size_t limit) {
   size_t size = 1;
   if (const Values* items = sequence_items(value)) {
@@ -53,9 +53,9 @@ Value sample_of(OpCall& call) {
   return plain ? sample : Value();
 }
 
-std::string joined(const std::vector<std::string>& texts) {
+std::string joined(const std::vector<std::string>& parts) {
   std::string all;
-  for (const std::string& text : texts) all += (all.empty() ? "" : ", ") + text;
+  for (const std::string& part : parts) all += (all.empty() ? "" : ", ") + part;
   return all;
 }
 

@@ -1,4 +1,4 @@
-// What is said about a call beside its time. Used by the time hook.
+// What is recorded of a call besides its time. Used by the time hook.
 #pragma once
 
 #include <string>

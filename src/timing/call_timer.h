@@ -1,5 +1,5 @@
-// Measures one stretch of work, a call or an autograd node, on the thread that does it: waits for devices or puts marks
-// into their queues as the mode wants, and knows which stretches it lies in. Used by the time hook.
+// Measures one interval of work, a call or an autograd node, on the thread that does it: waits for devices or puts
+// marks into their queues as the mode wants, and knows in which intervals it is nested. Used by the time hook.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -31,7 +31,7 @@ class CallDevices {
   c10::SmallVector<c10::Device, 2> devices_;
 };
 
-// What timers of one thread share: its clock, and the stretches that have begun and not ended.
+// What timers of one thread share: its clock, and the intervals that have begun and not ended.
 class TimedThread {
  public:
   static TimedThread& current();  // finding it takes a call, so a call does it once
@@ -43,8 +43,8 @@ class TimedThread {
   friend class CallTimer;
   TimedThread();
 
-  // By value: a timer may die on another thread. A stretch whose end never came (its autograd node raised) stays until
-  // one below it ends, or its timer dies here.
+  // By value: a timer may die on another thread. An interval whose end never came (its autograd node raised) stays
+  // until one below it ends, or its timer dies here.
   struct Open {
     uint64_t number;
     const void* owner;
@@ -56,10 +56,10 @@ class TimedThread {
 
 class CallTimer {
  public:
-  // Of the calling thread, where it is started and stopped. `owner`: stretches of one owner nest, those of different
+  // Of the calling thread, where it is started and stopped. `owner`: intervals of one owner nest, those of different
   // owners don't know of each other.
   CallTimer(TimeMode mode, DeviceClock& clock, const void* owner, TimedThread& thread);
-  ~CallTimer();  // takes a stretch that was not stopped off
+  ~CallTimer();  // removes an interval that was not stopped
   CallTimer(const CallTimer&) = delete;
   CallTimer& operator=(const CallTimer&) = delete;
 
@@ -98,7 +98,7 @@ class CallTimer {
   TimedThread& thread_;
   const uint32_t on_thread_;
   CallDevices devices_;
-  uint64_t number_ = 0;  // among the thread's stretches
+  uint64_t number_ = 0;  // among the thread's intervals
   uint32_t depth_ = 0;
   bool runs_ = false, has_inside_ = false;
   bool waits_ = false;

@@ -15,9 +15,8 @@ namespace {
 constexpr size_t kMostPending = 2'048;  // event marks that wait to be read
 
 void print_line(const Measured::Line& line, Phase phase, int64_t nanoseconds) {
-  log::info(formatted("OpTimeMeasureHook: %-30.80s %s %s:  %.8f ms", line.op.c_str(),
-                      phase == Phase::kForward ? "forward" : "backward", compat_ditorch() ? "elasped" : "elapsed",
-                      static_cast<double>(nanoseconds) / 1e6) +
+  log::info(formatted("OpTimeMeasureHook: %-30.80s %s %s:  %.8f ms", line.op.c_str(), to_string(phase),
+                      compat_ditorch() ? "elasped" : "elapsed", static_cast<double>(nanoseconds) / 1e6) +
             line.values);
 }
 
@@ -39,7 +38,7 @@ Measured::Measured(CallTimer& timer, uint64_t id, uint32_t entry, int64_t step)
 
 void MeasuredCalls::add(Measured&& one) {
   if (mode_ != TimeMode::kEvent) return settle(one);
-  // Nothing to be read, and nobody before it who waits: so it is while no device is there.
+  // Nothing has to be read, and nothing before it waits: so it is on the CPU.
   if (!one.last && waiting_.load(std::memory_order_acquire) == 0) return settle(one);
   {
     std::lock_guard<std::mutex> lock(pending_mutex_);

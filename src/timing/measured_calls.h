@@ -28,7 +28,7 @@ struct BackwardPass {
   bool any = false;
 };
 
-// One measured stretch: a call, a node of its backward, or the end of a pass.
+// One measured interval: a call, a node of its backward, or the end of a pass.
 struct Measured {
   Measured() = default;
   Measured(CallTimer& timer, uint64_t id, uint32_t entry, int64_t step);
@@ -66,7 +66,7 @@ class MeasuredCalls {
   std::mutex pending_mutex_, drain_mutex_, inside_mutex_;
   std::deque<Measured> pending_;
   std::atomic<size_t> waiting_{0};  // in `pending_`, or taken from it and not settled
-  // By thread and depth: time of stretches that ended inside one that has not ended yet.
+  // By thread and depth: time of intervals that ended inside one that has not ended yet.
   std::unordered_map<uint32_t, std::vector<int64_t>> inside_of_;
 };
 

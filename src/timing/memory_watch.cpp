@@ -46,7 +46,7 @@ int64_t MemoryWatch::peak() const {
 
 void AliveMemory::add(const c10::Storage& made, uint32_t owner) {
   std::lock_guard<std::mutex> lock(mutex_);
-  // An address in the map is not reused: the weak reference keeps it.
+  // An address in the map is not reused: the weak reference reserves it.
   made_.try_emplace(made.unsafeGetStorageImpl(), Made{made.getWeakStorageImpl(), owner});
   if (made_.size() < next_sweep_) return;
   for (auto one = made_.begin(); one != made_.end();) {

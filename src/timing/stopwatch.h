@@ -50,7 +50,7 @@ class OP_TOOLS_API DeviceClock {
 
   ~DeviceClock();
 
-  // Puts a mark into the current stream of the device. Says once when the backend cannot.
+  // Puts a mark into the current stream of the device. Reports once when the backend cannot.
   Mark mark(c10::Device device);
   // Waits until `last` has been reached. Nanoseconds between them, and the host's clock_now() at which the device was
   // at `first`. Takes both marks.

@@ -10,10 +10,6 @@
 namespace op_tools {
 namespace {
 
-std::string_view phase_text(Phase phase) {
-  return phase == Phase::kForward ? "forward" : "backward";
-}
-
 double ms(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / 1e6;
 }
@@ -36,40 +32,40 @@ std::string TimeFiles::root() const {
 void TimeFiles::add_locked(const TimedCall& call) {
   if (call.is_part) return;
   const EntryLabel& label = labels_[call.entry];
-  const auto whole = [](auto number) { return static_cast<int64_t>(number); };
-  calls_->add_cells({whole(call.id), call.step, label.op, phase_text(label.phase), whole(call.pass),
+  const auto integer = [](auto number) { return static_cast<int64_t>(number); };
+  calls_->add_cells({integer(call.id), call.step, label.op, to_string(label.phase), integer(call.pass),
                      (call.start + to_unix_) / 1000, ms(call.nanoseconds), ms(call.self), ms(call.host), label.device,
-                     label.shapes, label.dtypes, label.line, label.module, whole(call.thread), whole(call.failed)});
+                     label.shapes, label.dtypes, label.line, label.module, integer(call.thread), integer(call.failed)});
 }
 
-void TimeFiles::add_kept_locked() {
+void TimeFiles::add_recorded_locked() {
   if (!calls_) {
     calls_.emplace(root_locked() + "/calls.csv",
                    std::vector<std::string>{"id", "step", "op", "phase", "pass", "start_us", "ms", "self_ms", "host_ms",
                                             "device", "shapes", "dtypes", "line", "module", "thread", "failed"});
   }
-  const std::vector<TimedCall> calls = records_.calls(kept_);
+  const std::vector<TimedCall> calls = records_.calls(in_file_);
   for (EntryLabel& label : records_.labels(labels_.size())) labels_.push_back(std::move(label));
   for (const TimedCall& call : calls) add_locked(call);
-  kept_ += calls.size();
+  in_file_ += calls.size();
 }
 
 void TimeFiles::add_overflow(const std::vector<TimedCall>& calls) {
   std::lock_guard<std::mutex> lock(mutex_);
-  add_kept_locked();
+  add_recorded_locked();
   for (const TimedCall& call : calls) add_locked(call);
 }
 
-void TimeFiles::add_kept_calls() {
+void TimeFiles::add_recorded_calls() {
   std::lock_guard<std::mutex> lock(mutex_);
-  add_kept_locked();
+  add_recorded_locked();
   calls_->flush();
 }
 
 void TimeFiles::write_summary(const std::vector<TimeRow>& rows) {
   std::lock_guard<std::mutex> lock(mutex_);
-  RowFile file(root_locked() + "/summary.csv", time_row_columns());
-  for (const TimeRow& row : rows) file.add(to_value(row));
+  RowFile file(root_locked() + "/summary.csv", TimeRow::columns().names());
+  for (const TimeRow& row : rows) file.add(TimeRow::columns().value(row));
   file.flush();
 }
 

@@ -19,9 +19,9 @@ class TimeFiles {
   TimeFiles(std::string output_dir, const TimeRecords& records)
       : output_dir_(std::move(output_dir)), records_(records) {}
 
-  // calls.csv: the calls that the records keep, then (when they keep no more) those that overflowed.
+  // calls.csv: the calls that the records hold, then (when they are full) those that overflowed.
   void add_overflow(const std::vector<TimedCall>& calls);
-  void add_kept_calls();
+  void add_recorded_calls();
   void write_summary(const std::vector<TimeRow>& rows);
   void write_trace(TimeMode mode);
 
@@ -29,7 +29,7 @@ class TimeFiles {
 
  private:
   const std::string& root_locked();
-  void add_kept_locked();
+  void add_recorded_locked();
   void add_locked(const TimedCall& call);
 
   const std::string output_dir_;
@@ -38,7 +38,7 @@ class TimeFiles {
   std::string root_;
   std::optional<RowFile> calls_;
   std::vector<EntryLabel> labels_;
-  size_t kept_ = 0;  // kept calls that are in the file
+  size_t in_file_ = 0;  // calls of the records that are in the file
   int64_t to_unix_ = 0;
 };
 

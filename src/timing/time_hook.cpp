@@ -206,10 +206,6 @@ void TimeHook::scope_left() {
   log::info(text.str());
 }
 
-const ResolvedOptions& TimeHook::options() const {
-  return run_->options;
-}
-
 TimeResult TimeHook::result() const {
   run_->measured.drain();
   const TimeRecords::Snapshot snapshot = run_->records.snapshot();
@@ -259,12 +255,8 @@ TimeResult TimeHook::result() const {
 
 Value TimeHook::report() const {
   const TimeResult all = result();
-  const auto whole = [](uint64_t number) { return Value(static_cast<int64_t>(number)); };
-  const auto rows = [](const std::vector<TimeRow>& from) {
-    Values values;
-    for (const TimeRow& row : from) values.push_back(to_value(row));
-    return make_list(std::move(values));
-  };
+  const auto integer = [](uint64_t number) { return Value(static_cast<int64_t>(number)); };
+  const auto rows = [](const std::vector<TimeRow>& from) { return TimeRow::columns().values(from); };
   Values alive, stacks;
   for (const TimeResult::Alive& one : all.alive) {
     alive.push_back(make_dict({{"where", one.where}, {"count", one.count}, {"bytes", one.bytes}}));
@@ -282,22 +274,10 @@ Value TimeHook::report() const {
                     {"stacks", make_list(std::move(stacks))},
                     {"mode", std::string(to_string(run_->options.mode))},
                     {"root", all.root},
-                    {"calls", whole(all.calls)},
-                    {"backward", whole(all.backward)},
-                    {"in_graph", whole(all.in_graph)},
-                    {"overflowed", whole(all.overflowed)}});
-}
-
-void read_into(Settings& settings, TimeOptions& options) {
-  settings.read("mode", options.mode);
-  settings.read("max_calls", options.max_calls);
-  settings.read("with_stack", options.with_stack);
-  settings.read("with_modules", options.with_modules);
-  settings.read("memory", options.memory);
-  settings.read("mark_ranges", options.mark_ranges);
-  settings.read("lines", options.lines);
-  settings.read("files", options.files);
-  settings.read("first_step", options.first_step);
+                    {"calls", integer(all.calls)},
+                    {"backward", integer(all.backward)},
+                    {"in_graph", integer(all.in_graph)},
+                    {"overflowed", integer(all.overflowed)}});
 }
 
 }  // namespace op_tools

@@ -48,10 +48,13 @@ struct TimeRun;
 class OP_TOOLS_API TimeHook final : public Hook {
  public:
   using Options = TimeOptions;
+  using Row = TimeRow;
+  static constexpr ToolNames kNames{"OpTimeMeasure", "measure_op_time", "time"};
+
   explicit TimeHook(const ResolvedTimeOptions& options);
   ~TimeHook() override;
 
-  std::string_view name() const override { return "OpTimeMeasure"; }
+  std::string_view name() const override { return kNames.tool; }
   Wants wants() const override { return {.gradients = false, .aten_call = false, .nodes = true}; }
   bool is_innermost() const override { return true; }
   std::unique_ptr<HookState> before(OpCall& call) override;
@@ -61,14 +64,11 @@ class OP_TOOLS_API TimeHook final : public Hook {
   void flush() override;  // writes the files again when there is more for them
   void scope_left() override;
 
-  const ResolvedOptions& options() const;
   TimeResult result() const;
 
  private:
   std::shared_ptr<TimeRun> run_;  // shared with the graphs of calls whose backward may come
 };
-
-OP_TOOLS_API void read_into(Settings& settings, TimeOptions& options);
 
 using OpTimeMeasure = ToolScope<TimeHook>;
 

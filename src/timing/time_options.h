@@ -1,9 +1,7 @@
-// Settings of OpTimeMeasure (base/options.h has what all tools share).
+// Options of OpTimeMeasure (base/options.h has what all tools share).
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
 
 #include "base/export.h"
@@ -12,30 +10,34 @@
 namespace op_tools {
 
 enum class TimeMode : uint8_t { kSync, kEvent, kHost };
+OP_TOOLS_API const Choices& time_modes();
 OP_TOOLS_API std::string_view to_string(TimeMode mode);
 
 struct TimeOptions : ToolOptions {
-  std::optional<std::string> mode;    // "sync" | "event" | "host"; OP_TIME_MEASURE_MODE
-  std::optional<int64_t> max_calls;   // single calls kept in memory, for the trace; OP_TIME_MEASURE_MAX_CALLS, 200000
-  std::optional<bool> with_stack;     // note the source line of each call
-  std::optional<bool> with_modules;   // note the module path of each call (set by the Python package)
-  std::optional<bool> memory;         // note what each call allocates, and what is alive at the end
-  std::optional<bool> mark_ranges;    // each call as a range in a running torch.profiler
-  std::optional<bool> lines;          // a line for each call (default)
-  std::optional<bool> files;          // calls.csv, summary.csv, trace.json (default)
-  std::optional<int64_t> first_step;  // the number of the first step
+  TimeOptions() : ToolOptions("OP_TIME_MEASURE") {}
+
+  Option<TimeMode> mode{
+      this,
+      TimeMode::kSync,
+      {"mode", "OP_TIME_MEASURE_MODE",
+       "`sync`: wait for the call's device before and after; `event`: events of the device, read later, "
+       "without a stall; `host`: the time that issuing takes"},
+      time_modes()};
+  Option<int64_t> max_calls{this,
+                            200'000,
+                            {"max_calls", "OP_TIME_MEASURE_MAX_CALLS",
+                             "single calls held in memory, for the trace; later ones are counted and go to calls.csv"},
+                            at_least(0)};
+  Option<bool> with_stack{
+      this, false, {"with_stack", "", "note the source line of each call (some microseconds per call)"}};
+  Option<bool> with_modules{
+      this, false, {"with_modules", "", "note the module path of each call, as in `LeNet.conv1`"}};
+  Option<bool> memory{this, false, {"memory", "", "note what calls allocate, and what is still in use at the end"}};
+  Option<bool> mark_ranges{this, false, {"mark_ranges", "", "make each call a range in a running torch.profiler"}};
+  Option<bool> lines{this, true, {"lines", "", "print a line for each call, at level info"}};
+  Option<bool> files{this, true, {"files", "", "write calls.csv, summary.csv and trace.json"}};
+  Option<int64_t> first_step{this, 0, {"first_step", "", "the number of the first step"}, at_least(0)};
 };
-struct ResolvedTimeOptions : ResolvedOptions {
-  TimeMode mode = TimeMode::kSync;
-  int64_t max_calls = 200'000;
-  bool with_stack = false;
-  bool with_modules = false;
-  bool memory = false;
-  bool mark_ranges = false;
-  bool lines = true;
-  bool files = true;
-  int64_t first_step = 0;
-};
-OP_TOOLS_API ResolvedTimeOptions resolve(const TimeOptions& options);
+using ResolvedTimeOptions = Resolved<TimeOptions>;
 
 }  // namespace op_tools

@@ -23,25 +23,25 @@ uint64_t next_number() {
 
 }  // namespace
 
-// What one thread measured and nobody has added up yet. The thread puts calls in, whoever holds the records' mutex
+// What one thread measured and no reader has added up yet. The thread puts calls in, whoever holds the records' mutex
 // takes them out: neither waits for the other.
-class TimeRecords::Lane {
+class TimeRecords::ThreadQueue {
  public:
   // False when it is full.
   bool put(const TimedCall& call, const CallBytes& bytes) {
-    const uint64_t restore_tensors = filled_.load(std::memory_order_relaxed);
-    if (restore_tensors - taken_.load(std::memory_order_acquire) == kSlots) return false;
-    slots_[restore_tensors % kSlots] = {call, bytes};
-    filled_.store(restore_tensors + 1, std::memory_order_release);
+    const uint64_t filled = filled_.load(std::memory_order_relaxed);
+    if (filled - taken_.load(std::memory_order_acquire) == kSlots) return false;
+    slots_[filled % kSlots] = {call, bytes};
+    filled_.store(filled + 1, std::memory_order_release);
     return true;
   }
   template <class Take>
   void take(Take&& take) {
-    const uint64_t restore_tensors = filled_.load(std::memory_order_acquire);
-    for (uint64_t at = taken_.load(std::memory_order_relaxed); at != restore_tensors; ++at) {
+    const uint64_t filled = filled_.load(std::memory_order_acquire);
+    for (uint64_t at = taken_.load(std::memory_order_relaxed); at != filled; ++at) {
       take(slots_[at % kSlots].call, slots_[at % kSlots].bytes);
     }
-    taken_.store(restore_tensors, std::memory_order_release);
+    taken_.store(filled, std::memory_order_release);
   }
   // Its thread puts nothing more in.
   void close() { closed_.store(true, std::memory_order_release); }
@@ -68,23 +68,23 @@ struct TimeRecords::ThisThread {
   };
   static constexpr size_t kLastEntries = 64;
 
-  uint64_t records;  // whose lane it is
-  Lane* lane;
-  bool ended;  // the thread's variables are being destroyed: there are no lanes any more
+  uint64_t records;  // whose queue it is
+  ThreadQueue* queue;
+  bool ended;  // the thread's variables are being destroyed: there are no queues any more
   LastEntry last_entries[kLastEntries];
 
   static thread_local ThisThread tl;
 };
 thread_local TimeRecords::ThisThread TimeRecords::ThisThread::tl = {};
 
-// Keeps the lanes of a thread for as long as it lives.
-struct TimeRecords::OwnLanes {
-  std::vector<std::pair<uint64_t, std::shared_ptr<Lane>>> lanes;  // by the number of the records
+// Keeps the queues of a thread for as long as it lives.
+struct TimeRecords::OwnQueues {
+  std::vector<std::pair<uint64_t, std::shared_ptr<ThreadQueue>>> queues;  // by the number of the records
 
-  ~OwnLanes() {
+  ~OwnQueues() {
     ThisThread::tl.records = 0;
     ThisThread::tl.ended = true;
-    for (const auto& [records, lane] : lanes) lane->close();
+    for (const auto& [records, queue] : queues) queue->close();
   }
 };
 
@@ -103,21 +103,22 @@ uint32_t TimeRecords::entry_of(std::string_view op, Phase phase, uint64_t signat
   return entry;
 }
 
-TimeRecords::Lane* TimeRecords::lane_of(ThisThread& mine) {
-  if (mine.records == number_) return mine.lane;
+TimeRecords::ThreadQueue* TimeRecords::queue_of(ThisThread& mine) {
+  if (mine.records == number_) return mine.queue;
   if (mine.ended) return nullptr;
-  thread_local OwnLanes own;
-  auto found = std::find_if(own.lanes.begin(), own.lanes.end(), [&](const auto& one) { return one.first == number_; });
-  if (found == own.lanes.end()) {
-    std::erase_if(own.lanes, [](const auto& one) { return one.second.use_count() == 1; });  // their records are gone
-    const auto lane = std::make_shared<Lane>();
+  thread_local OwnQueues own;
+  auto found =
+      std::find_if(own.queues.begin(), own.queues.end(), [&](const auto& one) { return one.first == number_; });
+  if (found == own.queues.end()) {
+    std::erase_if(own.queues, [](const auto& one) { return one.second.use_count() == 1; });  // their records are gone
+    const auto queue = std::make_shared<ThreadQueue>();
     std::lock_guard<std::mutex> lock(mutex_);
-    lanes_.push_back(lane);
-    found = own.lanes.insert(own.lanes.end(), {number_, lane});
+    queues_.push_back(queue);
+    found = own.queues.insert(own.queues.end(), {number_, queue});
   }
   mine.records = number_;
-  mine.lane = found->second.get();
-  return mine.lane;
+  mine.queue = found->second.get();
+  return mine.queue;
 }
 
 uint32_t TimeRecords::find_entry(std::string_view op, Phase phase, uint64_t signature, uint32_t place,
@@ -127,7 +128,7 @@ uint32_t TimeRecords::find_entry(std::string_view op, Phase phase, uint64_t sign
     uint64_t key = mixed(std::hash<std::string_view>()(op), of_signature);
     return mixed(key, uint64_t{of_place} * 2 + (phase == Phase::kBackward ? 1 : 0));
   };
-  // Two keys that are equal by chance: the operator at least is told apart.
+  // Two keys may be equal by chance: the operator at least is compared.
   const auto find = [&](uint64_t key) -> std::unordered_map<uint64_t, uint32_t>::const_iterator {
     auto found = entry_index_.find(key);
     while (found != entry_index_.end() && entries[found->second].op != op) found = entry_index_.find(++key);
@@ -198,24 +199,24 @@ void TimeRecords::add_locked(const TimedCall& call, const CallBytes& bytes) cons
   }
 }
 
-void TimeRecords::add_lanes_locked() const {
-  for (const auto& lane : lanes_) {
-    lane->take([&](const TimedCall& call, const CallBytes& bytes) { add_locked(call, bytes); });
+void TimeRecords::add_queues_locked() const {
+  for (const auto& queue : queues_) {
+    queue->take([&](const TimedCall& call, const CallBytes& bytes) { add_locked(call, bytes); });
   }
   // Closed before it was empty: asked in this order, nothing is lost.
-  std::erase_if(lanes_, [&](const auto& lane) {
-    if (!lane->is_closed()) return false;
-    lane->take([&](const TimedCall& call, const CallBytes& bytes) { add_locked(call, bytes); });
+  std::erase_if(queues_, [&](const auto& queue) {
+    if (!queue->is_closed()) return false;
+    queue->take([&](const TimedCall& call, const CallBytes& bytes) { add_locked(call, bytes); });
     return true;
   });
 }
 
 void TimeRecords::add(const TimedCall& call, const CallBytes& bytes) {
-  Lane* const lane = lane_of(ThisThread::tl);
-  if (lane && lane->put(call, bytes)) return;
+  ThreadQueue* const queue = queue_of(ThisThread::tl);
+  if (queue && queue->put(call, bytes)) return;
   std::unique_lock<std::mutex> lock(mutex_);
-  add_lanes_locked();
-  if (!lane || !lane->put(call, bytes)) add_locked(call, bytes);
+  add_queues_locked();
+  if (!queue || !queue->put(call, bytes)) add_locked(call, bytes);
   hand_over_full(std::move(lock));
 }
 
@@ -237,7 +238,7 @@ void TimeRecords::flush_overflow() {
   std::vector<TimedCall> rest;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    add_lanes_locked();
+    add_queues_locked();
     rest.swap(sums_.batch);
   }
   if (!rest.empty()) overflow_(std::move(rest));
@@ -245,13 +246,13 @@ void TimeRecords::flush_overflow() {
 
 TimeRecords::Snapshot TimeRecords::snapshot() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  add_lanes_locked();
+  add_queues_locked();
   return {sums_.entries, places_, steps_, sums_.forward, sums_.backward, sums_.overflowed};
 }
 
 std::vector<TimedCall> TimeRecords::calls(size_t from) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  add_lanes_locked();
+  add_queues_locked();
   const std::vector<TimedCall>& calls = sums_.calls;
   return {calls.begin() + static_cast<ptrdiff_t>(std::min(from, calls.size())), calls.end()};
 }

@@ -70,7 +70,7 @@ struct TimeEntry {
   CallBytes bytes;  // sums; `peak` the most of one call
 };
 
-// What a single call is said to be, in files.
+// How files name a single call.
 struct EntryLabel {
   std::string op;
   Phase phase = Phase::kForward;
@@ -111,15 +111,15 @@ class TimeRecords {
     uint64_t overflowed = 0;
   };
   Snapshot snapshot() const;
-  // The kept ones, each thread's in the order of their ends, all nearly so.
+  // Those within the limit, each thread's in the order of their ends, all nearly so.
   std::vector<TimedCall> calls(size_t from) const;
   std::vector<EntryLabel> labels(size_t from) const;  // by entry
   CallDetails details(uint32_t entry) const;
 
  private:
-  class Lane;
+  class ThreadQueue;
   struct ThisThread;
-  struct OwnLanes;
+  struct OwnQueues;
   struct Sums {
     std::vector<TimeEntry> entries;
     std::vector<TimedCall> calls, batch;
@@ -127,18 +127,18 @@ class TimeRecords {
   };
 
   uint32_t find_entry(std::string_view op, Phase phase, uint64_t signature, uint32_t place, Describe describe);
-  Lane* lane_of(ThisThread& mine);
+  ThreadQueue* queue_of(ThisThread& mine);
   void add_locked(const TimedCall& call, const CallBytes& bytes) const;
-  void add_lanes_locked() const;
+  void add_queues_locked() const;
   void hand_over_full(std::unique_lock<std::mutex> lock);
 
   const uint64_t number_;  // of these records alone, from 1
   const size_t max_calls_;
   const Overflow overflow_;
   mutable std::mutex mutex_;
-  // Changed by readers too: they add up what lies in the lanes.
+  // Changed by readers too: they add up what is in the queues.
   mutable Sums sums_;
-  mutable std::vector<std::shared_ptr<Lane>> lanes_;
+  mutable std::vector<std::shared_ptr<ThreadQueue>> queues_;
   std::unordered_map<uint64_t, uint32_t> entry_index_;
   std::vector<CallPlace> places_{CallPlace{}};
   std::unordered_map<std::string, uint32_t> place_index_;

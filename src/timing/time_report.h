@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/export.h"
+#include "report/columns.h"
 #include "timing/time_options.h"
 #include "timing/time_records.h"
 
@@ -29,6 +30,8 @@ struct TimeRow {
     return total_ms > 0 ? static_cast<double>(bytes_read + bytes_written) / total_ms / 1e6 : 0;
   }
   double gflop_per_s() const { return total_ms > 0 ? static_cast<double>(flops) / total_ms / 1e6 : 0; }
+
+  OP_TOOLS_API static const Columns<TimeRow>& columns();
 };
 
 enum class TimeGroup : uint8_t { kOp, kShape, kLine, kModule };
@@ -38,15 +41,13 @@ OP_TOOLS_API std::vector<TimeRow> time_rows(const TimeRecords::Snapshot& records
                                             const std::vector<int64_t>& flops);
 // The first `limit` rows for people.
 OP_TOOLS_API std::string time_table(const std::vector<TimeRow>& rows, size_t limit);
-OP_TOOLS_API Value to_value(const TimeRow& row);
-OP_TOOLS_API const std::vector<std::string>& time_row_columns();
 
 // How many floating point operations a call does, by those who know: the Python package asks torch's formulas. `sample`
 // is that of CallDetails. Negative: not known. Asked when rows are made, not per call, from any thread.
 using FlopSource = std::function<int64_t(std::string_view op, Phase phase, const Value& sample)>;
 OP_TOOLS_API void set_flop_source(FlopSource source);
 
-// Of all entries, asked once for each: keeps the answers.
+// Of all entries, asked once for each, and cached.
 class FlopCounts {
  public:
   std::vector<int64_t> of(const std::vector<TimeEntry>& entries);

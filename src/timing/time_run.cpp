@@ -23,7 +23,7 @@ void TimeRun::flush_files() {
   const TimeRecords::Snapshot snapshot = records.snapshot();
   const uint64_t count = snapshot.calls + snapshot.backward;
   if (count == 0 || written.exchange(count) == count) return;
-  files.add_kept_calls();
+  files.add_recorded_calls();
   files.write_summary(time_rows(snapshot, TimeGroup::kShape, flops.of(snapshot.entries)));
   files.write_trace(options.mode);
 }

@@ -20,10 +20,10 @@
 namespace op_tools {
 namespace {
 
-// Lanes of our own, so that a trace which is merged with torch.profiler's keeps both apart.
-constexpr int64_t kHostLanes = 1'000'000'000;    // + process id
-constexpr int64_t kDeviceLanes = 1'500'000'000;  // + number of the device in the file
-constexpr int64_t kStepLane = 0;
+// Track numbers that torch.profiler does not use, so that a trace which is merged with its trace shows both.
+constexpr int64_t kHostTracks = 1'000'000'000;    // + process id
+constexpr int64_t kDeviceTracks = 1'500'000'000;  // + number of the device in the file
+constexpr int64_t kStepTrack = 0;
 
 class TraceFile {
  public:
@@ -36,7 +36,7 @@ class TraceFile {
          << ",\"backward\":" << records.backward << ",\"not_in_trace\":" << records.overflowed << "},\"traceEvents\":[";
   }
 
-  void name_lane(const char* what, int64_t pid, int64_t tid, const std::string& name) {
+  void name_track(const char* what, int64_t pid, int64_t tid, const std::string& name) {
     next() << "{\"ph\":\"M\",\"name\":\"" << what << "\",\"pid\":" << pid << ",\"tid\":" << tid
            << ",\"args\":{\"name\":" << json_text(name) << "}}";
   }
@@ -102,80 +102,103 @@ EntryText entry_text(const EntryLabel& label) {
   return text;
 }
 
-}  // namespace
+// One track for each device that calls ran on.
+class DeviceTracks {
+ public:
+  explicit DeviceTracks(TraceFile& file) : file_(file) {}
 
-void write_trace_file(const std::string& path, const TimeRecords& records, TimeMode mode, int64_t to_unix) {
-  const std::vector<TimedCall> calls = records.calls(0);
-  const TimeRecords::Snapshot snapshot = records.snapshot();
-  const std::vector<EntryLabel> labels = records.labels(0);
-  std::vector<EntryText> texts;
-  texts.reserve(labels.size());
-  for (const EntryLabel& label : labels) texts.push_back(entry_text(label));
-
-  int64_t first = 0, last = 0;
-  std::map<uint64_t, const TimedCall*> forwards;
-  for (const TimedCall& call : calls) {
-    if (labels[call.entry].phase == Phase::kForward) forwards[call.id] = &call;
-    first = first == 0 ? call.start : std::min(first, call.start);
-    last = std::max({last, call.start + call.host, call.device_start + call.nanoseconds});
+  void draw(const TimedCall& call, const EntryText& text, const std::string& device, const std::string& args) {
+    const auto [found, is_new] =
+        tracks_.try_emplace(device, Track{kDeviceTracks + static_cast<int64_t>(tracks_.size())});
+    Track& track = found->second;
+    if (is_new) {
+      file_.name_track("process_name", track.pid, 0, "op_tools " + device);
+      file_.name_track("thread_name", track.pid, 0, "operators");
+    }
+    // Viewers draw a bar that begins a rounded nanosecond before the last one's end as nested in it.
+    constexpr int64_t kRounding = 10;
+    int64_t start = call.device_start ? call.device_start : call.start;
+    if (start < track.end && track.end - start < kRounding) start = track.end;
+    track.end = start + call.nanoseconds;
+    file_.bar(track.pid, 0, text.name, start, call.nanoseconds, args);
   }
-  // Whole seconds: what merges traces computes with them.
-  constexpr int64_t kSecond = 1'000'000'000;
-  const int64_t base_unix = (first + to_unix) / kSecond * kSecond;
-  TraceFile file(path, base_unix - to_unix);
-  file.head(base_unix, snapshot, mode);
 
-  const int64_t process = getpid();
-  const int64_t host = kHostLanes + process;
-  file.name_lane("process_name", host, 0, "op_tools " + std::to_string(process));
-  if (!snapshot.steps.empty()) file.name_lane("thread_name", host, kStepLane, "steps");
-  std::set<uint32_t> threads;
-  struct Lane {
+ private:
+  struct Track {
     int64_t pid;
     int64_t end = 0;  // of its last bar
   };
-  std::map<std::string, Lane> devices;
+  TraceFile& file_;
+  std::map<std::string, Track> tracks_;
+};
+
+void draw_steps(TraceFile& file, const std::vector<StepMark>& steps, int64_t host, int64_t last) {
+  if (!steps.empty()) file.name_track("thread_name", host, kStepTrack, "steps");
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const StepMark& mark = steps[i];
+    if (mark.start > last) continue;  // nothing was measured in it
+    const int64_t end = i + 1 < steps.size() ? steps[i + 1].start : std::max(last, mark.start);
+    file.bar(host, kStepTrack, "\"step " + std::to_string(mark.step) + "\"", mark.start, end - mark.start,
+             "\"step\":" + std::to_string(mark.step));
+  }
+}
+
+// Bars of the calls, and an arrow from each forward call to the first bar of each of its backward passes.
+void draw_calls(TraceFile& file, const std::vector<TimedCall>& calls, const std::vector<EntryLabel>& labels,
+                int64_t host, TimeMode mode) {
+  std::vector<EntryText> entries;
+  entries.reserve(labels.size());
+  for (const EntryLabel& label : labels) entries.push_back(entry_text(label));
+  std::map<uint64_t, const TimedCall*> forwards;
+  for (const TimedCall& call : calls) {
+    if (labels[call.entry].phase == Phase::kForward) forwards[call.id] = &call;
+  }
+  DeviceTracks devices(file);
+  std::set<uint32_t> threads;
   std::set<std::pair<uint64_t, uint32_t>> passes;
   int64_t arrows = 0;
   for (const TimedCall& call : calls) {
     const EntryLabel& label = labels[call.entry];
     if (label.phase == Phase::kBackward && !call.is_part && call.has_parts) continue;  // its parts are drawn
     if (threads.insert(call.thread).second) {
-      file.name_lane("thread_name", host, call.thread, "thread " + std::to_string(call.thread));
+      file.name_track("thread_name", host, call.thread, "thread " + std::to_string(call.thread));
     }
-    const EntryText& text = texts[call.entry];
+    const EntryText& text = entries[call.entry];
     std::string args = "\"id\":" + std::to_string(call.id) + ",\"step\":" + std::to_string(call.step) + text.args;
     if (call.failed) args += ",\"failed\":1";
     file.bar(host, call.thread, text.name, call.start, call.host, args);
-    if (!label.device.empty() && label.device != "cpu" && mode != TimeMode::kHost) {
-      const auto [found, fresh] =
-          devices.try_emplace(label.device, Lane{kDeviceLanes + static_cast<int64_t>(devices.size())});
-      Lane& lane = found->second;
-      if (fresh) {
-        file.name_lane("process_name", lane.pid, 0, "op_tools " + label.device);
-        file.name_lane("thread_name", lane.pid, 0, "operators");
-      }
-      // Viewers draw a bar that begins a rounded nanosecond before the last one's end as lying in it.
-      constexpr int64_t kRounding = 10;
-      int64_t start = call.device_start ? call.device_start : call.start;
-      if (start < lane.end && lane.end - start < kRounding) start = lane.end;
-      lane.end = start + call.nanoseconds;
-      file.bar(lane.pid, 0, text.name, start, call.nanoseconds, args);
-    }
-    if (label.phase == Phase::kForward) continue;
-    if (const auto forward = forwards.find(call.id);
-        forward != forwards.end() && passes.emplace(call.id, call.pass).second) {
+    const bool on_device = !label.device.empty() && label.device != "cpu" && mode != TimeMode::kHost;
+    if (on_device) devices.draw(call, text, label.device, args);
+    const auto forward = forwards.find(call.id);
+    const bool is_backward = label.phase == Phase::kBackward && forward != forwards.end();
+    if (is_backward && passes.emplace(call.id, call.pass).second) {
       file.arrow("s", ++arrows, host, forward->second->thread, forward->second->start);
       file.arrow("f", arrows, host, call.thread, call.start);
     }
   }
-  for (size_t i = 0; i < snapshot.steps.size(); ++i) {
-    const StepMark& mark = snapshot.steps[i];
-    if (mark.start > last) continue;  // nothing was measured in it
-    const int64_t end = i + 1 < snapshot.steps.size() ? snapshot.steps[i + 1].start : std::max(last, mark.start);
-    file.bar(host, kStepLane, "\"step " + std::to_string(mark.step) + "\"", mark.start, end - mark.start,
-             "\"step\":" + std::to_string(mark.step));
+}
+
+}  // namespace
+
+void write_trace_file(const std::string& path, const TimeRecords& records, TimeMode mode, int64_t to_unix) {
+  const std::vector<TimedCall> calls = records.calls(0);
+  const TimeRecords::Snapshot snapshot = records.snapshot();
+  int64_t first = 0, last = 0;
+  for (const TimedCall& call : calls) {
+    first = first == 0 ? call.start : std::min(first, call.start);
+    last = std::max({last, call.start + call.host, call.device_start + call.nanoseconds});
   }
+  // Full seconds: what merges traces computes with them.
+  constexpr int64_t kSecond = 1'000'000'000;
+  const int64_t base_unix = (first + to_unix) / kSecond * kSecond;
+  TraceFile file(path, base_unix - to_unix);
+  file.head(base_unix, snapshot, mode);
+
+  const int64_t process = getpid();
+  const int64_t host = kHostTracks + process;
+  file.name_track("process_name", host, 0, "op_tools " + std::to_string(process));
+  draw_calls(file, calls, records.labels(0), host, mode);
+  draw_steps(file, snapshot.steps, host, last);
   file.finish();
 }
 

@@ -1,4 +1,4 @@
-// The calls as a Chrome trace, which chrome://tracing and Perfetto open: lanes by thread and by device, steps, arrows
+// The calls as a Chrome trace, which chrome://tracing and Perfetto open: tracks by thread and by device, steps, arrows
 // from forward to backward. Times are on the clock of torch.profiler's traces: baseTimeNanoseconds + ts microseconds
 // since 1970.
 #pragma once

@@ -1,7 +1,7 @@
 // The time of clock_now() for a third of its price: the processor's own counter, held to the system's clock. Both are
 // read together every millisecond, and in between the counter goes on from there at the rate that it had between such
 // readings. So a time is never further from the system's than a millisecond's error of that rate, some tens of
-// nanoseconds, and may step back by as much; a stretch of more than a millisecond is the system's own.
+// nanoseconds, and may step back by as much; an interval of more than a millisecond is the system's own.
 //
 // The system's clock itself is asked for the first ten milliseconds and whenever both could not be read close together;
 // for good where the kernel does not count by that counter, and when it ran otherwise than the system's clock (a
@@ -34,7 +34,7 @@ class OP_TOOLS_API TscClock {
   int64_t time_at(uint64_t ticks) const {
     return last_.time + static_cast<int64_t>(((ticks - last_.ticks) * rate_) >> kShift);
   }
-  // Both clocks, read together: the counter goes on from here, if it is known well enough and has kept its rate.
+  // Both clocks, read together: the counter goes on from here, if it is known well enough and its rate has not changed.
   void hold(const Reading& both);
   bool is_trusted() const { return trust_ != Trust::kNone; }
 

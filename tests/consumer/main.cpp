@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
               << "aten::add.Tensor " << (filter.admits("aten::add.Tensor") ? "admitted" : "left out") << "\n";
     if (argc < 3) return 0;
     const auto counting = std::make_shared<Counting>();
-    op_tools::HookScope scope(counting, op_tools::resolve(op_tools::ToolOptions(), "OP_HOOK"));
+    op_tools::HookScope scope(counting, op_tools::resolve(op_tools::HookOptions()).scope);
     op_tools::CaptureOptions options;
     options.ops = "mm";
     options.output_dir = argv[2];

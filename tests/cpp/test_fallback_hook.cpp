@@ -82,17 +82,22 @@ TEST_CASE("a call on the CPU is no call for the fallback", "[fallback]") {
 TEST_CASE("cast rules hold for all operators, or for one by its name in capitals", "[fallback]") {
   const ScopedVariable all("OP_DTYPE_CAST_DICT", "torch.float16 -> torch.float32, bfloat16->float");
   const ScopedVariable one("ADD__OP_DTYPE_CAST_DICT", "torch.complex64->torch.complex128");
-  const CastRules rules(cast_settings(std::nullopt, ""));
+  const auto rules_of = [](std::string given) {
+    FallbackOptions options;
+    options.cast = std::move(given);
+    return CastRules(cast_settings(resolve(options).cast));
+  };
+  const CastRules rules(cast_settings(resolve(FallbackOptions{}).cast));
   CHECK(rules.for_op("aten::mm")(at::kHalf) == at::kFloat);
   CHECK(rules.for_op("torch.nn.functional.linear")(at::kBFloat16) == at::kFloat);
   CHECK(rules.for_op("aten::mm")(at::kDouble) == at::kDouble);
   CHECK(rules.for_op("aten::add_.Tensor")(at::kHalf) == at::kHalf);
   CHECK(rules.for_op("torch.Tensor.add_")(at::kComplexFloat) == at::kComplexDouble);
-  const CastRules given(cast_settings("torch.float32->torch.float64", ""));
+  const CastRules given = rules_of("torch.float32->torch.float64");
   CHECK(given.for_op("torch.Tensor.add_")(at::kFloat) == at::kDouble);
-  CHECK(!CastRules(cast_settings("", "")).for_op("aten::mm"));
+  CHECK(!rules_of("").for_op("aten::mm"));
   for (const char* wrong : {"float", "float16->", "float16->nothing", "float16->int32", "half->float,half->double"}) {
-    CHECK_THROWS_WITH(CastRules(cast_settings(wrong, "")), Catch::StartsWith("cast=: '"));
+    CHECK_THROWS_WITH(rules_of(wrong), Catch::StartsWith("cast=: '"));
   }
 }
 
@@ -102,6 +107,6 @@ TEST_CASE("options of the fallback come from the environment, an argument wins",
   FallbackOptions options;
   options.on_missing = false;
   CHECK(!resolve(options).on_missing);
-  CHECK(resolve(DtypeCastOptions{}).cast.dict.find("bfloat16") != std::string::npos);
-  CHECK(resolve(FallbackOptions{}).cast.dict.empty());
+  CHECK(resolve(DtypeCastOptions{}).cast.get().find("bfloat16") != std::string::npos);
+  CHECK(resolve(FallbackOptions{}).cast.get().empty());
 }

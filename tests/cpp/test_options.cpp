@@ -1,6 +1,7 @@
 #include "base/options.h"
 
 #include "capture/capture_options.h"
+#include "timing/time_options.h"
 
 #include "base/error.h"
 #include "base/op_filter.h"
@@ -33,17 +34,17 @@ std::string error_with(const char* variable, const char* value) {
 
 TEST_CASE("With nothing set, every option has its default", "[options]") {
   const auto options = resolve(CaptureOptions{});
-  CHECK(options.filter->admits("torch.Tensor.add"));
-  CHECK_FALSE(options.filter->has_only());
+  CHECK(options.scope.filter->admits("torch.Tensor.add"));
+  CHECK_FALSE(options.scope.filter->has_only());
   CHECK(options.level == op_tools::Level::kAten);
   CHECK(options.output_dir == ".");
-  CHECK_FALSE(options.steps);
+  CHECK_FALSE(options.scope.steps);
   CHECK_FALSE(options.skip_cpu);
   CHECK_FALSE(options.all_threads);
   CHECK(options.format == CaptureFormat::kFolders);
-  CHECK_FALSE(options.max_calls);
-  CHECK_FALSE(options.max_per_signature);
-  CHECK(options.max_pending_bytes == int64_t{1} << 30);
+  CHECK(options.max_calls == op_tools::kNoLimit);
+  CHECK(options.max_per_signature == op_tools::kNoLimit);
+  CHECK(options.max_pending_mb == 1024);
   CHECK_FALSE(op_tools::compat_ditorch());
 }
 
@@ -58,18 +59,18 @@ TEST_CASE("Each option is read from its variable", "[options]") {
   const ScopedVariable pending("OP_TOOLS_MAX_PENDING_MB", "3");
   const ScopedVariable compat("OP_TOOLS_COMPAT", "ditorch");
   const auto options = resolve(CaptureOptions{});
-  CHECK(options.filter->admits("torch.Tensor.add"));
-  CHECK_FALSE(options.filter->admits("torch.Tensor.add_"));
+  CHECK(options.scope.filter->admits("torch.Tensor.add"));
+  CHECK_FALSE(options.scope.filter->admits("torch.Tensor.add_"));
   CHECK(options.output_dir == "/somewhere/else");
   CHECK(options.skip_cpu);
   CHECK(options.format == CaptureFormat::kContainer);
   CHECK(options.max_calls == 7);
   CHECK(options.max_per_signature == 2);
-  CHECK(options.max_pending_bytes == 3 << 20);
+  CHECK(options.max_pending_mb == 3);
   CHECK(op_tools::compat_ditorch());
 
   SECTION("another tool's lists are its own") {
-    CHECK(resolve(op_tools::ToolOptions{}, "OP_TIME_MEASURE").filter->admits("torch.Tensor.add_"));
+    CHECK(resolve(op_tools::TimeOptions{}).scope.filter->admits("torch.Tensor.add_"));
   }
   SECTION("an explicit option wins, an empty list too") {
     CaptureOptions explicit_options;
@@ -84,8 +85,8 @@ TEST_CASE("Each option is read from its variable", "[options]") {
     explicit_options.max_per_signature = 9;
     explicit_options.max_pending_mb = 4;
     const auto won = resolve(explicit_options);
-    CHECK(won.filter->admits("torch.Tensor.add_"));
-    CHECK_FALSE(won.filter->admits("torch.relu"));
+    CHECK(won.scope.filter->admits("torch.Tensor.add_"));
+    CHECK_FALSE(won.scope.filter->admits("torch.relu"));
     CHECK(won.level == op_tools::Level::kTorch);
     CHECK(won.output_dir == "here");
     CHECK_FALSE(won.skip_cpu);
@@ -93,7 +94,7 @@ TEST_CASE("Each option is read from its variable", "[options]") {
     CHECK(won.format == CaptureFormat::kFolders);
     CHECK(won.max_calls == 1);
     CHECK(won.max_per_signature == 9);
-    CHECK(won.max_pending_bytes == 4 << 20);
+    CHECK(won.max_pending_mb == 4);
   }
 }
 
@@ -122,12 +123,11 @@ TEST_CASE("A bad variable is an error with its name, the value and what is allow
   CHECK_THAT(error_with("OP_CAPTURE_FORMAT", "zip"),
              Equals("OP_CAPTURE_FORMAT: 'zip' is not allowed; give folders or container"));
   for (const auto* value : {"0", "-1", "1.5", "ten", "1e3", "7 8", "99999999999999999999", " "}) {
-    CHECK_THAT(
-        error_with("OP_CAPTURE_MAX_CALLS", value),
-        Equals("OP_CAPTURE_MAX_CALLS: '" + std::string(value) + "' is not allowed; give a whole number of at least 1"));
+    CHECK_THAT(error_with("OP_CAPTURE_MAX_CALLS", value), Equals("OP_CAPTURE_MAX_CALLS: '" + std::string(value) +
+                                                                 "' is not allowed; give an integer of at least 1"));
   }
   CHECK_THAT(error_with("OP_CAPTURE_MAX_PER_SIGNATURE", "x"),
-             Equals("OP_CAPTURE_MAX_PER_SIGNATURE: 'x' is not allowed; give a whole number of at least 1"));
+             Equals("OP_CAPTURE_MAX_PER_SIGNATURE: 'x' is not allowed; give an integer of at least 1"));
   CHECK_THAT(error_with("OP_TOOLS_MAX_PENDING_MB", "9223372036854775807"),
              Equals("OP_TOOLS_MAX_PENDING_MB: '9223372036854775807' is not allowed; give a whole "
                     "number from 1 to "
@@ -148,9 +148,9 @@ TEST_CASE("A bad argument is an error with its name, the value and what is allow
   };
   CHECK_THAT(error_after([](auto& o) { o.ops = "["; }), Catch::Matchers::StartsWith("ops=: '['"));
   CHECK_THAT(error_after([](auto& o) { o.max_calls = 0; }),
-             Equals("max_calls=: '0' is not allowed; give a whole number of at least 1"));
+             Equals("max_calls=: '0' is not allowed; give an integer of at least 1"));
   CHECK_THAT(error_after([](auto& o) { o.max_per_signature = -2; }),
-             Equals("max_per_signature=: '-2' is not allowed; give a whole number of at least 1"));
+             Equals("max_per_signature=: '-2' is not allowed; give an integer of at least 1"));
   CHECK_THAT(error_after([](auto& o) { o.max_pending_mb = int64_t{1} << 60; }),
              Catch::Matchers::StartsWith("max_pending_mb=: '1152921504606846976' is not allowed"));
   CHECK_THAT(error_after([](auto& o) { o.format = "tar"; }),
@@ -162,23 +162,93 @@ TEST_CASE("A bad argument is an error with its name, the value and what is allow
   CHECK_THAT(error_after([](auto& o) {
                o.steps = {3, -1};
              }),
-             Equals("steps=: '-1' is not allowed; give a whole number of at least 0"));
-  CHECK_THAT(error_after([](auto& o) { o.steps.emplace(); }),
-             Equals("steps=: '' is not allowed; name at least one step, or leave it out for all steps"));
+             Equals("steps=: '-1' is not allowed; give an integer of at least 0"));
+  CHECK_THAT(error_after([](auto& o) { o.steps = std::vector<int64_t>(); }),
+             Equals("steps=: '' is not allowed; name at least one, or leave it out for all"));
 }
 
 TEST_CASE("Steps come out sorted and once each", "[options]") {
   CaptureOptions options;
   options.steps = {5, 2, 5, 0};
-  CHECK(resolve(options).steps == std::vector<int64_t>{0, 2, 5});
+  CHECK(resolve(options).scope.steps == std::vector<int64_t>{0, 2, 5});
 }
 
-TEST_CASE("Levels go to text and back", "[options]") {
-  for (const auto level : {op_tools::Level::kAten, op_tools::Level::kTorch}) {
-    CHECK(op_tools::level_from_string(to_string(level)) == level);
-  }
-  CHECK_THAT(error_of([] { op_tools::level_from_string("jit"); }),
-             Equals("level=: 'jit' is not allowed; give aten or torch"));
+TEST_CASE("A level is given by its name", "[options]") {
+  CaptureOptions options;
+  options.level = "torch";
+  CHECK(resolve(options).scope.level == op_tools::Level::kTorch);
+  CHECK_THAT(error_of([&] { options.level = "jit"; }), Equals("level=: 'jit' is not allowed; give aten or torch"));
+}
+
+namespace {
+
+enum class Colour : uint8_t { kRed, kGreen, kBlue };
+
+// One option of each type.
+struct ToyOptions : op_tools::ToolOptions {
+  ToyOptions() : ToolOptions("OP_TOY") {}
+  op_tools::Option<double> share{this, 0.5, {"share", "OP_TOY_SHARE", "of the calls"}};
+  op_tools::Option<Colour> colour{
+      this, Colour::kGreen, {"colour", "OP_TOY_COLOUR", "of the lines"}, {"red", "green", "blue"}};
+  op_tools::Option<std::vector<int64_t>> sizes{this, {1, 2}, {"sizes", "OP_TOY_SIZES", "to count"}, {1, 9}};
+  op_tools::Option<std::string> title{this, "", {"title", "OP_TOY_TITLE", "of the table"}};
+};
+
+}  // namespace
+
+TEST_CASE("An option of each type has a default, takes arguments, reads its variable and says what it is",
+          "[options]") {
+  CHECK(resolve(ToyOptions{}).share == 0.5);
+  CHECK(resolve(ToyOptions{}).sizes == std::vector<int64_t>{1, 2});
+  const ScopedVariable share("OP_TOY_SHARE", " 0.25 "), colour("OP_TOY_COLOUR", "blue"), sizes("OP_TOY_SIZES", "3, 4");
+  ToyOptions options;
+  options.title = "mine";
+  const auto resolved = resolve(options);
+  CHECK(resolved.share == 0.25);
+  CHECK(resolved.colour == Colour::kBlue);
+  CHECK(resolved.sizes == std::vector<int64_t>{3, 4});
+  CHECK(resolved.title.source() == "title=");
+  CHECK(resolved.sizes.source() == "OP_TOY_SIZES");
+
+  CHECK(options.share.take(int64_t{1}));
+  CHECK(resolve(options).share == 1.0);
+  CHECK_FALSE(options.share.take(std::string("much")));
+  CHECK_FALSE(options.colour.take(true));
+  CHECK(options.colour.take(std::string("red")));
+  CHECK(resolve(options).colour == Colour::kRed);
+
+  const std::vector<op_tools::OptionDescription> all = options.describe();
+  REQUIRE(all.size() == 12);
+  CHECK(all.front().text.name == "ops");
+  CHECK(all.front().text.variable == "OP_TOY_LIST");
+  CHECK(all[8].text.type == "float");
+  CHECK(all[9].choices == std::vector<std::string>{"red", "green", "blue"});
+  CHECK(all[10].text.type == "ints");
+}
+
+TEST_CASE("Each copy of a set of options has its own", "[options]") {
+  ToyOptions first;
+  first.title = "first";
+  ToyOptions second = first;
+  second.for_each([](op_tools::OptionBase& option) {
+    if (option.name() == "title") option.take(std::string("second"));
+  });
+  CHECK(first.title == "first");
+  CHECK(second.title == "second");
+  first = second;
+  CHECK(resolve(first).title == "second");
+}
+
+TEST_CASE("A wrong value of each type of option is refused with what is allowed", "[options]") {
+  const auto error_of_variable = [](const char* name, const char* value) {
+    const ScopedVariable set(name, value);
+    return error_of([] { resolve(ToyOptions{}); });
+  };
+  CHECK_THAT(error_of_variable("OP_TOY_SHARE", "half"), Equals("OP_TOY_SHARE: 'half' is not allowed; give a number"));
+  CHECK_THAT(error_of_variable("OP_TOY_COLOUR", "pink"),
+             Equals("OP_TOY_COLOUR: 'pink' is not allowed; give red, green or blue"));
+  CHECK_THAT(error_of_variable("OP_TOY_SIZES", "3,10"),
+             Equals("OP_TOY_SIZES: '10' is not allowed; give an integer from 1 to 9"));
 }
 
 // Last of this file's cases on the rank: set_rank() has no way back.
@@ -190,10 +260,10 @@ TEST_CASE("The rank is RANK until set_rank() says otherwise", "[options]") {
   for (const auto* value : {"-1", "two", "1.0"}) {
     rank.set(value);
     CHECK_THAT(error_of([] { op_tools::distributed_rank(); }),
-               Equals("RANK: '" + std::string(value) + "' is not allowed; give a whole number of at least 0"));
+               Equals("RANK: '" + std::string(value) + "' is not allowed; give an integer of at least 0"));
   }
   CHECK_THAT(error_of([] { op_tools::set_rank(-4); }),
-             Equals("set_rank(): '-4' is not allowed; give a whole number of at least 0"));
+             Equals("set_rank(): '-4' is not allowed; give an integer of at least 0"));
   op_tools::set_rank(0);
   CHECK(op_tools::distributed_rank() == 0);
 }

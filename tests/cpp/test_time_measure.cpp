@@ -392,9 +392,9 @@ TEST_CASE("Innermost hooks stand between the others and the operator", "[time][c
     const bool innermost;
   };
   std::vector<std::string> log;
-  ToolOptions options;
+  HookOptions options;
   options.ops = "mm";
-  const ResolvedOptions resolved = resolve(options, "OP_HOOK");
+  const ResolvedOptions resolved = resolve(options).scope;
   HookScope clock(std::make_shared<Ordered>(log, "clock", true), resolved);
   HookScope observer(std::make_shared<Ordered>(log, "observer", false), resolved);
   clock.enter();
@@ -424,9 +424,7 @@ TEST_CASE("Threads of their own measure side by side into one tool", "[time]") {
 
 TEST_CASE("A wrong mode or limit is an error that names it", "[time][options]") {
   TimeOptions options;
-  options.mode = "fast";
-  CHECK_THROWS_WITH(resolve(options), Catch::Matchers::Contains("mode=") && Catch::Matchers::Contains("fast"));
-  options.mode.reset();
+  CHECK_THROWS_WITH(options.mode = "fast", Catch::Matchers::Contains("mode=") && Catch::Matchers::Contains("fast"));
   {
     const ScopedVariable mode("OP_TIME_MEASURE_MODE", "quick");
     CHECK_THROWS_WITH(resolve(options), Catch::Matchers::Contains("OP_TIME_MEASURE_MODE"));
@@ -443,8 +441,9 @@ TEST_CASE("A folder that cannot be written is said, and the program goes on", "[
   TimeOptions options;
   options.ops = "mm";
   options.output_dir = file;
-  auto hook = std::make_shared<TimeHook>(resolve(options));
-  HookScope scope(hook, hook->options());
+  const auto resolved = resolve(options);
+  auto hook = std::make_shared<TimeHook>(resolved);
+  HookScope scope(hook, resolved.scope);
   scope.enter();
   CHECK(at::mm(at::ones({2, 2}), at::ones({2, 2})).sum().item<float>() == 8);
   scope.leave();

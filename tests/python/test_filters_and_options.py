@@ -245,10 +245,10 @@ BAD_ARGUMENTS = [
     (dict(ops="(" + "a" * 300 + ")"), "is longer than 256 characters"),
     (dict(level="both"), "level=: 'both' is not allowed; give aten or torch"),
     (dict(format="tar"), "format=: 'tar' is not allowed; give folders or container"),
-    (dict(max_calls=0), "max_calls=: '0' is not allowed; give a whole number of at least 1"),
-    (dict(max_per_signature=-1), "max_per_signature=: '-1' is not allowed; give a whole number of at least 1"),
-    (dict(max_pending_mb=0), "max_pending_mb=: '0' is not allowed; give a whole number from 1 to"),
-    (dict(steps=[]), "steps=: '' is not allowed; name at least one step"),
+    (dict(max_calls=0), "max_calls=: '0' is not allowed; give an integer of at least 1"),
+    (dict(max_per_signature=-1), "max_per_signature=: '-1' is not allowed; give an integer of at least 1"),
+    (dict(max_pending_mb=0), "max_pending_mb=: '0' is not allowed; give an integer from 1 to"),
+    (dict(steps=[]), "steps=: '' is not allowed; name at least one"),
     (dict(steps=[1, -2]), "steps=: '-2' is not allowed"),
     (dict(output_dir=""), "output_dir=: '' is not allowed; give the path of a folder"),
 ]
@@ -266,13 +266,13 @@ BAD_VARIABLES = [
     ("OP_CAPTURE_LIST", "torch.add,*bad", "OP_CAPTURE_LIST: '*bad' is no valid regular expression"),
     ("OP_CAPTURE_DISABLE_LIST", ")(", "OP_CAPTURE_DISABLE_LIST: ')('"),
     ("OP_CAPTURE_FORMAT", "zip", "OP_CAPTURE_FORMAT: 'zip' is not allowed; give folders or container"),
-    ("OP_CAPTURE_MAX_CALLS", "many", "OP_CAPTURE_MAX_CALLS: 'many' is not allowed; give a whole number of at least 1"),
+    ("OP_CAPTURE_MAX_CALLS", "many", "OP_CAPTURE_MAX_CALLS: 'many' is not allowed; give an integer of at least 1"),
     ("OP_CAPTURE_MAX_CALLS", "1.5", "OP_CAPTURE_MAX_CALLS: '1.5' is not allowed"),
     ("OP_CAPTURE_MAX_PER_SIGNATURE", "0", "OP_CAPTURE_MAX_PER_SIGNATURE: '0' is not allowed"),
     ("OP_TOOLS_MAX_PENDING_MB", "99999999999999999999", "OP_TOOLS_MAX_PENDING_MB: '99999999999999999999' is not"),
     ("OP_TOOLS_SKIP_CPU", "maybe", "OP_TOOLS_SKIP_CPU: 'maybe' is not allowed; give 0, 1, true, false, on or off"),
     ("OP_TOOLS_COMPAT", "ditorhc", "OP_TOOLS_COMPAT: 'ditorhc' is not allowed; give ditorch, or leave it unset"),
-    ("RANK", "first", "RANK: 'first' is not allowed; give a whole number of at least 0"),
+    ("RANK", "first", "RANK: 'first' is not allowed; give an integer of at least 0"),
 ]
 
 

@@ -1,7 +1,9 @@
 """The command line: tools on programs that know nothing of them, and what helps when a result is empty."""
 
+import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +15,8 @@ import torch
 
 import op_tools
 from op_tools import __main__ as command_line
-from op_tools._launch import tools_by_flag
+from op_tools._kinds import kind_of, kinds
+from op_tools._launch import make_tools, tools_by_flag
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -141,17 +144,18 @@ def test_a_mistake_in_the_environment_leaves_the_program_alone(op_tools_command,
 
 def test_every_tool_of_the_core_can_be_launched():
     launched = {kind._kind for kind in tools_by_flag().values()}
-    assert launched == set(op_tools._C.tool_names())
+    assert launched == set(kinds())
     for kind in tools_by_flag().values():
-        assert kind.__doc__ and kind._variables.startswith("OP_")
+        assert kind.__doc__ and kind_of(kind._kind).prefix.startswith("OP_")
 
 
 def test_filter_variables_are_those_that_the_core_reads(monkeypatch):
     for kind in tools_by_flag().values():
-        monkeypatch.setenv(f"{kind._variables}_LIST", "torch.(")
-        with pytest.raises(op_tools.Error, match=f"{kind._variables}_LIST"):
+        variable = f"{kind_of(kind._kind).prefix}_LIST"
+        monkeypatch.setenv(variable, "torch.(")
+        with pytest.raises(op_tools.Error, match=variable):
             kind().start()
-        monkeypatch.delenv(f"{kind._variables}_LIST")
+        monkeypatch.delenv(variable)
 
 
 def output_of(capsys, *arguments):
@@ -223,6 +227,84 @@ def test_doctor_names_what_is_wrong(monkeypatch, capsys):
     monkeypatch.setenv("OP_CAPTURE_LIST", "(")
     status, text = output_of(capsys, "doctor")
     assert status == 1 and "OP_CAPTURE_LIST" in text
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("OP_CAPTURE_FORMATT", "OP_CAPTURE_FORMAT"),
+        ("OP_TIME_MESURE_MAX_CALLS", "OP_TIME_MEASURE_MAX_CALLS"),
+        ("DIPU_DUMP_OP_ARG", "DIPU_DUMP_OP_ARGS"),
+        ("OP_TOOLS_OUTPUT_DIRECTORY", "OP_TOOLS_OUTPUT_DIR"),
+        ("AUTOCOMPARE_ERROR_TOLERANCES", "AUTOCOMPARE_ERROR_TOLERANCE"),
+    ],
+)
+def test_doctor_names_the_variable_that_was_meant(misspelt, meant, monkeypatch, capsys):
+    monkeypatch.setenv(misspelt, "1")
+    status, text = output_of(capsys, "doctor")
+    assert status == 1
+    assert re.search(rf"{misspelt} +PROBLEM: no tool reads it; did you mean {meant}\?", text)
+
+
+def test_doctor_knows_every_variable_that_a_tool_reads(monkeypatch, capsys):
+    for kind in kinds().values():
+        for option in kind.options:
+            if option.variable and option.type in ("choice", "bool", "int"):
+                value = option.choices[0] if option.choices else "1"
+                monkeypatch.setenv(option.variable, value)
+    monkeypatch.setenv("LINEAR_OP_DTYPE_CAST_DICT", "float16->float32")
+    monkeypatch.setenv("ADD_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16", "1,1")
+    monkeypatch.delenv("OP_TOOLS_SKIP_CPU")
+    status, text = output_of(capsys, "doctor")
+    assert status == 0, text
+    assert "ADD_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16" in text and "OP_CAPTURE_FORMAT" in text
+
+
+def given_by(*flags):
+    """The tools that `op-tools run FLAGS script.py` would make."""
+    options = vars(command_line._parser().parse_args(["run", *flags, "script.py", "--max-calls", "9"]))
+    assert options["arguments"] == ["--max-calls", "9"]
+    return command_line._chosen_tools(argparse.Namespace(**options))
+
+
+def test_run_takes_every_option_of_every_tool_as_a_flag():
+    of_type = {
+        "bool": ([], True),
+        "int": (["3"], 3),
+        "names": (["torch.add"], "torch.add"),
+        "path": (["there"], "there"),
+        "dtypes": (["float16->float32"], "float16->float32"),
+        "ints": (["1,2"], [1, 2]),
+    }
+    for kind in kinds().values():
+        for option in kind.options:
+            text, value = of_type.get(option.type) or ([option.choices[-1]], option.choices[-1])
+            for flag in (f"--{option.name}", f"--{kind.flag}-{option.name}"):
+                flag = flag.replace("_", "-").removesuffix("-")
+                (tool,) = given_by(f"--{kind.flag}", flag, *text)
+                assert tool._arguments[option.name] == value, flag
+
+
+def test_an_option_goes_to_each_chosen_tool_that_has_it_or_to_the_one_that_is_named():
+    capture, time, fallback = given_by(
+        *("--capture", "--time", "--fallback", "--max-calls", "5", "--time-max-calls", "7", "--steps", "3")
+    )
+    assert (capture._arguments["max_calls"], time._arguments["max_calls"]) == (5, 7)
+    assert "max_calls" not in fallback._arguments
+    assert capture._arguments["steps"] == fallback._arguments["steps"] == [3]
+    with pytest.raises(op_tools.Error, match="workers: none of these tools has such an option"):
+        given_by("--capture", "--workers", "3")
+    (quiet,) = given_by("--time", "--no-lines")
+    assert quiet._arguments["lines"] is False
+    assert make_tools(["time:aten"], {"level": "torch"})[0]._arguments["level"] == "aten"
+
+
+def test_help_of_run_says_each_option_with_its_default_and_variable(capsys):
+    with pytest.raises(SystemExit):
+        command_line.main(["run", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--capture-max-calls N record at most N calls (OP_CAPTURE_MAX_CALLS, else no limit)" in text
+    assert "--autocompare-workers N threads of `async_` (2)" in text
 
 
 def test_show_prints_a_call_of_a_container_and_the_folder_of_a_file(tmp_path, capsys):

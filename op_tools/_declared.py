@@ -1,0 +1,356 @@
+"""What each tool can be set to, and the rows of its result. Made by tools/generate_declared.py from the declarations in
+C++: do not edit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from typing_extensions import TypedDict
+
+
+class ToolOptions(TypedDict, total=False):
+    """Options that all tools share."""
+
+    ops: str | Iterable[str] | None
+    """Only these operators: regular expressions. None: OP_<TOOL>_LIST, else all."""
+    skip: str | Iterable[str] | None
+    """All but these operators; taken off `ops`. None: OP_<TOOL>_DISABLE_LIST, else none."""
+    level: Literal["aten", "torch"] | None
+    """`torch` (the functions that Python calls) or `aten` (what torch dispatches, from any caller). None: torch; in C++ aten."""
+    output_dir: str | os.PathLike[str] | None
+    """The folder in which the result folder is made. None: OP_TOOLS_OUTPUT_DIR, else the working directory."""
+    modules: str | Iterable[str] | None
+    """Only calls made in these modules of the model, or inside them. None: OP_<TOOL>_MODULES, else all."""
+    steps: Iterable[int] | None
+    """Record only in these steps, counted from 0 by `step()`. None: all."""
+    skip_cpu: bool | None
+    """Pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU, else off."""
+    all_threads: bool | None
+    """Level aten: also operators of threads that start no tool themselves, but the first of each. None: off."""
+
+
+class OpCaptureOptions(ToolOptions, total=False):
+    """Options of OpCapture."""
+
+    format: Literal["folders", "container"] | None
+    """`folders`: one for each call; `container`: one append-only zip for many small calls. None: OP_CAPTURE_FORMAT, else folders."""
+    dedupe: bool | None
+    """Store a tensor's bytes once, by their content; calls refer to them. None: OP_CAPTURE_DEDUPE, else off."""
+    max_calls: int | None
+    """Record at most N calls. None: OP_CAPTURE_MAX_CALLS, else no limit."""
+    max_per_signature: int | None
+    """Record the first N calls per operator, shapes and dtypes. None: OP_CAPTURE_MAX_PER_SIGNATURE, else no limit."""
+    max_pending_mb: int | None
+    """MB of memory that may wait to be written; when it is full the program waits. None: OP_TOOLS_MAX_PENDING_MB, else 1024."""
+
+
+class OpAutoCompareOptions(ToolOptions, total=False):
+    """Options of OpAutoCompare."""
+
+    method: Literal["relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute"] | None
+    """How a result is judged. None: OP_AUTOCOMPARE_METHOD, else relative."""
+    golden: bool | None
+    """Run in float64 too, where that decides. None: on."""
+    nan_equal: bool | None
+    """NaN agrees with NaN. None: on."""
+    strides: bool | None
+    """Other strides than the CPU's are a failure. None: on."""
+    gradients: bool | None
+    """Level torch: judge input gradients. None: on."""
+    first_n_per_signature: int | None
+    """Judge only the first N calls per operator, shapes and dtypes. None: no limit."""
+    every_nth: int | None
+    """Of those judge only every Nth, beginning with the first. None: 1."""
+    async_: bool | None
+    """Judge on other threads while the device goes on. None: off."""
+    workers: int | None
+    """Threads of `async_`. None: 2."""
+    max_pending_mb: int | None
+    """MB of memory that may wait to be judged; when it is full the program judges itself. None: OP_TOOLS_MAX_PENDING_MB, else 1024."""
+    raise_on_failure: bool | None
+    """Raise at the first failure: a RuntimeError that names the user's line. None: off."""
+    max_saved: int | None
+    """Failed calls saved per operator, shapes and dtypes. None: 2."""
+    max_saved_mb: int | None
+    """MB of all saved calls together. None: 4096."""
+
+
+class OpOverflowCheckOptions(ToolOptions, total=False):
+    """Options of OpOverflowCheck."""
+
+    inf: bool | None
+    """Infinities count as well as NaN. None: on."""
+    every: int | None
+    """On a device: calls that are judged together; on the CPU each is judged at once. None: 64."""
+    allow: str | Iterable[str] | None
+    """Operators whose -inf is intended, as a filter list. None: `masked_fill`, `where`, `full` and similar operators, the logarithms inside `ctc_loss`."""
+    allow_in_backward_with_scaler: bool | None
+    """What backward makes is expected: a loss scaler looks for it and skips the step. None: off."""
+    max_saved: int | None
+    """Producers saved for run_op_from_data, of each operator, forward and backward each. None: 2."""
+    max_saved_mb: int | None
+    """MB of all saved calls together. None: 1024."""
+    immediate: bool | None
+    """Raise in the program at the first producer, with its line. None: off."""
+
+
+class OpObserveOptions(ToolOptions, total=False):
+    """Options of OpObserve."""
+
+    detail: int | None
+    """0: the table only; 1: also a row per call with its name; 2: with arguments and results; 3: with statistics of their values. None: DIPU_DUMP_OP_ARGS, else 3."""
+    lines: bool | None
+    """Rows are log lines, too. None: on when DIPU_DUMP_OP_ARGS is set, else off."""
+    with_stack: bool | None
+    """Note the program's line of each call; dynamic shapes are found by line. None: on."""
+    max_calls: int | None
+    """Write at most N rows; the table goes on counting. None: no limit."""
+
+
+class OpTimeMeasureOptions(ToolOptions, total=False):
+    """Options of OpTimeMeasure."""
+
+    mode: Literal["sync", "event", "host"] | None
+    """`sync`: wait for the call's device before and after; `event`: events of the device, read later, without a stall; `host`: the time that issuing takes. None: OP_TIME_MEASURE_MODE, else sync."""
+    max_calls: int | None
+    """Single calls held in memory, for the trace; later ones are counted and go to calls.csv. None: OP_TIME_MEASURE_MAX_CALLS, else 200000."""
+    with_stack: bool | None
+    """Note the source line of each call (some microseconds per call). None: off."""
+    with_modules: bool | None
+    """Note the module path of each call, as in `LeNet.conv1`. None: off."""
+    memory: bool | None
+    """Note what calls allocate, and what is still in use at the end. None: off."""
+    mark_ranges: bool | None
+    """Make each call a range in a running torch.profiler. None: off."""
+    lines: bool | None
+    """Print a line for each call, at level info. None: on."""
+    files: bool | None
+    """Write calls.csv, summary.csv and trace.json. None: on."""
+    first_step: int | None
+    """The number of the first step. None: 0."""
+
+
+class OpDtypeCastOptions(ToolOptions, total=False):
+    """Options of OpDtypeCast."""
+
+    cast: str | Mapping[torch.dtype, torch.dtype] | None
+    """Dtypes to compute in instead of others. None: OP_DTYPE_CAST_DICT, else float16 and bfloat16 to float32."""
+
+
+class OpFallbackOptions(ToolOptions, total=False):
+    """Options of OpFallback."""
+
+    on_missing: bool | None
+    """Run on the device first, and on the CPU only what the device does not implement (NotImplementedError). None: OP_FALLBACK_ON_MISSING, else off."""
+    cast: str | Mapping[torch.dtype, torch.dtype] | None
+    """Dtypes to compute in instead of others; results come back in the dtypes that they would have had. None: OP_DTYPE_CAST_DICT, else none."""
+
+
+@dataclass(frozen=True)
+class CaptureRow:
+    """What was captured of one operator."""
+
+    op: str
+    """The operator."""
+    calls: int
+    """Forward calls."""
+    backward: int
+    """Backward passes."""
+    bytes: int
+    """Of tensors, in memory."""
+    unsupported: int
+    """Values without a form in a file; meta.json says which."""
+    failed: int
+    """Calls whose operator raised; their inputs are saved."""
+
+
+@dataclass(frozen=True)
+class ComparedOp:
+    """What was judged of one operator: outputs, changed inputs, input gradients."""
+
+    op: str
+    """The operator."""
+    calls: int
+    """Forward calls."""
+    backward: int
+    """Backward passes."""
+    passed: int
+    """Outputs, changed inputs and input gradients that are right."""
+    failed: int
+    """That are wrong."""
+    not_comparable: int
+    """Comparisons without a verdict."""
+    worst: float
+    """The largest share of a limit that was reached; 1 is the limit."""
+    reason: str
+    """Of the first failure; else why something was not comparable."""
+    source: str
+    """The user's line of the first failure."""
+
+
+@dataclass(frozen=True)
+class OverflowRow:
+    """One output with NaN or infinities."""
+
+    kind: str
+    """Producer: its inputs were finite; propagator: it was given such values."""
+    expected: bool
+    """In backward, with allow_in_backward_with_scaler."""
+    op: str
+    """The operator."""
+    id: int
+    """Of the call."""
+    step: int
+    """Of the call."""
+    phase: str
+    """Forward or backward."""
+    output: int
+    """Which of the call's output tensors (then: of the inputs that it wrote), or of its input gradients."""
+    dtype: str
+    """Of the output."""
+    shape: list[int]
+    """Of the output."""
+    nan: int | None
+    """Elements; None: the program had overwritten the tensor before it was read."""
+    pos_inf: int | None
+    """Likewise."""
+    neg_inf: int | None
+    """Likewise."""
+    first: list[int] | None
+    """Index of the first such element."""
+    module: str | None
+    """As in ResNet.layer3.0.conv1."""
+    line: str | None
+    """Of the program."""
+    saved: str | None
+    """Folder of the producer's call, for run_op_from_data."""
+    not_saved: str | None
+    """Why a producer was not."""
+
+
+@dataclass(frozen=True)
+class ObserveRow:
+    """Calls of one operator with the same shapes, dtypes and devices."""
+
+    op: str
+    """The operator."""
+    phase: str
+    """Forward or backward."""
+    inputs: list[TensorShape]
+    """Backward at level torch: the gradients of the outputs."""
+    outputs: list[TensorShape]
+    """Its tensors."""
+    calls: int
+    """That were alike."""
+    lines: list[str]
+    """Of the program, that made them: the first eight."""
+
+
+@dataclass(frozen=True)
+class TensorShape:
+    """A tensor of a call."""
+
+    shape: list[int]
+    """Its sizes."""
+    dtype: str
+    """As in torch.float32."""
+    device: str
+    """As in cuda:0."""
+
+
+@dataclass(frozen=True)
+class DynamicDim:
+    """A dimension that had more than one size in calls from one line of the program: a dynamic shape."""
+
+    op: str
+    """The operator."""
+    phase: str
+    """Forward or backward."""
+    line: str | None
+    """Of the program."""
+    of: str
+    """Input or output."""
+    tensor: int
+    """Which of the inputs, or outputs."""
+    dimension: int
+    """Of the tensor."""
+    sizes: list[int]
+    """Rising."""
+    calls: int
+    """That were put together."""
+
+
+@dataclass(frozen=True)
+class TimeRow:
+    """Calls of one operator, or of one operator and shape, source line or module. Times in milliseconds."""
+
+    op: str
+    """Of several: the one that took most, "+ 3" behind it."""
+    phase: str
+    """Forward or backward."""
+    shapes: str
+    """Of the input tensors; empty where the row has several."""
+    dtypes: str
+    """Likewise."""
+    device: str
+    """Likewise."""
+    line: str
+    """Of the program, with with_stack."""
+    module: str
+    """Of the model, with with_modules."""
+    calls: int
+    """That were measured."""
+    failed: int
+    """Calls that raised; they count."""
+    total_ms: float
+    """Of all calls."""
+    self_ms: float
+    """Without measured calls that ran inside."""
+    mean_ms: float
+    """Of a call."""
+    p50_ms: float
+    """Median of the calls; quantiles are off by less than 0.8 %."""
+    p99_ms: float
+    """99 of 100 calls took less."""
+    min_ms: float
+    """Of the shortest call."""
+    max_ms: float
+    """Of the longest call."""
+    share: float
+    """Of the self time of all rows."""
+    bytes_read: int
+    """Of the tensors that went in."""
+    bytes_written: int
+    """Of those that came out."""
+    gb_per_s: float
+    """Bytes read and written, by the total time."""
+    flops: int
+    """Floating point operations; 0: torch has no formula."""
+    gflop_per_s: float
+    """By the total time."""
+    allocated_bytes: int
+    """With memory."""
+    peak_bytes: int
+    """The most of one call, with memory."""
+
+
+@dataclass(frozen=True)
+class RedirectRow:
+    """What was run elsewhere of one operator, and what stayed."""
+
+    op: str
+    """The operator, as the filter admitted it."""
+    calls: int
+    """Operators of the dispatcher that ran elsewhere: a torch function may make several."""
+    ran: dict[str, int]
+    """Which ones, and how often."""
+    bytes: int
+    """Moved or cast, both ways."""
+    milliseconds: float
+    """Moves and operators."""
+    stayed: dict[str, int]
+    """What ran as it would have, with the reason, and how often."""

@@ -1,0 +1,114 @@
+#include "base/option.h"
+
+#include <cctype>
+#include <charconv>
+
+#include "base/read_options.h"
+
+namespace op_tools {
+
+OptionBase::OptionBase(OptionSet* owner, OptionText text) : text_(std::move(text)) {
+  owner->offsets_.push_back(reinterpret_cast<char*>(this) - reinterpret_cast<char*>(owner));
+}
+
+std::string OptionBase::source() const {
+  return is_argument() || text_.variable.empty() ? text_.name + "=" : text_.variable;
+}
+
+void OptionBase::resolve() {
+  if (!is_argument() && !text_.variable.empty()) {
+    if (const auto value = environment(text_.variable)) {
+      read(*value);
+      origin_ = Origin::kVariable;
+    }
+  }
+  if (is_set()) check();
+}
+
+std::vector<OptionDescription> OptionSet::describe() const {
+  std::vector<OptionDescription> descriptions;
+  for (const ptrdiff_t offset : offsets_) {
+    const auto* place = reinterpret_cast<const char*>(this) + offset;
+    descriptions.push_back(reinterpret_cast<const OptionBase*>(place)->describe());
+  }
+  return descriptions;
+}
+
+size_t choice_from_text(std::string_view source, std::string_view text, const Choices& choices) {
+  std::string allowed;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (choices[i] == text) return i;
+    allowed.append(i == 0 ? "" : i + 1 < choices.size() ? ", " : " or ").append(choices[i]);
+  }
+  refuse(source, text, "give " + allowed);
+}
+
+bool OptionType<bool>::read(std::string_view source, std::string_view text, const Rule&) {
+  std::string word(trimmed(text));
+  for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (word == "1" || word == "true" || word == "on") return true;
+  if (word == "0" || word == "false" || word == "off") return false;
+  refuse(source, text, "give 0, 1, true, false, on or off");
+}
+
+std::string OptionType<bool>::text(bool value, const Rule&) {
+  return value ? "on" : "off";
+}
+
+int64_t OptionType<int64_t>::read(std::string_view source, std::string_view text, const Rule& rule) {
+  return number_from(source, text, rule.least, rule.most);
+}
+
+void OptionType<int64_t>::check(std::string_view source, int64_t value, const Rule& rule) {
+  check_range(source, std::to_string(value), value, rule.least, rule.most);
+}
+
+std::string OptionType<int64_t>::text(int64_t value, const Rule&) {
+  return value == kNoLimit ? "no limit" : std::to_string(value);
+}
+
+double OptionType<double>::read(std::string_view source, std::string_view text, const Rule&) {
+  const std::string_view digits = trimmed(text);
+  double number = 0;
+  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (failure != std::errc() || end != digits.data() + digits.size()) refuse(source, text, "give a number");
+  return number;
+}
+
+std::string OptionType<double>::text(double value, const Rule&) {
+  char text[64];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+std::string OptionType<std::string>::read(std::string_view, std::string_view text, const Rule&) {
+  return std::string(text);
+}
+
+std::string OptionType<std::string>::text(const std::string& value, const Rule&) {
+  return value.empty() ? "none" : value;
+}
+
+std::vector<int64_t> OptionType<std::vector<int64_t>>::read(std::string_view source, std::string_view text,
+                                                            const Rule& rule) {
+  std::vector<int64_t> numbers;
+  while (true) {
+    const size_t comma = text.find(',');
+    numbers.push_back(number_from(source, text.substr(0, comma), rule.least, rule.most));
+    if (comma == std::string_view::npos) return numbers;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+void OptionType<std::vector<int64_t>>::check(std::string_view source, const std::vector<int64_t>& value,
+                                             const Rule& rule) {
+  if (value.empty()) refuse(source, "", "name at least one, or leave it out for all");
+  for (const int64_t number : value) check_range(source, std::to_string(number), number, rule.least, rule.most);
+}
+
+std::string OptionType<std::vector<int64_t>>::text(const std::vector<int64_t>& value, const Rule&) {
+  std::string text;
+  for (const int64_t number : value) text.append(text.empty() ? "" : ", ").append(std::to_string(number));
+  return text.empty() ? "all" : text;
+}
+
+}  // namespace op_tools

@@ -1,0 +1,84 @@
+"""Options and rows are declared once, in C++: what is made from the declarations is what they say now."""
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import op_tools
+from op_tools import _declared
+from op_tools._kinds import hook_options, kinds
+from op_tools._tools import tool_classes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def generator():
+    spec = importlib.util.spec_from_file_location("generate_declared", ROOT / "tools" / "generate_declared.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_files_are_what_the_declarations_say():
+    assert generator().stale(write=False) == [], "python tools/generate_declared.py writes them"
+
+
+def test_the_options_of_every_tool_stand_in_a_page():
+    pages = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
+    assert generator().documented_tools(pages) == {"all", *kinds()}
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_a_tool_takes_its_declared_options_by_keyword_and_documents_them(name):
+    tool, kind = tool_classes()[name], kinds()[name]
+    parameters = inspect.signature(tool).parameters
+    for option in kind.options:
+        assert parameters[option.name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert f"    {option.name}: {option.help}" in tool.__doc__
+        tool(**{option.name: None})
+    types = _declared.__dict__[f"{name}Options"].__annotations__
+    assert set(types) | {one.name for one in hook_options()} == {option.name for option in kind.options}
+    with pytest.raises(TypeError, match="has no option 'opps'; did you mean ops"):
+        tool(opps="torch.add")
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_a_row_class_has_the_declared_columns(name):
+    for row in kinds()[name].rows:
+        made = _declared.__dict__[row.name]
+        assert [field.name for field in dataclasses.fields(made)] == [column.name for column in row.columns]
+
+
+def test_every_variable_that_the_sources_name_is_listed():
+    """A variable that is read without being declared would be a problem for op-tools doctor."""
+    listed = {one["name"] for one in op_tools._C.variables()}
+    starts = [re.escape(kind.prefix) for kind in kinds().values()]
+    pattern = re.compile(rf'"((?:OP_TOOLS|DIPU|AUTOCOMPARE|{"|".join(starts)})_[A-Z_0-9]+|RANK)"')
+    sources = [*ROOT.glob("src/**/*.cpp"), *ROOT.glob("src/**/*.h"), *ROOT.glob("tools/**/*.cpp")]
+    found = {name for path in sources for name in pattern.findall(path.read_text())}
+    prefixes = {kind.prefix for kind in kinds().values()} | {"OP_HOOK"}
+    assert len(found) > 15
+    assert found - prefixes <= listed
+
+
+def mypy(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_package_and_a_users_script_pass_the_type_checker():
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    mypy("mypy", "op_tools", "tests/python/typing_sample.py")
+
+
+def test_the_stubs_of_the_extensions_are_what_the_modules_have():
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    mypy("mypy.stubtest", "op_tools._C", "op_tools._sim", "--allowlist", "tests/python/stubtest_allowlist.txt")

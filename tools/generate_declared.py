@@ -1,0 +1,140 @@
+"""Writes what follows from the declarations of options and rows in C++: op_tools/_declared.py (types for checkers, and
+the row classes) and the tables between markers in docs/*.md. Run it after changing a declaration and building:
+
+python tools/generate_declared.py          writes
+python tools/generate_declared.py --check  exit status 1 when a file is not what would be written
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import types
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+if "op_tools" not in sys.modules:
+    # The package itself may need what is about to be written: only its parts are imported that do not.
+    import torch  # noqa: F401  (loads the libraries that the extension needs)
+
+    package = sys.modules["op_tools"] = types.ModuleType("op_tools")
+    package.__path__ = [str(ROOT / "op_tools")]
+
+from op_tools._kinds import Option, Row, hook_options, kinds  # noqa: E402
+
+DECLARED = ROOT / "op_tools" / "_declared.py"
+# In a page: <!-- options: OpCapture --> table <!-- end -->; "options: all" are those that all tools share.
+_BLOCK = re.compile(r"<!-- (options|columns): (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+_HEAD = '''"""What each tool can be set to, and the rows of its result. Made by tools/generate_declared.py from the declarations in
+C++: do not edit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from typing_extensions import TypedDict
+'''
+
+
+def _options_class(name: str, base: str, help: str, options: Iterable[Option]) -> str:
+    lines = [f"class {name}({base}, total=False):", f'    """{help}"""', ""]
+    for option in options:
+        lines += [f"    {option.name}: {option.annotation}", f'    """{_capital(option.sentence)}"""']
+    return "\n".join(lines)
+
+
+def _row_class(row: Row) -> str:
+    lines = ["@dataclass(frozen=True)", f"class {row.name}:", f'    """{row.help}"""', ""]
+    for column in row.columns:
+        lines += [f"    {column.name}: {column.type}", f'    """{_capital(column.help)}."""']
+    return "\n".join(lines)
+
+
+def _capital(text: str) -> str:
+    return text if text.startswith(("`", "'")) else text[:1].upper() + text[1:]
+
+
+def declared_text() -> str:
+    """What op_tools/_declared.py holds."""
+    shared = _options_class("ToolOptions", "TypedDict", "Options that all tools share.", hook_options())
+    parts = [_HEAD, shared.replace("OP_HOOK", "OP_<TOOL>")]
+    rows: dict[str, Row] = {}
+    for kind in kinds().values():
+        parts.append(_options_class(f"{kind.name}Options", "ToolOptions", f"Options of {kind.name}.", kind.own_options))
+        rows.update({row.name: row for row in kind.rows})
+    text = "\n\n\n".join([*parts, *map(_row_class, rows.values())]) + "\n"
+    if ": Any" not in text and "[Any" not in text and "Any]" not in text:
+        text = text.replace("from typing import Any, Literal", "from typing import Literal")
+    return text.replace("TypedDict\n\n\n\n", "TypedDict\n\n\n")
+
+
+def _table(titles: list[str], rows: list[list[str]]) -> str:
+    cells = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") or " " for cell in row) + " |" for row in cells)
+
+
+def _block(kind: str, name: str) -> str:
+    if kind == "columns":
+        (row,) = (row for one in kinds().values() for row in one.rows if row.name == name)
+        return _table(
+            ["column", "type", "meaning"], [[f"`{one.name}`", f"`{one.type}`", one.help] for one in row.columns]
+        )
+    options = hook_options() if name == "all" else kinds()[name].own_options
+    return _table(
+        ["argument", "variable", "meaning", "default"],
+        [
+            [
+                f"`{one.name}=`",
+                f"`{one.variable.replace('OP_HOOK', 'OP_<TOOL>')}`" if one.variable else "",
+                one.help,
+                one.default,
+            ]
+            for one in options
+        ],
+    )
+
+
+def page_text(text: str) -> str:
+    """A page with its blocks as they are now."""
+    return _BLOCK.sub(
+        lambda found: f"<!-- {found[1]}: {found[2]} -->\n{_block(found[1], found[2])}\n<!-- end -->", text
+    )
+
+
+def documented_tools(pages: Iterable[str]) -> set[str]:
+    """The tools whose options stand in one of these pages."""
+    return {found[2] for page in pages for found in _BLOCK.finditer(page) if found[1] == "options"}
+
+
+def stale(*, write: bool) -> list[Path]:
+    """Files that are not what they would be now; they are, afterwards, with `write`."""
+    wanted = {DECLARED: declared_text()}
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        wanted[page] = page_text(page.read_text(encoding="utf-8"))
+    found = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if write:
+        for path in found:
+            path.write_text(wanted[path], encoding="utf-8")
+    return found
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 when something would change")
+    check = parser.parse_args().check
+    found = stale(write=not check)
+    for path in found:
+        sys.stdout.write(f"{path.relative_to(ROOT)}: {'is not what the declarations say' if check else 'written'}\n")
+    return 1 if check and found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
