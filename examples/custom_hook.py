@@ -7,7 +7,7 @@ import torch
 import op_tools
 
 
-class OpCounter(op_tools.Hook):
+class OperatorCounts(op_tools.Hook):
     def __init__(self) -> None:
         self.calls = Counter()
         self.largest = (0, "none")
@@ -20,12 +20,12 @@ class OpCounter(op_tools.Hook):
 
 def main() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
-    counter = OpCounter()
-    with op_tools.HookScope(counter, level="aten"):
+    counts = OperatorCounts()
+    with op_tools.HookScope(counts, level="aten"):
         torch.nn.functional.cross_entropy(net(torch.randn(64, 32)), torch.arange(64) % 10).backward()
-    for name, count in counter.calls.most_common(5):
+    for name, count in counts.calls.most_common(5):
         print(f"{count:4}  {name}")
-    print(f"largest output: {counter.largest[0]} elements, of {counter.largest[1]}")
+    print(f"largest output: {counts.largest[0]} elements, of {counts.largest[1]}")
 
 
 if __name__ == "__main__":

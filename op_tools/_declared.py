@@ -20,7 +20,7 @@ class ToolOptions(TypedDict, total=False):
     skip: str | Iterable[str] | None
     """All but these operators; taken off `ops`. None: OP_<TOOL>_DISABLE_LIST, else none."""
     level: Literal["aten", "torch"] | None
-    """`torch` (the functions that Python calls) or `aten` (what torch dispatches, whoever calls it). None: torch; in C++ aten."""
+    """`torch` (the functions that Python calls) or `aten` (what torch dispatches, from any caller). None: torch; in C++ aten."""
     output_dir: str | os.PathLike[str] | None
     """The folder in which the result folder is made. None: OP_TOOLS_OUTPUT_DIR, else the working directory."""
     modules: str | Iterable[str] | None
@@ -87,7 +87,7 @@ class OpOverflowCheckOptions(ToolOptions, total=False):
     every: int | None
     """On a device: calls that are judged together; on the CPU each is judged at once. None: 64."""
     allow: str | Iterable[str] | None
-    """Operators whose -inf is intended, as a filter list. None: `masked_fill`, `where`, `full` and their like, and the logarithms inside `ctc_loss`."""
+    """Operators whose -inf is intended, as a filter list. None: `masked_fill`, `where`, `full` and similar operators, the logarithms inside `ctc_loss`."""
     allow_in_backward_with_scaler: bool | None
     """What backward makes is expected: a loss scaler looks for it and skips the step. None: off."""
     max_saved: int | None
@@ -183,7 +183,7 @@ class ComparedOp:
     failed: int
     """That are wrong."""
     not_comparable: int
-    """That nothing can be said of."""
+    """Comparisons without a verdict."""
     worst: float
     """The largest share of a limit that was reached; 1 is the limit."""
     reason: str

@@ -117,7 +117,7 @@ def examine() -> Findings:
     findings.say("level torch", f"{len(names['torch'])} functions, called by Python: not autograd, TorchScript, C++")
     try:
         names["aten"] = aten_names(composite=True)
-        findings.say("level aten", f"{len(names['aten'])} operators, whoever calls them")
+        findings.say("level aten", f"{len(names['aten'])} operators, from any caller")
     except _C.Error as error:
         findings.problem("level aten", str(error))
     _examine_variables(findings, names)

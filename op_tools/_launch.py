@@ -1,4 +1,4 @@
-"""Tools round a program that knows nothing of them: op-tools run, and OP_TOOLS in the environment."""
+"""Runs a program with tools, without a change of it: op-tools run, and OP_TOOLS in the environment."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class ModuleCall:
     path: str  # as in named_modules(); "" the model
     kind: str  # class
     number: int  # which call of this module, from 0
-    inside: ModuleCall | None  # the call of the module round it
+    inside: ModuleCall | None  # the call of the module that contains it
     inputs: Tensors = field(default_factory=dict)
     outputs: Tensors = field(default_factory=dict)
     grad_outputs: Tensors = field(default_factory=dict)

@@ -15,7 +15,7 @@ _Names = weakref.WeakKeyDictionary[torch.nn.Module, str]
 # pipeline's stage) still has its place. The model's name and the path in it.
 _places: _Names = weakref.WeakKeyDictionary()
 _children: weakref.WeakKeyDictionary[torch.nn.Module, _Names] = weakref.WeakKeyDictionary()
-# What torch.compile puts round a module: left out, so that names stay what they are without it.
+# torch.compile wraps a module under this name; it is omitted, so that names are those without torch.compile.
 _COMPILED = "_orig_mod"
 
 

@@ -1,4 +1,4 @@
-"""The tools as Python objects: thin scopes round the C++ core.
+"""The tools as Python objects: thin scopes of the C++ core.
 
 Every tool can be used as a context manager, as a decorator, or with start() and stop(); it can be started again after
 it was stopped, and entered again while it is on (the outermost exit stops it).

@@ -25,7 +25,7 @@ ToolOptions::ToolOptions(std::string_view given)
       skip(this, "", {"skip", prefix + "_DISABLE_LIST", "all but these operators; taken off `ops`", "names"}),
       level(
           this, Level::kAten,
-          {"level", "", "`torch` (the functions that Python calls) or `aten` (what torch dispatches, whoever calls it)",
+          {"level", "", "`torch` (the functions that Python calls) or `aten` (what torch dispatches, from any caller)",
            "", "torch; in C++ aten"},
           kLevels),
       output_dir(this, ".",

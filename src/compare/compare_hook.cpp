@@ -436,7 +436,7 @@ const Columns<CompareResult::Op>& CompareResult::Op::columns() {
           {"backward", &Op::backward, "backward passes"},
           {"passed", &Op::passed, "outputs, changed inputs and input gradients that are right"},
           {"failed", &Op::failed, "that are wrong"},
-          {"not_comparable", &Op::not_comparable, "that nothing can be said of"},
+          {"not_comparable", &Op::not_comparable, "comparisons without a verdict"},
           {"worst", &Op::worst, "the largest share of a limit that was reached; 1 is the limit"},
           {"reason", &Op::reason, "of the first failure; else why something was not comparable"},
           {"source", &Op::source, "the user's line of the first failure"},

@@ -23,7 +23,7 @@ struct OverflowOptions : ToolOptions {
   Option<std::string> allow{this,
                             kMasks,
                             {"allow", "", "operators whose -inf is intended, as a filter list", "names",
-                             "`masked_fill`, `where`, `full` and their like, and the logarithms inside `ctc_loss`"}};
+                             "`masked_fill`, `where`, `full` and similar operators, the logarithms inside `ctc_loss`"}};
   Option<bool> allow_in_backward_with_scaler{
       this,
       false,
