@@ -164,8 +164,7 @@ void bind_hook(py::module_& module) {
       .def_property_readonly(
           "level", [](const CallView& view) { return std::string(to_string(view.call().level)); }, "torch or aten.")
       .def_property_readonly(
-          "phase", [](const CallView& view) { return to_string(view.call().phase); },
-          "forward or backward.")
+          "phase", [](const CallView& view) { return to_string(view.call().phase); }, "forward or backward.")
       .def_property_readonly(
           "args", [](const CallView& view) { return shown(view.call().args()); },
           "Positional arguments, the program's own tensors. Backward: the output gradients.")

@@ -16,7 +16,6 @@
 
 #include "base/error.h"
 #include "hooks/backward_source.h"
-#include "hooks/backward_source.h"
 #include "hooks/chain.h"
 #include "hooks/current_chain.h"
 #include "hooks/error_origin.h"

@@ -26,7 +26,6 @@
 
 namespace op_tools {
 
-
 // The inputs of a torch-level call for its backward, without keeping them: autograd's graph may, or the program.
 class NotedInputs {
  public:

@@ -30,7 +30,6 @@
 namespace op_tools {
 namespace {
 
-
 struct State final : HookState {
   std::vector<at::Tensor> tensors;  // all of the inputs
   struct Input {

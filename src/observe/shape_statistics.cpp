@@ -144,7 +144,8 @@ const Columns<TensorShape>& tensor_shape_columns() {
       "TensorShape",
       "A tensor of a call.",
       {
-          {"shape", [](const TensorShape& one) { return std::vector<int64_t>(one.shape.begin(), one.shape.end()); }, "its sizes"},
+          {"shape", [](const TensorShape& one) { return std::vector<int64_t>(one.shape.begin(), one.shape.end()); },
+           "its sizes"},
           {"dtype", [](const TensorShape& one) { return torch_name(one.dtype); }, "as in torch.float32"},
           {"device", [](const TensorShape& one) { return one.device.str(); }, "as in cuda:0"},
       }};

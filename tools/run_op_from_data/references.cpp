@@ -48,8 +48,8 @@ const RunOutcome& References::run(const RunVariant& variant, size_t pass) {
     const StateGate::Pass gate(gate_, call_.meta.state.process, alone_);
     const NumThreads threads(call_.meta.state.num_threads);
     const Tensors arriving = pass == kNoPass ? Tensors() : gradient_list(call_.backward[pass].grad_outputs);
-    made = replayable().run(variant, pass == kNoPass ? nullptr : &arriving,
-                            state ? state->get_if<at::Tensor>() : nullptr);
+    made =
+        replayable().run(variant, pass == kNoPass ? nullptr : &arriving, state ? state->get_if<at::Tensor>() : nullptr);
   } catch (const std::exception& error) {
     made.impossible = exception_text(error);
   }

@@ -59,7 +59,6 @@ class AutocastDtype {
   const c10::ScalarType before_;
 };
 
-
 // The program has had its warnings from the call itself.
 class SilencedWarnings final : public c10::WarningHandler {
  public:
