@@ -19,6 +19,12 @@ std::string_view to_string(Level level) {
   return kLevels[static_cast<size_t>(level)];
 }
 
+Level level_from_string(std::string_view text) {
+  const auto found = std::find(kLevels.begin(), kLevels.end(), text);
+  if (found == kLevels.end()) refuse("level", text, "give aten or torch");
+  return static_cast<Level>(found - kLevels.begin());
+}
+
 ToolOptions::ToolOptions(std::string_view given)
     : prefix(given),
       ops(this, "", {"ops", prefix + "_LIST", "only these operators: regular expressions", "names", "all"}),

@@ -20,6 +20,7 @@ class OpFilter;
 
 enum class Level : uint8_t { kAten, kTorch };
 OP_TOOLS_API std::string_view to_string(Level level);
+OP_TOOLS_API Level level_from_string(std::string_view text);  // Error when it is neither "aten" nor "torch"
 
 // What a scope needs of them: filters compiled, steps sorted.
 struct ResolvedOptions {

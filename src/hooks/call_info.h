@@ -12,10 +12,6 @@
 
 namespace op_tools {
 
-inline std::string_view to_string(Phase phase) {
-  return phase == Phase::kForward ? "forward" : "backward";
-}
-
 struct CallInfo {
   std::string name;
   uint64_t id = 0;

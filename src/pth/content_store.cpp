@@ -72,12 +72,6 @@ bool flag(const Value& dict, std::string_view key) {
   return value != nullptr && *value;
 }
 
-bool is_content_name(std::string_view name) {
-  constexpr size_t kDigits = 32;
-  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  return name.size() == kDigits && std::all_of(name.begin(), name.end(), is_digit);
-}
-
 }  // namespace
 
 Value ContentWriter::share(const Value& value) {
@@ -178,6 +172,12 @@ at::Storage ContentReader::storage_of(const std::string& content) {
   at::Storage storage = fetch_(content).storage();
   contents_.try_emplace(content, storage);
   return storage;
+}
+
+bool is_content_name(std::string_view name) {
+  constexpr size_t kDigits = 32;
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return name.size() == kDigits && std::all_of(name.begin(), name.end(), is_digit);
 }
 
 }  // namespace op_tools

@@ -17,6 +17,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -73,5 +74,8 @@ class ContentReader {
   std::unordered_map<int64_t, std::pair<std::string, at::Storage>> storages_;  // by number: content, bytes
   std::unordered_map<int64_t, at::Tensor> tensors_;                            // by number
 };
+
+// Whether it can be the name of a content: 32 hexadecimal digits.
+bool is_content_name(std::string_view name);
 
 }  // namespace op_tools

@@ -172,7 +172,7 @@ std::string ReplayableCall::why_not() const {
   if (!run_) return "the call cannot be run again";
   if (is_collective(name_)) return "other processes take part in it, and would wait for it to be run again";
   const OpFamily* const family = family_of(base_name(name_), OpTrait::kForwardMode);
-  return family ? family->why : std::string();
+  return family ? std::string(family->why) : std::string();
 }
 
 RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::Tensor>* output_gradients,
