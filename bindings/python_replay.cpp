@@ -9,6 +9,7 @@
 
 #include "python_values.h"
 #include "run_op_from_data/replay.h"
+#include "torch_function_mode.h"
 
 namespace op_tools::python {
 namespace {
@@ -32,6 +33,8 @@ class Caller final : public replay::PythonCaller {
     const py::gil_scoped_acquire gil;
     try {
       const py::object function = find_(std::string(name));
+      // Replay hands the call to the tools that are on; met once more by the torch-function mode, it would count twice.
+      const WithoutTorchFunction once;
       return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
     } catch (const py::error_already_set& error) {
       // Its text only: the exception object must not die where there is no GIL.

@@ -14,9 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/gradients.h"
-#include "autograd/node_watch.h"
 #include "base/error.h"
+#include "hooks/backward_source.h"
 #include "hooks/chain.h"
 #include "hooks/ended_by_program.h"
 #include "hooks/interceptor.h"
@@ -95,7 +94,7 @@ class PythonRunner final : public OpRunner {
       }
     }
     const py::gil_scoped_acquire gil;
-    const WithoutModes no_modes;
+    const WithoutTorchFunction no_modes;
     try {
       const py::handle function(function_.ptr(getPyInterpreter()));
       return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
@@ -105,13 +104,6 @@ class PythonRunner final : public OpRunner {
   }
 
  private:
-  // Neither torch-function modes nor subclasses' __torch_function__ on this thread.
-  struct WithoutModes {
-    WithoutModes() { ModeStack::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED); }
-    ~WithoutModes() { ModeStack::set_disabled_state(before); }
-    const at::impl::TorchFunctionDisabledState before = ModeStack::get_disabled_state();
-  };
-
   const c10::SafePyObject function_;
 };
 
@@ -146,7 +138,8 @@ class PythonFrame final : public Frame {
       : function_(function),
         args_(py::reinterpret_borrow<py::object>(args)),
         kwargs_(py::reinterpret_borrow<py::object>(kwargs)),
-        chain_(chain) {}
+        chain_(chain),
+        backward_(chain) {}
 
   Value args() override { return to_value(args_); }
   Value kwargs() override { return kwargs_ ? to_value(kwargs_) : make_dict({}); }
@@ -165,16 +158,8 @@ class PythonFrame final : public Frame {
   std::optional<c10::Device> named_device() override { return python::named_device(args_, kwargs_); }
 
   void prepare(OpCall& call) override {
-    const Wants wants = chain_.wants(call.hooks);
-    watch_ = wants.aten_call;
-    if (!call.grad_enabled) return;
-    if (wants.nodes) new_nodes_.emplace();
-    if (wants.gradients) {
-      std::vector<at::Tensor> inputs;
-      inputs.reserve(8);  // most calls have fewer
-      visit_inputs([&](const at::Tensor& tensor) { inputs.push_back(tensor); });
-      collector_ = GradientCollector::before_call(inputs);
-    }
+    watch_ = chain_.wants(call.hooks).aten_call;
+    backward_.prepare(call);
   }
 
   void proceed() override {
@@ -184,15 +169,7 @@ class PythonFrame final : public Frame {
     aten_call_ = watch.whole_call(result());
   }
 
-  void conclude(OpCall& call) override {
-    if (!new_nodes_ && !collector_) return;
-    std::vector<at::Tensor> outputs;
-    visit_result([&](const at::Tensor& tensor) { outputs.push_back(tensor); });
-    std::optional<WatchedNodes> watched;
-    if (new_nodes_) watched.emplace(*new_nodes_, outputs, call.take_node_watches());
-    if (collector_) identity_ = !collector_->after_call(outputs, chain_.backward_of(call));
-    if (watched) watched->finish();
-  }
+  void conclude(OpCall& call) override { backward_.conclude(call); }
 
   void replace_inputs(const std::function<at::Tensor(const at::Tensor&)>& replace) override {
     args_ = replace_tensors(args_, replace);
@@ -203,7 +180,7 @@ class PythonFrame final : public Frame {
     result_value_.reset();
   }
   Value aten_call() override { return aten_call_; }
-  bool is_identity() override { return identity_; }
+  bool is_identity() override { return backward_.is_identity(); }
   std::shared_ptr<const OpRunner> runner() override { return std::make_shared<PythonRunner>(function_); }
 
   PyObject* release_result() { return result_.release().ptr(); }
@@ -220,12 +197,10 @@ class PythonFrame final : public Frame {
   PyObject* const function_;
   py::object args_, kwargs_, result_;
   const Chain& chain_;
-  std::unique_ptr<GradientCollector> collector_;
-  std::optional<NewNodes> new_nodes_;
+  BackwardSource backward_;
   bool watch_ = false;
   std::optional<Value> result_value_;
   Value aten_call_;
-  bool identity_ = false;
 };
 
 PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs,
@@ -370,6 +345,13 @@ PyObject* named_attribute_of_mode(PyObject* mode, char* name) {
 }
 
 }  // namespace
+
+WithoutTorchFunction::WithoutTorchFunction() : before_(ModeStack::get_disabled_state()) {
+  ModeStack::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+}
+WithoutTorchFunction::~WithoutTorchFunction() {
+  ModeStack::set_disabled_state(before_);
+}
 
 void set_torch_function_mode(const py::object& mode) {
   g_mode = std::make_shared<c10::SafePyObject>(py::object(mode).release().ptr(), getPyInterpreter());

@@ -2,6 +2,7 @@
 // object for the process stands on a thread's mode stack while any torch-level scope is on in that thread. GIL held.
 #pragma once
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <pybind11/pybind11.h>
 
 namespace op_tools::python {
@@ -14,6 +15,18 @@ void set_torch_function_mode(const pybind11::object& mode);
 // under modes that were pushed after it (torch.set_default_device, a user's own).
 void push_mode();
 void pop_mode();
+
+// While one stands, neither torch-function modes nor subclasses' __torch_function__ are asked on this thread.
+class WithoutTorchFunction {
+ public:
+  WithoutTorchFunction();
+  ~WithoutTorchFunction();
+  WithoutTorchFunction(const WithoutTorchFunction&) = delete;
+  WithoutTorchFunction& operator=(const WithoutTorchFunction&) = delete;
+
+ private:
+  const at::impl::TorchFunctionDisabledState before_;
+};
 
 // The name under which a torch function is known to filters and files: torch.Tensor.add, torch.nn.functional.linear.
 std::string function_name(pybind11::handle function);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/export.h"
 #include "hooks/op_call.h"
 #include "tensor/value.h"
 
@@ -26,6 +27,6 @@ std::vector<bool> written_by_schema(OpCall& call);
 const std::string& schema_text(const c10::OperatorHandle* op, std::string_view name);
 
 // -1: the tensor has no version counter.
-int64_t version_of(const at::Tensor& tensor);
+OP_TOOLS_API int64_t version_of(const at::Tensor& tensor);
 
 }  // namespace op_tools

@@ -110,7 +110,7 @@ void CallJudge::add(std::string what, TensorVerdict judgement, const at::Tensor&
   checks_.push_back({std::move(what), std::move(judgement), form_of(result)});
 }
 
-// On the CPU alone nothing tells in which of its inputs' dtypes an operator computes. A gradient under autocast may be
+// On the CPU alone it is unknown in which of its inputs' dtypes an operator computes. A gradient under autocast may be
 // a sum over one cast of a weight or over several, depending on what the program had cast before.
 double CallJudge::coarser_unit(c10::ScalarType dtype) const {
   const double own = rounding_of(dtype).unit;
@@ -146,47 +146,55 @@ bool CallJudge::shows_inputs(size_t index) {
   return true;
 }
 
-// `pick` must give an undefined tensor for runs that did not return.
-TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs) {
+// What judge() may ask for. `pick` must give an undefined tensor for runs that did not return.
+JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick) {
   JudgeContext context;
   context.op = facts_.name;
   context.method = facts_.method;
   context.tolerances = facts_.tolerances;
   context.nan_equal = facts_.nan_equal;
   context.coarser_unit = coarser_unit(observed.scalar_type());
-  // Autocast has other lists on the CPU: there, a sum may be kept in float32 that the device keeps in bfloat16.
+  // Autocast has other lists on the CPU: there, a sum may be accumulated in float32 that the device adds in bfloat16.
   context.by_ulp = !facts_.autocast;
   context.reduced = reduced_elements(base_name(facts_.name), facts_.before, observed);
-  if (facts_.golden && !facts_.random) {
-    context.golden = [&](std::string* why) {
-      const RunOutcome& run = other_run({RunVariant::Kind::kFloat64});
-      if (!run.returned()) *why = run.impossible.empty() ? "it raises: " + run.raised : run.impossible;
-      return pick(run);
-    };
-    context.perturbed = [&](int sample, bool coarse) {
-      return pick(other_run({RunVariant::Kind::kFloat64Perturbed, sample, coarse}));
-    };
-    context.float32_scalars = [&] { return pick(other_run({RunVariant::Kind::kFloat32Scalars})); };
-  }
-  const bool alone = facts_.alone && !(facts_.random && facts_.repeatable);
-  if (alone && (backward_ || facts_.in_backward) && context.golden) {
-    context.shaken = [&](int sample) {
+  if (!facts_.golden || facts_.random) return context;
+  context.golden = [this, pick](std::string* why) {
+    const RunOutcome& run = other_run({RunVariant::Kind::kFloat64});
+    if (!run.returned()) *why = run.impossible.empty() ? "it raises: " + run.raised : run.impossible;
+    return pick(run);
+  };
+  context.perturbed = [this, pick](int sample, bool coarse) {
+    return pick(other_run({RunVariant::Kind::kFloat64Perturbed, sample, coarse}));
+  };
+  context.float32_scalars = [this, pick] { return pick(other_run({RunVariant::Kind::kFloat32Scalars})); };
+  if (has_no_reference() && (backward_ || facts_.in_backward)) {
+    context.rerun_perturbed = [this, pick](int sample) {
       if (sample == 0) return pick(reference_run());
       return pick(other_run({RunVariant::Kind::kPerturbed, sample}));
     };
   }
-  at::Tensor reference;
+  return context;
+}
+
+// The result shows memory of the inputs: a run in the same dtypes says whether it shows the right elements.
+std::optional<TensorVerdict> CallJudge::judge_shown(const at::Tensor& observed, const Pick& pick,
+                                                    JudgeContext context) {
+  context.golden = nullptr;
+  context.perturbed = nullptr;
+  context.float32_scalars = nullptr;
+  const at::Tensor shown = pick(reference_run());
+  if (!shown.defined() || shown.sizes() != observed.sizes()) return std::nullopt;
+  TensorVerdict judgement = judge(observed, shown, context);
+  return judgement.deciding == "bits" ? std::optional(std::move(judgement)) : std::nullopt;
+}
+
+TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs) {
+  const JudgeContext context = context_of(observed, pick);
+  const bool alone = has_no_reference();
   if (alone && shows_inputs) {
-    JudgeContext by_bits = context;
-    by_bits.golden = nullptr;
-    by_bits.perturbed = nullptr;
-    by_bits.float32_scalars = nullptr;
-    const at::Tensor shown = pick(reference_run());
-    if (shown.defined() && shown.sizes() == observed.sizes()) {
-      TensorVerdict judgement = judge(observed, shown, by_bits);
-      if (judgement.deciding == "bits") return judgement;
-    }
+    if (auto judgement = judge_shown(observed, pick, context)) return *judgement;
   }
+  at::Tensor reference;
   if (!alone) {
     reference = pick(reference_run());
     if (!reference.defined()) return not_comparable("the CPU gives nothing to compare with");
@@ -203,6 +211,13 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
   }
   TensorVerdict judgement = judge(result, reference, context);
   if (judgement.verdict != Verdict::kDiffers || judgement.kind != "values") return judgement;
+  return reconsidered(std::move(judgement), result, reference, pick, context);
+}
+
+// Values that differ although the operator may be right: it leaves them open.
+TensorVerdict CallJudge::reconsidered(TensorVerdict judgement, const at::Tensor& result, const at::Tensor& reference,
+                                      const Pick& pick, const JudgeContext& context) {
+  const bool alone = has_no_reference();
   const std::string_view base = base_name(facts_.name);
   if (returns_unordered(base)) return not_comparable("the order of its results is not defined");
   const bool exact = rounding_of(result.scalar_type()).unit == 0;
@@ -213,15 +228,15 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
     judgement.reason = "other indices, of equal elements";
     return judgement;
   }
-  if (exact && alone) return not_comparable("whole numbers made of rounded ones: float64 decides otherwise");
+  if (exact && alone) return not_comparable("integers made of rounded values: float64 decides otherwise");
   if (is_sign_ambiguous(base)) return judge_sizes(result, reference, context);
   return judgement;
 }
 
-// Of vectors that may have another sign, or phase, than the reference's.
+// Of vectors whose sign (complex: phase) is ambiguous.
 TensorVerdict CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor& reference,
                                      JudgeContext context) const {
-  if (backward_) return not_comparable("it depends on signs or phases that a decomposition is free to choose");
+  if (backward_) return not_comparable("it depends on signs that a decomposition leaves open");
   const auto sizes_of = [](const at::Tensor& tensor) {
     return tensor.defined() ? at::_ops::abs::call(tensor.detach()) : tensor;
   };
@@ -230,13 +245,15 @@ TensorVerdict CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor&
     context.perturbed = [perturbed = context.perturbed, sizes_of](int sample, bool coarse) {
       return sizes_of(perturbed(sample, coarse));
     };
-    context.float32_scalars = [single = context.float32_scalars, sizes_of] { return sizes_of(single()); };
+    context.float32_scalars = [scalars = context.float32_scalars, sizes_of] { return sizes_of(scalars()); };
   }
-  if (context.shaken) {
-    context.shaken = [shaken = context.shaken, sizes_of](int sample) { return sizes_of(shaken(sample)); };
+  if (context.rerun_perturbed) {
+    context.rerun_perturbed = [rerun = context.rerun_perturbed, sizes_of](int sample) {
+      return sizes_of(rerun(sample));
+    };
   }
   TensorVerdict judgement = judge(sizes_of(result), sizes_of(reference), context);
-  if (judgement.verdict == Verdict::kAgrees) judgement.reason = "but for signs or phases";
+  if (judgement.verdict == Verdict::kAgrees) judgement.reason = "equal up to ambiguous signs";
   return judgement;
 }
 
@@ -410,9 +427,9 @@ void CallJudge::judge_inputs() {
       }
       continue;
     }
-    const bool said = i < observed_.written.size() && observed_.written[i];
-    if (facts_.alone && !changed && !said) continue;
-    if (!facts_.alone || !said) {
+    const bool written = i < observed_.written.size() && observed_.written[i];
+    if (facts_.alone && !changed && !written) continue;
+    if (!facts_.alone || !written) {
       const RunOutcome& reference = reference_run();
       if (!reference.returned() || i >= reference.inputs.size()) continue;
       const bool writes = reference.written[i] || !same_bits(reference.inputs[i], then);

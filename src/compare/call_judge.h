@@ -35,6 +35,7 @@ struct Check {
   std::string what;  // "" (the output), "0th", "0th input grad", "input 1 after the call"
   TensorVerdict judgement;
   std::optional<TensorForm> form;  // of the result; none when there is none
+  std::string against = {};        // replay: "saved" or "cpu"; live judging knows the CPU alone
 };
 
 struct CallFacts {
@@ -51,8 +52,9 @@ struct CallFacts {
   bool incomplete = false;                       // backward: not all parts of the gradients came
   bool in_backward = false;                      // an operator of a backward pass (aten level)
   bool in_transform = false;                     // inside vmap, grad and their like, which the CPU's run is not
-  bool uninitialized = false;                    // known to give memory as it was found, besides what its name says
+  bool uninitialized = false;                    // returns uninitialized memory although its name does not show it
   int workspace = -1;                            // likewise: the result at this place is scratch memory
+  std::vector<bool> written_by_schema = {};      // by tensor index of the inputs; empty: no schema
   Value args, kwargs;                            // as they were before the call
   std::vector<at::Tensor> before;                // the input tensors, before the call
 };
@@ -83,6 +85,12 @@ class OP_TOOLS_API CallJudge {
   bool shows_inputs(size_t tensor_index);
   // `shows_inputs`: the tensor has no numbers of its own.
   TensorVerdict judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs = false);
+  JudgeContext context_of(const at::Tensor& observed, const Pick& pick);
+  std::optional<TensorVerdict> judge_shown(const at::Tensor& observed, const Pick& pick, JudgeContext context);
+  TensorVerdict reconsidered(TensorVerdict judgement, const at::Tensor& result, const at::Tensor& reference,
+                             const Pick& pick, const JudgeContext& context);
+  // The call ran on the CPU, and the CPU's second run would only repeat it.
+  bool has_no_reference() const { return facts_.alone && !(facts_.random && facts_.repeatable); }
   TensorVerdict judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context) const;
   void look_at_memory(size_t tensor_index, TensorVerdict* judgement);
   bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;

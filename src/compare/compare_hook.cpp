@@ -38,21 +38,21 @@ constexpr const char* kChangedSince =
     "that";
 
 struct CompareState final : HookState {
-  std::shared_ptr<ComparedState> subject;
+  std::shared_ptr<ComparedState> compared;
   std::vector<at::Tensor> live;   // the program's input tensors
   std::vector<int64_t> versions;  // before the call
   std::unique_ptr<RandomWatch> watch;
   std::exception_ptr stop;  // an error of the program's that came to light before the call; nothing else is set then
 };
 
-struct KeptSubject final : HookState, HeldInBackward {
-  std::shared_ptr<ComparedState> subject;
-  std::vector<TensorFingerprint> remembered;
+struct BackwardState final : HookState, HeldInBackward {
+  std::shared_ptr<ComparedState> compared;
+  std::vector<TensorFingerprint> fingerprints;
 
   // Was it changed? That is asked at the end of the pass, and only of what is wrong.
   std::shared_ptr<void> hold() const override {
     auto held = std::make_shared<std::vector<c10::Storage>>();
-    for (const TensorFingerprint& one : remembered) held->push_back(one.memory());
+    for (const TensorFingerprint& one : fingerprints) held->push_back(one.memory());
     return held;
   }
 };
@@ -78,8 +78,8 @@ void wait_for_program(const std::vector<at::Tensor>& tensors, std::string_view w
   }
 }
 
-const at::Tensor* cpu_state(const ComparedState& subject) {
-  const Value* state = find_key(subject.random_state, "cpu");
+const at::Tensor* cpu_state(const ComparedState& compared) {
+  const Value* state = find_key(compared.random_state, "cpu");
   return state ? state->get_if<at::Tensor>() : nullptr;
 }
 
@@ -109,13 +109,13 @@ struct CompareHook::Impl {
       : options(options),
         rank(distributed_rank()),
         tolerances(ToleranceTable::from_environment()),
-        told(options, rank),
+        report(options, rank),
         pool(static_cast<size_t>(options.workers), static_cast<size_t>(options.max_pending_bytes)) {}
 
   const ResolvedCompareOptions options;
   const int64_t rank;
   const ToleranceTable tolerances;
-  CompareReport told;
+  CompareReport report;
   std::atomic<bool> left{false};  // no scope waits for the workers any more
 
   std::mutex mutex;  // guards what follows
@@ -131,15 +131,16 @@ struct CompareHook::Impl {
     return number % options.every_nth == 0;
   }
 
-  CallFacts facts_of(const ComparedState& subject) const;
+  CallFacts facts_of(const ComparedState& compared) const;
   bool is_judged_at_once(const CallFacts& facts) const;
-  // Tells what was judged, and returns what a user is told of a failure.
-  using Tell = std::function<std::string()>;
+  // Writes what was judged to the report; returns the message about a failure, empty when there is none.
+  using Report = std::function<std::string()>;
   // Runs the references and judges.
-  Tell judged(const std::shared_ptr<PendingComparison>& observed);
-  // Without `tell`: judges and tells later.
-  void finish(std::shared_ptr<PendingComparison> observed, const Tell& tell);
+  Report judged(const std::shared_ptr<PendingComparison>& observed);
+  // Without `report_now`: judges and reports later, on another thread.
+  void finish(std::shared_ptr<PendingComparison> observed, const Report& report_now);
   std::vector<Check> checks_of(const PendingComparison& observed, CallJudge& judge) const;
+  void complete_meta(OpCall& call, ComparedState& compared) const;
   void forward(OpCall& call, CompareState& state);
   void backward(OpCall& call);
 };
@@ -155,7 +156,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   if (call.phase == Phase::kBackward) return nullptr;  // after() has everything
   const uint64_t signature = signature_of(call);
   if (!impl_->within_limits(signature)) {
-    impl_->told.left_out();
+    impl_->report.left_out();
     call.decline();
     return nullptr;
   }
@@ -167,24 +168,24 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
     state->stop = std::current_exception();  // the program is stopped after its call
     return state;
   }
-  state->subject = std::make_shared<ComparedState>();
-  ComparedState& subject = *state->subject;
-  subject.call.name = call.name;
-  subject.call.id = call.id;
-  subject.call.step = call.step;
-  subject.call.level = call.level;
-  subject.call.signature = signature;
-  subject.call.stack = current_stack();
-  subject.call.module = call.module();
-  subject.meta.state = ProgramState::of(call);
+  state->compared = std::make_shared<ComparedState>();
+  ComparedState& compared = *state->compared;
+  compared.call.name = call.name;
+  compared.call.id = call.id;
+  compared.call.step = call.step;
+  compared.call.level = call.level;
+  compared.call.signature = signature;
+  compared.call.stack = current_stack();
+  compared.call.module = call.module();
+  compared.meta.state = ProgramState::of(call);
   for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
   if (log::enabled(log::Level::kInfo)) {
-    subject.call.inputs = "{'args': " + describe(call.args()) + ", 'kwargs': " + describe(call.kwargs()) + "}";
+    compared.call.inputs = "{'args': " + describe(call.args()) + ", 'kwargs': " + describe(call.kwargs()) + "}";
   }
-  subject.specimen = std::make_unique<ReplayableCall>(call);
-  subject.call.device = "cpu";
-  for (const TensorFacts& facts : subject.specimen->inputs().tensors) {
-    if (!facts.device.is_cpu()) subject.call.device = facts.device.str();
+  compared.replayable = std::make_unique<ReplayableCall>(call);
+  compared.call.device = "cpu";
+  for (const TensorFacts& facts : compared.replayable->inputs().tensors) {
+    if (!facts.device.is_cpu()) compared.call.device = facts.device.str();
   }
   // Last, so that nothing of ours comes between the generator's state and the call.
   state->watch = std::make_unique<RandomWatch>(call.args(), call.kwargs());
@@ -199,25 +200,27 @@ void CompareHook::after(OpCall& call, HookState* state) {
   impl_->forward(call, mine);
 }
 
-CallFacts CompareHook::Impl::facts_of(const ComparedState& subject) const {
+CallFacts CompareHook::Impl::facts_of(const ComparedState& compared) const {
   CallFacts facts;
-  facts.name = subject.call.name;
+  facts.name = compared.call.name;
   facts.method = options.method;
   facts.tolerances = &tolerances;
   facts.golden = options.golden;
   facts.nan_equal = options.nan_equal;
   facts.strides = options.strides;
-  facts.alone = subject.specimen->all_on_cpu();
-  facts.autocast = subject.specimen->autocast();
-  facts.names_device = subject.specimen->names_device();
-  facts.random = subject.random;
-  facts.in_transform = subject.specimen->in_transform();
-  facts.repeatable = only_cpu_moved(subject.random_state);
-  facts.goes_backward = options.gradients && subject.call.level == Level::kTorch && subject.specimen->wants_gradients();
-  const Values& in = *sequence_items(subject.specimen->inputs().value);
+  facts.alone = compared.replayable->all_on_cpu();
+  facts.autocast = compared.replayable->autocast();
+  facts.names_device = compared.replayable->names_device();
+  facts.random = compared.random;
+  facts.in_transform = compared.replayable->in_transform();
+  facts.repeatable = only_cpu_moved(compared.random_state);
+  facts.goes_backward =
+      options.gradients && compared.call.level == Level::kTorch && compared.replayable->wants_gradients();
+  const Values& in = *sequence_items(compared.replayable->inputs().value);
   facts.args = in[0];
   facts.kwargs = in[1];
-  facts.before = subject.specimen->tensors();
+  facts.before = compared.replayable->tensors();
+  facts.written_by_schema = compared.replayable->written_by_schema();
   return facts;
 }
 
@@ -226,93 +229,110 @@ bool CompareHook::Impl::is_judged_at_once(const CallFacts& facts) const {
   return !options.async || facts.random || left.load();
 }
 
-void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
-  ComparedState& subject = *state.subject;
-  subject.random_state = state.watch->moved();
-  subject.random =
-      !subject.random_state.is<None>() || is_tagged_random(call) || draws_random_numbers(base_name(call.name));
-  CallMeta& meta = subject.meta;
+void CompareHook::Impl::complete_meta(OpCall& call, ComparedState& compared) const {
+  CallMeta& meta = compared.meta;
   meta.name = call.name;
   meta.level = call.level;
   meta.id = call.id;
   meta.step = call.step;
   meta.rank = rank;
   meta.schema = schema_text(call.op, meta.name);
-  meta.random = !subject.random_state.is<None>();
+  meta.random = !compared.random_state.is<None>();
   meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  meta.stack = subject.call.stack;
-  meta.module = subject.call.module;
-  meta.inputs = subject.specimen->inputs().tensors;
+  meta.stack = compared.call.stack;
+  meta.module = compared.call.module;
+  meta.inputs = compared.replayable->inputs().tensors;
+}
 
-  auto observed = std::make_shared<PendingComparison>();
-  observed->subject = state.subject;
-  observed->call = subject.call;
-  observed->facts = facts_of(subject);
-  observed->facts.in_backward = phase_of(call) == Phase::kBackward;
-  observed->at_once = is_judged_at_once(observed->facts);
-  RunOutcome& run = observed->run;
-  run.raised = call.error;
-  const std::vector<bool> by_schema = written_by_schema(call);
-  for (size_t i = 0; i < state.live.size(); ++i) {
-    run.written.push_back((i < by_schema.size() && by_schema[i]) || version_of(state.live[i]) != state.versions[i]);
-  }
-  const std::vector<at::Tensor> results = flatten_tensors(call.result());
-  if (run.raised.empty()) wait_for_program(results, "after", call);
-  wait_for_program(state.live, "after", call);
-  run.aliases = shared_memory(results, state.live);
-  bool result_on_cpu = true;
+namespace {
+
+// Where the results are: which device the call ran on, and whether it copied to another one.
+void look_at_devices(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& live,
+                     PendingComparison& observed) {
   for (const at::Tensor& tensor : results) {
-    const bool strided = tensor.layout() == at::kStrided && !tensor.is_nested();
-    run.strides.push_back(strided ? own_strides(tensor).vec() : std::vector<int64_t>());
     // x.cpu() and x.to(other) copy, and with everything on the CPU give x itself.
     const auto elsewhere = [&](const at::Tensor& input) { return input.device() != tensor.device(); };
-    if (std::any_of(state.live.begin(), state.live.end(), elsewhere)) observed->facts.names_device = true;
+    if (std::any_of(live.begin(), live.end(), elsewhere)) observed.facts.names_device = true;
     if (tensor.device().is_cpu()) continue;
-    result_on_cpu = false;
-    observed->call.device = tensor.device().str();
+    observed.facts.alone = false;  // made on a device: torch.zeros(3, device="cuda")
+    observed.call.device = tensor.device().str();
   }
-  if (!result_on_cpu) observed->facts.alone = false;  // made on a device: torch.zeros(3, device="cuda")
-  if (log::enabled(log::Level::kInfo)) observed->call.outputs = describe(call.result());
-  if (observed->at_once) {
+}
+
+// The values of the run: the program's own where they are judged before the program goes on, else copies.
+void take_values(OpCall& call, const CompareState& state, size_t result_count, PendingComparison& observed) {
+  RunOutcome& run = observed.run;
+  if (observed.at_once) {
     run.result = call.result();
     run.inputs = state.live;
     for (at::Tensor& input : run.inputs) {
       std::string type;
       if (!input.is_cpu() && !why_not_plain(input, &type).empty()) input.reset();
     }
-  } else {
-    observed->kept = take_snapshot(make_tuple({call.result(), list_of(state.live)}), "");
-    const Values& copies = *sequence_items(observed->kept.value);
-    run.result = copies[0];
-    run.inputs = tensors_in(copies[1]);
-    subject.meta.outputs = observed->kept.tensors;
-    if (subject.meta.outputs.size() > results.size()) {
-      subject.meta.outputs.erase(subject.meta.outputs.begin() + static_cast<std::ptrdiff_t>(results.size()),
-                                 subject.meta.outputs.end());
-    }
+    return;
   }
-  observed->bytes = observed->kept.bytes + subject.specimen->bytes();
-  const Tell tell = observed->at_once ? judged(observed) : nullptr;
-  if (options.gradients && call.level == Level::kTorch && call.error.empty() && subject.specimen->wants_gradients()) {
-    auto kept = std::make_shared<KeptSubject>();
-    kept->subject = state.subject;
-    kept->remembered = remember(*observed, results, state.live);
-    call.keep(std::move(kept));
+  observed.snapshot = take_snapshot(make_tuple({call.result(), list_of(state.live)}), "");
+  const Values& copies = *sequence_items(observed.snapshot.value);
+  run.result = copies[0];
+  run.inputs = tensors_in(copies[1]);
+  auto& outputs = observed.state->meta.outputs;
+  outputs = observed.snapshot.tensors;
+  if (outputs.size() > result_count) {
+    outputs.erase(outputs.begin() + static_cast<std::ptrdiff_t>(result_count), outputs.end());
   }
-  finish(std::move(observed), tell);
+}
+
+}  // namespace
+
+void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
+  ComparedState& compared = *state.compared;
+  compared.random_state = state.watch->moved();
+  compared.random =
+      !compared.random_state.is<None>() || is_tagged_random(call) || draws_random_numbers(base_name(call.name));
+  complete_meta(call, compared);
+
+  auto observed = std::make_shared<PendingComparison>();
+  observed->state = state.compared;
+  observed->call = compared.call;
+  observed->facts = facts_of(compared);
+  observed->facts.in_backward = phase_of(call) == Phase::kBackward;
+  observed->at_once = is_judged_at_once(observed->facts);
+  RunOutcome& run = observed->run;
+  run.raised = call.error;
+  const std::vector<bool>& by_schema = compared.replayable->written_by_schema();
+  for (size_t i = 0; i < state.live.size(); ++i) {
+    run.written.push_back((i < by_schema.size() && by_schema[i]) || version_of(state.live[i]) != state.versions[i]);
+  }
+  const std::vector<at::Tensor> results = flatten_tensors(call.result());
+  if (run.raised.empty()) wait_for_program(results, "after", call);
+  wait_for_program(state.live, "after", call);
+  run.record_memory(results, state.live);
+  look_at_devices(results, state.live, *observed);
+  if (log::enabled(log::Level::kInfo)) observed->call.outputs = describe(call.result());
+  take_values(call, state, results.size(), *observed);
+  observed->bytes = observed->snapshot.bytes + compared.replayable->bytes();
+  const Report report_now = observed->at_once ? judged(observed) : nullptr;
+  if (options.gradients && call.level == Level::kTorch && call.error.empty() &&
+      compared.replayable->wants_gradients()) {
+    auto backward_state = std::make_shared<BackwardState>();
+    backward_state->compared = state.compared;
+    backward_state->fingerprints = remember(*observed, results, state.live);
+    call.keep(std::move(backward_state));
+  }
+  finish(std::move(observed), report_now);
 }
 
 void CompareHook::Impl::backward(OpCall& call) {
-  auto* kept = static_cast<KeptSubject*>(call.kept());
-  if (!kept) return;
+  auto* state = static_cast<BackwardState*>(call.kept());
+  if (!state) return;
   auto observed = std::make_shared<PendingComparison>();
-  observed->subject = kept->subject;
-  observed->call = kept->subject->call;
-  observed->remembered = kept->remembered;
+  observed->state = state->compared;
+  observed->call = state->compared->call;
+  observed->fingerprints = state->fingerprints;
   observed->call.phase = Phase::kBackward;
   observed->call.pass = call.pass;
   observed->call.step = call.step;
-  observed->facts = facts_of(*kept->subject);
+  observed->facts = facts_of(*state->compared);
   observed->facts.incomplete = call.incomplete;
   observed->at_once = is_judged_at_once(observed->facts);
   for (const Value& values : {call.args(), call.result()}) {
@@ -320,41 +340,41 @@ void CompareHook::Impl::backward(OpCall& call) {
   }
   if (observed->at_once) {
     // Read here and now: only what is elsewhere has to be copied.
-    observed->kept = take_snapshot(make_tuple({call.args()}), "", /*owned=*/true);
+    observed->snapshot = take_snapshot(make_tuple({call.args()}), "", /*owned=*/true);
     observed->run.gradients = tensors_in(call.result());
   } else {
-    observed->kept = take_snapshot(make_tuple({call.args(), call.result()}), "", call.owns_values);
-    observed->run.gradients = tensors_in((*sequence_items(observed->kept.value))[1]);
+    observed->snapshot = take_snapshot(make_tuple({call.args(), call.result()}), "", call.owns_values);
+    observed->run.gradients = tensors_in((*sequence_items(observed->snapshot.value))[1]);
   }
-  observed->output_gradients = tensors_in((*sequence_items(observed->kept.value))[0]);
+  observed->output_gradients = tensors_in((*sequence_items(observed->snapshot.value))[0]);
   if (log::enabled(log::Level::kInfo)) {
     observed->call.inputs = describe(call.args());
     observed->call.outputs = describe(call.result());
   }
-  observed->bytes = observed->kept.bytes;
-  const Tell tell = observed->at_once ? judged(observed) : nullptr;
-  finish(std::move(observed), tell);
+  observed->bytes = observed->snapshot.bytes;
+  const Report report_now = observed->at_once ? judged(observed) : nullptr;
+  finish(std::move(observed), report_now);
 }
 
 std::vector<Check> CompareHook::Impl::checks_of(const PendingComparison& observed, CallJudge& judge) const {
   return observed.call.phase == Phase::kForward ? judge.forward() : judge.gradients();
 }
 
-CompareHook::Impl::Tell CompareHook::Impl::judged(const std::shared_ptr<PendingComparison>& observed) {
-  const ComparedState& subject = *observed->subject;
+CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<PendingComparison>& observed) {
+  const ComparedState& compared = *observed->state;
   const bool backward = observed->call.phase == Phase::kBackward;
-  const at::Tensor* state = observed->facts.repeatable ? cpu_state(subject) : nullptr;
+  const at::Tensor* state = observed->facts.repeatable ? cpu_state(compared) : nullptr;
   const CallJudge::RunAgain again = [&](const RunVariant& variant) {
     if (backward) {
-      if (auto forward = observed->subject->kept.take(variant)) {
-        return subject.specimen->backward(std::move(*forward), variant, observed->output_gradients);
+      if (auto forward = observed->state->cached_runs.take(variant)) {
+        return compared.replayable->backward(std::move(*forward), variant, observed->output_gradients);
       }
-      return subject.specimen->run(variant, &observed->output_gradients, state);
+      return compared.replayable->run(variant, &observed->output_gradients, state);
     }
-    RunOutcome run = subject.specimen->run(variant, nullptr, state);
-    const bool goes_backward = run.returned() && options.gradients && subject.specimen->wants_gradients();
+    RunOutcome run = compared.replayable->run(variant, nullptr, state);
+    const bool goes_backward = run.returned() && options.gradients && compared.replayable->wants_gradients();
     if (goes_backward && observed->at_once && !variant.changes_inputs()) {
-      observed->subject->kept.keep(variant, run, subject.specimen->bytes());
+      observed->state->cached_runs.add(variant, run, compared.replayable->bytes());
     }
     return run;
   };
@@ -367,7 +387,7 @@ CompareHook::Impl::Tell CompareHook::Impl::judged(const std::shared_ptr<PendingC
   }
   const auto fails = [](const Check& check) { return check.judgement.verdict == Verdict::kDiffers; };
   if (std::any_of(checks.begin(), checks.end(), fails) &&
-      std::any_of(observed->remembered.begin(), observed->remembered.end(),
+      std::any_of(observed->fingerprints.begin(), observed->fingerprints.end(),
                   [](const TensorFingerprint& one) { return one.changed_past_autograd(); })) {
     for (Check& check : checks) {
       if (fails(check)) check.judgement.reason = kChangedSince;
@@ -380,31 +400,31 @@ CompareHook::Impl::Tell CompareHook::Impl::judged(const std::shared_ptr<PendingC
     observed->same_results = flatten_tensors(reference->result);
   }
   return [this, observed, checks = std::move(checks), reference]() mutable {
-    return told.add(observed->call, std::move(checks), [&] { return sides_of(*observed, reference.get()); });
+    return report.add(observed->call, std::move(checks), [&] { return sides_of(*observed, reference.get()); });
   };
 }
 
-void CompareHook::Impl::finish(std::shared_ptr<PendingComparison> observed, const Tell& tell) {
-  if (!tell) {
+void CompareHook::Impl::finish(std::shared_ptr<PendingComparison> observed, const Report& report_now) {
+  if (!report_now) {
     const size_t bytes = observed->bytes;
     return pool.submit(bytes, [this, observed = std::move(observed)] {
       const InternalGuard ours;
       return OrderedPool::Commit([later = judged(observed)] { later(); });
     });
   }
-  const std::string failure = tell();
+  const std::string failure = report_now();
   if (!failure.empty() && options.raise_on_failure) throw StopProgram("OpAutoCompare: " + failure);
 }
 
 void CompareHook::flush() {
   impl_->pool.flush();
-  impl_->told.flush();
+  impl_->report.flush();
 }
 
 void CompareHook::scope_left() {
   impl_->left.store(true);
   flush();
-  impl_->told.summarize();
+  impl_->report.summarize();
 }
 
 const ResolvedOptions& CompareHook::options() const {
@@ -412,7 +432,7 @@ const ResolvedOptions& CompareHook::options() const {
 }
 
 CompareResult CompareHook::result() const {
-  return impl_->told.result();
+  return impl_->report.result();
 }
 
 Value CompareHook::report() const {
@@ -430,7 +450,7 @@ Value CompareHook::report() const {
                              {"reason", op.reason},
                              {"source", op.source}}));
   }
-  return make_dict({{"rows", impl_->told.rows()},
+  return make_dict({{"rows", impl_->report.rows()},
                     {"ops", make_list(std::move(ops))},
                     {"calls", number(all.calls)},
                     {"passed", number(all.passed)},

@@ -20,7 +20,7 @@
 
 namespace op_tools {
 
-// Gradients are lent to it: it judges, or copies, before after() returns.
+// Reads gradients without a private copy (ReadsGradients): it judges or copies them before after() returns.
 class OP_TOOLS_API CompareHook final : public Hook, public ReadsGradients {
  public:
   using Options = CompareOptions;

@@ -12,7 +12,7 @@
 namespace op_tools {
 namespace {
 
-std::string told_of(const ComparedCall& call, const Check& check, const std::string& saved) {
+std::string message_of(const ComparedCall& call, const Check& check, const std::string& saved) {
   std::string text =
       call.name + (check.what.empty() ? "" : " " + check.what) + " is wrong: " + explain(check.judgement);
   if (!call.stack.empty()) text += "; called at " + call.stack.front();
@@ -52,7 +52,7 @@ void CompareReport::print(const ComparedCall& call, const Check& check, const st
   if (!call.inputs.empty()) log::info(formatted("OpAutoCompareHook: %-50s input: ", call.name.c_str()) + call.inputs);
   if (!call.outputs.empty())
     log::info(formatted("OpAutoCompareHook: %-50s output: ", call.name.c_str()) + call.outputs);
-  log::warn("OpAutoCompare: " + told_of(call, check, saved));
+  log::warn("OpAutoCompare: " + message_of(call, check, saved));
 }
 
 void CompareReport::failed_to_write(const std::string& what) {
@@ -114,7 +114,7 @@ std::string CompareReport::add(const ComparedCall& call, std::vector<Check> chec
   ++(call.phase == Phase::kForward ? op.calls : op.backward);
   ++totals_.calls;
   std::string first;
-  const auto kept = std::make_shared<const ComparedCall>(call);
+  const auto shared_call = std::make_shared<const ComparedCall>(call);
   for (Check& check : checks) {
     const TensorVerdict& judgement = check.judgement;
     switch (judgement.verdict) {
@@ -135,7 +135,7 @@ std::string CompareReport::add(const ComparedCall& call, std::vector<Check> chec
         ++totals_.failed;
         totals_.raised += judgement.kind == "raised";
         if (first.empty()) {
-          first = told_of(call, check, saved);
+          first = message_of(call, check, saved);
         }
         break;
     }
@@ -151,7 +151,7 @@ std::string CompareReport::add(const ComparedCall& call, std::vector<Check> chec
       }
     }
     if (rows_.size() < kMostRows)
-      rows_.push_back({kept, std::move(check), saved});
+      rows_.push_back({shared_call, std::move(check), saved});
     else
       ++totals_.rows_dropped;
   }
@@ -184,9 +184,9 @@ Value CompareReport::rows() const {
   std::lock_guard<std::mutex> lock(mutex_);
   Values rows;
   rows.reserve(rows_.size());
-  for (const KeptRow& kept : rows_) {
+  for (const Row& one : rows_) {
     RowValues row;
-    put_row(*kept.call, kept.check, kept.saved, row);
+    put_row(*one.call, one.check, one.saved, row);
     rows.push_back(make_dict(std::move(row.items)));
   }
   return make_list(std::move(rows));

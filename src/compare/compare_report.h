@@ -1,5 +1,5 @@
-// What OpAutoCompare tells: lines, rows (CSV, JSON lines, for programs), saved failures, the summary. Rows come in the
-// order of the calls; one thread at a time may add, any thread may ask.
+// The output of OpAutoCompare: lines, rows (CSV, JSON lines, for programs), saved failures, the summary. Rows come in
+// the order of the calls; one thread at a time may add, any thread may ask.
 #pragma once
 
 #include <cstdint>
@@ -70,24 +70,24 @@ class CompareReport {
  public:
   CompareReport(const ResolvedCompareOptions& options, int64_t rank);
 
-  // `sides` is asked for when the call failed and is to be saved. Returns what a user is told of the first failure;
+  // `sides` is asked for when the call failed and is to be saved. Returns the message about the first failure;
   // empty when nothing failed.
   std::string add(const ComparedCall& call, std::vector<Check> checks,
                   const std::function<std::vector<SavedSide>()>& sides);
   void left_out();
   void flush();
-  // The closing lines. `seen`: names of all operators that the scope met.
+  // The closing lines.
   void summarize();
 
   CompareResult result() const;
-  Value rows() const;  // List of Dicts: failures and what is not comparable first come, first kept; then the others
+  Value rows() const;  // List of Dicts: in the order of the calls, the first kMostRows
 
  private:
   static constexpr size_t kMostRows = 50'000;
 
   void open_files();
   // What a row is made of: a Dict of forty values for each would be most of what a small call costs.
-  struct KeptRow {
+  struct Row {
     std::shared_ptr<const ComparedCall> call;
     Check check;
     std::string saved;
@@ -106,7 +106,7 @@ class CompareReport {
   size_t saved_bytes_ = 0;
   std::optional<RowFile> csv_, jsonl_;
   std::unique_ptr<CallStore> store_;
-  std::deque<KeptRow> rows_;
+  std::deque<Row> rows_;
 };
 
 }  // namespace op_tools

@@ -63,9 +63,9 @@ class Relative {
     }
     verdict.error = {error.rmse, error.max_abs};
     const bool by_golden = alone || error.nonfinite_mismatches == 0 || !context_.nan_equal;
-    const int64_t strangers =
+    const int64_t unexpected =
         by_golden ? error.nonfinite_mismatches : unexpected_nonfinite(result_, golden, reference_);
-    if (strangers > 0) return not_finite(strangers);
+    if (unexpected > 0) return not_finite(unexpected);
 
     set_limits(error, reference_error, alone);
     // A CPU result that is golden, rounded once, leaves no doubt about what is right.
@@ -138,13 +138,13 @@ class Relative {
   // How much the kernel's own rounding depends on the rounding of the inputs. A kernel that is wrong in the same way
   // each time gains nothing by it, one that gives something else each time is not asked.
   void allow_own_noise() {
-    if (!context_.shaken) return;
-    const at::Tensor again = context_.shaken(0);
+    if (!context_.rerun_perturbed) return;
+    const at::Tensor again = context_.rerun_perturbed(0);
     if (!again.defined() || !same_bits(again, result_)) return;
     const NoiseNumbers noise;
     double rmse = 0, max = 0;
     for (int sample = 1; sample <= noise.samples; ++sample) {
-      const at::Tensor other = context_.shaken(sample);
+      const at::Tensor other = context_.rerun_perturbed(sample);
       if (!other.defined()) return;
       const TensorDiff moved = diff_tensors(other, result_, {.nan_equal = true});
       if (!moved.structure.empty() || moved.nonfinite_mismatches > 0) return;
@@ -157,13 +157,13 @@ class Relative {
     noise_text_ += "; the operator itself moves it by rmse " + number_text(rmse) + ", max " + number_text(max);
   }
 
-  TensorVerdict not_finite(int64_t strangers) {
+  TensorVerdict not_finite(int64_t unexpected) {
     verdict_.verdict = Verdict::kDiffers;
     verdict_.kind = "values";
     verdict_.deciding = "NaN or infinite";
-    verdict_.number = static_cast<double>(strangers);
+    verdict_.number = static_cast<double>(unexpected);
     verdict_.thresholds = "NaN and infinities where the CPU or float64 has them";
-    verdict_.reason = std::to_string(strangers) + " elements are NaN or infinite otherwise than on the CPU";
+    verdict_.reason = std::to_string(unexpected) + " elements are NaN or infinite otherwise than on the CPU";
     return verdict_;
   }
 
@@ -183,7 +183,7 @@ class Relative {
     if (diff.nonfinite_mismatches > 0) return not_finite(diff.nonfinite_mismatches);
     const double grown = floor_growth(false);
     const double n = static_cast<double>(std::max<int64_t>(1, diff.numel));
-    const double units = unit_ > rounding_.accumulate ? kWithoutGoldenHalfUnits : kWithoutGoldenUnits;
+    const double units = unit_ > rounding_.accumulate ? kWithoutGoldenFloat16Units : kWithoutGoldenUnits;
     criteria_.push_back({"rmse", diff.rmse, ((units / 2 + 1 / std::sqrt(n)) * unit_ + 2 * grown) * diff.golden_rms});
     criteria_.push_back({"max error", diff.max_abs, (units * unit_ + 2 * grown) * diff.golden_max});
     if (any_broken()) allow_noise(reference_, false);
@@ -221,7 +221,7 @@ class Relative {
   TensorVerdict verdict_;
 };
 
-bool is_half(c10::ScalarType dtype) {
+bool is_16_bit_float(c10::ScalarType dtype) {
   const Rounding rounding = rounding_of(dtype);
   return rounding.unit > rounding.accumulate;
 }
@@ -304,26 +304,26 @@ class ByDifference {
   }
 
   TensorVerdict ulp() {
-    if (!measure({.ulp_limits = {is_half(dtype_) ? kHalfUlp : kSingleUlp}}, true)) return verdict_;
+    if (!measure({.ulp_limits = {is_16_bit_float(dtype_) ? kFloat16Ulp : kFloat32Ulp}}, true)) return verdict_;
     const TensorDiff& diff = verdict_.diff;
     const double over = share(diff.over_ulp[0]);
-    if (is_half(dtype_)) {
-      verdict_.thresholds = "share over " + number_text(kHalfUlp) + " ULP < " + number_text(kHalfUlpShare);
-      note("share over 1 ULP", over, kHalfUlpShare);
-      if (over >= kHalfUlpShare || diff.nonfinite_mismatches > 0) fail("share over 1 ULP", over, kHalfUlpShare);
+    if (is_16_bit_float(dtype_)) {
+      verdict_.thresholds = "share over " + number_text(kFloat16Ulp) + " ULP < " + number_text(kFloat16UlpShare);
+      note("share over 1 ULP", over, kFloat16UlpShare);
+      if (over >= kFloat16UlpShare || diff.nonfinite_mismatches > 0) fail("share over 1 ULP", over, kFloat16UlpShare);
       return verdict_;
     }
-    verdict_.thresholds = "mean ULP < " + number_text(kSingleMeanUlp) + ", or share over " + number_text(kSingleUlp) +
-                          " ULP < " + number_text(kSingleUlpShare);
-    note("mean ULP", diff.mean_ulp, kSingleMeanUlp);
-    const bool far = diff.mean_ulp >= kSingleMeanUlp && over >= kSingleUlpShare;
-    if (far || diff.nonfinite_mismatches > 0) fail("mean ULP", diff.mean_ulp, kSingleMeanUlp);
+    verdict_.thresholds = "mean ULP < " + number_text(kFloat32MeanUlp) + ", or share over " + number_text(kFloat32Ulp) +
+                          " ULP < " + number_text(kFloat32UlpShare);
+    note("mean ULP", diff.mean_ulp, kFloat32MeanUlp);
+    const bool far = diff.mean_ulp >= kFloat32MeanUlp && over >= kFloat32UlpShare;
+    if (far || diff.nonfinite_mismatches > 0) fail("mean ULP", diff.mean_ulp, kFloat32MeanUlp);
     return verdict_;
   }
 
   TensorVerdict quick() {
-    const auto& error = is_half(dtype_) ? kQuickHalfError : kQuickSingleError;
-    const auto& warning = is_half(dtype_) ? kQuickHalfWarning : kQuickSingleWarning;
+    const auto& error = is_16_bit_float(dtype_) ? kQuickFloat16Error : kQuickFloat32Error;
+    const auto& warning = is_16_bit_float(dtype_) ? kQuickFloat16Warning : kQuickFloat32Warning;
     if (!measure({.relative_limits = {error[0], warning[0]}})) return verdict_;
     const TensorDiff& diff = verdict_.diff;
     verdict_.thresholds = "cosine > " + number_text(kQuickCosine) + ", then max abs < " + number_text(kQuickMaxAbs) +

@@ -27,24 +27,25 @@ struct JudgeContext {
   const ToleranceTable* tolerances = nullptr;
   bool nan_equal = true;
   int64_t reduced = 1;  // about how many elements go into one element of the result
-  // Spacing of a dtype coarser than the result's in which parts of it were rounded (autocast, half inputs); 0: none.
+  // Spacing of a dtype coarser than the result's in which parts of it were rounded (autocast, inputs in 16-bit floats);
+  // 0: none.
   double coarser_unit = 0;
   bool by_ulp = true;  // where the CPU is right to a few ULP: the result must be too, in its smallest elements
-  // The same result from float64 inputs; an undefined tensor where there is none, *why then says why. Asked at most
-  // once, and only where it decides.
+  // The same result from float64 inputs; an undefined tensor where there is none, *why then holds the reason. Asked at
+  // most once, and only where it decides.
   std::function<at::Tensor(std::string* why)> golden;
   // The same result, in float64 where that exists, from inputs changed by less than their rounding: a different change
-  // for each `sample`. `coarse`: by the rounding of their own dtype, else of the dtype in which sums are kept.
+  // for each `sample`. `coarse`: by the rounding of their own dtype, else of the dtype in which sums are accumulated.
   std::function<at::Tensor(int sample, bool coarse)> perturbed;
   // The same with the call's numbers as float32 holds them; undefined where they are no others.
   std::function<at::Tensor()> float32_scalars;
   // Without a reference: the same result by the same kernel once more, from the same inputs (sample 0) and from inputs
   // changed by about one unit. Where it is set, an error that a change of the inputs draws anew is rounding that nobody
   // can do without: terms inside the operator cancel.
-  std::function<at::Tensor(int sample)> shaken;
+  std::function<at::Tensor(int sample)> rerun_perturbed;
 };
 
-// Of a TensorDiff against golden, what a row tells: a row is kept for each judgement.
+// The part of a TensorDiff against golden that a row reports. Small, because a row is held for each judgement.
 struct GoldenError {
   double rmse = 0, max_abs = 0;
 };

@@ -1,5 +1,5 @@
-// A compared call between its run and its verdict: what it was before, what the device gave, and what is kept of it for
-// its backward passes and for the files of a failure. Made by compare_hook.cpp in the program's thread; an
+// A compared call between its run and its verdict: its state before the call, what the device returned, and what its
+// backward passes and the files of a failure need later. Made by compare_hook.cpp in the program's thread; a
 // PendingComparison is judged by one thread, a ComparedState is shared by the call's passes.
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace op_tools {
 
-// Runs of ours that went forward and wait for the program's backward, which then need not run forward again. Together
-// they hold so much memory at most, roughly; what is over that runs again.
+// Forward runs of ours, cached with their graphs for the program's backward, which then need not run forward again. The
+// caches of all calls hold about kMost bytes; beyond that nothing is cached, and backward runs forward again.
 class CachedRuns {
  public:
   static constexpr size_t kMost = size_t{128} << 20;
@@ -30,7 +30,7 @@ class CachedRuns {
   CachedRuns(const CachedRuns&) = delete;
   CachedRuns& operator=(const CachedRuns&) = delete;
 
-  void keep(const RunVariant& variant, const RunOutcome& run, size_t input_bytes);
+  void add(const RunVariant& variant, const RunOutcome& run, size_t input_bytes);
   std::optional<RunOutcome> take(const RunVariant& variant);  // for one backward pass; nothing for the next one
   bool has(RunVariant::Kind precision);
 
@@ -43,8 +43,8 @@ class CachedRuns {
 
 // What a call was before it ran; shared with its backward passes.
 struct ComparedState {
-  CachedRuns kept;
-  std::unique_ptr<ReplayableCall> specimen;
+  CachedRuns cached_runs;
+  std::unique_ptr<ReplayableCall> replayable;
   ComparedCall call;
   CallMeta meta;
   bool random = false;
@@ -53,15 +53,15 @@ struct ComparedState {
 
 // What the device gave, to be judged here or on another thread.
 struct PendingComparison {
-  std::shared_ptr<ComparedState> subject;
+  std::shared_ptr<ComparedState> state;
   ComparedCall call;
   RunOutcome run;
   CallFacts facts;
-  std::vector<at::Tensor> output_gradients;   // backward only
-  std::vector<TensorFingerprint> remembered;  // likewise
-  bool at_once = false;                       // judged before the program goes on: `run` has the program's own tensors
-  Snapshot kept;                              // else: owns the values of `run`
-  std::vector<at::Tensor> same_results;       // the CPU's, where they have the bits of the program's
+  std::vector<at::Tensor> output_gradients;     // backward only
+  std::vector<TensorFingerprint> fingerprints;  // likewise
+  bool at_once = false;                  // judged before the program goes on: `run` has the program's own tensors
+  Snapshot snapshot;                     // else: owns the values of `run`
+  std::vector<at::Tensor> same_results;  // the CPU's, where they have the bits of the program's
   size_t bytes = 0;
 };
 

@@ -141,7 +141,7 @@ TEST_CASE("rounding that a kernel draws anew for changed inputs is let pass, wha
   context.perturbed = [&](int, bool) { return golden; };
   CHECK(judge(result, {}, context).verdict == Verdict::kDiffers);
   int asked = 0;
-  context.shaken = [&](int sample) {
+  context.rerun_perturbed = [&](int sample) {
     ++asked;
     return with_rounding(sample);
   };
@@ -149,12 +149,12 @@ TEST_CASE("rounding that a kernel draws anew for changed inputs is let pass, wha
   CHECK(asked == 4);
 
   const auto wrong = [&](int sample) { return with_rounding(sample) + 1e-5; };
-  context.shaken = wrong;
+  context.rerun_perturbed = wrong;
   CHECK(judge(wrong(0), {}, context).verdict == Verdict::kDiffers);
 
   // Something else each time: no rounding of its inputs explains that.
   asked = 0;
-  context.shaken = [&](int sample) {
+  context.rerun_perturbed = [&](int sample) {
     ++asked;
     return with_rounding(sample + 20);
   };

@@ -25,7 +25,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr Tolerance kTolerance{1e-4, 1e-3};
 constexpr double kRelativeLimit = 1e-2, kUlpLimit = 2;
-constexpr double kSumsOfHalves = 7 * 0x1p-24;  // seven additions of singles, each rounded
+constexpr double kSumsOfHalves = 7 * 0x1p-24;  // seven additions of floats, each rounded
 
 std::vector<double> numbers_of(const at::Tensor& tensor) {
   const at::Tensor wide = tensor.to(at::kDouble).contiguous();
@@ -120,9 +120,9 @@ void check_pair(const at::Tensor& result, const at::Tensor& golden, const Tolera
       result, golden, {.tolerance = tolerance, .relative_limits = {kRelativeLimit}, .ulp_limits = {kUlpLimit}});
   REQUIRE(diff.structure.empty());
   const auto n = static_cast<double>(std::max<int64_t>(1, golden.numel()));
-  // Half types that are near each other are added up as singles first, eight at a time (near_halves.h).
-  const bool halves = !wider && (result.scalar_type() == at::kHalf || result.scalar_type() == at::kBFloat16);
-  const double sums = halves ? kSumsOfHalves : 1e-9;
+  // Half types that are near each other are added up as floats first, eight at a time (near_float16.h).
+  const bool parts = !wider && (result.scalar_type() == at::kHalf || result.scalar_type() == at::kBFloat16);
+  const double sums = parts ? kSumsOfHalves : 1e-9;
   CHECK(diff.max_abs == plain.max_abs);
   CHECK(diff.golden_max == plain.most);
   CHECK(diff.max_rel == Approx(plain.max_rel).epsilon(1e-12));
@@ -184,7 +184,7 @@ TEST_CASE("The numbers of tensors that are rounding apart are those of a plain l
                            {"large ones", 5e4, 5.1e4},
                            {"the largest floats", 3e38, 3.1e38},
                            {"zeros of either sign", 0.0, -0.0},
-                           {"halves below the least", 3e-5, 3.1e-5}};
+                           {"parts below the least", 3e-5, 3.1e-5}};
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const double unit = rounding_of(dtype).unit;
     for (const Strange& strange : cases) {
@@ -212,12 +212,12 @@ TEST_CASE("The numbers of tensors that are rounding apart are those of a plain l
       }
     }
   }
-  // One quotient in all elements, the largest and one that singles do not hold.
+  // One quotient in all elements, the largest and one that floats do not hold.
   const at::Tensor odd = tensor_of(std::vector<double>(8192, 129), at::kFloat);
   check_pair(odd + 0.001, odd);
 }
 
-// What eight additions as singles may cost, and what they do cost where nobody chose the numbers. 1 - cosine is as
+// What eight additions as floats may cost, and what they do cost where nobody chose the numbers. 1 - cosine is as
 // exact as the sums, not as the cosine.
 TEST_CASE("Numbers of half types are as exact as is promised", "[tensor_diff]") {
   std::mt19937 random(3);
@@ -228,7 +228,7 @@ TEST_CASE("Numbers of half types are as exact as is promised", "[tensor_diff]") 
     at::ScalarType dtype;
     double factor;
   };
-  // Halves: also subnormal, and the largest. bfloat16: also where squares of singles are too small or too large.
+  // Halves: also subnormal, and the largest. bfloat16: also where squares of floats are too small or too large.
   const Scale scales[] = {{at::kHalf, 1},           {at::kHalf, 0x1p-17},     {at::kHalf, 0x1p-9},
                           {at::kHalf, 0x1p7},       {at::kBFloat16, 1},       {at::kBFloat16, 0x1p-45},
                           {at::kBFloat16, 0x1p-52}, {at::kBFloat16, 0x1p-58}, {at::kBFloat16, 0x1p-80},

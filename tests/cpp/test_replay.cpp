@@ -4,8 +4,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Generator.h>
+#include <ATen/ops/abs.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
@@ -15,12 +17,18 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "base/error.h"
 #include "calls/call_store.h"
 #include "catch.h"
+#include "compare/call_judge.h"
+#include "compare/rerun/variant_inputs.h"
+#include "hooks/scope.h"
+#include "recording_hook.h"
 #include "run_op_from_data/resolve.h"
 #include "scoped_variable.h"
 #include "temporary_folder.h"
@@ -558,4 +566,166 @@ TEST_CASE("Python's calls go to the caller that knows them", "[replay]") {
   store.call("torch.double_it").input({x}).output(x.detach() * 2).gradients({at::ones({3})}, {at::ones({3}) * 2});
   CHECK(replay_paths({store.path(), "--acc_check"}, &caller).report["summary"]["bit_equal"] == 1);
   CHECK(check(store.path()).status == 2);
+}
+
+namespace {
+
+// What a hook that asks for everything sees of replayed calls.
+class ReplayedCalls final : public Hook {
+ public:
+  struct Seen {
+    std::string name;
+    Level level;
+    Phase phase;
+    uint64_t id;
+    std::vector<at::Tensor> arguments, result;
+  };
+
+  std::string_view name() const override { return "ReplayedCalls"; }
+  Wants wants() const override { return {.gradients = true}; }
+  std::unique_ptr<HookState> before(OpCall& call) override {
+    call.args();
+    return nullptr;
+  }
+  void after(OpCall& call, HookState*) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    seen_.push_back({std::string(call.name), call.level, call.phase, call.id, flatten_tensors(call.args()),
+                     flatten_tensors(call.result())});
+  }
+  std::vector<Seen> seen() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return seen_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Seen> seen_;
+};
+
+ResolvedOptions at_level(Level level) {
+  ResolvedOptions options;
+  options.level = level;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("Hooks see a replayed call and its backward under the recorded name and id", "[replay]") {
+  Store store;
+  const at::Tensor x = leaf(numbers({2, 3})), y = leaf(numbers({2, 3}) + 7);
+  store.call("torch.Tensor.div")
+      .input({x, y})
+      .output(x.detach() / y.detach())
+      .gradients({at::ones({2, 3})}, {1 / y.detach(), -x.detach() / (y.detach() * y.detach())});
+  const auto hook = std::make_shared<ReplayedCalls>();
+  HookScope scope(hook, at_level(Level::kTorch));
+  scope.enter();
+  CHECK(check(store.path()).status == 0);
+  scope.leave();
+  const auto seen = hook->seen();
+  REQUIRE(seen.size() == 2);  // the reference and float64 runs are none
+  CHECK(seen[0].name == "torch.Tensor.div");
+  CHECK(seen[0].level == Level::kTorch);
+  CHECK(seen[0].phase == Phase::kForward);
+  CHECK(seen[0].id == 1);
+  CHECK(at::equal(seen[0].arguments.at(1), y));
+  CHECK(at::equal(seen[0].result.at(0), x / y));
+  CHECK(seen[1].name == "torch.Tensor.div");
+  CHECK(seen[1].phase == Phase::kBackward);
+  CHECK(seen[1].id == 1);
+  CHECK(at::equal(seen[1].arguments.at(0), at::ones({2, 3})));
+  CHECK(at::equal(seen[1].result.at(0), 1 / y.detach()));
+}
+
+TEST_CASE("Hooks of the aten level see what a replayed call runs, and no copy or comparison", "[replay]") {
+  Store store;
+  const at::Tensor x = numbers({4});
+  store.call("torch.Tensor.mul").input({x, 3}).output(x * 2);  // wrong: float64 and perturbed runs are made
+  store.call("aten::add.Tensor").input({x, x}).output(x + x).meta(R"({"level": "aten"})");
+  const auto hook = std::make_shared<ReplayedCalls>();
+  HookScope scope(hook, at_level(Level::kAten));
+  scope.enter();
+  CHECK(check(store.path()).status == 1);
+  scope.leave();
+  std::multiset<std::string> names;
+  for (const auto& one : hook->seen()) {
+    names.insert(one.name);
+    if (one.name == "aten::add.Tensor") CHECK(one.id == 2);
+  }
+  CHECK(names == std::multiset<std::string>{"aten::add.Tensor", "aten::mul.Tensor"});
+}
+
+TEST_CASE("The scopes of the thread that replays hold for the workers of --jobs", "[replay]") {
+  Store store;
+  const at::Tensor x = numbers({4});
+  for (int i = 0; i < 24; ++i) store.call("torch.Tensor.add").input({x, i}).output(x + i);
+  const auto hook = std::make_shared<ReplayedCalls>();
+  HookScope scope(hook, at_level(Level::kTorch));
+  scope.enter();
+  CHECK(check(store.path(), {"--jobs", "4"}).status == 0);
+  scope.leave();
+  std::set<uint64_t> ids;
+  for (const auto& one : hook->seen()) ids.insert(one.id);
+  CHECK(ids.size() == 24);
+}
+
+TEST_CASE("A hook that fails costs the replay nothing", "[replay]") {
+  Store store;
+  const at::Tensor x = numbers({4});
+  store.call("torch.Tensor.add").input({x, 1}).output(x + 1);
+  for (const bool in_before : {true, false}) {
+    HookScope scope(std::make_shared<test::FailingHook>(in_before), at_level(Level::kTorch));
+    scope.enter();
+    CHECK(check(store.path()).status == 0);
+    scope.leave();
+    CHECK(scope.hook_failures() == 1);
+  }
+}
+
+TEST_CASE("Scalars are rounded to float32 in every form of the arguments", "[replay][compare]") {
+  const at::Tensor x = numbers({4});
+  const CallArguments call{make_tuple({x, 0.1}), make_dict({{"alpha", 0.2}}),
+                           make_tuple({"aten::add.Tensor", make_tuple({x, 0.1, 0.2, 1e-5})})};
+  const VariantInputs rounded(call, "add", {RunVariant::Kind::kFloat32Scalars}, std::nullopt);
+  const auto scalars = [](const Value& value) {
+    std::vector<double> found;
+    for (const Value& leaf : leaves_of(value)) {
+      if (const auto* scalar = leaf.get_if<double>()) found.push_back(*scalar);
+    }
+    return found;
+  };
+  const auto in_float32 = [](float value) { return static_cast<double>(value); };
+  CHECK(scalars(rounded.arguments().args) == std::vector<double>{in_float32(0.1f)});
+  CHECK(scalars(rounded.arguments().kwargs) == std::vector<double>{in_float32(0.2f)});
+  // 1e-5 is a default of the schema: the call did not give it.
+  CHECK(scalars(rounded.arguments().aten) == std::vector<double>{in_float32(0.1f), in_float32(0.2f), 1e-5});
+  CHECK_THROWS_AS(VariantInputs({make_tuple({x, 0.5}), make_dict({}), {}}, "add", {RunVariant::Kind::kFloat32Scalars},
+                                std::nullopt),
+                  Error);
+}
+
+TEST_CASE("Every form of the arguments shares the tensors of a variant, in float64", "[replay][compare]") {
+  const at::Tensor x = numbers({4}).to(at::kHalf);
+  const CallArguments call{make_tuple({x, 1, true}), make_dict({}),
+                           make_tuple({"aten::_softmax", make_tuple({x, 1, true})})};
+  const VariantInputs wide(call, "_softmax", {RunVariant::Kind::kFloat64Perturbed, 1, true}, std::nullopt);
+  const auto in_args = flatten_tensors(wide.arguments().args), in_aten = flatten_tensors(wide.arguments().aten);
+  REQUIRE(in_args.size() == 1);
+  CHECK(in_args[0].is_same(in_aten.at(0)));
+  CHECK(in_args[0].scalar_type() == at::kDouble);
+  CHECK_FALSE(at::equal(in_args[0], x.to(at::kDouble)));
+  // half_to_float refuses float64.
+  CHECK(describe((*sequence_items(wide.arguments().args))[2]) == "False");
+  CHECK(describe((*sequence_items((*sequence_items(wide.arguments().aten))[1]))[2]) == "False");
+}
+
+TEST_CASE("Inputs that autocast rounds are perturbed by its dtype", "[replay][compare]") {
+  const at::Tensor x = numbers({64}) + 0.1;
+  const CallArguments call{make_tuple({x}), make_dict({}), {}};
+  const RunVariant coarse{RunVariant::Kind::kFloat64Perturbed, 0, true};
+  const auto moved_by = [&](std::optional<c10::ScalarType> autocast) {
+    const VariantInputs inputs(call, "exp", coarse, autocast);
+    return (inputs.tensors().at(0) - x.to(at::kDouble)).abs().max().item<double>();
+  };
+  CHECK(moved_by(at::kBFloat16) > 1000 * moved_by(std::nullopt));
 }

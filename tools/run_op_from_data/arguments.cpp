@@ -55,35 +55,49 @@ Shard shard_from(const std::string& text) {
   return shard;
 }
 
-}  // namespace
-
-Arguments parse_arguments(const std::vector<std::string>& arguments) {
-  CLI::App app{"Runs captured operator calls again: on real data, without the model that made it.", "run_op_from_data"};
-  app.footer(kFooter);
-  app.set_version_flag("--version", std::string(version()));
-  ReplayOptions options;
+// What CLI11 cannot put into ReplayOptions itself: options that were given or not, and strings with a form of their
+// own.
+struct Unparsed {
+  std::string method, shard;
   uint64_t seed = 0;
-  app.add_option("DIR", options.paths, "Captured calls")->required();
+  int warm_up = 0;
+  CLI::Option *seed_option = nullptr, *warm_up_option = nullptr;
+
+  // Throws Error that names the option.
+  void into(ReplayOptions& options) const {
+    if (!shard.empty()) options.shard = shard_from(shard);
+    if (!method.empty()) options.method = method_from_string("--method", method);
+    if (seed_option->count() > 0) options.seed = seed;
+    if (warm_up_option->count() > 0) options.warm_up = warm_up;
+  }
+};
+
+void add_comparison(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
   app.add_flag("--acc_check", options.acc_check,
                "Compare with the saved results and gradients, and on another device than the CPU "
                "with the CPU's; float64 decides who is right");
-  std::string method;
-  app.add_option("--method", method,
-                 "How to judge: relative (the default), allclose, bitwise, ulp, msprobe-quick or msprobe-absolute")
+  app.add_option("--method", unparsed.method,
+                 "How to judge: relative (the default), allclose, bitwise, ulp, msprobe-quick or msprobe-absolute; a "
+                 "failure that OpAutoCompare saved is judged by the method that found it")
       ->type_name("M");
+}
+
+void add_measurement(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
   app.add_option("--run_times", options.run_times, "Run each call N times, on fresh inputs each time")
       ->check(CLI::Range(1, 1000000000))
       ->type_name("N");
   app.add_flag("--sync_time_measure", options.sync_time_measure,
                "Print the time of each forward and backward, the device synchronised, and their medians");
-  int warm_up = 0;
-  auto* warm_up_option =
-      app.add_option("--warm_up", warm_up, "Runs before those that count (1 where several runs are measured, else 0)")
-          ->check(CLI::Range(0, 1000000000))
-          ->type_name("N");
+  unparsed.warm_up_option = app.add_option("--warm_up", unparsed.warm_up,
+                                           "Runs before those that count (1 where several runs are measured, else 0)")
+                                ->check(CLI::Range(0, 1000000000))
+                                ->type_name("N");
   app.add_option("--compare", options.compare,
                  "Print the ratio of the times to those in FILE, which --json wrote on another device or version")
       ->type_name("FILE");
+}
+
+void add_selection(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
   app.add_flag("--only_run_forward", options.only_run_forward, "Leave out backward");
   app.add_option("--device", options.device, "Run on this device: cpu (the default), cuda, cuda:1, npu, ...")
       ->type_name("D");
@@ -95,39 +109,51 @@ Arguments parse_arguments(const std::vector<std::string>& arguments) {
   app.add_option("--jobs", options.jobs, "Work on N calls at once (times then say little)")
       ->check(CLI::Range(1, 1024))
       ->type_name("N");
-  std::string shard;
-  app.add_option("--shard", shard,
+  app.add_option("--shard", unparsed.shard,
                  "Replay part I of N only, counted from 0: every Nth call. Under torchrun the ranks share the calls "
                  "without it")
       ->type_name("I/N");
   app.add_flag("--merge", options.merge,
                "DIR are files that --json wrote of all parts (--shard): print one summary of them");
   app.add_flag("--no_summary", options.no_summary, "Leave out the closing summary");
-  auto* seed_option =
-      app.add_option("--seed", seed, "Seed the random generators with N, in place of the saved random states")
+}
+
+void add_program(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
+  unparsed.seed_option =
+      app.add_option("--seed", unparsed.seed, "Seed the random generators with N, in place of the saved random states")
           ->type_name("N");
   app.add_option("--load", options.libraries, "Load a shared library first: custom operators, a device's backend")
       ->type_name("LIB")
       ->allow_extra_args(false);
   app.add_flag("-v,--verbose", options.verbose, "A line for each call");
   app.add_flag("-q,--quiet", options.quiet, "The summary only");
+}
+
+}  // namespace
+
+Arguments parse_arguments(const std::vector<std::string>& arguments) {
+  CLI::App app{"Runs captured operator calls again: on real data, without the model that made it.", "run_op_from_data"};
+  app.footer(kFooter);
+  app.set_version_flag("--version", std::string(version()));
+  ReplayOptions options;
+  Unparsed unparsed;
+  app.add_option("DIR", options.paths, "Captured calls")->required();
+  add_comparison(app, options, unparsed);
+  add_measurement(app, options, unparsed);
+  add_selection(app, options, unparsed);
+  add_program(app, options, unparsed);
   // CLI11 takes the arguments from the end.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(reversed);
+    unparsed.into(options);
   } catch (const CLI::ParseError& error) {
     const int status = app.exit(error, std::cout, std::cerr);
     return {std::nullopt, status == 0 ? 0 : kWrongUsage};
-  }
-  try {
-    if (!shard.empty()) options.shard = shard_from(shard);
-    if (!method.empty()) options.method = method_from_string("--method", method);
   } catch (const Error& error) {
     std::cerr << "run_op_from_data: " << error.what() << "\n";
     return {std::nullopt, kWrongUsage};
   }
-  if (seed_option->count() > 0) options.seed = seed;
-  if (warm_up_option->count() > 0) options.warm_up = warm_up;
   return {std::move(options), 0};
 }
 

@@ -26,7 +26,7 @@ struct Shard {
 struct ReplayOptions {
   std::vector<std::string> paths;
   bool acc_check = false;
-  CompareMethod method = CompareMethod::kRelative;
+  std::optional<CompareMethod> method;  // unset: that of the saved failure, else relative
   bool only_run_forward = false;
   bool sync_time_measure = false;
   bool verbose = false;  // a line per call

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "compare/saved_facts.h"
 
 namespace op_tools::replay {
 namespace {
@@ -81,7 +82,10 @@ void read_input(const StoredCall& stored, CapturedCall* call) {
       call->restrided[tensor_index(key, "'restrided'")] = integers(strides, "'restrided'");
     }
   }
-  call->is_ours = find_key(file, "id") != nullptr;
+  if (const Value* judged = find_key(file, kJudgedKey)) call->judged = *judged;
+  const Value* id = find_key(file, "id");
+  call->is_ours = id != nullptr;
+  if (id && id->is<int64_t>()) call->id = static_cast<uint64_t>(*id->get_if<int64_t>());
   call->from_ditorch = find_key(file, "identifier") && !call->is_ours;
 }
 
@@ -97,6 +101,7 @@ void add_output(const StoredCall& stored, CapturedCall* call) {
       if (tensor) output.mutated.emplace_back(tensor_index(key, "'mutated'"), tensor->detach());
     }
   }
+  if (const Value* memory = find_key(file, kMemoryKey)) output.memory = *memory;
   call->output = std::move(output);
 }
 
@@ -111,6 +116,22 @@ void find_unsupported(const Value& value, std::vector<std::string>* found) {
 }
 
 }  // namespace
+
+c10::Device CapturedCall::device() const {
+  c10::Device device(c10::kCPU);
+  for (const c10::Device& input : meta.input_devices) {
+    if (!input.is_cpu()) device = input;
+  }
+  return device;
+}
+
+std::optional<c10::ScalarType> CapturedCall::autocast() const {
+  if (level() == Level::kAten) return std::nullopt;
+  for (const Autocast& autocast : meta.autocast) {
+    if (autocast.device == device().type()) return autocast.dtype;
+  }
+  return std::nullopt;
+}
 
 CapturedCall read_call(const StoredCall& stored) {
   CapturedCall call;
@@ -128,8 +149,13 @@ void read_output(const StoredCall& stored, CapturedCall* call) {
 void read_backward(const StoredCall& stored, CapturedCall* call) {
   for (uint32_t pass = 0; stored.has(CallFile::kGradOutputs, pass) && stored.has(CallFile::kGradInputs, pass); ++pass) {
     BackwardPass backward;
-    read_file(stored, "grad_outputs.pth",
-              [&] { backward.grad_outputs = gradient_list(stored.read(CallFile::kGradOutputs, pass)); });
+    read_file(stored, "grad_outputs.pth", [&] {
+      const Value file = stored.read(CallFile::kGradOutputs, pass);
+      backward.grad_outputs = gradient_list(file);
+      if (const Value* incomplete = find_key(file, kIncompleteKey); incomplete && incomplete->is<bool>()) {
+        backward.incomplete = *incomplete->get_if<bool>();
+      }
+    });
     read_file(stored, "grad_inputs.pth",
               [&] { backward.grad_inputs = gradient_list(stored.read(CallFile::kGradInputs, pass)); });
     call->backward.push_back(std::move(backward));

@@ -136,66 +136,84 @@ const std::map<std::string_view, Function>& functions() {
   return table;
 }
 
-}  // namespace
+using Parameters = std::map<std::string_view, Value>;
 
-std::optional<Keywords> apply(const NameRule& rule, const Values& args, const Keywords& keywords) {
-  std::map<std::string_view, Value> parameters;
-  size_t next = 0;
-  size_t used_keywords = 0;
-  for (std::string_view item : items_of(rule.parameters)) {
-    const bool rest = item.front() == '*';
-    if (rest) item.remove_prefix(1);
+// One item of a rule's parameters: name[:kind][=default | ==value], or *name for all that is left.
+struct Parameter {
+  explicit Parameter(std::string_view item) : takes_rest(item.front() == '*') {
+    if (takes_rest) item.remove_prefix(1);
     const auto equals = item.find('=');
-    const bool exactly = equals != std::string_view::npos && item.substr(equals).starts_with("==");
-    std::string_view name = item.substr(0, equals);
-    std::string_view kind;
+    is_fixed = equals != std::string_view::npos && item.substr(equals).starts_with("==");
+    name = item.substr(0, equals);
     if (const auto colon = name.find(':'); colon != std::string_view::npos) {
       kind = name.substr(colon + 1);
       name = name.substr(0, colon);
     }
-    std::optional<Value> wanted;
-    if (equals != std::string_view::npos) wanted = literal(item.substr(equals + (exactly ? 2 : 1)));
+    if (equals != std::string_view::npos) wanted = literal(item.substr(equals + (is_fixed ? 2 : 1)));
+  }
+
+  std::string_view name, kind;
+  bool takes_rest;
+  bool is_fixed = false;        // the value must be `wanted`
+  std::optional<Value> wanted;  // else the default
+};
+
+// The call's arguments by the rule's parameter names; nothing where they do not fit.
+std::optional<Parameters> bind_parameters(const NameRule& rule, const Values& args, const Keywords& keywords) {
+  Parameters parameters;
+  size_t next = 0;
+  size_t used_keywords = 0;
+  for (const std::string_view item : items_of(rule.parameters)) {
+    const Parameter parameter(item);
     std::optional<Value> value;
-    if (rest) {
+    if (parameter.takes_rest) {
       value = make_list(Values(args.begin() + static_cast<ptrdiff_t>(next), args.end()));
       next = args.size();
     } else if (next < args.size()) {
       value = args[next++];
     }
     for (const auto& [keyword, given] : keywords) {
-      if (keyword != name) continue;
+      if (keyword != parameter.name) continue;
       if (value) return std::nullopt;
       value = given;
       ++used_keywords;
     }
-    if (!value) value = wanted;
-    if (!value || !is_of_kind(*value, kind)) return std::nullopt;
-    if (exactly && !same_plain_value(*value, *wanted)) return std::nullopt;
-    parameters[name] = std::move(*value);
+    if (!value) value = parameter.wanted;
+    if (!value || !is_of_kind(*value, parameter.kind)) return std::nullopt;
+    if (parameter.is_fixed && !same_plain_value(*value, *parameter.wanted)) return std::nullopt;
+    parameters[parameter.name] = std::move(*value);
   }
   if (next != args.size() || used_keywords != keywords.size()) return std::nullopt;
+  return parameters;
+}
 
-  const auto evaluate = [&](std::string_view text) -> std::optional<Value> {
+// An expression of a rule's arguments: a parameter, a literal, or a function of such.
+std::optional<Value> evaluate(std::string_view text, const Parameters& parameters) {
+  const auto open = text.find('(');
+  if (open == std::string_view::npos) {
     if (const auto found = parameters.find(text); found != parameters.end()) return found->second;
     return literal(text);
-  };
+  }
+  const auto function = functions().find(text.substr(0, open));
+  if (function == functions().end()) throw Error("python_names.cpp: no such function: " + std::string(text));
+  Values operands;
+  for (const auto operand : items_of(text.substr(open + 1, text.size() - open - 2))) {
+    operands.push_back(evaluate(operand, parameters).value_or(Value()));
+  }
+  return function->second(operands);
+}
+
+}  // namespace
+
+std::optional<Keywords> apply(const NameRule& rule, const Values& args, const Keywords& keywords) {
+  const auto parameters = bind_parameters(rule, args, keywords);
+  if (!parameters) return std::nullopt;
   Keywords result;
   for (const std::string_view item : items_of(rule.arguments)) {
     const auto equals = item.find('=');
     const std::string_view name = item.substr(0, equals);
     const std::string_view text = equals == std::string_view::npos ? item : item.substr(equals + 1);
-    std::optional<Value> value;
-    if (const auto open = text.find('('); open != std::string_view::npos) {
-      const auto function = functions().find(text.substr(0, open));
-      if (function == functions().end()) throw Error("python_names.cpp: no such function: " + std::string(text));
-      Values operands;
-      for (const auto operand : items_of(text.substr(open + 1, text.size() - open - 2))) {
-        operands.push_back(evaluate(operand).value_or(Value()));
-      }
-      value = function->second(operands);
-    } else {
-      value = evaluate(text);
-    }
+    std::optional<Value> value = evaluate(text, *parameters);
     if (!value) return std::nullopt;
     result.emplace_back(name, std::move(*value));
   }

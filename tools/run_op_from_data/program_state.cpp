@@ -58,6 +58,7 @@ RecordedMeta parse_meta(const std::string& text) {
     if (format != 1) {
       throw Error("format " + std::to_string(format) + " is of a newer op_tools; this one reads format 1");
     }
+    if (const auto level = optional_field<std::string>(object, "level")) meta.level = level_from_string(*level);
     meta.error = optional_field<std::string>(object, "error").value_or("");
     meta.identity = optional_field<bool>(object, "identity").value_or(false);
     for (const json& note : object.value("unsupported", json::array())) {

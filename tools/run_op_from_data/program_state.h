@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/options.h"
 #include "tensor/value.h"
 
 namespace op_tools::replay {
@@ -36,6 +37,7 @@ struct Autocast {
 
 // What replay needs of meta.json. Everything may be absent (a folder of ditorch's has none).
 struct RecordedMeta {
+  std::optional<Level> level;            // absent: a torch-level call, or not recorded
   std::string error;                     // what the captured call raised
   std::vector<std::string> unsupported;  // "args[2]: function (a callable)": inputs that are not in the file
   std::vector<c10::Device> input_devices;

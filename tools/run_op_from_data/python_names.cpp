@@ -20,7 +20,7 @@ namespace {
 //   them. A row without a target says so of every call: an operator of the same name exists and
 //   means another thing.
 constexpr NameRule kRules[] = {
-    // --- Activations and dropout: one operator, or its in-place twin.
+    // --- Activations and dropout: one operator, or its in-place variant.
     {"torch.nn.functional.relu", "input, inplace==False", "aten::relu", "self=input"},
     {"torch.nn.functional.relu", "input, inplace==True", "aten::relu_", "self=input"},
     {"torch.nn.functional.relu6", "input, inplace==False", "aten::relu6", "self=input"},

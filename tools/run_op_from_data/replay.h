@@ -1,5 +1,5 @@
-// Runs captured calls again and judges them: the engine of run_op_from_data and of the Python
-// module's twin.
+// Runs captured calls again and judges them: the engine of the program run_op_from_data and of the Python module
+// op_tools.run_op_from_data.
 //
 // For each call: read, resolve, restore the program's state, run on fresh inputs, backward from the
 // saved output gradients, compare. Nothing that one call does or has in its files ends the run: it

@@ -19,7 +19,7 @@ namespace {
 
 std::string line_of(const CallReport& report, const Check& check) {
   if (check.against == "saved") return check_line(report.name, check);
-  op_tools::Check named = check;
+  Check named = check;
   named.what += " (against " + check.against + ")";
   return check_line(report.name, named);
 }
@@ -30,7 +30,7 @@ std::string time_line(const CallReport& report, const char* phase, double millis
                    compat_ditorch() ? "elasped" : "elapsed", milliseconds);
 }
 
-// The text's end is what tells paths apart.
+// Keeps the end, in which paths differ.
 std::string shortened(const std::string& text, size_t width) {
   return text.size() <= width ? text : "..." + text.substr(text.size() - (width - 3));
 }

@@ -1,4 +1,4 @@
-// What became of each replayed call, and everything that people and programs are told about it:
+// The outcome of each replayed call, and all output for people and programs:
 // lines, progress bar, summary, JSON. Measuring and comparing (replay.cpp) print nothing
 // themselves.
 #pragma once
@@ -14,11 +14,6 @@
 #include "run_op_from_data/arguments.h"
 
 namespace op_tools::replay {
-
-// One thing compared: an output, a gradient, an input that the call changes.
-struct Check : op_tools::Check {
-  std::string against;  // "saved", "cpu"
-};
 
 enum class Status { kLeftOut, kRan, kCouldNotRun };
 

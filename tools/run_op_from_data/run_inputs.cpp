@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -122,16 +123,32 @@ Value map_devices(const Value& value, const std::function<c10::Device(c10::Devic
   return value;
 }
 
-struct KeepGradients final : torch::autograd::FunctionPostHook {
-  explicit KeepGradients(std::shared_ptr<std::vector<at::Tensor>> kept) : kept(std::move(kept)) {}
+struct CopyGradients final : torch::autograd::FunctionPostHook {
+  explicit CopyGradients(std::shared_ptr<std::vector<at::Tensor>> target) : target(std::move(target)) {}
   variable_list operator()(const variable_list& outputs, const variable_list&) override {
-    *kept = outputs;
+    *target = outputs;
     return outputs;
   }
-  std::shared_ptr<std::vector<at::Tensor>> kept;
+  std::shared_ptr<std::vector<at::Tensor>> target;
 };
 
 }  // namespace
+
+// A program that had tensors on an accelerator kept some on the CPU on purpose; one that had all on the CPU is moved as
+// a whole.
+InputPlan plan_for(const CapturedCall& call, c10::Device device) {
+  const auto& recorded = call.meta.input_devices;
+  const bool stay_on_cpu =
+      std::any_of(recorded.begin(), recorded.end(), [](c10::Device d) { return !d.is_cpu() && !d.is_meta(); });
+  InputPlan plan;
+  plan.restrided = call.restrided;
+  plan.move_device = [=](c10::Device from) { return from.is_meta() || (stay_on_cpu && from.is_cpu()) ? from : device; };
+  for (const c10::Device from : recorded) {
+    // The files hold all tensors on the CPU: "meta" tensors have no data, and are kept as they are.
+    plan.devices.push_back(plan.move_device(from));
+  }
+  return plan;
+}
 
 RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten, const InputPlan& plan) {
   Copies copies(plan);
@@ -156,23 +173,18 @@ RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten,
   return inputs;
 }
 
-std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& grads,
-                                        const RunInputs& inputs, bool keep_graph) {
-  return gradients_at(inputs.edges, outputs, grads, keep_graph);
-}
-
 std::vector<at::Tensor> last_node_gradients(const std::vector<at::Tensor>& outputs,
-                                            const std::vector<at::Tensor>& grads, const RunInputs& inputs,
-                                            bool keep_graph) {
-  const auto kept = std::make_shared<std::vector<at::Tensor>>();
+                                            const std::vector<at::Tensor>& grads,
+                                            const std::vector<torch::autograd::Edge>& edges, bool keep_graph) {
+  const auto arrived = std::make_shared<std::vector<at::Tensor>>();
   for (size_t i = 0; i < outputs.size() && i < grads.size(); ++i) {
     if (!grads[i].defined() || !outputs[i].requires_grad()) continue;
     const auto edge = torch::autograd::impl::gradient_edge(outputs[i]);
-    edge.function->add_post_hook(std::make_unique<KeepGradients>(kept));
-    gradients_at(inputs.edges, outputs, grads, keep_graph);
+    edge.function->add_post_hook(std::make_unique<CopyGradients>(arrived));
+    gradients_at(edges, outputs, grads, keep_graph);
     break;
   }
-  return *kept;
+  return *arrived;
 }
 
 }  // namespace op_tools::replay

@@ -3,7 +3,7 @@
 // leaves, and an operator that changes them in place replays; their gradients are what arrives at
 // the node.
 //
-// One PreparedCall per captured call, one RunInputs per run. Not shared between threads.
+// One RunInputs per run. Not shared between threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "run_op_from_data/captured_call.h"
 #include "tensor/value.h"
 
 namespace op_tools::replay {
@@ -26,22 +27,19 @@ struct RunInputs {
   std::vector<torch::autograd::Edge> edges;  // where their gradients arrive; invalid for those that require none
 };
 
+// Where the inputs go.
 struct InputPlan {
   std::map<size_t, std::vector<int64_t>> restrided;     // of input.pth: strides by tensor index
   std::vector<c10::Device> devices;                     // where tensors go, by index; may be short
   std::function<c10::Device(c10::Device)> move_device;  // where other tensors and devices among the arguments go
 };
+InputPlan plan_for(const CapturedCall& call, c10::Device device);
 RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten, const InputPlan& plan);
 
-// Gradients of `roots` with respect to the inputs, as torch.autograd.grad(..., allow_unused=True):
-// undefined where there is none. Outputs without history and undefined gradients are left out.
-std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& grads,
-                                        const RunInputs& inputs, bool keep_graph);
-
-// What ditorch saves instead: the gradients that the outputs' last node hands on, in the node's own
-// order.
+// What ditorch saves in place of the inputs' gradients: those that the outputs' last node hands on, in the node's own
+// order. `edges`: where the inputs' gradients arrive.
 std::vector<at::Tensor> last_node_gradients(const std::vector<at::Tensor>& outputs,
-                                            const std::vector<at::Tensor>& grads, const RunInputs& inputs,
-                                            bool keep_graph);
+                                            const std::vector<at::Tensor>& grads,
+                                            const std::vector<torch::autograd::Edge>& edges, bool keep_graph);
 
 }  // namespace op_tools::replay

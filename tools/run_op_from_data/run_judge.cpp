@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
+#include "compare/saved_facts.h"
 #include "hooks/ended_by_program.h"
 
 namespace op_tools::replay {
@@ -24,81 +26,80 @@ bool is_refused_by_python(const CapturedCall& call) {
   return error.starts_with("ValueError") || error.starts_with("TypeError") || error.starts_with("AssertionError");
 }
 
-// A run as the judge reads it.
-RunOutcome judged_run(const RunResult& run, size_t pass) {
-  RunOutcome judged;
-  judged.raised = run.raised;
-  // Python gives the lists themselves where the operator gives nothing; both are compared as changed inputs.
-  if (!run.returns_nothing) judged.result = run.result;
-  for (const at::Tensor& tensor : run.mutable_inputs) judged.inputs.push_back(tensor.detach());
-  judged.written.resize(judged.inputs.size());
-  if (pass < run.input_gradients.size()) judged.gradients = run.input_gradients[pass];
-  return judged;
+// A run as the judge reads it, with the gradients of one backward pass.
+RunOutcome outcome_of(const TestRun& run, size_t pass) {
+  RunOutcome outcome = run.outcome;
+  if (pass < run.input_gradients.size()) outcome.gradients = run.input_gradients[pass];
+  return outcome;
 }
 
 // What was saved, as if it had been run.
-RunOutcome saved_run(const CapturedCall& call, const RunResult& run, size_t pass) {
+RunOutcome saved_outcome(const CapturedCall& call, size_t pass) {
   RunOutcome saved;
   saved.raised = call.meta.error;
-  if (call.output && !run.returns_nothing) saved.result = call.output->result;
   saved.inputs = input_tensors(call);
   saved.written.resize(saved.inputs.size());
   if (call.output) {
+    saved.result = call.output->result;
+    if (!call.output->memory.is<None>()) read_memory(call.output->memory, saved);
     for (const auto& [index, tensor] : call.output->mutated) {
-      if (index >= saved.inputs.size()) continue;
+      if (index >= saved.inputs.size() || index >= saved.written.size()) continue;
       saved.inputs[index] = tensor;
-      saved.written[index] = true;
+      if (call.output->memory.is<None>()) saved.written[index] = true;
     }
   }
-  if (pass < call.backward.size()) {
-    saved.gradients = call.backward[pass].grad_inputs;
-    // ditorch names the gradients in another order, and says nothing of inputs.
-    saved.gradients.resize(std::max(saved.gradients.size(), run.input_gradients[pass].size()));
-  }
+  if (pass < call.backward.size()) saved.gradients = call.backward[pass].grad_inputs;
   return saved;
 }
 
 Check plain_check(const char* against, TensorVerdict judgement) {
-  Check check;
-  check.against = against;
-  check.judgement = std::move(judgement);
-  return check;
+  return {"", std::move(judgement), {}, against};
 }
 
-void append(std::vector<op_tools::Check> from, const char* against, size_t pass, std::vector<Check>* to) {
-  for (op_tools::Check& one : from) {
-    // That the numbers of two runs have one distribution does not make them agree.
-    if (one.judgement.method == "statistical" && one.judgement.verdict == Verdict::kAgrees) {
-      one.judgement = op_tools::not_comparable("random");
-    }
-    if (pass > 0) one.what += " of backward pass " + std::to_string(pass + 1);
-    Check check;
-    static_cast<op_tools::Check&>(check) = std::move(one);
+void append(std::vector<Check> from, const char* against, size_t pass, std::vector<Check>* to) {
+  for (Check& check : from) {
+    if (pass > 0) check.what += " of backward pass " + std::to_string(pass + 1);
     check.against = against;
     to->push_back(std::move(check));
   }
 }
 
-// Judges `run` with `other` as its reference. `both_ways`: neither is known to be right, so `other` is judged, too.
-std::vector<op_tools::Check> judge_pair(const CallFacts& facts, const RunOutcome& run, const RunOutcome& other,
-                                        bool gradients, bool both_ways, const CallJudge::RunAgain& golden) {
+// That the numbers of two runs have one distribution does not make them agree.
+std::vector<Check> without_distributions(std::vector<Check> checks) {
+  for (Check& check : checks) {
+    if (check.judgement.method != "statistical" || check.judgement.verdict != Verdict::kAgrees) continue;
+    check.judgement = not_comparable("random");
+  }
+  return checks;
+}
+
+// The runs that the judge may ask for, of the forward call (no pass) or of one backward pass.
+CallJudge::RunAgain runs_of(References& references, std::optional<size_t> pass) {
+  return [&references, pass](const RunVariant& variant) {
+    return pass ? references.backward(variant, *pass) : references.forward(variant);
+  };
+}
+
+// Judges `run` with `other` as its reference and the other way round: neither is known to be right.
+std::vector<Check> judge_pair(const CallFacts& facts, const RunOutcome& run, const RunOutcome& other, bool gradients,
+                              const CallJudge::RunAgain& golden) {
   const auto judge = [&](const RunOutcome& observed, const RunOutcome& reference) {
     const CallJudge::RunAgain again = [&](const RunVariant& variant) {
       return variant.kind == RunVariant::Kind::kReference ? reference : golden(variant);
     };
     CallJudge judge(facts, observed, again);
-    return gradients ? judge.gradients() : judge.forward();
+    return without_distributions(gradients ? judge.gradients() : judge.forward());
   };
-  std::vector<op_tools::Check> checks = judge(run, other);
-  const bool same = std::all_of(checks.begin(), checks.end(), [](const op_tools::Check& check) {
+  std::vector<Check> checks = judge(run, other);
+  const bool same = std::all_of(checks.begin(), checks.end(), [](const Check& check) {
     return check.judgement.verdict != Verdict::kAgrees || check.judgement.diff.bits_equal;
   });
-  if (same || !both_ways) return checks;
-  for (op_tools::Check& other_way : judge(other, run)) {
+  if (same) return checks;
+  for (Check& other_way : judge(other, run)) {
     if (other_way.judgement.verdict != Verdict::kDiffers) continue;
-    for (op_tools::Check& check : checks) {
+    for (Check& check : checks) {
       if (check.what != other_way.what || check.judgement.verdict != Verdict::kAgrees) continue;
-      // The difference is told as that of this run, as everywhere.
+      // The difference is reported as that of this run, as everywhere.
       other_way.judgement.diff = check.judgement.diff;
       other_way.judgement.reason = "this run is right, what was saved is not";
       check.judgement = other_way.judgement;
@@ -109,18 +110,18 @@ std::vector<op_tools::Check> judge_pair(const CallFacts& facts, const RunOutcome
 
 }  // namespace
 
-CallFacts RunJudge::facts_of(const CapturedCall& call, const RunResult& run) const {
+CallFacts RunJudge::facts_of(const CapturedCall& call, const TestRun& run) const {
   CallFacts facts;
   facts.name = call.name;
-  facts.method = options_.method;
+  facts.method = options_.method.value_or(CompareMethod::kRelative);
   facts.tolerances = &tolerances_;
   facts.golden = call.rng.is<None>();  // float64 draws other numbers
-  facts.strides = false;               // files keep none of the results'
-  if (!call.meta.autocast.empty()) facts.autocast = call.meta.autocast.front().dtype;
+  facts.strides = false;               // captures hold none of the results'
+  facts.autocast = call.autocast();
   facts.names_device = true;
   facts.random = run.random;
-  facts.uninitialized = run.uninitialized;
-  facts.workspace = run.workspace;
+  facts.uninitialized = run.bound.uninitialized;
+  facts.workspace = run.bound.workspace;
   facts.args = call.args;
   facts.kwargs = call.kwargs;
   // ditorch does not save what a call did to its inputs.
@@ -128,73 +129,109 @@ CallFacts RunJudge::facts_of(const CapturedCall& call, const RunResult& run) con
   return facts;
 }
 
-std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const RunResult& run,
-                                           const GoldenRuns& golden) const {
-  if (!call.meta.error.empty()) {
-    if (is_ended_by_program(call.meta.error)) {
-      return {plain_check("saved", op_tools::not_comparable(call.meta.error))};
-    }
-    if (run.raised.empty() && is_refused_around(call.meta.error)) {
-      return {plain_check("saved", op_tools::not_comparable("autograd or vmap refused it: " + call.meta.error))};
-    }
-    if (run.raised.empty() && is_refused_by_python(call)) {
-      return {plain_check("saved", op_tools::not_comparable("the Python function raised: " + call.meta.error))};
-    }
-    if (run.raised.empty()) {
-      return {
-          plain_check("saved", op_tools::differs("raised", "returned; the captured call raised: " + call.meta.error))};
-    }
-    TensorVerdict same;
-    same.reason = "raised, as the captured call did: " + run.raised;
-    return {plain_check("saved", std::move(same))};
+CallFacts RunJudge::recorded_facts(const CapturedCall& call) const {
+  CallFacts facts;
+  read_facts(call.judged, facts);
+  facts.name = call.name;
+  if (options_.method) facts.method = *options_.method;
+  facts.tolerances = &tolerances_;
+  facts.args = call.args;
+  facts.kwargs = call.kwargs;
+  facts.before = input_tensors(call);
+  return facts;
+}
+
+std::vector<Check> RunJudge::saved_failure(const CapturedCall& call, References& references) const {
+  std::vector<Check> checks;
+  CallFacts facts = recorded_facts(call);
+  const RunOutcome saved = saved_outcome(call, 0);
+  if (call.output || !saved.raised.empty()) {
+    append(CallJudge(facts, saved, runs_of(references, std::nullopt)).forward(), "saved", 0, &checks);
   }
+  for (size_t pass = 0; pass < call.backward.size(); ++pass) {
+    facts.incomplete = call.backward[pass].incomplete;
+    const RunOutcome with_gradients = saved_outcome(call, pass);
+    append(CallJudge(facts, with_gradients, runs_of(references, pass)).gradients(), "saved", pass, &checks);
+  }
+  return checks;
+}
+
+namespace {
+
+// A call that raised when it was captured: has it raised again?
+Check check_of_error(const CapturedCall& call, const TestRun& run) {
+  const std::string& error = call.meta.error;
+  if (is_ended_by_program(error)) return plain_check("saved", not_comparable(error));
+  if (!run.outcome.raised.empty()) {
+    TensorVerdict same;
+    same.reason = "raised, as the captured call did: " + run.outcome.raised;
+    return plain_check("saved", std::move(same));
+  }
+  if (is_refused_around(error)) {
+    return plain_check("saved", not_comparable("autograd or vmap refused it: " + error));
+  }
+  if (is_refused_by_python(call)) return plain_check("saved", not_comparable("the Python function raised: " + error));
+  return plain_check("saved", differs("raised", "returned; the captured call raised: " + error));
+}
+
+}  // namespace
+
+std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const TestRun& run, References& references) const {
+  if (!call.meta.error.empty()) return {check_of_error(call, run)};
   std::vector<Check> checks;
   const CallFacts facts = facts_of(call, run);
-  const auto of_pass = [&](size_t pass) -> CallJudge::RunAgain {
-    return [&golden, pass](const RunVariant& variant) { return judged_run(golden(variant), pass); };
-  };
   if (call.output) {
-    auto forward = judge_pair(facts, judged_run(run, 0), saved_run(call, run, 0), false, true, of_pass(0));
+    RunOutcome saved = saved_outcome(call, 0);
+    if (run.bound.returns_nothing) saved.result = {};
+    auto forward = judge_pair(facts, outcome_of(run, 0), saved, false, runs_of(references, std::nullopt));
     // A capture knows of changed inputs by the schema and by version counters, and some operators move none (batch_norm
     // and its running statistics). That nothing was saved does not mean that nothing was written.
-    std::erase_if(forward, [](const op_tools::Check& check) { return check.judgement.kind == "changed input"; });
+    std::erase_if(forward, [](const Check& check) { return check.judgement.kind == "changed input"; });
     append(std::move(forward), "saved", 0, &checks);
   } else {
-    checks.push_back(plain_check("saved", op_tools::not_comparable("no output was saved")));
+    checks.push_back(plain_check("saved", not_comparable("no output was saved")));
   }
   CallFacts backward = facts;
   backward.incomplete = true;  // gradients that nobody saved
   if (call.from_ditorch) backward.golden = false;
   for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
-    RunOutcome now = judged_run(run, pass);
-    const RunOutcome saved = saved_run(call, run, pass);
+    RunOutcome now = outcome_of(run, pass);
+    RunOutcome saved = saved_outcome(call, pass);
+    // ditorch names the gradients in another order, and says nothing of inputs.
+    saved.gradients.resize(std::max(saved.gradients.size(), now.gradients.size()));
     now.gradients.resize(saved.gradients.size());
     for (size_t i = 0; i < saved.gradients.size(); ++i) {
       if (!saved.gradients[i].defined()) now.gradients[i] = at::Tensor();
     }
-    append(judge_pair(backward, now, saved, true, true, of_pass(pass)), "saved", pass, &checks);
+    append(judge_pair(backward, now, saved, true, runs_of(references, pass)), "saved", pass, &checks);
   }
   return checks;
 }
 
-std::vector<Check> RunJudge::against_cpu(const CapturedCall& call, const RunResult& run, const RunResult& reference,
-                                         const GoldenRuns& golden) const {
-  if (!reference.raised.empty() || !run.raised.empty()) {
-    if (!reference.raised.empty() && !run.raised.empty()) return {};
-    return {plain_check(
-        "cpu", op_tools::differs("raised", run.raised.empty() ? "returned; on the CPU it raised: " + reference.raised
-                                                              : "raised: " + run.raised))};
-  }
+std::vector<Check> RunJudge::against_cpu(const CapturedCall& call, const TestRun& run, References& references) const {
+  const bool is_failure = !call.judged.is<None>();
+  CallFacts facts = is_failure ? recorded_facts(call) : facts_of(call, run);
+  if (!is_failure) facts.random = run.random || !call.rng.is<None>();  // the CPU's numbers are others
   std::vector<Check> checks;
-  CallFacts facts = facts_of(call, run);
-  facts.random = run.random || !call.rng.is<None>();  // the CPU's numbers are others
-  const auto of_pass = [&](size_t pass) -> CallJudge::RunAgain {
-    return [&golden, pass](const RunVariant& variant) { return judged_run(golden(variant), pass); };
+  if (!is_failure) {
+    const RunOutcome reference = references.forward({RunVariant::Kind::kReference});
+    const bool run_raised = !run.outcome.raised.empty(), cpu_raised = !reference.raised.empty();
+    if (run_raised && cpu_raised) return {};
+    if (run_raised && reference.returned()) {
+      return {plain_check("cpu", differs("raised", "raised: " + run.outcome.raised))};
+    }
+    if (cpu_raised) {
+      return {plain_check("cpu", differs("raised", "returned; on the CPU it raised: " + reference.raised))};
+    }
+  }
+  const auto judged = [&](std::vector<Check> from) {
+    return is_failure ? std::move(from) : without_distributions(std::move(from));
   };
-  append(judge_pair(facts, judged_run(run, 0), judged_run(reference, 0), false, false, of_pass(0)), "cpu", 0, &checks);
-  for (size_t pass = 0; pass < reference.input_gradients.size(); ++pass) {
-    append(judge_pair(facts, judged_run(run, pass), judged_run(reference, pass), true, false, of_pass(pass)), "cpu",
-           pass, &checks);
+  append(judged(CallJudge(facts, run.outcome, runs_of(references, std::nullopt)).forward()), "cpu", 0, &checks);
+  for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
+    if (is_failure) facts.incomplete = call.backward[pass].incomplete;
+    const RunOutcome with_gradients = outcome_of(run, pass);
+    append(judged(CallJudge(facts, with_gradients, runs_of(references, pass)).gradients()), "cpu", pass, &checks);
   }
   return checks;
 }

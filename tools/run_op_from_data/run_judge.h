@@ -1,7 +1,6 @@
 // Judges the runs of a captured call against what was saved of it and against the CPU's run.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,27 +9,21 @@
 #include "compare/rerun/run_outcome.h"
 #include "run_op_from_data/arguments.h"
 #include "run_op_from_data/captured_call.h"
-#include "run_op_from_data/report.h"
+#include "run_op_from_data/references.h"
+#include "run_op_from_data/resolve.h"
 #include "tensor/value.h"
 
 namespace op_tools::replay {
 
-struct RunResult {
-  std::string target;
-  std::string raised;  // what the operator raised; empty when it returned
-  Value result;
-  Tensors mutable_inputs;                // all input tensors, as they are after the call
+// One run of a captured call on the device under test.
+struct TestRun {
+  BoundCall bound;                       // what ran
+  RunOutcome outcome;                    // of the forward call
   std::vector<Tensors> input_gradients;  // by backward pass
   double forward_ms = 0;
   std::vector<double> backward_ms;
-  bool uninitialized = false;
-  bool returns_nothing = false;
-  int workspace = -1;
   bool random = false;  // drew random numbers that are not those of the captured call
 };
-
-// The float64 runs of one call, made when they are asked for.
-using GoldenRuns = std::function<const RunResult&(const RunVariant&)>;
 
 // Any thread.
 class RunJudge {
@@ -39,12 +32,14 @@ class RunJudge {
   explicit RunJudge(const ReplayOptions& options)
       : options_(options), tolerances_(ToleranceTable::from_environment()) {}
 
-  std::vector<Check> against_saved(const CapturedCall& call, const RunResult& run, const GoldenRuns& golden) const;
-  std::vector<Check> against_cpu(const CapturedCall& call, const RunResult& run, const RunResult& reference,
-                                 const GoldenRuns& golden) const;
+  std::vector<Check> against_saved(const CapturedCall& call, const TestRun& run, References& references) const;
+  std::vector<Check> against_cpu(const CapturedCall& call, const TestRun& run, References& references) const;
+  // A failure of OpAutoCompare, which judged the saved values: the same verdict once more.
+  std::vector<Check> saved_failure(const CapturedCall& call, References& references) const;
 
  private:
-  CallFacts facts_of(const CapturedCall& call, const RunResult& run) const;
+  CallFacts facts_of(const CapturedCall& call, const TestRun& run) const;
+  CallFacts recorded_facts(const CapturedCall& call) const;
 
   const ReplayOptions& options_;
   const ToleranceTable tolerances_;

@@ -27,7 +27,7 @@ struct CallDigest {
   std::optional<Worst> worst;
 };
 
-// All that is said in the end.
+// Everything that the closing summary reports.
 struct Summary {
   bool acc_check = false, sync_time_measure = false;
   std::string device, filter, compare;  // as in ReplayOptions

@@ -13,7 +13,7 @@
 
 namespace op_tools {
 
-// The operator draws random numbers, as far as its name tells.
+// The operator draws random numbers, judging by its name.
 OP_TOOLS_API bool draws_random_numbers(std::string_view base_name);
 
 // `args`, `kwargs`: of the call, before it. `index`: which tensor of the result. nullopt: the distribution is not

@@ -11,24 +11,24 @@
 namespace op_tools {
 namespace {
 
-// So many doubles at once. Eight need AVX-512: GCC 12 takes seven times as long where it has to make them of AVX2.
-// kWidens: the processor has an instruction that widens so many singles.
+// SIMD vectors of kWidth doubles. Eight need AVX-512: with AVX2, code that GCC 12 makes for eight is seven times
+// slower. kWidens: the processor converts kWidth floats to doubles in one instruction.
 template <int kWidth, bool kWidens>
 struct Vector {
   static constexpr int64_t kLanes = kWidth;
   static constexpr bool kHasWidening = kWidens;
   typedef double Doubles __attribute__((vector_size(8 * kWidth)));
   typedef int64_t Bits __attribute__((vector_size(8 * kWidth)));
-  typedef float Singles __attribute__((vector_size(8 * kWidth)));  // twice as many
-  typedef int32_t SingleBits __attribute__((vector_size(8 * kWidth)));
-  // In memory, anywhere.
-  typedef double DoublesThere __attribute__((vector_size(8 * kWidth), aligned(8), may_alias));
-  typedef float SinglesThere __attribute__((vector_size(8 * kWidth), aligned(4), may_alias));
-  typedef float FewSinglesThere __attribute__((vector_size(4 * kWidth), aligned(4), may_alias));
-  typedef float FewSingles __attribute__((vector_size(4 * kWidth)));
+  typedef float Floats __attribute__((vector_size(8 * kWidth)));  // 2 * kWidth
+  typedef int32_t FloatBits __attribute__((vector_size(8 * kWidth)));
+  // In memory, at any address.
+  typedef double UnalignedDoubles __attribute__((vector_size(8 * kWidth), aligned(8), may_alias));
+  typedef float UnalignedFloats __attribute__((vector_size(8 * kWidth), aligned(4), may_alias));
+  typedef float UnalignedFloatsToWiden __attribute__((vector_size(4 * kWidth), aligned(4), may_alias));
+  typedef float FloatsToWiden __attribute__((vector_size(4 * kWidth)));
 };
 
-// A function for each kind of processor; the one that fits is chosen when the library is loaded.
+// One function per instruction set; the dynamic linker chooses when the library is loaded.
 #ifdef OP_TOOLS_HAS_WIDE
 #define OP_TOOLS_BY_WIDTH(result, name, loop)                                      \
   __attribute__((target("arch=x86-64-v4"))) result name##_by(const LoopJob& job) { \
@@ -49,54 +49,55 @@ struct Vector {
 
 constexpr int64_t kExponent = int64_t{0x7FF} << 52;
 constexpr int64_t kSign = std::numeric_limits<int64_t>::min();
-constexpr int64_t kInverse = int64_t{2046} << 52;  // minus the bits of a power of two: the bits of its inverse
-constexpr int32_t kSingleExponent = 0xFF << 23;
-constexpr int32_t kSingleSign = std::numeric_limits<int32_t>::min();
-constexpr int32_t kSingleInverse = 254 << 23;
+constexpr int64_t kInverse = int64_t{2046}
+                             << 52;  // this minus the bits of a power of two gives the bits of its inverse
+constexpr int32_t kFloatExponent = 0xFF << 23;
+constexpr int32_t kFloatSign = std::numeric_limits<int32_t>::min();
+constexpr int32_t kFloatInverse = 254 << 23;
 
 template <class V>
 [[gnu::always_inline]] inline double sum_of(const typename V::Doubles& value) {
-  return Folding<double, V::kLanes>::sum(value);
+  return LaneReduction<double, V::kLanes>::sum(value);
 }
 template <class V>
 [[gnu::always_inline]] inline double max_of(const typename V::Doubles& value) {
-  return Folding<double, V::kLanes>::max(value);
+  return LaneReduction<double, V::kLanes>::max(value);
 }
 template <class V>
-[[gnu::always_inline]] inline double sum_of_singles(const typename V::Singles& value) {
-  return Folding<float, 2 * V::kLanes>::sum(value);
+[[gnu::always_inline]] inline double sum_of_floats(const typename V::Floats& value) {
+  return LaneReduction<float, 2 * V::kLanes>::sum(value);
 }
 template <class V>
-[[gnu::always_inline]] inline double max_of_singles(const typename V::Singles& value) {
-  return Folding<float, 2 * V::kLanes>::max(value);
+[[gnu::always_inline]] inline double max_of_floats(const typename V::Floats& value) {
+  return LaneReduction<float, 2 * V::kLanes>::max(value);
 }
 
-// By reference: how wide vectors are handed over depends on the processor.
+// By reference: the calling convention of vectors depends on the instruction set.
 template <class V>
 [[gnu::always_inline]] inline void drop_sign(typename V::Doubles& value) {
   value = reinterpret_cast<typename V::Doubles>(reinterpret_cast<typename V::Bits>(value) & ~kSign);
 }
 template <class V>
-[[gnu::always_inline]] inline void drop_single_sign(typename V::Singles& value) {
-  value = reinterpret_cast<typename V::Singles>(reinterpret_cast<typename V::SingleBits>(value) & ~kSingleSign);
+[[gnu::always_inline]] inline void drop_float_sign(typename V::Floats& value) {
+  value = reinterpret_cast<typename V::Floats>(reinterpret_cast<typename V::FloatBits>(value) & ~kFloatSign);
 }
 
 template <class V>
 [[gnu::always_inline]] inline void load(const double* from, typename V::Doubles& to) {
-  to = *reinterpret_cast<const typename V::DoublesThere*>(from);
+  to = *reinterpret_cast<const typename V::UnalignedDoubles*>(from);
 }
 template <class V>
 [[gnu::always_inline]] inline void load(const float* from, typename V::Doubles& to) {
-  if constexpr (V::kHasWidening) {  // GCC 12 makes several instructions of the one that there is
-    asm("vcvtps2pd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const typename V::FewSinglesThere*>(from)));
+  if constexpr (V::kHasWidening) {  // GCC 12 would emit several instructions
+    asm("vcvtps2pd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const typename V::UnalignedFloatsToWiden*>(from)));
   } else {
-    typename V::FewSingles few;  // GCC 12 forgets, of a vector that it converts, that it is aligned to nothing
+    typename V::FloatsToWiden few;  // GCC 12 drops the alignment of a vector that it converts
     std::memcpy(&few, from, sizeof(few));
     to = __builtin_convertvector(few, typename V::Doubles);
   }
 }
 
-// d and m of doubles; the others have no use for their own.
+// Where the differences d and the sizes m come from: computed from pairs of elements, or read from the block.
 enum class From { kPairs, kDistances };
 
 template <From kFrom, class A, class B, class V>
@@ -129,7 +130,7 @@ template <From kFrom, class A, class B, class V>
     max_m = size > max_m ? size : max_m;
     sum_d += difference;
     sum_d2 += difference * difference;
-    const Doubles over = difference - max_rel * size;  // infinity times 0 is no number and over nothing
+    const Doubles over = difference - max_rel * size;  // infinity * 0 is NaN, which is greater than nothing
     excess = over > excess ? over : excess;
     const Doubles scale = size > least ? size : least;
     const Doubles ulp = difference * reinterpret_cast<Doubles>(inverse - (reinterpret_cast<Bits>(scale) & exponent));
@@ -150,55 +151,63 @@ template <class V>
 }
 template <class V>
 [[gnu::always_inline]] inline Found look_at_mixed(const LoopJob& job) {
-  return look<From::kPairs, float, double, V>(job, job.a.singles, job.b.doubles);
+  return look<From::kPairs, float, double, V>(job, job.a.floats, job.b.doubles);
 }
 template <class V>
-[[gnu::always_inline]] inline Found look_at_singles(const LoopJob& job) {
-  return look<From::kPairs, float, float, V>(job, job.a.singles, job.b.singles);
+[[gnu::always_inline]] inline Found look_at_floats(const LoopJob& job) {
+  return look<From::kPairs, float, float, V>(job, job.a.floats, job.b.floats);
 }
 template <class V>
 [[gnu::always_inline]] inline Found look_at_sizes(const LoopJob& job) {
   return look<From::kDistances, double, double, V>(job, nullptr, nullptr);
 }
 
-// Differences, ULPs and what is largest as singles; sums as doubles. Each product with `a` is made of those with the
-// difference, which loses nothing where a is not much smaller than b.
+// Products with a = b + e, from those of b and of the difference e.
+[[gnu::always_inline]] inline void add_products(double ee, double be, double bb, Found* found) {
+  found->sum_d2 = ee;
+  found->bb = bb;
+  found->ab = bb + be;
+  found->aa = found->ab + be + ee;
+}
+
+// Differences, ULPs and maxima in float32; sums in float64. Products with `a` are derived from those with the
+// difference, which is exact where a is not much smaller than b.
 template <bool kTolerates, class V>
 [[gnu::always_inline]] inline Near look_near(const LoopJob& job) {
   using Doubles = typename V::Doubles;
-  using Singles = typename V::Singles;
-  using Bits = typename V::SingleBits;
+  using Floats = typename V::Floats;
+  using Bits = typename V::FloatBits;
   const float known = known_quotient(job);
-  const Bits exponent = Bits{} + kSingleExponent, inverse = Bits{} + kSingleInverse;
-  const Singles least = Singles{} + static_cast<float>(job.least), max_rel = Singles{} + known;
-  const Singles no{}, yes = Singles{} + 1.0F;
+  const Bits exponent = Bits{} + kFloatExponent, inverse = Bits{} + kFloatInverse;
+  const Floats least = Floats{} + static_cast<float>(job.least), max_rel = Floats{} + known;
+  const Floats no{}, yes = Floats{} + 1.0F;
   const Doubles zero{}, one = Doubles{} + 1.0;
   const Doubles atol = Doubles{} + job.tolerance.atol, rtol = Doubles{} + job.tolerance.rtol;
-  Singles max_d{}, max_m{}, max_ulp{}, sum_ulp{}, excess{}, different{}, max_below{};
+  Floats max_d{}, max_m{}, max_ulp{}, sum_ulp{}, excess{}, different{}, max_below{};
   Doubles sum_d{}, sum_d2{}, be{}, bb{}, outside{};
-  alignas(64) float e_singles[2 * V::kLanes];
+  alignas(64) float e_floats[2 * V::kLanes];
   for (int64_t i = 0; i < job.n; i += 2 * V::kLanes) {
-    const Singles golden = *reinterpret_cast<const typename V::SinglesThere*>(job.b.singles + i);
-    Singles difference = *reinterpret_cast<const typename V::SinglesThere*>(job.a.singles + i) - golden;
-    Singles size = golden;
-    *reinterpret_cast<Singles*>(e_singles) = difference;
-    drop_single_sign<V>(difference);
-    drop_single_sign<V>(size);
+    const Floats golden = *reinterpret_cast<const typename V::UnalignedFloats*>(job.b.floats + i);
+    Floats difference = *reinterpret_cast<const typename V::UnalignedFloats*>(job.a.floats + i) - golden;
+    Floats size = golden;
+    *reinterpret_cast<Floats*>(e_floats) = difference;
+    drop_float_sign<V>(difference);
+    drop_float_sign<V>(size);
     max_d = difference > max_d ? difference : max_d;
     max_m = size > max_m ? size : max_m;
-    const Singles over = difference - max_rel * size;
+    const Floats over = difference - max_rel * size;
     excess = over > excess ? over : excess;
-    const Singles scale = size > least ? size : least;
-    const Singles ulp = difference * reinterpret_cast<Singles>(inverse - (reinterpret_cast<Bits>(scale) & exponent));
+    const Floats scale = size > least ? size : least;
+    const Floats ulp = difference * reinterpret_cast<Floats>(inverse - (reinterpret_cast<Bits>(scale) & exponent));
     max_ulp = ulp > max_ulp ? ulp : max_ulp;
     sum_ulp += ulp;
     different = difference > no ? different + yes : different;
-    const Singles below = size < least ? difference : no;
+    const Floats below = size < least ? difference : no;
     max_below = below > max_below ? below : max_below;
     for (int64_t part = 0; part < 2; ++part) {
       Doubles b, e;
-      load<V>(job.b.singles + i + part * V::kLanes, b);
-      load<V>(e_singles + part * V::kLanes, e);
+      load<V>(job.b.floats + i + part * V::kLanes, b);
+      load<V>(e_floats + part * V::kLanes, e);
       Doubles d = e;
       drop_sign<V>(d);
       sum_d += d;
@@ -212,18 +221,15 @@ template <bool kTolerates, class V>
     }
   }
   Found found{};
-  found.max_d = max_of_singles<V>(max_d);
-  found.max_m = max_of_singles<V>(max_m);
-  found.max_ulp = max_of_singles<V>(max_ulp);
-  found.sum_ulp = sum_of_singles<V>(sum_ulp);
+  found.max_d = max_of_floats<V>(max_d);
+  found.max_m = max_of_floats<V>(max_m);
+  found.max_ulp = max_of_floats<V>(max_ulp);
+  found.sum_ulp = sum_of_floats<V>(sum_ulp);
   found.sum_d = sum_of<V>(sum_d);
-  found.sum_d2 = sum_of<V>(sum_d2);
-  found.bb = sum_of<V>(bb);
-  found.ab = found.bb + sum_of<V>(be);
-  found.aa = found.ab + sum_of<V>(be) + found.sum_d2;
-  found.outside = static_cast<int64_t>(kTolerates ? sum_of<V>(outside) : sum_of_singles<V>(different));
-  found.quotient = max_of_singles<V>(excess) > 0;
-  return {found, max_of_singles<V>(max_below) > 0};
+  found.outside = static_cast<int64_t>(kTolerates ? sum_of<V>(outside) : sum_of_floats<V>(different));
+  found.quotient = max_of_floats<V>(excess) > 0;
+  add_products(sum_of<V>(sum_d2), sum_of<V>(be), sum_of<V>(bb), &found);
+  return {found, max_of_floats<V>(max_below) > 0};
 }
 
 template <class V>
@@ -252,8 +258,8 @@ template <class V>
   return add_sizes<double, V>(job, job.b.doubles);
 }
 template <class V>
-[[gnu::always_inline]] inline Sizes add_sizes_of_singles(const LoopJob& job) {
-  return add_sizes<float, V>(job, job.b.singles);
+[[gnu::always_inline]] inline Sizes add_sizes_of_floats(const LoopJob& job) {
+  return add_sizes<float, V>(job, job.b.floats);
 }
 
 template <class V>
@@ -263,7 +269,7 @@ template <class V>
     typename V::Doubles difference, size;
     load<V>(job.d + i, difference);
     load<V>(job.m + i, size);
-    const typename V::Doubles relative = difference / size;  // 0 / 0 is no number and greater than none
+    const typename V::Doubles relative = difference / size;  // 0 / 0 is NaN, which is greater than nothing
     largest = relative > largest ? relative : largest;
   }
   return max_of<V>(largest);
@@ -278,19 +284,19 @@ OP_TOOLS_WIDE void subtract(const double* a, const double* b, int64_t n, double*
 
 OP_TOOLS_BY_WIDTH(Found, doubles, look_at_doubles)
 OP_TOOLS_BY_WIDTH(Found, mixed, look_at_mixed)
-OP_TOOLS_BY_WIDTH(Found, singles, look_at_singles)
+OP_TOOLS_BY_WIDTH(Found, floats, look_at_floats)
 OP_TOOLS_BY_WIDTH(Near, near, look_strictly)
 OP_TOOLS_BY_WIDTH(Near, near_within, look_within)
 OP_TOOLS_BY_WIDTH(Found, distances, look_at_sizes)
 OP_TOOLS_BY_WIDTH(Sizes, sizes_of_doubles, add_sizes_of_doubles)
-OP_TOOLS_BY_WIDTH(Sizes, sizes_of_singles, add_sizes_of_singles)
+OP_TOOLS_BY_WIDTH(Sizes, sizes_of_floats, add_sizes_of_floats)
 OP_TOOLS_BY_WIDTH(double, quotient, raise_quotient)
 
 }  // namespace
 
 Found look_at_real(const LoopJob& job) {
-  if (!job.a.singles) return doubles_by(job);
-  return job.b.singles ? singles_by(job) : mixed_by(job);
+  if (!job.a.floats) return doubles_by(job);
+  return job.b.floats ? floats_by(job) : mixed_by(job);
 }
 
 bool tolerates(const Tolerance& tolerance) {
@@ -311,7 +317,7 @@ bool is_near(const LoopJob& job, const Near& near) {
          found.max_m < kInvertible && std::isfinite(found.bb) && std::isfinite(found.sum_d2);
 }
 
-bool look_at_near(const LoopJob& job, Found* found) {
+bool sum_near(const LoopJob& job, Found* found) {
   const Near near = tolerates(job.tolerance) ? near_within_by(job) : near_by(job);
   *found = near.found;
   return is_near(job, near);
@@ -322,7 +328,7 @@ Found look_at_distances(const LoopJob& job) {
 }
 
 Sizes sizes_of(const LoopJob& job) {
-  return job.b.singles ? sizes_of_singles_by(job) : sizes_of_doubles_by(job);
+  return job.b.floats ? sizes_of_floats_by(job) : sizes_of_doubles_by(job);
 }
 
 void make_distances(int64_t n, Block* block) {

@@ -9,29 +9,29 @@ namespace op_tools {
 
 // A block stays in the first-level cache: what only some blocks need is a second loop over it.
 constexpr int64_t kBlock = 1024;
-constexpr int64_t kMostLanes = 8;  // blocks of doubles are restore_tensors up to a multiple of it
+constexpr int64_t kMostLanes = 8;  // blocks of doubles are padded to a multiple of it
 
-// Widened to doubles, so that one loop serves all dtypes.
+// Converted to float64, so that one loop serves all dtypes.
 struct Block {
-  alignas(64) double a[2 * kBlock];  // result; a complex element is two numbers
+  alignas(64) double a[2 * kBlock];  // result; a complex element takes two places
   alignas(64) double b[2 * kBlock];  // golden
-  alignas(64) double d[kBlock];      // |a - b|, where it is asked for
+  alignas(64) double d[kBlock];      // |a - b|, where requested
   alignas(64) double m[kBlock];      // |b|, likewise
 };
 
-// Numbers where they lie: floats or doubles, aligned to nothing but themselves.
+// Elements in place: float32 or float64, aligned to their own size.
 struct Numbers {
-  const float* singles = nullptr;
+  const float* floats = nullptr;
   const double* doubles = nullptr;
 };
 
 struct LoopJob {
   Numbers a, b;                             // result, golden
   const double *d = nullptr, *m = nullptr;  // |a - b| and |b|, for the loops that start with them
-  int64_t n = 0;               // restore_tensors up with zeros, which change nothing: a multiple of kMostLanes
-  double least = 0, unit = 0;  // as in SumPlan
-  double max_rel = 0;          // the largest quotient d / m so far
-  bool coarse = false;         // a half type: no two of its quotients are next to each other
+  int64_t n = 0;                            // padded with zeros, which change no result, to a multiple of kMostLanes
+  double least = 0, unit = 0;               // as in SumPlan
+  double max_rel = 0;                       // the largest quotient d / m so far
+  bool coarse = false;                      // a 16-bit float: its distinct quotients differ by more than float32 rounds
   Tolerance tolerance;
 };
 
@@ -46,30 +46,30 @@ struct Sizes {
   double sum_of_squares, largest;
 };
 
-// All but the largest quotient, of real numbers. Both doubles, or `a` singles.
+// All but the largest quotient, of real numbers. Both doubles, or `a` floats.
 Found look_at_real(const LoopJob& job);
 
-// The same for singles, whole blocks of them, that are near each other: half of the work. False where they are not, or
-// not so that the numbers would be as exact: nothing is found then.
-bool look_at_near(const LoopJob& job, Found* found);
+// The same for whole blocks of float32 whose elements are near each other, for half of the work. False where they are
+// not near enough for the same exactness: *found is unspecified then.
+bool sum_near(const LoopJob& job, Found* found);
 
-// Of loops that look at singles: what is near in this sense has differences that singles hold exactly, and ULPs whose
-// sums over a block they do, which are whole numbers of half units. Not in the last powers of two, nor where golden
-// differs in numbers below `least`.
+// Result of the float32 loops. Elements are near when float32 holds their differences exactly, and also the sums of
+// their ULPs over a block, which are multiples of half a unit. Excluded: values in the last powers of two, and
+// differences where golden is below `least`.
 struct Near {
   Found found;
   bool below;  // there are such differences
 };
 bool is_near(const LoopJob& job, const Near& near);
-// max_rel for them. Quotients of half types that are not the same differ by more than singles round. Of others, each
-// that might be larger is looked at.
+// max_rel for these loops. Distinct quotients of 16-bit floats differ by more than float32 rounds; of other dtypes,
+// every quotient that might be larger is checked in float64.
 float known_quotient(const LoopJob& job);
 bool tolerates(const Tolerance& tolerance);  // `outside` is not the number of elements that differ at all
 
 // All but the products and the largest quotient, of `d` and `m`.
 Found look_at_distances(const LoopJob& job);
 
-// Where both sides have the same bits, only the sizes of `b` are left to be known.
+// Where both sides have the same bits, only the sizes of `b` are needed.
 Sizes sizes_of(const LoopJob& job);
 
 // d and m of the first `n` real numbers.

@@ -127,7 +127,7 @@ void count_over(const SumPlan& plan, const Block& block, int64_t n, ErrorSums* s
   }
 }
 
-bool is_half(c10::ScalarType dtype) {
+bool is_16_bit_float(c10::ScalarType dtype) {
   return dtype == c10::ScalarType::BFloat16 || dtype == c10::ScalarType::Half;
 }
 
@@ -144,12 +144,12 @@ class Summing {
         parts_(plan.is_complex ? 2 : 1),
         item_(plan.result_dtype == plan.golden_dtype ? c10::elementSize(plan.result_dtype) : 0),
         is_simple_(!plan.is_exact && !plan.is_complex && plan.scale == 1),
-        coarse_(is_half(plan.result_dtype)),
+        coarse_(is_16_bit_float(plan.result_dtype)),
         asks_ahead_(coarse_ && static_cast<size_t>(numel) * item_ > kInCaches),
         tolerance_(plan.is_exact ? Tolerance() : plan.options->tolerance),
-        by_halves_(is_simple_ && coarse_ && item_ > 0 && !tolerates(tolerance_) && has_near_float16()) {}
+        by_float16_(is_simple_ && coarse_ && item_ > 0 && !tolerates(tolerance_) && has_near_float16()) {}
 
-  // Blocks in which all is near are expected until these many were not.
+  // Until these many blocks were not near, sum_near() is tried first.
   void begin_task() { chances_ = kChances; }
 
   void add(int64_t first, int64_t n, ErrorSums* sums) {
@@ -164,7 +164,7 @@ class Summing {
     job.n = (n + kMostLanes - 1) / kMostLanes * kMostLanes;
     if (same && parts_ == 1 && plan_.scale == 1) {
       if (asks_ahead_) ask_for(first + kBlocksAhead * kBlock);
-      job.b = numbers_of(plan_.golden_dtype, golden_, first, n, job.n, golden_singles_, block_.b);
+      job.b = numbers_of(plan_.golden_dtype, golden_, first, n, job.n, golden_floats_, block_.b);
       const Sizes sizes = sizes_of(job);
       if (fits(sizes.sum_of_squares, sizes.sum_of_squares, sizes.largest)) {
         sums->max_m = std::max(sums->max_m, sizes.largest);
@@ -172,10 +172,10 @@ class Summing {
         return;
       }
     }
-    std::optional<Found> found = by_halves_ && n == kBlock ? found_nearby(first, job) : std::nullopt;
+    std::optional<Found> found = by_float16_ && n == kBlock ? found_nearby(first, job) : std::nullopt;
     if (!found) {
-      job.b = numbers_of(plan_.golden_dtype, golden_, first, n, job.n, golden_singles_, block_.b);
-      job.a = numbers_of(plan_.result_dtype, result_, first, n, job.n, result_singles_, block_.a);
+      job.b = numbers_of(plan_.golden_dtype, golden_, first, n, job.n, golden_floats_, block_.b);
+      job.a = numbers_of(plan_.result_dtype, result_, first, n, job.n, result_floats_, block_.a);
       if (is_simple_) found = found_simply(job);
     }
     const bool more = counts_more(*plan_.options);
@@ -204,8 +204,8 @@ class Summing {
   static constexpr int64_t kBlocksAhead = 2;
   static constexpr size_t kInCaches = 1 << 20;  // bytes of one side
 
-  // The block at `first`, if there is one, comes from memory while others are looked at: equal blocks of half
-  // types are done so quickly that they would wait for it.
+  // The block at `first`, if there is one, is loaded into the caches while others are compared: equal blocks of
+  // 16-bit floats are done so quickly that they would wait for memory.
   void ask_for(int64_t first) const {
     constexpr size_t kLine = 64;
     for (const void* const side : {result_, golden_}) {
@@ -224,22 +224,22 @@ class Summing {
     return std::isfinite(sum_a) && std::isfinite(sum_b) && largest <= plan_.limit;
   }
 
-  // Whole blocks stay where they are, half types become singles; all else becomes doubles.
-  Numbers numbers_of(c10::ScalarType dtype, const void* from, int64_t first, int64_t n, int64_t full, float* singles,
+  // Whole blocks of float32 and float64 are used in place, 16-bit floats are converted to float32, all else to float64.
+  Numbers numbers_of(c10::ScalarType dtype, const void* from, int64_t first, int64_t n, int64_t full, float* floats,
                      double* doubles) const {
     if (is_simple_ && n == kBlock) {
       if (dtype == c10::ScalarType::Float)
-        return {.singles = static_cast<const float*>(from) + first, .doubles = nullptr};
+        return {.floats = static_cast<const float*>(from) + first, .doubles = nullptr};
       if (dtype == c10::ScalarType::Double)
-        return {.singles = nullptr, .doubles = static_cast<const double*>(from) + first};
-      if (is_half(dtype)) {
-        load_float32(dtype, from, first, n, singles);
-        return {.singles = singles, .doubles = nullptr};
+        return {.floats = nullptr, .doubles = static_cast<const double*>(from) + first};
+      if (is_16_bit_float(dtype)) {
+        load_float32(dtype, from, first, n, floats);
+        return {.floats = floats, .doubles = nullptr};
       }
     }
     load_float64(dtype, from, first, n, doubles);
     std::fill(doubles + parts_ * n, doubles + parts_ * full, 0.0);
-    return {.singles = nullptr, .doubles = doubles};
+    return {.floats = nullptr, .doubles = doubles};
   }
 
   // What numbers_of() left elsewhere.
@@ -258,8 +258,8 @@ class Summing {
   // Nothing where not all numbers are finite.
   std::optional<Found> found_simply(const LoopJob& job) {
     Found found;
-    if (chances_ > 0 && job.a.singles && job.b.singles) {
-      if (look_at_near(job, &found)) return found;
+    if (chances_ > 0 && job.a.floats && job.b.floats) {
+      if (sum_near(job, &found)) return found;
       --chances_;
     }
     // A sum of squares is finite when all numbers are (and none is huge, which costs time only).
@@ -267,7 +267,7 @@ class Summing {
     return fits(found.aa, found.bb, found.max_m) ? std::optional(found) : std::nullopt;
   }
 
-  // Whole numbers, complex ones, numbers that are not finite.
+  // Integers, complex elements, and blocks with elements that are not finite.
   Found look_closely(int64_t first, int64_t n, LoopJob job, ErrorSums* sums) {
     const int64_t full = job.n;
     if (plan_.is_exact) {
@@ -288,8 +288,8 @@ class Summing {
     job.d = block_.d;
     job.m = block_.m;
     Found found = look_at_distances(job);
-    job.a = {.singles = nullptr, .doubles = block_.a};
-    job.b = {.singles = nullptr, .doubles = block_.b};
+    job.a = {.floats = nullptr, .doubles = block_.a};
+    job.b = {.floats = nullptr, .doubles = block_.b};
     job.n = parts_ * full;
     const Found products = look_at_real(job);
     found.ab = products.ab;
@@ -318,11 +318,11 @@ class Summing {
   const size_t item_;  // 0: the dtypes differ
   const bool is_simple_, coarse_, asks_ahead_;
   const Tolerance tolerance_;
-  const bool by_halves_;
+  const bool by_float16_;
   int chances_ = 0;
   double max_d_ = 0, max_rel_ = 0;  // of all tasks so far: what does not grow them need not be looked for
   Block block_;
-  alignas(64) float result_singles_[kBlock], golden_singles_[kBlock];
+  alignas(64) float result_floats_[kBlock], golden_floats_[kBlock];
 };
 
 void merge(const ErrorSums& from, ErrorSums* to) {
@@ -370,12 +370,12 @@ ErrorSums sum_errors(const SumPlan& plan, const void* result, const void* golden
   return sums;
 }
 
-int64_t count_strangers(const SumPlan& plan, const void* result, const void* golden, const void* reference,
-                        int64_t numel) {
+int64_t count_unexpected_nonfinite(const SumPlan& plan, const void* result, const void* golden, const void* reference,
+                                   int64_t numel) {
   const int parts = plan.is_complex ? 2 : 1;
   double left[2 * kBlock], middle[2 * kBlock], right[2 * kBlock];
   constexpr double kAny = std::numeric_limits<double>::infinity();
-  int64_t strangers = 0;
+  int64_t unexpected = 0;
   for (int64_t first = 0; first < numel; first += kBlock) {
     const int64_t n = std::min(kBlock, numel - first);
     load_float64(plan.result_dtype, result, first, n, left);
@@ -389,10 +389,10 @@ int64_t count_strangers(const SumPlan& plan, const void* result, const void* gol
       if (same_special(left + i, right + i, parts, kAny, true)) continue;
       const bool both_finite =
           special_of(left + i, parts, kAny) == Special::kNone && special_of(right + i, parts, kAny) == Special::kNone;
-      if (!both_finite) ++strangers;
+      if (!both_finite) ++unexpected;
     }
   }
-  return strangers;
+  return unexpected;
 }
 
 }  // namespace op_tools

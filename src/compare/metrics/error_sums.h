@@ -37,7 +37,7 @@ ErrorSums sum_errors(const SumPlan& plan, const void* result, const void* golden
 
 // How many elements of `result` are NaN or infinite otherwise than in `golden` and otherwise than in `reference`, which
 // is of the result's dtype.
-int64_t count_strangers(const SumPlan& plan, const void* result, const void* golden, const void* reference,
-                        int64_t numel);
+int64_t count_unexpected_nonfinite(const SumPlan& plan, const void* result, const void* golden, const void* reference,
+                                   int64_t numel);
 
 }  // namespace op_tools

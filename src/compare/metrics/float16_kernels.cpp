@@ -20,10 +20,10 @@ namespace {
 #define OP_TOOLS_V4 __attribute__((target("arch=x86-64-v4")))
 #define OP_TOOLS_V4_INLINE __attribute__((target("arch=x86-64-v4"), always_inline)) inline
 
-// 32 of them as singles, in some order that is the same for all.
-template <bool kBrain>
+// 32 elements as float32, in an order that is the same for both sides.
+template <bool kBFloat16>
 OP_TOOLS_V4_INLINE void widen(const uint16_t* from, __m512* even, __m512* odd) {
-  if constexpr (kBrain) {
+  if constexpr (kBFloat16) {
     const __m512i both = _mm512_loadu_si512(from);
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
     *odd = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xFFFF0000))));
@@ -33,29 +33,29 @@ OP_TOOLS_V4_INLINE void widen(const uint16_t* from, __m512* even, __m512* odd) {
   }
 }
 
-// So many elements are added up as singles, eight in each lane, before doubles take their sums over.
+// So many elements are added in float32, eight per lane, before the sums are added in float64.
 constexpr int64_t kRun = 128;
-constexpr int64_t kAhead = 2048;  // elements: what is asked for now is there when the loop comes to it
+constexpr int64_t kAhead = 2048;  // elements: the prefetch distance
 
-// bfloat16 has the range of a single, in which its squares do not fit. A block is looked at times a power of two by
-// which its largest number lies at the upper end of what is summed up without an infinity; at the lower one, squares of
-// differences of neighbours are still normal. One that is not costs the processor as much as a hundred others.
+// bfloat16 has the range of float32, in which its squares overflow. A block is scaled by a power of two that puts its
+// largest value at the upper end of what sums without overflow. At the lower end, squares of differences of neighbours
+// are still normal numbers: a denormal costs the processor as much as a hundred others.
 struct Measure {
-  bool fits;       // and all are finite, and 0 or not below the least
+  bool fits;       // all are finite, and 0 or not below the least
   double largest;  // of the block
   float factor;
 };
-constexpr int kBias = 127, kUpper = kBias + 60, kLower = kBias - 55;  // exponents as they lie in memory
+constexpr int kBias = 127, kUpper = kBias + 60, kLower = kBias - 55;  // biased exponents
 
-OP_TOOLS_V4_INLINE Measure measure_brains(const uint16_t* golden, const LoopJob& job) {
+OP_TOOLS_V4_INLINE Measure measure_bfloat16(const uint16_t* golden, const LoopJob& job) {
   const __m512i size = _mm512_set1_epi16(0x7FFF), one = _mm512_set1_epi16(1);
   __m512i most = _mm512_setzero_si512(), least = _mm512_set1_epi16(-1);
   for (int64_t i = 0; i < kBlock; i += 32) {
     const __m512i m = _mm512_and_si512(_mm512_loadu_si512(golden + i), size);
     most = _mm512_max_epu16(m, most);
-    least = _mm512_min_epu16(_mm512_sub_epi16(m, one), least);  // 0 comes last
+    least = _mm512_min_epu16(_mm512_sub_epi16(m, one), least);  // 0 wraps to the largest
   }
-  using Words = Folding<uint16_t, 32>;
+  using Words = LaneReduction<uint16_t, 32>;
   const int upper = Words::max(reinterpret_cast<Words::Lanes>(most)),
             lower = Words::min(reinterpret_cast<Words::Lanes>(least)) + 1;
   const int largest = upper >> 7, smallest = lower >> 7, shift = std::min(kUpper - largest, kBias);
@@ -64,9 +64,9 @@ OP_TOOLS_V4_INLINE Measure measure_brains(const uint16_t* golden, const LoopJob&
           std::bit_cast<float>(static_cast<uint32_t>(shift + kBias) << 23)};
 }
 
-// The loop is bound by how many vectors the processor works on at once, so each operation counts; to widen sixteen
-// singles takes four. Products of two halves, and the first few sums of them, lose nothing or little in a single.
-template <bool kBrain>
+// The loop is bound by the throughput of vector instructions, so each operation counts; converting sixteen floats to
+// float64 takes four. Products of two 16-bit floats, and sums of a few of them, are exact or nearly so in float32.
+template <bool kBFloat16>
 struct Sums {
   __m512 factor, known, zero, max_d, max_m, max_ulp, sum_ulp, excess, least;
   __m512 run_d, run_d2, run_be, run_bb;
@@ -88,7 +88,7 @@ struct Sums {
   OP_TOOLS_V4_INLINE void begin_run() { run_d = run_d2 = run_be = run_bb = _mm512_setzero_ps(); }
 
   OP_TOOLS_V4_INLINE void add(__m512 result, __m512 golden) {
-    if constexpr (kBrain) {
+    if constexpr (kBFloat16) {
       result = _mm512_mul_ps(result, factor);
       golden = _mm512_mul_ps(golden, factor);
     }
@@ -96,14 +96,14 @@ struct Sums {
     const __m512 d = _mm512_castsi512_ps(_mm512_andnot_si512(sign, _mm512_castps_si512(e)));
     const __m512 m = _mm512_castsi512_ps(_mm512_andnot_si512(sign, _mm512_castps_si512(golden)));
     max_d = _mm512_max_ps(d, max_d);
-    if constexpr (!kBrain) max_m = _mm512_max_ps(m, max_m);
+    if constexpr (!kBFloat16) max_m = _mm512_max_ps(m, max_m);
     excess = _mm512_max_ps(_mm512_fnmadd_ps(known, m, d), excess);
     const __mmask16 differs = _mm512_cmp_ps_mask(d, zero, _CMP_GT_OQ);
     different += __builtin_popcount(_cvtmask16_u32(differs));
-    // The exponent's bits turned over are those of twice the inverse of the power of two; infinity for 0, to which
-    // nothing is near in bfloat16.
+    // The inverted exponent bits are those of twice the inverse of the power of two; infinity for 0, to which nothing
+    // is near in bfloat16.
     __m512 ulp;
-    if constexpr (kBrain) {
+    if constexpr (kBFloat16) {
       const __m512i inverse = _mm512_andnot_si512(_mm512_castps_si512(golden), exponent);
       ulp = _mm512_maskz_mul_ps(differs, d, _mm512_castsi512_ps(inverse));
     } else {
@@ -118,13 +118,13 @@ struct Sums {
     run_bb = _mm512_fmadd_ps(golden, golden, run_bb);
   }
 
-  // Through memory, from where they are widened in fewer operations.
+  // Through memory: converting from there takes fewer operations.
   static OP_TOOLS_V4_INLINE void add_run(__m512 run, __m512d* sum) {
-    alignas(64) float singles[16];
-    _mm512_store_ps(singles, run);
+    alignas(64) float lanes[16];
+    _mm512_store_ps(lanes, run);
     __m512d low, high;
-    asm("vcvtps2pd %1, %0" : "=v"(low) : "m"(*reinterpret_cast<const __m256*>(singles)));
-    asm("vcvtps2pd %1, %0" : "=v"(high) : "m"(*reinterpret_cast<const __m256*>(singles + 8)));
+    asm("vcvtps2pd %1, %0" : "=v"(low) : "m"(*reinterpret_cast<const __m256*>(lanes)));
+    asm("vcvtps2pd %1, %0" : "=v"(high) : "m"(*reinterpret_cast<const __m256*>(lanes + 8)));
     *sum = _mm512_add_pd(*sum, _mm512_add_pd(low, high));
   }
   OP_TOOLS_V4_INLINE void end_run() {
@@ -135,34 +135,34 @@ struct Sums {
     begin_run();
   }
 
-  // By more than is_near() lets pass: no need to go on.
+  // By more than is_near() accepts: the caller need not continue.
   OP_TOOLS_V4_INLINE bool far() const { return _mm512_cmp_ps_mask(max_ulp, _mm512_set1_ps(1), _CMP_GT_OQ) != 0; }
 
   OP_TOOLS_V4_INLINE Near end(const Measure& measure) const {
     const double unit = 1 / static_cast<double>(measure.factor), square = unit * unit;
     Near near{};
     Found& found = near.found;
-    found.max_d = Folding<float, 16>::max(max_d) * unit;
-    found.max_m = kBrain ? measure.largest : Folding<float, 16>::max(max_m);
-    found.max_ulp = Folding<float, 16>::max(max_ulp) / 2;
-    found.sum_ulp = Folding<float, 16>::sum(sum_ulp) / 2;
-    found.sum_d = Folding<double, 8>::sum(sum_d) * unit;
-    found.sum_d2 = Folding<double, 8>::sum(sum_d2) * square;
-    found.bb = Folding<double, 8>::sum(bb) * square;
-    const double products = Folding<double, 8>::sum(be) * square;
+    found.max_d = LaneReduction<float, 16>::max(max_d) * unit;
+    found.max_m = kBFloat16 ? measure.largest : LaneReduction<float, 16>::max(max_m);
+    found.max_ulp = LaneReduction<float, 16>::max(max_ulp) / 2;
+    found.sum_ulp = LaneReduction<float, 16>::sum(sum_ulp) / 2;
+    found.sum_d = LaneReduction<double, 8>::sum(sum_d) * unit;
+    found.sum_d2 = LaneReduction<double, 8>::sum(sum_d2) * square;
+    found.bb = LaneReduction<double, 8>::sum(bb) * square;
+    const double products = LaneReduction<double, 8>::sum(be) * square;
     found.ab = found.bb + products;
     found.aa = found.ab + products + found.sum_d2;
     found.outside = different;
-    found.quotient = Folding<float, 16>::max(excess) > 0;
+    found.quotient = LaneReduction<float, 16>::max(excess) > 0;
     return near;
   }
 };
 
-template <bool kBrain>
+template <bool kBFloat16>
 OP_TOOLS_V4_INLINE bool look(const uint16_t* a, const uint16_t* b, const LoopJob& job, Found* found) {
-  const Measure measure = kBrain ? measure_brains(b, job) : Measure{true, 0, 1};
+  const Measure measure = kBFloat16 ? measure_bfloat16(b, job) : Measure{true, 0, 1};
   if (!measure.fits) return false;
-  Sums<kBrain> sums;
+  Sums<kBFloat16> sums;
   sums.begin(job, measure);
   for (int64_t first = 0; first < kBlock; first += kRun) {
 #pragma GCC unroll 4
@@ -170,8 +170,8 @@ OP_TOOLS_V4_INLINE bool look(const uint16_t* a, const uint16_t* b, const LoopJob
       _mm_prefetch(reinterpret_cast<const char*>(a + i + kAhead), _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char*>(b + i + kAhead), _MM_HINT_T0);
       __m512 result[2], golden[2];
-      widen<kBrain>(a + i, &result[0], &result[1]);
-      widen<kBrain>(b + i, &golden[0], &golden[1]);
+      widen<kBFloat16>(a + i, &result[0], &result[1]);
+      widen<kBFloat16>(b + i, &golden[0], &golden[1]);
       sums.add(result[0], golden[0]);
       sums.add(result[1], golden[1]);
     }
@@ -190,10 +190,11 @@ __attribute__((target("default"))) bool is_for_this_processor() {
   return false;
 }
 
-OP_TOOLS_V4 bool near_halves(bool brain, const uint16_t* a, const uint16_t* b, const LoopJob& job, Found* found) {
-  return brain ? look<true>(a, b, job, found) : look<false>(a, b, job, found);
+OP_TOOLS_V4 bool near_float16(bool is_bfloat16, const uint16_t* a, const uint16_t* b, const LoopJob& job,
+                              Found* found) {
+  return is_bfloat16 ? look<true>(a, b, job, found) : look<false>(a, b, job, found);
 }
-__attribute__((target("default"))) bool near_halves(bool, const uint16_t*, const uint16_t*, const LoopJob&, Found*) {
+__attribute__((target("default"))) bool near_float16(bool, const uint16_t*, const uint16_t*, const LoopJob&, Found*) {
   return false;
 }
 
@@ -202,7 +203,7 @@ __attribute__((target("default"))) bool near_halves(bool, const uint16_t*, const
 bool is_for_this_processor() {
   return false;
 }
-bool near_halves(bool, const uint16_t*, const uint16_t*, const LoopJob&, Found*) {
+bool near_float16(bool, const uint16_t*, const uint16_t*, const LoopJob&, Found*) {
   return false;
 }
 
@@ -217,7 +218,7 @@ bool has_near_float16() {
 
 bool compare_near_float16(c10::ScalarType dtype, const uint16_t* a, const uint16_t* b, const LoopJob& job,
                           Found* found) {
-  return near_halves(dtype == c10::ScalarType::BFloat16, a, b, job, found);
+  return near_float16(dtype == c10::ScalarType::BFloat16, a, b, job, found);
 }
 
 }  // namespace op_tools

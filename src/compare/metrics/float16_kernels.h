@@ -1,5 +1,5 @@
-// look_at_near() (error_loops.h) for half types, of which nothing has to be widened first: half of the work that is
-// left in it. Called by error_sums.cpp alone; pure, any thread.
+// sum_near() (error_kernels.h) for 16-bit floats in memory, without converting the block first: half of the time.
+// Called by error_sums.cpp only; pure, any thread.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -12,12 +12,11 @@ namespace op_tools {
 
 bool has_near_float16();  // the processor has AVX-512
 
-// kBlock elements as they lie in memory; `a` and `b` of the job are not looked at, and it must tolerate nothing. False
-// where they are not near each other, or are of bfloat16 and too small or large for this: nothing is found then.
+// kBlock elements in memory; `a` and `b` of the job are not used, and its tolerance must be zero. False where the
+// elements are not near each other, or are bfloat16 values too small or too large: *found is unspecified then.
 //
 // sum_d, sum_d2, bb, and what ab and aa differ by from bb, are right to 4.2e-7 of the sum of their terms' sizes
-// whatever the numbers are, and to 2e-8 where nobody chose them: eight terms at a time are added up as singles. All
-// else is exact.
+// for all values, and to 2e-8 for typical ones: eight terms at a time are added in float32. All else is exact.
 bool compare_near_float16(c10::ScalarType dtype, const uint16_t* a, const uint16_t* b, const LoopJob& job,
                           Found* found);
 

@@ -16,7 +16,7 @@ namespace op_tools {
 namespace {
 
 // What one copy from a device brings. Small enough for the caches, large enough to be worth the call.
-constexpr int64_t kStretch = 1 << 19;
+constexpr int64_t kChunk = 1 << 19;
 
 // The bytes behind the last element, as the storage counts.
 size_t end_of(const at::Tensor& tensor) {
@@ -36,21 +36,20 @@ at::Tensor part_of(const at::Tensor& dense, int64_t first, int64_t count) {
 
 }  // namespace
 
-bool lies_densely(const at::Tensor& tensor) {
+bool is_dense_in_memory(const at::Tensor& tensor) {
   std::string type;
   return tensor.defined() && tensor.layout() == at::kStrided && why_not_plain(tensor, &type).empty() &&
          !tensor._is_zerotensor() && !tensor.is_conj() && !tensor.is_neg() && tensor.is_non_overlapping_and_dense() &&
          (tensor.numel() == 0 || end_of(tensor) <= tensor.storage().nbytes());
 }
 
-void for_each_stretch(const at::Tensor& tensor, const std::function<bool(const char* bytes, size_t size)>& look) {
+void for_each_chunk(const at::Tensor& tensor, const std::function<bool(const char* bytes, size_t size)>& look) {
   if (tensor.numel() == 0) return;
   if (tensor.device().is_cpu()) {
     look(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
     return;
   }
-  const int64_t most =
-      std::min(tensor.numel(), std::max<int64_t>(1, kStretch / static_cast<int64_t>(tensor.itemsize())));
+  const int64_t most = std::min(tensor.numel(), std::max<int64_t>(1, kChunk / static_cast<int64_t>(tensor.itemsize())));
   const at::Tensor buffer = private_empty_like(part_of(tensor, 0, most), tensor.scalar_type());
   for (int64_t first = 0; first < tensor.numel(); first += most) {
     const int64_t count = std::min(most, tensor.numel() - first);
@@ -63,11 +62,11 @@ void for_each_stretch(const at::Tensor& tensor, const std::function<bool(const c
 
 uint64_t bits_of(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor._is_zerotensor() || tensor.numel() == 0) return 0;
-  if (lies_densely(tensor)) {
+  if (is_dense_in_memory(tensor)) {
     if (tensor.device().is_cpu()) return XXH3_64bits(tensor.const_data_ptr(), tensor.nbytes());
     XXH3_state_t state;
     XXH3_64bits_reset(&state);
-    for_each_stretch(tensor, [&](const char* bytes, size_t size) {
+    for_each_chunk(tensor, [&](const char* bytes, size_t size) {
       XXH3_64bits_update(&state, bytes, size);
       return true;
     });

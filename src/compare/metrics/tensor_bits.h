@@ -1,5 +1,5 @@
-// The bits of a tensor as it is now, on whatever device, looked at without keeping a copy: what comes from a device
-// passes through a small buffer that stays in the caches. Any thread; waits for the device.
+// The bits of a tensor as it is now, on any device, without a copy of the tensor: data of a device passes
+// through a small buffer that stays in the caches. Any thread; waits for the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,22 +14,23 @@
 
 namespace op_tools {
 
-// The elements fill a range of plain memory, each place once: their bytes can be looked at one after the other.
-bool lies_densely(const at::Tensor& tensor);
+// The elements fill a contiguous range of plain memory, in any order of dimensions: their bytes can be read in
+// sequence.
+bool is_dense_in_memory(const at::Tensor& tensor);
 
-// Calls `look(bytes, size)` for stretches of the bytes of a tensor that lies densely, in the order in which they lie in
-// memory, until it returns false.
-void for_each_stretch(const at::Tensor& tensor, const std::function<bool(const char* bytes, size_t size)>& look);
+// Calls `look(bytes, size)` for consecutive chunks of the bytes of a tensor that is dense in memory, until it returns
+// false.
+void for_each_chunk(const at::Tensor& tensor, const std::function<bool(const char* bytes, size_t size)>& look);
 
 // A number that changes with the bits of a tensor's elements.
 uint64_t bits_of(const at::Tensor& tensor);
 
-// Memory that backward may read again, and what it held after the forward call. Keeps neither tensor nor memory alive:
-// autograd keeps the memory of what it saved, but not the tensor object.
+// Memory that backward may read again, and what it held after the forward call. Holds neither the tensor nor its
+// memory: autograd holds the memory of what it saved, but not the tensor object.
 class TensorFingerprint {
  public:
   // `copy`: has the same bits and shape, is on the CPU, stays as it is, and is held. Undefined: there is none; the bits
-  // are boiled down to a number, those of `same`, which has the same bits and strides and may be nearer.
+  // are hashed: those of `same`, which has the same bits and strides and may be on the CPU.
   TensorFingerprint(const at::Tensor& tensor, const at::Tensor& copy, const at::Tensor& same);
 
   c10::Storage memory() const;  // null where nobody holds it any more

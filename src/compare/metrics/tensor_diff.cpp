@@ -97,22 +97,9 @@ SumPlan plan_for(const at::Tensor& a, const at::Tensor& b, const DiffOptions& op
   return plan;
 }
 
-TensorDiff diff_dense(const at::Tensor& result, const at::Tensor& golden, const DiffOptions& options) {
-  at::Tensor a = on_cpu(result);
-  at::Tensor b = on_cpu(golden);
-  align(a, b);
+// Everything that is a sum or a maximum over elements, but for what needs squares.
+TensorDiff diff_of(const ErrorSums& sums, const SumPlan& plan, const DiffOptions& options, int64_t numel) {
   TensorDiff diff;
-  if (!has_elements_known(a.scalar_type()) || !has_elements_known(b.scalar_type())) {
-    diff.bits_equal = false;
-    diff.kind = "dtype";
-    diff.structure = "dtype " + printed(b.scalar_type()) + " cannot be compared by element";
-    return diff;
-  }
-  const int64_t numel = b.numel();
-  const void* const results = a.const_data_ptr();
-  const void* const goldens = b.const_data_ptr();
-  SumPlan plan = plan_for(a, b, options);
-  const ErrorSums sums = sum_errors(plan, results, goldens, numel);
   diff.numel = numel;
   diff.bits_equal = sums.bits_equal;
   diff.outside = sums.outside;
@@ -133,7 +120,40 @@ TensorDiff diff_dense(const at::Tensor& result, const at::Tensor& golden, const 
     if (numel > 0) diff.mean_ulp = sums.sum_ulp / plan.unit / static_cast<double>(numel);
   }
   if (numel > 0) diff.mean_abs = sums.sum_d / static_cast<double>(numel);
+  return diff;
+}
 
+// `scaled`: sums of elements that were multiplied by `scale`, so that their squares fit a double.
+void add_squares(const ErrorSums& scaled, double scale, TensorDiff* diff) {
+  if (diff->numel > 0) {
+    const auto count = static_cast<double>(diff->numel);
+    diff->rmse = std::sqrt(scaled.sum_d2 / count) / scale;
+    diff->golden_rms = std::sqrt(scaled.bb / count) / scale;
+  }
+  if (scaled.aa > 0 && scaled.bb > 0) {
+    diff->cosine = std::clamp(scaled.ab / (std::sqrt(scaled.aa) * std::sqrt(scaled.bb)), -1.0, 1.0);
+  } else {
+    diff->cosine = scaled.aa == scaled.bb ? 1 : 0;
+  }
+}
+
+TensorDiff diff_dense(const at::Tensor& result, const at::Tensor& golden, const DiffOptions& options) {
+  at::Tensor a = on_cpu(result);
+  at::Tensor b = on_cpu(golden);
+  align(a, b);
+  if (!has_elements_known(a.scalar_type()) || !has_elements_known(b.scalar_type())) {
+    TensorDiff diff;
+    diff.bits_equal = false;
+    diff.kind = "dtype";
+    diff.structure = "dtype " + printed(b.scalar_type()) + " cannot be compared by element";
+    return diff;
+  }
+  const int64_t numel = b.numel();
+  const void* const results = a.const_data_ptr();
+  const void* const goldens = b.const_data_ptr();
+  SumPlan plan = plan_for(a, b, options);
+  const ErrorSums sums = sum_errors(plan, results, goldens, numel);
+  TensorDiff diff = diff_of(sums, plan, options, numel);
   // Squares that a double cannot hold: once more, with numbers near 1.
   ErrorSums scaled = sums;
   const double largest = std::max(sums.max_m, sums.max_d);
@@ -142,15 +162,7 @@ TensorDiff diff_dense(const at::Tensor& result, const at::Tensor& golden, const 
     plan.scale = std::exp2(-std::ilogb(largest) - 2);
     scaled = sum_errors(plan, results, goldens, numel);
   }
-  if (numel > 0) {
-    diff.rmse = std::sqrt(scaled.sum_d2 / static_cast<double>(numel)) / plan.scale;
-    diff.golden_rms = std::sqrt(scaled.bb / static_cast<double>(numel)) / plan.scale;
-  }
-  if (scaled.aa > 0 && scaled.bb > 0) {
-    diff.cosine = std::clamp(scaled.ab / (std::sqrt(scaled.aa) * std::sqrt(scaled.bb)), -1.0, 1.0);
-  } else {
-    diff.cosine = scaled.aa == scaled.bb ? 1 : 0;
-  }
+  add_squares(scaled, plan.scale, &diff);
   const int64_t worst = sums.mismatch_at >= 0 ? sums.mismatch_at : sums.worst_at;
   if (worst >= 0) {
     diff.has_worst = true;
@@ -202,7 +214,7 @@ bool stands_for(c10::ScalarType golden, c10::ScalarType result) {
 bool equal_stretches(const at::Tensor& a, const at::Tensor& on_cpu) {
   const char* expected = static_cast<const char*>(on_cpu.const_data_ptr());
   bool equal = true;
-  for_each_stretch(a, [&](const char* bytes, size_t size) {
+  for_each_chunk(a, [&](const char* bytes, size_t size) {
     equal = bytes == expected || std::memcmp(bytes, expected, size) == 0;
     expected += size;
     return equal;
@@ -247,7 +259,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type() || a.layout() != b.layout()) return false;
   const c10::InferenceMode no_autograd;
   if (a.layout() != at::kStrided) return diff_tensors(a, b).bits_equal;
-  if (a.strides() == b.strides() && lies_densely(a) && lies_densely(b) && (a.is_cpu() || b.is_cpu())) {
+  if (a.strides() == b.strides() && is_dense_in_memory(a) && is_dense_in_memory(b) && (a.is_cpu() || b.is_cpu())) {
     return b.is_cpu() ? equal_stretches(a, b) : equal_stretches(b, a);
   }
   at::Tensor left = on_cpu(a), right = on_cpu(b);
@@ -261,7 +273,7 @@ int64_t unexpected_nonfinite(const at::Tensor& result, const at::Tensor& golden,
   const DiffOptions options;
   const SumPlan plan = plan_for(a, b, options);
   if (plan.is_exact) return 0;
-  return count_strangers(plan, a.const_data_ptr(), b.const_data_ptr(), c.const_data_ptr(), a.numel());
+  return count_unexpected_nonfinite(plan, a.const_data_ptr(), b.const_data_ptr(), c.const_data_ptr(), a.numel());
 }
 
 }  // namespace op_tools

@@ -45,7 +45,7 @@ struct TensorDiff {
   // The element that differs most (a non-finite mismatch before any number).
   bool has_worst = false;
   std::vector<int64_t> worst_index;        // empty for a 0-dim tensor
-  std::string worst_result, worst_golden;  // as text, exactly
+  std::string worst_result, worst_golden;  // as exact strings
 
   // By limit of the options' `relative_limits`, `ulp_limits`: how many elements are over it. A golden of 0 counts when
   // the result is not 0.
@@ -71,7 +71,7 @@ OP_TOOLS_API TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor&
 OP_TOOLS_API at::Tensor on_cpu(const at::Tensor& tensor);
 
 // True when the two have the same dtype, shape and bits, element by element (strides may differ). What is on a device
-// is looked at stretch by stretch where it can be.
+// is compared chunk by chunk where possible.
 OP_TOOLS_API bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
 // How many elements of `result` are NaN or infinite otherwise than in `golden` and otherwise than in `reference`. All

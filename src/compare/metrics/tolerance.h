@@ -35,15 +35,15 @@ struct SmallValues {
 // What a dtype can express. Complex dtypes: their parts.
 struct Rounding {
   double unit = 0;        // spacing of the numbers just above 1
-  double accumulate = 0;  // the same of the dtype in which a good kernel adds up (float32 for the half types)
+  double accumulate = 0;  // the same of the dtype in which a good kernel adds up (float32 for 16-bit floats)
   double least = 0;       // under it the spacing does not shrink any more
   double most = 0;        // what is larger is an infinity
 };
 
 // Method "relative": an error against golden (float64) may be `ratio` times the error of the CPU in the same dtype,
 // plus a floor. Floors of rmse and max count units of the dtype, of the golden's root mean square and of its largest
-// value; they grow with sqrt(K) of the dtype in which sums are kept, K being the elements that go into a result. With n
-// elements, rmse's floor has 1/sqrt(n) more.
+// value; they grow with sqrt(K) of the dtype in which sums are accumulated, K being the elements that go into a result.
+// With n elements, rmse's floor has 1/sqrt(n) more.
 struct RelativeNumbers {
   double rmse_ratio, max_ratio, ulp_ratio;
   double rmse_floor, max_floor, ulp_floor;
@@ -80,21 +80,21 @@ OP_TOOLS_API SmallValues msprobe_absolute(c10::ScalarType dtype);
 
 // A result whose own CPU error is at most so many ULP is judged by ULP too: an op that adds up (and cancels) is not.
 constexpr double kElementwiseUlp = 4;
-// Below so many elements an rmse says little: the ratios are half as strict again.
+// Below so many elements an rmse is a poor estimate: the ratios are 1.5 times as large.
 constexpr int64_t kFewElements = 1000;
 // Without a CPU reference of the same dtype (CPU tensors) the floors count so many times, the noise likewise.
 constexpr double kAloneFactor = 4;
 constexpr double kAloneGrowth = 8;  // such a part of a unit for each addition, in the root
 // Where no float64 run exists: tolerance against the CPU, in units of the dtype, relative to the largest value.
-constexpr double kWithoutGoldenUnits = 16, kWithoutGoldenHalfUnits = 8;
+constexpr double kWithoutGoldenUnits = 16, kWithoutGoldenFloat16Units = 8;
 
 // Method "ulp" (matmul family of msprobe).
-constexpr double kHalfUlp = 1, kHalfUlpShare = 1e-3;
-constexpr double kSingleMeanUlp = 64, kSingleUlp = 32, kSingleUlpShare = 0.05;
+constexpr double kFloat16Ulp = 1, kFloat16UlpShare = 1e-3;
+constexpr double kFloat32MeanUlp = 64, kFloat32Ulp = 32, kFloat32UlpShare = 0.05;
 // Method "msprobe-quick", in its order.
 constexpr double kQuickCosine = 0.99, kQuickMaxAbs = 1e-3;
-constexpr double kQuickHalfError[] = {1e-2, 1e-2}, kQuickHalfWarning[] = {1e-3, 1e-3};  // relative, share
-constexpr double kQuickSingleError[] = {1e-3, 1e-3}, kQuickSingleWarning[] = {1e-4, 1e-4};
+constexpr double kQuickFloat16Error[] = {1e-2, 1e-2}, kQuickFloat16Warning[] = {1e-3, 1e-3};  // relative, share
+constexpr double kQuickFloat32Error[] = {1e-3, 1e-3}, kQuickFloat32Warning[] = {1e-4, 1e-4};
 
 // Random numbers of a known distribution: how improbable they must be to be called wrong.
 constexpr double kRandomSignificance = 1e-12;

@@ -9,9 +9,7 @@
 
 #include "calls/call_files.h"
 #include "calls/random_state.h"
-#include "compare/rerun/variant_inputs.h"
 #include "fallback/cpu_kernels.h"
-#include "fallback/cpu_runner.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
 #include "tensor/exception_text.h"
@@ -72,32 +70,11 @@ bool is_of_forward_mode(std::string_view base) {
   return base == "_make_dual" || base == "_unpack_dual" || base == "_fw_primal";
 }
 
-constexpr int kGradientSamples = 100;  // added to the sample: other changes than those of the inputs
-
 // The program has had its warnings from the call itself.
 class SilencedWarnings final : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
 };
-
-// The gradient of a bias depends on nothing else, and is a sum that may cancel (in front of a batch norm it is all
-// noise).
-std::vector<at::Tensor> perturbed_gradients(const std::vector<at::Tensor>& gradients, RunVariant variant,
-                                            std::optional<c10::ScalarType> autocast) {
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& gradient : gradients) {
-    if (gradient.defined()) {
-      const c10::ScalarType own = gradient.scalar_type();
-      const c10::ScalarType dtype = variant.in_own_dtypes() ? own : golden_dtype(own);
-      copies.push_back(gradient.to(dtype, /*non_blocking=*/false, /*copy=*/true));
-    } else {
-      copies.emplace_back();
-    }
-  }
-  variant.sample += kGradientSamples;
-  perturb(copies, gradients, variant, autocast);
-  return copies;
-}
 
 // A run gets its inputs without a copy of their memory, until it writes into them. Here, before several threads run it.
 void share_until_written(const std::vector<at::Tensor>& copies) {
@@ -113,43 +90,50 @@ void share_until_written(const std::vector<at::Tensor>& copies) {
 
 }  // namespace
 
-ReplayableCall::ReplayableCall(OpCall& call)
-    : level_(call.level),
-      name_(call.name),
-      grad_enabled_(call.grad_enabled),
-      keys_(call.local_keys),
-      written_(written_by_schema(call)),
-      runner_(call.frame().runner()) {
-  if (level_ == Level::kAten && call.op) {
-    if (const c10::KernelFunction* kernel = cpu_kernel_for(*call.op))
-      runner_ = interceptor::runner_of(*call.op, kernel);
-  }
-  const Value both = make_tuple({call.args(), call.kwargs()});
-  inputs_ = take_snapshot(both, "", /*owned=*/false, /*restride=*/false);
-  c10::Device device(c10::kCPU);
-  for (const TensorFacts& facts : inputs_.tensors) {
-    if (!facts.device.is_cpu()) {
-      all_on_cpu_ = false;
-      device = facts.device;
-    }
-    wants_gradients_ = wants_gradients_ || (grad_enabled_ && facts.requires_grad);
-  }
+ArgumentsOnCpu arguments_on_cpu(const CallArguments& call, c10::Device device) {
+  ArgumentsOnCpu made;
   const auto on_cpu = [&](const Value& value) -> Value {
     const auto* named = value.get_if<c10::Device>();
     const auto* text = value.get_if<std::string>();
     const bool by_text = text && !device.is_cpu() &&
                          (*text == device.str() || *text == c10::DeviceTypeName(device.type(), /*lower_case=*/true));
     if (!named && !by_text) return value;
-    names_device_ = true;
+    made.names_device = true;
     if (by_text) return c10::Device(c10::kCPU);
     if (named->is_cpu() || named->type() == c10::kMeta) return value;
-    all_on_cpu_ = false;
-    device = *named;
+    made.elsewhere = device = *named;
     return c10::Device(c10::kCPU);
   };
+  made.arguments.args = map_leaves(call.args, on_cpu);
+  made.arguments.kwargs = map_leaves(call.kwargs, on_cpu);
+  made.arguments.aten = map_leaves(call.aten, on_cpu);
+  return made;
+}
+
+ReplayableCall::ReplayableCall(OpCall& call)
+    : level_(call.level),
+      name_(call.name),
+      grad_enabled_(call.grad_enabled),
+      keys_(call.local_keys),
+      written_(op_tools::written_by_schema(call)) {
+  std::shared_ptr<const OpRunner> runner = call.frame().runner();
+  if (level_ == Level::kAten && call.op) {
+    if (const c10::KernelFunction* kernel = cpu_kernel_for(*call.op)) runner = interceptor::runner_of(*call.op, kernel);
+  }
+  if (runner) run_ = [runner](const CallArguments& given) { return runner->run(given.args, given.kwargs); };
+  const Value both = make_tuple({call.args(), call.kwargs()});
+  inputs_ = take_snapshot(both, "", /*owned=*/false, /*restride=*/false);
+  c10::Device device(c10::kCPU);
+  for (const TensorFacts& facts : inputs_.tensors) {
+    if (!facts.device.is_cpu()) device = facts.device;
+    wants_gradients_ = wants_gradients_ || (grad_enabled_ && facts.requires_grad);
+  }
   const Values& items = *sequence_items(inputs_.value);
-  args_ = map_leaves(items[0], on_cpu);
-  kwargs_ = map_leaves(items[1], on_cpu);
+  ArgumentsOnCpu moved = arguments_on_cpu({items[0], items[1], {}}, device);
+  arguments_ = std::move(moved.arguments);
+  names_device_ = moved.names_device;
+  if (moved.elsewhere) device = *moved.elsewhere;
+  all_on_cpu_ = device.is_cpu();
   tensors_ = flatten_tensors(inputs_.value);
   share_until_written(tensors_);
   // At the aten level autocast has cast already, but not for what an operator that is made of others calls.
@@ -159,8 +143,19 @@ ReplayableCall::ReplayableCall(OpCall& call)
   if (!keys_.excluded_.has(key)) autocast_ = at::autocast::get_autocast_dtype(device.type());
 }
 
+ReplayableCall::ReplayableCall(Saved call)
+    : level_(call.level),
+      name_(std::move(call.name)),
+      grad_enabled_(call.grad_enabled),
+      keys_(call.keys),
+      autocast_(call.autocast),
+      written_(std::move(call.written_by_schema)),
+      arguments_(std::move(call.arguments)),
+      tensors_(flatten_tensors(make_tuple({arguments_.args, arguments_.kwargs}))),
+      run_(std::move(call.run)) {}
+
 // Autograd and autocast as the program had them.
-void ReplayableCall::as_the_program(const RunVariant& variant, const std::function<void()>& work) const {
+void ReplayableCall::with_program_state(const RunVariant& variant, const std::function<void()>& work) const {
   if (level_ != Level::kTorch) return work();
   const bool autocast = autocast_ && variant.in_own_dtypes();
   const auto keys = keys_for_cpu(keys_, autocast);
@@ -177,9 +172,8 @@ RunOutcome ReplayableCall::backward(RunOutcome forward, const RunVariant& varian
   const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
   try {
     const InternalGuard ours;
-    as_the_program(variant, [&] {
-      forward.gradients =
-          forward.made_from->gradients(flatten_tensors(forward.result), output_gradients, /*keep_graph=*/false);
+    with_program_state(variant, [&] {
+      forward.gradients = forward.made_from->input_gradients(flatten_tensors(forward.result), output_gradients);
     });
   } catch (const std::exception& error) {
     forward.impossible = exception_text(error);
@@ -187,73 +181,49 @@ RunOutcome ReplayableCall::backward(RunOutcome forward, const RunVariant& varian
   return forward;
 }
 
+// Why the call cannot be run a second time; empty when it can.
+std::string ReplayableCall::why_not() const {
+  if (!run_) return "the call cannot be run again";
+  if (is_collective(name_)) return "other processes take part in it, and would wait for it to be run again";
+  if (is_of_forward_mode(base_name(name_))) {
+    return "it belongs to forward-mode differentiation, which ends with its level";
+  }
+  return {};
+}
+
 RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::Tensor>* output_gradients,
                                const at::Tensor* random_state) const {
   RunOutcome run;
-  if (!runner_) {
-    run.impossible = "the call cannot be run again";
-    return run;
-  }
-  if (is_collective(name_)) {
-    run.impossible = "other processes take part in it, and would wait for it to be run again";
-    return run;
-  }
-  if (is_of_forward_mode(base_name(name_))) {
-    run.impossible = "it belongs to forward-mode differentiation, which ends with its level";
-    return run;
-  }
-  Value args_now = args_, kwargs_now = kwargs_;
-  if (variant.kind == RunVariant::Kind::kFloat32Scalars && !round_scalars_to_float32(args_now, kwargs_now, tensors_)) {
-    run.impossible = "its numbers are the same as singles";
-    return run;
-  }
-  const bool same = variant.in_own_dtypes();
-  Target target{.device = c10::kCPU, .fresh = true};
-  if (!same) target.cast = &golden_dtype;
+  run.impossible = why_not();
+  if (!run.impossible.empty()) return run;
   CpuStreamKept stream;
   SilencedWarnings silent;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
   try {
     const InternalGuard ours;
-    const auto made = std::make_shared<const MovedCall>(args_now, kwargs_now, target);
-    const MovedCall& moved = *made;
-    run.made_from = made;
-    std::vector<at::Tensor> arriving = output_gradients ? *output_gradients : std::vector<at::Tensor>();
-    if (variant.changes_inputs()) {
-      perturb(moved.tensors(), tensors_, variant, autocast_);
-      arriving = perturbed_gradients(arriving, variant, autocast_);
-    }
-    Value args = moved.args();
-    if (!same && (base_name(name_) == "_softmax" || base_name(name_) == "_log_softmax")) {
-      // half_to_float: refuses every input that is not half.
-      Values plain = *sequence_items(args);
-      if (plain.size() > 2) plain[2] = false;
-      args = make_tuple(std::move(plain));
-    }
+    const auto inputs = std::make_shared<const VariantInputs>(arguments_, base_name(name_), variant, autocast_);
+    run.made_from = inputs;
+    run.inputs = inputs->tensors();
+    const std::vector<at::Tensor> arriving =
+        output_gradients ? inputs->output_gradients(*output_gradients) : std::vector<at::Tensor>();
     std::vector<int64_t> versions;
-    for (const at::Tensor& tensor : moved.tensors()) versions.push_back(tensor._version());
-    if (random_state && same) stream.start_from(*random_state);
-    as_the_program(variant, [&] {
+    for (const at::Tensor& tensor : run.inputs) versions.push_back(tensor._version());
+    if (random_state && variant.in_own_dtypes()) stream.start_from(*random_state);
+    with_program_state(variant, [&] {
       try {
-        run.result = runner_->run(args, moved.kwargs());
+        run.result = run_(inputs->arguments());
       } catch (const std::exception& error) {
         run.raised = exception_text(error);
       }
       if (run.raised.empty() && output_gradients) {
-        run.gradients = moved.gradients(flatten_tensors(run.result), arriving, /*keep_graph=*/false);
+        run.gradients = inputs->input_gradients(flatten_tensors(run.result), arriving);
       }
     });
-    run.inputs = moved.tensors();
     for (size_t i = 0; i < versions.size(); ++i) {
       const bool by_schema = i < written_.size() && written_[i];
       run.written.push_back(by_schema || run.inputs[i]._version() != versions[i]);
     }
-    const std::vector<at::Tensor> results = flatten_tensors(run.result);
-    run.aliases = shared_memory(results, run.inputs);
-    for (const at::Tensor& tensor : results) {
-      run.strides.push_back(tensor.layout() == at::kStrided && !tensor.is_nested() ? tensor.strides().vec()
-                                                                                   : std::vector<int64_t>());
-    }
+    run.record_memory(flatten_tensors(run.result), run.inputs);
   } catch (const std::exception& error) {
     run.impossible = exception_text(error);
   }

@@ -1,5 +1,6 @@
-// A call as it was before it ran, kept so that it can be run again: its inputs on the CPU, and the program's state as
-// far as an operator can see it. Made in before(), on the program's thread; run() from any thread, as often as wanted.
+// A call as it was before it ran, so that it can be run again: its inputs on the CPU, and the program's state as far as
+// an operator can see it. Made of a live call in before(), on the program's thread, or of a saved one; run() from any
+// thread, as often as wanted. Live judging and replay get their references and float64 runs here and nowhere else.
 #pragma once
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -10,15 +11,42 @@
 #include <string>
 #include <vector>
 
+#include "base/export.h"
 #include "calls/snapshot.h"
 #include "compare/rerun/run_outcome.h"
+#include "compare/rerun/variant_inputs.h"
 #include "hooks/op_call.h"
 
 namespace op_tools {
 
-class ReplayableCall {
+// The call's arguments with every device that they name being the CPU.
+struct ArgumentsOnCpu {
+  CallArguments arguments;
+  bool names_device = false;             // a device stands among the arguments
+  std::optional<c10::Device> elsewhere;  // one that is not the CPU (nor "meta")
+};
+// `device`: of the call's tensors.
+OP_TOOLS_API ArgumentsOnCpu arguments_on_cpu(const CallArguments& call, c10::Device device);
+
+class OP_TOOLS_API ReplayableCall {
  public:
+  // Runs the operator; throws what it throws. Any thread.
+  using Operator = std::function<Value(const CallArguments&)>;
+
+  // What is known of a saved call. Tensors on the CPU.
+  struct Saved {
+    Level level = Level::kTorch;
+    std::string name;
+    CallArguments arguments;
+    bool grad_enabled = true;
+    c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+    std::optional<c10::ScalarType> autocast;
+    std::vector<bool> written_by_schema;
+    Operator run;
+  };
+
   explicit ReplayableCall(OpCall& call);
+  explicit ReplayableCall(Saved call);
 
   // `output_gradients`, by tensor of the result: then the run also goes backward. `random_state` (CPU generator): what
   // the operator draws, it draws from there. The CPU's own random stream stays where it is.
@@ -29,6 +57,7 @@ class ReplayableCall {
   RunOutcome backward(RunOutcome forward, const RunVariant& variant,
                       const std::vector<at::Tensor>& output_gradients) const;
 
+  // Of a live call: what goes into the files.
   const Snapshot& inputs() const { return inputs_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }  // the inputs, by tensor index
   size_t bytes() const { return inputs_.bytes; }
@@ -38,9 +67,11 @@ class ReplayableCall {
   // Inside a functorch transform, which no run of ours is in.
   bool in_transform() const { return keys_.included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode); }
   bool wants_gradients() const { return wants_gradients_; }
+  const std::vector<bool>& written_by_schema() const { return written_; }
 
  private:
-  void as_the_program(const RunVariant& variant, const std::function<void()>& work) const;
+  std::string why_not() const;
+  void with_program_state(const RunVariant& variant, const std::function<void()>& work) const;
 
   const Level level_;
   const std::string name_;
@@ -48,11 +79,11 @@ class ReplayableCall {
   const c10::impl::LocalDispatchKeySet keys_;
   std::optional<c10::ScalarType> autocast_;  // its dtype where it is on for the call's device
   bool names_device_ = false, all_on_cpu_ = true, wants_gradients_ = false;
-  std::vector<bool> written_;  // by the schema
+  std::vector<bool> written_;  // by the schema, by tensor index
   Snapshot inputs_;
-  Value args_, kwargs_;  // the copies, devices among the arguments being the CPU
+  CallArguments arguments_;  // the copies, devices among the arguments being the CPU
   std::vector<at::Tensor> tensors_;
-  std::shared_ptr<const OpRunner> runner_;
+  Operator run_;  // empty: the call cannot be run again
 };
 
 }  // namespace op_tools

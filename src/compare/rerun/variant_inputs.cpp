@@ -5,15 +5,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <set>
+#include <string>
+#include <utility>
 
+#include "base/error.h"
 #include "compare/metrics/tolerance.h"
-#include "fallback/cpu_runner.h"
+#include "hooks/op_traits.h"
 
 namespace op_tools {
 namespace {
 
-// Numbers between -1 and 1 that depend on nothing but the seed: the program's random streams stay untouched.
+// Values between -1 and 1 that depend on nothing but the seed: the program's random streams stay untouched.
 class PerturbationSource {
  public:
   explicit PerturbationSource(uint64_t seed) : state_(seed) {}
@@ -28,22 +32,107 @@ class PerturbationSource {
   uint64_t state_;
 };
 
-void change(double* numbers, size_t count, double unit, PerturbationSource& changes) {
-  for (size_t k = 0; k < count; ++k) numbers[k] *= 1 + unit / 2 * changes.next();
+void perturb(double* values, size_t count, double unit, PerturbationSource& changes) {
+  for (size_t k = 0; k < count; ++k) values[k] *= 1 + unit / 2 * changes.next();
 }
 
-void change(const c10::Storage& storage, c10::ScalarType dtype, double unit, PerturbationSource& changes) {
+void perturb(const c10::Storage& storage, c10::ScalarType dtype, double unit, PerturbationSource& changes) {
   if (dtype == golden_dtype(dtype)) {
-    return change(static_cast<double*>(storage.mutable_data()), storage.nbytes() / sizeof(double), unit, changes);
+    return perturb(static_cast<double*>(storage.mutable_data()), storage.nbytes() / sizeof(double), unit, changes);
   }
-  // A tensor of its own over the storage: those of the call see nothing of it in their versions.
+  // A tensor of its own over the storage: the version counters of the call's tensors do not move.
   const auto count = static_cast<int64_t>(storage.nbytes() / c10::elementSize(dtype));
   const at::Tensor all = at::empty({0}, at::TensorOptions(dtype)).set_(storage, 0, {count}, {1});
   const at::Tensor wide = all.to(golden_dtype(dtype));
   const size_t parts = wide.nbytes() / sizeof(double);
-  change(static_cast<double*>(wide.storage().mutable_data()), parts, unit, changes);
+  perturb(static_cast<double*>(wide.storage().mutable_data()), parts, unit, changes);
   all.copy_(wide);
 }
+
+// Changes the copies storage by storage, below every operator: aliases stay aliases, and neither expanded dimensions
+// nor versions are in the way. Copies in float64 change by less than the rounding of the originals, those in their own
+// dtypes (kPerturbed) by about one unit. `originals`: in their own dtypes, in the same order.
+void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals, const RunVariant& variant,
+             std::optional<c10::ScalarType> autocast) {
+  PerturbationSource changes(static_cast<uint64_t>(variant.sample) + 1);
+  const bool in_own_dtypes = variant.kind == RunVariant::Kind::kPerturbed;
+  const bool coarse = in_own_dtypes || variant.coarse;
+  std::set<const void*> done;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (!copies[i].defined()) continue;
+    const c10::ScalarType dtype = copies[i].scalar_type();
+    if (rounding_of(dtype).unit == 0 || (!in_own_dtypes && golden_dtype(dtype) != dtype)) continue;
+    if (copies[i].layout() != at::kStrided || copies[i]._is_zerotensor()) continue;
+    const Rounding rounding = rounding_of(originals[i].scalar_type());
+    double unit = coarse ? rounding.unit : rounding.accumulate;
+    if (coarse && autocast) unit = std::max(unit, rounding_of(*autocast).unit);
+    const c10::Storage& storage = copies[i].storage();
+    if (!done.insert(storage.unsafeGetStorageImpl()).second) continue;
+    perturb(storage, dtype, in_own_dtypes ? 2 * unit : unit, changes);
+  }
+}
+
+std::vector<at::Tensor> tensors_of(const CallArguments& call) {
+  return flatten_tensors(make_tuple({call.args, call.kwargs}));
+}
+
+// Scalars as float32 holds them, which is how an operator on float32 tensors reads them: x // 0.1 steps where float32's
+// 0.1 goes into x. Throws Error where that changes nothing, or where a tensor is in float64.
+CallArguments with_float32_scalars(const CallArguments& call) {
+  const auto unchanged = [] { return Error("its scalars are the same in float32"); };
+  for (const at::Tensor& tensor : tensors_of(call)) {
+    if (tensor.defined() && c10::toRealValueType(tensor.scalar_type()) == c10::ScalarType::Double) throw unchanged();
+  }
+  std::set<double> rounded;
+  const auto round = [&](const Value& value) -> Value {
+    const auto* scalar = value.get_if<double>();
+    if (!scalar) return value;
+    const double in_float32 = static_cast<float>(*scalar);
+    if (!std::isfinite(in_float32) || in_float32 == *scalar) return value;
+    rounded.insert(*scalar);
+    return in_float32;
+  };
+  // The recorded aten call also holds defaults of the schema (eps), which the call itself did not give.
+  const auto round_given = [&](const Value& value) -> Value {
+    const auto* scalar = value.get_if<double>();
+    return scalar && rounded.contains(*scalar) ? round(value) : value;
+  };
+  CallArguments changed;
+  changed.args = map_leaves(call.args, round);
+  changed.kwargs = map_leaves(call.kwargs, round);
+  changed.aten = map_leaves(call.aten, round_given);
+  if (rounded.empty()) throw unchanged();
+  return changed;
+}
+
+// The argument half_to_float of _softmax and _log_softmax: with it they refuse every input that is not float16.
+Value without_half_to_float(const Value& args, std::string_view base_name) {
+  if (base_name != "_softmax" && base_name != "_log_softmax") return args;
+  Values items = *sequence_items(args);
+  if (items.size() > 2) items[2] = false;
+  return make_tuple(std::move(items));
+}
+
+CallArguments without_half_to_float(CallArguments call, std::string_view name) {
+  call.args = without_half_to_float(call.args, name);
+  if (const Values* aten = sequence_items(call.aten); aten && aten->size() == 2 && (*aten)[0].is<std::string>()) {
+    const std::string& aten_name = *(*aten)[0].get_if<std::string>();
+    call.aten = make_tuple({(*aten)[0], without_half_to_float((*aten)[1], base_name(aten_name))});
+  }
+  return call;
+}
+
+CallArguments with_scalars_of(const CallArguments& call, const RunVariant& variant) {
+  return variant.kind == RunVariant::Kind::kFloat32Scalars ? with_float32_scalars(call) : call;
+}
+
+MovedCall moved_call(const CallArguments& call, const RunVariant& variant) {
+  Target target{.device = c10::kCPU, .fresh = true};
+  if (!variant.in_own_dtypes()) target.cast = &golden_dtype;
+  return {make_tuple({call.args, call.kwargs, call.aten}), make_dict({}), target};
+}
+
+constexpr int kGradientSamples = 100;  // added to the sample: output gradients change otherwise than the inputs
 
 }  // namespace
 
@@ -52,42 +141,44 @@ c10::ScalarType golden_dtype(c10::ScalarType dtype) {
   return rounding_of(dtype).unit > 0 ? c10::ScalarType::Double : dtype;
 }
 
-void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals, const RunVariant& variant,
-             std::optional<c10::ScalarType> autocast) {
-  PerturbationSource changes(static_cast<uint64_t>(variant.sample) + 1);
-  const bool shaken = variant.kind == RunVariant::Kind::kPerturbed;
-  const bool coarse = shaken || variant.coarse;
-  std::set<const void*> done;
-  for (size_t i = 0; i < copies.size(); ++i) {
-    if (!copies[i].defined()) continue;
-    const c10::ScalarType dtype = copies[i].scalar_type();
-    if (rounding_of(dtype).unit == 0 || (!shaken && golden_dtype(dtype) != dtype)) continue;
-    if (copies[i].layout() != at::kStrided || copies[i]._is_zerotensor()) continue;
-    const Rounding rounding = rounding_of(originals[i].scalar_type());
-    double unit = coarse ? rounding.unit : rounding.accumulate;
-    if (coarse && autocast) unit = std::max(unit, rounding_of(*autocast).unit);
-    const c10::Storage& storage = copies[i].storage();
-    if (!done.insert(storage.unsafeGetStorageImpl()).second) continue;
-    change(storage, dtype, shaken ? 2 * unit : unit, changes);
-  }
+VariantInputs::VariantInputs(const CallArguments& recorded, std::string_view base_name, const RunVariant& variant,
+                             std::optional<c10::ScalarType> autocast)
+    : variant_(variant), autocast_(autocast), moved_(moved_call(with_scalars_of(recorded, variant), variant)) {
+  const Values& parts = *sequence_items(moved_.args());
+  arguments_ = {parts[0], parts[1], parts[2]};
+  if (!variant.in_own_dtypes()) arguments_ = without_half_to_float(std::move(arguments_), base_name);
+  tensors_ = tensors_of(arguments_);
+  if (variant.changes_inputs()) perturb(tensors_, tensors_of(recorded), variant, autocast);
 }
 
-bool round_scalars_to_float32(Value& args, Value& kwargs, const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && c10::toRealValueType(tensor.scalar_type()) == c10::ScalarType::Double) return false;
+// The gradient of a bias depends on nothing but these, and is a sum that may cancel (in front of a batch norm it is all
+// noise).
+std::vector<at::Tensor> VariantInputs::output_gradients(const std::vector<at::Tensor>& recorded) const {
+  if (!variant_.changes_inputs()) return recorded;
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& gradient : recorded) {
+    if (!gradient.defined()) {
+      copies.emplace_back();
+      continue;
+    }
+    const c10::ScalarType own = gradient.scalar_type();
+    const c10::ScalarType dtype = variant_.in_own_dtypes() ? own : golden_dtype(own);
+    copies.push_back(gradient.to(dtype, /*non_blocking=*/false, /*copy=*/true));
   }
-  bool any = false;
-  const auto as_single = [&any](const Value& value) -> Value {
-    const auto* number = value.get_if<double>();
-    if (!number) return value;
-    const double single = static_cast<float>(*number);
-    if (!std::isfinite(single) || single == *number) return value;
-    any = true;
-    return single;
-  };
-  args = map_leaves(args, as_single);
-  kwargs = map_leaves(kwargs, as_single);
-  return any;
+  RunVariant variant = variant_;
+  variant.sample += kGradientSamples;
+  perturb(copies, recorded, variant, autocast_);
+  return copies;
+}
+
+std::vector<at::Tensor> VariantInputs::input_gradients(const std::vector<at::Tensor>& outputs,
+                                                       const std::vector<at::Tensor>& output_gradients) const {
+  return gradients_at(edges(), outputs, output_gradients, /*keep_graph=*/false);
+}
+
+std::vector<torch::autograd::Edge> VariantInputs::edges() const {
+  const auto& edges = moved_.edges();  // those of args and kwargs are the first
+  return {edges.begin(), edges.begin() + static_cast<std::ptrdiff_t>(tensors_.size())};
 }
 
 }  // namespace op_tools

@@ -1,30 +1,57 @@
-// What a float64 run is made of: the dtypes, and inputs that are changed a little to see how exactly a result can be
-// known.
+// The inputs of one run of a call, made for a RunVariant: the one place that changes dtypes, values and scalars, for
+// live judging and for replay. Thread-safe; each run needs inputs of its own, because the operator may write them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "base/export.h"
 #include "compare/rerun/run_outcome.h"
+#include "fallback/cpu_runner.h"
 #include "tensor/value.h"
 
 namespace op_tools {
 
+// The arguments of a call in every form in which they were recorded.
+struct CallArguments {
+  Value args;    // Tuple
+  Value kwargs;  // Dict with string keys
+  // The aten call behind a torch-level call: Tuple(name, Tuple(arguments by schema position)). Its tensors are those of
+  // args and kwargs. None: not recorded.
+  Value aten;
+};
+
 // float64 for every inexact dtype, complex128 for complex ones, others as they are.
 OP_TOOLS_API c10::ScalarType golden_dtype(c10::ScalarType dtype);
 
-// Changes copies of a call's inputs, storage by storage, below every operator: aliases stay aliases, and neither
-// expanded dimensions nor versions are in the way. Copies in float64 change by less than the rounding of the originals
-// (`kind` says which), those in their own dtypes (kShaken) by about one unit. `originals`: in their own dtypes, in the
-// same order; `autocast`: the dtype to which the call rounds them, where it does.
-OP_TOOLS_API void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals,
-                          const RunVariant& variant, std::optional<c10::ScalarType> autocast);
+class OP_TOOLS_API VariantInputs {
+ public:
+  // `base_name`: of the operator. `autocast`: the dtype to which the call casts its inputs, where it does. Throws Error
+  // when the variant would be the same as kFloat64 (kFloat32Scalars without such scalars) or a tensor has no plain
+  // data.
+  VariantInputs(const CallArguments& recorded, std::string_view base_name, const RunVariant& variant,
+                std::optional<c10::ScalarType> autocast);
 
-// Numbers among a call's arguments as float32 holds them, which is how an operator on float32 tensors reads them: x //
-// 0.1 steps where float32's 0.1 goes into x. False where that changes nothing, or where a tensor is in float64.
-OP_TOOLS_API bool round_scalars_to_float32(Value& args, Value& kwargs, const std::vector<at::Tensor>& tensors);
+  const CallArguments& arguments() const { return arguments_; }
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }  // by tensor index of (args, kwargs)
+
+  // The output gradients with which this run goes backward: changed as the inputs are.
+  std::vector<at::Tensor> output_gradients(const std::vector<at::Tensor>& recorded) const;
+  // Gradients of tensors() after a run with grad mode on, undefined where the run gives none. Uses up the graph.
+  std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs,
+                                          const std::vector<at::Tensor>& output_gradients) const;
+  // Where the gradients of tensors() arrive; invalid for those that require none.
+  std::vector<torch::autograd::Edge> edges() const;
+
+ private:
+  const RunVariant variant_;
+  const std::optional<c10::ScalarType> autocast_;
+  const MovedCall moved_;
+  CallArguments arguments_;
+  std::vector<at::Tensor> tensors_;
+};
 
 }  // namespace op_tools

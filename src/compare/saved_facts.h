@@ -1,0 +1,22 @@
+// What the files of a failure say besides its values, so that run_op_from_data judges by the facts by which the failure
+// was judged: input.pth has the facts of the call (key "judged"), output.pth the memory of its results ("memory"). One
+// description of the fields serves writing and reading.
+#pragma once
+
+#include "base/export.h"
+#include "compare/call_judge.h"
+#include "compare/rerun/run_outcome.h"
+#include "tensor/value.h"
+
+namespace op_tools {
+
+inline constexpr std::string_view kJudgedKey = "judged", kMemoryKey = "memory", kIncompleteKey = "incomplete";
+
+OP_TOOLS_API Value facts_value(const CallFacts& facts);
+OP_TOOLS_API Value memory_value(const RunOutcome& run);
+
+// Throw Error when a field is missing or has another type.
+OP_TOOLS_API void read_facts(const Value& value, CallFacts& facts);
+OP_TOOLS_API void read_memory(const Value& value, RunOutcome& run);
+
+}  // namespace op_tools

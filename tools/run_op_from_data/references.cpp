@@ -1,0 +1,75 @@
+#include "run_op_from_data/references.h"
+
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+#include "compare/saved_facts.h"
+#include "run_op_from_data/run_inputs.h"
+#include "tensor/exception_text.h"
+
+namespace op_tools::replay {
+
+References::References(const CapturedCall& call, StateGate& gate, ReplayableCall::Operator run)
+    : call_(call), gate_(gate), operator_(std::move(run)) {}
+
+const ReplayableCall& References::replayable() {
+  if (replayable_) return *replayable_;
+  const RunInputs inputs = make_inputs(call_.args, call_.kwargs, call_.aten, plan_for(call_, c10::kCPU));
+  ReplayableCall::Saved saved;
+  saved.level = call_.level();
+  saved.name = call_.name;
+  saved.arguments = arguments_on_cpu({inputs.args, inputs.kwargs, inputs.aten}, call_.device()).arguments;
+  saved.autocast = call_.autocast();
+  saved.run = operator_;
+  if (!call_.judged.is<None>()) {
+    CallFacts facts;
+    read_facts(call_.judged, facts);
+    saved.autocast = facts.autocast;
+    saved.written_by_schema = facts.written_by_schema;
+  }
+  {
+    RecordedMeta without_autocast = call_.meta;  // ReplayableCall puts it in force where a run wants it
+    without_autocast.autocast.clear();
+    const ThreadState state(without_autocast);
+    saved.grad_enabled = c10::GradMode::is_enabled();
+    saved.keys = c10::impl::tls_local_dispatch_key_set();
+  }
+  replayable_ = std::make_unique<const ReplayableCall>(std::move(saved));
+  return *replayable_;
+}
+
+const RunOutcome& References::run(const RunVariant& variant, size_t pass) {
+  const Key key(variant.kind, variant.sample, variant.coarse, pass);
+  if (const auto known = runs_.find(key); known != runs_.end()) return known->second;
+  RunOutcome made;
+  try {
+    const Value* state = find_key(call_.rng, "cpu");
+    const StateGate::Pass gate(gate_, call_.meta.process, alone_);
+    const NumThreads threads(call_.meta.num_threads);
+    made = replayable().run(variant, pass == kNoPass ? nullptr : &call_.backward[pass].grad_outputs,
+                            state ? state->get_if<at::Tensor>() : nullptr);
+  } catch (const std::exception& error) {
+    made.impossible = exception_text(error);
+  }
+  return runs_.emplace(key, std::move(made)).first->second;
+}
+
+RunOutcome References::forward(const RunVariant& variant) {
+  if (!call_.backward.empty() && !call_.from_ditorch) {
+    // One run serves both; whether it can go backward says nothing about the forward call.
+    if (const RunOutcome& both = run(variant, 0); both.returned()) return both;
+  }
+  return run(variant, kNoPass);
+}
+
+RunOutcome References::backward(const RunVariant& variant, size_t pass) {
+  if (!call_.from_ditorch) return run(variant, pass);
+  RunOutcome made = run(variant, kNoPass);
+  if (!made.returned()) return made;
+  made.gradients = last_node_gradients(flatten_tensors(made.result), call_.backward[pass].grad_outputs,
+                                       made.made_from->edges(), /*keep_graph=*/true);
+  return made;
+}
+
+}  // namespace op_tools::replay
