@@ -406,7 +406,7 @@ def test_eigenvectors_of_another_sign_agree(level):
             torch.linalg.eig(symmetric)
         torch.linalg.eigh(matrix).eigenvectors.sum().backward()
     assert tool.result().failed == 0, [row for row in tool.result().rows if row["verdict"] == "fail"]
-    assert any(row["reason"] == "but for signs or phases" for row in tool.result().rows)
+    assert any(row["reason"] == "equal up to ambiguous signs" for row in tool.result().rows)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import op_tools
+from op_tools.run_op_from_data import main
 
 
 @pytest.fixture
@@ -71,3 +72,42 @@ def test_warm_up_can_be_chosen(captures, replay):
     report = replay(captures, "--sync_time_measure", "--warm_up", 0, "--run_times", 2)
     assert all(len(call["forward_ms"]) == 2 for call in report.calls)
     assert replay(captures, "--warm_up", -1).status == 64
+
+
+def test_tools_look_at_a_replay_as_at_a_program(captures):
+    with op_tools.OpTimeMeasure() as times, op_tools.OpObserve() as observed:
+        assert main([captures, "--acc_check", "--run_times", "3", "--quiet"]) == 0
+    measured = {(row.op, row.phase): row.calls for row in times.result().rows}
+    # The CPU's and the float64 runs are no calls of the program.
+    assert measured == {(op, phase): 3 for op in ("torch.matmul", "torch.exp") for phase in ("forward", "backward")}
+    assert {row.op for row in observed.result().rows} == {"torch.matmul", "torch.exp"}
+
+
+def test_the_workers_of_jobs_are_looked_at_as_well(tmp_path):
+    x = torch.randn(8, 8)
+    with op_tools.OpCapture(ops="torch.mm", output_dir=str(tmp_path)) as tool:
+        for _ in range(12):
+            torch.mm(x, x)
+    with op_tools.OpTimeMeasure() as times:
+        assert main([tool.result().root, "--jobs", "4", "--quiet"]) == 0
+    assert [(row.op, row.calls) for row in times.result().rows] == [("torch.mm", 12)]
+
+
+def test_a_hook_of_the_users_sees_the_recorded_calls(captures):
+    seen = []
+
+    class Names(op_tools.Hook):
+        gradients = True
+
+        def after(self, call, state):
+            seen.append((call.name, call.phase, call.id))
+
+    with op_tools.HookScope(Names()):
+        main([captures, "--quiet"])
+    assert sorted(name + " " + phase for name, phase, _ in seen) == [
+        "torch.exp backward",
+        "torch.exp forward",
+        "torch.matmul backward",
+        "torch.matmul forward",
+    ]
+    assert len({number for _, _, number in seen}) == 2, "backward has the id of its forward call"
