@@ -75,8 +75,8 @@ void RedirectHook::Impl::note_stayed(std::string_view name, std::string_view op,
 }
 
 bool RedirectHook::Impl::ran_on_device(OpCall& call, OperatorFrame& frame, std::exception_ptr* failure) {
-  // An operator in place may have done half of its work when it raises: what it changes is copied aside until the device
-  // has shown that it can do a call of this kind.
+  // An operator in place may have done half of its work when it raises: what it changes is copied aside until the
+  // device has shown that it can do a call of this kind.
   const bool in_place = changes_inputs(*call.op);
   const uint64_t signature = in_place ? signature_of(call) : 0;
   bool known = false;

@@ -154,7 +154,8 @@ std::vector<Check> RunJudge::against_saved(const CapturedCall& call, const RunRe
     return [&golden, pass](const RunVariant& variant) { return judged_run(golden(variant), pass); };
   };
   if (call.output) {
-    append(judge_pair(facts, judged_run(run, 0), saved_run(call, run, 0), false, true, of_pass(0)), "saved", 0, &checks);
+    append(judge_pair(facts, judged_run(run, 0), saved_run(call, run, 0), false, true, of_pass(0)), "saved", 0,
+           &checks);
   } else {
     checks.push_back(plain_check("saved", op_tools::not_comparable("no output was saved")));
   }
