@@ -114,7 +114,9 @@ def _add_option(group: Any, flag: str, dest: str, option: Option, *, hidden: boo
         "names": {"metavar": "LIST"},
         "path": {"metavar": "DIR"},
     }
-    text = f"{option.help} ({option.variable + ', else ' if option.variable else ''}{option.default})".replace("%", "%%")
+    text = f"{option.help} ({option.variable + ', else ' if option.variable else ''}{option.default})".replace(
+        "%", "%%"
+    )
     help_text = argparse.SUPPRESS if hidden else text
     group.add_argument(
         flag, dest=dest, default=argparse.SUPPRESS, help=help_text, **of_type.get(option.type, {"metavar": "TEXT"})

@@ -83,7 +83,9 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
 def _block(kind: str, name: str) -> str:
     if kind == "columns":
         (row,) = (row for one in kinds().values() for row in one.rows if row.name == name)
-        return _table(["column", "type", "meaning"], [[f"`{one.name}`", f"`{one.type}`", one.help] for one in row.columns])
+        return _table(
+            ["column", "type", "meaning"], [[f"`{one.name}`", f"`{one.type}`", one.help] for one in row.columns]
+        )
     options = hook_options() if name == "all" else kinds()[name].own_options
     return _table(
         ["argument", "variable", "meaning", "default"],
