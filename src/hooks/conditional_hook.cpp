@@ -38,8 +38,7 @@ std::unique_ptr<HookState> ConditionalHook::before(OpCall& call) {
 }
 
 std::unique_ptr<HookScope> apply_feature(std::string_view feature, const Value& settings, Condition condition) {
-  Settings all(settings);
-  Tool tool = find_tool(feature).open(all);
+  Tool tool = find_tool(feature).open(settings);
   if (condition) tool.hook = std::make_shared<ConditionalHook>(std::move(tool.hook), std::move(condition));
   auto scope = std::make_unique<HookScope>(std::move(tool.hook), std::move(tool.options));
   scope->enter();
