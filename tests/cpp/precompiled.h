@@ -7,6 +7,5 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
 #include "catch.h"

@@ -2,6 +2,7 @@
 
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/Device.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
