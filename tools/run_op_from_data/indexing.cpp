@@ -93,13 +93,13 @@ std::vector<TensorIndex> to_indices(const Value& index, const at::Tensor& self) 
 
 at::Tensor to_tensor(const Value& value, const at::Tensor& self) {
   if (const auto* tensor = value.get_if<at::Tensor>()) return *tensor;
-  const auto restore_tensors = [&](const at::Scalar& scalar) {
+  const auto to_tensor = [&](const at::Scalar& scalar) {
     return at::indexing::scalarToTensor(scalar, self.options(), self.device());
   };
-  if (const auto* number = value.get_if<bool>()) return restore_tensors(*number);
-  if (const auto* number = value.get_if<int64_t>()) return restore_tensors(*number);
-  if (const auto* number = value.get_if<double>()) return restore_tensors(*number);
-  if (const auto* number = value.get_if<c10::complex<double>>()) return restore_tensors(*number);
+  if (const auto* number = value.get_if<bool>()) return to_tensor(*number);
+  if (const auto* number = value.get_if<int64_t>()) return to_tensor(*number);
+  if (const auto* number = value.get_if<double>()) return to_tensor(*number);
+  if (const auto* number = value.get_if<c10::complex<double>>()) return to_tensor(*number);
   throw Error("the value assigned is " + describe(value) + ", which only Python can assign");
 }
 

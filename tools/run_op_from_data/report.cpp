@@ -101,8 +101,8 @@ void Reporter::show_progress(const CallReport& report) {
   const size_t total = reports_.size();
   if (total < 2) return;
   constexpr size_t kWidth = 24;
-  const size_t restore_tensors = done_ * kWidth / total;
-  log::progress("[" + std::string(restore_tensors, '#') + std::string(kWidth - restore_tensors, ' ') + "] " +
+  const size_t shown = done_ * kWidth / total;
+  log::progress("[" + std::string(shown, '#') + std::string(kWidth - restore_tensors, ' ') + "] " +
                 std::to_string(done_) + "/" + std::to_string(total) + " " + shortened(report.name, 40));
 }
 
