@@ -148,7 +148,7 @@ CompareHook::CompareHook(const ResolvedCompareOptions& options) : impl_(std::mak
 CompareHook::~CompareHook() = default;
 
 Wants CompareHook::wants() const {
-  return {.gradients = impl_->options.gradients, .aten_call = true};
+  return {.gradients = impl_->options.gradients, .aten_call = false};
 }
 
 std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
@@ -228,7 +228,6 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   subject.random_state = state.watch->moved();
   subject.random =
       !subject.random_state.is<None>() || is_tagged_random(call) || draws_random_numbers(base_name(call.name));
-  subject.aten = with_copies(call.frame().aten_call(), state.live, subject.specimen->tensors());
   CallMeta& meta = subject.meta;
   static_cast<CallInfo&>(meta) = subject.call;
   meta.rank = rank;

@@ -79,7 +79,7 @@ SavedSide side_of(std::string side, const PendingComparison& observed, const Run
   call.rng = subject.random_state;
   const Snapshot& before = subject.specimen->inputs();
   const Values& in = *sequence_items(before.value);
-  Snapshot inputs = take_snapshot(make_tuple({in[0], in[1], subject.aten}), "");
+  Snapshot inputs = take_snapshot(make_tuple({in[0], in[1]}), "");
   saved.bytes = inputs.bytes;
   call.meta = subject.meta;
   call.set_inputs(std::move(inputs));
