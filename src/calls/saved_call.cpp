@@ -143,13 +143,10 @@ SavedOutput parse_output(const Value& file) {
   return output;
 }
 
-// The roots of the two snapshots are tuples: "[0][2]" is args[2], "[1].out" is kwargs.out. Notes of the aten call are
-// those of its arguments once more.
+// The roots of the two snapshots are tuples: "[0][2]" is args[2], "[1].out" is kwargs.out.
 void take_notes(std::vector<Note> from, const char* first, const char* second, std::vector<Note>& notes) {
   for (Note& note : from) {
-    const bool is_first = note.where.starts_with("[0]");
-    if (!is_first && !note.where.starts_with("[1]")) continue;
-    note.where = (is_first ? first : second) + note.where.substr(3);
+    note.where = (note.where.starts_with("[0]") ? first : second) + note.where.substr(3);
     notes.push_back(std::move(note));
   }
 }
@@ -164,7 +161,6 @@ void SavedCall::set_inputs(Snapshot inputs) {
   has_meta = true;
   take_notes(std::move(inputs.unsupported), "args", "kwargs", meta.unsupported);
   meta.inputs = std::move(inputs.tensors);
-  if (parts.size() > 2) set_aten(parts[2]);
 }
 
 void SavedCall::set_aten(Value tree) {

@@ -59,7 +59,7 @@ struct SavedCall {
   bool from_ditorch = false;  // its gradients are the last autograd node's, and its result is unpacked
 
   // From snapshots, whose notes and tensors become those of `meta`; there is a meta.json then.
-  void set_inputs(Snapshot inputs);   // of Tuple (args, kwargs), or (args, kwargs, aten)
+  void set_inputs(Snapshot inputs);   // of Tuple (args, kwargs)
   void set_aten(Value tree);          // None, or Tuple (name, args) over the same tensors as args and kwargs
   void set_output(Snapshot outputs);  // of Tuple (result, Dict {index: tensor that the call changed})
 };

@@ -1,7 +1,5 @@
 #include "calls/snapshot.h"
 
-#include <algorithm>
-
 #include "calls/packed_values.h"
 
 namespace op_tools {
@@ -16,15 +14,6 @@ Snapshot take_snapshot(const Value& value, const std::string& root, bool owned, 
   Snapshot snapshot = from.snapshot(root);
   from.finish();
   return snapshot;
-}
-
-Value with_copies(const Value& value, const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& copies) {
-  if (value.is<None>() || tensors.size() != copies.size()) return {};
-  return map_tensors(value, [&](const at::Tensor& tensor) {
-    const auto known =
-        std::find_if(tensors.begin(), tensors.end(), [&](const at::Tensor& one) { return one.is_same(tensor); });
-    return known != tensors.end() ? Value(copies[known - tensors.begin()]) : take_snapshot(tensor, "").value;
-  });
 }
 
 void note_unsupported(const Value& value, const std::string& where, std::vector<Note>& notes) {

@@ -36,10 +36,6 @@ struct Snapshot {
 // stay. Throws c10::Error when a device copy fails.
 Snapshot take_snapshot(const Value& value, const std::string& root, bool owned = false, bool restride = true);
 
-// Another tree over the same tensors, with the copies that a snapshot made of them in their place: what stands in no
-// snapshot yet is copied. None when a tensor has no copy.
-Value with_copies(const Value& value, const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& copies);
-
 // Where in the tree the values without a form in a file are, in words.
 void note_unsupported(const Value& value, const std::string& where, std::vector<Note>& notes);
 

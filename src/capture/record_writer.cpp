@@ -84,7 +84,7 @@ struct RecordWriter::Impl {
     failed.store(true);
     if (!first) return;
     lock.unlock();
-    log::error("OpCapture cannot write and is disabled; the program continues: " + what);
+    log::error("OpCapture cannot write and is disabled; the program goes on: " + what);
     lock.lock();
   }
 

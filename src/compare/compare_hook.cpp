@@ -152,7 +152,7 @@ CompareHook::CompareHook(const ResolvedCompareOptions& options) : impl_(std::mak
 CompareHook::~CompareHook() = default;
 
 Wants CompareHook::wants() const {
-  return {.gradients = impl_->options.gradients, .borrows_gradients = true, .aten_call = true};
+  return {.gradients = impl_->options.gradients, .borrows_gradients = true};
 }
 
 std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
@@ -283,7 +283,6 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   ComparedState& compared = *state.compared;
   compared.random_state = state.watch->moved();
   compared.random = !compared.random_state.is<None>() || is_known_as_random(call, *state.watch);
-  compared.aten = with_copies(call.frame().aten_call(), state.live, compared.replayable->tensors());
   complete_meta(call, compared);
 
   auto observed = std::make_shared<PendingComparison>();

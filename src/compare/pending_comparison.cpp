@@ -83,7 +83,7 @@ SavedSide side_of(std::string side, const PendingComparison& observed, const Run
   call.judged = facts_value(observed.facts);
   const Snapshot& before = state.replayable->inputs();
   const Values& in = *sequence_items(before.value);
-  Snapshot inputs = take_snapshot(make_tuple({in[0], in[1], state.aten}), "");
+  Snapshot inputs = take_snapshot(make_tuple({in[0], in[1]}), "");
   saved.bytes = inputs.bytes;
   call.meta = state.meta;
   call.set_inputs(std::move(inputs));

@@ -49,7 +49,6 @@ struct ComparedState {
   CallMeta meta;
   bool random = false;
   Value random_state;         // Dict {device: state before the call} of the generators that moved
-  Value aten;                 // torch level: the aten call behind it, with the copies of the inputs
   uint32_t saved_passes = 0;  // backward passes in the files; used by one thread at a time, in the order of the calls
 };
 

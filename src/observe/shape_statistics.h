@@ -38,7 +38,7 @@ struct DynamicDim {
   std::string line;  // empty: not known
   bool is_output = false;
   size_t tensor = 0, dimension = 0;
-  std::vector<int64_t> sizes;  // rising
+  std::vector<int64_t> sizes;  // ascending
   uint64_t calls = 0;
 
   static const Columns<DynamicDim>& columns();
