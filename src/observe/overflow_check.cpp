@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/op_filter.h"
+#include "base/stop_program.h"
 #include "calls/call_files.h"
 #include "calls/random_state.h"
 #include "calls/stripped_value.h"

@@ -176,7 +176,7 @@ RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten,
 
 std::vector<at::Tensor> last_node_gradients(const std::vector<at::Tensor>& outputs,
                                             const std::vector<at::Tensor>& grads,
-                                            const std::vector<torch::autograd::Edge>& edges, bool keep_graph) {
+                                            const std::vector<GradientEdge>& edges, bool keep_graph) {
   const auto arrived = std::make_shared<std::vector<at::Tensor>>();
   for (size_t i = 0; i < outputs.size() && i < grads.size(); ++i) {
     if (!grads[i].defined() || !outputs[i].requires_grad()) continue;

@@ -40,6 +40,6 @@ RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten,
 // order. `edges`: where the inputs' gradients arrive.
 std::vector<at::Tensor> last_node_gradients(const std::vector<at::Tensor>& outputs,
                                             const std::vector<at::Tensor>& grads,
-                                            const std::vector<torch::autograd::Edge>& edges, bool keep_graph);
+                                            const std::vector<GradientEdge>& edges, bool keep_graph);
 
 }  // namespace op_tools::replay

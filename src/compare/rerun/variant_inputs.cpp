@@ -176,7 +176,7 @@ std::vector<at::Tensor> VariantInputs::input_gradients(const std::vector<at::Ten
   return gradients_at(edges(), outputs, output_gradients, /*keep_graph=*/false);
 }
 
-std::vector<torch::autograd::Edge> VariantInputs::edges() const {
+std::vector<GradientEdge> VariantInputs::edges() const {
   const auto& edges = moved_.edges();  // those of args and kwargs are the first
   return {edges.begin(), edges.begin() + static_cast<std::ptrdiff_t>(tensors_.size())};
 }

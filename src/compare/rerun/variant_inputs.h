@@ -44,7 +44,7 @@ class OP_TOOLS_API VariantInputs {
   std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs,
                                           const std::vector<at::Tensor>& output_gradients) const;
   // Where the gradients of tensors() arrive; invalid for those that require none.
-  std::vector<torch::autograd::Edge> edges() const;
+  std::vector<GradientEdge> edges() const;
 
  private:
   const RunVariant variant_;
