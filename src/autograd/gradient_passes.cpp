@@ -1,5 +1,7 @@
 #include "autograd/gradient_passes.h"
 
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 

@@ -37,8 +37,8 @@ class OP_TOOLS_API MovedCall {
   // grad mode on; `output_gradients` by output tensor, from any device and in any dtype, undefined where none arrived.
   std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs,
                                     const std::vector<at::Tensor>& output_gradients, bool keep_graph) const;
-  // Where the gradients of tensors() arrive; invalid for those that require none.
-  const std::vector<torch::autograd::Edge>& edges() const { return edges_; }
+  // Where the gradients of tensors() arrive; nullptr for those that require none.
+  const std::vector<GradientEdge>& edges() const { return edges_; }
 
   size_t bytes() const { return moved_.bytes(); }
 
@@ -46,7 +46,7 @@ class OP_TOOLS_API MovedCall {
   MovedTensors moved_;
   Value args_, kwargs_;
   std::vector<at::Tensor> tensors_;
-  std::vector<torch::autograd::Edge> edges_;
+  std::vector<GradientEdge> edges_;
 };
 
 // The same tree with each value that has no parts replaced by visit(value).

@@ -118,7 +118,7 @@ class MovedTensors::Copier {
     at::Tensor original;
     at::ScalarType dtype;  // of the copy
     at::Tensor copy{};
-    Edge edge{};
+    GradientEdge edge = nullptr;
   };
   // Memory of copies, and where its begin was in the originals' storage.
   struct Memory {
@@ -274,8 +274,8 @@ class MovedTensors::Copier {
     if (entry.original.requires_grad() && (!to_originals || at::GradMode::is_enabled())) {
       const auto node =
           to_originals ? make_node<decltype(Edge::function)>(entry.original) : make_node<decltype(Edge::function)>();
-      entry.edge = Edge(node, node->add_input_metadata(entry.copy));
-      torch::autograd::impl::set_gradient_edge(entry.copy, entry.edge);
+      entry.edge = std::make_shared<const Edge>(node, node->add_input_metadata(entry.copy));
+      torch::autograd::impl::set_gradient_edge(entry.copy, *entry.edge);
     }
     const at::Tensor& tangent = entry.original._fw_grad(/*level=*/0);
     if (!to_originals || !tangent.defined()) return;
@@ -319,16 +319,16 @@ at::Tensor MovedTensors::view_of_original(const at::Tensor& tensor) const {
   return at::_ops::as_strided::call(original, tensor.sym_sizes(), tensor.sym_strides(), c10::SymInt(offset));
 }
 
-Edge MovedTensors::edge_of(const at::Tensor& copy) const {
+GradientEdge MovedTensors::edge_of(const at::Tensor& copy) const {
   const auto* entry = copier_->entry_of_copy(copy);
-  return entry ? entry->edge : Edge();
+  return entry ? entry->edge : nullptr;
 }
 
 size_t MovedTensors::bytes() const {
   return copier_->bytes();
 }
 
-std::vector<at::Tensor> gradients_at(const std::vector<Edge>& edges, const std::vector<at::Tensor>& outputs,
+std::vector<at::Tensor> gradients_at(const std::vector<GradientEdge>& edges, const std::vector<at::Tensor>& outputs,
                                      const std::vector<at::Tensor>& output_gradients, bool keep_graph) {
   torch::autograd::edge_list roots, wanted;
   variable_list arriving;
@@ -340,8 +340,8 @@ std::vector<at::Tensor> gradients_at(const std::vector<Edge>& edges, const std::
     const bool may_write = gradient.is_same(output_gradients[i]) && !leaves_what_arrives(*roots.back().function);
     arriving.push_back(may_write ? private_copy(gradient) : std::move(gradient));
   }
-  for (const Edge& edge : edges) {
-    if (edge.is_valid()) wanted.push_back(edge);
+  for (const GradientEdge& edge : edges) {
+    if (edge) wanted.push_back(*edge);
   }
   std::vector<at::Tensor> result(edges.size());
   if (roots.empty() || wanted.empty()) return result;
@@ -349,7 +349,7 @@ std::vector<at::Tensor> gradients_at(const std::vector<Edge>& edges, const std::
       roots, arriving, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
   size_t next = 0;
   for (size_t i = 0; i < edges.size(); ++i) {
-    if (edges[i].is_valid()) result[i] = arrived[next++];
+    if (edges[i]) result[i] = arrived[next++];
   }
   return result;
 }

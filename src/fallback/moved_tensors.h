@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <torch/csrc/autograd/function.h>  // an Edge needs the whole Node
 
 #include <cstdint>
 #include <functional>
@@ -16,7 +15,15 @@
 
 #include "base/export.h"
 
+namespace torch::autograd {
+struct Edge;
+}
+
 namespace op_tools {
+
+// Where in the autograd graph a gradient arrives; nullptr: nowhere. Only a pointer, because the header that defines
+// Edge takes 5 s to compile.
+using GradientEdge = std::shared_ptr<const torch::autograd::Edge>;
 
 // From a dtype of the program to the dtype of the run: the same where nothing is to be done. Empty: nothing is.
 using DtypeMap = std::function<at::ScalarType(at::ScalarType)>;
@@ -52,8 +59,8 @@ class OP_TOOLS_API MovedTensors {
   // The part of an original that a tensor over a copy's memory shows, as a (differentiable) view of the original;
   // undefined when it shows no copy's memory, or the copy has another dtype than the original.
   at::Tensor view_of_original(const at::Tensor& tensor) const;
-  // Where the gradient of a copy arrives, kToEdges; invalid for the others.
-  torch::autograd::Edge edge_of(const at::Tensor& copy) const;
+  // Where the gradient of a copy arrives, kToEdges; nullptr for the others.
+  GradientEdge edge_of(const at::Tensor& copy) const;
 
   size_t bytes() const;  // copied, as they are in the target
 
@@ -64,7 +71,7 @@ class OP_TOOLS_API MovedTensors {
 
 // Gradients of `outputs` with respect to `edges`, as torch.autograd.grad(..., allow_unused=True) on the outputs' device
 // and in their dtypes: undefined where there is none. Outputs without history and undefined gradients are left out.
-OP_TOOLS_API std::vector<at::Tensor> gradients_at(const std::vector<torch::autograd::Edge>& edges,
+OP_TOOLS_API std::vector<at::Tensor> gradients_at(const std::vector<GradientEdge>& edges,
                                                   const std::vector<at::Tensor>& outputs,
                                                   const std::vector<at::Tensor>& output_gradients, bool keep_graph);
 

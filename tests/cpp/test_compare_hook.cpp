@@ -1,5 +1,4 @@
 // OpAutoCompare from C++: an executor plays the device that computes wrongly.
-#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/exp.h>

@@ -1,4 +1,3 @@
-#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/complex.h>

@@ -1,5 +1,4 @@
 // Memory of private copies: what is in them, and where it goes when they are gone.
-#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 

@@ -1,6 +1,5 @@
 // The numbers of a difference against a plain loop over doubles: random and special values, each dtype, sizes that are
 // no multiple of anything.
-#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>

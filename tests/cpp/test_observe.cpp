@@ -1,6 +1,5 @@
 // OpObserve and apply_feature from C++. Statistics of all dtypes are compared with torch's in
 // tests/python/test_observe.py.
-#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/exp.h>

@@ -1,5 +1,4 @@
 // OpOverflowCheck from C++, on the CPU; the window of a device is in test_overflow_sim.cpp.
-#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/exp.h>

@@ -1,6 +1,5 @@
 #include "run_op_from_data/replay.h"
 
-#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Generator.h>

@@ -1,6 +1,5 @@
 #include "compare/metrics/tensor_diff.h"
 
-#define AT_PER_OPERATOR_HEADERS  // for ATen/TensorOperators.h: not all operators there are
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>

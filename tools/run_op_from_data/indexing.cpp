@@ -1,6 +1,5 @@
 #include "run_op_from_data/indexing.h"
 
-#define AT_PER_OPERATOR_HEADERS  // without it the next header includes all operators there are
 #include <ATen/TensorIndexing.h>
 #include <ATen/ops/empty.h>
 

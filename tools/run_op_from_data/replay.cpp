@@ -1,6 +1,7 @@
 #include "run_op_from_data/replay.h"
 
 #include <c10/core/Device.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 

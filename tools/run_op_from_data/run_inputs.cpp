@@ -79,7 +79,7 @@ class Copies {
     const Source& source = sources_.at(tensor.unsafeGetTensorImpl());
     return groups_[source.group].moved->copy_of(source.tensor);
   }
-  torch::autograd::Edge edge_of(const at::Tensor& tensor) const {
+  GradientEdge edge_of(const at::Tensor& tensor) const {
     const Source& source = sources_.at(tensor.unsafeGetTensorImpl());
     return groups_[source.group].moved->edge_of(of(tensor));
   }

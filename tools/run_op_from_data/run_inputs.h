@@ -8,7 +8,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <torch/csrc/autograd/function.h>  // an Edge needs the whole Node
 
 #include <cstdint>
 #include <functional>
@@ -16,14 +15,15 @@
 #include <optional>
 #include <vector>
 
+#include "fallback/moved_tensors.h"
 #include "tensor/value.h"
 
 namespace op_tools::replay {
 
 struct RunInputs {
-  Value args, kwargs, aten;                  // aten: None when the file has none
-  std::vector<at::Tensor> tensors;           // by tensor index of (args, kwargs)
-  std::vector<torch::autograd::Edge> edges;  // where their gradients arrive; invalid for those that require none
+  Value args, kwargs, aten;         // aten: None when the file has none
+  std::vector<at::Tensor> tensors;  // by tensor index of (args, kwargs)
+  std::vector<GradientEdge> edges;  // where their gradients arrive; nullptr for those that require none
 };
 
 struct InputPlan {

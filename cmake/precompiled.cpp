@@ -1,0 +1,1 @@
+// A target needs one file to own a precompiled header.
