@@ -1,30 +1,39 @@
 # Where built things go. Two layouts:
-#   cmake --install:        bin/run_op_from_data, lib/libop_tools.so, lib/cmake/op_tools/, include/op_tools/
-#   pip (scikit-build-core): the same inside the package op_tools/, the program among Python's scripts
-# and, for work on the project itself, the Python extension is built into the source tree's op_tools/, so that the package
-# can be imported from there.
+#   cmake --install: bin/run_op_from_data, lib/libop_tools.so, lib/cmake/op_tools/, include/op_tools/
+#   a wheel:         the same inside the package op_tools/, the program among Python's scripts. Made by pip from the source
+#                    (scikit-build-core, SKBUILD), or by cmake/make_wheel.py (./dev wheel) from what a build folder holds.
+# For work on the project itself, the Python extensions are built into the source tree's op_tools/, so that the package can
+# be imported from there.
 include(CMakePackageConfigHelpers)
 
 # --- How binaries find each other and torch: relative to themselves first. The absolute folder of the torch that we were
 # built with is added unless a wheel is built for the very site-packages that hold it.
 set(OP_TOOLS_TORCH_LIB ${OP_TOOLS_TORCH_ROOT}/lib)
 cmake_path(NORMAL_PATH OP_TOOLS_TORCH_LIB)
-set(OP_TOOLS_RPATH_FROM_LIB $ORIGIN)
-set(OP_TOOLS_RPATH_FROM_BIN $ORIGIN/../lib)
+set(OP_TOOLS_RPATH_FROM_LIB "$ORIGIN;${OP_TOOLS_TORCH_LIB}")
+set(OP_TOOLS_RPATH_FROM_BIN "$ORIGIN/../lib;${OP_TOOLS_TORCH_LIB}")
 set(OP_TOOLS_BIN_DIR bin)
-if(SKBUILD)
+if(OP_TOOLS_BUILD_PYTHON)
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c "import os, sysconfig as s; p = s.get_paths(); print(os.path.relpath(p['platlib'], p['scripts']))"
     OUTPUT_VARIABLE OP_TOOLS_SITE_FROM_SCRIPTS OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-  set(OP_TOOLS_RPATH_FROM_LIB "$ORIGIN;$ORIGIN/../../torch/lib")
-  set(OP_TOOLS_RPATH_FROM_BIN
+  set(OP_TOOLS_WHEEL_RPATH_FROM_LIB "$ORIGIN;$ORIGIN/../../torch/lib")
+  set(OP_TOOLS_WHEEL_RPATH_FROM_BIN
     "$ORIGIN/${OP_TOOLS_SITE_FROM_SCRIPTS}/op_tools/lib;$ORIGIN/${OP_TOOLS_SITE_FROM_SCRIPTS}/torch/lib")
-  set(OP_TOOLS_BIN_DIR ${SKBUILD_SCRIPTS_DIR})
   cmake_path(IS_PREFIX Python_SITEARCH ${OP_TOOLS_TORCH_LIB} NORMALIZE OP_TOOLS_TORCH_BESIDE)
+  if(NOT OP_TOOLS_TORCH_BESIDE)
+    list(APPEND OP_TOOLS_WHEEL_RPATH_FROM_LIB ${OP_TOOLS_TORCH_LIB})
+    list(APPEND OP_TOOLS_WHEEL_RPATH_FROM_BIN ${OP_TOOLS_TORCH_LIB})
+  endif()
+  # For make_wheel.py, which changes the paths that cmake --install has set.
+  list(JOIN OP_TOOLS_WHEEL_RPATH_FROM_LIB ":" from_lib)
+  list(JOIN OP_TOOLS_WHEEL_RPATH_FROM_BIN ":" from_bin)
+  file(CONFIGURE OUTPUT wheel_rpath.json CONTENT [[{"lib": "@from_lib@", "bin": "@from_bin@"}]] @ONLY)
 endif()
-if(NOT OP_TOOLS_TORCH_BESIDE)
-  list(APPEND OP_TOOLS_RPATH_FROM_LIB ${OP_TOOLS_TORCH_LIB})
-  list(APPEND OP_TOOLS_RPATH_FROM_BIN ${OP_TOOLS_TORCH_LIB})
+if(SKBUILD)
+  set(OP_TOOLS_RPATH_FROM_LIB "${OP_TOOLS_WHEEL_RPATH_FROM_LIB}")
+  set(OP_TOOLS_RPATH_FROM_BIN "${OP_TOOLS_WHEEL_RPATH_FROM_BIN}")
+  set(OP_TOOLS_BIN_DIR ${SKBUILD_SCRIPTS_DIR})
 endif()
 set_target_properties(op_tools op_tools_sim_device PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_LIB}")
 set_target_properties(run_op_from_data PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_BIN}")
@@ -32,10 +41,9 @@ set_target_properties(run_op_from_data PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPAT
 # --- The library, its headers, the program.
 install(TARGETS op_tools op_tools_sim_device EXPORT op_tools_targets LIBRARY DESTINATION lib)
 install(TARGETS run_op_from_data RUNTIME DESTINATION ${OP_TOOLS_BIN_DIR})
-install(FILES src/op_tools.h DESTINATION include/op_tools)
 # Headers include each other as "hooks/...": include/op_tools is on the include path as well.
-install(FILES src/sim_device/sim_device.h DESTINATION include/op_tools/sim_device)
-install(DIRECTORY src/ DESTINATION include/op_tools FILES_MATCHING PATTERN "*.h" PATTERN "sim_device" EXCLUDE)
+install(CODE "set(OP_TOOLS_SOURCES [[${CMAKE_CURRENT_SOURCE_DIR}/src]])")
+install(SCRIPT cmake/install_headers.cmake)
 target_include_directories(op_tools PUBLIC $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/op_tools>)
 
 # --- The CMake package: find_package(op_tools) gives op_tools::op_tools.
@@ -55,6 +63,7 @@ if(TARGET _C)
     install(FILES ${OP_TOOLS_PACKAGE_DIR}/_build_info.py DESTINATION .)
   else()
     set(OP_TOOLS_PACKAGE_DIR ${CMAKE_CURRENT_SOURCE_DIR}/op_tools)
+    install(TARGETS _C _sim LIBRARY DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
   endif()
   configure_file(cmake/_build_info.py.in ${OP_TOOLS_PACKAGE_DIR}/_build_info.py @ONLY)
   set_target_properties(_C _sim PROPERTIES

