@@ -85,7 +85,7 @@ void read_module(const json& object, CallMeta& meta) {
 CallMeta meta_from(const json& object) {
   CallMeta meta;
   read(object, "name", meta.name);
-  if (const auto level = optional_field<std::string>(object, "level")) meta.level = level_from_string(*level);
+  meta.level = level_from_string(optional_field<std::string>(object, "level").value_or("torch"));
   read(object, "id", meta.id);
   read(object, "step", meta.step);
   read(object, "rank", meta.rank);

@@ -69,7 +69,7 @@ Watched watch(const Tensors& inputs, const std::function<Tensors()>& call, bool 
           for (Tensor& tensor : *tensors) tensor = tensor.defined() ? tensor.clone() : tensor;
         }
       });
-  on_backward.lends = lends;
+  on_backward.borrows = lends;
   watched.hooked = collector->after_call(watched.outputs, on_backward);
   return watched;
 }

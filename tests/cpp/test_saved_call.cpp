@@ -45,7 +45,7 @@ SavedCall full_call() {
   call.aten = make_tuple({"aten::mul_.Tensor", make_tuple({x, y})});
   call.rng = make_dict({{"cpu", at::ones({4}, at::kByte)}});
   call.restrided = {{1, {100, 1}}};
-  call.output = SavedOutput{at::rand({3}), {{0, Value(at::rand({3}))}}, {{0, {50}}}};
+  call.output = SavedOutput{at::rand({3}), {{0, Value(at::rand({3}))}}, {{0, {50}}}, {}};
   call.backward = {{make_tuple({at::rand({3})}), make_tuple({at::rand({3}), None()})},
                    {make_tuple({at::rand({3})}), make_tuple({None(), at::rand({2, 2})})}};
   CallMeta& meta = call.meta;

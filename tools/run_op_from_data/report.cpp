@@ -102,7 +102,7 @@ void Reporter::show_progress(const CallReport& report) {
   if (total < 2) return;
   constexpr size_t kWidth = 24;
   const size_t shown = done_ * kWidth / total;
-  log::progress("[" + std::string(shown, '#') + std::string(kWidth - restore_tensors, ' ') + "] " +
+  log::progress("[" + std::string(shown, '#') + std::string(kWidth - shown, ' ') + "] " +
                 std::to_string(done_) + "/" + std::to_string(total) + " " + shortened(report.name, 40));
 }
 
