@@ -129,8 +129,8 @@ TEST_CASE("A bad variable is an error with its name, the value and what is allow
   CHECK_THAT(error_with("OP_CAPTURE_MAX_PER_SIGNATURE", "x"),
              Equals("OP_CAPTURE_MAX_PER_SIGNATURE: 'x' is not allowed; give an integer of at least 1"));
   CHECK_THAT(error_with("OP_TOOLS_MAX_PENDING_MB", "9223372036854775807"),
-             Equals("OP_TOOLS_MAX_PENDING_MB: '9223372036854775807' is not allowed; give a whole "
-                    "number from 1 to "
+             Equals("OP_TOOLS_MAX_PENDING_MB: '9223372036854775807' is not allowed; give an "
+                    "integer from 1 to "
                     "8796093022207"));
   CHECK_THAT(error_with("OP_TOOLS_COMPAT", "torch"),
              Equals("OP_TOOLS_COMPAT: 'torch' is not allowed; give ditorch, or leave it unset"));
