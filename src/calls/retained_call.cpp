@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <chrono>
 
-#include "calls/call_files.h"
+#include "calls/schema_text.h"
 #include "calls/snapshot.h"
 #include "calls/stripped_value.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "calls/call_files.h"
 #include "tensor/copy_memory.h"
 #include "tensor/plain_tensor.h"
 

@@ -11,16 +11,17 @@
 
 #include "base/log.h"
 #include "base/text_table.h"
-#include "calls/call_files.h"
 #include "calls/call_meta.h"
 #include "calls/packed_values.h"
 #include "calls/random_state.h"
 #include "calls/saved_call.h"
+#include "calls/schema_text.h"
 #include "capture/record_writer.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
 #include "hooks/written_inputs.h"
 #include "tensor/copy_memory.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 namespace {

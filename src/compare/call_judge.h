@@ -45,7 +45,7 @@ struct CallFacts {
   bool in_transform = false;                     // inside vmap, grad and their like, which the CPU's run is not
   bool uninitialized = false;                    // returns uninitialized memory although its name does not show it
   int workspace = -1;                            // likewise: the result at this place is scratch memory
-  std::vector<bool> written_inputs = {};      // by tensor index of the inputs; empty: no schema
+  std::vector<bool> written_inputs = {};         // by tensor index of the inputs; empty: no schema
   Value args, kwargs;                            // as they were before the call
   std::vector<at::Tensor> before;                // the input tensors, before the call
 };

@@ -14,8 +14,8 @@
 
 #include "base/log.h"
 #include "base/stop_program.h"
-#include "calls/call_files.h"
 #include "calls/random_state.h"
+#include "calls/schema_text.h"
 #include "compare/distribution_test.h"
 #include "compare/metrics/tolerance.h"
 #include "compare/ordered_pool.h"

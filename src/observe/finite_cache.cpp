@@ -7,7 +7,6 @@
 #include <iterator>
 #include <string>
 
-#include "calls/call_files.h"
 #include "tensor/plain_tensor.h"
 
 namespace op_tools {

@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/op_filter.h"
 #include "base/stop_program.h"
-#include "calls/call_files.h"
 #include "calls/random_state.h"
 #include "calls/stripped_value.h"
 #include "hooks/backward_pass.h"

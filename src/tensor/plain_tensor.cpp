@@ -89,4 +89,8 @@ at::Tensor same_memory(const at::Tensor& tensor) {
   return at::Tensor(impl.shallow_copy_and_detach(impl.version_counter(), /*allow_tensor_metadata_change=*/true));
 }
 
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? -1 : static_cast<int64_t>(tensor._version());
+}
+
 }  // namespace op_tools

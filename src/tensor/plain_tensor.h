@@ -32,4 +32,7 @@ OP_TOOLS_API at::Tensor without_bits(const at::Tensor& tensor);
 // makes a Parameter of a tensor that no Python object stands for yet). Strided and plain tensors.
 OP_TOOLS_API at::Tensor same_memory(const at::Tensor& tensor);
 
+// The version counter that in-place operators move; -1: the tensor has none (inference mode).
+OP_TOOLS_API int64_t version_of(const at::Tensor& tensor);
+
 }  // namespace op_tools

@@ -79,8 +79,10 @@ RULES = {
             # Namespaces and overloads, taken apart: no classes of operators.
             "src/base/op_filter.cpp",
             "src/calls/capture_paths.cpp",
+            "src/calls/stored_calls.cpp",
             "src/sim_device/kernels.cpp",
             "tools/run_op_from_data/name_rules.cpp",
+            "tools/run_op_from_data/replay_frame.cpp",
             "tools/run_op_from_data/resolve.cpp",
             "tools/run_op_from_data/run_judge.cpp",
             # Names of variables and dtypes.
@@ -123,16 +125,16 @@ MAY_INCLUDE = {
     "report": {"base", "tensor"},
     "pth": {"base", "tensor"},
     "autograd": {"base", "tensor"},
-    "hooks": {"base", "tensor", "autograd"},
+    "hooks": {"base", "tensor", "report", "autograd"},
     "calls": {"base", "tensor", "report", "pth", "hooks"},
     "capture": {"base", "tensor", "report", "hooks", "calls"},
     "observe": {"base", "tensor", "report", "hooks", "calls"},
     "timing": {"base", "tensor", "report", "autograd", "hooks"},
     "fallback": {"base", "tensor", "autograd", "hooks", "timing"},
-    "compare/metrics": {"base", "tensor"},
+    "compare/metrics": {"base", "tensor", "hooks"},
     "compare/rerun": {"base", "tensor", "hooks", "calls", "fallback", "compare/metrics"},
     "compare": {"base", "tensor", "report", "hooks", "calls", "timing", "fallback", "compare/metrics", "compare/rerun"},
-    "sim_device": {"base", "tensor", "fallback"},
+    "sim_device": {"base", "tensor", "hooks"},
 }
 TOOL_ROOMS = set(MAY_INCLUDE) - {"sim_device"}
 MAY_INCLUDE |= {

@@ -17,7 +17,6 @@
 
 #include "base/error.h"
 #include "base/op_filter.h"
-#include "calls/call_files.h"
 #include "calls/call_store.h"
 #include "calls/random_state.h"
 #include "fallback/moved_tensors.h"
@@ -33,6 +32,7 @@
 #include "run_op_from_data/summary.h"
 #include "run_op_from_data/times.h"
 #include "tensor/exception_text.h"
+#include "tensor/plain_tensor.h"
 #include "timing/stopwatch.h"
 
 namespace op_tools::replay {

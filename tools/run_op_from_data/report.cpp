@@ -102,8 +102,8 @@ void Reporter::show_progress(const CallReport& report) {
   if (total < 2) return;
   constexpr size_t kWidth = 24;
   const size_t shown = done_ * kWidth / total;
-  log::progress("[" + std::string(shown, '#') + std::string(kWidth - shown, ' ') + "] " +
-                std::to_string(done_) + "/" + std::to_string(total) + " " + shortened(report.name, 40));
+  log::progress("[" + std::string(shown, '#') + std::string(kWidth - shown, ' ') + "] " + std::to_string(done_) + "/" +
+                std::to_string(total) + " " + shortened(report.name, 40));
 }
 
 int Reporter::finish(std::vector<std::string> problems, double seconds) {

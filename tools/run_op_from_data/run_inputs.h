@@ -15,8 +15,8 @@
 #include <optional>
 #include <vector>
 
-#include "run_op_from_data/captured_call.h"
 #include "fallback/moved_tensors.h"
+#include "run_op_from_data/captured_call.h"
 #include "tensor/value.h"
 
 namespace op_tools::replay {

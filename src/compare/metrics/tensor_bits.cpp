@@ -7,7 +7,6 @@
 
 #include <algorithm>
 
-#include "calls/call_files.h"
 #include "compare/metrics/tensor_diff.h"
 #include "tensor/copy_memory.h"
 #include "tensor/plain_tensor.h"

@@ -7,7 +7,6 @@
 #include <c10/core/impl/COW.h>
 #include <c10/util/Exception.h>
 
-#include "calls/call_files.h"
 #include "calls/random_state.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"

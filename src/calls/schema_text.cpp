@@ -1,4 +1,4 @@
-#include "calls/call_files.h"
+#include "calls/schema_text.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -8,18 +8,6 @@
 #include <sstream>
 
 namespace op_tools {
-
-Value call_file(const std::string& name, uint64_t id, Value args, Value kwargs,
-                std::vector<std::pair<Value, Value>> more) {
-  std::vector<std::pair<Value, Value>> items;
-  items.reserve(4 + more.size());
-  items.emplace_back("name", name);
-  items.emplace_back("args", std::move(args));
-  items.emplace_back("kwargs", std::move(kwargs));
-  items.emplace_back("id", static_cast<int64_t>(id));
-  for (auto& item : more) items.push_back(std::move(item));
-  return make_dict(std::move(items));
-}
 
 const std::string& schema_text(const c10::OperatorHandle* op, std::string_view name) {
   static const auto* const none = new std::string;
@@ -40,10 +28,6 @@ const std::string& schema_text(const c10::OperatorHandle* op, std::string_view n
     known->second = {&schema, new std::string(text.str())};
   }
   return *known->second.text;
-}
-
-int64_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? -1 : static_cast<int64_t>(tensor._version());
 }
 
 }  // namespace op_tools
