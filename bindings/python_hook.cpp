@@ -134,7 +134,7 @@ class PythonHook final : public Hook {
 }  // namespace
 
 Condition python_condition(py::object function) {
-  // Freed with the GIL, whoever lets go of it last.
+  // Freed with the GIL, by whichever thread releases it last.
   const std::shared_ptr<py::object> held(new py::object(std::move(function)), [](py::object* object) {
     const py::gil_scoped_acquire gil;
     delete object;

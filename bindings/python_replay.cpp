@@ -33,7 +33,8 @@ class Caller final : public replay::PythonCaller {
     const py::gil_scoped_acquire gil;
     try {
       const py::object function = find_(std::string(name));
-      // Replay hands the call to the tools that are on; met once more by the torch-function mode, it would count twice.
+      // Replay passes the call to the tools that are on; intercepted again by the torch-function mode, it would count
+      // twice.
       const WithoutTorchFunction once;
       return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
     } catch (const py::error_already_set& error) {

@@ -216,7 +216,7 @@ PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs,
 std::shared_ptr<c10::SafePyObject> g_mode;
 thread_local int tl_scopes = 0;
 
-// Whoever takes modes off the stack and puts them back from Python makes a new holder: the object itself is asked.
+// Python code that takes modes off the stack and puts them back makes a new holder, so the object itself is compared.
 bool is_our_mode(const std::shared_ptr<c10::SafePyObject>& mode) {
   return mode->ptr(getPyInterpreter()) == g_mode->ptr(getPyInterpreter());
 }

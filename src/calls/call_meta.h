@@ -1,5 +1,5 @@
 // meta.json of a saved call: which call it was, the program's state, what its tensors were. Collected in the program's
-// thread as plain data, turned into text by whoever writes files. The file's form: docs/architecture.md.
+// thread as plain data, turned into text by the writer of the files. The file's form: docs/architecture.md.
 #pragma once
 
 #include <ATen/Context.h>

@@ -258,7 +258,7 @@ class DirectoryStart {
   uint64_t size_ = 0;
 };
 
-// One write per entry and no buffer of our own: what write() has returned for survives kill -9.
+// One write per entry and no buffer of ours: what write() has returned for survives kill -9.
 // (Measured: a 1 MiB buffer saves under a microsecond per call.)
 class ContainerStore final : public EncodingStore {
  public:
@@ -297,7 +297,7 @@ class ContainerStore final : public EncodingStore {
 
   void before_entry() {
     if (has_directory_) {
-      // It goes before the entry comes: a directory with rubbish behind it would hide the new
+      // It is removed before the entry is written: a directory with rubbish behind it would hide the new
       // entries.
       if (::ftruncate(file_.fd(), static_cast<off_t>(end_)) != 0) fail(path_, "cannot be written", errno);
       has_directory_ = false;

@@ -101,9 +101,9 @@ class Packer {
   }
 
   // One snapshot: its tree is put between begin() and end(), a value after the other; what is put by number (a tuple of
-  // so many, a dict of so many keys and values) is followed by that many. The tensors must live, and stay what they
-  // are, until fill(). Arguments as in take_snapshot(). `known`: the tensors of an earlier snapshot in order; the tree
-  // refers to their copies.
+  // N items, a dict of N keys and values) is followed by N items. The tensors must live, and stay what they are, until
+  // fill(). Arguments as in take_snapshot(). `known`: the tensors of an earlier snapshot in order; the tree refers to
+  // their copies.
   void begin(bool owned = false, bool restride = true, c10::ArrayRef<const at::Tensor*> known = {});
   void tree(const Value& value);  // not of a value that is gone before fill(): its tensors may be gone with it
   void tree_tuple(size_t count);

@@ -27,7 +27,7 @@ class VersionedTensor {
   VersionedTensor() = default;  // of a tensor without plain memory
   explicit VersionedTensor(const at::Tensor& tensor);
   static VersionedTensor copy_of(const at::Tensor& tensor);
-  // Its own memory, uninitialised as that of `tensor` is: the elements have no meaning.
+  // Its own memory, without values, as that of `tensor`: the elements have no meaning.
   static VersionedTensor unwritten_like(const at::Tensor& tensor);
 
   const at::Tensor& tensor() const { return tensor_; }

@@ -25,14 +25,14 @@ constexpr size_t kRecordOverhead = 2048;
 // wake-up costs the program more than a small call's copy. This much waits for it at most without it being woken.
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr size_t kWakeAt = size_t{1} << 20;
-// Records with few bytes that hold objects of the program's thread go back to it when they are written, so many at
+// Records with few bytes that hold objects of the program's thread go back to it when they are written, N at
 // most, and are freed there: the C library has one lock for the memory of a thread, and a thread that frees another's
 // by the thousand stops that one.
 constexpr size_t kSmallRecord = size_t{64} << 10;
 constexpr size_t kMostWritten = 256;
-// Lists of records keep the room for so many while they are empty.
+// Capacity that lists of records keep while they are empty.
 constexpr size_t kMostRoom = 4096;
-// The writer reports what it has done after so many small records, or bytes.
+// The writer reports what it has done after N small records, or bytes.
 constexpr size_t kReportRecords = 32;
 constexpr size_t kReportBytes = size_t{1} << 20;
 constexpr auto kQuiet = std::chrono::seconds(1);
@@ -109,7 +109,7 @@ struct RecordWriter::Impl {
     if (!busy) work.wait(lock, ready);
   }
 
-  // With the lock held: everything is written, and made readable for whoever waits in flush(), or before going.
+  // With the lock held: everything is written, and made readable for threads that wait in flush(), or before going.
   void flush_store(std::unique_lock<std::mutex>& lock) {
     const uint64_t upto = finished;
     if (store && flushed < upto) {

@@ -42,7 +42,7 @@ struct CallFacts {
   bool goes_backward = false;                    // forward: what golden gives is wanted for the gradients, too
   bool incomplete = false;                       // backward: not all parts of the gradients came
   bool in_backward = false;                      // an operator of a backward pass (aten level)
-  bool in_transform = false;                     // inside vmap, grad and their like, which the CPU's run is not
+  bool in_transform = false;                     // inside vmap, grad and other transforms, which the CPU's run is not
   bool uninitialized = false;                    // returns uninitialized memory although its name does not show it
   int workspace = -1;                            // likewise: the result at this place is scratch memory
   std::vector<bool> written_inputs = {};         // by tensor index of the inputs; empty: no schema
@@ -54,7 +54,7 @@ class OP_TOOLS_API CallJudge {
  public:
   using RunAgain = std::function<RunOutcome(const RunVariant&)>;
 
-  // All are kept by reference.
+  // All are held by reference.
   CallJudge(const CallFacts& facts, const RunOutcome& observed, const RunAgain& again)
       : facts_(facts), observed_(observed), again_(again) {}
 

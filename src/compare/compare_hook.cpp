@@ -224,7 +224,7 @@ CallFacts CompareHook::Impl::facts_of(const ComparedState& compared) const {
   return facts;
 }
 
-// Runs that draw random numbers borrow the program's generator, which the program must not use meanwhile.
+// Runs that draw random numbers use the program's generator, which the program must not use meanwhile.
 bool CompareHook::Impl::is_judged_at_once(const CallFacts& facts) const {
   return !options.async || facts.random || left.load();
 }

@@ -19,7 +19,7 @@
 
 namespace op_tools {
 
-// Borrows gradients (Wants): it judges or copies them before after() returns.
+// Uses gradients without a copy (Wants): it judges or copies them before after() returns.
 class OP_TOOLS_API CompareHook final : public Hook {
  public:
   using Options = CompareOptions;

@@ -200,7 +200,7 @@ std::optional<TensorVerdict> integers(const at::Tensor& result, std::optional<do
   double sum = 0;
   for (const double value : values) {
     if (!(value >= *low && value < *high) || value != std::floor(value)) {
-      return outside_range(value, "whole numbers of the range");
+      return outside_range(value, "integers of the range");
     }
     sum += (value - *low + 0.5) / (*high - *low);
   }
@@ -208,7 +208,7 @@ std::optional<TensorVerdict> integers(const at::Tensor& result, std::optional<do
   // The mean of n uniform numbers.
   const double limit = 7.2 * std::sqrt(1 / (12 * std::max(1.0, n))) + 1 / std::max(1.0, n);
   return verdict_of("distance of the mean", std::fabs(sum / std::max(1.0, n) - 0.5) * (n > 0), limit,
-                    "uniform whole numbers");
+                    "uniform integers");
 }
 
 TensorVerdict permutation(const at::Tensor& result) {

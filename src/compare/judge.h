@@ -1,5 +1,5 @@
 // The verdict about one tensor that a device computed: is it what the operator should give? Methods by name; the
-// numbers stand in tolerance.h, the way of thinking in docs/autocompare.md. Used by the compare hook and by
+// numbers stand in tolerance.h, the method in docs/autocompare.md. Used by the compare hook and by
 // run_op_from_data. Pure, thread-safe.
 #pragma once
 
@@ -40,8 +40,8 @@ struct JudgeContext {
   // The same with the call's numbers as float32 holds them; undefined where they are no others.
   std::function<at::Tensor()> float32_scalars;
   // Without a reference: the same result by the same kernel once more, from the same inputs (sample 0) and from inputs
-  // changed by about one unit. Where it is set, an error that a change of the inputs draws anew is rounding that nobody
-  // can do without: terms inside the operator cancel.
+  // changed by about one unit. Where it is set, an error that a change of the inputs draws anew is rounding that no
+  // implementation avoids: terms inside the operator cancel.
   std::function<at::Tensor(int sample)> rerun_perturbed;
 };
 

@@ -1,6 +1,6 @@
 // Work that goes on beside the program: done by a few threads, its results handed over in the order in which it was
 // submitted, one at a time. The memory of what waits is bounded: when it is full, the submitting thread does its work
-// itself, so nobody ever waits for somebody who may wait for him (a Python program holds the GIL here, and a worker may
+// itself, so no thread waits for one that may wait for it (a Python program holds the GIL here, and a worker may
 // need it). Any thread may call anything. In a forked child the threads are gone: work is done at once.
 #pragma once
 

@@ -70,7 +70,7 @@ Pointer make_node(const Arguments&... arguments) {
   }
 }
 
-// Whoever writes gets a copy first (torch's copy on write), so that one more may share it.
+// A writer gets a copy first (torch's copy on write), so that one more may share it.
 bool is_shared_until_written(const at::Tensor& tensor) {
   return c10::impl::cow::is_cow_data_ptr(tensor.storage().data_ptr());
 }

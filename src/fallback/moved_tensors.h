@@ -1,8 +1,8 @@
 // A call's tensors somewhere else: on another device, in other dtypes, or both. What the tensors share, their copies
 // share: a storage is copied once (only the range that is shown), a tensor that occurs twice has one copy, strides,
-// storage aliasing, conj and neg bits, zero tensors and the marks of wrapped numbers are kept. Memory that is copied on
-// write already is not copied, but shared further. Used by the executors
-// (redirect.h) in both directions and by MovedCall (cpu_runner.h). Not shared between threads.
+// storage aliasing, conj and neg bits, zero tensors and the marks of wrapped numbers are preserved. Memory that is
+// copied on write already is not copied, but shared further. Used by the executors (redirect.h) in both directions and
+// by MovedCall (cpu_runner.h). Not shared between threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>

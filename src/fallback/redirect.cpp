@@ -53,7 +53,7 @@ std::string why_never(const OperatorHandle& op) {
   }
   if (is_metadata_op(name)) return "it only reads what a tensor is";
   if (returns_uninitialized(base_name(name))) {
-    return "it makes memory as it was found: there is nothing to compute";
+    return "its result is uninitialized memory: there is nothing to compute";
   }
   if (op.hasTag(at::Tag::inplace_view)) return "it changes a tensor's sizes and strides, not its numbers";
   bool any_tensor = false;
@@ -143,7 +143,7 @@ bool is_in_place(const OperatorHandle& op, size_t argument) {
   return !op.schema().arguments()[argument].kwarg_only();
 }
 
-// torch's texts go on for pages: all kernels that there are, a stack.
+// torch's messages take pages: all kernels that there are, a stack.
 std::string first_sentence(const std::exception& error) {
   const std::string text = exception_text(error);
   if (!dynamic_cast<const c10::Error*>(&error)) return text;

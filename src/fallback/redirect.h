@@ -38,7 +38,7 @@ OP_TOOLS_API Redirected redirect(const c10::OperatorHandle& op, interceptor::Ope
 // Does the operator change inputs in place? (An out= argument is no input: its old values do not matter.)
 OP_TOOLS_API bool changes_inputs(const c10::OperatorHandle& op);
 
-// The inputs that an operator changes in place, kept so that an attempt that failed half-way can be undone. Without
+// The inputs that an operator changes in place, saved so that an attempt that failed half-way can be undone. Without
 // history and without being noticed by autograd: for an attempt that autograd has not recorded.
 class OP_TOOLS_API InPlaceBackup {
  public:

@@ -1,7 +1,7 @@
 // The executors: OpFallback runs the admitted operators on the CPU, OpDtypeCast runs them on their own device in other
 // dtypes. At the torch level the operators that an admitted call makes are redirected one by one (see architecture.md
-// for why not the call as a whole). What a call does when it cannot be redirected is told once, with the reason, and it
-// runs as it would have.
+// for why not the call as a whole). What a call does when it cannot be redirected is logged once, with the reason, and
+// it runs as it would have.
 #pragma once
 
 #include <cstdint>

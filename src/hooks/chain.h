@@ -70,7 +70,7 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
 
   std::vector<std::shared_ptr<ActiveHook>> hooks_;
   uint32_t innermost_ = 0;                             // mask
-  uint32_t owns_gradients_ = 0;                        // mask: those that want them and do not borrow them
+  uint32_t owns_gradients_ = 0;                        // mask: those that want copies of them
   std::unique_ptr<std::atomic<uint64_t>[]> op_masks_;  // 0: not asked yet, else mask | kAsked
 };
 

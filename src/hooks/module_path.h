@@ -31,7 +31,7 @@ void note_nodes(uint64_t first, const std::string& module);
 // "ResNet.layer3.0.conv1" -> "layer3.0.conv1"; empty for the outermost module itself.
 OP_TOOLS_API std::string_view without_model(std::string_view path);
 
-// An item names the module or one round it, with the model in front or without: conv1 in layer3 is admitted by
+// An item names the module or one around it, with the model in front or without: conv1 in layer3 is admitted by
 // `layer3`, `layer3.0.conv1`, `.*.conv1`, `ResNet`, `ResNet.layer3.*`.
 OP_TOOLS_API bool admits_module(const OpFilter& filter, std::string_view path);
 

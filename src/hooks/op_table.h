@@ -23,7 +23,7 @@ struct Op {
   bool composite;
   size_t index;
   bool factory;                                         // see makes_variable()
-  int wanted = 0;                                       // by so many OpenOps
+  int wanted = 0;                                       // by this many OpenOps
   std::optional<c10::RegistrationHandleRAII> passes{};  // holds a fallthrough: the kernel is not entered
 };
 

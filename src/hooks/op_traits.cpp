@@ -62,11 +62,11 @@ constexpr OpFamily kFamilies[] = {
     {kDrawsInTraining, "drops attention weights, with a probability above 0", "scaled_dot_product_attention"},
 
     // --- What results hold
-    {kUninitializedResult, "memory as it was found",
+    {kUninitializedResult, "memory with undefined values",
      "empty empty_like empty_strided empty_permuted empty_quantized _empty_affine_quantized "
      "_empty_per_channel_affine_quantized new_empty new_empty_strided"},
-    {kUninitializedResult, "memory behind the old elements is as it was found", "resize resize_ resize_as_"},
-    {kShowsUnwrittenMemory, "sizes and strides may reach memory that nobody has written", "as_strided_"},
+    {kUninitializedResult, "memory behind the old elements has undefined values", "resize resize_ resize_as_"},
+    {kShowsUnwrittenMemory, "sizes and strides may reach memory that was never written", "as_strided_"},
     {kGivesData, "makes a tensor of the program's own values",
      "tensor as_tensor asarray from_numpy frombuffer new_tensor"},
     {kWorkspaceResult, "log_alpha: written up to each target's length", "_ctc_loss", 1},

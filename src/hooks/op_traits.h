@@ -24,8 +24,8 @@ namespace op_tools {
 enum class OpTrait : uint8_t {
   kDrawsRandomNumbers,       // every call draws
   kDrawsInTraining,          // a call draws when its arguments say so: see draws_random_numbers()
-  kUninitializedResult,      // the results are memory as it was found
-  kShowsUnwrittenMemory,     // a result may show memory that nobody has written
+  kUninitializedResult,      // the results are memory with undefined values
+  kShowsUnwrittenMemory,     // a result may show memory that was never written
   kGivesData,                // values come from the program, not from other tensors
   kWorkspaceResult,          // the result at `place` is scratch memory
   kTakesWorkspace,           // an input of bytes is the scratch memory of its forward operator
@@ -49,7 +49,7 @@ enum class OpTrait : uint8_t {
 
 struct OpFamily {
   OpTrait trait;
-  std::string_view why;    // what a user is told where the trait decides
+  std::string_view why;    // the reason in messages where the trait decides
   std::string_view names;  // base names, separated by spaces
   int place = -1;          // of a result, for the traits that need one
 };
@@ -91,7 +91,7 @@ OP_TOOLS_API bool is_collective(std::string_view op_name);
 OP_TOOLS_API bool is_foreach(std::string_view base_name);
 
 // A factory (rand, ones_like): torch makes a variable of what it returned, afterwards. The program gets that tensor as
-// long as nobody else has it, or its counter of versions; else a copy, which torch.jit.trace does not know.
+// long as nothing else holds it, or its counter of versions; else a copy, which torch.jit.trace does not know.
 OP_TOOLS_API bool makes_variable(const c10::OperatorHandle& op);
 
 // About how many elements go into one element of the result.

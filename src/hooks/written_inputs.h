@@ -3,7 +3,7 @@
 // statistics of batch_norm in training); at the torch level, which has no schemas, the schema of the operator with the
 // function's name, and the forms of Python's calls (add_, __iadd__, out=, inplace=True).
 //
-// Who wants to know after a call that somebody wrote where nothing said so asks the version counters as well.
+// To detect undeclared writes after a call, compare the version counters as well.
 // Any thread.
 #pragma once
 

@@ -69,7 +69,8 @@ class KnownTensors {
 class UnwrittenMemory {
  public:
   void add(const at::Tensor& tensor);
-  // After a call that may have: detach_ and the like change what a tensor is, not what it holds, and count no version.
+  // After a call that may have: detach_ and similar operators change what a tensor is, not what it holds, and count no
+  // version.
   void may_have_written(const at::Tensor& tensor);
   bool holds(const at::Tensor& tensor) const;
 

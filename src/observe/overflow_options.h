@@ -11,7 +11,7 @@ namespace op_tools {
 struct OverflowOptions : ToolOptions {
   OverflowOptions() : ToolOptions("OP_OVERFLOW_CHECK") {}
 
-  // What attention masks and the like are made with, at both levels; and what is logarithms of zero by design.
+  // What attention masks are made with, at both levels; and what is logarithms of zero by design.
   static constexpr const char* kMasks =
       R"((torch\.)?(Tensor\.)?(masked_fill_?|where|full|full_like|new_full|fill_?|scalar_tensor|tensor|as_tensor|__setitem__|index_put_?|lift_fresh(_copy)?|_ctc_loss))";
 

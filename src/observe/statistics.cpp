@@ -40,7 +40,7 @@
 namespace op_tools {
 namespace {
 
-constexpr int64_t kBlock = 512;  // elements that stay in the first-level cache as doubles
+constexpr int64_t kBlock = 512;  // elements that stay in the first-level cache as float64
 constexpr int64_t kPerTask = 128 * kBlock;
 
 typedef double Doubles __attribute__((vector_size(32)));

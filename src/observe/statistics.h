@@ -2,7 +2,7 @@
 // computed there, in the device's own order of work, and read together with others later: no round trip per tensor.
 // Where a device cannot compute them the tensor is copied. Called under InternalGuard. Thread-safe.
 //
-// Minimum, maximum, NaN, infinity and zero counts and the hash are exact; mean and norm are summed as doubles: off by
+// Minimum, maximum, NaN, infinity and zero counts and the hash are exact; mean and norm are summed in float64: off by
 // no more than 1e-12 of the mean of |x|, and of the norm. A NaN anywhere makes all four NaN, as in torch. Complex
 // numbers: minimum, maximum and mean are those of |x|. The hash is of the bytes of the elements in the order of their
 // indices: strides, device and place in memory make no difference.

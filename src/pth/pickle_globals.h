@@ -13,7 +13,7 @@ namespace op_tools::pickled {
 
 [[noreturn]] void refuse_global(const std::string& name);
 
-// module.name by itself: a dtype and the like, else a node that call() knows or refuses.
+// module.name by itself: a dtype or another constant, else a node that call() knows or refuses.
 Item global_named(std::string_view module, std::string_view name);
 // What Python would get from name(*args).
 Item call(const std::string& name, const std::vector<Item>& args);

@@ -47,8 +47,8 @@ class OP_TOOLS_API EncodedPth {
   };
   uint64_t size() const;  // bytes of all pieces together
 
-  // Large tensors are read once: whoever writes their bytes sums them up on the way, while they are in the caches, and
-  // says so with set_crc (a CRC-32). The others' pieces come after that.
+  // Large tensors are read once: the writer of their bytes computes the sum in the same pass, while they are in the
+  // caches, and says so with set_crc (a CRC-32). The others' pieces come after that.
   const std::vector<Piece>& large_pieces() const;
   void set_crc(size_t large_piece, uint32_t crc);
   std::vector<Piece> other_pieces() const;  // headers and all that is small; reads large pieces that have no CRC yet

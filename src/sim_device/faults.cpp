@@ -113,7 +113,7 @@ Leaks& leaks() {
   return *leaks;
 }
 
-// --- Texts of the environment
+// --- Strings of the environment
 
 std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\n");

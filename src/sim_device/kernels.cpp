@@ -415,7 +415,7 @@ void register_kernel(const char* op, c10::DispatchKey key, c10::KernelFunction k
   const size_t dot = std::min(text.find('.'), text.size());
   c10::OperatorName name(std::string(text.substr(0, dot)), std::string(dot < text.size() ? text.substr(dot + 1) : ""));
   if (key == c10::DispatchKey::PrivateUse1) registered().push_back(full_name(name));
-  // Kept for good: RegistrationHandleRAII would take the kernel out again.
+  // Never removed: RegistrationHandleRAII would take the kernel out again.
   static auto* kept = new std::vector<c10::RegistrationHandleRAII>;  // NOLINT
   kept->push_back(c10::Dispatcher::singleton().registerImpl(std::move(name), key, std::move(kernel), std::nullopt,
                                                             nullptr, "op_tools sim device"));

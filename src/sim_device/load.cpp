@@ -17,12 +17,12 @@ std::mutex mutex;
 bool loaded = false;
 bool planted = false;
 
-// Work that nobody waited for must not meet a process that is being taken down.
+// Work that was never waited for must not meet a process that is being taken down.
 void finish() {
   try {
     synchronize();
   } catch (const std::exception& failure) {
-    log::warn(std::string("sim: work that nobody waited for has failed: ") + failure.what());
+    log::warn(std::string("sim: work that was never waited for has failed: ") + failure.what());
   }
 }
 

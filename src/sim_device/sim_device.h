@@ -1,5 +1,5 @@
-// A simulated accelerator: torch device "sim" (PrivateUse1) on host memory, with planted faults and latencies. For
-// whoever wants to show or test a device-against-CPU tool without hardware; nothing of op_tools loads it by itself.
+// A simulated accelerator: torch device "sim" (PrivateUse1) on host memory, with planted faults and latencies. To
+// show or test a device-against-CPU tool without hardware; nothing of op_tools loads it by itself.
 //
 //   op_tools::sim_device::load();                                   // then torch::Device("sim:0") works
 //   op_tools::sim_device::Fault fault({.kind = "scale", .ops = "mm|addmm", .calls = {{0, 10}}});
@@ -63,7 +63,7 @@ struct FaultOptions {
   double probability = 1;            // of a matching call, drawn with `seed`
   uint64_t seed = 0;
   std::optional<double> scale{};         // by how much values are wrong; the default depends on the kind
-  std::optional<int64_t> size{};         // above_size: the first so many elements are right
+  std::optional<int64_t> size{};         // above_size: the first N elements are right
   std::optional<double> microseconds{};  // latency: so much longer on the device
 };
 
@@ -90,7 +90,7 @@ class OP_TOOLS_API Fault {
 OP_TOOLS_API std::vector<std::string> fault_kinds();
 OP_TOOLS_API void faults_clear();  // takes out all faults of the process and frees what `leak` held
 
-// While it lives, an operator that an expression matches takes at least so many microseconds on the device, on the
+// While it lives, an operator that an expression matches takes at least N microseconds on the device, on the
 // stream's queue. The newest object that matches counts, and in it the first expression.
 class OP_TOOLS_API Latency {
  public:

@@ -36,8 +36,8 @@ constexpr size_t rounded_up(size_t size, size_t unit) {
   return (size + unit - 1) / unit * unit;
 }
 
-// Blocks that are free are found by size. Nobody waits for the lock: a thread that does not get it at once allocates or
-// frees as if there were no blocks, and so does a forked child whose parent held it.
+// Blocks that are free are found by size. No thread waits for the lock: a thread that does not get it at once allocates
+// or frees as if there were no blocks, and so does a forked child whose parent held it.
 class LargeCopies {
  public:
   static constexpr size_t kLeast = size_t{64} << 10;
@@ -193,8 +193,8 @@ class SharedBlocks {
         : memory(size < LargeCopies::kLeast ? c10::GetCPUAllocator()->allocate(size)
                                             : LargeCopies::get().allocate(size)) {}
     const c10::DataPtr memory;
-    // Copies, and until it is closed many more: whoever fills it counts by itself, as another thread frees the copies
-    // and would have to be asked for the number each time.
+    // Copies, and until it is closed many more: the thread that fills it counts by itself, as another thread frees the
+    // copies and would have to be asked for the number each time.
     std::atomic<int64_t> users{kOpen};
   };
   static constexpr int64_t kOpen = int64_t{1} << 62;

@@ -10,8 +10,8 @@ namespace op_tools {
 // registered on by nothing there.
 inline constexpr c10::DispatchKey kInterceptorKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-// Modes, transforms and tracers: whoever stands above autograd and sees the program's operators, us included. Operators
-// of our own that are not kept from them are vmapped, functionalised, traced into the program's graph, or captured.
+// Modes, transforms and tracers: all that is above autograd and sees the program's operators, us included. Operators
+// of ours that are not hidden from them are vmapped, functionalised, traced into the program's graph, or captured.
 inline constexpr c10::DispatchKeySet kModeKeys =
     c10::functorch_transforms_ks | c10::python_ks |
     c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
@@ -19,7 +19,7 @@ inline constexpr c10::DispatchKeySet kModeKeys =
                          c10::DispatchKey::PythonDispatcher, c10::DispatchKey::Functionalize, c10::DispatchKey::Tracer,
                          kInterceptorKey});
 
-// Everything above a backend's kernels. Without autograd's keys an operator of our own would make nodes and move
+// Everything above a backend's kernels. Without autograd's keys an operator of ours would make nodes and move
 // version counters; without autocast's it would compute in other dtypes than its inputs have.
 inline constexpr c10::DispatchKeySet kAboveBackendKeys =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset | kModeKeys;
@@ -32,7 +32,7 @@ inline constexpr c10::DispatchKeySet kPassThroughKeys(
      c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::FuncTorchBatched,
      c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchVmapMode});
 
-// Functorch's wrappers round a tensor: they have no storage of their own, reading one's memory is an error.
+// Functorch's wrappers of a tensor: they have no storage of their own, reading one's memory is an error.
 inline constexpr c10::DispatchKeySet kFunctorchWrapperKeys({c10::DispatchKey::FuncTorchBatched,
                                                             c10::DispatchKey::FuncTorchGradWrapper});
 

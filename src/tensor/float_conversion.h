@@ -1,4 +1,4 @@
-// The elements of a tensor as doubles, block by block: one loop over doubles then serves every dtype. Any thread.
+// The elements of a tensor as float64, block by block: one loop over doubles then serves every dtype. Any thread.
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -10,7 +10,7 @@
 namespace op_tools {
 
 // at::parallel_for is a template over an OpenMP pragma: in a library that is built without OpenMP (which would bring a
-// second runtime beside torch's) it does all in the caller's thread. Threads of our own cost less than a task each.
+// second runtime beside torch's) it does all in the caller's thread. Threads of ours cost less than a task each.
 void parallel_for(int64_t tasks, int64_t per_task, const std::function<void(int64_t begin, int64_t end)>& work) {
   constexpr int64_t kWorthAThread = 1 << 20;  // elements
   const int64_t most = at::in_parallel_region() ? 1 : at::get_num_threads();

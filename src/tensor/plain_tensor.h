@@ -1,5 +1,5 @@
 // Which tensors are plain: a storage, sizes and strides (or the parts of a sparse tensor) that can be copied. Asked by
-// whoever copies a call's tensors. Thread-safe.
+// code that copies a call's tensors. Thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,7 +28,7 @@ OP_TOOLS_API at::IntArrayRef own_strides(const at::Tensor& tensor);
 OP_TOOLS_API at::Tensor without_bits(const at::Tensor& tensor);
 
 // Another tensor on the same memory, with the same version counter and without the history: to hold or to show in the
-// place of one that the program must go on owning alone (autograd takes over gradients that nobody else holds; Python
+// place of one that the program must go on owning alone (autograd takes over gradients that have no other owner; Python
 // makes a Parameter of a tensor that no Python object stands for yet). Strided and plain tensors.
 OP_TOOLS_API at::Tensor same_memory(const at::Tensor& tensor);
 

@@ -115,7 +115,7 @@ std::optional<Value> map_changed(const Value& value, const Visitor& visit) {
   return std::nullopt;
 }
 
-// Writes the one line of describe(). Sequences, texts and depth are cut, so that a line stays
+// Writes the one line of describe(). Sequences, strings and depth are cut, so that a line stays
 // readable whatever the program passes.
 class Describer {
  public:

@@ -83,7 +83,7 @@ class CallTimer {
   bool has_inside() const { return has_inside_; }  // others of its owner began while it was open
   const CallDevices& devices() const { return devices_; }
 
-  // Event mode, when the device has events: to be read later, by whoever takes them. Else the host's time is the time.
+  // Event mode, when the device has events: to be read later, by their taker. Else the host's time is the time.
   bool has_marks() const { return first_ != nullptr && last_ != nullptr; }
   void take_marks(DeviceClock::Mark* first, DeviceClock::Mark* last);
 

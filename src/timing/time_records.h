@@ -2,7 +2,7 @@
 // single calls up to a limit; calls beyond it go to `overflow` in batches. Filled by the time hook from any thread,
 // read by everything that shows it (time_report.h, time_files.h). Thread-safe.
 //
-// A thread puts its calls into a queue of its own, without a lock; whoever reads, and a thread whose queue is full,
+// A thread puts its calls into a queue of its own, without a lock; a reader, and a thread whose queue is full,
 // adds up what is in all of them.
 #pragma once
 

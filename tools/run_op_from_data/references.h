@@ -1,5 +1,5 @@
-// The CPU's runs of one captured call, made when the judge asks for them and kept until the call is judged: in its own
-// dtypes, in float64, from changed inputs. They are ReplayableCall's, as in live judging. One thread.
+// The CPU's runs of one captured call, made when the judge asks for them and cached until the call is judged: in its
+// own dtypes, in float64, from changed inputs. They are ReplayableCall's, as in live judging. One thread.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,7 +17,7 @@ namespace op_tools::replay {
 
 class References {
  public:
-  // All but `run` are kept by reference.
+  // All but `run` are held by reference.
   References(const SavedCall& call, StateGate& gate, ReplayableCall::Operator run);
 
   // `alone`: the operator draws random numbers, so no other call may run meanwhile. Known after the first run under

@@ -72,7 +72,7 @@ BoundCall Engine::bind(const std::string& name, const CallArguments& arguments) 
   if (caller_ && caller_->knows(name)) {
     BoundCall bound;
     bound.target = name;
-    bound.random = true;  // nobody knows before
+    bound.random = true;  // not known before
     bound.uninitialized = returns_uninitialized(base_name(name));
     bound.run = [this, name, arguments] { return caller_->call(name, arguments.args, arguments.kwargs); };
     return bound;

@@ -25,7 +25,7 @@ class ReplayRunner final : public OpRunner {
 
 class ReplayFrame final : public Frame {
  public:
-  // All are kept by reference. `chain`: nullptr when no hook takes the call.
+  // All are held by reference. `chain`: nullptr when no hook takes the call.
   ReplayFrame(Level level, const RunInputs& inputs, BoundCall& bound, const ReplayableCall::Operator& again,
               Stopwatch& stopwatch, const Chain* chain)
       : level_(level), inputs_(inputs), bound_(bound), again_(again), stopwatch_(stopwatch) {

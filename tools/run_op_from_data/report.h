@@ -35,7 +35,7 @@ struct CallReport {
 // Takes reports in any order from any thread, prints in the order of the calls.
 class Reporter {
  public:
-  // `of_all`: of so many calls those are a part.
+  // `of_all`: the number of all calls, of which those are a part.
   Reporter(const ReplayOptions& options, size_t calls, size_t of_all);
   void add(size_t index, CallReport report);
   // After all calls: writes the summary to standard output, JSON where wanted. `problems`: "path:

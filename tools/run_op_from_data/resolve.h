@@ -29,7 +29,7 @@ class PythonOnly final : public Error {
 struct BoundCall {
   std::string target;            // aten::add.Tensor
   bool random = false;           // the operator draws random numbers (torch's tag nondeterministic_seeded)
-  bool uninitialized = false;    // the result is memory as it was found (empty, new_empty, ...)
+  bool uninitialized = false;    // the result has undefined values (empty, new_empty, ...)
   std::function<Value()> run;    // throws what the operator throws
   bool returns_nothing = false;  // an in-place operator over lists: its result is in its inputs
   int workspace = -1;            // the result at this place is scratch memory whose padding is never written

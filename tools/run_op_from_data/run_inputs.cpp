@@ -134,7 +134,7 @@ struct CopyGradients final : torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-// A program that had tensors on an accelerator kept some on the CPU on purpose; one that had all on the CPU is moved as
+// A program that had tensors on an accelerator has some on the CPU on purpose; one that had all on the CPU is moved as
 // a whole.
 InputPlan plan_for(const SavedCall& call, c10::Device device) {
   std::vector<c10::Device> recorded;
@@ -145,7 +145,7 @@ InputPlan plan_for(const SavedCall& call, c10::Device device) {
   plan.restrided = call.restrided;
   plan.move_device = [=](c10::Device from) { return from.is_meta() || (stay_on_cpu && from.is_cpu()) ? from : device; };
   for (const c10::Device from : recorded) {
-    // The files hold all tensors on the CPU: "meta" tensors have no data, and are kept as they are.
+    // The files hold all tensors on the CPU: "meta" tensors have no data, and are not changed.
     plan.devices.push_back(plan.move_device(from));
   }
   return plan;

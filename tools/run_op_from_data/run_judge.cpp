@@ -190,7 +190,7 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
     checks.push_back(plain_check("saved", not_comparable("no output was saved")));
   }
   CallFacts backward = facts;
-  backward.incomplete = true;  // gradients that nobody saved
+  backward.incomplete = true;  // gradients that were not saved
   if (call.from_ditorch) backward.golden = false;
   for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
     RunOutcome now = outcome_of(run, pass);

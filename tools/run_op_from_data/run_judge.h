@@ -28,7 +28,7 @@ struct TestRun {
 // Any thread.
 class RunJudge {
  public:
-  // `options` is kept by reference. Throws Error when a variable with a tolerance is wrong.
+  // `options` is held by reference. Throws Error when a variable with a tolerance is wrong.
   explicit RunJudge(const ReplayOptions& options)
       : options_(options), tolerances_(ToleranceTable::from_environment()) {}
 

@@ -33,7 +33,7 @@ OP_TOOLS_V4_INLINE void widen(const uint16_t* from, __m512* even, __m512* odd) {
   }
 }
 
-// So many elements are added in float32, eight per lane, before the sums are added in float64.
+// This many elements are added in float32, eight per lane, before the sums are added in float64.
 constexpr int64_t kRun = 128;
 constexpr int64_t kAhead = 2048;  // elements: the prefetch distance
 

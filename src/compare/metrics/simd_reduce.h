@@ -6,7 +6,7 @@
 
 namespace op_tools {
 
-// Halves the vector in each step, so that the processor overlaps the steps of several sums.
+// Folds the vector in two in each step, so that the processor overlaps the steps of several sums.
 template <class T, int kCount>
 struct LaneReduction {
   typedef T Lanes __attribute__((vector_size(sizeof(T) * kCount)));

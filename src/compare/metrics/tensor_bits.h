@@ -33,9 +33,9 @@ class TensorFingerprint {
   // are hashed: those of `same`, which has the same bits and strides and may be on the CPU.
   TensorFingerprint(const at::Tensor& tensor, const at::Tensor& copy, const at::Tensor& same);
 
-  c10::Storage memory() const;  // null where nobody holds it any more
+  c10::Storage memory() const;  // null where it was freed
 
-  // Somebody wrote into it without autograd's knowledge. False where nobody holds it.
+  // It was written without autograd's knowledge. False where it was freed.
   bool changed_past_autograd() const;
 
  private:

@@ -210,7 +210,7 @@ bool stands_for(c10::ScalarType golden, c10::ScalarType result) {
   return golden == c10::ScalarType::ComplexDouble && c10::isComplexType(result);
 }
 
-// The same for two that lie densely, in one order.
+// The same for two that are contiguous in memory, in one order.
 bool equal_stretches(const at::Tensor& a, const at::Tensor& on_cpu) {
   const char* expected = static_cast<const char*>(on_cpu.const_data_ptr());
   bool equal = true;

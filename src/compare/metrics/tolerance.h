@@ -49,7 +49,7 @@ struct RelativeNumbers {
   double rmse_floor, max_floor, ulp_floor;
 };
 // Where those limits are broken, golden is run on inputs that are changed by less than their own rounding. What that
-// changes in the result is how exactly it can be known at all, and so many times that is let pass.
+// changes in the result is how exactly it can be known at all, and this multiple of it passes.
 struct NoiseNumbers {
   int samples = 3;
   double rmse_ratio = 6, max_ratio = 8, ulp_ratio = 8;
@@ -78,11 +78,11 @@ OP_TOOLS_API Rounding rounding_of(c10::ScalarType dtype);
 OP_TOOLS_API RelativeNumbers relative_numbers(c10::ScalarType dtype);
 OP_TOOLS_API SmallValues msprobe_absolute(c10::ScalarType dtype);
 
-// A result whose own CPU error is at most so many ULP is judged by ULP too: an op that adds up (and cancels) is not.
+// A result whose own CPU error is at most this many ULP is judged by ULP too: an op that adds up (and cancels) is not.
 constexpr double kElementwiseUlp = 4;
-// Below so many elements an rmse is a poor estimate: the ratios are 1.5 times as large.
+// Below this many elements an rmse is a poor estimate: the ratios are 1.5 times as large.
 constexpr int64_t kFewElements = 1000;
-// Without a CPU reference of the same dtype (CPU tensors) the floors count so many times, the noise likewise.
+// Without a CPU reference of the same dtype (CPU tensors) the floors and the noise are multiplied by this.
 constexpr double kAloneFactor = 4;
 constexpr double kAloneGrowth = 8;  // such a part of a unit for each addition, in the root
 // Where no float64 run exists: tolerance against the CPU, in units of the dtype, relative to the largest value.

@@ -1,4 +1,4 @@
-// One run of an operator call as data, whoever ran it: the device (observed; its tensors may still be there), the CPU,
+// One run of an operator call as data: of the device (observed; its tensors may still be there), the CPU,
 // float64. Plain data.
 #pragma once
 
