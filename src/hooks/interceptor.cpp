@@ -161,7 +161,11 @@ class WatchedOp {
   WatchedOp& operator=(const WatchedOp&) = delete;
 
   void returned(const OperatorHandle& op, const Stack& stack) {
-    if (watch_.count_ == 1) noting([&] { watch_.returned_ = returned_value(op, stack); });
+    if (watch_.count_ != 1) return;
+    noting([&] {
+      watch_.returned_ = returned_value(op, stack);
+      watch_.has_effect_ = op.schema().is_mutable() || op.schema().returns().empty();
+    });
   }
 
   static bool running(const AtenWatch& watch) { return watch.inside_; }
@@ -322,6 +326,8 @@ bool same_result(const Value& operator_args, const Value& operator_result, const
 
 Value AtenWatch::whole_call(const Value& result) const {
   if (count_ != 1 || !same_result(args_, returned_, result)) return {};
+  // x.data = y asks one operator a question, and does the rest itself.
+  if (result.is<None>() && !has_effect_) return {};
   return make_tuple({name_, args_});
 }
 

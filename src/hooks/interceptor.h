@@ -56,6 +56,7 @@ class OP_TOOLS_API AtenWatch {
   const bool was_intercepting_;
   bool inside_ = false;  // an operator is running: what it calls is part of it
   int count_ = 0;
+  bool has_effect_ = false;  // the operator writes arguments, or returns nothing
   Value name_, args_;
   Value returned_;
 };

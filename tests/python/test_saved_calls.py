@@ -34,14 +34,15 @@ PROGRAMS = {
 def saved_by(tool, program, level, folder):
     """The folder of the one call of the program that the tool saved."""
     module, op, make_input = PROGRAMS[program]
+    torch.manual_seed(3)
     model, x = module(), make_input()
     ops = f"torch.{op.partition('.')[0]}" if level == "torch" else f"aten::{op}"
     kind = {"capture": op_tools.OpCapture, "compare": op_tools.OpAutoCompare, "overflow": op_tools.OpOverflowCheck}[
         tool
     ]
     scope = kind(level=level, ops=ops, output_dir=folder)
-    torch.manual_seed(3)
-    with sim.fault("nan", ops=op), scope:
+    # (The device runs bernoulli as bernoulli_.)
+    with sim.fault("nan", ops=op.partition(".")[0] + ".*"), scope:
         model(x)
     result = scope.result()
     if tool == "capture":
@@ -76,6 +77,9 @@ def test_the_files_of_three_tools_hold_the_same(level, program, tmp_path):
         for tool in ("compare", "overflow"):
             keys[tool]["input.pth"].add("aten")
             keys[tool]["meta.json"].add("aten")
+    # A failure says besides by which facts it was judged.
+    keys["compare"]["input.pth"].remove("judged")
+    keys["compare"]["output.pth"].remove("memory")
     assert keys["compare"] == keys["capture"]
     assert keys["overflow"] == keys["capture"]
 

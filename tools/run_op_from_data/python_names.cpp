@@ -362,6 +362,7 @@ constexpr NameRule kRules[] = {
     {"torch.Tensor.real.__get__", "self", "aten::real", "self"},
     {"torch.Tensor.imag.__get__", "self", "aten::imag", "self"},
     {"torch.Tensor.data.__get__", "self", "aten::detach", "self"},
+    {"torch.Tensor.data.__set__", "self, new_data", "aten::set_data", "self, new_data"},
 
     // --- Python only.
     {"torch.nn.functional.max_unpool1d", "", "", ""},
