@@ -20,13 +20,26 @@ at::Generator generator(int device) {
   return at::globalContext().defaultGenerator(c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device)));
 }
 
+// Waiting for the device lets other threads run: a kernel of a custom operator may be written in Python.
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+py::dict statistics_dict(int device) {
+  const op_tools::sim_device::Statistics all = op_tools::sim_device::statistics(device);
+  py::dict numbers;
+  numbers["calls"] = all.calls;
+  numbers["asynchronous"] = all.asynchronous;
+  numbers["views"] = all.views;
+  numbers["allocations"] = all.allocations;
+  numbers["live_allocations"] = all.live_allocations;
+  numbers["allocated_bytes"] = all.allocated_bytes;
+  numbers["peak_bytes"] = all.peak_bytes;
+  return numbers;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_sim, module) {
   using namespace op_tools::sim_device;  // NOLINT: one module function
-  // Waiting for the device lets other threads run: a kernel of a custom operator may be written in Python.
-  using NoGil = py::call_guard<py::gil_scoped_release>;
-
   module.doc() = "The simulated accelerator. Use op_tools.sim_device, not this module.";
   module.attr("DEVICES") = kDevices;
   module.def("load", &load);
@@ -42,18 +55,7 @@ PYBIND11_MODULE(_sim, module) {
   module.def("reset_peak", &reset_peak);
   module.def("fault_kinds", &fault_kinds);
   module.def("faults_clear", &faults_clear);
-  module.def("statistics", [](int device) {
-    const Statistics all = statistics(device);
-    py::dict numbers;
-    numbers["calls"] = all.calls;
-    numbers["asynchronous"] = all.asynchronous;
-    numbers["views"] = all.views;
-    numbers["allocations"] = all.allocations;
-    numbers["live_allocations"] = all.live_allocations;
-    numbers["allocated_bytes"] = all.allocated_bytes;
-    numbers["peak_bytes"] = all.peak_bytes;
-    return numbers;
-  });
+  module.def("statistics", &statistics_dict);
 
   py::class_<Fault>(module, "Fault")
       .def(py::init([](std::string kind, std::string ops, std::optional<std::tuple<int64_t, int64_t, int64_t>> calls,

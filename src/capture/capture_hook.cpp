@@ -239,12 +239,12 @@ void CaptureHook::after(OpCall& call, HookState* state) {
   if (state) impl_->forward(call, static_cast<CaptureState&>(*state));
 }
 
-void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
-  Packer& record = state.record;
-  Value moved = state.random->moved();
+namespace {
 
-  // Tensors that the call changed, as they are now, beside the result: one snapshot, so that a result which is one of
-  // them (add_) is stored once.
+// The result, and beside it tensors that the call changed, as they are now: one snapshot, so that a result which is one
+// of them (add_) is stored once.
+Packer::Made pack_outputs(OpCall& call, CaptureState& state) {
+  Packer& record = state.record;
   record.begin();
   record.tree_tuple(2);
   record.tree(call.result());
@@ -265,8 +265,15 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
     record.tree_int(static_cast<int64_t>(i));
     record.tree_tensor(*state.live[i]);
   }
-  const Packer::Made outputs = record.end();
+  return record.end();
+}
 
+}  // namespace
+
+void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
+  Packer& record = state.record;
+  Value moved = state.random->moved();
+  const Packer::Made outputs = pack_outputs(call, state);
   const Value aten = call.frame().aten_call();
   const bool has_aten = !aten.is<None>();
   record.put(PackedAfter{
