@@ -588,8 +588,8 @@ class ReplayedCalls final : public Hook {
   }
   void after(OpCall& call, HookState*) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    seen_.push_back({std::string(call.name), call.level, call.phase, call.id, flatten_tensors(call.args()),
-                     flatten_tensors(call.result())});
+    seen_.push_back({std::string(call.name), call.level, call.phase, call.id, without_history(call.args()),
+                     without_history(call.result())});
   }
   std::vector<Seen> seen() const {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -597,6 +597,13 @@ class ReplayedCalls final : public Hook {
   }
 
  private:
+  // The graph of a call owns the hook: a hook that owned tensors of the graph would never be freed.
+  static std::vector<at::Tensor> without_history(const Value& values) {
+    std::vector<at::Tensor> tensors = flatten_tensors(values);
+    for (at::Tensor& tensor : tensors) tensor = tensor.detach();
+    return tensors;
+  }
+
   mutable std::mutex mutex_;
   std::vector<Seen> seen_;
 };
