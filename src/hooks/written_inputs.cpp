@@ -35,6 +35,9 @@ constexpr UndeclaredWrite kUndeclared[] = {
     {"batch_norm native_batch_norm _batch_norm_impl_index cudnn_batch_norm miopen_batch_norm", "", kStatistics,
      "training", false},
     {"instance_norm", "", kStatistics, "use_input_stats", false},
+    // Declared by the schema, which calls at the torch level do not have.
+    {"_native_batch_norm_legit", "", kStatistics, "training", false},
+    {"_batch_norm_with_update", "", kStatistics, "", true},
     {"batch_norm_update_stats batch_norm_gather_stats batch_norm_gather_stats_with_counts", "", kStatistics, "", true},
     // Rows of more than max_norm are scaled down in place.
     {"torch.nn.functional.embedding", "input weight padding_idx max_norm", "weight", "max_norm", false},
