@@ -290,13 +290,23 @@ TEST_CASE("Captures of ditorch replay with equal outputs and last-node gradients
   CHECK(gradients >= 14);
 }
 
-TEST_CASE("A call agrees with what was saved, gradients included", "[replay]") {
-  Store store;
+namespace {
+
+// Saves x / y with its gradients, and gives x and y.
+std::pair<at::Tensor, at::Tensor> save_division(Store& store) {
   const at::Tensor x = leaf(numbers({2, 3})), y = leaf(numbers({2, 3}) + 7);
   store.call("torch.Tensor.div")
       .input({x, y})
       .output(x.detach() / y.detach())
       .gradients({at::ones({2, 3})}, {1 / y.detach(), -x.detach() / (y.detach() * y.detach())});
+  return {x, y};
+}
+
+}  // namespace
+
+TEST_CASE("A call agrees with what was saved, gradients included", "[replay]") {
+  Store store;
+  save_division(store);
   const Outcome outcome = check(store.path(), {"--sync_time_measure", "--run_times", "2"});
   CHECK(outcome.status == 0);
   CHECK(outcome.call(0)["status"] == "agreed");
@@ -618,11 +628,7 @@ ResolvedOptions at_level(Level level) {
 
 TEST_CASE("Hooks see a replayed call and its backward under the recorded name and id", "[replay]") {
   Store store;
-  const at::Tensor x = leaf(numbers({2, 3})), y = leaf(numbers({2, 3}) + 7);
-  store.call("torch.Tensor.div")
-      .input({x, y})
-      .output(x.detach() / y.detach())
-      .gradients({at::ones({2, 3})}, {1 / y.detach(), -x.detach() / (y.detach() * y.detach())});
+  const auto [x, y] = save_division(store);
   const auto hook = std::make_shared<ReplayedCalls>();
   HookScope scope(hook, at_level(Level::kTorch));
   scope.enter();
