@@ -62,8 +62,8 @@ def main() -> int:
             continue
         stamp = stamps / stamp_name(path, entry["command"], tool)
         current.add(stamp)
-        # --param is gcc's alone.
-        flags = [word for word in shlex.split(entry["command"])[1:] if not word.startswith("--param")]
+        # The compiler's own warnings are for gcc, and --param is gcc's alone.
+        flags = [word for word in shlex.split(entry["command"])[1:] if not word.startswith(("--param", "-W"))]
         if not stamp.exists():
             todo[path] = flags, entry["directory"], stamp
     for stamp in set(stamps.iterdir()) - current:
