@@ -5,14 +5,15 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/COW.h>
-#include <c10/util/Exception.h>
 
+#include "base/stop_program.h"
 #include "calls/random_state.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"
 #include "tensor/cpu_kernels.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
+#include "tensor/quiet.h"
 
 namespace op_tools {
 namespace {
@@ -58,12 +59,6 @@ class AutocastDtype {
   const c10::ScalarType before_;
 };
 
-// The program has had its warnings from the call itself.
-class SilencedWarnings final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
-};
-
 // A run gets its inputs without a copy of their memory, until it writes into them. Here, before several threads run it.
 void share_until_written(const std::vector<at::Tensor>& copies) {
   constexpr size_t kWorthIt = 64 * 1024;
@@ -104,6 +99,8 @@ ReplayableCall::ReplayableCall(OpCall& call)
       grad_enabled_(call.grad_enabled),
       keys_(call.local_keys),
       written_(op_tools::written_inputs(call)) {
+  // Operators of torch's own have no kernels in Python.
+  in_python_ = level_ == Level::kTorch || !call.op || call.op->operator_name().getNamespace() != "aten";
   if (const std::shared_ptr<const OpRunner> runner = call.frame().runner())
     run_ = [runner](const CallArguments& given) { return runner->run(given.args, given.kwargs); };
   const Value both = make_tuple({call.args(), call.kwargs()});
@@ -153,14 +150,14 @@ void ReplayableCall::with_program_state(const RunVariant& variant, const std::fu
 
 RunOutcome ReplayableCall::backward(RunOutcome forward, const RunVariant& variant,
                                     const std::vector<at::Tensor>& output_gradients) const {
-  SilencedWarnings silent;
-  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+  const QuietRun quiet(in_python_);
   try {
     const InternalGuard ours;
     with_program_state(variant, [&] {
       forward.gradients = forward.made_from->input_gradients(flatten_tensors(forward.result), output_gradients);
     });
   } catch (const std::exception& error) {
+    keep_for_program(error);
     forward.impossible = exception_text(error);
   }
   return forward;
@@ -180,8 +177,7 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
   run.impossible = why_not();
   if (!run.impossible.empty()) return run;
   CpuStreamGuard stream;
-  SilencedWarnings silent;
-  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+  const QuietRun quiet(in_python_);
   try {
     const InternalGuard ours;
     const auto inputs = std::make_shared<const VariantInputs>(arguments_, base_name(name_), variant, autocast_);
@@ -196,9 +192,9 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
       try {
         run.result = run_(inputs->arguments());
       } catch (const std::exception& error) {
-        run.raised = exception_text(error);
+        (keep_for_program(error) ? run.impossible : run.raised) = exception_text(error);
       }
-      if (run.raised.empty() && output_gradients) {
+      if (run.returned() && output_gradients) {
         run.gradients = inputs->input_gradients(flatten_tensors(run.result), arriving);
       }
     });
@@ -208,6 +204,7 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
     }
     run.record_memory(flatten_tensors(run.result), run.inputs);
   } catch (const std::exception& error) {
+    keep_for_program(error);
     run.impossible = exception_text(error);
   }
   return run;
