@@ -42,7 +42,7 @@ bool is_of_program(const std::exception& caught) {
   if ((!ours && !torchs) || !Py_IsInitialized()) return false;
   const py::gil_scoped_acquire gil;
   try {
-    // What was thrown may be changed: nobody else has it.
+    // What was thrown may be changed: no other code has it.
     return ours ? arrived(*ours) : arrived(const_cast<python_error&>(*torchs));
   } catch (const std::exception&) {
     return false;
@@ -60,15 +60,15 @@ void forget_error() {
   try {
     throw py::error_already_set();
   } catch (const py::error_already_set& error) {
-    keep_for_program(error);
+    hold_for_program(error);
   }
 }
 
-void throw_kept() {
-  const std::exception_ptr kept = take_kept();
-  if (!kept) return;
+void throw_held() {
+  const std::exception_ptr held = take_held();
+  if (!held) return;
   try {
-    std::rethrow_exception(kept);
+    std::rethrow_exception(held);
   } catch (python_error& error) {  // pybind11 does not know it
     error.restore();
     throw py::error_already_set();

@@ -15,20 +15,20 @@ void bind_interrupts(py::module_& module);
 // Not of the code that it ended.
 bool is_from_outside(const py::error_already_set& error);
 
-// Python's error is set, and it is of no interest; one that is from outside is kept for the program.
+// Python's error is set, and it is of no interest; one that is from outside is held for the program.
 void forget_error();
 
-// At the end of what Python called: throws what was kept meanwhile.
-void throw_kept();
+// At the end of what Python called: throws what was held meanwhile.
+void throw_held();
 
-// Runs Python code of ours that has to come to its end: again, if something from outside ended it, which is kept.
+// Runs Python code of ours that has to come to its end: again, if something from outside ended it, which is held.
 template <class Code>
 auto to_its_end(Code&& code) {
   for (;;) {
     try {
       return code();
     } catch (const py::error_already_set& error) {
-      if (!keep_for_program(error)) throw;
+      if (!hold_for_program(error)) throw;
     }
   }
 }

@@ -89,7 +89,7 @@ void bind_names(py::module_& module) {
   module.def("describe", [](py::handle object) { return describe(to_value(object)); });
   module.def("function_name", [](py::handle function) {
     std::string name = function_name(function);
-    throw_kept();
+    throw_held();
     return name;
   });
   // The name of the tool with that name or feature.

@@ -189,7 +189,7 @@ void bind_hook(py::module_& module) {
       .def("report",
            [](const Hook& hook) {
              py::object report = to_python(hook.report());
-             throw_kept();
+             throw_held();
              return report;
            })
       .def("flush", &Hook::flush, py::call_guard<py::gil_scoped_release>());

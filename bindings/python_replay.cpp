@@ -39,7 +39,7 @@ class Caller final : public replay::PythonCaller {
       const WithoutTorchFunction once;
       return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
     } catch (const py::error_already_set& error) {
-      keep_for_program(error);
+      hold_for_program(error);
       // Its text only: the exception object must not die where there is no GIL.
       throw std::runtime_error(error.what());
     }
@@ -61,7 +61,7 @@ void bind_replay(py::module_& module) {
           const py::gil_scoped_release no_gil;
           status = replay::run_command(arguments, &caller);
         }
-        throw_kept();
+        throw_held();
         return status;
       },
       py::arg("arguments"), py::arg("find"));

@@ -149,7 +149,7 @@ py::object enter(const py::object& self) {
     to_its_end([&] {
       while (own.depth() > before) self.attr("stop")();
     });
-    take_kept();  // the program gets the first
+    take_held();  // the program gets the first
     throw;
   }
   return self;
@@ -161,12 +161,12 @@ void exit(const py::object& self) {
   try {
     self.attr("stop")();
   } catch (const py::error_already_set& error) {
-    if (own.depth() < before || !keep_for_program(error)) throw;
+    if (own.depth() < before || !hold_for_program(error)) throw;
     to_its_end([&] {
       if (own.depth() == before) self.attr("stop")();
     });
   }
-  throw_kept();
+  throw_held();
 }
 
 struct ToolHolder {
@@ -180,7 +180,7 @@ void bind_switch(py::module_& module) {
   py::class_<Scope>(module, "Scope")
       .def("enter", &Scope::enter)
       .def("leave", [](Scope& scope) { scope.leave(/*ended=*/false); })
-      .def("step", [](Scope& scope) { scope.core().step(), throw_kept(); })
+      .def("step", [](Scope& scope) { scope.core().step(), throw_held(); })
       .def_property_readonly("is_on", [](Scope& scope) { return scope.core().is_on(); })
       .def_property_readonly("current_step", [](Scope& scope) { return scope.core().current_step(); })
       .def_property_readonly("calls_seen", [](Scope& scope) { return scope.core().calls_seen(); })
@@ -193,25 +193,25 @@ void bind_switch(py::module_& module) {
       .def("_switch_on",
            [](const py::object& self, const py::function& open) {
              self.cast<Switch&>().on(self, open);
-             throw_kept();
+             throw_held();
            })
       .def("_switch_off",
            [](const py::object& self) {
              self.cast<Switch&>().off(self);
-             throw_kept();
+             throw_held();
            })
       .def("_begin_run",
            [](Switch& self, const py::function& open) {
              self.begin_run(open);
-             throw_kept();
+             throw_held();
            })
       .def("_end_run",
            [](Switch& self) {
              self.end_run();
-             throw_kept();
+             throw_held();
            })
-      .def("_pause", [](Switch& self) { self.pause(), throw_kept(); })
-      .def("_resume", [](Switch& self) { self.resume(), throw_kept(); })
+      .def("_pause", [](Switch& self) { self.pause(), throw_held(); })
+      .def("_resume", [](Switch& self) { self.resume(), throw_held(); })
       .def_property_readonly("_is_running", &Switch::is_running)
       .def_property_readonly("_depth", &Switch::depth)
       .def_property_readonly("_hook", &Switch::hook)

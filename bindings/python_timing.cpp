@@ -1,7 +1,6 @@
 #include "python_timing.h"
 
 #include <ATen/ThreadLocalState.h>
-#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/PyInterpreter.h>
@@ -17,6 +16,7 @@
 #include "python_values.h"
 #include "quiet_warnings.h"
 #include "tensor/internal_guard.h"
+#include "tensor/profiler.h"
 #include "timing/time_report.h"
 #include "torch_function_mode.h"
 
@@ -50,13 +50,13 @@ void set_flop_counter(const py::object& count) {
     // Formulas are asked by running the operator on meta tensors: neither a tool nor a profiler may see
     // that.
     const c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
-    const at::RecordFunctionGuard unprofiled(/*is_enabled=*/false);
+    const ProfilerPause unprofiled;
     try {
       const auto values = to_python(sample).cast<py::tuple>();
       const QuietWarnings quiet;
       const NoImports no_imports;
       const WithoutTorchFunction no_modes;
-      // Modes and the like are put back here: Python code that does it may be interrupted.
+      // Modes and grad mode are put back here: Python code that does it may be interrupted.
       const at::ThreadLocalState before;
       const at::ThreadLocalStateGuard restored(before);
       const c10::AutoGradMode no_grad(false);

@@ -237,7 +237,7 @@ Value to_value(py::handle object) {
   try {
     return convert(object, 0);
   } catch (const std::exception& error) {
-    keep_for_program(error);
+    hold_for_program(error);
     forget_error();
     return Unsupported{"object", std::string("it could not be read: ") + error.what()};
   }

@@ -311,13 +311,13 @@ int take_lost_mode(void*) {
 }
 
 // What arrived for the program while code of ours ran comes before the call's result, and before its error.
-PyObject* after_kept(PyObject* result) {
+PyObject* after_held(PyObject* result) {
   try {
-    throw_kept();
+    throw_held();
     return result;
-  } catch (py::error_already_set& kept) {
+  } catch (py::error_already_set& held) {
     Py_XDECREF(result);
-    kept.restore();
+    held.restore();
     return nullptr;
   }
 }
@@ -342,9 +342,9 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
   const uint32_t mask = mask_of(known, *chain);
   if (mask == 0) {
     if (known.in_python && !LeftOut::is_running(function) && !has_subclasses(values[1])) {
-      return after_kept(call_with_mode_on(function, args, kwargs));
+      return after_held(call_with_mode_on(function, args, kwargs));
     }
-    return after_kept(PyObject_Call(function, args, kwargs));
+    return after_held(PyObject_Call(function, args, kwargs));
   }
   return through_chain(function, args, kwargs, known.name, *chain, mask);
 }

@@ -29,21 +29,21 @@ class OP_TOOLS_API StopProgram final : public Error {
 };
 
 // Exceptions that are not of the code that they end: Ctrl-C, a handler of a signal that raises, an exception that
-// another thread sends. One that ends code of ours in the middle belongs to the program: whoever catches it keeps it,
-// for this thread, and goes on as after any failure; the way back to the program throws it. The first of several is
-// kept.
+// another thread sends. One that ends code of ours in the middle belongs to the program: the code that catches it holds
+// it, for this thread, and goes on as after any failure; the way back to the program throws it. The first of several is
+// held.
 
-// Keeps the exception that is being handled, if it is such a one. Asks what recognises them: the Python bindings.
-OP_TOOLS_API bool keep_for_program(const std::exception& caught) noexcept;
+// Holds the exception that is being handled, if it is one of these. Asks what recognises them: the Python bindings.
+OP_TOOLS_API bool hold_for_program(const std::exception& caught) noexcept;
 OP_TOOLS_API bool is_of_program(const std::exception& caught) noexcept;
 using OfProgram = bool (*)(const std::exception& caught);
 OP_TOOLS_API void set_of_program(OfProgram recognises);
 
-// What was kept for this thread, which is forgotten; nullptr: nothing.
-OP_TOOLS_API std::exception_ptr take_kept_slow() noexcept;
-OP_TOOLS_API extern std::atomic<int> g_kept;  // of all threads
-inline std::exception_ptr take_kept() noexcept {
-  return g_kept.load(std::memory_order_relaxed) == 0 ? nullptr : take_kept_slow();
+// What was held for this thread, which is forgotten; nullptr: nothing.
+OP_TOOLS_API std::exception_ptr take_held_slow() noexcept;
+OP_TOOLS_API extern std::atomic<int> g_held;  // of all threads
+inline std::exception_ptr take_held() noexcept {
+  return g_held.load(std::memory_order_relaxed) == 0 ? nullptr : take_held_slow();
 }
 
 }  // namespace op_tools

@@ -197,7 +197,7 @@ struct Ended {
 };
 
 // Calls into a hook. What it throws is logged once and disables the hook; what is not of the hook, but of the program
-// (Ctrl-C), is kept for the program.
+// (Ctrl-C), is held for the program.
 template <class Call>
 Ended contained(ActiveHook& active, std::string_view where, Call&& call) noexcept {
   try {
@@ -206,7 +206,7 @@ Ended contained(ActiveHook& active, std::string_view where, Call&& call) noexcep
   } catch (const StopProgram&) {
     return {false, std::current_exception()};
   } catch (const std::exception& error) {
-    if (!keep_for_program(error)) active.fail(where, exception_text(error));
+    if (!hold_for_program(error)) active.fail(where, exception_text(error));
   } catch (...) {
     active.fail(where, "an exception of unknown type");
   }
@@ -220,7 +220,7 @@ bool tried(const OpCall& op, Call&& call) noexcept {
     call();
     return true;
   } catch (const std::exception& error) {
-    if (!keep_for_program(error)) {
+    if (!hold_for_program(error)) {
       log::error("backward of " + std::string(op.name) + " is not recorded: " + error.what());
     }
   } catch (...) {
@@ -254,12 +254,12 @@ bool is_of_saved_tensor_hook(const OpCall& call, const std::exception& error) {
 }
 
 // What came for the program while hooks ran: now it is the program's turn.
-void throw_kept(const OpCall& call) {
-  const std::exception_ptr kept = take_kept();
-  if (!kept) return;
+void throw_held(const OpCall& call) {
+  const std::exception_ptr held = take_held();
+  if (!held) return;
   // The gradient collector distinguishes it from a failure by its type.
-  if (call.phase == Phase::kBackward) throw StopProgram("the program was interrupted", kept);
-  std::rethrow_exception(kept);
+  if (call.phase == Phase::kBackward) throw StopProgram("the program was interrupted", held);
+  std::rethrow_exception(held);
 }
 
 }  // namespace
@@ -380,7 +380,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
     run.failed(is_of_saved_tensor_hook(call, error) ? ended_by_program("a hook for saved tensors raised")
                : is_of_program(error)               ? ended_by_program(exception_text(error))
                                                     : exception_text(error));
-    throw_kept(call);
+    throw_held(call);
     throw;
   } catch (...) {
     run.failed("an exception of unknown type");
@@ -393,7 +393,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   }
   if (prepared) tried(call, [&] { call.frame().conclude(call); });
   run.after(~innermost_);
-  throw_kept(call);
+  throw_held(call);
   if (!run.stop()) return;
   try {
     std::rethrow_exception(run.stop());

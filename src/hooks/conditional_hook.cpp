@@ -18,7 +18,7 @@ bool ConditionalHook::wanted(OpCall& call) {
   try {
     return condition_(call);
   } catch (const std::exception& error) {
-    if (keep_for_program(error)) return false;
+    if (hold_for_program(error)) return false;
     why = error.what();
   } catch (...) {
     why = "an exception of unknown type";

@@ -37,8 +37,8 @@ void erase(ActiveHooks& hooks, const std::shared_ptr<ActiveHook>& hook) {
 
 }  // namespace
 
-// The chains of one thread, one for each level. Only that thread changes them, and after its end whoever leaves its
-// scopes; threads that work for it (autograd's) read them.
+// The chains of one thread, one for each level. Only that thread changes them, and after its end the thread that leaves
+// its scopes; threads that work for it (autograd's) read them.
 class ThreadChains {
  public:
   // For other threads.

@@ -32,7 +32,7 @@ class OP_TOOLS_API CurrentChain {
   std::shared_ptr<const Chain> inherited_;  // of another thread, for which this one works
 };
 
-// A thread that has entered scopes. As long as somebody holds the object it is no other thread's, which a number of the
+// A thread that has entered scopes. As long as a scope holds the object it is no other thread's, which a number of the
 // system's may be once its thread has ended.
 class ThreadChains;
 

@@ -150,7 +150,7 @@ void HookScope::leave() {
   try {
     impl.active->hook->scope_left();
   } catch (const std::exception& error) {
-    if (!keep_for_program(error)) impl.active->fail("scope_left()", error.what());
+    if (!hold_for_program(error)) impl.active->fail("scope_left()", error.what());
   }
   release_copy_memory();  // of the copies that the hook made for its calls
   warn_unmatched(*impl.active);
@@ -164,7 +164,7 @@ void HookScope::step() {
   try {
     impl_->active->hook->step_begins(begun);
   } catch (const std::exception& error) {
-    if (!keep_for_program(error)) impl_->active->fail("step_begins()", error.what());
+    if (!hold_for_program(error)) impl_->active->fail("step_begins()", error.what());
   }
 }
 int64_t HookScope::current_step() const {

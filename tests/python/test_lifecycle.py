@@ -3,6 +3,8 @@ tests/proofs/lifecycle.py does more of it, in any order."""
 
 import asyncio
 import inspect
+import os
+import subprocess
 import sys
 import threading
 import traceback
@@ -194,3 +196,17 @@ def test_error_of_the_program_has_no_frame_of_ours():
             fails(torch.ones(2, 2))
         files = [frame.filename for frame in traceback.extract_tb(error.tb)]
         assert {Path(file).name for file in files} == {Path(__file__).name}
+
+
+def test_error_of_a_program_that_op_tools_runs_is_shown_as_its_own(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("def f():\n    raise ValueError('mine')\n\n\nf()\n")
+    path = os.pathsep.join([str(Path(op_tools.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    shown = [
+        subprocess.run(
+            [sys.executable, *arguments, script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+        )
+        for arguments in ([], ["-m", "op_tools", "run", "--observe"])
+    ]
+    assert [one.returncode for one in shown] == [1, 1]
+    assert shown[1].stderr == shown[0].stderr

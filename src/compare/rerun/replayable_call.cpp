@@ -1,7 +1,6 @@
 #include "compare/rerun/replayable_call.h"
 
 #include <ATen/SavedTensorHooks.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/COW.h>
@@ -10,6 +9,7 @@
 #include "calls/random_state.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"
+#include "tensor/autocast.h"
 #include "tensor/cpu_kernels.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
@@ -44,19 +44,6 @@ class NoSavedTensorHooks {
 
  private:
   const bool before_;
-};
-
-class AutocastDtype {
- public:
-  explicit AutocastDtype(std::optional<c10::ScalarType> dtype) : before_(at::autocast::get_autocast_dtype(at::kCPU)) {
-    if (dtype) at::autocast::set_autocast_dtype(at::kCPU, *dtype);
-  }
-  ~AutocastDtype() { at::autocast::set_autocast_dtype(at::kCPU, before_); }
-  AutocastDtype(const AutocastDtype&) = delete;
-  AutocastDtype& operator=(const AutocastDtype&) = delete;
-
- private:
-  const c10::ScalarType before_;
 };
 
 // A run gets its inputs without a copy of their memory, until it writes into them. Here, before several threads run it.
@@ -120,9 +107,7 @@ ReplayableCall::ReplayableCall(OpCall& call)
   share_until_written(tensors_);
   // At the aten level autocast has cast already, but not for what an operator that is made of others calls.
   if (level_ == Level::kAten && !(call.op && is_made_of_others(*call.op))) return;
-  if (!at::autocast::is_autocast_available(device.type())) return;  // meta has none
-  const c10::DispatchKey key = at::autocast::get_autocast_dispatch_key_from_device_type(device.type());
-  if (!keys_.excluded_.has(key)) autocast_ = at::autocast::get_autocast_dtype(device.type());
+  autocast_ = autocast_dtype(device.type(), keys_.excluded_);
 }
 
 ReplayableCall::ReplayableCall(Saved call)
@@ -144,7 +129,7 @@ void ReplayableCall::with_program_state(const RunVariant& variant, const std::fu
   const c10::impl::ForceDispatchKeyGuard as_there(keys);
   const c10::AutoGradMode grad(grad_enabled_);
   const NoSavedTensorHooks no_hooks;
-  const AutocastDtype dtype(autocast ? autocast_ : std::nullopt);
+  const AutocastCpuDtype dtype(autocast ? autocast_ : std::nullopt);
   work();
 }
 
@@ -157,7 +142,7 @@ RunOutcome ReplayableCall::backward(RunOutcome forward, const RunVariant& varian
       forward.gradients = forward.made_from->input_gradients(flatten_tensors(forward.result), output_gradients);
     });
   } catch (const std::exception& error) {
-    keep_for_program(error);
+    hold_for_program(error);
     forward.impossible = exception_text(error);
   }
   return forward;
@@ -192,7 +177,7 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
       try {
         run.result = run_(inputs->arguments());
       } catch (const std::exception& error) {
-        (keep_for_program(error) ? run.impossible : run.raised) = exception_text(error);
+        (hold_for_program(error) ? run.impossible : run.raised) = exception_text(error);
       }
       if (run.returned() && output_gradients) {
         run.gradients = inputs->input_gradients(flatten_tensors(run.result), arriving);
@@ -204,7 +189,7 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
     }
     run.record_memory(flatten_tensors(run.result), run.inputs);
   } catch (const std::exception& error) {
-    keep_for_program(error);
+    hold_for_program(error);
     run.impossible = exception_text(error);
   }
   return run;
