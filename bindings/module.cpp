@@ -17,20 +17,21 @@
 #include "calls/call_store.h"
 #include "calls/saved_call.h"
 #include "compare/metrics/tolerance.h"
-#include "hooks/conditional_hook.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
-#include "hooks/scope.h"
 #include "hooks/tool.h"
 #include "hooks/written_inputs.h"
+#include "interrupts.h"
 #include "python_hook.h"
 #include "python_judge.h"
 #include "python_modules.h"
 #include "python_replay.h"
 #include "python_stack.h"
+#include "python_switch.h"
 #include "python_timing.h"
 #include "python_tool_kinds.h"
 #include "python_values.h"
+#include "quiet_warnings.h"
 #include "tensor/internal_guard.h"
 #include "torch_function_mode.h"
 
@@ -65,61 +66,6 @@ py::tuple call_summary(const StoredCall& call) {
   return py::make_tuple(call.path(), meta, bytes, passes);
 }
 
-// A HookScope that also keeps the torch-function mode of its thread.
-class Scope {
- public:
-  Scope(std::shared_ptr<Hook> hook, ResolvedOptions options)
-      : level_(options.level), core_(std::move(hook), std::move(options)) {}
-
-  void enter() {
-    core_.enter();
-    if (level_ == Level::kTorch) push_mode();
-  }
-  void leave() {
-    const bool was_on = core_.is_on();
-    {
-      // Flushing takes as long as the disk takes; other threads of the program may run meanwhile.
-      const py::gil_scoped_release no_gil;
-      core_.leave();
-    }
-    if (was_on && level_ == Level::kTorch) pop_mode();
-  }
-  HookScope& core() { return core_; }
-
- private:
-  const Level level_;
-  HookScope core_;
-};
-
-void bind_scopes(py::module_& module) {
-  py::class_<Scope>(module, "Scope")
-      .def("enter", &Scope::enter)
-      .def("leave", &Scope::leave)
-      .def("step", [](Scope& scope) { scope.core().step(); })
-      .def_property_readonly("is_on", [](Scope& scope) { return scope.core().is_on(); })
-      .def_property_readonly("current_step", [](Scope& scope) { return scope.core().current_step(); })
-      .def_property_readonly("calls_seen", [](Scope& scope) { return scope.core().calls_seen(); })
-      .def_property_readonly("hook_failures", [](Scope& scope) { return scope.core().hook_failures(); });
-
-  // The tool of that name (or feature) and its options: (hook, scope). `condition`: None, or asked for each call.
-  module.def(
-      "open_tool",
-      [](const std::string& name, const py::dict& options, const py::object& condition) {
-        Tool tool = find_tool(name).open(to_value(options));
-        if (!condition.is_none()) tool.hook = std::make_shared<ConditionalHook>(tool.hook, python_condition(condition));
-        return py::make_tuple(tool.hook, std::make_unique<Scope>(tool.hook, std::move(tool.options)));
-      },
-      py::arg("name"), py::arg("options"), py::arg("condition") = py::none());
-  // The name of the tool with that name or feature.
-  module.def("find_tool", [](const std::string& name) { return find_tool(name).name; });
-  // A hook of the program's own.
-  module.def("hook_scope", [](std::shared_ptr<Hook> hook, const py::dict& given) {
-    HookOptions options;
-    read_settings(to_value(given), options);
-    return std::make_unique<Scope>(std::move(hook), resolve(options).scope);
-  });
-}
-
 void bind_files(py::module_& module) {
   module.def("read_pth", [](const std::string& path) { return to_python(read_call_file(path)); });
   module.def("read_call", [](const std::string& path) { return call_dict(read_call(*open_call(path))); });
@@ -141,7 +87,13 @@ void bind_files(py::module_& module) {
 // Names of operators and functions, and which of them a filter admits.
 void bind_names(py::module_& module) {
   module.def("describe", [](py::handle object) { return describe(to_value(object)); });
-  module.def("function_name", &function_name);
+  module.def("function_name", [](py::handle function) {
+    std::string name = function_name(function);
+    throw_held();
+    return name;
+  });
+  // The name of the tool with that name or feature.
+  module.def("find_tool", [](const std::string& name) { return find_tool(name).name; });
   module.def("tolerance_text", &tolerance_text);
   module.def("metadata_ops", [] {
     py::list names;
@@ -187,6 +139,8 @@ PYBIND11_MODULE(_C, module) {
   module.attr("built_with_torch") = std::string(built_with_torch());
   py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
 
+  bind_interrupts(module);
+  bind_quiet_warnings(module);
   init_stack_source();
   bind_hook(module);
   bind_replay(module);
@@ -194,7 +148,7 @@ PYBIND11_MODULE(_C, module) {
   bind_modules(module);
   bind_timing(module);
   bind_tool_kinds(module);
-  bind_scopes(module);
+  bind_switch(module);
   bind_files(module);
   bind_names(module);
 

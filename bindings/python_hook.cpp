@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "hooks/hook.h"
 #include "hooks/op_call.h"
+#include "interrupts.h"
 #include "python_values.h"
 #include "tensor/dispatch_keys.h"
 #include "tensor/plain_tensor.h"
@@ -147,6 +148,7 @@ Condition python_condition(py::object function) {
     try {
       return py::bool_((*held)(view.view)).cast<bool>();
     } catch (const py::error_already_set& error) {
+      if (is_from_outside(error)) throw;
       throw std::runtime_error(error.what());
     }
   };
@@ -184,7 +186,12 @@ void bind_hook(py::module_& module) {
       .def("__repr__", [](const CallView& view) { return "<op_tools.Call " + std::string(view.call().name) + ">"; });
   py::class_<Hook, std::shared_ptr<Hook>>(module, "CoreHook")
       .def_property_readonly("name", &Hook::name)
-      .def("report", [](const Hook& hook) { return to_python(hook.report()); })
+      .def("report",
+           [](const Hook& hook) {
+             py::object report = to_python(hook.report());
+             throw_held();
+             return report;
+           })
       .def("flush", &Hook::flush, py::call_guard<py::gil_scoped_release>());
   module.def("python_hook", [](py::object object, bool has_before, bool has_after) -> std::shared_ptr<Hook> {
     return std::make_shared<PythonHook>(std::move(object), has_before, has_after);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hooks/module_path.h"
+#include "interrupts.h"
 
 namespace op_tools::python {
 namespace {
@@ -51,7 +52,7 @@ py::object self_of(PyFrameObject* frame) {
   static PyObject* const name = PyUnicode_InternFromString("self");
   PyObject* const self = locals ? PyObject_GetItem(locals.ptr(), name) : nullptr;
 #endif
-  if (!self) PyErr_Clear();
+  if (!self) forget_error();
   return py::reinterpret_steal<py::object>(self);
 }
 
@@ -112,7 +113,7 @@ class Paths {
     for (size_t i = 0; i < modules.size(); ++i) stack[i] = modules[modules.size() - 1 - i];
     {
       const NotCompiled not_compiled;
-      made.path = py::handle(name_)(stack).cast<std::string>();
+      made.path = to_its_end([&] { return py::handle(name_)(stack).cast<std::string>(); });
     }
     if (known_.size() >= kMost) known_.clear();  // a program that makes modules for ever
     return known_.emplace(std::move(key), std::move(made)).first->second.path;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "interrupts.h"
 #include "python_values.h"
 #include "run_op_from_data/replay.h"
 #include "torch_function_mode.h"
@@ -38,6 +39,7 @@ class Caller final : public replay::PythonCaller {
       const WithoutTorchFunction once;
       return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
     } catch (const py::error_already_set& error) {
+      hold_for_program(error);
       // Its text only: the exception object must not die where there is no GIL.
       throw std::runtime_error(error.what());
     }
@@ -54,8 +56,13 @@ void bind_replay(py::module_& module) {
       "run_op_from_data",
       [](const std::vector<std::string>& arguments, py::object find) {
         Caller caller(std::move(find));
-        const py::gil_scoped_release no_gil;
-        return replay::run_command(arguments, &caller);
+        int status = 0;
+        {
+          const py::gil_scoped_release no_gil;
+          status = replay::run_command(arguments, &caller);
+        }
+        throw_held();
+        return status;
       },
       py::arg("arguments"), py::arg("find"));
 }

@@ -1,5 +1,7 @@
 #include "python_timing.h"
 
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/PyInterpreter.h>
 
@@ -9,13 +11,34 @@
 #include <utility>
 
 #include "base/log.h"
+#include "interrupts.h"
+#include "list_item.h"
 #include "python_values.h"
+#include "quiet_warnings.h"
 #include "tensor/internal_guard.h"
 #include "tensor/profiler.h"
 #include "timing/time_report.h"
+#include "torch_function_mode.h"
 
 namespace op_tools::python {
 namespace {
+
+thread_local int tl_no_imports = 0;
+PyObject* g_no_imports = nullptr;  // of sys.meta_path
+
+// While one stands, this thread imports nothing that is not there already: ImportError.
+class NoImports {
+ public:
+  NoImports() : item_("sys", "meta_path", g_no_imports) { ++tl_no_imports; }
+  ~NoImports() { --tl_no_imports; }
+  NoImports(const NoImports&) = delete;
+  NoImports& operator=(const NoImports&) = delete;
+
+ private:
+  const ListItem item_;
+};
+
+struct RefusesImports {};
 
 // count(op, is_backward, args, kwargs) -> int
 void set_flop_counter(const py::object& count) {
@@ -30,8 +53,17 @@ void set_flop_counter(const py::object& count) {
     const ProfilerPause unprofiled;
     try {
       const auto values = to_python(sample).cast<py::tuple>();
-      return py::handle(function)(py::str(op.data(), op.size()), phase == Phase::kBackward, values[0], values[1])
-          .cast<int64_t>();
+      const QuietWarnings quiet;
+      const NoImports no_imports;
+      const WithoutTorchFunction no_modes;
+      // Modes and grad mode are put back here: Python code that does it may be interrupted.
+      const at::ThreadLocalState before;
+      const at::ThreadLocalStateGuard restored(before);
+      const c10::AutoGradMode no_grad(false);
+      return to_its_end([&] {
+        return py::handle(function)(py::str(op.data(), op.size()), phase == Phase::kBackward, values[0], values[1])
+            .cast<int64_t>();
+      });
     } catch (const std::exception& error) {
       log::debug("no operation count of " + std::string(op) + ": " + error.what());
       return -1;
@@ -42,6 +74,12 @@ void set_flop_counter(const py::object& count) {
 }  // namespace
 
 void bind_timing(py::module_& module) {
+  py::class_<RefusesImports>(module, "RefusesImports")
+      .def("find_spec", [](const RefusesImports&, const py::str& name, const py::args&) {
+        if (tl_no_imports > 0) throw py::import_error(name.cast<std::string>() + " is not imported for a tool");
+        return py::none();
+      });
+  g_no_imports = py::cast(RefusesImports()).release().ptr();
   module.def("set_flop_counter", &set_flop_counter);
 }
 

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "interrupts.h"
+
 namespace op_tools::python {
 namespace {
 
@@ -37,7 +39,7 @@ Value text_value(py::handle object) {
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
   if (text) return std::string(text, static_cast<size_t>(size));
-  PyErr_Clear();
+  forget_error();
   return Unsupported{"str", "it holds code points that have no UTF-8 form"};
 }
 
@@ -96,7 +98,7 @@ Value other_value(py::handle object) {
   if (PyIndex_Check(object.ptr()) && !PyType_HasFeature(Py_TYPE(object.ptr()), Py_TPFLAGS_HEAPTYPE)) {
     const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
     if (number) return int_value(number);
-    PyErr_Clear();
+    forget_error();
   }
   if (PyCallable_Check(object.ptr())) return Unsupported{type_name(object), "a callable has no form in a file"};
   return Unsupported{type_name(object), "objects of this type have no form in a file"};
@@ -235,7 +237,8 @@ Value to_value(py::handle object) {
   try {
     return convert(object, 0);
   } catch (const std::exception& error) {
-    PyErr_Clear();
+    hold_for_program(error);
+    forget_error();
     return Unsupported{"object", std::string("it could not be read: ") + error.what()};
   }
 }

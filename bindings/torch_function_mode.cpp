@@ -21,6 +21,7 @@
 #include "hooks/error_origin.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_call.h"
+#include "interrupts.h"
 #include "python_values.h"
 #include "tensor/internal_guard.h"
 
@@ -55,7 +56,7 @@ class Functions {
   Function& find(PyObject* object) {
     if (PyObject* known = PyDict_GetItemWithError(index_, object)) return functions_[PyLong_AsSize_t(known)];
     const bool hashable = PyErr_Occurred() == nullptr;
-    PyErr_Clear();
+    forget_error();
     Function made{std::make_shared<std::string>(function_name(object)), PyFunction_Check(object) != 0};
     if (!hashable || functions_.size() >= kMost) {  // closures made by the million: known only for this call
       one_off_ = std::move(made);
@@ -63,7 +64,7 @@ class Functions {
     }
     functions_.push_back(std::move(made));
     const py::int_ position(functions_.size() - 1);
-    if (PyDict_SetItem(index_, object, position.ptr()) != 0) PyErr_Clear();
+    if (PyDict_SetItem(index_, object, position.ptr()) != 0) forget_error();
     return functions_.back();
   }
 
@@ -100,6 +101,7 @@ class PythonRunner final : public OpRunner {
       const py::handle function(function_.ptr(getPyInterpreter()));
       return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
     } catch (const py::error_already_set& error) {
+      if (is_from_outside(error)) throw;
       throw std::runtime_error(error.what());  // the exception object must not die where there is no GIL
     }
   }
@@ -120,12 +122,12 @@ bool is_of_saved_tensor_hook(const py::error_already_set& error) {
   return false;
 }
 
+// `who`: the program's own code, of which the error is.
 class EndedByProgram final : public py::error_already_set {
  public:
-  explicit EndedByProgram(const py::error_already_set& error)
+  EndedByProgram(const py::error_already_set& error, const std::string& who)
       : py::error_already_set(error),
-        what_(ended_by_program("a hook for saved tensors raised " +
-                               py::str(error.type().attr("__name__")).cast<std::string>())) {}
+        what_(ended_by_program(who + " raised " + py::str(error.type().attr("__name__")).cast<std::string>())) {}
   const char* what() const noexcept override { return what_.c_str(); }
 
  private:
@@ -183,7 +185,9 @@ class PythonFrame final : public Frame {
     result_ = py::reinterpret_steal<py::object>(PyObject_Call(function_, args_.ptr(), kwargs_.ptr()));
     if (result_) return;
     const py::error_already_set error;
-    if (is_of_saved_tensor_hook(error)) throw EndedByProgram(error);
+    if (is_of_saved_tensor_hook(error)) throw EndedByProgram(error, "a hook for saved tensors");
+    // A run of ours is quiet, and does not raise it.
+    if (error.matches(PyExc_Warning)) throw EndedByProgram(error, "a filter for warnings");
     throw error;
   }
 
@@ -214,7 +218,7 @@ PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs,
 }
 
 std::shared_ptr<c10::SafePyObject> g_mode;
-thread_local int tl_scopes = 0;
+thread_local std::shared_ptr<int> tl_scopes;  // of this thread; nullptr: it had none yet
 
 // Python code that takes modes off the stack and puts them back makes a new holder, so the object itself is compared.
 bool is_our_mode(const std::shared_ptr<c10::SafePyObject>& mode) {
@@ -225,6 +229,17 @@ bool is_our_mode(const std::shared_ptr<c10::SafePyObject>& mode) {
 bool is_default_device(const std::shared_ptr<c10::SafePyObject>& mode) {
   const py::object holder = py::getattr(py::module_::import("torch"), "_GLOBAL_DEVICE_CONTEXT", py::none());
   return py::getattr(holder, "device_context", py::none()).ptr() == mode->ptr(getPyInterpreter());
+}
+
+// Takes our mode off the stack, if it is at this place or above.
+void take_mode_from(int64_t place) {
+  Modes above;
+  while (ModeStack::stack_len() > place) {
+    std::shared_ptr<c10::SafePyObject> top = ModeStack::pop_stack();
+    if (is_our_mode(top)) break;
+    above.push_back(std::move(top));
+  }
+  put_back(std::move(above));
 }
 
 // The left-out Python functions that this thread is in. torch.Tensor.unflatten calls the method of the same name in C,
@@ -258,13 +273,14 @@ class LeftOut {
 // bypass their own __torch_function__.
 PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs) {
   const LeftOut running(function);
+  const int64_t place = ModeStack::stack_len();
   ModeStack::push_onto_stack(g_mode);
   const bool skipped_before = ModeStack::exchange_skip_next(true);
   PyObject* const result = PyObject_Call(function, args, kwargs);
   ModeStack::exchange_skip_next(skipped_before);
-  // Balanced by whatever ran inside, except a scope that was left there: then the mode is gone already.
-  const int64_t top = ModeStack::stack_len() - 1;
-  if (top >= 0 && is_our_mode(ModeStack::get_stack_at(top))) ModeStack::pop_stack();
+  // A scope that was left inside took the mode with it. A mode of the program's may be above it: one that an interrupt
+  // left there between its push and its pop.
+  take_mode_from(place);
   return result;
 }
 
@@ -275,7 +291,7 @@ bool has_subclasses(PyObject* types) {
       py::object(py::module_::import("torch._C").attr("_disabled_torch_function_impl")).release().ptr();
   const py::object all = py::reinterpret_steal<py::object>(PySequence_Fast(types, ""));
   if (!all) {
-    PyErr_Clear();
+    forget_error();
     return true;
   }
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(all.ptr()); ++i) {
@@ -284,6 +300,26 @@ bool has_subclasses(PyObject* types) {
     if (!py::getattr(type, "__torch_function__", py::none()).is(py::handle(disabled))) return true;
   }
   return false;
+}
+
+// torch takes a mode off its stack in Python code, and puts it back when that code's frames are freed, if an interrupt
+// ended them: a scope that was left in between has not found it. Of the main thread; Python has no such calls for
+// others.
+int take_lost_mode(void*) {
+  if (!tl_scopes || *tl_scopes == 0) take_mode_from(0);
+  return 0;
+}
+
+// What arrived for the program while code of ours ran comes before the call's result, and before its error.
+PyObject* after_held(PyObject* result) {
+  try {
+    throw_held();
+    return result;
+  } catch (py::error_already_set& held) {
+    Py_XDECREF(result);
+    held.restore();
+    return nullptr;
+  }
 }
 
 // __torch_function__(func, types, args=(), kwargs=None)
@@ -298,14 +334,17 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
   PyObject* const kwargs = count > 3 && values[3] != Py_None ? values[3] : nullptr;
   const CurrentChain current(Level::kTorch);
   const Chain* const chain = current.get();
-  if (!chain) return PyObject_Call(function, args, kwargs);
+  if (!chain) {
+    if (!tl_scopes || *tl_scopes == 0) Py_AddPendingCall(&take_lost_mode, nullptr);
+    return PyObject_Call(function, args, kwargs);
+  }
   Function& known = Functions::get().find(function);
   const uint32_t mask = mask_of(known, *chain);
   if (mask == 0) {
     if (known.in_python && !LeftOut::is_running(function) && !has_subclasses(values[1])) {
-      return call_with_mode_on(function, args, kwargs);
+      return after_held(call_with_mode_on(function, args, kwargs));
     }
-    return PyObject_Call(function, args, kwargs);
+    return after_held(PyObject_Call(function, args, kwargs));
   }
   return through_chain(function, args, kwargs, known.name, *chain, mask);
 }
@@ -337,6 +376,15 @@ PyObject* named_attribute_of_mode(PyObject* mode, char* name) {
   return text ? PyObject_GenericGetAttr(mode, text.ptr()) : nullptr;
 }
 
+// Without torch's wrapper around it: that makes Python forget, for each name, which warnings it has given once.
+py::handle resolver() {
+  static PyObject* const resolve = [] {
+    const py::object wrapped = py::module_::import("torch.overrides").attr("resolve_name");
+    return py::getattr(wrapped, "__wrapped__", wrapped).release().ptr();
+  }();
+  return resolve;
+}
+
 }  // namespace
 
 WithoutTorchFunction::WithoutTorchFunction() : before_(ModeStack::get_disabled_state()) {
@@ -355,10 +403,13 @@ void set_torch_function_mode(const py::object& mode) {
   type->tp_getattro = &attribute_of_mode;
   type->tp_getattr = &named_attribute_of_mode;
   PyType_Modified(type);
+  resolver()(
+      py::none());  // torch collects its functions, under filters for warnings of its own: before the program runs
 }
 
-void push_mode() {
-  if (tl_scopes++ > 0) return;
+ModeOnStack::ModeOnStack() : scopes_(tl_scopes ? tl_scopes : tl_scopes = std::make_shared<int>(0)) {
+  if ((*scopes_)++ > 0) return;
+  take_mode_from(0);  // one that was lost
   // To the bottom: a mode of the user's that is on already takes the top off when it is left, and would take ours. The
   // bottom itself belongs to set_default_device(), which looks for its mode there.
   Modes above;
@@ -371,24 +422,16 @@ void push_mode() {
   put_back(std::move(above));
 }
 
-void pop_mode() {
-  if (--tl_scopes > 0) return;
-  Modes above;
-  while (ModeStack::stack_len() > 0) {
-    std::shared_ptr<c10::SafePyObject> top = ModeStack::pop_stack();
-    if (is_our_mode(top)) break;
-    above.push_back(std::move(top));
-  }
+ModeOnStack::~ModeOnStack() {
+  if (scopes_ != tl_scopes || --*scopes_ > 0) return;
   // Not found: the scope is left inside an intercepted call, where torch has taken the mode off for the time of the
   // call. It comes back, finds no chain and does nothing.
-  put_back(std::move(above));
+  take_mode_from(0);
 }
 
 std::string function_name(py::handle function) {
-  static PyObject* const resolve =
-      py::object(py::module_::import("torch.overrides").attr("resolve_name")).release().ptr();
   try {
-    const py::object name = py::handle(resolve)(function);
+    const py::object name = to_its_end([&] { return resolver()(function); });
     if (!name.is_none()) {
       auto text = py::str(name).cast<std::string>();
       // torch.mm and torch.spmm are equal objects to Python, and the list that torch looks up keeps the last of them.
@@ -410,9 +453,8 @@ std::string function_name(py::handle function) {
       if (text.compare(0, kGenerated.size(), kGenerated) == 0) return "torch." + text.substr(kGenerated.size());
       return module.is_none() ? text : py::str(module).cast<std::string>() + "." + text;
     }
-    return py::repr(function).cast<std::string>();
+    return to_its_end([&] { return py::repr(function).cast<std::string>(); });
   } catch (const std::exception&) {
-    PyErr_Clear();
     return "unnamed";
   }
 }

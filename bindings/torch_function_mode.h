@@ -5,16 +5,28 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <pybind11/pybind11.h>
 
+#include <memory>
+#include <string>
+
 namespace op_tools::python {
 
 // The object that is the mode, the only one of its type: its __torch_function__ becomes ours for all but torch.compile,
 // which finds that of its type. Once, when the package is imported.
 void set_torch_function_mode(const pybind11::object& mode);
 
-// Counts the torch-level scopes of this thread: the first puts the mode on the stack, the last takes it out, also from
-// under modes that were pushed after it (torch.set_default_device, a user's own).
-void push_mode();
-void pop_mode();
+// A torch-level scope of this thread. The first of a thread puts the mode on its stack, the last takes it out, also
+// from under modes that were pushed after it (torch.set_default_device, a user's own). In another thread its end does
+// nothing: the stack has gone with the scope's thread.
+class ModeOnStack {
+ public:
+  ModeOnStack();
+  ~ModeOnStack();
+  ModeOnStack(const ModeOnStack&) = delete;
+  ModeOnStack& operator=(const ModeOnStack&) = delete;
+
+ private:
+  const std::shared_ptr<int> scopes_;  // of the thread: how many it has
+};
 
 // While one stands, neither torch-function modes nor subclasses' __torch_function__ are asked on this thread.
 class WithoutTorchFunction {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -143,11 +142,11 @@ def _condition(function: Callable[..., object]) -> Callable[[_C.Call], bool]:
     return of_arguments
 
 
-class Feature:
+class Feature(_C.ToolHolder):
     """A tool that apply_feature() has switched on; off after stop(), or at the end of a `with` block."""
 
     def __init__(self, tool: Tool) -> None:
-        self.tool = tool
+        super().__init__(tool)
 
     def step(self) -> None:
         """Marks the end of a training step."""
@@ -162,14 +161,6 @@ class Feature:
     def result(self) -> Any:
         """What the tool recorded, as its class says."""
         return self.tool.result()
-
-    def __enter__(self) -> Feature:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def apply_feature(

@@ -80,6 +80,34 @@ def running(tools: Sequence[Tool]) -> Iterator[None]:
         steps.remove()
 
 
+def _from_program(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """What comes after the last frame of this file."""
+    at = trace
+    while at is not None:
+        if at.tb_frame.f_code.co_filename == __file__:
+            trace = at.tb_next or trace
+        at = at.tb_next
+    return trace
+
+
+@contextlib.contextmanager
+def _shown_as_its_own() -> Iterator[None]:
+    """An error of the program is shown as without op-tools, from the program's own frames on."""
+    try:
+        yield
+    except BaseException:
+        show = sys.excepthook  # maybe the program's
+
+        def show_from_program(
+            kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+        ) -> None:
+            own = _from_program(trace)
+            show(kind, error.with_traceback(own), own)
+
+        sys.excepthook = show_from_program
+        raise
+
+
 def run_script(path: str, arguments: Sequence[str]) -> None:
     """Runs a script as ``python path arguments`` does: __main__, sys.argv, sys.path, exit by SystemExit."""
     sys.argv = [path, *arguments]
@@ -91,14 +119,16 @@ def run_script(path: str, arguments: Sequence[str]) -> None:
     main.__dict__["__builtins__"] = __builtins__
     code = compile(Path(path).read_bytes(), file, "exec")
     sys.modules["__main__"] = main
-    exec(code, main.__dict__)  # noqa: S102  (the user's own script)
+    with _shown_as_its_own():
+        exec(code, main.__dict__)  # noqa: S102  (the user's own script)
 
 
 def run_module(name: str, arguments: Sequence[str]) -> None:
     """Runs a module as ``python -m name arguments`` does."""
     sys.argv = [name, *arguments]
     sys.path.insert(0, str(Path.cwd()))
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    with _shown_as_its_own():
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 def start_from_environment() -> None:

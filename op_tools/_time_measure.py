@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import operator
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,9 +15,11 @@ from typing import Any
 import torch
 from typing_extensions import Self, Unpack
 
-from . import _C
+from . import (
+    _C,
+    _flops,  # noqa: F401  (tells the core how many operations a call has)
+)
 from ._declared import OpTimeMeasureOptions, TimeRow
-from ._python_calls import find
 from ._tools import Tool
 
 _GROUPS = {"op": "rows", "shape": "by_shape", "line": "by_line", "module": "by_module"}
@@ -184,35 +185,34 @@ class OpTimeMeasure(Tool):
         self._first_step = options.get("first_step") or 0  # of the first cycle
         self._schedule = schedule
         self._on_trace_ready = on_trace_ready
-        self._entered = 0
         self._number = 0  # of the step, over all cycles
         self._action = torch.profiler.ProfilerAction.RECORD
 
     def start(self) -> Self:
-        if self._entered == 0:
+        if self._depth == 0:
             self._number = 0
             self._action = self._action_of(0)
-            self._measure_if_wanted()
-        self._entered += 1
-        return self
+        return super().start()
 
     def stop(self) -> None:
-        if self._entered == 1:
-            self._end_run()
-        self._entered = max(self._entered - 1, 0)
+        ends = self._depth == 1 and self._is_running
+        super().stop()
+        if ends:
+            self._tell_ready()
 
     end = stop
 
     def step(self) -> None:
-        if self._entered == 0:
+        if self._depth == 0:
             return
         super().step()
         ended = self._action
         self._number += 1
         self._action = self._action_of(self._number)
-        if ended is torch.profiler.ProfilerAction.RECORD_AND_SAVE:
+        if ended is torch.profiler.ProfilerAction.RECORD_AND_SAVE and self._is_running:
             self._end_run()
-        self._measure_if_wanted()
+            self._tell_ready()
+        self._begin_run(self._open)
 
     def result(self) -> TimeResult:
         """What the last run measured so far."""
@@ -233,61 +233,13 @@ class OpTimeMeasure(Tool):
     def _action_of(self, step: int) -> torch.profiler.ProfilerAction:
         return torch.profiler.ProfilerAction.RECORD if self._schedule is None else self._schedule(step)
 
-    def _measure_if_wanted(self) -> None:
+    def _open(self) -> tuple[_C.CoreHook, _C.Scope] | None:
         wanted = torch.profiler.ProfilerAction.RECORD, torch.profiler.ProfilerAction.RECORD_AND_SAVE
-        if self._action not in wanted or self._depth > 0:
-            return
+        if self._action not in wanted:
+            return None
         self._arguments["first_step"] = self._first_step + self._number
-        super().start()
+        return super()._open()
 
-    def _end_run(self) -> None:
-        if self._depth == 0:
-            return
-        super().stop()
+    def _tell_ready(self) -> None:
         if self._on_trace_ready is not None:
             self._on_trace_ready(self)
-
-
-# Operators that torch counts, and functions that call them. Others are not run to ask them.
-_COUNTED = re.compile(r"mm|matmul|linear|conv|attention|einsum|tensordot|multi_dot|inner|_rnn|lstm|gru", re.IGNORECASE)
-
-
-def _operator(name: str) -> Callable[..., Any] | None:
-    if "::" not in name:
-        return find(name)
-    namespace, _, rest = name.partition("::")
-    packet, _, overload = rest.partition(".")
-    found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
-    return found
-
-
-def _count_flops(name: str, backward: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """By torch's formulas, which are asked by running the call on tensors without data; -1: there is none."""
-    from torch.utils._pytree import tree_leaves, tree_map
-    from torch.utils.flop_counter import FlopCounterMode
-
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    function = _operator(name) if tensors and _COUNTED.search(name) else None
-    if function is None:
-        return -1
-    backward = backward and "::" not in name  # an operator of the backward engine is the operator itself
-
-    def copy(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        return leaf.detach().requires_grad_(backward and (leaf.is_floating_point() or leaf.is_complex()))
-
-    with torch._C.DisableTorchFunction(), torch.set_grad_enabled(backward):
-        args, kwargs = tree_map(copy, (args, kwargs))
-        counter = FlopCounterMode(display=False)
-        with counter:
-            result = function(*args, **kwargs)
-            forward = counter.get_total_flops()
-            if backward:
-                outputs = [out for out in tree_leaves(result) if isinstance(out, torch.Tensor) and out.requires_grad]
-                torch.autograd.backward(outputs, [torch.empty_like(out) for out in outputs])
-        total = counter.get_total_flops() - (forward if backward else 0)
-    return total or -1
-
-
-_C.set_flop_counter(_count_flops)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import difflib
-import functools
 import inspect
 import os
 import sys
@@ -24,17 +23,15 @@ from . import (
     _C,
     _compiled,  # noqa: F401  (gives the core the torch level's mode)
     _higher_order,  # noqa: F401  (lets torch's operators in Python pass)
+    _interrupts,  # noqa: F401  (tells the core which exceptions are the program's)
     _modules,  # noqa: F401  (tells the core the names of modules)
 )
 from ._declared import CaptureRow, OpCaptureOptions, ToolOptions
+from ._decorate import decorated
 from ._kinds import Option, arguments_text, hook_options, kind_of, kinds, row_class, signature_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# Tools that are on, so that a program which ends inside one still gets its files and its summary.
-# It holds them: OpCapture().start() is on until the end, whether or not the caller holds the tool.
-_running: set[Tool] = set()
 
 
 def _tell_rank() -> None:
@@ -61,7 +58,7 @@ class ToolResult:
         return _C.text_table(list(zip(columns, is_number, strict=True)), cells, 120)
 
 
-class Tool:
+class Tool(_C.Switch):
     """What all tools have in common. Options are read, from arguments and environment, when the tool starts.
 
     Raises:
@@ -85,6 +82,7 @@ class Tool:
         cls.__doc__ = f"{before}\n\nArgs:\n{listed}{gap}{rest}\n"
 
     def __init__(self, **options: Any) -> None:
+        super().__init__()
         known = {option.name: option for option in self._options()}
         for name in options:
             if name not in known:
@@ -95,17 +93,15 @@ class Tool:
             **self._defaults,
             **{name: known[name].to_core(value) for name, value in options.items() if value is not None},
         }
-        self._hook: _C.CoreHook | None = None
-        self._scope: _C.Scope | None = None
-        self._depth = 0
         self._condition: Callable[[_C.Call], bool] | None = None  # set by apply_feature
 
     @classmethod
     def _options(cls) -> tuple[Option, ...]:
         return kind_of(cls._kind).options if cls._kind else hook_options()
 
-    def _open(self) -> tuple[_C.CoreHook, _C.Scope]:
-        """Makes hook and scope of a new run; reads options and environment."""
+    def _open(self) -> tuple[_C.CoreHook, _C.Scope] | None:
+        """Makes hook and scope of a new run; reads options and environment. None: nothing is to be recorded now."""
+        _tell_rank()
         return _C.open_tool(self._kind, self._arguments, self._condition)
 
     def start(self) -> Self:
@@ -114,27 +110,16 @@ class Tool:
         Raises:
             op_tools.Error: an argument or an environment variable is wrong.
         """
-        if self._depth == 0:
-            _tell_rank()
-            hook, scope = self._open()
-            scope.enter()
-            self._hook, self._scope = hook, scope
-            _running.add(self)
-        self._depth += 1
+        self._switch_on(self._open)
         return self
 
     def stop(self) -> None:
         """Stops the tool and waits until everything it recorded is on disk.
 
         Raises:
-            op_tools.Error: called in another thread than start().
+            op_tools.Error: called in another thread than start(), which has not ended.
         """
-        if self._depth == 0:
-            return
-        if self._depth == 1 and self._scope is not None:
-            self._scope.leave()
-            _running.discard(self)
-        self._depth -= 1
+        self._switch_off()
 
     end = stop
 
@@ -159,21 +144,10 @@ class Tool:
         """What the last run recorded so far, as the core tells it."""
         return (self._hook.report() if self._hook is not None else None) or {"rows": []}
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The tool as a decorator: on while the function runs."""
-
-        @functools.wraps(function)
-        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self:
-                return function(*args, **kwargs)
-
-        return inside
+        """The tool as a decorator: on while the function's own code runs. A generator or a coroutine is suspended where it
+        gives a value or waits: what runs meanwhile is not recorded."""
+        return decorated(self, function)
 
 
 @dataclass(frozen=True)
@@ -276,6 +250,7 @@ class HookScope(Tool):
             method = getattr(self.hook, name)
             return getattr(method, "__func__", method) is not getattr(Hook, name)
 
+        _tell_rank()
         hook = _C.python_hook(self.hook, is_defined("before"), is_defined("after"))
         return hook, _C.hook_scope(hook, self._arguments)
 
@@ -326,13 +301,18 @@ def load_tools(path: str | os.PathLike[str]) -> list[type[Tool]]:
 
 def stop_all() -> None:
     """Stops every tool that is still on; called when the interpreter exits."""
-    for tool in list(_running):
+    interrupt: BaseException | None = None
+    for tool in _C.running_tools():
         while tool._depth > 0:
             try:
-                tool.stop()
+                tool.__exit__(None, None, None)
             except _C.Error as error:
                 _C.log_warn(f"still on at exit: {error}")
                 break
+            except BaseException as error:  # the others are stopped as well
+                interrupt = interrupt or error
+    if interrupt is not None:
+        raise interrupt
     # Python ends by SIGINT, as shells expect it, when a KeyboardInterrupt ended the program; it forgets that when a string is
     # executed afterwards, which importing a module with dataclasses does.
     if getattr(sys, "last_type", None) is KeyboardInterrupt:

@@ -4,9 +4,12 @@
 // seen the call; every other failure of a hook it contains.
 #pragma once
 
+#include <atomic>
 #include <exception>
+#include <memory>
 
 #include "base/error.h"
+#include "base/export.h"
 
 namespace op_tools {
 
@@ -24,5 +27,23 @@ class OP_TOOLS_API StopProgram final : public Error {
  private:
   std::exception_ptr own_;  // the program's error
 };
+
+// Exceptions that are not of the code that they end: Ctrl-C, a handler of a signal that raises, an exception that
+// another thread sends. One that ends code of ours in the middle belongs to the program: the code that catches it holds
+// it, for this thread, and goes on as after any failure; the way back to the program throws it. The first of several is
+// held.
+
+// Holds the exception that is being handled, if it is one of these. Asks what recognises them: the Python bindings.
+OP_TOOLS_API bool hold_for_program(const std::exception& caught) noexcept;
+OP_TOOLS_API bool is_of_program(const std::exception& caught) noexcept;
+using OfProgram = bool (*)(const std::exception& caught);
+OP_TOOLS_API void set_of_program(OfProgram recognises);
+
+// What was held for this thread, which is forgotten; nullptr: nothing.
+OP_TOOLS_API std::exception_ptr take_held_slow() noexcept;
+OP_TOOLS_API extern std::atomic<int> g_held;  // of all threads
+inline std::exception_ptr take_held() noexcept {
+  return g_held.load(std::memory_order_relaxed) == 0 ? nullptr : take_held_slow();
+}
 
 }  // namespace op_tools

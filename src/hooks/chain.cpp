@@ -190,20 +190,27 @@ Wants Chain::wants(uint32_t mask) const {
 
 namespace {
 
-// Calls into a hook. What it throws is logged once and disables the hook; its request to stop the program
-// (base/stop_program.h) is returned instead.
+// How a hook's part in a call ended.
+struct Ended {
+  bool normally;
+  std::exception_ptr stop;  // its request to stop the program (base/stop_program.h)
+};
+
+// Calls into a hook. What it throws is logged once and disables the hook; what is not of the hook, but of the program
+// (Ctrl-C), is held for the program.
 template <class Call>
-std::exception_ptr contained(ActiveHook& active, std::string_view where, Call&& call) noexcept {
+Ended contained(ActiveHook& active, std::string_view where, Call&& call) noexcept {
   try {
     call();
+    return {true, nullptr};
   } catch (const StopProgram&) {
-    return std::current_exception();
+    return {false, std::current_exception()};
   } catch (const std::exception& error) {
-    active.fail(where, exception_text(error));
+    if (!hold_for_program(error)) active.fail(where, exception_text(error));
   } catch (...) {
     active.fail(where, "an exception of unknown type");
   }
-  return nullptr;
+  return {false, nullptr};
 }
 
 // What a source does for the hooks. When it fails, the hooks miss the backward; the program's call goes on.
@@ -213,7 +220,9 @@ bool tried(const OpCall& op, Call&& call) noexcept {
     call();
     return true;
   } catch (const std::exception& error) {
-    log::error("backward of " + std::string(op.name) + " is not recorded: " + error.what());
+    if (!hold_for_program(error)) {
+      log::error("backward of " + std::string(op.name) + " is not recorded: " + error.what());
+    }
   } catch (...) {
     log::error("backward of " + std::string(op.name) + " is not recorded: an exception of unknown type");
   }
@@ -242,6 +251,15 @@ bool is_of_saved_tensor_hook(const OpCall& call, const std::exception& error) {
   return call.level == Level::kAten && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
          !dynamic_cast<const c10::Error*>(&error) && !dynamic_cast<const std::runtime_error*>(&error) &&
          !dynamic_cast<const std::logic_error*>(&error) && !dynamic_cast<const std::bad_alloc*>(&error);
+}
+
+// What came for the program while hooks ran: now it is the program's turn.
+void throw_held(const OpCall& call) {
+  const std::exception_ptr held = take_held();
+  if (!held) return;
+  // The gradient collector distinguishes it from a failure by its type.
+  if (call.phase == Phase::kBackward) throw StopProgram("the program was interrupted", held);
+  std::rethrow_exception(held);
 }
 
 }  // namespace
@@ -320,7 +338,7 @@ void Chain::Run::before(uint32_t group) {
     if (!(mask_ & group & bit)) continue;
     ActiveHook& active = *chain_.hooks_[i];
     call_.declined_ = true;
-    const auto stop = contained(active, "before()", [&] {
+    const Ended ended = contained(active, "before()", [&] {
       if (!active.accepts(call_)) return;
       call_.declined_ = false;
       active.seen.fetch_add(1, std::memory_order_relaxed);
@@ -331,8 +349,8 @@ void Chain::Run::before(uint32_t group) {
       if (active.wants.inputs_after) call_.args(), call_.kwargs();
       if (active.hook->is_executor()) executor_ = &active;
     });
-    if (stop) active.fail("before()", "it wants to stop the program, which only after() may do");
-    if (call_.declined_) mask_ &= ~bit;
+    if (ended.stop) active.fail("before()", "it wants to stop the program, which only after() may do");
+    if (call_.declined_ || !ended.normally) mask_ &= ~bit;
   }
 }
 
@@ -344,8 +362,8 @@ void Chain::Run::after(uint32_t group) {
     if (!(mask_ & group & uint32_t{1} << i) || active.off.load(std::memory_order_relaxed)) continue;
     call_.hook_ = i;
     call_.step = active.step.load(std::memory_order_relaxed);
-    const auto stop = contained(active, "after()", [&] { active.hook->after(call_, states_[i].get()); });
-    if (stop && !stop_) stop_ = stop;
+    const Ended ended = contained(active, "after()", [&] { active.hook->after(call_, states_[i].get()); });
+    if (ended.stop && !stop_) stop_ = ended.stop;
   }
 }
 
@@ -360,7 +378,9 @@ void Chain::run(uint32_t mask, OpCall& call) const {
     run.execute();
   } catch (const std::exception& error) {
     run.failed(is_of_saved_tensor_hook(call, error) ? ended_by_program("a hook for saved tensors raised")
+               : is_of_program(error)               ? ended_by_program(exception_text(error))
                                                     : exception_text(error));
+    throw_held(call);
     throw;
   } catch (...) {
     run.failed("an exception of unknown type");
@@ -373,6 +393,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   }
   if (prepared) tried(call, [&] { call.frame().conclude(call); });
   run.after(~innermost_);
+  throw_held(call);
   if (!run.stop()) return;
   try {
     std::rethrow_exception(run.stop());

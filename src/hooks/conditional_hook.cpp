@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/stop_program.h"
 #include "hooks/tool.h"
 
 namespace op_tools {
@@ -17,6 +18,7 @@ bool ConditionalHook::wanted(OpCall& call) {
   try {
     return condition_(call);
   } catch (const std::exception& error) {
+    if (hold_for_program(error)) return false;
     why = error.what();
   } catch (...) {
     why = "an exception of unknown type";

@@ -35,8 +35,10 @@ void erase(ActiveHooks& hooks, const std::shared_ptr<ActiveHook>& hook) {
   hooks.erase(std::remove(hooks.begin(), hooks.end(), hook), hooks.end());
 }
 
-// The chains of one thread, one for each level. Only that thread changes them; threads that work for it (autograd's)
-// read them.
+}  // namespace
+
+// The chains of one thread, one for each level. Only that thread changes them, and after its end the thread that leaves
+// its scopes; threads that work for it (autograd's) read them.
 class ThreadChains {
  public:
   // For other threads.
@@ -47,6 +49,7 @@ class ThreadChains {
 
   // For the owner, which reads without the lock: a change takes it only against the others.
   const Chain* get(Level level) const { return chains_[index_of(level)].get(); }
+  bool empty() const { return !get(Level::kAten) && !get(Level::kTorch); }
 
   // For the owner. Returns the previous chain: a call may be running in it.
   std::shared_ptr<const Chain> replace(Level level, ActiveHooks hooks) {
@@ -56,10 +59,15 @@ class ThreadChains {
     return chain;
   }
 
+  at::CallbackHandle offer = at::INVALID_CALLBACK_HANDLE;  // Inheritance
+  std::atomic<bool> ended{false};                          // the thread is gone
+
  private:
   mutable std::mutex mutex_;
   std::array<std::shared_ptr<const Chain>, 2> chains_;
 };
+
+namespace {
 
 // How a thread that works for another one finds that one's chains: torch copies thread-local record-function callbacks
 // to such threads (ThreadLocalState), so a callback that never runs carries a number. ThreadLocalDebugInfo would be the
@@ -67,10 +75,9 @@ class ThreadChains {
 // profiler.
 class Inheritance {
  public:
-  static Inheritance& get() {
-    static Inheritance* inheritance = new Inheritance;  // leaked: threads may outlive static destruction
-    return *inheritance;
-  }
+  static Inheritance& get() { return *instance(); }
+  // In a forked child, where another thread of the parent may have held the lock: nothing was offered there.
+  static void begin_anew() { instance() = new Inheritance; }
 
   at::CallbackHandle offer(std::shared_ptr<ThreadChains> chains) {
     const at::CallbackHandle handle = at::addThreadLocalCallback(
@@ -82,8 +89,9 @@ class Inheritance {
     return handle;
   }
 
-  void withdraw(at::CallbackHandle handle) {
-    at::removeCallback(handle);
+  // The callback itself is the thread's, and ends with it.
+  void withdraw(at::CallbackHandle handle, bool by_its_thread) {
+    if (by_its_thread) at::removeCallback(handle);
     std::lock_guard<std::mutex> lock(mutex_);
     offered_.erase(handle);
   }
@@ -100,6 +108,11 @@ class Inheritance {
   }
 
  private:
+  static Inheritance*& instance() {
+    static Inheritance* inheritance = new Inheritance;  // leaked: threads may outlive static destruction
+    return inheritance;
+  }
+
   std::mutex mutex_;
   std::unordered_map<at::CallbackHandle, std::shared_ptr<ThreadChains>> offered_;
 };
@@ -109,10 +122,8 @@ class Inheritance {
 // in threads where it is still on after the last of these scopes was left.
 class AllThreads {
  public:
-  static AllThreads& get() {
-    static AllThreads* all = new AllThreads;  // leaked: threads may outlive static destruction
-    return *all;
-  }
+  static AllThreads& get() { return *instance(); }
+  static void begin_anew() { instance() = new AllThreads; }  // as Inheritance's
 
   void add(const std::shared_ptr<ActiveHook>& hook) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -145,6 +156,11 @@ class AllThreads {
   }
 
  private:
+  static AllThreads*& instance() {
+    static AllThreads* all = new AllThreads;  // leaked: threads may outlive static destruction
+    return all;
+  }
+
   void set_locked(ActiveHooks hooks) {
     any_.store(!hooks.empty());
     chain_ = make_chain(std::move(hooks));
@@ -158,19 +174,12 @@ class AllThreads {
 
 using ReplacedChains = std::vector<std::shared_ptr<const Chain>>;
 
-// The chains of the calling thread, while it has hooks. Not destroyed with the thread: kernels may run during its
-// teardown.
-struct OwnChains {
-  std::shared_ptr<ThreadChains> chains;
-  at::CallbackHandle offer = 0;
-};
-thread_local OwnChains* tl_own = nullptr;
-
 }  // namespace
 
 // Trivial to construct: reading it costs a load.
 struct CurrentChain::Thread {
-  ThreadChains* chains;      // nullptr: the thread has entered no scope
+  ThreadChains* chains;      // nullptr: the thread has entered no scope, or is about to end
+  const void* last_chains;   // the same, and what it was when the thread ended: not to be read through
   int calls;                 // CurrentChains on its stack
   ReplacedChains* replaced;  // while calls > 0; owned
 };
@@ -179,19 +188,41 @@ namespace {
 
 thread_local CurrentChain::Thread tl = {};
 
-void begin_own_chains() {
-  if (tl.chains) return;
-  if (!tl_own) tl_own = new OwnChains;
-  tl_own->chains = std::make_shared<ThreadChains>();
-  tl_own->offer = Inheritance::get().offer(tl_own->chains);
-  tl.chains = tl_own->chains.get();
-}
+// The thread's own reference to its chains. Kernels may run while the thread's other objects are destroyed: they find
+// no chain any more.
+class OwnChains {
+ public:
+  ~OwnChains() {
+    if (!chains_) return;
+    tl.chains = nullptr;
+    set_intercepting(false);
+    chains_->ended.store(true);
+  }
 
-void end_own_chains() {
-  tl.chains = nullptr;
-  Inheritance::get().withdraw(tl_own->offer);
-  delete std::exchange(tl_own, nullptr);
-}
+  void begin() {
+    if (chains_) return;
+    chains_ = std::make_shared<ThreadChains>();
+    chains_->offer = Inheritance::get().offer(chains_);
+    tl.last_chains = tl.chains = chains_.get();
+  }
+
+  // The thread has no hooks any more.
+  void end() {
+    tl.last_chains = tl.chains = nullptr;
+    Inheritance::get().withdraw(chains_->offer, /*by_its_thread=*/true);
+    chains_.reset();
+  }
+
+  void forget() {  // in a forked child: they are the parent's
+    tl.last_chains = tl.chains = nullptr;
+    chains_.reset();
+  }
+  const std::shared_ptr<ThreadChains>& chains() const { return chains_; }
+
+ private:
+  std::shared_ptr<ThreadChains> chains_;
+};
+thread_local OwnChains tl_own;
 
 void set_hooks(Level level, ActiveHooks hooks) {
   std::shared_ptr<const Chain> previous = tl.chains->replace(level, std::move(hooks));
@@ -203,8 +234,10 @@ void set_hooks(Level level, ActiveHooks hooks) {
 // A forked child has this thread only and none of the writer threads, and may be inside scopes of its parent: they are
 // all off in it, and leaving them does nothing.
 void after_fork_in_child() {
-  tl.chains = nullptr;
+  tl_own.forget();
   set_intercepting(false);
+  Inheritance::begin_anew();
+  AllThreads::begin_anew();
 }
 
 }  // namespace
@@ -237,29 +270,41 @@ size_t ThreadHooks::count(Level level) {
   return tl.chains ? hooks_of(tl.chains->get(level)).size() : 0;
 }
 
-void ThreadHooks::add(const std::shared_ptr<ActiveHook>& hook) {
+std::shared_ptr<ThreadChains> ThreadHooks::add(const std::shared_ptr<ActiveHook>& hook) {
   static const int registered = pthread_atfork(nullptr, nullptr, &after_fork_in_child);
   static_cast<void>(registered);
   const Level level = hook->options.level;
-  begin_own_chains();
+  tl_own.begin();
   ActiveHooks hooks = hooks_of(tl.chains->get(level));
   hooks.push_back(hook);
   set_hooks(level, std::move(hooks));
-  if (level == Level::kTorch) return;
-  set_intercepting(true);
-  if (hook->options.all_threads) AllThreads::get().add(hook);
+  if (level == Level::kAten) {
+    set_intercepting(true);
+    if (hook->options.all_threads) AllThreads::get().add(hook);
+  }
+  return tl_own.chains();
 }
 
-void ThreadHooks::remove(const std::shared_ptr<ActiveHook>& hook) {
+void ThreadHooks::remove(ThreadChains& thread, const std::shared_ptr<ActiveHook>& hook) {
   const Level level = hook->options.level;
   if (level == Level::kAten && hook->options.all_threads) AllThreads::get().remove(hook);
-  ActiveHooks hooks = hooks_of(tl.chains->get(level));
+  ActiveHooks hooks = hooks_of(thread.get(level));
   erase(hooks, hook);
+  if (tl.chains != &thread) {  // its thread has ended: no call of its runs
+    thread.replace(level, std::move(hooks));
+    if (thread.empty()) Inheritance::get().withdraw(thread.offer, /*by_its_thread=*/false);
+    return;
+  }
   const bool last = hooks.empty();
   set_hooks(level, std::move(hooks));
-  if (!last) return;
-  if (level == Level::kAten) set_intercepting(false);
-  if (!tl.chains->get(Level::kAten) && !tl.chains->get(Level::kTorch)) end_own_chains();
+  if (last && level == Level::kAten) set_intercepting(false);
+  if (thread.empty()) tl_own.end();
+}
+
+ThreadHooks::Owner ThreadHooks::owner(const ThreadChains& thread) {
+  // Also while the thread ends: objects of its may still have scopes to leave.
+  if (tl.last_chains == &thread) return Owner::kThis;
+  return thread.ended.load() ? Owner::kEnded : Owner::kOther;
 }
 
 void set_intercepting(bool on) {

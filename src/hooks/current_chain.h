@@ -32,12 +32,21 @@ class OP_TOOLS_API CurrentChain {
   std::shared_ptr<const Chain> inherited_;  // of another thread, for which this one works
 };
 
-// The hooks of the scopes that the calling thread has entered.
+// A thread that has entered scopes. As long as a scope holds the object it is no other thread's, which a number of the
+// system's may be once its thread has ended.
+class ThreadChains;
+
+// The hooks of the scopes that threads have entered.
 class ThreadHooks {
  public:
-  static size_t count(Level level);
-  static void add(const std::shared_ptr<ActiveHook>& hook);     // the innermost one of its level
-  static void remove(const std::shared_ptr<ActiveHook>& hook);  // in any order
+  static size_t count(Level level);  // of the calling thread
+  // To the calling thread, as the innermost one of its level. Returns that thread.
+  static std::shared_ptr<ThreadChains> add(const std::shared_ptr<ActiveHook>& hook);
+  // In any order. Only where owner() is not kOther.
+  static void remove(ThreadChains& thread, const std::shared_ptr<ActiveHook>& hook);
+
+  enum class Owner : uint8_t { kThis, kOther, kEnded };  // kEnded: a thread that is gone
+  static Owner owner(const ThreadChains& thread);
 };
 
 // Operators that this thread calls go through the interceptor's kernel, or no longer. Threads of autograd inherit it.

@@ -1,6 +1,7 @@
 #include "hooks/op_table.h"
 
 #include <c10/util/flat_hash_map.h>
+#include <pthread.h>
 
 #include <utility>
 
@@ -29,7 +30,11 @@ c10::RegistrationHandleRAII OpTable::listen() {
 OpTable::OpTable() = default;
 
 OpTable& OpTable::get() {
-  static OpTable* table = new OpTable;  // leaked: kernels may run while the process exits
+  static OpTable* table = [] {
+    // A child of fork() has only the thread that forked: another one must not hold the lock at that moment.
+    pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); }, [] { get().mutex.unlock(); });
+    return new OpTable;  // leaked: kernels may run while the process exits
+  }();
   return *table;
 }
 

@@ -1,5 +1,6 @@
 #include "hooks/scope.h"
 
+#include <chrono>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "base/fork_guard.h"
 #include "base/log.h"
 #include "base/op_filter.h"
+#include "base/stop_program.h"
 #include "hooks/chain.h"
 #include "hooks/current_chain.h"
 #include "hooks/interceptor.h"
@@ -19,9 +21,9 @@
 namespace op_tools {
 namespace {
 
-std::string thread_text(std::thread::id id) {
+std::string this_thread_text() {
   std::ostringstream text;
-  text << id;
+  text << std::this_thread::get_id();
   return text.str();
 }
 
@@ -47,9 +49,35 @@ struct HookScope::Impl {
   std::shared_ptr<ActiveHook> active;
   std::unique_ptr<interceptor::OpenOps> open_ops;
   bool on = false;
-  std::thread::id thread;
-  ForkGuard process;  // that entered it
+  std::shared_ptr<ThreadChains> thread;  // whose calls come to the hook; nullptr while it is suspended
+  std::string thread_text;               // for messages: another thread may have the same number later
+  ForkGuard process;                     // that entered it
+
+  void add_to_thread();
+  // Error when the thread is another one, and still there.
+  void remove_from_thread();
 };
+
+void HookScope::Impl::add_to_thread() {
+  thread = ThreadHooks::add(active);
+  thread_text = this_thread_text();
+}
+
+void HookScope::Impl::remove_from_thread() {
+  if (!thread) return;
+  const ThreadHooks::Owner owner = ThreadHooks::owner(*thread);
+  const std::string tool(active->hook->name());
+  if (owner == ThreadHooks::Owner::kOther) {
+    throw Error(tool + " was started in thread " + thread_text + " and cannot be stopped in thread " +
+                this_thread_text() + ": stop it in the thread that started it");
+  }
+  if (owner == ThreadHooks::Owner::kEnded) {
+    log::warn(tool + " was started in thread " + thread_text +
+              ", which has ended, and is stopped in another one: it saw the calls of the thread that started it");
+  }
+  ThreadHooks::remove(*thread, active);
+  thread.reset();
+}
 
 HookScope::HookScope(std::shared_ptr<Hook> hook, ResolvedOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->active = std::make_shared<ActiveHook>(std::move(hook), std::move(options));
@@ -86,10 +114,25 @@ void HookScope::enter() {
   } else if (impl.active->wants.aten_call || impl.active->wants.aten_ops) {
     impl.open_ops = std::make_unique<interceptor::OpenOps>([](std::string_view, bool) { return true; });
   }
-  ThreadHooks::add(impl.active);
+  impl.add_to_thread();
   impl.on = true;
-  impl.thread = std::this_thread::get_id();
   impl.process = ForkGuard();
+}
+
+void HookScope::await_end_of_thread() {
+  constexpr int kMostMilliseconds = 5000;  // a thread that is not at its end after all must not stop the program
+  const auto is_there = [&] {
+    return impl_->thread && ThreadHooks::owner(*impl_->thread) == ThreadHooks::Owner::kOther;
+  };
+  for (int i = 0; i < kMostMilliseconds && is_there(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void HookScope::suspend() {
+  if (is_on()) impl_->remove_from_thread();
+}
+
+void HookScope::resume() {
+  if (is_on() && !impl_->thread) impl_->add_to_thread();
 }
 
 void HookScope::leave() {
@@ -97,21 +140,17 @@ void HookScope::leave() {
   if (!impl.on) return;
   if (impl.process.in_child()) {  // the chain is gone already; nothing of the parent's may be touched
     impl.on = false;
+    impl.thread.reset();
     impl.open_ops.release();  // NOLINT: its lock may have been held by another thread of the parent
     return;
   }
-  if (impl.thread != std::this_thread::get_id()) {
-    throw Error(std::string(impl.active->hook->name()) + " was started in thread " + thread_text(impl.thread) +
-                " and cannot be stopped in thread " + thread_text(std::this_thread::get_id()) +
-                ": stop it in the thread that started it");
-  }
-  ThreadHooks::remove(impl.active);
+  impl.remove_from_thread();
   impl.open_ops.reset();
   impl.on = false;
   try {
     impl.active->hook->scope_left();
   } catch (const std::exception& error) {
-    impl.active->fail("scope_left()", error.what());
+    if (!hold_for_program(error)) impl.active->fail("scope_left()", error.what());
   }
   release_copy_memory();  // of the copies that the hook made for its calls
   warn_unmatched(*impl.active);
@@ -125,7 +164,7 @@ void HookScope::step() {
   try {
     impl_->active->hook->step_begins(begun);
   } catch (const std::exception& error) {
-    impl_->active->fail("step_begins()", error.what());
+    if (!hold_for_program(error)) impl_->active->fail("step_begins()", error.what());
   }
 }
 int64_t HookScope::current_step() const {

@@ -1,6 +1,7 @@
 // A hook that is on: from enter() to leave(), on the thread that entered, for the operators that its filter admits.
-// Scopes of several tools nest and overlap freely; leaving in another order than entering is fine, leaving on another
-// thread is an Error. Autograd threads that work for the thread inherit its scopes; a forked child starts without any.
+// Scopes of several tools nest and overlap freely; leaving in another order than entering is fine. Leaving on another
+// thread is an Error, unless the thread that entered has ended: then any thread may, with a warning. Autograd threads
+// that work for the thread inherit its scopes; a forked child starts without any.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,14 @@ class OP_TOOLS_API HookScope {
   void enter();  // Error when it is on already, or the interceptor cannot be installed
   void leave();
   bool is_on() const;
+  // The thread that entered has done its last work, as its language says: waits until the system is done with it, too.
+  // leave() then knows that it is gone.
+  void await_end_of_thread();
+
+  // While it is on: its thread's calls go past it, until resume(), which is for the calls of the thread that resumes.
+  // What the hook recorded stays. For code that is suspended (a generator) while others run.
+  void suspend();  // Error as leave()
+  void resume();
 
   // Marks a training step; calls are numbered by it and the `steps` option counts in it. Any thread.
   void step();

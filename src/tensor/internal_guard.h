@@ -1,6 +1,6 @@
 // Stands around everything that op_tools itself runs in the program's threads. While it lives, an operator call goes
 // straight to the backend: past the interceptor, autograd, autocast, Python modes, functorch transforms, tracers and
-// the profiler. The chain puts it around every hook. RAII, thread-local, nests.
+// the profiler, and gives no warnings. The chain puts it around every hook. RAII, thread-local, nests.
 //
 // Tensors must be plain: a subclass, a functorch wrapper or a fake tensor has no backend of its
 // own below these keys. A hook that wants autograd (to run a reference) makes its own keys.
@@ -15,6 +15,7 @@
 
 #include "tensor/dispatch_keys.h"
 #include "tensor/profiler.h"
+#include "tensor/quiet.h"
 
 namespace op_tools {
 
@@ -63,6 +64,7 @@ class InternalGuard {
   c10::AutogradState& autograd_;  // this thread's
   const bool had_grad_;
   const ExcludedKeys excluded_;
+  const QuietOperators quiet_;
   std::optional<ProfilerPause> unseen_;  // only while a profiler is on: it rebuilds the thread's callbacks
 };
 

@@ -4,8 +4,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/COW.h>
-#include <c10/util/Exception.h>
 
+#include "base/stop_program.h"
 #include "calls/random_state.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"
@@ -13,6 +13,7 @@
 #include "tensor/cpu_kernels.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
+#include "tensor/quiet.h"
 
 namespace op_tools {
 namespace {
@@ -43,12 +44,6 @@ class NoSavedTensorHooks {
 
  private:
   const bool before_;
-};
-
-// The program has had its warnings from the call itself.
-class SilencedWarnings final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
 };
 
 // A run gets its inputs without a copy of their memory, until it writes into them. Here, before several threads run it.
@@ -91,6 +86,8 @@ ReplayableCall::ReplayableCall(OpCall& call)
       grad_enabled_(call.grad_enabled),
       keys_(call.local_keys),
       written_(op_tools::written_inputs(call)) {
+  // Operators of torch's own have no kernels in Python.
+  in_python_ = level_ == Level::kTorch || !call.op || call.op->operator_name().getNamespace() != "aten";
   if (const std::shared_ptr<const OpRunner> runner = call.frame().runner())
     run_ = [runner](const CallArguments& given) { return runner->run(given.args, given.kwargs); };
   const Value both = make_tuple({call.args(), call.kwargs()});
@@ -138,14 +135,14 @@ void ReplayableCall::with_program_state(const RunVariant& variant, const std::fu
 
 RunOutcome ReplayableCall::backward(RunOutcome forward, const RunVariant& variant,
                                     const std::vector<at::Tensor>& output_gradients) const {
-  SilencedWarnings silent;
-  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+  const QuietRun quiet(in_python_);
   try {
     const InternalGuard ours;
     with_program_state(variant, [&] {
       forward.gradients = forward.made_from->input_gradients(flatten_tensors(forward.result), output_gradients);
     });
   } catch (const std::exception& error) {
+    hold_for_program(error);
     forward.impossible = exception_text(error);
   }
   return forward;
@@ -165,8 +162,7 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
   run.impossible = why_not();
   if (!run.impossible.empty()) return run;
   CpuStreamGuard stream;
-  SilencedWarnings silent;
-  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+  const QuietRun quiet(in_python_);
   try {
     const InternalGuard ours;
     const auto inputs = std::make_shared<const VariantInputs>(arguments_, base_name(name_), variant, autocast_);
@@ -181,9 +177,9 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
       try {
         run.result = run_(inputs->arguments());
       } catch (const std::exception& error) {
-        run.raised = exception_text(error);
+        (hold_for_program(error) ? run.impossible : run.raised) = exception_text(error);
       }
-      if (run.raised.empty() && output_gradients) {
+      if (run.returned() && output_gradients) {
         run.gradients = inputs->input_gradients(flatten_tensors(run.result), arriving);
       }
     });
@@ -193,6 +189,7 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
     }
     run.record_memory(flatten_tensors(run.result), run.inputs);
   } catch (const std::exception& error) {
+    hold_for_program(error);
     run.impossible = exception_text(error);
   }
   return run;

@@ -79,6 +79,7 @@ class OP_TOOLS_API ReplayableCall {
   const c10::impl::LocalDispatchKeySet keys_;
   std::optional<c10::ScalarType> autocast_;  // its dtype where it is on for the call's device
   bool names_device_ = false, all_on_cpu_ = true, wants_gradients_ = false;
+  bool in_python_ = false;     // the operator may run Python code
   std::vector<bool> written_;  // by input tensor: known before the call
   Snapshot inputs_;
   CallArguments arguments_;  // the copies, devices among the arguments being the CPU

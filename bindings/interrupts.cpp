@@ -1,0 +1,83 @@
+#include "interrupts.h"
+
+#include <torch/csrc/Exceptions.h>
+
+#include <exception>
+
+namespace op_tools::python {
+namespace {
+
+// Of an exception that is an Exception: the rest is decided in Python (_interrupts.py). Never freed.
+PyObject* g_test = nullptr;
+
+bool arrived(py::handle exception) {
+  if (!PyErr_GivenExceptionMatches(exception.ptr(), PyExc_Exception)) return true;
+  const auto trace = py::reinterpret_steal<py::object>(PyException_GetTraceback(exception.ptr()));
+  if (!trace || !g_test) return false;  // no Python code ran in it
+  return to_its_end([&] {
+    const py::object answer = py::reinterpret_steal<py::object>(PyObject_CallOneArg(g_test, exception.ptr()));
+    if (!answer) throw py::error_already_set();
+    return answer.is(py::bool_(true));
+  });
+}
+
+bool arrived(const py::error_already_set& error) {
+  // Python gives an exception its traceback when Python code catches it.
+  if (error.trace()) PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
+  return arrived(py::handle(error.value()));
+}
+
+// torch's form of it, from code that the dispatcher or autograd called. It may still stand in the thread's error.
+bool arrived(python_error& error) {
+  error.persist();
+  if (!error.type) return false;
+  PyErr_NormalizeException(&error.type, &error.value, &error.traceback);
+  if (error.traceback) PyException_SetTraceback(error.value, error.traceback);
+  return arrived(py::handle(error.value));
+}
+
+bool is_of_program(const std::exception& caught) {
+  const auto* const ours = dynamic_cast<const py::error_already_set*>(&caught);
+  const auto* const torchs = dynamic_cast<const python_error*>(&caught);
+  if ((!ours && !torchs) || !Py_IsInitialized()) return false;
+  const py::gil_scoped_acquire gil;
+  try {
+    // What was thrown may be changed: no other code has it.
+    return ours ? arrived(*ours) : arrived(const_cast<python_error&>(*torchs));
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+bool is_from_outside(const py::error_already_set& error) {
+  return arrived(error);
+}
+
+void forget_error() {
+  if (!PyErr_Occurred()) return;
+  try {
+    throw py::error_already_set();
+  } catch (const py::error_already_set& error) {
+    hold_for_program(error);
+  }
+}
+
+void throw_held() {
+  const std::exception_ptr held = take_held();
+  if (!held) return;
+  try {
+    std::rethrow_exception(held);
+  } catch (python_error& error) {  // pybind11 does not know it
+    error.restore();
+    throw py::error_already_set();
+  }
+}
+
+void bind_interrupts(py::module_& module) {
+  set_of_program(&is_of_program);
+  module.def("set_outside_test", [](const py::object& test) { g_test = py::object(test).release().ptr(); });
+}
+
+}  // namespace op_tools::python
