@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
-#include <mutex>
 #include <utility>
 
 #include "base/log.h"
@@ -103,60 +103,46 @@ const Columns<BlackBoxRow>& BlackBoxRow::columns() {
 }
 
 struct BlackBoxHook::Impl {
-  explicit Impl(const ResolvedBlackBoxOptions& options) : options(options), rank(distributed_rank()) {}
-
-  // This process's file; nullptr where it could not be made, which was reported.
-  BlackBoxFile* own_file() {
-    BlackBoxFile* const now = current.load(std::memory_order_acquire);
-    return now && !now->is_parents() ? now : make_file();
-  }
-
-  BlackBoxFile* make_file() {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (file && !file->is_parents()) return file.get();
-    if (!failure.empty()) return nullptr;
+  explicit Impl(const ResolvedBlackBoxOptions& options) : options(options) {
     try {
-      if (root.empty()) root = claim_run_folder(options.output_dir, "op_blackbox_result", rank);
+      const std::string root = claim_run_folder(options.output_dir, "op_blackbox_result", distributed_rank());
       const std::string path = root + "/" + std::to_string(::getpid()) + ".blackbox";
-      file = std::make_shared<BlackBoxFile>(path, options.calls, rank);
-      current.store(file.get(), std::memory_order_release);
-      watch_locked();
+      file = std::make_unique<BlackBoxFile>(path, options.calls, distributed_rank());
     } catch (const std::exception& error) {
-      failure = error.what();
-      log::error("OpBlackBox records nothing: " + failure);
-      return nullptr;
+      log::error(std::string("OpBlackBox records nothing: ") + error.what());
+      return;
     }
-    return file.get();
+    if (options.stall > 0) watch_for_stalls();
+  }
+  ~Impl() {
+    // In a forked child there is no such thread to wait for.
+    if (file && file->is_parents()) static_cast<void>(watch.release());
   }
 
-  void watch_locked() {
-    if (options.stall <= 0) return;
+  // nullptr: there is none, which was reported, or this is a forked child, which starts without tools.
+  BlackBoxFile* own_file() const { return file && !file->is_parents() ? file.get() : nullptr; }
+
+  void watch_for_stalls() {
     const auto limit = static_cast<int64_t>(options.stall * 1e9);
     const auto interval = std::chrono::milliseconds(std::clamp<int64_t>(limit / 4'000'000, 10, 1000));
-    // In a forked child the parent's watch has no thread to wait for.
-    static_cast<void>(watch.release());
     watch = std::make_unique<StallWatch>(
-        interval, [box = file, limit, seen = uint64_t{0}, since = clock_now(), said = uint64_t{0}]() mutable {
-          const uint64_t progress = box->progress();
+        interval, [this, limit, seen = uint64_t{0}, since = clock_now(), reported = uint64_t{0}]() mutable {
+          const uint64_t progress = file->progress();
           if (progress != seen) {
             seen = progress;
             since = clock_now();
             return;
           }
-          if (clock_now() - since < limit || said == progress) return;
-          if (report_stall(*box, clock_now() - since)) said = progress;
+          if (clock_now() - since < limit || reported == progress) return;
+          if (report_stall(*file, clock_now() - since)) reported = progress;
         });
   }
 
   static bool report_stall(BlackBoxFile& box, int64_t waited);
 
   const ResolvedBlackBoxOptions options;
-  const int64_t rank;
-  mutable std::mutex mutex;  // guards what follows
-  std::string root, failure;
-  std::shared_ptr<BlackBoxFile> file;
-  std::atomic<BlackBoxFile*> current{nullptr};  // `file`, to be asked without the lock
-  std::unique_ptr<StallWatch> watch;
+  std::unique_ptr<BlackBoxFile> file;
+  std::unique_ptr<StallWatch> watch;  // asks the file: ends before it
 };
 
 // Nothing is asked of the stuck threads: they may hold any lock, Python's too.
@@ -183,13 +169,8 @@ bool BlackBoxHook::Impl::report_stall(BlackBoxFile& box, int64_t waited) {
   return true;
 }
 
-BlackBoxHook::BlackBoxHook(const ResolvedBlackBoxOptions& options) : impl_(std::make_unique<Impl>(options)) {
-  impl_->make_file();
-}
-
-BlackBoxHook::~BlackBoxHook() {
-  if (impl_->file && impl_->file->is_parents()) static_cast<void>(impl_->watch.release());
-}
+BlackBoxHook::BlackBoxHook(const ResolvedBlackBoxOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+BlackBoxHook::~BlackBoxHook() = default;
 
 std::unique_ptr<HookState> BlackBoxHook::before(OpCall& call) {
   BlackBoxFile* const file = impl_->own_file();
