@@ -162,6 +162,20 @@ py::tuple python_tuple(const Values& values) {
   return tuple;
 }
 
+// Rows by the thousand have the same keys: one string object for all of them.
+py::object shared_key(py::object key) {
+  constexpr Py_ssize_t kMost = 1000;
+  static PyObject* const known = PyDict_New();
+  if (!PyUnicode_CheckExact(key.ptr())) return key;
+  if (PyDict_GET_SIZE(known) >= kMost) {
+    PyObject* const same = PyDict_GetItemWithError(known, key.ptr());
+    return same ? py::reinterpret_borrow<py::object>(same) : key;
+  }
+  PyObject* const same = PyDict_SetDefault(known, key.ptr(), key.ptr());
+  if (!same) throw py::error_already_set();
+  return py::reinterpret_borrow<py::object>(same);
+}
+
 struct ToPython {
   py::object operator()(const None&) const { return py::none(); }
   py::object operator()(bool value) const { return py::bool_(value); }
@@ -194,7 +208,7 @@ struct ToPython {
   py::object operator()(const NamedTuple& value) const { return python_tuple(*value.items); }
   py::object operator()(const Dict& value) const {
     py::dict dict;
-    for (const auto& [key, item] : *value.items) dict[to_python(key)] = to_python(item);
+    for (const auto& [key, item] : *value.items) dict[shared_key(to_python(key))] = to_python(item);
     return dict;
   }
   py::object operator()(const Set& value) const { return py::set(python_tuple(*value.items)); }
