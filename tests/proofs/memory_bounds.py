@@ -31,7 +31,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "none": {},
     "OpCapture": {"dedupe": True, "format": "container", "max_pending_mb": 64},
     "OpAutoCompare": {},
-    "OpTimeMeasure": {},
+    "OpTimeMeasure": {"memory": True},
     "OpFallback": {},
     "OpDtypeCast": {"cast": "torch.float32->torch.float64"},
     "OpObserve": {},

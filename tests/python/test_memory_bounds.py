@@ -20,6 +20,12 @@ def test_large_results_do_not_stay(tool):
     assert memory["second"] - memory["first"] < CALLS / 2 * TENSOR / 4
 
 
+@pytest.mark.parametrize("tool", ["OpOverflowCheck", "OpTimeMeasure"])
+def test_what_is_noted_of_large_tensors_that_are_gone_does_not_stay(tool):
+    memory = memory_bounds.in_own_process((tool, "aten", "training", CALLS, SIZE))
+    assert memory["second"] - memory["first"] < CALLS / 2 * TENSOR / 4
+
+
 def test_a_comparison_row_costs_a_few_hundred_bytes(tmp_path):
     import torch
 
