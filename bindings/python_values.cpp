@@ -89,15 +89,29 @@ Value set_value(py::handle object, int depth) {
   return Set{std::make_shared<const Values>(std::move(values))};
 }
 
+// A numpy.float32 as Python's own number, to which torch turns it; nullopt: it is none. Not a numpy.complex64 or
+// numpy.bool: what torch makes of them depends on the function.
+std::optional<py::object> numpy_number(py::handle object) {
+  static constexpr std::string_view kNumpy = "numpy.";
+  PyTypeObject* const type = Py_TYPE(object.ptr());
+  if (PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) || !std::string_view(type->tp_name).starts_with(kNumpy)) {
+    return std::nullopt;
+  }
+  if (!py::isinstance(object, py::module_::import("numpy").attr("floating"))) return std::nullopt;
+  py::object number = object.attr("item")();
+  return PyFloat_Check(number.ptr()) ? std::optional(std::move(number)) : std::nullopt;  // a longdouble is itself again
+}
+
 // Numbers of other libraries (numpy.int64, numpy.bool_): what they say they are worth. Only types that are written in C
 // are asked: a class's __index__ is the program's own code, and a torch.SymInt that is asked for its value is symbolic
 // no longer.
-Value other_value(py::handle object) {
+Value other_value(py::handle object, int depth) {
   if (PyIndex_Check(object.ptr()) && !PyType_HasFeature(Py_TYPE(object.ptr()), Py_TPFLAGS_HEAPTYPE)) {
     const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
     if (number) return int_value(number);
     PyErr_Clear();
   }
+  if (const auto number = numpy_number(object)) return convert(*number, depth + 1);
   if (PyCallable_Check(object.ptr())) return Unsupported{type_name(object), "a callable has no form in a file"};
   return Unsupported{type_name(object), "objects of this type have no form in a file"};
 }
@@ -144,7 +158,7 @@ Value convert(py::handle object, int depth) {
   if (PyByteArray_Check(raw)) {
     return Bytes{std::string(PyByteArray_AS_STRING(raw), static_cast<size_t>(PyByteArray_GET_SIZE(raw)))};
   }
-  return other_value(object);
+  return other_value(object, depth);
 }
 
 template <class T>

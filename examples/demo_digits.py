@@ -66,8 +66,7 @@ def train(steps: int, output: Path) -> op_tools.CaptureResult:
     net = Net().to(DEVICE)
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
 
-    # The optimizer makes a constant with torch.tensor, which the replay program without Python does not know.
-    with op_tools.OpCapture(skip="torch.tensor", steps=[steps - 1], output_dir=output) as capture:
+    with op_tools.OpCapture(steps=[steps - 1], output_dir=output) as capture:
         for step in range(steps):
             rows = rest[torch.randint(len(rest), (BATCH,))]
             optimizer.zero_grad()
