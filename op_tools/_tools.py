@@ -70,6 +70,7 @@ class Tool:
     """
 
     _kind: ClassVar[str] = ""  # the core's name of the tool
+    _defaults: ClassVar[dict[str, Any]] = {"level": "torch"}  # where they are not the core's
     _further: ClassVar[tuple[str, ...]] = ()  # parameters of __init__ that are no options
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -77,7 +78,7 @@ class Tool:
         options = cls._options()
         parameters = inspect.signature(cls.__init__).parameters
         further = [parameters[name] for name in cls._further]
-        cls.__signature__ = signature_of(options, further)  # type: ignore[attr-defined]
+        cls.__signature__ = signature_of(options, further, cls._defaults)  # type: ignore[attr-defined]
         before, args, after = inspect.cleandoc(cls.__doc__ or "").partition("\n\nArgs:\n")
         own, gap, rest = after.partition("\n\n")
         listed = "\n".join(filter(None, [own if args else "", arguments_text(options)]))
@@ -91,7 +92,7 @@ class Tool:
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise TypeError(f"{type(self).__name__}() has no option {name!r}{hint}")
         self._arguments: dict[str, Any] = {
-            "level": "torch",
+            **self._defaults,
             **{name: known[name].to_core(value) for name, value in options.items() if value is not None},
         }
         self._hook: _C.CoreHook | None = None

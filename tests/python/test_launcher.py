@@ -271,6 +271,7 @@ def test_run_takes_every_option_of_every_tool_as_a_flag():
     of_type = {
         "bool": ([], True),
         "int": (["3"], 3),
+        "float": (["0.5"], 0.5),
         "names": (["torch.add"], "torch.add"),
         "path": (["there"], "there"),
         "dtypes": (["float16->float32"], "float16->float32"),
