@@ -1,6 +1,5 @@
 #include "run_op_from_data/made_tensor.h"
 
-#include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/empty_ops.h>
 #include <c10/core/DefaultDtype.h>
 
@@ -131,7 +130,8 @@ at::Tensor made_tensor(const Values& args, const Keywords& keywords) {
     from = made;
     if (!dtype) dtype = by_default;
   }
-  at::Tensor made = at::_ops::_to_copy::call(from, dtype, std::nullopt, device, std::nullopt, false, std::nullopt);
+  const auto options = from.options().dtype(dtype.value_or(from.scalar_type())).device(device.value_or(from.device()));
+  at::Tensor made = from.to(options, /*non_blocking=*/false, /*copy=*/true);
   return made.set_requires_grad(requires_grad);
 }
 
