@@ -91,15 +91,29 @@ Value set_value(py::handle object, int depth) {
   return Set{std::make_shared<const Values>(std::move(values))};
 }
 
+// A numpy.float32 as Python's own number, to which torch turns it; nullopt: it is none. Not a numpy.complex64 or
+// numpy.bool: what torch makes of them depends on the function.
+std::optional<py::object> numpy_number(py::handle object) {
+  static constexpr std::string_view kNumpy = "numpy.";
+  PyTypeObject* const type = Py_TYPE(object.ptr());
+  if (PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) || !std::string_view(type->tp_name).starts_with(kNumpy)) {
+    return std::nullopt;
+  }
+  if (!py::isinstance(object, py::module_::import("numpy").attr("floating"))) return std::nullopt;
+  py::object number = object.attr("item")();
+  return PyFloat_Check(number.ptr()) ? std::optional(std::move(number)) : std::nullopt;  // a longdouble is itself again
+}
+
 // Numbers of other libraries (numpy.int64, numpy.bool_): what they say they are worth. Only types that are written in C
 // are asked: a class's __index__ is the program's own code, and a torch.SymInt that is asked for its value is symbolic
 // no longer.
-Value other_value(py::handle object) {
+Value other_value(py::handle object, int depth) {
   if (PyIndex_Check(object.ptr()) && !PyType_HasFeature(Py_TYPE(object.ptr()), Py_TPFLAGS_HEAPTYPE)) {
     const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
     if (number) return int_value(number);
     forget_error();
   }
+  if (const auto number = numpy_number(object)) return convert(*number, depth + 1);
   if (PyCallable_Check(object.ptr())) return Unsupported{type_name(object), "a callable has no form in a file"};
   return Unsupported{type_name(object), "objects of this type have no form in a file"};
 }
@@ -146,7 +160,7 @@ Value convert(py::handle object, int depth) {
   if (PyByteArray_Check(raw)) {
     return Bytes{std::string(PyByteArray_AS_STRING(raw), static_cast<size_t>(PyByteArray_GET_SIZE(raw)))};
   }
-  return other_value(object);
+  return other_value(object, depth);
 }
 
 template <class T>
@@ -162,6 +176,20 @@ py::tuple python_tuple(const Values& values) {
   py::tuple tuple(values.size());
   for (size_t i = 0; i < values.size(); ++i) tuple[i] = to_python(values[i]);
   return tuple;
+}
+
+// Rows by the thousand have the same keys: one string object for all of them.
+py::object shared_key(py::object key) {
+  constexpr Py_ssize_t kMost = 1000;
+  static PyObject* const known = PyDict_New();
+  if (!PyUnicode_CheckExact(key.ptr())) return key;
+  if (PyDict_GET_SIZE(known) >= kMost) {
+    PyObject* const same = PyDict_GetItemWithError(known, key.ptr());
+    return same ? py::reinterpret_borrow<py::object>(same) : key;
+  }
+  PyObject* const same = PyDict_SetDefault(known, key.ptr(), key.ptr());
+  if (!same) throw py::error_already_set();
+  return py::reinterpret_borrow<py::object>(same);
 }
 
 struct ToPython {
@@ -196,7 +224,7 @@ struct ToPython {
   py::object operator()(const NamedTuple& value) const { return python_tuple(*value.items); }
   py::object operator()(const Dict& value) const {
     py::dict dict;
-    for (const auto& [key, item] : *value.items) dict[to_python(key)] = to_python(item);
+    for (const auto& [key, item] : *value.items) dict[shared_key(to_python(key))] = to_python(item);
     return dict;
   }
   py::object operator()(const Set& value) const { return py::set(python_tuple(*value.items)); }

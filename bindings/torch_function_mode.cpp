@@ -4,6 +4,7 @@
 #include <ATen/SavedTensorHooks.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cstring>
@@ -244,7 +245,8 @@ void take_mode_from(int64_t place) {
 
 // The left-out Python functions that this thread is in. torch.Tensor.unflatten calls the method of the same name in C,
 // which torch looks up by name and hands to us as torch.Tensor.unflatten again: letting that one run with the mode on
-// would never end.
+// would never end. A function that a backward pass calls, as a re-entrant checkpoint calls torch.autograd.backward, is
+// another call than the one that started the pass.
 class LeftOut {
  public:
   explicit LeftOut(PyObject* function) : function_(function), outer_(innermost()) { innermost() = this; }
@@ -254,7 +256,7 @@ class LeftOut {
 
   static bool is_running(PyObject* function) {
     for (const LeftOut* one = innermost(); one; one = one->outer_) {
-      if (one->function_ == function) return true;
+      if (one->function_ == function && one->pass_ == torch::autograd::get_current_graph_task_id()) return true;
     }
     return false;
   }
@@ -265,6 +267,7 @@ class LeftOut {
     return running;
   }
   PyObject* const function_;
+  const int pass_ = torch::autograd::get_current_graph_task_id();  // -1: outside of backward passes
   LeftOut* const outer_;
 };
 

@@ -9,8 +9,6 @@ OpFallback runs that operator on the CPU, and the loss curve is what it should b
 
 import argparse
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +17,7 @@ os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 import torch
 import torch.nn.functional as F
+from _demo import replay, story, title, wrapped
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -62,20 +61,25 @@ def train(steps: int) -> list[float]:
 
 def curve(losses: list[float]) -> str:
     shown = losses[:: max(1, len(losses) // 8)] + losses[-1:]
-    return "   ".join(f"{loss:.3f}" for loss in shown)
+    return "  ".join(f"{loss:.3f}" for loss in shown)
 
 
-def replay(folder: str) -> int:
-    """Runs the saved call again on the device, in a process of its own, whose device has the same wrong kernel."""
-    program = shutil.which("run_op_from_data")
-    command = [program] if program else [sys.executable, "-m", "op_tools.run_op_from_data"]
-    command += [f"{folder}/device", "--acc_check", "--load", "libop_tools_sim_device.so", "--device", "sim"]
-    print("$", " ".join([Path(command[0]).name, *command[1:]]), flush=True)
-    environment = {**os.environ, "OP_TOOLS_SIM_FAULTS": FAULT, "OP_TOOLS_LOG_LEVEL": "info"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    print("\n".join(done.stderr.splitlines()[:6]))
-    print(done.stdout, end="")
+def replay_failure(folder: str) -> int:
+    """Runs the saved call again on the device, whose kernel is wrong in the new process, too."""
+    done = replay([f"{folder}/device", "--acc_check"], {"OP_TOOLS_SIM_FAULTS": FAULT})
+    print(wrapped("\n".join(done.stderr.splitlines()[:6])))
+    print(wrapped(done.stdout))
     return done.returncode
+
+
+def show_failures(result: op_tools.CompareResult) -> None:
+    for number, failure in enumerate(result.failures, 1):
+        print(
+            f"{number}. {failure['op']} {failure['what']}: "
+            f"{failure['deciding']} {failure['number']:.3g}, limit {failure['limit']:.3g}"
+        )
+        print(f"   called at {failure['source']}")
+        print(f"   saved in {failure['saved']}")
 
 
 def main() -> int:
@@ -85,31 +89,32 @@ def main() -> int:
     options = parser.parse_args()
     output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_bring_up_"))
 
+    story(2, "training diverges on a new device; which operator is wrong?")
+    title("1. The loss as it should be, and on the new device")
+    print(f"Planted: {WRONG} (the gradient of relu) has the wrong sign.\n")
     right = train(options.steps)
-    print("1. The loss as it should be:   ", curve(right))
+    print("right:  ", curve(right))
     with sim.fault("scale", ops=WRONG, scale=-1):
         wrong = train(options.steps)
-        print("2. The loss on the new device: ", curve(wrong))
+        print("device: ", curve(wrong))
 
         with op_tools.OpAutoCompare(output_dir=output) as compare:
             train(1)
         result = compare.result()
-        print(f"\n3. OpAutoCompare on one step: {result.failed} results wrong, {result.passed} right")
+        title(f"2. OpAutoCompare on one step: {result.failed} results wrong, {result.passed} right")
+        show_failures(result)
         failure = result.failures[0]
-        print(
-            f"   {failure['op']} {failure['what']}: {failure['deciding']} {failure['number']:.3g}, limit {failure['limit']:.3g}"
-        )
-        print(f"   called at {failure['source']}")
-        print(f"   saved in {failure['saved']}\n")
 
-        print("4. The same failure from the file, without the model")
-        status = replay(failure["saved"])
+        title("3. The first failure again, from its file, without the model")
+        status = replay_failure(failure["saved"])
 
+        title(f"4. OpFallback: {failure['op']} on the CPU")
         with op_tools.OpFallback(ops=failure["op"]):
             restored = train(options.steps)
-        print(f"\n5. {failure['op']} on the CPU:", curve(restored))
+        print("right:  ", curve(right))
+        print("device: ", curve(restored))
     same = max(abs(a - b) for a, b in zip(right, restored, strict=True)) < 1e-3
-    print("   the loss is what it should be" if same else "   the loss is still not what it should be")
+    print("the loss is what it should be" if same else "the loss is still not what it should be")
     return 0 if status == 1 and same and wrong[-1] > right[-1] + 1 else 1
 
 

@@ -8,8 +8,6 @@ records the last step. run_op_from_data then runs every recorded call again and 
 
 import argparse
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +16,7 @@ os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "warn")  # one line per file is for 
 
 import torch
 import torch.nn.functional as F
+from _demo import command_text, replay, replay_command, story, title, wrapped
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -47,10 +46,6 @@ class Net(nn.Module):
         return self.fc2(x)
 
 
-def title(text: str) -> None:
-    print(f"\n{text}\n{'-' * len(text)}")
-
-
 def size(count: int) -> str:
     return f"{count / 1000:.1f} KB" if count < 1_000_000 else f"{count / 1e6:.1f} MB"
 
@@ -66,8 +61,7 @@ def train(steps: int, output: Path) -> op_tools.CaptureResult:
     net = Net().to(DEVICE)
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
 
-    # The optimizer makes a constant with torch.tensor, which the replay program without Python does not know.
-    with op_tools.OpCapture(skip="torch.tensor", steps=[steps - 1], output_dir=output) as capture:
+    with op_tools.OpCapture(steps=[steps - 1], output_dir=output) as capture:
         for step in range(steps):
             rows = rest[torch.randint(len(rest), (BATCH,))]
             optimizer.zero_grad()
@@ -107,25 +101,15 @@ def show_tree(root: Path, most: int = 12) -> None:
         print(f"└── {name:<52} {size(sum(f.stat().st_size for f in rest)):>10}")
 
 
-def replay_command() -> list[str]:
-    """The stand-alone program where one is built or installed, else the Python module that does the same."""
-    program = shutil.which("run_op_from_data")
-    return [program] if program else [sys.executable, "-m", "op_tools.run_op_from_data"]
-
-
-def replay(root: Path, report: Path) -> int:
+def replay_all(root: Path, report: Path) -> int:
     """Runs everything again on the device and compares; returns the exit status."""
-    device = ["--load", "libop_tools_sim_device.so", "--device", DEVICE]
-    command = [*replay_command(), str(root), "--acc_check", "--sync_time_measure", *device, "--json", str(report)]
-    print("$", " ".join([Path(command[0]).name, *command[1:]]), flush=True)
-    environment = {**os.environ, "OP_TOOLS_LOG_LEVEL": "info"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = replay([str(root), "--acc_check", "--sync_time_measure", "--json", str(report)])
     lines = done.stderr.splitlines()
     shown = [line for line in lines if "conv2d" in line][:6] or lines[:6]
-    print("\n".join(shown))
+    print(wrapped("\n".join(shown)))
     if len(lines) > len(shown):
         print(f"... and {len(lines) - len(shown)} lines more like these, one for each result, gradient and time\n")
-    print(done.stdout, end="")
+    print(wrapped(done.stdout))
     return done.returncode
 
 
@@ -140,6 +124,7 @@ def main() -> int:
         parser.error("--steps must be at least 1")
     output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_demo_"))
 
+    story(1, "train on an accelerator, capture the operators of a step, run them again")
     title(f"1. Training on 1,500 handwritten digits on the device {DEVICE}, OpCapture on for step {options.steps}")
     captured = train(options.steps, output)
     root = Path(captured.root)
@@ -152,13 +137,12 @@ def main() -> int:
     show_tree(root)
 
     title("3. Replay: the same calls again, without the model and without Python")
-    sys.stdout.flush()
-    status = replay(root, output / "report.json")
+    status = replay_all(root, output / "report.json")
 
     title("Try next")
-    one = next(root.glob("torch.*conv2d/*"))
-    print(f"run_op_from_data {one} --acc_check --run_times 5 --sync_time_measure")
-    print(f"python -c \"import op_tools; print(op_tools.load_call('{one}').meta['stack'])\"")
+    one = str(next(root.glob("torch.*conv2d/*")))
+    print(command_text([*replay_command(), one, "--acc_check", "--run_times", "5", "--sync_time_measure"]))
+    print(command_text([sys.executable, "-m", "op_tools", "show", one]))
     return status
 
 

@@ -393,8 +393,8 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
   if (!backward && reference && !checks.empty() && std::all_of(checks.begin(), checks.end(), by_bits)) {
     observed->same_results = flatten_tensors(reference->result);
   }
-  return [this, observed, checks = std::move(checks), reference]() mutable {
-    return report.add(observed->call, std::move(checks), [&] { return sides_of(*observed, reference.get()); });
+  return [this, observed, checks = std::move(checks), reference] {
+    return report.add(observed->call, checks, [&] { return sides_of(*observed, reference.get()); });
   };
 }
 

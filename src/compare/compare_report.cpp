@@ -97,7 +97,7 @@ std::string CompareReport::save(const ComparedCall& call, const std::function<st
   }
 }
 
-std::string CompareReport::add(const ComparedCall& call, std::vector<Check> checks,
+std::string CompareReport::add(const ComparedCall& call, const std::vector<Check>& checks,
                                const std::function<std::vector<SavedSide>()>& sides) {
   std::lock_guard<std::mutex> lock(mutex_);
   open_files();
@@ -109,8 +109,7 @@ std::string CompareReport::add(const ComparedCall& call, std::vector<Check> chec
   ++(call.phase == Phase::kForward ? op.calls : op.backward);
   ++totals_.calls;
   std::string first;
-  const auto shared_call = std::make_shared<const ComparedCall>(call);
-  for (Check& check : checks) {
+  for (const Check& check : checks) {
     const TensorVerdict& judgement = check.judgement;
     switch (judgement.verdict) {
       case Verdict::kAgrees:
@@ -136,21 +135,28 @@ std::string CompareReport::add(const ComparedCall& call, std::vector<Check> chec
     }
     op.worst = std::max(op.worst, share_of_limit(judgement));
     print(call, check, saved);
-    if (csv_ && jsonl_ && totals_.failure.empty()) {
-      try {
-        RowFiles files(*csv_, *jsonl_);
-        put_row(call, check, saved, files);
-        files.end_row();
-      } catch (const std::exception& error) {
-        failed_to_write(error.what());
-      }
-    }
-    if (rows_.size() < kMostRows)
-      rows_.push_back({shared_call, std::move(check), saved});
-    else
-      ++totals_.rows_dropped;
+    write(call, check, saved);
   }
   return first;
+}
+
+void CompareReport::write(const ComparedCall& call, const Check& check, const std::string& saved) {
+  if (csv_ && jsonl_ && totals_.failure.empty()) {
+    try {
+      RowFiles files(*csv_, *jsonl_);
+      put_row(call, check, saved, files);
+      files.end_row();
+    } catch (const std::exception& error) {
+      failed_to_write(error.what());
+    }
+  }
+  const bool is_full = rows_.size() >= kMostRows;
+  if (is_full && (check.judgement.verdict != Verdict::kDiffers || more_wrong_++ >= kMostRows)) {
+    ++totals_.rows_dropped;
+    return;
+  }
+  put_row(call, check, saved, rows_);
+  rows_.end_row();
 }
 
 void CompareReport::left_out() {
@@ -177,14 +183,7 @@ CompareResult CompareReport::result() const {
 
 Value CompareReport::rows() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  Values rows;
-  rows.reserve(rows_.size());
-  for (const Row& one : rows_) {
-    RowValues row;
-    put_row(*one.call, one.check, one.saved, row);
-    rows.push_back(make_dict(std::move(row.items)));
-  }
-  return make_list(std::move(rows));
+  return make_list(rows_.values());
 }
 
 void CompareReport::summarize() {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "hooks/call_info.h"
 #include "hooks/op_call.h"
 #include "report/columns.h"
+#include "report/packed_rows.h"
 #include "report/row_file.h"
 #include "tensor/value.h"
 
@@ -67,7 +67,7 @@ class CompareReport {
 
   // `sides` is asked for when the call failed and is to be saved. Returns the message about the first failure;
   // empty when nothing failed.
-  std::string add(const ComparedCall& call, std::vector<Check> checks,
+  std::string add(const ComparedCall& call, const std::vector<Check>& checks,
                   const std::function<std::vector<SavedSide>()>& sides);
   void left_out();
   void flush();
@@ -75,19 +75,13 @@ class CompareReport {
   void summarize();
 
   CompareResult result() const;
-  Value rows() const;  // List of Dicts: in the order of the calls, the first kMostRows
+  Value rows() const;  // List of Dicts: in the order of the calls, the first kMostRows, and as many more that are wrong
 
  private:
-  static constexpr size_t kMostRows = 50'000;
+  static constexpr size_t kMostRows = 10'000;
 
   void open_files();
-  // What a row is made of: a Dict of forty values for each would be most of what a small call costs.
-  struct Row {
-    std::shared_ptr<const ComparedCall> call;
-    Check check;
-    std::string saved;
-  };
-
+  void write(const ComparedCall& call, const Check& check, const std::string& saved);
   void print(const ComparedCall& call, const Check& check, const std::string& saved) const;
   std::string save(const ComparedCall& call, const std::function<std::vector<SavedSide>()>& sides);
   void failed_to_write(const std::string& what);
@@ -101,7 +95,8 @@ class CompareReport {
   size_t saved_bytes_ = 0;
   std::optional<RowFile> csv_, jsonl_;
   std::unique_ptr<CallStore> store_;
-  std::deque<Row> rows_;
+  PackedRows rows_;
+  size_t more_wrong_ = 0;  // rows after the first kMostRows
 };
 
 }  // namespace op_tools

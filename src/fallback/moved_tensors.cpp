@@ -21,6 +21,7 @@
 
 #include "autograd/gradients.h"
 #include "base/error.h"
+#include "fallback/serial_backward.h"
 #include "tensor/copy_memory.h"
 #include "tensor/float_conversion.h"
 #include "tensor/internal_guard.h"
@@ -44,7 +45,8 @@ class MoveNode final : public Node {
  public:
   // Not joined to anything: the gradient stays as it arrives.
   MoveNode() = default;
-  explicit MoveNode(const at::Tensor& original) : back_(original.options()) {
+  MoveNode(const at::Tensor& original, std::shared_ptr<const SerialBackward> serial)
+      : back_(original.options()), serial_(std::move(serial)) {
     set_next_edges({torch::autograd::impl::gradient_edge(original)});
   }
 
@@ -58,6 +60,7 @@ class MoveNode final : public Node {
 
  private:
   std::optional<at::TensorOptions> back_;
+  std::shared_ptr<const SerialBackward> serial_;  // between devices
 };
 
 // Nodes are intrusive since torch 2.13, shared before.
@@ -272,8 +275,8 @@ class MovedTensors::Copier {
     if (gradients_ == GradientsGo::kNowhere) return;
     const bool to_originals = gradients_ == GradientsGo::kToOriginals;
     if (entry.original.requires_grad() && (!to_originals || at::GradMode::is_enabled())) {
-      const auto node =
-          to_originals ? make_node<decltype(Edge::function)>(entry.original) : make_node<decltype(Edge::function)>();
+      const auto node = to_originals ? make_node<decltype(Edge::function)>(entry.original, serial_for(entry))
+                                     : make_node<decltype(Edge::function)>();
       entry.edge = std::make_shared<const Edge>(node, node->add_input_metadata(entry.copy));
       torch::autograd::impl::set_gradient_edge(entry.copy, *entry.edge);
     }
@@ -281,6 +284,10 @@ class MovedTensors::Copier {
     if (!to_originals || !tangent.defined()) return;
     c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
     entry.copy._set_fw_grad(moved_plainly(tangent, entry.dtype, target_.device), /*level=*/0, /*is_inplace_op=*/false);
+  }
+
+  static std::shared_ptr<const SerialBackward> serial_for(const Entry& entry) {
+    return entry.original.device() == entry.copy.device() ? nullptr : SerialBackward::of_this_thread();
   }
 
   const Target target_;

@@ -14,13 +14,17 @@
 namespace op_tools {
 namespace {
 
-// Two streams that stand in for the default generator at once would give each other's state back. Waiting is bounded,
-// because the one that waits may hold a lock of the program's (Python's) that the other needs.
-std::recursive_timed_mutex& default_generator_mutex() {
+// Two streams of one generator at once would draw the same numbers; two that stand in for the default generator would
+// give each other's state back. Waiting is bounded, because the one that waits may hold a lock of the program's
+// (Python's) that the other needs.
+std::unique_lock<std::recursive_timed_mutex> one_stream_at_a_time() {
   static auto* mutex = new std::recursive_timed_mutex;
-  return *mutex;
+  constexpr std::chrono::seconds kMostWait{10};
+  std::unique_lock lock(*mutex, kMostWait);
+  if (!lock)
+    log::warn("random numbers: another thread's operator draws for more than 10 s, and both may draw the same");
+  return lock;
 }
-constexpr std::chrono::seconds kMostWait{2};
 
 at::Tensor state_of(at::Generator generator) {
   std::lock_guard<std::mutex> lock(generator.mutex());
@@ -64,12 +68,13 @@ at::Tensor cpu_state_from(const at::Tensor& device_state) {
 }
 
 RandomStream::RandomStream(at::Generator device_generator, bool as_default)
-    : device_(std::move(device_generator)), stream_(at::detail::createCPUGenerator()) {
+    : lock_(one_stream_at_a_time()),  // before the state is read
+      device_(std::move(device_generator)),
+      stream_(at::detail::createCPUGenerator()) {
   const InternalGuard guard;
   same_kind_ = takes(stream_, state_of(device_));
   if (!same_kind_) stream_.set_current_seed(drawn_on_device(device_));
   if (!as_default) return;
-  lock_ = std::unique_lock<std::recursive_timed_mutex>(default_generator_mutex(), kMostWait);
   at::Generator standard = at::detail::getDefaultCPUGenerator();
   default_before_ = state_of(standard);
   set_state(standard, stream_.get_state());

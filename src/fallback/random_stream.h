@@ -19,12 +19,12 @@ namespace op_tools {
 // by a hash of it.
 OP_TOOLS_API at::Tensor cpu_state_from(const at::Tensor& device_state);
 
-// For one run of an operator, on its thread.
+// For one run of an operator, on its thread; another thread's stream waits until this one is gone.
 class OP_TOOLS_API RandomStream {
  public:
   // `device_generator` is read, and drawn from; c10::Error when that cannot be done. `as_default`: the operator takes
   // no generator, so the CPU's default generator stands in while this lives; another thread that draws from it
-  // meanwhile gets numbers of this stream, two RandomStreams keep apart.
+  // meanwhile gets numbers of this stream.
   RandomStream(at::Generator device_generator, bool as_default);
   ~RandomStream();  // the device's generator goes on from where the operator stopped
   RandomStream(const RandomStream&) = delete;
@@ -36,9 +36,9 @@ class OP_TOOLS_API RandomStream {
   void take_back() { same_kind_ = false; }
 
  private:
+  std::unique_lock<std::recursive_timed_mutex> lock_;
   at::Generator device_, stream_;
   at::Tensor default_before_;  // undefined: the default generator was not touched
-  std::unique_lock<std::recursive_timed_mutex> lock_;
   bool same_kind_ = false;
 };
 

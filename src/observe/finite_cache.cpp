@@ -12,8 +12,6 @@
 namespace op_tools {
 namespace {
 
-constexpr size_t kSweepAt = 4096;
-
 // A number that changes with where in memory the elements are; 0 where there is none.
 size_t place_of(const at::Tensor& tensor) {
   std::string type;
@@ -40,7 +38,7 @@ FlagPtr KnownTensors::find(const at::Tensor& tensor) const {
 
 void KnownTensors::put(const at::Tensor& tensor, FlagPtr flag) {
   if (tensor.is_inference()) return;  // writes to it are not counted
-  if (known_.size() >= sweep_at_) sweep();
+  if (sweeps_.due(known_.size(), tensor.has_storage() ? tensor.storage().nbytes() : 0)) sweep();
   Known known{tensor.unsafeGetTensorImpl()->version_counter(), version_of(tensor), place_of(tensor), std::move(flag)};
   if (known.place != 0) known.storage.emplace(tensor.storage().getWeakStorageImpl());
   known_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(known));
@@ -50,14 +48,14 @@ void KnownTensors::sweep() {
   for (auto one = known_.begin(); one != known_.end();) {
     one = one->second.is_dead() ? known_.erase(one) : std::next(one);
   }
-  sweep_at_ = std::max(kSweepAt, 2 * known_.size());
+  sweeps_.done(known_.size());
 }
 
 void UnwrittenMemory::add(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return;
-  if (storages_.size() >= sweep_at_) {
+  if (sweeps_.due(storages_.size(), tensor.storage().nbytes())) {
     std::erase_if(storages_, [](const auto& one) { return one.second.expired(); });
-    sweep_at_ = std::max(kSweepAt, 2 * storages_.size());
+    sweeps_.done(storages_.size());
   }
   storages_.insert_or_assign(tensor.storage().unsafeGetStorageImpl(), tensor.storage().getWeakStorageImpl());
 }

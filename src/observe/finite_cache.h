@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/sweeps.h"
 #include "observe/nonfinite.h"
 
 namespace op_tools {
@@ -61,7 +62,7 @@ class KnownTensors {
   void sweep();
 
   std::unordered_map<const c10::TensorImpl*, Known> known_;
-  size_t sweep_at_ = 4096;  // known tensors before dead ones are looked for
+  Sweeps sweeps_;
 };
 
 // Memory that was not written since it was allocated. Known by the storage: of what a factory returns torch makes
@@ -76,7 +77,7 @@ class UnwrittenMemory {
 
  private:
   std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
-  size_t sweep_at_ = 4096;
+  Sweeps sweeps_;
 };
 
 }  // namespace op_tools

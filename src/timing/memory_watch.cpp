@@ -48,11 +48,11 @@ void AliveMemory::add(const c10::Storage& made, uint32_t owner) {
   std::lock_guard<std::mutex> lock(mutex_);
   // An address in the map is not reused: the weak reference reserves it.
   made_.try_emplace(made.unsafeGetStorageImpl(), Made{made.getWeakStorageImpl(), owner});
-  if (made_.size() < next_sweep_) return;
+  if (!sweeps_.due(made_.size(), made.nbytes())) return;
   for (auto one = made_.begin(); one != made_.end();) {
     one = one->second.storage.expired() ? made_.erase(one) : std::next(one);
   }
-  next_sweep_ = std::max<size_t>(1024, 2 * made_.size());
+  sweeps_.done(made_.size());
 }
 
 std::vector<AliveMemory::Alive> AliveMemory::alive() const {

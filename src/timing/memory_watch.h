@@ -15,6 +15,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "base/sweeps.h"
+
 namespace op_tools {
 
 class MemoryWatch {
@@ -52,7 +54,7 @@ class AliveMemory {
   };
   mutable std::mutex mutex_;
   std::unordered_map<const c10::StorageImpl*, Made> made_;
-  size_t next_sweep_ = 1024;
+  Sweeps sweeps_;
 };
 
 }  // namespace op_tools

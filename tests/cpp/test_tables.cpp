@@ -9,6 +9,7 @@
 #include "base/run_folder.h"
 #include "base/text_table.h"
 #include "catch.h"
+#include "report/packed_rows.h"
 #include "report/row_file.h"
 #include "temporary_folder.h"
 
@@ -144,4 +145,26 @@ TEST_CASE("runs in the same minute get folders of their own", "[tables]") {
   struct stat facts = {};
   CHECK(::stat(second.c_str(), &facts) == 0);
   CHECK_THROWS_AS(claim_run_folder("/dev/null", "x", 0), Error);
+}
+
+TEST_CASE("packed rows give back what was put in", "[tables]") {
+  PackedRows rows;
+  const std::vector<int64_t> shape{2, 3};
+  for (int64_t i = 0; i < 20'000; ++i) {
+    rows.put("op", "aten::add");
+    if (i % 2) rows.put("number", static_cast<double>(i) / 2);
+    rows.put("shape", c10::ArrayRef<int64_t>(shape));
+    rows.put("id", i);
+    if (i % 3) rows.put("flag", i % 2 == 0);
+    if (i == 7) rows.put("text", std::string(2'000'000, 'x'));  // longer than a block
+    rows.end_row();
+  }
+  CHECK(rows.size() == 20'000);
+  CHECK(rows.bytes() < 20'000 * 200 + 4'000'000);
+  const Values all = rows.values();
+  REQUIRE(all.size() == 20'000);
+  CHECK(json_text(all[0]) == R"({"op":"aten::add","shape":[2,3],"id":0})");
+  CHECK(json_text(all[5]) == R"({"op":"aten::add","number":2.5,"shape":[2,3],"id":5,"flag":false})");
+  CHECK(find_key(all[7], "text")->get_if<std::string>()->size() == 2'000'000);
+  CHECK(json_text(all[19'999]) == R"({"op":"aten::add","number":9999.5,"shape":[2,3],"id":19999,"flag":false})");
 }

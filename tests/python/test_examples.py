@@ -9,6 +9,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def fits(out):
+    """80 columns, but for paths, which are one word."""
+    return [line for line in out.splitlines() if len(line) > 80 and max(map(len, line.split())) < 50]
+
+
+def pasted(out, first):
+    """What a shell makes of the printed command that begins so: its exit status."""
+    lines = out[out.index(first) :].splitlines()
+    command = []
+    for line in lines:
+        command.append(line)
+        if not line.endswith("\\"):
+            break
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run(["sh", "-c", "\n".join(command)], capture_output=True, env=environment).returncode
+
+
 def run(name, *arguments, path=""):
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name), *map(str, arguments)],
@@ -38,6 +55,10 @@ def test_demo_trains_captures_the_last_step_and_replays_all_of_it_bit_for_bit(bu
     assert len(metas) == len(list((tmp_path / "demo").rglob("input.pth")))
     assert "SyncExecuteTimer: " in out and "grad_inputs.pth" in out
     assert f"{summary['calls']} calls in" in out and "bit for bit" in out
+    assert "Story 1: " in out and "spread" not in out and fits(out) == []
+    tried = out[out.index("Try next") :]
+    assert pasted(tried, tried.splitlines()[2]) == 0
+    assert pasted(tried, sys.executable) == 0
 
 
 def test_custom_hook_counts_operators_and_finds_the_largest_output():
@@ -48,6 +69,10 @@ def test_custom_hook_counts_operators_and_finds_the_largest_output():
 
 def test_bring_up_names_the_wrong_operator_replays_it_and_lives_without_it(build_dir, tmp_path):
     out = run("demo_bring_up.py", "--output", tmp_path / "demo", path=build_dir)
+    assert "Story 2: " in out and "Planted: aten::threshold_backward" in out and fits(out) == []
+    wrong = int(out.split(" results wrong")[0].split()[-1])
+    assert wrong == out.count("called at ") == out.count("   saved in ") == 2
+    assert pasted(out, "OP_TOOLS_SIM_FAULTS=") == 1
     assert "torch.nn.functional.relu 0th input grad" in out
     assert "the loss is what it should be" in out
     assert "demo_bring_up.py:" in out

@@ -1,14 +1,20 @@
 """OpFallback: operators run on the CPU and everything looks as if the device had done it."""
 
 import gc
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import op_tools
 import op_tools.sim_device as sim
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "proofs"))
+import fallback_stress
 
 LEVELS = ["torch", "aten"]
 
@@ -718,6 +724,95 @@ def test_threads_have_their_own_and_nothing_leaks():
     torch.sim.synchronize()
     after = torch.sim.memory_allocated()
     assert after == before
+
+
+def test_threads_never_draw_the_same_numbers():
+    generators = [torch.Generator("sim").manual_seed(4) for _ in range(2)]
+    x = on_device(500, 500)
+    one_by_one = [x.clone().normal_(generator=generators[0]).cpu() for _ in range(40)]
+    drawn = []
+
+    def work():
+        with op_tools.OpFallback(ops=".*normal_"):
+            for _ in range(10):
+                drawn.append(x.clone().normal_(generator=generators[1]).cpu())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+
+    def first(numbers):
+        return sorted(one[0, 0].item() for one in numbers)
+
+    assert first(drawn) == first(one_by_one)
+    assert torch.equal(generators[0].get_state(), generators[1].get_state())
+
+
+def test_both_kinds_of_checkpoint_restore_their_random_numbers(level):
+    block = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 8)).to("sim")
+    start = on_device(4, 8)
+
+    def train():
+        torch.manual_seed(3)
+        x = start.clone().requires_grad_()
+        y = checkpoint(block, x, use_reentrant=True) + checkpoint(block, x, use_reentrant=False)
+        y.sum().backward()
+        return x.grad.cpu()
+
+    expected = train()
+    for _ in range(20):  # two threads of autograd ran them side by side, and most came out wrong
+        with op_tools.OpFallback(level=level):
+            got = train()
+        assert torch.allclose(got, expected)
+
+
+def test_backward_runs_the_programs_code_in_one_thread_as_without(level):
+    """Nodes of the CPU run in the caller's thread, those of a device in one of their own: a program sees one of them."""
+    weight = on_device(6, 6).requires_grad_()
+
+    def train(tool=None):
+        seen = set()
+
+        def note(x):
+            seen.add(threading.get_ident())
+            return x
+
+        if tool:
+            tool.start()
+        y = weight.mm(weight).tanh()
+        y.register_hook(lambda _: note(None))
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, note):
+            z = y.exp() * y.relu()
+        z.register_hook(lambda _: note(None))
+        if tool:
+            tool.stop()  # the graph is what counts, not the scope
+        z.sum().backward()
+        return len(seen)
+
+    torch.autograd.set_multithreading_enabled(True)
+    for ops in (".*mm|.*exp", ".*relu|.*sum", ".*tanh"):
+        assert train() == train(op_tools.OpFallback(ops=ops, level=level)) == 1
+        gc.collect()
+        assert torch.autograd.is_multithreading_enabled()  # as it was
+
+
+def test_a_setting_of_the_programs_stays_as_it_is():
+    torch.autograd.set_multithreading_enabled(False)
+    try:
+        with op_tools.OpFallback(ops=".*exp"):
+            on_device(2).requires_grad_().exp().sum().backward()
+        gc.collect()
+        assert not torch.autograd.is_multithreading_enabled()
+    finally:
+        torch.autograd.set_multithreading_enabled(True)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 18, 23, 39, 44, 48, 53])
+def test_programs_whose_backward_computes_again(seed, quiet):
+    """Checkpoints, nested passes, hooks, streams and threads; tests/proofs/fallback_stress.py does it for more seeds."""
+    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+    runs, found = fallback_stress.check(seed, repeat=2)
+    assert runs and found == []
 
 
 def test_a_recurrent_net_trains_on_a_device_without_its_fused_cells(level):

@@ -422,6 +422,18 @@ def test_checkpointed_calls_have_their_gradients_once(reentrant, captured):
     close([x.grad, w.grad], expected)
 
 
+def test_calls_of_a_backward_pass_inside_another_are_seen(captured):
+    """torch.autograd.backward runs twice then, the inner one in the same thread: a call of its own."""
+    w = t(4, 4).requires_grad_()
+
+    def inner(x):
+        return checkpoint(lambda y: torch.tanh(F.linear(y, w)), x, use_reentrant=False)
+
+    with op_tools.OpCapture() as tool:
+        checkpoint(inner, t(3, 4).requires_grad_(), use_reentrant=True).sum().backward()
+    assert len(captured(tool, "torch.nn.functional.linear")) == 3  # forward, again for the outer, again for the inner
+
+
 class Doubling(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

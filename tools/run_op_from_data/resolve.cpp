@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "hooks/op_traits.h"
 #include "run_op_from_data/indexing.h"
+#include "run_op_from_data/made_tensor.h"
 #include "run_op_from_data/python_names.h"
 #include "tensor/cpu_kernels.h"
 #include "tensor/ivalue.h"
@@ -379,6 +380,14 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
               set_item(*args[0].get_if<at::Tensor>(), args[1], args[2]);
               return Value();
             }};
+  }
+  if (name == "torch.tensor") {
+    try {
+      const at::Tensor made = made_tensor(args, keywords);
+      return {"numbers", false, false, [args, keywords] { return Value(made_tensor(args, keywords)); }};
+    } catch (const Error& error) {
+      throw python_only(name, error.what());
+    }
   }
   if (const auto rules = rules_for(name); !rules.empty()) {
     for (const NameRule* rule : rules) {

@@ -90,20 +90,19 @@ std::vector<OpTime> read_times(const std::string& path) {
 }
 
 std::string times_table(const std::vector<OpTime>& times) {
+  // One run of each call spreads nowhere.
+  const bool repeated =
+      std::any_of(times.begin(), times.end(), [](const OpTime& time) { return time.runs > time.calls; });
+  std::vector<TableColumn> columns{{"operator"},   {"phase"},           {"calls", true},
+                                   {"runs", true}, {"median ms", true}, {"fastest ms", true}};
+  if (repeated) columns.push_back({"spread", true});
   std::vector<std::vector<std::string>> rows;
   for (const OpTime& time : times) {
     rows.push_back({time.name, time.phase, std::to_string(time.calls), std::to_string(time.runs),
-                    formatted("%.6f", time.median_ms), formatted("%.6f", time.least_ms),
-                    formatted("%.1f %%", 100 * time.spread)});
+                    formatted("%.6f", time.median_ms), formatted("%.6f", time.least_ms)});
+    if (repeated) rows.back().push_back(formatted("%.1f %%", 100 * time.spread));
   }
-  return text_table({{"operator", false},
-                     {"phase", false},
-                     {"calls", true},
-                     {"runs", true},
-                     {"median ms", true},
-                     {"fastest ms", true},
-                     {"spread", true}},
-                    rows);
+  return text_table(columns, rows);
 }
 
 std::string comparison_table(const std::vector<OpTime>& times, const std::vector<OpTime>& others,

@@ -1,0 +1,70 @@
+"""What the demos share: titles, the replay of captured calls, and lines that fit into 80 columns."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+
+WIDTH = 80
+
+
+def coloured(text: str, code: int) -> str:
+    """On a terminal; elsewhere as it is."""
+    return f"\033[{code}m{text}\033[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+
+
+def story(number: int, text: str) -> None:
+    print(coloured("\n".join(["=" * WIDTH, *textwrap.wrap(f"Story {number}: {text}", WIDTH), "=" * WIDTH]), 1))
+
+
+def title(text: str) -> None:
+    lines = textwrap.wrap(text, WIDTH)
+    print(coloured("\n".join(["", *lines, "-" * max(map(len, lines))]), 36))
+
+
+def wrapped(text: str) -> str:
+    """Each line in at most 80 columns; those that are too long with runs of spaces as two."""
+
+    def fitted(line: str) -> str:
+        if len(line) <= WIDTH:
+            return line
+        line = re.sub(r"(?<=\S) {3,}", "  ", line)
+        return textwrap.fill(line, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+    return "\n".join(fitted(line) for line in text.splitlines())
+
+
+def command_text(command: list[str], environment: dict[str, str] | None = None) -> str:
+    """A command that can be pasted into a shell: an argument to a line where one line is too long."""
+    words = [f"{name}={shlex.quote(value)}" for name, value in (environment or {}).items()]
+    words += [shlex.quote(word) for word in command]
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(word) + 3 > WIDTH:
+            lines.append("  ")
+        lines[-1] += word if not lines[-1].strip() else " " + word
+    return " \\\n".join(lines)
+
+
+def replay_command() -> list[str]:
+    """The stand-alone program where one is built or installed, else the Python module that does the same."""
+    program = shutil.which("run_op_from_data")
+    return [program] if program else [sys.executable, "-m", "op_tools.run_op_from_data"]
+
+
+def replay(arguments: list[str], environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs captured calls again on the simulated device, in a process of its own; prints the command."""
+    command = [*replay_command(), *arguments, "--load", "libop_tools_sim_device.so", "--device", "sim"]
+    print(coloured(command_text(command, environment), 32) + "\n", flush=True)
+    return subprocess.run(
+        command,
+        env={**os.environ, "OP_TOOLS_LOG_LEVEL": "info", **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,28 @@
+// When a table of things that may be gone is looked through for those that are. One thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+namespace op_tools {
+
+// What is noted of a tensor, the header of its memory among it, lies where the program allocated: as long as it is
+// there, the C library cannot use the tensor's place again as a whole, and a process grows by its own tensors. So not
+// the number of entries alone decides, but the bytes of the tensors that were noted.
+class Sweeps {
+ public:
+  bool due(size_t entries, size_t bytes_noted) {
+    bytes_ += bytes_noted;
+    return entries >= at_ || bytes_ >= kMostBytes;
+  }
+  void done(size_t entries) {  // that are left
+    at_ = std::max(kLeast, 2 * entries);
+    bytes_ = 0;
+  }
+
+ private:
+  static constexpr size_t kLeast = 4096, kMostBytes = size_t{64} << 20;
+  size_t at_ = kLeast, bytes_ = 0;
+};
+
+}  // namespace op_tools
