@@ -1,8 +1,10 @@
 #include "compare/call_judge.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/gather_ops.h>
+#include <ATen/ops/where_ops.h>
 
 #include <algorithm>
 #include <tuple>
@@ -59,6 +61,12 @@ bool same_order(const std::vector<int64_t>& a, const std::vector<int64_t>& b, at
     if (sizes[i] > 1 && a[i] != b[i]) return false;
   }
   return true;
+}
+
+// The strides of a copy of a tensor (`torch.preserve_format`).
+std::vector<int64_t> strides_of_copy(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
+  return at::infer_dense_strides(tensor.sizes(), tensor.strides());
 }
 
 std::string list_text(const std::vector<int64_t>& numbers) {
@@ -160,13 +168,67 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
     return pick(other_run({RunVariant::Kind::kFloat64Perturbed, sample, coarse}));
   };
   context.float32_scalars = [this, pick] { return pick(other_run({RunVariant::Kind::kFloat32Scalars})); };
-  if (has_no_reference() && (backward_ || facts_.in_backward)) {
-    context.rerun_perturbed = [this, pick](int sample) {
-      if (sample == 0) return pick(reference_run());
-      return pick(other_run({RunVariant::Kind::kPerturbed, sample}));
-    };
+  context.rerun_perturbed = [this, pick](int sample) {
+    if (sample == 0) return pick(reference_run());
+    return pick(other_run({RunVariant::Kind::kPerturbed, sample}));
+  };
+  context.perturbs_16_bits = has_no_reference() && (backward_ || facts_.in_backward);
+  if (facts_.autocast) {
+    context.in_autocast_dtype = [this, pick] { return pick(other_run({RunVariant::Kind::kAutocastDtype})); };
   }
   return context;
+}
+
+// Integers (or truth values) made of nothing but integers: float64 would repeat what the CPU did.
+bool CallJudge::is_of_integers(const at::Tensor& observed) const {
+  const auto is_inexact = [](const at::Tensor& tensor) {
+    return tensor.defined() && rounding_of(tensor.scalar_type()).unit > 0;
+  };
+  return !is_inexact(observed) && !facts_.before.empty() && observed.layout() == at::kStrided &&
+         std::none_of(facts_.before.begin(), facts_.before.end(), is_inexact);
+}
+
+// Must be the same in a second run, and where the call has integers of fewer bits, in more bits: as far as 32 and 64
+// bits agree (an operator may look at the bits themselves) and the dtype has the number (narrow integers wrap).
+TensorVerdict CallJudge::judge_integers(const at::Tensor& observed, const Pick& pick) {
+  TensorVerdict judgement;
+  judgement.method = to_string(CompareMethod::kBitwise);
+  judgement.deciding = "elements that differ";
+  judgement.thresholds = "every element the same in a second run, and in 64 bits";
+  const auto differs_from = [&](const at::Tensor& expected, const char* reason) {
+    judgement.diff = diff_tensors(observed, expected);
+    if (!judgement.diff.structure.empty() || judgement.diff.outside == 0) return false;
+    judgement.verdict = Verdict::kDiffers;
+    judgement.kind = "values";
+    judgement.number = static_cast<double>(judgement.diff.outside);
+    judgement.reason = reason;
+    return true;
+  };
+  const at::Tensor again = pick(reference_run());
+  if (!again.defined()) return not_comparable("it cannot be run again");
+  if (differs_from(again, "a second run gives other integers")) return judgement;
+  const auto in_bits = [&](RunVariant::Kind kind) {
+    const at::Tensor other = pick(other_run({kind}));
+    const bool fits = other.defined() && other.sizes() == observed.sizes() &&
+                      c10::isIntegralType(other.scalar_type(), true) == c10::isIntegralType(observed.scalar_type(), true);
+    return fits ? other.to(at::kLong) : at::Tensor();
+  };
+  if (!has_integers_below(sizeof(int64_t))) return judgement;
+  const at::Tensor wide = in_bits(RunVariant::Kind::kWideIntegers);
+  if (!wide.defined()) return judgement;
+  at::Tensor middle = has_integers_below(sizeof(int32_t)) ? in_bits(RunVariant::Kind::kMiddleIntegers) : wide;
+  if (!middle.defined()) middle = wide;
+  const at::Tensor fits = wide.to(observed.scalar_type()).to(at::kLong).eq(wide);
+  const at::Tensor known = wide.eq(middle).logical_and(fits);
+  const at::Tensor expected = at::_ops::where_self::call(known, wide, observed.to(at::kLong)).to(observed.scalar_type());
+  differs_from(expected, "in 64 bits the operator gives other integers");
+  return judgement;
+}
+
+bool CallJudge::has_integers_below(size_t bytes) const {
+  return std::any_of(facts_.before.begin(), facts_.before.end(), [bytes](const at::Tensor& tensor) {
+    return tensor.defined() && c10::isIntegralType(tensor.scalar_type(), false) && tensor.itemsize() < bytes;
+  });
 }
 
 // The result shows memory of the inputs: a run in the same dtypes says whether it shows the right elements.
@@ -187,6 +249,7 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
   if (alone && shows_inputs) {
     if (auto judgement = judge_shown(observed, pick, context)) return *judgement;
   }
+  if (alone && is_of_integers(observed)) return judge_integers(observed, pick);
   at::Tensor reference;
   if (!alone) {
     reference = pick(reference_run());
@@ -286,18 +349,26 @@ bool CallJudge::same_elements_named(const at::Tensor& result, const at::Tensor& 
   return false;
 }
 
+// x.cpu() of a tensor that is there gives x itself, where a device gives a copy.
+std::vector<int64_t> CallJudge::expected_strides(size_t index) {
+  const RunOutcome& reference = reference_run();
+  const bool only_there = observed_.aliases[index].empty() && !reference.aliases[index].empty();
+  if (!facts_.names_device || !only_there) return reference.strides[index];
+  return strides_of_copy(flatten_tensors(reference.result)[index]);
+}
+
 // Strides and aliases: what later in-place operators rely on.
 void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   if (facts_.alone || judgement->verdict != Verdict::kAgrees) return;
   const RunOutcome& reference = reference_run();
   if (index >= observed_.strides.size() || index >= reference.strides.size()) return;
   const std::vector<at::Tensor> results = flatten_tensors(observed_.result);
+  const std::vector<int64_t> expected = expected_strides(index);
   if (facts_.strides && !backend_picks_strides(base_name(facts_.name)) &&
-      !same_order(observed_.strides[index], reference.strides[index], results[index].sizes())) {
+      !same_order(observed_.strides[index], expected, results[index].sizes())) {
     judgement->verdict = Verdict::kDiffers;
     judgement->kind = "strides";
-    judgement->reason =
-        "strides " + list_text(observed_.strides[index]) + ", the CPU's are " + list_text(reference.strides[index]);
+    judgement->reason = "strides " + list_text(observed_.strides[index]) + ", the CPU's are " + list_text(expected);
     return;
   }
   // Zeros without memory (what forward differentiation makes of no tangent) have it on the CPU, where they are copied.

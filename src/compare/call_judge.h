@@ -83,7 +83,11 @@ class OP_TOOLS_API CallJudge {
   // The call ran on the CPU, and the CPU's second run would only repeat it.
   bool has_no_reference() const { return facts_.alone && !(facts_.random && facts_.repeatable); }
   TensorVerdict judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context) const;
+  bool is_of_integers(const at::Tensor& observed) const;
+  bool has_integers_below(size_t bytes) const;
+  TensorVerdict judge_integers(const at::Tensor& observed, const Pick& pick);
   void look_at_memory(size_t tensor_index, TensorVerdict* judgement);
+  std::vector<int64_t> expected_strides(size_t tensor_index);
   bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;
   void add(std::string what, TensorVerdict judgement, const at::Tensor& result = {});
 
