@@ -209,8 +209,9 @@ TensorVerdict CallJudge::judge_integers(const at::Tensor& observed, const Pick& 
   if (differs_from(again, "a second run gives other integers")) return judgement;
   const auto in_bits = [&](RunVariant::Kind kind) {
     const at::Tensor other = pick(other_run({kind}));
-    const bool fits = other.defined() && other.sizes() == observed.sizes() &&
-                      c10::isIntegralType(other.scalar_type(), true) == c10::isIntegralType(observed.scalar_type(), true);
+    const bool fits =
+        other.defined() && other.sizes() == observed.sizes() &&
+        c10::isIntegralType(other.scalar_type(), true) == c10::isIntegralType(observed.scalar_type(), true);
     return fits ? other.to(at::kLong) : at::Tensor();
   };
   if (!has_integers_below(sizeof(int64_t))) return judgement;
@@ -220,7 +221,8 @@ TensorVerdict CallJudge::judge_integers(const at::Tensor& observed, const Pick& 
   if (!middle.defined()) middle = wide;
   const at::Tensor fits = wide.to(observed.scalar_type()).to(at::kLong).eq(wide);
   const at::Tensor known = wide.eq(middle).logical_and(fits);
-  const at::Tensor expected = at::_ops::where_self::call(known, wide, observed.to(at::kLong)).to(observed.scalar_type());
+  const at::Tensor expected =
+      at::_ops::where_self::call(known, wide, observed.to(at::kLong)).to(observed.scalar_type());
   differs_from(expected, "in 64 bits the operator gives other integers");
   return judgement;
 }
@@ -378,6 +380,21 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   judgement->kind = "alias";
   judgement->reason = "shows the memory of the inputs " + list_text(observed_.aliases[index]) + ", on the CPU of " +
                       list_text(reference.aliases[index]);
+}
+
+// Of a gradient. What has gaps may have been packed when it was copied.
+void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const {
+  if (facts_.alone || !facts_.strides || judgement->verdict != Verdict::kAgrees) return;
+  if (facts_.autocast || backend_picks_strides(base_name(facts_.name))) return;
+  if (gradient.layout() != at::kStrided || wanted.layout() != at::kStrided) return;
+  if (!wanted.is_non_overlapping_and_dense() ||
+      same_order(gradient.strides().vec(), wanted.strides().vec(), wanted.sizes())) {
+    return;
+  }
+  judgement->verdict = Verdict::kDiffers;
+  judgement->kind = "strides";
+  judgement->reason =
+      "strides " + list_text(gradient.strides().vec()) + ", the CPU's are " + list_text(wanted.strides().vec());
 }
 
 void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
@@ -544,12 +561,11 @@ std::vector<Check> CallJudge::gradients() {
           gradient);
       continue;
     }
-    add(what,
-        judge_tensor(gradient,
-                     [i](const RunOutcome& run) {
-                       return run.returned() && i < run.gradients.size() ? run.gradients[i] : at::Tensor();
-                     }),
-        gradient);
+    TensorVerdict judgement = judge_tensor(gradient, [i](const RunOutcome& run) {
+      return run.returned() && i < run.gradients.size() ? run.gradients[i] : at::Tensor();
+    });
+    look_at_strides(gradient, wanted, &judgement);
+    add(what, std::move(judgement), gradient);
   }
   return std::move(checks_);
 }

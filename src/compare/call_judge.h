@@ -88,6 +88,7 @@ class OP_TOOLS_API CallJudge {
   TensorVerdict judge_integers(const at::Tensor& observed, const Pick& pick);
   void look_at_memory(size_t tensor_index, TensorVerdict* judgement);
   std::vector<int64_t> expected_strides(size_t tensor_index);
+  void look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const;
   bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;
   void add(std::string what, TensorVerdict judgement, const at::Tensor& result = {});
 

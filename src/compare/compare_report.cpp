@@ -200,8 +200,8 @@ std::string CompareResult::unjudged_text() const {
   for (const auto& [reason, count] : reasons) by_count.emplace_back(count, reason);
   std::sort(by_count.rbegin(), by_count.rend());
   constexpr size_t kMost = 5;
-  std::string text =
-      "MOST WAS NOT JUDGED: " + std::to_string(not_comparable) + " of " + std::to_string(seen) + " results have no verdict";
+  std::string text = "MOST WAS NOT JUDGED: " + std::to_string(not_comparable) + " of " + std::to_string(seen) +
+                     " results have no verdict";
   for (size_t i = 0; i < by_count.size() && i < kMost; ++i) {
     text += (i ? "; " : ": ") + std::to_string(by_count[i].first) + " x " + by_count[i].second;
   }

@@ -52,14 +52,14 @@ struct CompareResult {
   };
   std::vector<Op> ops;  // by name
   uint64_t calls = 0, passed = 0, failed = 0, not_comparable = 0;
-  uint64_t left_out = 0;      // calls passed over by the limits
-  uint64_t raised = 0;        // calls that raised on the device
-  uint64_t saved = 0;         // failures whose values are in files
-  uint64_t not_saved = 0;     // failures whose values are not: the limits
-  uint64_t rows_dropped = 0;  // rows that are in the files only
+  uint64_t left_out = 0;                    // calls passed over by the limits
+  uint64_t raised = 0;                      // calls that raised on the device
+  uint64_t saved = 0;                       // failures whose values are in files
+  uint64_t not_saved = 0;                   // failures whose values are not: the limits
+  uint64_t rows_dropped = 0;                // rows that are in the files only
   std::map<std::string, uint64_t> reasons;  // of what was not comparable, and how often; the first kMostReasons
-  std::string root;           // the folder; empty when nothing was judged
-  std::string failure;        // the first failed write
+  std::string root;                         // the folder; empty when nothing was judged
+  std::string failure;                      // the first failed write
 
   // Where most of what was seen has no verdict: that, and why. Empty otherwise.
   std::string unjudged_text() const;

@@ -148,8 +148,8 @@ class Relative {
     reference.rmse = std::max(reference.rmse, most.rmse);
     reference.max_abs = std::max(reference.max_abs, most.max_abs);
     set_limits(error, reference, alone);
-    noise_text_ = "; all of it in the dtype of autocast: rmse " + number_text(most.rmse) + ", max " +
-                  number_text(most.max_abs);
+    noise_text_ =
+        "; all of it in the dtype of autocast: rmse " + number_text(most.rmse) + ", max " + number_text(most.max_abs);
   }
 
   // NaN and infinities that a change of the inputs by their rounding makes or takes away (0 / 0 of differences that

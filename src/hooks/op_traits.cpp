@@ -75,6 +75,7 @@ constexpr OpFamily kFamilies[] = {
     {kTakesWorkspace, "uses the workspace of the forward operator as it likes",
      "_ctc_loss_backward mkldnn_rnn_layer_backward _cudnn_rnn_backward miopen_rnn_backward"},
     {kResultOnCpu, "batch sizes are read by the program", "_pack_padded_sequence", 1},
+    {kResultOnCpu, "lengths are made of batch sizes", "_pad_packed_sequence", 1},
     {kAsksAboutDevice, "answers about the device or its memory",
      "_has_compatible_shallow_copy_type _parse_to is_pinned type get_device"},
     {kUnorderedResult, "sets of values have no order",

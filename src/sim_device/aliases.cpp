@@ -151,8 +151,8 @@ bool Aliases::follow() {
   return changed;
 }
 
-// What shows an argument's memory is an inference tensor where the argument is one, in every mode: autograd makes a view
-// of it, and refuses to make one of the other kind. What is new is one in inference mode.
+// What shows an argument's memory is an inference tensor where the argument is one, in every mode: autograd makes a
+// view of it, and refuses to make one of the other kind. What is new is one in inference mode.
 bool Aliases::is_inference(const at::Tensor& cpu) const {
   const int storage = position(host_keys_, cpu.storage().unsafeGetStorageImpl());
   if (storage < 0) return c10::InferenceMode::is_enabled();

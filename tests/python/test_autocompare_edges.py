@@ -49,7 +49,9 @@ def rms_norm_with_a_wrong_root(x: torch.Tensor) -> torch.Tensor:
 
 WITH_DEFAULTS = {
     **{
-        f"rms_norm {std:g} {dtype}": lambda std=std, dtype=dtype: F.rms_norm((torch.randn(64, 32) * std).to(dtype), (32,))
+        f"rms_norm {std:g} {dtype}": lambda std=std, dtype=dtype: F.rms_norm(
+            (torch.randn(64, 32) * std).to(dtype), (32,)
+        )
         for std in (1, 0.1, 0.01, 1e-3, 1e-4)
         for dtype in (torch.float32, torch.bfloat16, torch.float16)
     },
@@ -114,7 +116,9 @@ def test_a_copy_of_a_view_with_gaps_has_the_strides_of_a_copy(name, level):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("settings", [{}, {"label_smoothing": 0.1}, {"reduction": "none"}], ids=["mean", "smooth", "none"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"label_smoothing": 0.1}, {"reduction": "none"}], ids=["mean", "smooth", "none"]
+)
 def test_cross_entropy_under_autocast_may_round_where_the_cpu_does_not(settings, device, level):
     def program():
         x = torch.randn(64, 32).to(device).requires_grad_()
@@ -215,9 +219,7 @@ REFUSED = {
     "a view made without grad": on_view_made_without_grad,
     "an inference tensor in place": lambda device: inference_tensor(device).add_(1),
     "an inference tensor saved": lambda device: torch.randn(3).to(device).requires_grad_() * inference_tensor(device),
-    "out=": lambda device: torch.add(
-        torch.randn(3).to(device).requires_grad_(), 1, out=torch.empty(3, device=device)
-    ),
+    "out=": lambda device: torch.add(torch.randn(3).to(device).requires_grad_(), 1, out=torch.empty(3, device=device)),
 }
 
 

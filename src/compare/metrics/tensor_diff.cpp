@@ -290,7 +290,8 @@ int64_t inexplicable_nonfinite(const at::Tensor& result, const at::Tensor& golde
   at::Tensor open = ours.ne(theirs);
   const auto explain = [&](const std::vector<at::Tensor>& others, const at::Tensor& same_as) {
     for (const at::Tensor& other : others) {
-      if (other.defined() && other.sizes() == result.sizes()) open = open.logical_and(specials_of(other, dtype).ne(same_as));
+      if (other.defined() && other.sizes() == result.sizes())
+        open = open.logical_and(specials_of(other, dtype).ne(same_as));
     }
   };
   explain(runs.as_result, ours);

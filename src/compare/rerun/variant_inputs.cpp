@@ -174,14 +174,14 @@ CallArguments with_defaults_of_dtype(CallArguments call, std::string_view name) 
 // In the dtypes of the recording, with the values that the variant's dtypes would change.
 CallArguments prepared(const CallArguments& call, std::string_view name, const RunVariant& variant) {
   if (!variant.in_float64()) return call;
-  return with_defaults_of_dtype(
-      variant.kind == RunVariant::Kind::kFloat32Scalars ? with_float32_scalars(call) : call, name);
+  return with_defaults_of_dtype(variant.kind == RunVariant::Kind::kFloat32Scalars ? with_float32_scalars(call) : call,
+                                name);
 }
 
 DtypeMap integers_in(c10::ScalarType wide) {
   return [wide](c10::ScalarType dtype) {
-    const bool narrower = c10::isIntegralType(dtype, /*includeBool=*/false) &&
-                          c10::elementSize(dtype) < c10::elementSize(wide);
+    const bool narrower =
+        c10::isIntegralType(dtype, /*includeBool=*/false) && c10::elementSize(dtype) < c10::elementSize(wide);
     return narrower ? wide : dtype;
   };
 }
