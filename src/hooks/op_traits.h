@@ -45,6 +45,7 @@ enum class OpTrait : uint8_t {
   kTakesCpuTensors,          // indices or lengths may be on the CPU
   kDeviceKernelOfComposite,  // composite on the CPU; devices have a kernel for it
   kWritesFirstArgument,      // Python's in-place forms whose names do not end with one underscore
+  kStepsByDtype,             // the result is a step between numbers of the dtype: another one in another dtype
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
 };
 

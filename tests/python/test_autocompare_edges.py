@@ -312,3 +312,31 @@ def test_integers_made_of_integers_are_judged_and_right(name, level):
     result = tool.result()
     assert result.failures == []
     assert result.not_comparable == 0 and result.passed > 0
+
+
+# --- Strides
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("op", ["aten::mm", "aten::mul", "aten::gelu_backward"])
+def test_strides_of_gradients_are_judged_and_the_saved_failure_replays(op, level, replay):
+    x, weight = (torch.randn(16, 16).to("sim").requires_grad_() for _ in range(2))
+    y = None
+    with op_tools.OpAutoCompare(level=level) as tool:
+        y = F.gelu(torch.mm(x, weight)) * weight.detach()
+        with sim.fault("strides", ops=op, seed=1, call=0) as fault:
+            y.sum().backward()
+    assert fault.hits == 1
+    found = [row for row in tool.result().failures if row["kind"] == "strides"]
+    assert found
+    for row in found:
+        assert replay(row["saved"] + "/device", "--acc_check").status == 1
+        assert replay(row["saved"] + "/cpu", "--acc_check").status == 0
+
+
+def test_nextafter_is_not_compared_with_another_dtype():
+    x = torch.tensor([0.0, 1.0, INF, torch.finfo(torch.float32).max])
+    assert failures(lambda: torch.nextafter(x, torch.zeros(4))) == []
+    with sim.fault("element", ops="aten::nextafter", seed=1) as fault:
+        found = failures(lambda: torch.nextafter(torch.rand(4, 4).to("sim"), torch.ones(4, 4).to("sim")))
+    assert fault.hits == 1 and len(found) == 1
