@@ -186,7 +186,7 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
   return context;
 }
 
-// Integers (or truth values) made of nothing but integers: float64 would repeat what the CPU did.
+// Integers (or booleans) made of nothing but integers: float64 would repeat what the CPU did.
 bool CallJudge::is_of_integers(const at::Tensor& observed) const {
   const auto is_inexact = [](const at::Tensor& tensor) {
     return tensor.defined() && rounding_of(tensor.scalar_type()).unit > 0;

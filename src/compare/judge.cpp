@@ -153,7 +153,7 @@ class Relative {
   }
 
   // NaN and infinities that a change of the inputs by their rounding makes or takes away (0 / 0 of differences that
-  // cancel) are nobody's fault.
+  // cancel) are no failures.
   bool has_inexplicable_nonfinite(const at::Tensor& golden, bool alone) const {
     NonfiniteRuns runs;
     if (reference_.defined()) runs.as_result.push_back(reference_);
