@@ -179,7 +179,7 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
     if (sample == 0) return pick(reference_run());
     return pick(other_run({RunVariant::Kind::kPerturbed, sample}));
   };
-  context.perturbs_16_bits = has_no_reference() && (backward_ || facts_.in_backward);
+  context.perturbs_16_bits = facts_.has_no_reference() && (backward_ || facts_.in_backward);
   if (facts_.autocast) {
     context.in_autocast_dtype = [this, pick] { return pick(other_run({RunVariant::Kind::kAutocastDtype})); };
   }
@@ -254,7 +254,7 @@ std::optional<TensorVerdict> CallJudge::judge_shown(const at::Tensor& observed, 
 
 TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs) {
   const JudgeContext context = context_of(observed, pick);
-  const bool alone = has_no_reference();
+  const bool alone = facts_.has_no_reference();
   if (alone && shows_inputs) {
     if (auto judgement = judge_shown(observed, pick, context)) return *judgement;
   }
@@ -282,7 +282,7 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
 // Values that differ although the operator may be right: it leaves them open.
 TensorVerdict CallJudge::reconsidered(TensorVerdict judgement, const at::Tensor& result, const at::Tensor& reference,
                                       const Pick& pick, const JudgeContext& context) {
-  const bool alone = has_no_reference();
+  const bool alone = facts_.has_no_reference();
   const std::string_view base = base_name(facts_.name);
   if (returns_unordered(base)) return not_comparable("the order of its results is not defined");
   const bool exact = rounding_of(result.scalar_type()).unit == 0;

@@ -395,7 +395,8 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
     observed->same_results = flatten_tensors(reference->result);
   }
   return [this, observed, checks = std::move(checks), reference]() mutable {
-    return report.add(observed->call, std::move(checks), [&] { return sides_of(*observed, reference.get()); });
+    const RunOutcome* other_side = observed->facts.has_no_reference() ? nullptr : reference.get();
+    return report.add(observed->call, std::move(checks), [&] { return sides_of(*observed, other_side); });
   };
 }
 
