@@ -28,6 +28,10 @@ class CompareResult:
     """Comparisons that failed."""
     not_comparable: int = 0
     """Comparisons without a verdict; each row has the reason."""
+    reasons: dict[str, int] = field(default_factory=dict)
+    """How many comparisons have no verdict, by reason."""
+    unjudged: str = ""
+    """A sentence with the reasons where most comparisons have no verdict, or ""."""
     left_out: int = 0
     """Calls excluded by first_n_per_signature and every_nth."""
     saved: int = 0
@@ -52,8 +56,8 @@ class CompareResult:
         return [row for row in self.rows if row["verdict"] == "fail"]
 
     def table(self) -> str:
-        """The operators as a text table, failed ones first."""
-        return _C.text_table(
+        """The operators as a text table, failed ones first; then what `unjudged` says."""
+        table = _C.text_table(
             [("op", False), ("wrong", True), ("right", True), ("not comparable", True), ("reason", False)],
             [
                 [op.op, str(op.failed), str(op.passed), str(op.not_comparable), op.reason]
@@ -61,6 +65,7 @@ class CompareResult:
             ],
             120,
         )
+        return f"{table}\n{self.unjudged}" if self.unjudged else table
 
 
 class OpAutoCompare(Tool):

@@ -87,7 +87,7 @@ class OpOverflowCheckOptions(ToolOptions, total=False):
     every: int | None
     """On a device: calls that are judged together; on the CPU each is judged at once. None: 64."""
     allow: str | Iterable[str] | None
-    """Operators whose -inf is intended, as a filter list. None: `masked_fill`, `where`, `full` and similar operators, the logarithms inside `ctc_loss`."""
+    """Operators whose -inf is intended though the call is not given it, as a filter list. None: the logarithms inside `ctc_loss`."""
     allow_in_backward_with_scaler: bool | None
     """What backward makes is expected: a loss scaler looks for it and skips the step. None: off."""
     max_saved: int | None

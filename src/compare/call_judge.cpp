@@ -1,8 +1,10 @@
 #include "compare/call_judge.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/gather_ops.h>
+#include <ATen/ops/where_ops.h>
 
 #include <algorithm>
 #include <tuple>
@@ -59,6 +61,12 @@ bool same_order(const std::vector<int64_t>& a, const std::vector<int64_t>& b, at
     if (sizes[i] > 1 && a[i] != b[i]) return false;
   }
   return true;
+}
+
+// The strides of a copy of a tensor (`torch.preserve_format`).
+std::vector<int64_t> strides_of_copy(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
+  return at::infer_dense_strides(tensor.sizes(), tensor.strides());
 }
 
 std::string list_text(const std::vector<int64_t>& numbers) {
@@ -151,6 +159,13 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
   context.by_ulp = !facts_.autocast;
   context.reduced = reduced_elements(base_name(facts_.name), facts_.before, observed);
   if (!facts_.golden || facts_.random) return context;
+  if (const OpFamily* const family = family_of(base_name(facts_.name), OpTrait::kStepsByDtype)) {
+    context.golden = [family](std::string* why) {
+      *why = family->why;
+      return at::Tensor();
+    };
+    return context;
+  }
   context.golden = [this, pick](std::string* why) {
     const RunOutcome& run = other_run({RunVariant::Kind::kFloat64});
     if (!run.returned()) *why = run.impossible.empty() ? "it raises: " + run.raised : run.impossible;
@@ -160,13 +175,69 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
     return pick(other_run({RunVariant::Kind::kFloat64Perturbed, sample, coarse}));
   };
   context.float32_scalars = [this, pick] { return pick(other_run({RunVariant::Kind::kFloat32Scalars})); };
-  if (has_no_reference() && (backward_ || facts_.in_backward)) {
-    context.rerun_perturbed = [this, pick](int sample) {
-      if (sample == 0) return pick(reference_run());
-      return pick(other_run({RunVariant::Kind::kPerturbed, sample}));
-    };
+  context.rerun_perturbed = [this, pick](int sample) {
+    if (sample == 0) return pick(reference_run());
+    return pick(other_run({RunVariant::Kind::kPerturbed, sample}));
+  };
+  context.perturbs_16_bits = facts_.has_no_reference() && (backward_ || facts_.in_backward);
+  if (facts_.autocast) {
+    context.in_autocast_dtype = [this, pick] { return pick(other_run({RunVariant::Kind::kAutocastDtype})); };
   }
   return context;
+}
+
+// Integers (or booleans) made of nothing but integers: float64 would repeat what the CPU did.
+bool CallJudge::is_of_integers(const at::Tensor& observed) const {
+  const auto is_inexact = [](const at::Tensor& tensor) {
+    return tensor.defined() && rounding_of(tensor.scalar_type()).unit > 0;
+  };
+  return !is_inexact(observed) && !facts_.before.empty() && observed.layout() == at::kStrided &&
+         std::none_of(facts_.before.begin(), facts_.before.end(), is_inexact);
+}
+
+// Must be the same in a second run, and where the call has integers of fewer bits, in more bits: as far as 32 and 64
+// bits agree (an operator may look at the bits themselves) and the dtype has the number (narrow integers wrap).
+TensorVerdict CallJudge::judge_integers(const at::Tensor& observed, const Pick& pick) {
+  TensorVerdict judgement;
+  judgement.method = to_string(CompareMethod::kBitwise);
+  judgement.deciding = "elements that differ";
+  judgement.thresholds = "every element the same in a second run, and in 64 bits";
+  const auto differs_from = [&](const at::Tensor& expected, const char* reason) {
+    judgement.diff = diff_tensors(observed, expected);
+    if (!judgement.diff.structure.empty() || judgement.diff.outside == 0) return false;
+    judgement.verdict = Verdict::kDiffers;
+    judgement.kind = "values";
+    judgement.number = static_cast<double>(judgement.diff.outside);
+    judgement.reason = reason;
+    return true;
+  };
+  const at::Tensor again = pick(reference_run());
+  if (!again.defined()) return not_comparable("it cannot be run again");
+  if (differs_from(again, "a second run gives other integers")) return judgement;
+  const auto in_bits = [&](RunVariant::Kind kind) {
+    const at::Tensor other = pick(other_run({kind}));
+    const bool fits =
+        other.defined() && other.sizes() == observed.sizes() &&
+        c10::isIntegralType(other.scalar_type(), true) == c10::isIntegralType(observed.scalar_type(), true);
+    return fits ? other.to(at::kLong) : at::Tensor();
+  };
+  if (!has_integers_below(sizeof(int64_t))) return judgement;
+  const at::Tensor wide = in_bits(RunVariant::Kind::kWideIntegers);
+  if (!wide.defined()) return judgement;
+  at::Tensor middle = has_integers_below(sizeof(int32_t)) ? in_bits(RunVariant::Kind::kMiddleIntegers) : wide;
+  if (!middle.defined()) middle = wide;
+  const at::Tensor fits = wide.to(observed.scalar_type()).to(at::kLong).eq(wide);
+  const at::Tensor known = wide.eq(middle).logical_and(fits);
+  const at::Tensor expected =
+      at::_ops::where_self::call(known, wide, observed.to(at::kLong)).to(observed.scalar_type());
+  differs_from(expected, "in 64 bits the operator gives other integers");
+  return judgement;
+}
+
+bool CallJudge::has_integers_below(size_t bytes) const {
+  return std::any_of(facts_.before.begin(), facts_.before.end(), [bytes](const at::Tensor& tensor) {
+    return tensor.defined() && c10::isIntegralType(tensor.scalar_type(), false) && tensor.itemsize() < bytes;
+  });
 }
 
 // The result shows memory of the inputs: a run in the same dtypes says whether it shows the right elements.
@@ -183,10 +254,11 @@ std::optional<TensorVerdict> CallJudge::judge_shown(const at::Tensor& observed, 
 
 TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs) {
   const JudgeContext context = context_of(observed, pick);
-  const bool alone = has_no_reference();
+  const bool alone = facts_.has_no_reference();
   if (alone && shows_inputs) {
     if (auto judgement = judge_shown(observed, pick, context)) return *judgement;
   }
+  if (alone && is_of_integers(observed)) return judge_integers(observed, pick);
   at::Tensor reference;
   if (!alone) {
     reference = pick(reference_run());
@@ -210,7 +282,7 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
 // Values that differ although the operator may be right: it leaves them open.
 TensorVerdict CallJudge::reconsidered(TensorVerdict judgement, const at::Tensor& result, const at::Tensor& reference,
                                       const Pick& pick, const JudgeContext& context) {
-  const bool alone = has_no_reference();
+  const bool alone = facts_.has_no_reference();
   const std::string_view base = base_name(facts_.name);
   if (returns_unordered(base)) return not_comparable("the order of its results is not defined");
   const bool exact = rounding_of(result.scalar_type()).unit == 0;
@@ -286,18 +358,26 @@ bool CallJudge::same_elements_named(const at::Tensor& result, const at::Tensor& 
   return false;
 }
 
+// x.cpu() of a tensor that is there gives x itself, where a device gives a copy.
+std::vector<int64_t> CallJudge::expected_strides(size_t index) {
+  const RunOutcome& reference = reference_run();
+  const bool only_there = observed_.aliases[index].empty() && !reference.aliases[index].empty();
+  if (!facts_.names_device || !only_there) return reference.strides[index];
+  return strides_of_copy(flatten_tensors(reference.result)[index]);
+}
+
 // Strides and aliases: what later in-place operators rely on.
 void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   if (facts_.alone || judgement->verdict != Verdict::kAgrees) return;
   const RunOutcome& reference = reference_run();
   if (index >= observed_.strides.size() || index >= reference.strides.size()) return;
   const std::vector<at::Tensor> results = flatten_tensors(observed_.result);
+  const std::vector<int64_t> expected = expected_strides(index);
   if (facts_.strides && !backend_picks_strides(base_name(facts_.name)) &&
-      !same_order(observed_.strides[index], reference.strides[index], results[index].sizes())) {
+      !same_order(observed_.strides[index], expected, results[index].sizes())) {
     judgement->verdict = Verdict::kDiffers;
     judgement->kind = "strides";
-    judgement->reason =
-        "strides " + list_text(observed_.strides[index]) + ", the CPU's are " + list_text(reference.strides[index]);
+    judgement->reason = "strides " + list_text(observed_.strides[index]) + ", the CPU's are " + list_text(expected);
     return;
   }
   // Zeros without memory (what forward differentiation makes of no tangent) have it on the CPU, where they are copied.
@@ -307,6 +387,21 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   judgement->kind = "alias";
   judgement->reason = "shows the memory of the inputs " + list_text(observed_.aliases[index]) + ", on the CPU of " +
                       list_text(reference.aliases[index]);
+}
+
+// Of a gradient. What has gaps may have been packed when it was copied.
+void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const {
+  if (facts_.alone || !facts_.strides || judgement->verdict != Verdict::kAgrees) return;
+  if (facts_.autocast || backend_picks_strides(base_name(facts_.name))) return;
+  if (gradient.layout() != at::kStrided || wanted.layout() != at::kStrided) return;
+  if (!wanted.is_non_overlapping_and_dense() ||
+      same_order(gradient.strides().vec(), wanted.strides().vec(), wanted.sizes())) {
+    return;
+  }
+  judgement->verdict = Verdict::kDiffers;
+  judgement->kind = "strides";
+  judgement->reason =
+      "strides " + list_text(gradient.strides().vec()) + ", the CPU's are " + list_text(wanted.strides().vec());
 }
 
 void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
@@ -473,12 +568,11 @@ std::vector<Check> CallJudge::gradients() {
           gradient);
       continue;
     }
-    add(what,
-        judge_tensor(gradient,
-                     [i](const RunOutcome& run) {
-                       return run.returned() && i < run.gradients.size() ? run.gradients[i] : at::Tensor();
-                     }),
-        gradient);
+    TensorVerdict judgement = judge_tensor(gradient, [i](const RunOutcome& run) {
+      return run.returned() && i < run.gradients.size() ? run.gradients[i] : at::Tensor();
+    });
+    look_at_strides(gradient, wanted, &judgement);
+    add(what, std::move(judgement), gradient);
   }
   return std::move(checks_);
 }

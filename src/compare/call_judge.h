@@ -48,6 +48,9 @@ struct CallFacts {
   std::vector<bool> written_inputs = {};         // by tensor index of the inputs; empty: no schema
   Value args, kwargs;                            // as they were before the call
   std::vector<at::Tensor> before;                // the input tensors, before the call
+
+  // The call ran on the CPU, and the CPU's second run would only repeat it.
+  bool has_no_reference() const { return alone && !(random && repeatable); }
 };
 
 class OP_TOOLS_API CallJudge {
@@ -80,10 +83,13 @@ class OP_TOOLS_API CallJudge {
   std::optional<TensorVerdict> judge_shown(const at::Tensor& observed, const Pick& pick, JudgeContext context);
   TensorVerdict reconsidered(TensorVerdict judgement, const at::Tensor& result, const at::Tensor& reference,
                              const Pick& pick, const JudgeContext& context);
-  // The call ran on the CPU, and the CPU's second run would only repeat it.
-  bool has_no_reference() const { return facts_.alone && !(facts_.random && facts_.repeatable); }
   TensorVerdict judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context) const;
+  bool is_of_integers(const at::Tensor& observed) const;
+  bool has_integers_below(size_t bytes) const;
+  TensorVerdict judge_integers(const at::Tensor& observed, const Pick& pick);
   void look_at_memory(size_t tensor_index, TensorVerdict* judgement);
+  std::vector<int64_t> expected_strides(size_t tensor_index);
+  void look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const;
   bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;
   void add(std::string what, TensorVerdict judgement, const at::Tensor& result = {});
 

@@ -358,14 +358,15 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
   const ComparedState& compared = *observed->state;
   const bool backward = observed->call.phase == Phase::kBackward;
   const at::Tensor* state = observed->facts.repeatable ? cpu_state(compared) : nullptr;
+  const bool beside = !observed->at_once;
   const CallJudge::RunAgain again = [&](const RunVariant& variant) {
     if (backward) {
       if (auto forward = observed->state->cached_runs.take(variant)) {
         return compared.replayable->backward(std::move(*forward), variant, observed->output_gradients);
       }
-      return compared.replayable->run(variant, &observed->output_gradients, state);
+      return compared.replayable->run(variant, &observed->output_gradients, state, beside);
     }
-    RunOutcome run = compared.replayable->run(variant, nullptr, state);
+    RunOutcome run = compared.replayable->run(variant, nullptr, state, beside);
     const bool goes_backward = run.returned() && options.gradients && compared.replayable->wants_gradients();
     if (goes_backward && observed->at_once && !variant.changes_inputs()) {
       observed->state->cached_runs.add(variant, run, compared.replayable->bytes());
@@ -394,7 +395,8 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
     observed->same_results = flatten_tensors(reference->result);
   }
   return [this, observed, checks = std::move(checks), reference] {
-    return report.add(observed->call, checks, [&] { return sides_of(*observed, reference.get()); });
+    const RunOutcome* other_side = observed->facts.has_no_reference() ? nullptr : reference.get();
+    return report.add(observed->call, checks, [&] { return sides_of(*observed, other_side); });
   };
 }
 
@@ -446,12 +448,16 @@ const Columns<CompareResult::Op>& CompareResult::Op::columns() {
 Value CompareHook::report() const {
   const CompareResult all = result();
   const auto number = [](uint64_t value) { return Value(static_cast<int64_t>(value)); };
+  std::vector<std::pair<Value, Value>> reasons;
+  for (const auto& [reason, count] : all.reasons) reasons.emplace_back(reason, number(count));
   return make_dict({{"rows", impl_->report.rows()},
                     {"ops", Row::columns().values(all.ops)},
                     {"calls", number(all.calls)},
                     {"passed", number(all.passed)},
                     {"failed", number(all.failed)},
                     {"not_comparable", number(all.not_comparable)},
+                    {"reasons", make_dict(std::move(reasons))},
+                    {"unjudged", all.unjudged_text()},
                     {"left_out", number(all.left_out)},
                     {"saved", number(all.saved)},
                     {"not_saved", number(all.not_saved)},

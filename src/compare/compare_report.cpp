@@ -120,6 +120,7 @@ std::string CompareReport::add(const ComparedCall& call, const std::vector<Check
         ++op.not_comparable;
         ++totals_.not_comparable;
         if (op.reason.empty()) op.reason = judgement.reason;
+        count_reason(judgement.reason);
         break;
       case Verdict::kDiffers:
         if (op.failed++ == 0) {
@@ -159,6 +160,11 @@ void CompareReport::write(const ComparedCall& call, const Check& check, const st
   rows_.end_row();
 }
 
+void CompareReport::count_reason(const std::string& reason) {
+  const bool known = totals_.reasons.contains(reason) || totals_.reasons.size() < kMostReasons;
+  ++totals_.reasons[known ? reason : "other reasons"];
+}
+
 void CompareReport::left_out() {
   std::lock_guard<std::mutex> lock(mutex_);
   ++totals_.left_out;
@@ -184,6 +190,22 @@ CompareResult CompareReport::result() const {
 Value CompareReport::rows() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return make_list(rows_.values());
+}
+
+std::string CompareResult::unjudged_text() const {
+  const uint64_t seen = passed + failed + not_comparable;
+  if (2 * not_comparable <= seen) return {};
+  std::vector<std::pair<uint64_t, std::string>> by_count;
+  for (const auto& [reason, count] : reasons) by_count.emplace_back(count, reason);
+  std::sort(by_count.rbegin(), by_count.rend());
+  constexpr size_t kMost = 5;
+  std::string text = "MOST WAS NOT JUDGED: " + std::to_string(not_comparable) + " of " + std::to_string(seen) +
+                     " results have no verdict";
+  for (size_t i = 0; i < by_count.size() && i < kMost; ++i) {
+    text += (i ? "; " : ": ") + std::to_string(by_count[i].first) + " x " + by_count[i].second;
+  }
+  if (by_count.size() > kMost) text += "; " + std::to_string(by_count.size() - kMost) + " more reasons";
+  return text;
 }
 
 void CompareReport::summarize() {
@@ -220,6 +242,7 @@ void CompareReport::summarize() {
                              {"reason"}},
                             lines);
   (all.failed ? log::warn : log::info)(text);
+  if (const std::string unjudged = all.unjudged_text(); !unjudged.empty()) log::warn("OpAutoCompare: " + unjudged);
   for (const CompareResult::Op& op : all.ops) {
     if (op.failed && !op.source.empty()) log::warn("OpAutoCompare: " + op.op + " was first wrong at " + op.source);
   }

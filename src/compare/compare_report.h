@@ -52,13 +52,17 @@ struct CompareResult {
   };
   std::vector<Op> ops;  // by name
   uint64_t calls = 0, passed = 0, failed = 0, not_comparable = 0;
-  uint64_t left_out = 0;      // calls passed over by the limits
-  uint64_t raised = 0;        // calls that raised on the device
-  uint64_t saved = 0;         // failures whose values are in files
-  uint64_t not_saved = 0;     // failures whose values are not: the limits
-  uint64_t rows_dropped = 0;  // rows that are in the files only
-  std::string root;           // the folder; empty when nothing was judged
-  std::string failure;        // the first failed write
+  uint64_t left_out = 0;                    // calls passed over by the limits
+  uint64_t raised = 0;                      // calls that raised on the device
+  uint64_t saved = 0;                       // failures whose values are in files
+  uint64_t not_saved = 0;                   // failures whose values are not: the limits
+  uint64_t rows_dropped = 0;                // rows that are in the files only
+  std::map<std::string, uint64_t> reasons;  // of what was not comparable, and how often; the first kMostReasons
+  std::string root;                         // the folder; empty when nothing was judged
+  std::string failure;                      // the first failed write
+
+  // Where most of what was seen has no verdict: that, and why. Empty otherwise.
+  std::string unjudged_text() const;
 };
 
 class CompareReport {
@@ -79,12 +83,14 @@ class CompareReport {
 
  private:
   static constexpr size_t kMostRows = 10'000;
+  static constexpr size_t kMostReasons = 100;  // they may have numbers of the call in them
 
   void open_files();
   void write(const ComparedCall& call, const Check& check, const std::string& saved);
   void print(const ComparedCall& call, const Check& check, const std::string& saved) const;
   std::string save(const ComparedCall& call, const std::function<std::vector<SavedSide>()>& sides);
   void failed_to_write(const std::string& what);
+  void count_reason(const std::string& reason);
 
   const ResolvedCompareOptions options_;
   const int64_t rank_;

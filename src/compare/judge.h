@@ -39,10 +39,15 @@ struct JudgeContext {
   std::function<at::Tensor(int sample, bool coarse)> perturbed;
   // The same with the call's numbers as float32 holds them; undefined where they are no others.
   std::function<at::Tensor()> float32_scalars;
-  // Without a reference: the same result by the same kernel once more, from the same inputs (sample 0) and from inputs
-  // changed by about one unit. Where it is set, an error that a change of the inputs draws anew is rounding that no
-  // implementation avoids: terms inside the operator cancel.
+  // The same result by the CPU's kernel in its own dtypes, from the same inputs (sample 0) and from inputs changed by
+  // about one unit. An error that a change of the inputs draws anew is rounding that no implementation avoids: terms
+  // inside the operator cancel. In 16-bit floats a unit is too much for that, except where nothing else says what a
+  // gradient's rounding is (`perturbs_16_bits`: on the CPU).
   std::function<at::Tensor(int sample)> rerun_perturbed;
+  bool perturbs_16_bits = false;
+  // The same result on the CPU with everything in the dtype of the call's autocast, which decides by lists that no two
+  // devices share. Empty: no autocast.
+  std::function<at::Tensor()> in_autocast_dtype;
 };
 
 // The part of a TensorDiff against golden that a row reports. Small, because a row is held for each judgement.

@@ -1,6 +1,8 @@
 // Errors of calls that the operator did not cause, recognised by their text: OpCall::error, and "error" in meta.json.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -18,11 +20,25 @@ inline std::string ended_by_program(std::string_view what) {
   return std::string(kEndedByProgram).append(what);
 }
 
-// Autograd refused to write a leaf or a view in place, or vmap refused an operator that draws random numbers. A run of
-// the call on copies of its inputs has no leaf and no transform, so it returns.
+// Autograd refused what the program does with its tensors (writes a leaf or a view in place, records inference
+// tensors), or vmap refused an operator that draws random numbers. A run of the call on copies of its inputs has no
+// leaf, no view and no transform, so it returns.
 inline bool is_refused_by_autograd_or_vmap(std::string_view error) {
-  return error.find("being used in an in-place operation") != std::string_view::npos ||
-         error.find("vmap: ") != std::string_view::npos;
+  constexpr std::string_view kRefusals[] = {
+      "being used in an in-place operation",                // a leaf, a view of a leaf
+      "is being modified inplace",                          // a view of several, of a custom function, of another mode
+      "Inplace update to inference tensor",                 //
+      "Inference tensors cannot be saved for backward",     //
+      "arguments don't support automatic differentiation",  // out=
+      "modified by an inplace operation",                   // what an earlier call saved
+      "a second time",                                      // the graph was freed
+      "Can't detach views in-place",                        //
+      "Setting requires_grad=True on inference tensor",     //
+      "change requires_grad flags of leaf variables",       //
+      "vmap: ",
+  };
+  return std::any_of(std::begin(kRefusals), std::end(kRefusals),
+                     [&](std::string_view text) { return error.find(text) != std::string_view::npos; });
 }
 
 }  // namespace op_tools

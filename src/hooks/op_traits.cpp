@@ -75,6 +75,7 @@ constexpr OpFamily kFamilies[] = {
     {kTakesWorkspace, "uses the workspace of the forward operator as it likes",
      "_ctc_loss_backward mkldnn_rnn_layer_backward _cudnn_rnn_backward miopen_rnn_backward"},
     {kResultOnCpu, "batch sizes are read by the program", "_pack_padded_sequence", 1},
+    {kResultOnCpu, "lengths are made of batch sizes", "_pad_packed_sequence", 1},
     {kAsksAboutDevice, "answers about the device or its memory",
      "_has_compatible_shallow_copy_type _parse_to is_pinned type get_device"},
     {kUnorderedResult, "sets of values have no order",
@@ -159,6 +160,11 @@ constexpr OpFamily kFamilies[] = {
     {kWritesFirstArgument, "an assignment, or an operator with an assignment",
      "__iadd__ __isub__ __imul__ __itruediv__ __idiv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__ "
      "__ilshift__ __irshift__ __setitem__ __set__"},
+    {kStepsByDtype, "its result is a step between numbers of the dtype", "nextafter nextafter_"},
+    {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
+    {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},
+    {kHasDefaultByDtype, "singular values below the dtype's precision count as zero",
+     "linalg_pinv pinv linalg_matrix_rank matrix_rank linalg_lstsq lstsq"},
 };
 
 // When a call of a family of kDrawsInTraining draws: where each of the named parameters, as given or by default, is
@@ -185,6 +191,25 @@ constexpr DrawsWhen kDrawsWhen[] = {
     {"scaled_dot_product_attention", "query key value attn_mask dropout_p", {{"dropout_p", false}, {}}},
 };
 
+// Arguments with a default by dtype. tests/proofs/golden_defaults.py finds them, and looks for others.
+struct DefaultByDtype {
+  std::string_view names;
+  std::string_view parameters;  // in order
+  std::string_view parameter;   // has the default ...
+  std::string_view unless;      // ... where none of these is given
+  OpenArgument::Default value;
+};
+
+constexpr DefaultByDtype kDefaultsByDtype[] = {
+    {"rms_norm _fused_rms_norm", "input normalized_shape weight eps", "eps", "eps", OpenArgument::Default::kEpsilon},
+    {"nan_to_num nan_to_num_", "input nan posinf neginf", "posinf", "posinf", OpenArgument::Default::kLargest},
+    {"nan_to_num nan_to_num_", "input nan posinf neginf", "neginf", "neginf", OpenArgument::Default::kLowest},
+    {"linalg_pinv pinv", "input atol rtol", "rtol", "atol rtol rcond", OpenArgument::Default::kEpsilonTimesSize},
+    {"linalg_matrix_rank matrix_rank", "input atol rtol", "rtol", "atol rtol tol",
+     OpenArgument::Default::kEpsilonTimesSize},
+    {"linalg_lstsq lstsq", "input b rcond", "rcond", "rcond", OpenArgument::Default::kEpsilonTimesSize},
+};
+
 using Families = std::unordered_multimap<std::string_view, const OpFamily*>;
 
 const Families& families_by_name() {
@@ -202,6 +227,20 @@ bool is_word_of(std::string_view words, std::string_view word) {
   bool found = false;
   each_word(words, [&](std::string_view one) { found = found || one == word; });
   return found;
+}
+
+bool is_torchs_own(std::string_view op_name) {
+  if (op_name.starts_with("aten::") || op_name.starts_with("torch.ops.aten.")) return true;
+  return op_name.starts_with("torch.") && !op_name.starts_with("torch.ops.");
+}
+
+size_t place_of_word(std::string_view words, std::string_view word) {
+  size_t count = 0, place = 0;
+  each_word(words, [&](std::string_view one) {
+    if (one == word) place = count;
+    ++count;
+  });
+  return place;
 }
 
 bool is_true(const Value* given, bool otherwise) {
@@ -266,6 +305,10 @@ std::string_view trait_name(OpTrait trait) {
       return "device kernel of a composite operator";
     case kWritesFirstArgument:
       return "writes the first argument";
+    case kStepsByDtype:
+      return "steps by the dtype";
+    case kHasDefaultByDtype:
+      return "has a default by dtype";
   }
   return "";
 }
@@ -308,6 +351,22 @@ bool draws_random_numbers(std::string_view base_name, const Value& args, const V
     });
   }
   return true;
+}
+
+std::vector<OpenArgument> open_arguments(std::string_view op_name, const Value& args, const Value& kwargs) {
+  std::vector<OpenArgument> open;
+  const std::string_view base = base_name(op_name);
+  if (!has_trait(base, kHasDefaultByDtype) || !is_torchs_own(op_name)) return open;
+  for (const DefaultByDtype& rule : kDefaultsByDtype) {
+    if (!is_word_of(rule.names, base)) continue;
+    bool is_given = false;
+    each_word(rule.unless, [&](std::string_view name) {
+      const Value* given = argument_of(rule.parameters, name, args, kwargs);
+      is_given = is_given || (given && !given->is<None>());
+    });
+    if (!is_given) open.push_back({rule.parameter, place_of_word(rule.parameters, rule.parameter), rule.value});
+  }
+  return open;
 }
 
 bool returns_uninitialized(std::string_view base_name) {

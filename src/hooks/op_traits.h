@@ -45,6 +45,8 @@ enum class OpTrait : uint8_t {
   kTakesCpuTensors,          // indices or lengths may be on the CPU
   kDeviceKernelOfComposite,  // composite on the CPU; devices have a kernel for it
   kWritesFirstArgument,      // Python's in-place forms whose names do not end with one underscore
+  kStepsByDtype,             // the result is a step between numbers of the dtype: another one in another dtype
+  kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
 };
 
 struct OpFamily {
@@ -72,6 +74,21 @@ OP_TOOLS_API std::string capital_base_name(std::string_view op_name);
 // By its name and arguments, the call draws random numbers. Only for calls whose generators cannot be watched: a
 // generator that moved says it for any call.
 OP_TOOLS_API bool draws_random_numbers(std::string_view base_name, const Value& args, const Value& kwargs);
+
+// An argument that a call leaves to a default which depends on the dtype of its first tensor.
+struct OpenArgument {
+  enum class Default : uint8_t {
+    kEpsilon,           // of the dtype in which the operator computes: float32 for 16-bit floats
+    kEpsilonTimesSize,  // of the dtype, times the larger of the matrix's two sizes
+    kLargest,           // the largest number of the dtype
+    kLowest,            // its negative
+  };
+  std::string_view name;
+  size_t position;  // among the positional parameters; a keyword where the call gives fewer
+  Default value;
+};
+// Of torch's own operators only, hence by the full name: another library's of the same name has other parameters.
+OP_TOOLS_API std::vector<OpenArgument> open_arguments(std::string_view op_name, const Value& args, const Value& kwargs);
 
 OP_TOOLS_API bool returns_uninitialized(std::string_view base_name);
 // The place of a result that is scratch memory, whose padding is never written; -1: none.

@@ -1,14 +1,16 @@
 #include "observe/nonfinite.h"
 
 #include <ATen/ops/aminmax_ops.h>
-#include <ATen/ops/stack_ops.h>
+#include <ATen/ops/empty_ops.h>
 #include <ATen/ops/view_as_real_ops.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <map>
+#include <mutex>
 #include <tuple>
+#include <utility>
 
 #include "tensor/float_conversion.h"
 #include "tensor/parallel_for.h"
@@ -96,6 +98,36 @@ void each_special(const at::Tensor& reals, Visit&& visit) {
 
 }  // namespace
 
+// Where a device writes answers, until they are read. The device's own aminmax writes them there: any other operator
+// that would gather them (cat) is one that the program may be looking for a fault in.
+struct AnswersOnDevice {
+  explicit AnswersOnDevice(const at::Tensor& like)
+      : memory(at::_ops::empty_memory_format::call({c10::SymInt(kPlaces)}, like.scalar_type(), at::kStrided,
+                                                   like.device(), std::nullopt, std::nullopt)) {}
+
+  static constexpr int64_t kPlaces = 256;
+  const at::Tensor memory;
+  int64_t used = 0;
+};
+
+namespace {
+
+std::pair<std::shared_ptr<AnswersOnDevice>, int64_t> place_for_bounds(const at::Tensor& asked) {
+  using Key = std::tuple<c10::DeviceType, c10::DeviceIndex, c10::ScalarType>;
+  static std::mutex mutex;
+  static auto* const open = new std::map<Key, std::weak_ptr<AnswersOnDevice>>;  // NOLINT: read until the process ends
+  const std::lock_guard lock(mutex);
+  std::weak_ptr<AnswersOnDevice>& known = (*open)[{asked.device().type(), asked.device().index(), asked.scalar_type()}];
+  std::shared_ptr<AnswersOnDevice> answers = known.lock();
+  if (!answers || answers->used + 2 > AnswersOnDevice::kPlaces) {
+    known = answers = std::make_shared<AnswersOnDevice>(asked);
+  }
+  answers->used += 2;
+  return {answers, answers->used - 2};
+}
+
+}  // namespace
+
 bool may_have_specials(const at::Tensor& tensor) {
   std::string what;
   return tensor.defined() && why_not_plain(tensor, &what).empty() && tensor.layout() == at::kStrided &&
@@ -118,30 +150,26 @@ NonFiniteQuery::NonFiniteQuery(const at::Tensor& tensor) {
   }
   const at::Tensor reals = tensor.is_complex() ? at::_ops::view_as_real::call(tensor.resolve_conj()) : tensor;
   const bool is_eight_bits = reals.element_size() == 1;
-  const auto [least, most] = at::_ops::aminmax::call(is_eight_bits ? reals.to(at::kFloat) : reals, std::nullopt, false);
-  const at::Tensor bounds = at::_ops::stack::call({least, most}, 0);
-  bounds_ = bounds.scalar_type() == at::kDouble ? bounds : bounds.to(at::kFloat);
+  const at::Tensor asked = is_eight_bits ? reals.to(at::kFloat) : reals;
+  std::tie(bounds_, place_) = place_for_bounds(asked);
+  at::Tensor least = bounds_->memory.select(0, place_), most = bounds_->memory.select(0, place_ + 1);
+  at::_ops::aminmax_out::call(asked, std::nullopt, false, least, most);
 }
 
 void NonFiniteQuery::answer_all(const std::vector<NonFiniteQuery*>& questions) {
-  // Doubles by themselves: as floats, large ones would be infinities.
-  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, bool>, std::vector<NonFiniteQuery*>> groups;
+  std::map<const AnswersOnDevice*, std::vector<NonFiniteQuery*>> groups;
   for (NonFiniteQuery* question : questions) {
-    if (question->answered_) continue;
-    const c10::Device device = question->bounds_.device();
-    groups[{device.type(), device.index(), question->bounds_.scalar_type() == at::kDouble}].push_back(question);
+    if (!question->answered_) groups[question->bounds_.get()].push_back(question);
   }
-  for (auto& [group, open] : groups) {
-    std::vector<at::Tensor> bounds;
-    for (const NonFiniteQuery* question : open) bounds.push_back(question->bounds_);
-    const at::Tensor read = at::_ops::stack::call(bounds, 0).to(at::kCPU).to(at::kDouble);
+  for (auto& [memory, open] : groups) {
+    const at::Tensor read = memory->memory.to(at::kCPU).to(at::kDouble);
     const double* values = read.const_data_ptr<double>();
-    for (size_t i = 0; i < open.size(); ++i) {
-      const double least = values[2 * i], most = values[2 * i + 1];
-      open[i]->answer_ = {std::isnan(least) || std::isnan(most), std::isinf(most) && most > 0,
-                          std::isinf(least) && least < 0};
-      open[i]->answered_ = true;
-      open[i]->bounds_.reset();
+    for (NonFiniteQuery* question : open) {
+      const double least = values[question->place_], most = values[question->place_ + 1];
+      question->answer_ = {std::isnan(least) || std::isnan(most), std::isinf(most) && most > 0,
+                           std::isinf(least) && least < 0};
+      question->answered_ = true;
+      question->bounds_.reset();
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct Specials {
 // Has this tensor values that are looked at: a strided floating or complex tensor with elements?
 bool may_have_specials(const at::Tensor& tensor);
 
+struct AnswersOnDevice;
+
 // The question about one tensor, and later its answer. Of a complex element both parts count. Where there are NaNs
 // infinities may be missing from a device's answer: its minimum and maximum are NaN then.
 class NonFiniteQuery {
@@ -35,13 +38,14 @@ class NonFiniteQuery {
   bool answered() const { return answered_; }
   const Specials& answer() const { return answer_; }
 
-  // Answers all questions that are still open, with one transfer per device.
+  // Answers all questions that are still open, with one transfer per device, dtype and about a hundred questions.
   static void answer_all(const std::vector<NonFiniteQuery*>& questions);
 
  private:
   Specials answer_;
   bool answered_ = false;
-  at::Tensor bounds_;  // on the device: minimum and maximum
+  std::shared_ptr<AnswersOnDevice> bounds_;  // minimum and maximum, at places `place_` and behind it
+  int64_t place_ = 0;
 };
 
 // How many there are, and where the first one is (an index of the tensor's shape, empty for a 0-dim tensor).

@@ -11,19 +11,19 @@ namespace op_tools {
 struct OverflowOptions : ToolOptions {
   OverflowOptions() : ToolOptions("OP_OVERFLOW_CHECK") {}
 
-  // What attention masks are made with, at both levels; and what is logarithms of zero by design.
-  static constexpr const char* kMasks =
-      R"((torch\.)?(Tensor\.)?(masked_fill_?|where|full|full_like|new_full|fill_?|scalar_tensor|tensor|as_tensor|__setitem__|index_put_?|lift_fresh(_copy)?|_ctc_loss))";
+  // Logarithms of zero by design.
+  static constexpr const char* kLogarithmsOfZero = "_ctc_loss";
 
   Option<bool> inf{this, true, {"inf", "", "infinities count as well as NaN"}};
   Option<int64_t> every{this,
                         64,
                         {"every", "", "on a device: calls that are judged together; on the CPU each is judged at once"},
                         at_least(1)};
-  Option<std::string> allow{this,
-                            kMasks,
-                            {"allow", "", "operators whose -inf is intended, as a filter list", "names",
-                             "`masked_fill`, `where`, `full` and similar operators, the logarithms inside `ctc_loss`"}};
+  Option<std::string> allow{
+      this,
+      kLogarithmsOfZero,
+      {"allow", "", "operators whose -inf is intended though the call is not given it, as a filter list", "names",
+       "the logarithms inside `ctc_loss`"}};
   Option<bool> allow_in_backward_with_scaler{
       this,
       false,

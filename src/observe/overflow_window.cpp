@@ -82,8 +82,10 @@ void OverflowWindow::judge(OverflowRecord& record) {
     given.add(flag->unsound);
     given_allowed.add(flag->allowed);
   }
-  if (!record.scalars.only_neg_inf()) given.add(that_count(record.scalars));  // which -inf is meant, `allow` says
-  std::string saved, not_saved;                                               // one folder, whichever of its outputs
+  // Numbers that the program itself gives: -inf alone makes a mask (scatter, F.pad(value=-inf)).
+  const bool makes_mask = record.scalars.only_neg_inf();
+  (makes_mask ? given_allowed : given).add(that_count(record.scalars));
+  std::string saved, not_saved;  // one folder, whichever of its outputs
   for (size_t i = 0; i < record.outputs.size(); ++i) {
     if (!record.outputs[i] || !record.outputs[i]->question || record.outputs[i]->judged) continue;
     Flag& flag = *record.outputs[i];
@@ -95,7 +97,8 @@ void OverflowWindow::judge(OverflowRecord& record) {
       continue;
     }
     flag.unsound = values;
-    OverflowResult::Finding finding = finding_of(record, i, /*producer=*/!given.any());
+    const bool is_given = given.any() || (makes_mask && !values.nan);  // x * -inf has +inf as well
+    OverflowResult::Finding finding = finding_of(record, i, /*producer=*/!is_given);
     open_file();
     if (finding.producer && !finding.expected && options_.max_saved > 0) {
       if (saved.empty() && not_saved.empty()) save(record.call, &saved, &not_saved);

@@ -127,6 +127,7 @@ at::Tensor Aliases::tensor_to_device(const at::Tensor& tensor) {
   if (known >= 0) return originals_[static_cast<size_t>(known)];
   if (tensor.device().type() != c10::kCPU) return tensor;
   check_strided(tensor);
+  const c10::InferenceMode mode(is_inference(tensor));
   return tensor_over(storage_to_device(tensor.storage()), c10::DispatchKey::PrivateUse1, tensor);
 }
 
@@ -148,6 +149,18 @@ bool Aliases::follow() {
     }
   }
   return changed;
+}
+
+// What shows an argument's memory is an inference tensor where the argument is one, in every mode: autograd makes a
+// view of it, and refuses to make one of the other kind. What is new is one in inference mode.
+bool Aliases::is_inference(const at::Tensor& cpu) const {
+  const int storage = position(host_keys_, cpu.storage().unsafeGetStorageImpl());
+  if (storage < 0) return c10::InferenceMode::is_enabled();
+  const auto* shown = storages_[static_cast<size_t>(storage)].unsafeGetStorageImpl();
+  const auto original = std::find_if(originals_.begin(), originals_.end(), [&](const at::Tensor& one) {
+    return one.storage().unsafeGetStorageImpl() == shown;
+  });
+  return original == originals_.end() ? c10::InferenceMode::is_enabled() : original->is_inference();
 }
 
 int Aliases::argument(const at::Tensor& cpu) const {

@@ -49,6 +49,7 @@ class Aliases {
  private:
   at::Tensor tensor_to_cpu(const at::Tensor& tensor);
   at::Tensor tensor_to_device(const at::Tensor& tensor);
+  bool is_inference(const at::Tensor& cpu) const;
   c10::Storage storage_to_cpu(const c10::Storage& storage);
   c10::Storage storage_to_device(const c10::Storage& host);
 

@@ -95,8 +95,9 @@ TEST_CASE("Masks are intended, and what is wrongly made of them is not", "[overf
         })) == std::vector<std::string>{"aten::_softmax"});
   OverflowOptions nothing_allowed;
   nothing_allowed.allow = "";
-  CHECK(producers(checked(
-            folder, [&] { masked(some); }, nothing_allowed)) == std::vector<std::string>{"aten::masked_fill.Scalar"});
+  CHECK(checked(
+            folder, [&] { masked(some); }, nothing_allowed)
+            .ok());
 }
 
 TEST_CASE("Infinities can be left out", "[overflow]") {

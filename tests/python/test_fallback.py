@@ -856,3 +856,21 @@ def test_jacobians_of_a_batch_at_once(level, strategy):
     with op_tools.OpFallback(level=level):
         result = torch.autograd.functional.jacobian(torch.exp, x, vectorize=True, strategy=strategy)
     same(result, plain)
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_lengths_of_packed_sequences_are_where_the_program_expects_them(level, batch_first):
+    rnn = torch.nn.utils.rnn
+    x, lengths = torch.randn(3, 3, 4).to("sim"), torch.tensor([3, 2, 1])
+
+    def program():
+        packed = rnn.pack_padded_sequence(x, lengths, batch_first=batch_first)
+        padded, again = rnn.pad_packed_sequence(packed, batch_first=batch_first)
+        return [packed.data, packed.batch_sizes, padded, again, *rnn.unpack_sequence(packed)]
+
+    plain = program()
+    with op_tools.OpFallback(level=level):
+        moved = program()
+    assert [tensor.device.type for tensor in moved] == [tensor.device.type for tensor in plain]
+    assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(moved, plain, strict=True))

@@ -114,6 +114,7 @@ RULES = {
             "src/compare/metrics/error_sums.cpp",
             "src/compare/metrics/tensor_diff.cpp",
             "src/compare/judge.cpp",
+            "src/hooks/op_traits.cpp",  # parameters of torch
         ],
     ),
 }

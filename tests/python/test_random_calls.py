@@ -97,3 +97,19 @@ def test_a_generator_of_the_programs_is_not_watched_and_the_name_decides(device)
     with op_tools.OpAutoCompare() as tool:
         torch.bernoulli(torch.full_like(x, 0.5), generator=generator)
     assert tool.result().ok, tool.result().failures
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_a_program_that_draws_while_its_calls_are_judged_draws_the_same_numbers(level):
+    def program():
+        torch.manual_seed(5)
+        large = torch.linspace(-2, 2, 50_000)
+        for _ in range(200):
+            large.exp()
+            yield torch.rand(3)
+
+    plain = torch.stack(list(program()))
+    with op_tools.OpAutoCompare(level=level, async_=True) as tool:
+        drawn = torch.stack(list(program()))
+    assert torch.equal(drawn, plain)
+    assert tool.result().passed >= 200

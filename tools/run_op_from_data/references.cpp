@@ -33,6 +33,7 @@ const ReplayableCall& References::replayable() {
     without_autocast.autocast.clear();
     const ThreadState state(without_autocast);
     saved.grad_enabled = c10::GradMode::is_enabled();
+    saved.inference_mode = c10::InferenceMode::is_enabled();
     saved.keys = c10::impl::tls_local_dispatch_key_set();
   }
   replayable_ = std::make_unique<const ReplayableCall>(std::move(saved));

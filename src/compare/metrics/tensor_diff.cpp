@@ -1,5 +1,6 @@
 #include "compare/metrics/tensor_diff.h"
 
+#include <ATen/ops/view_as_real_ops.h>
 #include <ATen/ops/zeros_ops.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/complex.h>
@@ -265,6 +266,37 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   at::Tensor left = on_cpu(a), right = on_cpu(b);
   align(left, right);
   return equal_bytes(left, right);
+}
+
+namespace {
+
+// 0: finite; 1, 2: an infinity; 3: NaN. As the dtype holds the elements; complex numbers by their parts.
+at::Tensor specials_of(const at::Tensor& tensor, c10::ScalarType dtype) {
+  at::Tensor held = on_cpu(tensor).to(dtype);
+  if (held.is_complex()) held = at::_ops::view_as_real::call(held.resolve_conj());
+  const at::Tensor nan = held.isnan();
+  const at::Tensor infinite = held.isinf();
+  const at::Tensor sign = held.signbit().to(at::kChar);
+  return nan.to(at::kChar).mul(3).add(infinite.to(at::kChar).mul(sign.add(1)));
+}
+
+}  // namespace
+
+int64_t inexplicable_nonfinite(const at::Tensor& result, const at::Tensor& golden, const NonfiniteRuns& runs) {
+  const c10::InferenceMode no_autograd;
+  const c10::ScalarType dtype = result.scalar_type();
+  if (result.layout() != at::kStrided || golden.sizes() != result.sizes()) return 1;
+  const at::Tensor ours = specials_of(result, dtype), theirs = specials_of(golden, dtype);
+  at::Tensor open = ours.ne(theirs);
+  const auto explain = [&](const std::vector<at::Tensor>& others, const at::Tensor& same_as) {
+    for (const at::Tensor& other : others) {
+      if (other.defined() && other.sizes() == result.sizes())
+        open = open.logical_and(specials_of(other, dtype).ne(same_as));
+    }
+  };
+  explain(runs.as_result, ours);
+  explain(runs.as_golden, theirs);
+  return open.sum().item<int64_t>();
 }
 
 int64_t unexpected_nonfinite(const at::Tensor& result, const at::Tensor& golden, const at::Tensor& reference) {

@@ -74,6 +74,15 @@ OP_TOOLS_API at::Tensor on_cpu(const at::Tensor& tensor);
 // is compared chunk by chunk where possible.
 OP_TOOLS_API bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
+// Other runs of a call, of the shape of its result: undefined tensors and those of another shape say nothing.
+struct NonfiniteRuns {
+  std::vector<at::Tensor> as_result;  // an element that is NaN or infinite (or neither) as in the result is explained
+  std::vector<at::Tensor> as_golden;  // one that is as in golden is
+};
+// How many elements of `result` are NaN or infinite otherwise than in `golden`, and explained by no other run.
+OP_TOOLS_API int64_t inexplicable_nonfinite(const at::Tensor& result, const at::Tensor& golden,
+                                            const NonfiniteRuns& runs);
+
 // How many elements of `result` are NaN or infinite otherwise than in `golden` and otherwise than in `reference`. All
 // of one shape.
 OP_TOOLS_API int64_t unexpected_nonfinite(const at::Tensor& result, const at::Tensor& golden,

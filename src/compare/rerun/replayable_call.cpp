@@ -3,6 +3,7 @@
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/COW.h>
 
 #include "base/stop_program.h"
@@ -84,6 +85,7 @@ ReplayableCall::ReplayableCall(OpCall& call)
     : level_(call.level),
       name_(call.name),
       grad_enabled_(call.grad_enabled),
+      inference_mode_(c10::InferenceMode::is_enabled()),
       keys_(call.local_keys),
       written_(op_tools::written_inputs(call)) {
   // Operators of torch's own have no kernels in Python.
@@ -114,6 +116,7 @@ ReplayableCall::ReplayableCall(Saved call)
     : level_(call.level),
       name_(std::move(call.name)),
       grad_enabled_(call.grad_enabled),
+      inference_mode_(call.inference_mode),
       keys_(call.keys),
       autocast_(call.autocast),
       written_(std::move(call.written_inputs)),
@@ -126,6 +129,7 @@ void ReplayableCall::with_program_state(const RunVariant& variant, const std::fu
   if (level_ != Level::kTorch) return work();
   const bool autocast = autocast_ && variant.in_own_dtypes();
   const auto keys = keys_for_cpu(keys_, autocast);
+  const c10::InferenceMode mode(inference_mode_);  // first: it sets grad mode and keys, too
   const c10::impl::ForceDispatchKeyGuard as_there(keys);
   const c10::AutoGradMode grad(grad_enabled_);
   const NoSavedTensorHooks no_hooks;
@@ -157,22 +161,26 @@ std::string ReplayableCall::why_not() const {
 }
 
 RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::Tensor>* output_gradients,
-                               const at::Tensor* random_state) const {
+                               const at::Tensor* random_state, bool beside_program) const {
   RunOutcome run;
   run.impossible = why_not();
   if (!run.impossible.empty()) return run;
-  CpuStreamGuard stream;
+  // Beside the program it would take back what the program draws meanwhile.
+  std::optional<CpuStreamGuard> stream;
+  if (!beside_program) stream.emplace();
   const QuietRun quiet(in_python_);
   try {
+    // Copies are ordinary tensors, whose writes are counted, whatever mode the program is in.
+    const c10::InferenceMode ordinary(false);
     const InternalGuard ours;
-    const auto inputs = std::make_shared<const VariantInputs>(arguments_, base_name(name_), variant, autocast_);
+    const auto inputs = std::make_shared<const VariantInputs>(arguments_, name_, variant, autocast_);
     run.made_from = inputs;
     run.inputs = inputs->tensors();
     const std::vector<at::Tensor> arriving =
         output_gradients ? inputs->output_gradients(*output_gradients) : std::vector<at::Tensor>();
     std::vector<int64_t> versions;
     for (const at::Tensor& tensor : run.inputs) versions.push_back(tensor._version());
-    if (random_state && variant.in_own_dtypes()) stream.start_from(*random_state);
+    if (stream && random_state && variant.in_own_dtypes()) stream->start_from(*random_state);
     with_program_state(variant, [&] {
       try {
         run.result = run_(inputs->arguments());

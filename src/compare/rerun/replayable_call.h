@@ -3,6 +3,7 @@
 // thread, as often as wanted. Live judging and replay get their references and float64 runs here and nowhere else.
 #pragma once
 
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <functional>
@@ -39,6 +40,7 @@ class OP_TOOLS_API ReplayableCall {
     std::string name;
     CallArguments arguments;
     bool grad_enabled = true;
+    bool inference_mode = c10::InferenceMode::is_enabled();
     c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
     std::optional<c10::ScalarType> autocast;
     std::vector<bool> written_inputs;
@@ -49,9 +51,10 @@ class OP_TOOLS_API ReplayableCall {
   explicit ReplayableCall(Saved call);
 
   // `output_gradients`, by tensor of the result: then the run also goes backward. `random_state` (CPU generator): what
-  // the operator draws, it draws from there. The CPU's own random stream stays where it is.
+  // the operator draws, it draws from there. The CPU's own random stream stays where it is. `beside_program`: the
+  // program's thread may draw while this runs; only for calls that draw nothing.
   RunOutcome run(const RunVariant& variant, const std::vector<at::Tensor>* output_gradients = nullptr,
-                 const at::Tensor* random_state = nullptr) const;
+                 const at::Tensor* random_state = nullptr, bool beside_program = false) const;
 
   // The backward pass of a run that went forward; its graph is used up.
   RunOutcome backward(RunOutcome forward, const RunVariant& variant,
@@ -76,6 +79,7 @@ class OP_TOOLS_API ReplayableCall {
   const Level level_;
   const std::string name_;
   const bool grad_enabled_;
+  const bool inference_mode_;
   const c10::impl::LocalDispatchKeySet keys_;
   std::optional<c10::ScalarType> autocast_;  // its dtype where it is on for the call's device
   bool names_device_ = false, all_on_cpu_ = true, wants_gradients_ = false;

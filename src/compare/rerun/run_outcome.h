@@ -42,8 +42,14 @@ struct RunVariant {
     kFloat64Perturbed,  // kFloat64, from inputs changed by less than their rounding
     kPerturbed,         // in its own dtypes, on the CPU, from inputs changed by their rounding
     kFloat32Scalars,    // kFloat64, the call's scalar arguments rounded to float32
+    kAutocastDtype,     // on the CPU, all of it in the dtype of the call's autocast
+    kWideIntegers,      // on the CPU, integers in 64 bits
+    kMiddleIntegers,    // on the CPU, integers in 32 bits
   };
   bool in_own_dtypes() const { return kind == Kind::kReference || kind == Kind::kPerturbed; }
+  bool in_float64() const {
+    return kind == Kind::kFloat64 || kind == Kind::kFloat64Perturbed || kind == Kind::kFloat32Scalars;
+  }
   bool changes_inputs() const { return kind == Kind::kFloat64Perturbed || kind == Kind::kPerturbed; }
 
   Kind kind = Kind::kReference;

@@ -122,13 +122,89 @@ CallArguments without_half_to_float(CallArguments call, std::string_view name) {
   return call;
 }
 
-CallArguments with_scalars_of(const CallArguments& call, const RunVariant& variant) {
-  return variant.kind == RunVariant::Kind::kFloat32Scalars ? with_float32_scalars(call) : call;
+double value_of(OpenArgument::Default value, const at::Tensor& tensor) {
+  const Rounding rounding = rounding_of(tensor.scalar_type());
+  switch (value) {
+    case OpenArgument::Default::kEpsilon:
+      return rounding.accumulate;
+    case OpenArgument::Default::kEpsilonTimesSize:
+      return rounding.unit * static_cast<double>(tensor.dim() < 2 ? 1 : std::max(tensor.size(-1), tensor.size(-2)));
+    case OpenArgument::Default::kLargest:
+      return rounding.most;
+    case OpenArgument::Default::kLowest:
+      break;
+  }
+  return -rounding.most;
 }
 
-MovedCall moved_call(const CallArguments& call, const RunVariant& variant) {
-  Target target{.device = c10::kCPU, .fresh = true};
-  if (!variant.in_own_dtypes()) target.cast = &golden_dtype;
+void give(CallArguments& call, const OpenArgument& open, double value) {
+  Values args = *sequence_items(call.args);
+  if (open.position < args.size()) {
+    args[open.position] = value;
+    call.args = make_tuple(std::move(args));
+    return;
+  }
+  std::vector<std::pair<Value, Value>> items;
+  for (const auto& item : *call.kwargs.get_if<Dict>()->items) {
+    const auto* key = item.first.get_if<std::string>();
+    if (!key || *key != open.name) items.push_back(item);
+  }
+  items.emplace_back(std::string(open.name), value);
+  call.kwargs = make_dict(std::move(items));
+}
+
+// Defaults that depend on the dtype as the recorded call had them: what is to be computed is the same in float64.
+CallArguments with_defaults_of_dtype(CallArguments call, std::string_view name) {
+  const std::vector<OpenArgument> open = open_arguments(name, call.args, call.kwargs);
+  if (open.empty()) return call;
+  const std::vector<at::Tensor> tensors = tensors_of(call);
+  if (tensors.empty() || !tensors[0].defined() || rounding_of(tensors[0].scalar_type()).unit == 0) return call;
+  for (const OpenArgument& argument : open) give(call, argument, value_of(argument.value, tensors[0]));
+  const Values* aten = sequence_items(call.aten);
+  if (!aten || aten->size() != 2 || !(*aten)[0].is<std::string>()) return call;
+  CallArguments inner{(*aten)[1], make_dict({}), {}};
+  for (const OpenArgument& argument : open_arguments(*(*aten)[0].get_if<std::string>(), inner.args, inner.kwargs)) {
+    if (argument.position >= sequence_items(inner.args)->size()) continue;
+    give(inner, argument, value_of(argument.value, tensors[0]));
+  }
+  call.aten = make_tuple({(*aten)[0], inner.args});
+  return call;
+}
+
+// In the dtypes of the recording, with the values that the variant's dtypes would change.
+CallArguments prepared(const CallArguments& call, std::string_view name, const RunVariant& variant) {
+  if (!variant.in_float64()) return call;
+  return with_defaults_of_dtype(variant.kind == RunVariant::Kind::kFloat32Scalars ? with_float32_scalars(call) : call,
+                                name);
+}
+
+DtypeMap integers_in(c10::ScalarType wide) {
+  return [wide](c10::ScalarType dtype) {
+    const bool narrower =
+        c10::isIntegralType(dtype, /*includeBool=*/false) && c10::elementSize(dtype) < c10::elementSize(wide);
+    return narrower ? wide : dtype;
+  };
+}
+
+DtypeMap dtypes_of(const RunVariant& variant, std::optional<c10::ScalarType> autocast) {
+  switch (variant.kind) {
+    case RunVariant::Kind::kReference:
+    case RunVariant::Kind::kPerturbed:
+      return nullptr;
+    case RunVariant::Kind::kAutocastDtype:
+      if (!autocast) throw Error("the call has no autocast");
+      return [to = *autocast](c10::ScalarType dtype) { return c10::isFloatingType(dtype) ? to : dtype; };
+    case RunVariant::Kind::kWideIntegers:
+      return integers_in(at::kLong);
+    case RunVariant::Kind::kMiddleIntegers:
+      return integers_in(at::kInt);
+    default:
+      return &golden_dtype;
+  }
+}
+
+MovedCall moved_call(const CallArguments& call, const RunVariant& variant, std::optional<c10::ScalarType> autocast) {
+  const Target target{.device = c10::kCPU, .cast = dtypes_of(variant, autocast), .fresh = true};
   return {make_tuple({call.args, call.kwargs, call.aten}), make_dict({}), target};
 }
 
@@ -141,12 +217,12 @@ c10::ScalarType golden_dtype(c10::ScalarType dtype) {
   return rounding_of(dtype).unit > 0 ? c10::ScalarType::Double : dtype;
 }
 
-VariantInputs::VariantInputs(const CallArguments& recorded, std::string_view base_name, const RunVariant& variant,
+VariantInputs::VariantInputs(const CallArguments& recorded, std::string_view name, const RunVariant& variant,
                              std::optional<c10::ScalarType> autocast)
-    : variant_(variant), autocast_(autocast), moved_(moved_call(with_scalars_of(recorded, variant), variant)) {
+    : variant_(variant), autocast_(autocast), moved_(moved_call(prepared(recorded, name, variant), variant, autocast)) {
   const Values& parts = *sequence_items(moved_.args());
   arguments_ = {parts[0], parts[1], parts[2]};
-  if (!variant.in_own_dtypes()) arguments_ = without_half_to_float(std::move(arguments_), base_name);
+  if (variant.in_float64()) arguments_ = without_half_to_float(std::move(arguments_), base_name(name));
   tensors_ = tensors_of(arguments_);
   if (variant.changes_inputs()) perturb(tensors_, tensors_of(recorded), variant, autocast);
 }

@@ -29,10 +29,10 @@ OP_TOOLS_API c10::ScalarType golden_dtype(c10::ScalarType dtype);
 
 class OP_TOOLS_API VariantInputs {
  public:
-  // `base_name`: of the operator. `autocast`: the dtype to which the call casts its inputs, where it does. Throws Error
+  // `name`: of the operator. `autocast`: the dtype to which the call casts its inputs, where it does. Throws Error
   // when the variant would be the same as kFloat64 (kFloat32Scalars without such scalars) or a tensor has no plain
   // data.
-  VariantInputs(const CallArguments& recorded, std::string_view base_name, const RunVariant& variant,
+  VariantInputs(const CallArguments& recorded, std::string_view name, const RunVariant& variant,
                 std::optional<c10::ScalarType> autocast);
 
   const CallArguments& arguments() const { return arguments_; }

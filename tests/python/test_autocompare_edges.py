@@ -1,0 +1,342 @@
+"""OpAutoCompare blames nothing for what float64, autocast, copies and autograd do otherwise, and is blind to none of it."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import op_tools
+import op_tools.sim_device as sim
+
+LEVELS = ["torch", "aten"]
+DEVICES = ["cpu", "sim"]
+INF = float("inf")
+
+
+@pytest.fixture(autouse=True)
+def _no_fault_stays():
+    yield
+    sim.faults_clear()
+
+
+def failures(program, level="torch", seeds=1, **settings):
+    """Of `program()`, once for each seed; an error of the program's own is nothing."""
+    found = []
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        with op_tools.OpAutoCompare(level=level, max_saved=0, **settings) as tool:
+            try:
+                program()
+            except RuntimeError:
+                found.append("raised")
+        found += [(row["op"], row["phase"], row["what"], row["kind"]) for row in tool.result().failures]
+    return found
+
+
+# --- Defaults that depend on the dtype
+
+
+def low_rank(*shape):
+    return torch.randn(shape[0], 3) @ torch.randn(3, shape[1])
+
+
+@torch.library.custom_op("edges::rms_norm", mutates_args=())
+def rms_norm_with_a_wrong_root(x: torch.Tensor) -> torch.Tensor:
+    eps = torch.finfo(torch.float32).eps
+    return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * (1.001 if x.dtype == torch.float32 else 1)
+
+
+WITH_DEFAULTS = {
+    **{
+        f"rms_norm {std:g} {dtype}": lambda std=std, dtype=dtype: F.rms_norm(
+            (torch.randn(64, 32) * std).to(dtype), (32,)
+        )
+        for std in (1, 0.1, 0.01, 1e-3, 1e-4)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16)
+    },
+    "RMSNorm": lambda: torch.nn.RMSNorm(16)(torch.randn(8, 16) * 1e-3).sum().backward(),
+    "nan_to_num": lambda: torch.nan_to_num(torch.tensor([INF, -INF, math.nan, 1.0])),
+    "nan_to_num posinf": lambda: torch.nan_to_num(torch.tensor([INF, -INF, math.nan, 1.0]), posinf=7.0),
+    "nan_to_num positional": lambda: torch.nan_to_num(torch.tensor([INF, -INF, 1.0]), 0.0, None, -3.0),
+    "nan_to_num_ half": lambda: torch.tensor([INF, -INF, 1.0]).half().nan_to_num_(),
+    "pinv": lambda: torch.linalg.pinv(low_rank(8, 6)),
+    "pinv hermitian": lambda: torch.linalg.pinv((a := low_rank(8, 8)) @ a.t(), hermitian=True),
+    "pinv atol": lambda: torch.linalg.pinv(low_rank(8, 6), atol=1e-3),
+    "matrix_rank": lambda: torch.linalg.matrix_rank(low_rank(8, 6)),
+    "matrix_rank tol": lambda: torch.linalg.matrix_rank(low_rank(8, 6), tol=1e-3),
+    "lstsq": lambda: torch.linalg.lstsq(low_rank(8, 6), torch.randn(8, 2), driver="gelsd"),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", WITH_DEFAULTS)
+def test_defaults_by_dtype_are_those_of_the_call_in_float64(name, level):
+    assert failures(WITH_DEFAULTS[name], level, seeds=3) == []
+
+
+@pytest.mark.parametrize("std", [1, 0.01, 1e-3])
+def test_a_wrong_root_is_found_whatever_the_inputs_are(std):
+    assert failures(lambda: rms_norm_with_a_wrong_root(torch.randn(64, 32) * std)) != []
+
+
+@pytest.mark.parametrize("std", [1, 0.01, 1e-3])
+def test_a_wrong_rms_norm_of_a_device_is_found_whatever_the_inputs_are(std):
+    x = (torch.randn(64, 32) * std).to("sim")
+    with sim.fault("scale", ops=["aten::rsqrt", "aten::_fused_rms_norm"], scale=1.001, seed=1) as fault:
+        found = failures(lambda: F.rms_norm(x, (32,)))
+    assert fault.hits == 1 and len(found) == 1
+
+
+# --- Copies to another device
+
+COPIES = {
+    "cpu of every other column": lambda x: x[:, ::2].cpu(),
+    "to of every other row": lambda x: x[::2].to("cpu"),
+    "cpu of an expanded one": lambda x: x[:, :1].expand(8, 6).cpu(),
+    "detach, cpu": lambda x: x[:, ::2].detach().cpu(),
+    "cpu of a transposed one": lambda x: x.t().cpu(),
+    "cpu of a permuted one with gaps": lambda x: x.view(4, 6, 2)[:, ::2].permute(2, 0, 1).cpu(),
+    "to, copy": lambda x: x[:, ::2].to("cpu", copy=True),
+    "to, dtype": lambda x: x[:, ::2].to("cpu", torch.float64),
+    "to the device": lambda x: torch.randn(8, 6)[:, ::2].to("sim"),
+    "to the device, expanded": lambda x: torch.randn(8, 1).expand(8, 6).to("sim"),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_of_a_view_with_gaps_has_the_strides_of_a_copy(name, level):
+    x = torch.randn(8, 6).to("sim")
+    assert failures(lambda: COPIES[name](x), level) == []
+
+
+# --- Autocast
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "settings", [{}, {"label_smoothing": 0.1}, {"reduction": "none"}], ids=["mean", "smooth", "none"]
+)
+def test_cross_entropy_under_autocast_may_round_where_the_cpu_does_not(settings, device, level):
+    def program():
+        x = torch.randn(64, 32).to(device).requires_grad_()
+        weight, labels = torch.randn(50, 32).to(device).requires_grad_(), torch.randint(0, 50, (64,)).to(device)
+        with torch.autocast(device, torch.bfloat16):
+            loss = F.cross_entropy(F.linear(x, weight), labels, **settings)
+        loss.sum().backward()
+
+    assert failures(program, level, seeds=3) == []
+
+
+@pytest.mark.parametrize("op", ["aten::_log_softmax", "aten::nll_loss_forward"])
+def test_a_fault_in_cross_entropy_under_autocast_is_found(op):
+    logits, labels = torch.randn(64, 50).to("sim").bfloat16(), torch.randint(0, 50, (64,)).to("sim")
+
+    def program():
+        with torch.autocast("sim", torch.bfloat16):
+            F.cross_entropy(logits, labels)
+
+    with sim.fault("scale", ops=op, scale=1.1) as fault:
+        found = failures(program)
+    assert fault.hits == 1 and len(found) == 1
+
+
+# --- Cancellation
+
+
+def cosine_embedding(device, scale):
+    a = torch.randn(8, 16)
+    F.cosine_embedding_loss(a.to(device), (a * scale).to(device), torch.ones(8).to(device))
+
+
+def constant_rows():
+    return torch.ones(3, 7) * torch.tensor([0.1, 0.3, 0.7])[:, None]
+
+
+CANCELLING = {
+    "cosine_embedding_loss, equal": lambda device: cosine_embedding(device, 1),
+    "cosine_embedding_loss, parallel": lambda device: cosine_embedding(device, 3),
+    "cosine_embedding_loss, close": lambda device: cosine_embedding(device, 1 + 1e-4 * torch.randn(8, 16)),
+    "cov of constant rows": lambda device: torch.cov(constant_rows().to(device)),
+    "corrcoef of constant rows": lambda device: torch.corrcoef(constant_rows().to(device)),
+    "corrcoef of a constant row": lambda device: torch.corrcoef(
+        torch.cat([torch.full((1, 7), 0.1), torch.randn(2, 7)]).to(device)
+    ),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", CANCELLING)
+def test_what_cancels_is_not_blamed(name, device):
+    assert failures(lambda: CANCELLING[name](device), seeds=5) == []
+
+
+@torch.library.custom_op("edges::nan_for_one", mutates_args=())
+def nan_for_one(x: torch.Tensor) -> torch.Tensor:
+    """NaN for the first element in float32."""
+    result = x.exp()
+    if x.dtype == torch.float32:
+        result[0] = math.nan
+    return result
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_nan_that_no_rounding_explains_is_a_failure(device):
+    x = torch.randn(32).to(device)
+    if device == "cpu":
+        assert len(failures(lambda: nan_for_one(x))) == 1
+    else:
+        with sim.fault("nan", ops="exp", seed=1):
+            assert len(failures(lambda: torch.exp(x))) == 1
+
+
+# --- What autograd refuses
+
+
+def on_chunk(device):
+    (torch.randn(4, 4).to(device).requires_grad_() * 1).chunk(2)[0].add_(1)
+
+
+def on_view_made_without_grad(device):
+    x = torch.randn(4, 4).to(device).requires_grad_()
+    with torch.no_grad():
+        view = x.view(-1)
+    view.add_(1)
+
+
+def inference_tensor(device):
+    with torch.inference_mode():
+        return torch.randn(3).to(device)
+
+
+REFUSED = {
+    "a leaf": lambda device: torch.randn(4).to(device).requires_grad_().add_(1),
+    "a view of a leaf": lambda device: torch.randn(4).to(device).requires_grad_().view(2, 2).add_(1),
+    "a chunk": on_chunk,
+    "one of unbind": lambda device: (torch.randn(4, 4).to(device).requires_grad_() * 1).unbind(0)[0].mul_(2),
+    "a view made without grad": on_view_made_without_grad,
+    "an inference tensor in place": lambda device: inference_tensor(device).add_(1),
+    "an inference tensor saved": lambda device: torch.randn(3).to(device).requires_grad_() * inference_tensor(device),
+    "out=": lambda device: torch.add(torch.randn(3).to(device).requires_grad_(), 1, out=torch.empty(3, device=device)),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_autograd_refuses_the_program_is_not_the_devices_failure(name, device, level):
+    assert failures(lambda: REFUSED[name](device), level) == ["raised"]
+
+
+# --- Integers made of integers, on the CPU
+
+
+def faulty(name, dtypes):
+    """A custom operator that adds 3 to each element; to one more in these dtypes."""
+
+    @torch.library.custom_op(f"edges::{name}", mutates_args=())
+    def op(x: torch.Tensor) -> torch.Tensor:
+        result = x + 3
+        if x.dtype in dtypes:
+            result[-1] += 1
+        return result
+
+    return op
+
+
+FAULTY = {
+    "uint8": (faulty("uint8", [torch.uint8]), torch.uint8),
+    "int8": (faulty("int8", [torch.int8]), torch.int8),
+    "int16": (faulty("int16", [torch.int16]), torch.int16),
+    "int32": (faulty("int32", [torch.int32]), torch.int32),
+    "uint8 right": (faulty("uint8_right", []), torch.uint8),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_kernel_that_is_wrong_for_narrow_integers_is_found(name):
+    op, dtype = FAULTY[name]
+    found = failures(lambda: op(torch.arange(20).to(dtype)))
+    assert [row[1:] for row in found] == ([] if "right" in name else [("forward", "output", "values")])
+
+
+calls = []
+
+
+@torch.library.custom_op("edges::wrong_once", mutates_args=())
+def wrong_once(x: torch.Tensor) -> torch.Tensor:
+    calls.append(1)
+    return x + (1 if len(calls) == 1 else 0)
+
+
+def test_integers_that_a_second_run_does_not_give_are_wrong():
+    calls.clear()
+    assert len(failures(lambda: wrong_once(torch.arange(5)))) == 1
+
+
+OF_INTEGERS = {
+    "wraps": lambda x: x + 200,
+    "product wraps": lambda x: x * x,
+    "negative": lambda x: -x,
+    "not": lambda x: ~x,
+    "shift": lambda x: (x << 3) >> 1,
+    "compare": lambda x: x > 100,
+    "floor": lambda x: x // 3,
+    "sum": lambda x: x.sum(),
+    "sort": lambda x: x.sort(),
+    "unique": lambda x: x.unique(),
+    "bits": lambda x: x.view(torch.int8),
+    "as other bits": lambda x: x.view(torch.int16),
+    "bool": lambda x: x.bool(),
+    "cast": lambda x: (x.long() * 100).to(torch.uint8),
+    "index": lambda x: torch.arange(300)[x.long()],
+    "clamp": lambda x: x.clamp(10, 20),
+    "cumsum": lambda x: x.cumsum(0),
+    "bincount": lambda x: x.bincount(),
+    "one_hot": lambda x: F.one_hot(x.long()),
+    "float": lambda x: x.float() / 255,
+    "in place": lambda x: x.clone().add_(3),
+    "interpolate": lambda x: F.interpolate(x.view(1, 1, 8, 8), scale_factor=2, mode="bilinear"),
+    "max_pool": lambda x: F.max_pool2d(x.view(1, 1, 8, 8), 2),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", OF_INTEGERS)
+def test_integers_made_of_integers_are_judged_and_right(name, level):
+    x = torch.arange(64, dtype=torch.uint8) * 4
+    with op_tools.OpAutoCompare(level=level) as tool:
+        OF_INTEGERS[name](x)
+    result = tool.result()
+    assert result.failures == []
+    assert result.not_comparable == 0 and result.passed > 0
+
+
+# --- Strides
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("op", ["aten::mm", "aten::mul", "aten::gelu_backward"])
+def test_strides_of_gradients_are_judged_and_the_saved_failure_replays(op, level, replay):
+    x, weight = (torch.randn(16, 16).to("sim").requires_grad_() for _ in range(2))
+    y = None
+    with op_tools.OpAutoCompare(level=level) as tool:
+        y = F.gelu(torch.mm(x, weight)) * weight.detach()
+        with sim.fault("strides", ops=op, seed=1, call=0) as fault:
+            y.sum().backward()
+    assert fault.hits == 1
+    found = [row for row in tool.result().failures if row["kind"] == "strides"]
+    assert found
+    for row in found:
+        assert replay(row["saved"] + "/device", "--acc_check").status == 1
+        assert replay(row["saved"] + "/cpu", "--acc_check").status == 0
+
+
+def test_nextafter_is_not_compared_with_another_dtype():
+    x = torch.tensor([0.0, 1.0, INF, torch.finfo(torch.float32).max])
+    assert failures(lambda: torch.nextafter(x, torch.zeros(4))) == []
+    with sim.fault("element", ops="aten::nextafter", seed=1) as fault:
+        found = failures(lambda: torch.nextafter(torch.rand(4, 4).to("sim"), torch.ones(4, 4).to("sim")))
+    assert fault.hits == 1 and len(found) == 1
