@@ -85,14 +85,19 @@ def _print_environment(options: argparse.Namespace) -> int:
     return 0
 
 
+def _visible(text: str) -> str:
+    """Text for a terminal: names and texts in files come from outside, and control characters would drive it."""
+    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+
+
 def _show(options: argparse.Namespace) -> int:
-    sys.stdout.write(show(options.folder) + "\n")
+    sys.stdout.write(_visible(show(options.folder)) + "\n")
     return 0
 
 
 def _export(options: argparse.Namespace) -> int:
     exported, problems = _C.export_calls(options.source, options.target)
-    sys.stderr.write("".join(f"op-tools: {problem}\n" for problem in problems))
+    sys.stderr.write("".join(f"op-tools: {_visible(problem)}\n" for problem in problems))
     sys.stdout.write(f"{exported} calls in {options.target}\n")
     return 1 if problems else 0
 
@@ -245,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = options.run(options)
         return status
     except _C.Error as error:
-        sys.stderr.write(f"op-tools: {error}\n")
+        sys.stderr.write(f"op-tools: {_visible(str(error))}\n")
         return 2
 
 

@@ -113,6 +113,7 @@ void parse_input(const Value& file, SavedCall& call) {
   if (!file.is<Dict>()) throw Error("holds " + describe(file) + ", expected a dict with name, args and kwargs");
   const auto* name = required(file, "name").get_if<std::string>();
   if (!name || name->empty()) throw Error("'name' is " + describe(required(file, "name")) + ", expected a string");
+  if (visible(*name) != *name) throw Error("'name' is '" + visible(*name) + "', which is no operator's");
   call.name = *name;
   call.args = required(file, "args");
   call.kwargs = required(file, "kwargs");
