@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -96,7 +97,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    exported, problems = _C.export_calls(options.source, options.target)
+    exported, problems = _C.export_calls(os.fsencode(options.source), os.fsencode(options.target))
     sys.stderr.write("".join(f"op-tools: {_visible(problem)}\n" for problem in problems))
     sys.stdout.write(f"{exported} calls in {options.target}\n")
     return 1 if problems else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def table(path: Path) -> str:
     Raises:
         op_tools.Error: when there is none, or a container cannot be read.
     """
-    calls, problems, shared = _C.find_calls(str(path))
+    calls, problems, shared = _C.find_calls(os.fsencode(path))
     ops: dict[str, _Op] = {}
     for where, text, size, passes in calls:
         meta = _meta(text, f"{where}/meta.json") if text is not None else {}

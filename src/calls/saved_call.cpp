@@ -228,7 +228,13 @@ SavedCall read_input(const StoredCall& stored) {
 }
 
 void read_output(const StoredCall& stored, SavedCall* call) {
-  if (!stored.has(CallFile::kOutput)) return;
+  if (!stored.has(CallFile::kOutput)) {
+    // meta.json is written last, so the file was there.
+    if (!call->meta.outputs.empty() && call->meta.error.empty() && call->cut_off.empty()) {
+      call->cut_off = "damaged: " + file_name(CallFile::kOutput, 0) + " is missing, though meta.json describes it";
+    }
+    return;
+  }
   read_file(stored, CallFile::kOutput, 0, [&] { call->output = parse_output(stored.read(CallFile::kOutput)); });
 }
 

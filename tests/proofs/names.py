@@ -99,6 +99,8 @@ def make_capture(folder: Path, choose: random.Random) -> int:
             entries[hostile_name(f"torch.add/{90 + number}/input.pth", choose)] = "torch.add"
         for name, operator in sorted(entries.items(), key=lambda _: choose.random()):
             container.writestr(_entry(name), call_file(operator))
+        for name in names:
+            container.writestr(name.replace("input.pth", "meta.json"), '{"name": "torch.add", "format": 1}')
     for number in range(choose.randint(1, 3)):
         call = run / "torch.mul" / str(50 + number)
         call.mkdir(parents=True)
