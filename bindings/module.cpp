@@ -207,6 +207,19 @@ void bind_names(py::module_& module) {
     }
     return admitted;
   });
+  module.def("add_other_names", &add_other_names);
+  // Kept for ever: scopes may end while the interpreter does.
+  module.def("set_name_adviser", [](const py::function& adviser) {
+    set_name_adviser(
+        [adviser = adviser.inc_ref().ptr()](const std::string& item, const std::string& level) -> std::string {
+          const py::gil_scoped_acquire gil;
+          try {
+            return py::handle(adviser)(text_of(item), level).cast<std::string>();
+          } catch (const std::exception&) {  // what a warning says besides must not end the scope otherwise
+            return "";
+          }
+        });
+  });
   module.def("known_ops", [] {
     interceptor::install();
     py::list ops;

@@ -46,5 +46,6 @@ def find(name: str) -> Callable[..., Any] | None:
             return None
         if len(parts) == 4:
             return packet
-        return getattr(packet, parts[4]) if parts[4] in packet.overloads() else None
+        overloads: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
+        return getattr(packet, parts[4]) if parts[4] in overloads else None
     return _functions().get(name)

@@ -286,6 +286,14 @@ class Finder {
   std::set<std::pair<dev_t, ino_t>> seen_;
 };
 
+// Also the beginning of one: a container may be cut off anywhere.
+bool starts_as_zip(const std::string& path) {
+  constexpr std::string_view kStart = "PK\x03\x04";
+  const FileSource source(path);
+  const auto size = static_cast<size_t>(std::min<uint64_t>(source.size(), kStart.size()));
+  return source.load(0, size).bytes == kStart.substr(0, size);
+}
+
 }  // namespace
 
 FoundCalls find_calls(const std::string& path) {
@@ -300,6 +308,9 @@ FoundCalls find_calls(const std::string& path) {
   }
   finder.add_container(path);
   FoundCalls found = finder.take();
+  if (found.calls.empty() && !starts_as_zip(path)) {
+    throw Error(path + ": is no capture: give the folder of a call, a folder above, or a " + kContainerName);
+  }
   if (found.calls.empty() && found.problems.empty())
     throw Error(path + ": no container of calls: give the folder of a call, a folder above, or a " + kContainerName);
   return found;
