@@ -1,6 +1,5 @@
 #include "python_timing.h"
 
-#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/PyInterpreter.h>
 
@@ -12,6 +11,7 @@
 #include "base/log.h"
 #include "python_values.h"
 #include "tensor/internal_guard.h"
+#include "tensor/profiler.h"
 #include "timing/time_report.h"
 
 namespace op_tools::python {
@@ -27,7 +27,7 @@ void set_flop_counter(const py::object& count) {
     // Formulas are asked by running the operator on meta tensors: neither a tool nor a profiler may see
     // that.
     const c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
-    const at::RecordFunctionGuard unprofiled(/*is_enabled=*/false);
+    const ProfilerPause unprofiled;
     try {
       const auto values = to_python(sample).cast<py::tuple>();
       return py::handle(function)(py::str(op.data(), op.size()), phase == Phase::kBackward, values[0], values[1])

@@ -176,13 +176,13 @@ void GradientPasses::base_node_runs(const GradientRoutes& routes, const Gradient
 }
 
 void GradientPasses::part_node_ran(const GradientRoutes& routes, const Gradients& gradients) {
-  node_ran(routes, gradients, Borrow::kLast, [](Pass& pass, size_t target, at::Tensor gradient) {
+  node_ran(routes, gradients, Borrow::kLast, [](Pass& pass, size_t target, const at::Tensor& gradient) {
     pass.sums[target] = sum_of(pass.sums[target], gradient);
   });
 }
 
 void GradientPasses::inner_node_ran(const GradientRoutes& routes, const Gradients& gradients) {
-  node_ran(routes, gradients, Borrow::kLast, [this](Pass& pass, size_t output, at::Tensor gradient) {
+  node_ran(routes, gradients, Borrow::kLast, [this](Pass& pass, size_t output, const at::Tensor& gradient) {
     pass.inner.resize(outputs_);
     pass.inner[output] = sum_of(pass.inner[output], gradient);
   });

@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
@@ -85,15 +84,9 @@ ProgramState ProgramState::of(const OpCall& call) {
   ProgramState state;
   state.grad_enabled = call.grad_enabled;
   state.inference_mode = c10::InferenceMode::is_enabled();
-  // Autocast is on for a device type when its dispatch key is not excluded. The hook's own guard excludes all of them,
-  // so the program's own set, which the call has, is asked.
-  const c10::DispatchKeySet on = c10::autocast_dispatch_keyset - call.local_keys.excluded_;
-  for (const at::DeviceType type : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
-    if (on.empty()) break;  // as for nearly every call
-    if (!on.has(at::autocast::get_autocast_dispatch_key_from_device_type(type))) continue;
-    state.autocast.push_back({type, at::autocast::get_autocast_dtype(type)});
-  }
-  state.autocast_cache = at::autocast::is_autocast_cache_enabled();
+  // The hook's own guard excludes autocast, so the program's own keys, which the call has, are asked.
+  state.autocast = autocast_devices(call.local_keys.excluded_);
+  state.autocast_cache = is_autocast_cache_enabled();
   state.num_threads = at::get_num_threads();
   state.process.default_dtype = c10::get_default_dtype_as_scalartype();
   state.process.deterministic = at::globalContext().deterministicAlgorithms();

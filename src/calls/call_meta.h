@@ -15,6 +15,7 @@
 #include "calls/snapshot.h"
 #include "hooks/call_info.h"
 #include "hooks/op_call.h"
+#include "tensor/autocast.h"
 
 namespace op_tools {
 
@@ -30,11 +31,6 @@ struct ProcessState {
 // The parts of the program's state that change what an operator computes. What has no value is not known: a file of
 // another program may say nothing of it.
 struct ProgramState {
-  struct Autocast {
-    c10::DeviceType device;
-    c10::ScalarType dtype;
-    bool operator==(const Autocast&) const = default;
-  };
   std::optional<bool> grad_enabled;
   bool inference_mode = false;
   c10::SmallVector<Autocast, 2> autocast;  // where it is on

@@ -14,6 +14,7 @@ namespace {
 constexpr c10::DispatchKey kCpu = c10::DispatchKey::CPU;
 
 const c10::KernelFunction* our_kernel(const c10::OperatorHandle& op) {
+  if (op.hasKernelForDispatchKey(kCpu)) return nullptr;
   const auto made_of = [](auto* function) { return c10::KernelFunction::makeFromUnboxedRuntimeFunction(function); };
   static const auto* kernels = new std::unordered_map<std::string, c10::KernelFunction>{
       {"aten::_thnn_fused_lstm_cell", made_of(&rnn_cells::lstm)},
@@ -22,8 +23,7 @@ const c10::KernelFunction* our_kernel(const c10::OperatorHandle& op) {
       {"aten::_thnn_fused_gru_cell_backward", made_of(&rnn_cells::gru_backward)},
   };
   const auto found = kernels->find(op.operator_name().name);
-  if (found == kernels->end() || !op.operator_name().overload_name.empty()) return nullptr;
-  return op.hasKernelForDispatchKey(kCpu) ? nullptr : &found->second;
+  return found == kernels->end() || !op.operator_name().overload_name.empty() ? nullptr : &found->second;
 }
 
 bool all_on_cpu(const torch::jit::Stack& stack) {

@@ -6,15 +6,15 @@
 // own below these keys. A hook that wants autograd (to run a reference) makes its own keys.
 #pragma once
 
-#include <ATen/record_function.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <memory>
+#include <optional>
 
 #include "tensor/dispatch_keys.h"
+#include "tensor/profiler.h"
 
 namespace op_tools {
 
@@ -53,7 +53,7 @@ class InternalGuard {
       : autograd_(state.autograd), had_grad_(autograd_.get_grad_mode()), excluded_(state, kAboveBackendKeys) {
     autograd_.set_grad_mode(false);
     // A program's profile shows the program; the profiler also numbers a backward node by the first operator inside it.
-    if (state.is_profiled) unseen_ = std::make_unique<at::RecordFunctionGuard>(/*is_enabled=*/false);
+    if (state.is_profiled) unseen_.emplace();
   }
   ~InternalGuard() { autograd_.set_grad_mode(had_grad_); }
   InternalGuard(const InternalGuard&) = delete;
@@ -63,7 +63,7 @@ class InternalGuard {
   c10::AutogradState& autograd_;  // this thread's
   const bool had_grad_;
   const ExcludedKeys excluded_;
-  std::unique_ptr<at::RecordFunctionGuard> unseen_;  // only while a profiler is on: it rebuilds the thread's callbacks
+  std::optional<ProfilerPause> unseen_;  // only while a profiler is on: it rebuilds the thread's callbacks
 };
 
 }  // namespace op_tools

@@ -13,7 +13,7 @@ void BackwardTimes::node_starts(int task) {
     std::lock_guard<std::mutex> lock(mutex_);
     running_.push_back(std::move(node));
   }
-  if (run_->options.mark_ranges) begin_range(started.range, op_ + " backward");
+  if (run_->options.mark_ranges) started.range.begin(op_ + " backward");
   started.timer.start(devices_);
 }
 

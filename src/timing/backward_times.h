@@ -1,8 +1,6 @@
 // Times the autograd nodes of one call, pass by pass. Owned by the graph of the call.
 #pragma once
 
-#include <ATen/record_function.h>
-
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -13,6 +11,7 @@
 
 #include "autograd/node_watch.h"
 #include "hooks/op_call.h"
+#include "tensor/profiler.h"
 #include "timing/call_timer.h"
 #include "timing/memory_watch.h"
 #include "timing/time_run.h"
@@ -36,7 +35,7 @@ class BackwardTimes final : public NodeWatch {
     const int task;
     const uint32_t thread;
     std::optional<MemoryWatch> memory;
-    std::optional<at::RecordFunction> range;
+    ProfilerRange range;
     CallTimer timer;
   };
 

@@ -1,6 +1,5 @@
 #include "timing/time_hook.h"
 
-#include <ATen/record_function.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
 #include "tensor/plain_tensor.h"
+#include "tensor/profiler.h"
 #include "timing/backward_times.h"
 #include "timing/call_details.h"
 #include "timing/call_timer.h"
@@ -63,7 +63,7 @@ struct TimeState final : HookState {
   struct More {
     std::vector<const c10::StorageImpl*> inputs;  // with memory
     std::optional<MemoryWatch> memory;
-    std::optional<at::RecordFunction> range;
+    ProfilerRange range;
   };
   std::optional<More> more;
   CallTimer timer;  // last: nothing of ours comes between it and the operator
@@ -124,7 +124,7 @@ std::unique_ptr<HookState> TimeHook::before(OpCall& call) {
       log::warn("OpTimeMeasure: memory is not measured while torch.profiler is on");
     }
   }
-  if (run.options.mark_ranges) begin_range(state->more->range, std::string(call.name));
+  if (run.options.mark_ranges) state->more->range.begin(std::string(call.name));
   state->timer.start(devices);
   return state;
 }
@@ -156,7 +156,7 @@ void TimeHook::after(OpCall& call, HookState* base) {
     late = !devices.empty();
   });
   if (state.more) {
-    state.more->range.reset();
+    state.more->range.end();
     if (const auto& memory = state.more->memory) {
       bytes.allocated = memory->allocated();
       bytes.peak = memory->peak();

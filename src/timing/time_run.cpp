@@ -28,10 +28,4 @@ void TimeRun::flush_files() {
   files.write_trace(options.mode);
 }
 
-void begin_range(std::optional<at::RecordFunction>& range, const std::string& name) {
-  const at::RecordFunctionGuard seen(/*is_enabled=*/true);
-  range.emplace(at::RecordScope::USER_SCOPE);
-  if (range->isActive()) range->before("op_tools::" + name);
-}
-
 }  // namespace op_tools

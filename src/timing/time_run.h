@@ -2,11 +2,8 @@
 // calls whose backward may come. Thread-safe by its parts.
 #pragma once
 
-#include <ATen/record_function.h>
-
 #include <atomic>
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "timing/measured_calls.h"
@@ -37,8 +34,5 @@ struct TimeRun {
   std::atomic<uint64_t> in_graph{0}, written{0};
   std::atomic<bool> told_memory{false};
 };
-
-// A range in the program's profile. While a hook runs a profiler sees nothing; this it is meant to see.
-void begin_range(std::optional<at::RecordFunction>& range, const std::string& name);
 
 }  // namespace op_tools

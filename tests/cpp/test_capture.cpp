@@ -39,7 +39,7 @@ using op_tools::test::TemporaryFolder;
 
 namespace {
 
-CaptureOptions into(const TemporaryFolder& folder, const char* ops, const char* format = "folders") {
+CaptureOptions capture_into(const TemporaryFolder& folder, const char* ops, const char* format = "folders") {
   CaptureOptions options;
   options.ops = ops;
   options.output_dir = folder.path();
@@ -108,7 +108,7 @@ TEST_CASE("a captured call is in its files as it was", "[capture]") {
   const auto a_before = a.clone();
   at::Tensor product;
   {
-    OpCapture capture(into(folder, "mm, add_.Tensor", format));
+    OpCapture capture(capture_into(folder, "mm, add_.Tensor", format));
     product = at::mm(a, a);
     a.add_(1);
   }
@@ -144,7 +144,7 @@ TEST_CASE("a small view of a large storage gives small files", "[capture]") {
   const auto large = at::zeros({1000, 1000});
   std::string root;
   {
-    OpCapture capture(into(folder, "sin"));
+    OpCapture capture(capture_into(folder, "sin"));
     at::sin(large.select(0, 500).narrow(0, 10, 10));
     at::sin(large.select(1, 7).narrow(0, 0, 10));  // strides of 1000 elements
     root = capture.result().root;
@@ -166,7 +166,7 @@ TEST_CASE("a small view of a large storage gives small files", "[capture]") {
 TEST_CASE("limits leave calls out and count them", "[capture]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
-  auto options = into(folder, "relu");
+  auto options = capture_into(folder, "relu");
   options.max_per_signature = 2;
   OpCapture capture(options);
   for (int i = 0; i < 5; ++i) at::relu(at::ones({3}));
@@ -181,7 +181,7 @@ TEST_CASE("random calls keep the state that they drew from", "[capture]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
   {
-    OpCapture capture(into(folder, "rand, ones"));
+    OpCapture capture(capture_into(folder, "rand, ones"));
     at::ones({2});
     at::rand({2});
   }
@@ -194,7 +194,7 @@ TEST_CASE("random calls keep the state that they drew from", "[capture]") {
 TEST_CASE("a queue that is smaller than one call loses nothing", "[capture]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
-  auto options = into(folder, "relu", "container");
+  auto options = capture_into(folder, "relu", "container");
   options.max_pending_mb = 1;
   const auto x = at::ones({200'000});
   CaptureResult result;

@@ -78,7 +78,7 @@ std::vector<std::string> deciding(OpAutoCompare& scope) {
   return all;
 }
 
-CompareOptions into(const TemporaryFolder& folder) {
+CompareOptions compare_into(const TemporaryFolder& folder) {
   CompareOptions options;
   options.output_dir = folder.path();
   return options;
@@ -91,12 +91,12 @@ TEST_CASE("What a result shows of an input is judged without float64, and a wron
   const TemporaryFolder folder;
   const at::Tensor x = at::rand({20, 20});
   {
-    OpAutoCompare scope(into(folder));
+    OpAutoCompare scope(compare_into(folder));
     at::slice(at::transpose(x, 0, 1), 0, 3, 7);
     CHECK(scope.result().failed == 0);
     CHECK(deciding(scope) == std::vector<std::string>{"bits", "bits"});
   }
-  OpAutoCompare scope(into(folder));
+  OpAutoCompare scope(compare_into(folder));
   HookScope wrong(std::make_shared<WrongView>(), admitting("view"));
   wrong.enter();
   x.view({20, 20});
@@ -108,7 +108,7 @@ TEST_CASE("A result in place that did not arrive is no view of an input", "[comp
   const QuietLog quiet;
   const TemporaryFolder folder;
   at::Tensor x = at::rand({20, 20}) - 0.5;
-  OpAutoCompare scope(into(folder));
+  OpAutoCompare scope(compare_into(folder));
   HookScope wrong(std::make_shared<LostWrite>(), admitting("relu_"));
   wrong.enter();
   at::relu_(x);
@@ -120,7 +120,7 @@ TEST_CASE("A wrong operator is found, saved and blamed alone", "[compare]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
   const at::Tensor x = at::rand({20, 20});
-  OpAutoCompare scope(into(folder));
+  OpAutoCompare scope(compare_into(folder));
   {
     HookScope wrong(std::make_shared<WrongProduct>(), admitting("mm"));
     wrong.enter();
@@ -145,7 +145,7 @@ TEST_CASE("A wrong operator is found, saved and blamed alone", "[compare]") {
 TEST_CASE("Told to raise, a failure stops the program where it is", "[compare]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
-  CompareOptions options = into(folder);
+  CompareOptions options = compare_into(folder);
   options.raise_on_failure = true;
   const at::Tensor x = at::rand({20, 20});
   OpAutoCompare scope(options);

@@ -8,22 +8,19 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
-#include <limits>
 
 #include "catch.h"
 #include "compare/judge.h"
 #include "hooks/op_traits.h"
+#include "special_values.h"
 
 using namespace op_tools;
 
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
 const ToleranceTable kTable;
 
-at::Tensor numbers(int64_t n, int64_t seed = 1) {
+at::Tensor golden_values(int64_t n, int64_t seed = 1) {
   // Not at::randn: the same on every platform, and no generator is moved.
   const at::Tensor x = at::arange(1, n + 1, at::kDouble);
   return (x * (12.9898 + static_cast<double>(seed))).sin() * (x * 0.7 + 1).cos() * 3;
@@ -50,7 +47,7 @@ at::Tensor rounded(const at::Tensor& golden, at::ScalarType dtype) {
 TEST_CASE("Rounding is no difference, a small fault is one", "[judge]") {
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble}) {
     INFO(dtype);
-    const at::Tensor golden = numbers(3000);
+    const at::Tensor golden = golden_values(3000);
     const at::Tensor right = rounded(golden, dtype);
     const double unit = rounding_of(dtype).unit;
     CHECK(judged(right, right, golden).verdict == Verdict::kAgrees);
@@ -76,7 +73,7 @@ TEST_CASE("Rounding is no difference, a small fault is one", "[judge]") {
 }
 
 TEST_CASE("An error in a small element is found beside large ones", "[judge]") {
-  at::Tensor golden = numbers(2000);
+  at::Tensor golden = golden_values(2000);
   golden[7] = 1e6;
   golden[8] = 1e-6;
   const at::Tensor right = golden.to(at::kFloat);
@@ -88,7 +85,8 @@ TEST_CASE("An error in a small element is found beside large ones", "[judge]") {
 }
 
 TEST_CASE("Sums in another order agree, sums in a dtype that is too small do not", "[judge]") {
-  const at::Tensor a = numbers(64 * 2048).reshape({64, 2048}), b = numbers(2048 * 32, 5).reshape({2048, 32});
+  const at::Tensor a = golden_values(64 * 2048).reshape({64, 2048}),
+                   b = golden_values(2048 * 32, 5).reshape({2048, 32});
   const at::Tensor golden = a.matmul(b);
   const at::Tensor a32 = a.to(at::kFloat), b32 = b.to(at::kFloat);
   // The inputs are the float32 ones.
@@ -108,7 +106,7 @@ TEST_CASE("Sums in another order agree, sums in a dtype that is too small do not
 
 TEST_CASE("Where the inputs' rounding moves the result, as much is let pass", "[judge]") {
   // 1 + x - 1 for tiny x: a right kernel may be far from golden.
-  const at::Tensor golden = numbers(20) * 1e-8;
+  const at::Tensor golden = golden_values(20) * 1e-8;
   const at::Tensor cpu = golden.to(at::kFloat);
   const at::Tensor device = (golden + 3e-8).to(at::kFloat);
   JudgeContext context;
@@ -121,7 +119,7 @@ TEST_CASE("Where the inputs' rounding moves the result, as much is let pass", "[
   const at::Tensor near = (golden * (1 + 2e-7)).to(at::kFloat);
   context.perturbed = [&](int sample, bool) {
     ++asked;
-    return golden + numbers(20, sample + 2) * 1e-8;
+    return golden + golden_values(20, sample + 2) * 1e-8;
   };
   CHECK(judge(device, near, context).verdict == Verdict::kAgrees);
   CHECK(asked == 3);
@@ -130,8 +128,8 @@ TEST_CASE("Where the inputs' rounding moves the result, as much is let pass", "[
 
 TEST_CASE("rounding that a kernel draws anew for changed inputs is let pass, what it gets wrong each time is not",
           "[judge]") {
-  const at::Tensor golden = numbers(50) * 1e-9;  // terms of about 1 that cancel
-  const auto with_rounding = [&](int sample) { return (golden + numbers(50, sample + 5) * 1e-7).to(at::kFloat); };
+  const at::Tensor golden = golden_values(50) * 1e-9;  // terms of about 1 that cancel
+  const auto with_rounding = [&](int sample) { return (golden + golden_values(50, sample + 5) * 1e-7).to(at::kFloat); };
   const at::Tensor result = with_rounding(0);
   JudgeContext context;
   context.op = "aten::op";
@@ -162,14 +160,14 @@ TEST_CASE("rounding that a kernel draws anew for changed inputs is let pass, wha
 }
 
 TEST_CASE("CPU results are judged against float64 alone", "[judge]") {
-  const at::Tensor golden = numbers(1000);
+  const at::Tensor golden = golden_values(1000);
   CHECK(judged(golden.to(at::kBFloat16), {}, golden).verdict == Verdict::kAgrees);
   CHECK(judged((golden * 1.05).to(at::kBFloat16), {}, golden).verdict == Verdict::kDiffers);
   CHECK(judged(golden.to(at::kFloat), {}, {}).verdict == Verdict::kNotComparable);
 }
 
 TEST_CASE("Without float64 the CPU alone decides, and the row says so", "[judge]") {
-  const at::Tensor cpu = numbers(1000).to(at::kFloat);
+  const at::Tensor cpu = golden_values(1000).to(at::kFloat);
   const TensorVerdict near = judged(cpu * (1 + 1e-6), cpu, {});
   CHECK(near.verdict == Verdict::kAgrees);
   CHECK(near.method == "relative to the CPU alone");
@@ -182,7 +180,7 @@ TEST_CASE("Defect of others: NaN on both sides is no difference, on one side it 
        {CompareMethod::kRelative, CompareMethod::kAllclose, CompareMethod::kBitwise, CompareMethod::kUlp,
         CompareMethod::kMsprobeQuick, CompareMethod::kMsprobeAbsolute}) {
     INFO(to_string(method));
-    at::Tensor golden = numbers(100);
+    at::Tensor golden = golden_values(100);
     golden[3] = kNan;
     golden[4] = kInf;
     const at::Tensor right = golden.to(at::kFloat);
@@ -203,7 +201,7 @@ TEST_CASE("Defect of others: NaN on both sides is no difference, on one side it 
 }
 
 TEST_CASE("Defect of others: NaN does not spoil the cosine", "[judge][defects]") {
-  at::Tensor a = numbers(100).to(at::kFloat);
+  at::Tensor a = golden_values(100).to(at::kFloat);
   a[0] = kNan;
   CHECK(diff_tensors(a, a).cosine == Approx(1));
 }
@@ -240,7 +238,7 @@ TEST_CASE("Defect of others: empty and one-element tensors have a verdict", "[ju
 }
 
 TEST_CASE("Defect of others: complex numbers have a cosine and are judged", "[judge][defects]") {
-  const at::Tensor golden = at::complex(numbers(200), numbers(200, 3));
+  const at::Tensor golden = at::complex(golden_values(200), golden_values(200, 3));
   const at::Tensor right = golden.to(at::kComplexFloat);
   CHECK(diff_tensors(right, golden).cosine == Approx(1));
   CHECK(diff_tensors(-right, golden).cosine == Approx(-1));
@@ -269,7 +267,7 @@ TEST_CASE("Defect of others: each dtype has its own tolerance", "[judge][defects
 }
 
 TEST_CASE("Another shape, dtype or layout is a failure of its own kind", "[judge]") {
-  const at::Tensor right = numbers(6).to(at::kFloat);
+  const at::Tensor right = golden_values(6).to(at::kFloat);
   CHECK(judged(right.reshape({2, 3}), right, {}).kind == "shape");
   CHECK(judged(right.to(at::kDouble), right, {}).kind == "dtype");
   CHECK(judged(right.to_sparse(), right, {}).kind == "layout");

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 using test::TemporaryFolder;
 using testing::same_value;
 
-const auto kFormats = {CaptureFormat::kFolders, CaptureFormat::kContainer};
+const auto kStoreFormats = {CaptureFormat::kFolders, CaptureFormat::kContainer};
 
 Value file_of(const Values& args, const char* name = "a", int64_t id = 1) {
   return make_dict({{"name", name}, {"args", make_tuple(args)}, {"kwargs", make_dict({})}, {"id", id}});
@@ -42,7 +42,7 @@ uint64_t size_of(const std::string& root) {
 }
 
 TEST_CASE("The same bytes are stored once, whatever tensor or call they come from", "[dedupe]") {
-  for (const auto format : kFormats) {
+  for (const auto format : kStoreFormats) {
     TemporaryFolder folder;
     const auto store = CallStore::create(format, folder.path(), 0, true);
     const at::Tensor weight = at::randn({256, 256});
@@ -116,7 +116,7 @@ TEST_CASE("Small tensors stay in the call's own file", "[dedupe]") {
 }
 
 TEST_CASE("Calls that share bytes are exported as calls that stand alone", "[dedupe]") {
-  for (const auto format : kFormats) {
+  for (const auto format : kStoreFormats) {
     TemporaryFolder folder;
     const auto store = CallStore::create(format, folder.path(), 0, true);
     const at::Tensor weight = at::randn({64, 64});
@@ -228,7 +228,7 @@ TEST_CASE("A small file that refers to the same bytes many times takes their mem
 
 // What a call refers to has its final name before the call has: at whatever moment the program is killed.
 TEST_CASE("kill -9 leaves no call whose bytes are missing", "[dedupe][slow]") {
-  for (const auto format : kFormats) {
+  for (const auto format : kStoreFormats) {
     for (int trial = 0; trial < 8; ++trial) {
       TemporaryFolder folder;
       const pid_t child = ::fork();

@@ -15,13 +15,12 @@
 #include "catch.h"
 #include "compare/metrics/tensor_diff.h"
 #include "compare/metrics/tolerance.h"
+#include "special_values.h"
 
 using namespace op_tools;
 
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr Tolerance kTolerance{1e-4, 1e-3};
 constexpr double kRelativeLimit = 1e-2, kUlpLimit = 2;
 constexpr double kSumsOfHalves = 7 * 0x1p-24;  // seven additions of floats, each rounded

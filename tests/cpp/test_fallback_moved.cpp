@@ -13,7 +13,7 @@ using at::Tensor;
 
 namespace {
 
-Tensor numbers(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
+Tensor sines(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
   return at::arange(1, c10::multiply_integers(sizes) + 1, at::kFloat).sin().reshape(sizes).to(dtype);
 }
 
@@ -36,7 +36,7 @@ const Target kDoubles{.device = c10::kCPU, .cast = &widened, .fresh = true};
 }  // namespace
 
 TEST_CASE("copies of a call share what its tensors share, and nothing with the program", "[fallback]") {
-  const Tensor base = numbers({4, 6});
+  const Tensor base = sines({4, 6});
   const Tensor column = base.slice(1, 1, 3), turned = base.t();
   const MovedCall moved(make_tuple({base, column, make_list({turned, base})}), make_dict({{"out", column}}), kCopies);
   REQUIRE(moved.tensors().size() == 5);
@@ -56,7 +56,7 @@ TEST_CASE("copies of a call share what its tensors share, and nothing with the p
 }
 
 TEST_CASE("memory that is copied on write is shared further until a run writes into it", "[fallback]") {
-  const Tensor original = at::_lazy_clone(numbers({4, 6}));
+  const Tensor original = at::_lazy_clone(sines({4, 6}));
   const Tensor part = original.slice(1, 1, 3), expected = original.clone();
   const auto memory = [](const Tensor& tensor) { return tensor.storage().data(); };  // does not make a copy
   const MovedCall moved(make_tuple({original, part}), make_dict({}), kCopies);
@@ -75,7 +75,7 @@ TEST_CASE("memory that is copied on write is shared further until a run writes i
 }
 
 TEST_CASE("a view is copied without the rest of its storage, strides kept", "[fallback]") {
-  const Tensor large = numbers({1000, 1000});
+  const Tensor large = sines({1000, 1000});
   const Tensor column = large.select(1, 7), row = large.select(0, 500), spread = row.slice(0, 0, 3).expand({5, 3});
   for (const Tensor& view : {column, row, spread}) {
     const MovedCall moved(make_tuple({view}), make_dict({}), kCopies);
@@ -90,7 +90,7 @@ TEST_CASE("a view is copied without the rest of its storage, strides kept", "[fa
 }
 
 TEST_CASE("a cast keeps strides and aliasing, and leaves numbers and integers alone", "[fallback]") {
-  const Tensor base = numbers({6, 4}, at::kBFloat16);
+  const Tensor base = sines({6, 4}, at::kBFloat16);
   const Tensor index = at::arange(3), number = at::scalar_tensor(2.5, at::kDouble);
   number.unsafeGetTensorImpl()->set_wrapped_number(true);
   const MovedCall moved(make_tuple({base.t(), base.select(0, 2), index, number, at::kFloat}), make_dict({}), kDoubles);
@@ -105,7 +105,7 @@ TEST_CASE("a cast keeps strides and aliasing, and leaves numbers and integers al
 }
 
 TEST_CASE("tensors of several dtypes over one storage stay over one storage", "[fallback]") {
-  const Tensor complex = at::complex(numbers({5}), numbers({5}).cos());
+  const Tensor complex = at::complex(sines({5}), sines({5}).cos());
   const MovedCall moved(make_tuple({at::view_as_real(complex), complex, complex.conj()}), make_dict({}), kCopies);
   const auto& tensors = moved.tensors();
   CHECK(tensors[0].storage().data() == tensors[1].storage().data());
@@ -117,7 +117,7 @@ TEST_CASE("tensors of several dtypes over one storage stay over one storage", "[
 }
 
 TEST_CASE("empty, sparse and zero tensors are copied; without a plain form they are refused", "[fallback]") {
-  const Tensor sparse = numbers({3, 3}).to_sparse(), none = at::empty({0, 3}), zero = at::_efficientzerotensor({2});
+  const Tensor sparse = sines({3, 3}).to_sparse(), none = at::empty({0, 3}), zero = at::_efficientzerotensor({2});
   const MovedCall moved(make_tuple({sparse, none, zero, none.t()}), make_dict({}), kDoubles);
   CHECK(moved.tensors()[0].is_sparse());
   CHECK(moved.tensors()[0].scalar_type() == at::kDouble);
@@ -125,14 +125,14 @@ TEST_CASE("empty, sparse and zero tensors are copied; without a plain form they 
   CHECK(moved.tensors()[1].sizes() == none.sizes());
   CHECK(moved.tensors()[2]._is_zerotensor());
   CHECK_THROWS_AS(MovedCall(make_tuple({at::empty({2}, at::kMeta)}), make_dict({}), kCopies), Error);
-  Tensor freed = numbers({4}).clone();
+  Tensor freed = sines({4}).clone();
   freed.storage().unsafeGetStorageImpl()->set_nbytes(0);
   CHECK_THROWS_AS(MovedCall(make_tuple({freed}), make_dict({}), kCopies), Error);
 }
 
 TEST_CASE("gradients of a moved call arrive by tensor index and touch nothing of the program", "[fallback]") {
-  const Tensor weight = numbers({3, 4}).requires_grad_(), input = numbers({4});
-  const Tensor twice = numbers({3}).requires_grad_();
+  const Tensor weight = sines({3, 4}).requires_grad_(), input = sines({4});
+  const Tensor twice = sines({3}).requires_grad_();
   const Tensor bias = twice * 1;  // of a graph of the program's
   for (const Target& target : {kCopies, kDoubles}) {
     std::optional<MovedCall> moved;
@@ -157,7 +157,7 @@ TEST_CASE("gradients of a moved call arrive by tensor index and touch nothing of
 }
 
 TEST_CASE("copies towards the program hand gradients on, and may be differentiated twice", "[fallback]") {
-  const Tensor x = numbers({4}).requires_grad_();
+  const Tensor x = sines({4}).requires_grad_();
   const Tensor y = x * 1;
   const MovedTensors there({y}, kDoubles, GradientsGo::kToOriginals);
   const Tensor cubed = there.copy_of(y).pow(3);
@@ -184,7 +184,7 @@ TEST_CASE("a long chain of moves is freed without deep recursion", "[fallback]")
 }
 
 TEST_CASE("a view of a copy is the same view of the original", "[fallback]") {
-  const Tensor base = numbers({3, 8}).requires_grad_();
+  const Tensor base = sines({3, 8}).requires_grad_();
   const Tensor part = base.slice(1, 2, 6);
   const MovedTensors moved({part}, kCopies, GradientsGo::kToOriginals);
   const Tensor shown = moved.copy_of(part).t().select(0, 1);
@@ -193,12 +193,12 @@ TEST_CASE("a view of a copy is the same view of the original", "[fallback]") {
   CHECK(view.equal(part.t().select(0, 1)));
   CHECK(view.strides() == shown.strides());
   CHECK(torch::autograd::grad({view.sum()}, {base})[0].select(1, 3).sum().item<double>() == 3);
-  CHECK(!moved.view_of_original(numbers({3})).defined());
+  CHECK(!moved.view_of_original(sines({3})).defined());
 }
 
 TEST_CASE("tangents of forward-mode differentiation go along", "[fallback]") {
   const uint64_t level = torch::autograd::forward_ad::enter_dual_level();
-  Tensor x = numbers({3});
+  Tensor x = sines({3});
   x._set_fw_grad(at::ones({3}), level, false);
   const MovedTensors moved({x}, kDoubles, GradientsGo::kToOriginals);
   const Tensor doubled = moved.copy_of(x) * 2;

@@ -27,12 +27,12 @@ using torch::autograd::backward;
 namespace {
 
 // A different number in each place, so that a mixed-up gradient shows.
-Tensor numbers(at::IntArrayRef sizes, int seed, at::ScalarType dtype = at::kFloat) {
+Tensor distinct_values(at::IntArrayRef sizes, int seed, at::ScalarType dtype = at::kFloat) {
   const Tensor ones = at::_ops::ones::call(c10::fromIntArrayRefSlow(sizes), dtype, {}, {}, {});
   return ones.flatten().cumsum(0).mul(0.37 + 0.11 * seed).sin().reshape(sizes);
 }
-Tensor leaf(at::IntArrayRef sizes, int seed) {
-  return numbers(sizes, seed).requires_grad_();
+Tensor distinct_leaf(at::IntArrayRef sizes, int seed) {
+  return distinct_values(sizes, seed).requires_grad_();
 }
 
 bool same(const Tensor& a, const Tensor& b) {
@@ -114,11 +114,11 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 }  // namespace
 
 TEST_CASE("a composite call's gradients are the whole call's, not its last node's", "[gradients]") {
-  const Tensor x = leaf({2, 3, 4}, 1) * 1;
-  const Tensor weight = leaf({5, 4}, 2), bias = leaf({5}, 3);
+  const Tensor x = distinct_leaf({2, 3, 4}, 1) * 1;
+  const Tensor weight = distinct_leaf({5, 4}, 2), bias = distinct_leaf({5}, 3);
   const Watched call = watch({x, weight, bias}, [&] { return composite(x, weight, bias); });
   REQUIRE(call.hooked);
-  const Tensor gradient = numbers({2, 3, 5}, 4);
+  const Tensor gradient = distinct_values({2, 3, 5}, 4);
   const Tensors wanted = expected(call.outputs, {x, weight, bias}, {gradient});
   call.passes->clear();
 
@@ -133,12 +133,12 @@ TEST_CASE("a composite call's gradients are the whole call's, not its last node'
 }
 
 TEST_CASE("several outputs, one of them without gradient, one not differentiable", "[gradients]") {
-  const Tensor x = leaf({3, 4}, 1);
+  const Tensor x = distinct_leaf({3, 4}, 1);
   const auto call = watch({x}, [&] {
     const auto [values, indices] = x.max(1);
     return Tensors{values, indices, x.exp(), x.sin()};
   });
-  const Tensor gradient = numbers({3}, 2), other = numbers({3, 4}, 3);
+  const Tensor gradient = distinct_values({3}, 2), other = distinct_values({3, 4}, 3);
   const Tensors wanted = expected({call.outputs[0], call.outputs[2]}, {x}, {gradient, other});
   call.passes->clear();
   backward({call.outputs[0], call.outputs[2]}, {gradient, other});
@@ -151,16 +151,16 @@ TEST_CASE("several outputs, one of them without gradient, one not differentiable
 }
 
 TEST_CASE("a tensor given twice has the same gradient in both places", "[gradients]") {
-  const Tensor x = leaf({3}, 1);
+  const Tensor x = distinct_leaf({3}, 1);
   const Watched call = watch({x, x}, [&] { return Tensors{x.mul(x)}; });
-  const Tensor gradient = numbers({3}, 2);
+  const Tensor gradient = distinct_values({3}, 2);
   backward({call.outputs[0]}, {gradient});
   CHECK(same(call.only().inputs[0], x.grad()));
   CHECK(same(call.only().inputs[1], x.grad()));
 }
 
 TEST_CASE("inputs that need no gradient get none", "[gradients]") {
-  const Tensor x = leaf({3}, 1), constant = numbers({3}, 2);
+  const Tensor x = distinct_leaf({3}, 1), constant = distinct_values({3}, 2);
   const Watched call = watch({constant, x, Tensor()}, [&] { return Tensors{constant.mul(x), constant.exp()}; });
   backward({call.outputs[0].sum()});
   CHECK_FALSE(call.only().inputs[0].defined());
@@ -170,8 +170,8 @@ TEST_CASE("inputs that need no gradient get none", "[gradients]") {
 }
 
 TEST_CASE("views, in-place calls and in-place calls on views", "[gradients]") {
-  const Tensor x = leaf({3, 4}, 1), y = leaf({4}, 2);
-  const Tensor gradient = numbers({4}, 3);
+  const Tensor x = distinct_leaf({3, 4}, 1), y = distinct_leaf({4}, 2);
+  const Tensor gradient = distinct_values({4}, 3);
 
   SECTION("a view") {
     const Watched call = watch({x}, [&] { return Tensors{x.select(0, 1)}; });
@@ -207,9 +207,9 @@ TEST_CASE("views, in-place calls and in-place calls on views", "[gradients]") {
 }
 
 TEST_CASE("lists of tensors", "[gradients]") {
-  const Tensor x = leaf({2, 3}, 1), y = leaf({4, 3}, 2);
+  const Tensor x = distinct_leaf({2, 3}, 1), y = distinct_leaf({4, 3}, 2);
   const Watched call = watch({x, y, x}, [&] { return Tensors{at::_ops::cat::call({x, y, x}, 0)}; });
-  const Tensor gradient = numbers({8, 3}, 3);
+  const Tensor gradient = distinct_values({8, 3}, 3);
   backward({call.outputs[0]}, {gradient});
   CHECK(same(call.only().inputs[0], x.grad()));
   CHECK(same(call.only().inputs[1], gradient.slice(0, 2, 6)));
@@ -223,9 +223,9 @@ TEST_CASE("lists of tensors", "[gradients]") {
 }
 
 TEST_CASE("calls without anything to collect", "[gradients]") {
-  const Tensor x = leaf({3}, 1);
+  const Tensor x = distinct_leaf({3}, 1);
   CHECK(GradientCollector::before_call({}) == nullptr);
-  CHECK(GradientCollector::before_call({numbers({3}, 1), Tensor()}) == nullptr);
+  CHECK(GradientCollector::before_call({distinct_values({3}, 1), Tensor()}) == nullptr);
   {
     c10::NoGradGuard no_grad;
     CHECK(GradientCollector::before_call({x}) == nullptr);
@@ -238,9 +238,9 @@ TEST_CASE("calls without anything to collect", "[gradients]") {
 }
 
 TEST_CASE("each backward pass over a retained graph is reported by itself", "[gradients]") {
-  const Tensor x = leaf({2, 3, 4}, 1), weight = leaf({5, 4}, 2), bias = leaf({5}, 3);
+  const Tensor x = distinct_leaf({2, 3, 4}, 1), weight = distinct_leaf({5, 4}, 2), bias = distinct_leaf({5}, 3);
   const Watched call = watch({x, weight, bias}, [&] { return composite(x, weight, bias); });
-  const Tensor first = numbers({2, 3, 5}, 4), second = numbers({2, 3, 5}, 5);
+  const Tensor first = distinct_values({2, 3, 5}, 4), second = distinct_values({2, 3, 5}, 5);
   backward({call.outputs[0]}, {first}, /*retain_graph=*/true);
   const Tensor of_first = weight.grad().clone();
   weight.mutable_grad() = Tensor();
@@ -254,10 +254,10 @@ TEST_CASE("each backward pass over a retained graph is reported by itself", "[gr
 }
 
 TEST_CASE("a pass that was asked for some inputs reports those and is incomplete", "[gradients]") {
-  const Tensor x = leaf({3}, 1), y = leaf({3}, 2);
+  const Tensor x = distinct_leaf({3}, 1), y = distinct_leaf({3}, 2);
   // x has a part in the node that y's gradient needs, and another in a node that it does not.
   const Watched call = watch({x, y}, [&] { return Tensors{x.mul(y).add(x.exp())}; });
-  const Tensor gradient = numbers({3}, 3);
+  const Tensor gradient = distinct_values({3}, 3);
   const Tensors of_y = torch::autograd::grad({call.outputs[0]}, {y}, {gradient}, true);
   CHECK_FALSE(call.only().complete);
   CHECK_FALSE(call.only().inputs[0].defined());
@@ -271,7 +271,7 @@ TEST_CASE("a pass that was asked for some inputs reports those and is incomplete
 }
 
 TEST_CASE("double backward: the copies stand outside the graph", "[gradients]") {
-  const Tensor x = leaf({3}, 1);
+  const Tensor x = distinct_leaf({3}, 1);
   const Watched call = watch({x}, [&] { return Tensors{x.mul(x).mul(x)}; });
   const Tensors first = torch::autograd::grad({call.outputs[0].sum()}, {x}, {}, true, true);
   CHECK(first[0].requires_grad());
@@ -283,7 +283,7 @@ TEST_CASE("double backward: the copies stand outside the graph", "[gradients]") 
 }
 
 TEST_CASE("a graph that never runs backward leaves nothing behind", "[gradients]") {
-  const Tensor x = leaf({2, 3, 4}, 1), weight = leaf({5, 4}, 2), bias = leaf({5}, 3);
+  const Tensor x = distinct_leaf({2, 3, 4}, 1), weight = distinct_leaf({5, 4}, 2), bias = distinct_leaf({5}, 3);
   Watched call = watch({x, weight, bias}, [&] { return composite(x, weight, bias); });
   CHECK_FALSE(call.alive.expired());
   call.outputs.clear();
@@ -296,7 +296,7 @@ TEST_CASE("a graph that never runs backward leaves nothing behind", "[gradients]
 }
 
 TEST_CASE("an exception in backward drops its pass, and the next one is whole", "[gradients]") {
-  const Tensor x = leaf({3}, 1);
+  const Tensor x = distinct_leaf({3}, 1);
   Watched call = watch({x}, [&] { return Tensors{ThrowingBackward::apply(x.mul(2)).mul(x)}; });
   ThrowingBackward::armed = true;
   CHECK_THROWS_WITH(backward({call.outputs[0].sum()}, {}, true), "no backward today");
@@ -315,7 +315,7 @@ TEST_CASE("an exception in backward drops its pass, and the next one is whole", 
 }
 
 TEST_CASE("a callback that throws does not reach the program", "[gradients]") {
-  const Tensor x = leaf({3}, 1);
+  const Tensor x = distinct_leaf({3}, 1);
   auto collector = GradientCollector::before_call({x});
   const Tensor y = x.mul(2);
   REQUIRE(collector->after_call({y}, [](const CallGradients&) { throw std::runtime_error("x"); }));
@@ -324,8 +324,8 @@ TEST_CASE("a callback that throws does not reach the program", "[gradients]") {
 }
 
 TEST_CASE("a weight that autocast casts once gives each call its own gradient", "[gradients]") {
-  const Tensor weight = leaf({5, 4}, 2);
-  const Tensor x = leaf({3, 4}, 1);
+  const Tensor weight = distinct_leaf({5, 4}, 2);
+  const Tensor x = distinct_leaf({3, 4}, 1);
   c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::AutocastCPU, false);
   const auto linear = [&] { return Tensors{at::_ops::linear::call(x, weight, {})}; };
   const Watched first = watch({x, weight}, linear);
@@ -333,7 +333,7 @@ TEST_CASE("a weight that autocast casts once gives each call its own gradient", 
   c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::AutocastCPU, true);
   REQUIRE(first.outputs[0].scalar_type() == at::kBFloat16);
 
-  const Tensor one = numbers({3, 5}, 3, at::kBFloat16), two = numbers({3, 5}, 4, at::kBFloat16);
+  const Tensor one = distinct_values({3, 5}, 3, at::kBFloat16), two = distinct_values({3, 5}, 4, at::kBFloat16);
   const Tensors of_first = expected(first.outputs, {x, weight}, {one});
   const Tensors of_second = expected(second.outputs, {x, weight}, {two});
   first.passes->clear();
@@ -347,7 +347,7 @@ TEST_CASE("a weight that autocast casts once gives each call its own gradient", 
 }
 
 TEST_CASE("a backward pass inside a backward pass is one of its own", "[gradients]") {
-  const Tensor x = leaf({3}, 1), weight = leaf({3}, 2);
+  const Tensor x = distinct_leaf({3}, 1), weight = distinct_leaf({3}, 2);
   auto inner = std::make_shared<std::vector<Watched>>();
   Checkpoint::body = [&weight, inner](const Tensor& input) {
     if (!c10::GradMode::is_enabled()) return input.mul(weight).sin();
@@ -355,7 +355,7 @@ TEST_CASE("a backward pass inside a backward pass is one of its own", "[gradient
     return inner->back().outputs[0];
   };
   const Watched outer = watch({x}, [&] { return Tensors{Checkpoint::apply(x)}; });
-  const Tensor gradient = numbers({3}, 3);
+  const Tensor gradient = distinct_values({3}, 3);
   backward({outer.outputs[0]}, {gradient});
   Checkpoint::body = nullptr;
   CHECK(same(outer.only().inputs[0], x.grad()));
@@ -366,12 +366,12 @@ TEST_CASE("a backward pass inside a backward pass is one of its own", "[gradient
 }
 
 TEST_CASE("two threads that run backward over one graph at once do not mix", "[gradients]") {
-  const Tensor x = leaf({3}, 1), y = leaf({3}, 2);
+  const Tensor x = distinct_leaf({3}, 1), y = distinct_leaf({3}, 2);
   const Watched call = watch({x, y}, [&] { return Tensors{x.mul(y).sin().add(x.exp())}; });
   constexpr int kPasses = 100;
   const auto work = [&](double scale) {
     for (int i = 0; i < kPasses; ++i) {
-      torch::autograd::grad(call.outputs, {x, y}, {numbers({3}, 3).mul(scale)}, true);
+      torch::autograd::grad(call.outputs, {x, y}, {distinct_values({3}, 3).mul(scale)}, true);
     }
   };
   std::thread other(work, 1.0);
@@ -379,7 +379,7 @@ TEST_CASE("two threads that run backward over one graph at once do not mix", "[g
   other.join();
 
   REQUIRE(call.passes->size() == 2 * kPasses);
-  const Tensor gradient = numbers({3}, 3);
+  const Tensor gradient = distinct_values({3}, 3);
   size_t large = 0;
   std::vector<bool> numbered(2 * kPasses);
   for (const CallGradients& pass : *call.passes) {
@@ -395,7 +395,7 @@ TEST_CASE("two threads that run backward over one graph at once do not mix", "[g
 }
 
 TEST_CASE("sparse gradients, alone and beside dense ones", "[gradients]") {
-  const Tensor table = leaf({6, 3}, 1);
+  const Tensor table = distinct_leaf({6, 3}, 1);
   const Tensor rows = at::_ops::ones::call({2}, at::kLong, {}, {}, {}).cumsum(0);
   const auto lookup = [&] { return at::_ops::embedding::call(table, rows, -1, false, true); };
   const Watched sparse = watch({table}, [&] { return Tensors{lookup()}; });
@@ -410,7 +410,7 @@ TEST_CASE("sparse gradients, alone and beside dense ones", "[gradients]") {
 }
 
 TEST_CASE("copies keep strides and hold no more than the elements shown", "[gradients]") {
-  const Tensor x = leaf({200, 300}, 1) * 1;
+  const Tensor x = distinct_leaf({200, 300}, 1) * 1;
   const Watched call = watch({x}, [&] { return Tensors{x.mul(2)}; });
 
   SECTION("an expanded gradient stays expanded") {
@@ -419,19 +419,19 @@ TEST_CASE("copies keep strides and hold no more than the elements shown", "[grad
     CHECK(call.only().outputs[0].storage().nbytes() == 4);
   }
   SECTION("a transposed one stays transposed") {
-    const Tensor gradient = numbers({300, 200}, 2).t();
+    const Tensor gradient = distinct_values({300, 200}, 2).t();
     backward({call.outputs[0]}, {gradient});
     CHECK(call.only().outputs[0].strides() == gradient.strides());
     CHECK(same(call.only().outputs[0], gradient));
     CHECK(call.only().outputs[0].data_ptr() != gradient.data_ptr());
   }
   SECTION("a slice keeps its strides, a thin one does not keep the matrix") {
-    const Tensor gradient = numbers({200, 600}, 2).slice(1, 0, 300);
+    const Tensor gradient = distinct_values({200, 600}, 2).slice(1, 0, 300);
     backward({call.outputs[0]}, {gradient}, true);
     CHECK(call.only().outputs[0].strides() == gradient.strides());
     CHECK(same(call.only().outputs[0], gradient));
     const Watched thin = watch({x}, [&] { return Tensors{x.select(1, 0).mul(2)}; });
-    const Tensor column = numbers({200, 600}, 3).select(1, 7);
+    const Tensor column = distinct_values({200, 600}, 3).select(1, 7);
     backward({thin.outputs[0]}, {column});
     CHECK(same(thin.only().outputs[0], column));
     CHECK(thin.only().outputs[0].storage().nbytes() == 200 * 4);
@@ -440,7 +440,7 @@ TEST_CASE("copies keep strides and hold no more than the elements shown", "[grad
 
 TEST_CASE("gradients are bit for bit what they are without hooks", "[gradients]") {
   const auto train = [](bool watched) {
-    const Tensor x = leaf({2, 3, 4}, 1), weight = leaf({5, 4}, 2), bias = leaf({5}, 3);
+    const Tensor x = distinct_leaf({2, 3, 4}, 1), weight = distinct_leaf({5, 4}, 2), bias = distinct_leaf({5}, 3);
     std::vector<Watched> calls;
     Tensors losses;
     // Three consumers of each tensor: the order of accumulation shows in the last bits.
@@ -465,7 +465,7 @@ TEST_CASE("gradients are bit for bit what they are without hooks", "[gradients]"
 }
 
 TEST_CASE("under the internal guard nothing is recorded, cast or met", "[gradients]") {
-  const Tensor x = leaf({3, 3}, 1);
+  const Tensor x = distinct_leaf({3, 3}, 1);
   c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::AutocastCPU, false);
   {
     InternalGuard guard;
@@ -484,7 +484,7 @@ TEST_CASE("Lent gradients are this call's when they are reported, and the progra
           "[gradients]") {
   Tensors reported[2], left[2];
   for (const bool lends : {false, true}) {
-    const Tensor x = leaf({2, 3, 4}, 1), weight = leaf({5, 4}, 2), bias = leaf({5}, 3);
+    const Tensor x = distinct_leaf({2, 3, 4}, 1), weight = distinct_leaf({5, 4}, 2), bias = distinct_leaf({5}, 3);
     const Tensor inner = x * 1;
     // The weight's gradient is summed up in place over three calls, the input's over two.
     std::vector<Watched> calls;
@@ -497,7 +497,8 @@ TEST_CASE("Lent gradients are this call's when they are reported, and the progra
     calls.push_back(watch(
         {inner, inner}, [&] { return Tensors{inner + inner}; }, lends));
     outputs.push_back(calls.back().outputs[0]);
-    backward(outputs, {numbers({2, 3, 5}, 4), numbers({2, 3, 5}, 5), numbers({2, 3, 5}, 6), numbers({2, 3, 4}, 7)});
+    backward(outputs, {distinct_values({2, 3, 5}, 4), distinct_values({2, 3, 5}, 5), distinct_values({2, 3, 5}, 6),
+                       distinct_values({2, 3, 4}, 7)});
     for (const Watched& call : calls) {
       const CallGradients& only = call.only();
       reported[lends].insert(reported[lends].end(), only.outputs.begin(), only.outputs.end());

@@ -1,7 +1,6 @@
 // The aten level: what reaches a hook, what passes it by, and that the program does not notice.
 #include "hooks/interceptor.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/equal.h>
@@ -25,6 +24,7 @@
 #include "catch.h"
 #include "hooks/chain.h"
 #include "recording_hook.h"
+#include "tensor/autocast.h"
 #include "tensor/internal_guard.h"
 
 using namespace op_tools;        // NOLINT: a test
@@ -104,14 +104,12 @@ TEST_CASE("a composite operator is met as its parts, or as itself when the filte
 
 TEST_CASE("under autocast an operator is met with the dtypes that really run", "[interceptor]") {
   const auto a = at::rand({2, 2});
-  at::autocast::set_autocast_enabled(at::kCPU, true);
   auto hook = std::make_shared<RecordingHook>();
   {
+    const AutocastState autocast({{at::kCPU, at::kBFloat16}}, /*cache=*/false);
     const On on(hook, admitting("mm"));
     CHECK(at::mm(a, a).scalar_type() == at::kBFloat16);
   }
-  at::autocast::set_autocast_enabled(at::kCPU, false);
-  at::autocast::clear_cache();
   const auto seen = hook->seen();
   REQUIRE(seen.size() == 1);
   CHECK(seen[0].inputs[0].scalar_type() == at::kBFloat16);

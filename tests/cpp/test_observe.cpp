@@ -45,7 +45,7 @@ std::vector<nlohmann::json> rows_of(const ObserveResult& result) {
   return rows;
 }
 
-ObserveOptions into(const TemporaryFolder& folder, int64_t detail) {
+ObserveOptions observe_into(const TemporaryFolder& folder, int64_t detail) {
   ObserveOptions options;
   options.output_dir = folder.path();
   options.detail = detail;
@@ -93,7 +93,7 @@ TEST_CASE("Each call is a row with its arguments, results and what they hold", "
   const QuietLog quiet;
   const TemporaryFolder folder;
   at::Tensor x = at::ones({2, 3});
-  OpObserve scope(into(folder, 3));
+  OpObserve scope(observe_into(folder, 3));
   x.mul_(2);
   scope.hook().flush();
   const auto rows = rows_of(scope.result());
@@ -122,11 +122,11 @@ TEST_CASE("Detail says how much is written, and DIPU_DUMP_OP_ARGS where nothing 
     const auto rows = result.root.empty() ? std::vector<nlohmann::json>() : rows_of(result);
     return rows.empty() ? nlohmann::json() : rows.back();
   };
-  CHECK(row_of(into(folder, 0)).is_null());
-  CHECK_FALSE(row_of(into(folder, 1)).contains("args"));
-  CHECK(row_of(into(folder, 2))["args"][0].contains("shape"));
-  CHECK_FALSE(row_of(into(folder, 2))["args"][0].contains("hash"));
-  CHECK(row_of(into(folder, 3))["args"][0].contains("hash"));
+  CHECK(row_of(observe_into(folder, 0)).is_null());
+  CHECK_FALSE(row_of(observe_into(folder, 1)).contains("args"));
+  CHECK(row_of(observe_into(folder, 2))["args"][0].contains("shape"));
+  CHECK_FALSE(row_of(observe_into(folder, 2))["args"][0].contains("hash"));
+  CHECK(row_of(observe_into(folder, 3))["args"][0].contains("hash"));
   ObserveOptions unsaid;
   unsaid.output_dir = folder.path();
   CHECK_FALSE(row_of(unsaid).contains("args"));
@@ -137,7 +137,7 @@ TEST_CASE("Detail says how much is written, and DIPU_DUMP_OP_ARGS where nothing 
 TEST_CASE("Calls are counted by shapes, and sizes that vary are named", "[observe]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
-  OpObserve scope(into(folder, 0));
+  OpObserve scope(observe_into(folder, 0));
   const at::Tensor weight = at::ones({4, 6});
   for (const int64_t rows : {3, 5, 3}) at::mm(at::ones({rows, 4}), weight);
   const ObserveResult result = scope.result();
@@ -162,7 +162,7 @@ TEST_CASE("Calls are counted by shapes, and sizes that vary are named", "[observ
 TEST_CASE("Rows end at max_calls, the table goes on", "[observe]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
-  ObserveOptions options = into(folder, 2);
+  ObserveOptions options = observe_into(folder, 2);
   options.max_calls = 2;
   options.ops = "relu";
   OpObserve scope(options);

@@ -18,6 +18,7 @@
 #include "observe/nonfinite.h"
 #include "observe/overflow_check.h"
 #include "quiet_log.h"
+#include "special_values.h"
 #include "temporary_folder.h"
 
 using namespace op_tools;  // NOLINT: a test
@@ -25,8 +26,6 @@ using op_tools::test::QuietLog;
 using op_tools::test::TemporaryFolder;
 
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // What the check found while the program ran.
 template <class Program>

@@ -52,7 +52,7 @@ std::string text(const std::string& value) {
 std::string number(int64_t value) {
   return std::string("\x8a\x08", 2) + raw(value);
 }
-std::string numbers(const std::vector<int64_t>& values) {
+std::string pickled_integers(const std::vector<int64_t>& values) {
   std::string out = "(";
   for (const int64_t value : values) out += number(value);
   return out + "t";
@@ -69,7 +69,7 @@ struct TensorPickle {
 
   std::string body() const {
     return "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\n" + storage + "\n" + text(key) +
-           text("cpu") + number(numel) + "tQ" + number(offset) + numbers(sizes) + numbers(strides) +
+           text("cpu") + number(numel) + "tQ" + number(offset) + pickled_integers(sizes) + pickled_integers(strides) +
            (requires_grad ? "\x88" : "\x89") + "ccollections\nOrderedDict\n)RtR";
   }
   std::string file() const { return make_archive(pickle(body()), {{"data/0", std::string(16, '\1')}}); }
@@ -355,8 +355,8 @@ TEST_CASE("Sparse tensors with indices outside are refused", "[pth]") {
     indices.storage = "LongStorage", indices.numel = 2, indices.sizes = {2, 1}, indices.strides = {1, 1};
     values.key = "1", values.numel = 1, values.sizes = {1};
     const std::string body = "ctorch._utils\n_rebuild_sparse_tensor\nctorch.serialization\n_get_layout\n" +
-                             text("torch.sparse_coo") + "\x85R(" + indices.body() + values.body() + numbers({3, 3}) +
-                             "\x88t\x86R";
+                             text("torch.sparse_coo") + "\x85R(" + indices.body() + values.body() +
+                             pickled_integers({3, 3}) + "\x88t\x86R";
     return make_archive(pickle(body), {{"data/0", index}, {"data/1", std::string(4, '\1')}});
   };
   CHECK(tensor_at(read(coo(2)), 0)._nnz() == 1);

@@ -150,7 +150,7 @@ Outcome check(const std::string& path, std::vector<std::string> more = {}) {
   return replay_paths(more);
 }
 
-at::Tensor numbers(std::vector<int64_t> sizes) {
+at::Tensor ramp(std::vector<int64_t> sizes) {
   int64_t count = 1;
   for (const int64_t size : sizes) count *= size;
   return (at::arange(count, at::kFloat) * 0.5 - 3).reshape(sizes);
@@ -170,8 +170,8 @@ Value run_call(const std::string& name, Values args, Pairs kwargs, std::string* 
 }  // namespace
 
 TEST_CASE("Calls as Python writes them find their operator and arguments", "[replay][resolve]") {
-  const at::Tensor x = numbers({2, 6});
-  const at::Tensor image = numbers({1, 1, 4, 4});
+  const at::Tensor x = ramp({2, 6});
+  const at::Tensor image = ramp({1, 1, 4, 4});
   struct Row {
     std::string name;
     Values args;
@@ -193,7 +193,7 @@ TEST_CASE("Calls as Python writes them find their operator and arguments", "[rep
       {"torch.Tensor.view", {x, 3, 4}, {}, "aten::view", {3, 4}},
       {"torch.Tensor.view", {x, make_tuple({3, -1})}, {}, "aten::view", {3, 4}},
       {"torch.Tensor.permute", {x, 1, 0}, {}, "aten::permute", {6, 2}},
-      {"torch.Tensor.expand", {numbers({1, 3}), 4, 3}, {}, "aten::expand", {4, 3}},
+      {"torch.Tensor.expand", {ramp({1, 3}), 4, 3}, {}, "aten::expand", {4, 3}},
       {"torch.zeros", {2, 3}, {{"dtype", at::kLong}}, "aten::zeros", {2, 3}},
       {"torch.Tensor.split", {x, 2}, {{"dim", 1}}, "aten::split.Tensor", {2, 2}},
       {"torch.functional.split", {x, make_list({1, 5})}, {{"dim", 1}}, "aten::split_with_sizes", {2, 1}},
@@ -236,7 +236,7 @@ TEST_CASE("Calls as Python writes them find their operator and arguments", "[rep
 }
 
 TEST_CASE("Indexing means what it means in Python", "[replay][resolve]") {
-  const at::Tensor x = numbers({4, 5});
+  const at::Tensor x = ramp({4, 5});
   const Value all = Slice{std::make_shared<Values>(Values{None{}, None{}, None{}})};
   const Value middle = Slice{std::make_shared<Values>(Values{1, 3, None{}})};
   std::string target;
@@ -269,9 +269,9 @@ TEST_CASE("What no operator stands for is said to be Python's", "[replay][resolv
   for (const char* name : {"torch.nn.functional.interpolate", "torch.no_such_function", "torch.Tensor.numpy",
                            "torch.nn.functional.max_unpool2d"}) {
     INFO(name);
-    CHECK_THROWS_WITH(run_call(name, {numbers({2})}, {}, &target), Catch::Contains("exists in Python only"));
+    CHECK_THROWS_WITH(run_call(name, {ramp({2})}, {}, &target), Catch::Contains("exists in Python only"));
   }
-  CHECK_THROWS_WITH(run_call("torch.add", {numbers({2})}, {}, &target), Catch::Contains("'other' is missing"));
+  CHECK_THROWS_WITH(run_call("torch.add", {ramp({2})}, {}, &target), Catch::Contains("'other' is missing"));
   CHECK_THROWS_WITH(run_call("nolib::op", {}, {}, &target), Catch::Contains("nolib::op"));
   CHECK_THROWS_WITH(run_call("aten::from_file", {"x"}, {}, &target), Catch::Contains("not replayed"));
 }
@@ -294,7 +294,7 @@ namespace {
 
 // Saves x / y with its gradients, and gives x and y.
 std::pair<at::Tensor, at::Tensor> save_division(Store& store) {
-  const at::Tensor x = leaf(numbers({2, 3})), y = leaf(numbers({2, 3}) + 7);
+  const at::Tensor x = leaf(ramp({2, 3})), y = leaf(ramp({2, 3}) + 7);
   store.call("torch.Tensor.div")
       .input({x, y})
       .output(x.detach() / y.detach())
@@ -329,11 +329,11 @@ TEST_CASE("A call agrees with what was saved, gradients included", "[replay]") {
 
 TEST_CASE("A difference is exit status 1, with the worst element named", "[replay]") {
   Store store;
-  const at::Tensor x = numbers({2, 3});
+  const at::Tensor x = ramp({2, 3});
   at::Tensor wrong = x * 2;
   wrong[1][2] += 0.25;
   store.call("torch.Tensor.mul").input({x, 2}).output(wrong);
-  store.call("torch.Tensor.neg").input({x}).output(numbers({3, 2}));
+  store.call("torch.Tensor.neg").input({x}).output(ramp({3, 2}));
   const Outcome outcome = check(store.path());
   CHECK(outcome.status == 1);
   CHECK(outcome.report["summary"]["disagreed"] == 2);
@@ -348,20 +348,20 @@ TEST_CASE("A difference is exit status 1, with the worst element named", "[repla
 
 TEST_CASE("In-place calls replay on inputs that require grad, fresh each time", "[replay]") {
   Store store;
-  const at::Tensor x = leaf(numbers({4}));
+  const at::Tensor x = leaf(ramp({4}));
   const at::Tensor after = x.detach() + 1;
   store.call("torch.Tensor.add_")
       .input({x, 1})
       .output(after, {{"mutated", make_dict({{0, after}})}})
       .gradients({at::ones({4})}, {at::ones({4})});
   // Two views of one memory: what changes the one changes the other.
-  const at::Tensor base = numbers({6});
+  const at::Tensor base = ramp({6});
   const at::Tensor squares = base * base;
   store.call("torch.Tensor.mul_")
       .input({base, base.slice(0, 0, 6)})
       .output(squares, {{"mutated", make_dict({{0, squares}, {1, squares}})}});
   // One tensor twice.
-  const at::Tensor twice = leaf(numbers({3}));
+  const at::Tensor twice = leaf(ramp({3}));
   store.call("torch.Tensor.mul")
       .input({twice, twice})
       .output(twice.detach() * twice.detach())
@@ -374,7 +374,7 @@ TEST_CASE("In-place calls replay on inputs that require grad, fresh each time", 
 
 TEST_CASE("The recorded aten call is what runs", "[replay]") {
   Store store;
-  const at::Tensor x = leaf(numbers({2}));
+  const at::Tensor x = leaf(ramp({2}));
   store.call("torch.only_python_knows")
       .input({x}, {}, {{"aten", make_tuple({"aten::mul.Tensor", make_tuple({x, 3.0})})}})
       .output(x.detach() * 3)
@@ -395,7 +395,7 @@ TEST_CASE("Random calls repeat from their saved state and are not judged without
   store.call("torch.nn.functional.dropout").input({x, 0.5}, {}, {{"rng", make_dict({{"cpu", state}})}}).output(dropped);
   store.call("torch.nn.functional.dropout").input({x, 0.5}).output(dropped);
   store.call("torch.nn.functional.dropout").input({x, 0.5, false}).output(x);
-  store.call("torch.Tensor.new_empty").input({x, make_tuple({3})}).output(numbers({3}));
+  store.call("torch.Tensor.new_empty").input({x, make_tuple({3})}).output(ramp({3}));
   const Outcome outcome = check(store.path(), {"--run_times", "2", "--jobs", "3"});
   INFO(outcome.report.dump(1));
   CHECK(outcome.status == 0);
@@ -409,7 +409,7 @@ TEST_CASE("Random calls repeat from their saved state and are not judged without
 
 TEST_CASE("The program's state is that of the capture and is taken back", "[replay]") {
   Store store;
-  const at::Tensor x = numbers({4, 4});
+  const at::Tensor x = ramp({4, 4});
   const at::Tensor half = x.to(at::kBFloat16).matmul(x.to(at::kBFloat16));
   store.call("torch.Tensor.matmul")
       .input({x, x})
@@ -431,7 +431,7 @@ TEST_CASE("The program's state is that of the capture and is taken back", "[repl
 
 TEST_CASE("Strides that were stored compact are given back", "[replay]") {
   Store store;
-  const at::Tensor column = numbers({3});
+  const at::Tensor column = ramp({3});
   store.call("torch.Tensor.is_contiguous_twin")
       .input({column}, {},
              {{"restrided", make_dict({{0, make_tuple({1000})}})},
@@ -449,9 +449,9 @@ TEST_CASE("Strides that were stored compact are given back", "[replay]") {
 
 TEST_CASE("A call that raised has to raise again", "[replay]") {
   Store store;
-  store.call("torch.Tensor.view").input({numbers({4}), 3}).meta(R"({"format": 1, "error": "shape '[3]' is invalid"})");
-  store.call("torch.Tensor.view").input({numbers({4}), 2, 2}).meta(R"({"format": 1, "error": "out of memory"})");
-  store.call("torch.Tensor.view").input({numbers({4}), 3});
+  store.call("torch.Tensor.view").input({ramp({4}), 3}).meta(R"({"format": 1, "error": "shape '[3]' is invalid"})");
+  store.call("torch.Tensor.view").input({ramp({4}), 2, 2}).meta(R"({"format": 1, "error": "out of memory"})");
+  store.call("torch.Tensor.view").input({ramp({4}), 3});
   const Outcome outcome = check(store.path());
   CHECK(outcome.status == 1);
   CHECK(outcome.call(0)["status"] == "agreed");
@@ -462,7 +462,7 @@ TEST_CASE("A call that raised has to raise again", "[replay]") {
 
 TEST_CASE("What cannot be run or read is listed with path and reason, exit status 2", "[replay]") {
   Store store;
-  const at::Tensor x = numbers({2});
+  const at::Tensor x = ramp({2});
   store.call("torch.Tensor.neg").input({x}).output(-x);
   store.call("torch.nn.functional.interpolate").input({x}).output(x);
   store.call("torch.Tensor.map_")
@@ -493,7 +493,7 @@ TEST_CASE("What cannot be run or read is listed with path and reason, exit statu
 
 TEST_CASE("A call whose files are not all there is replayed and named, exit status 2", "[replay]") {
   Store store;
-  const at::Tensor x = numbers({2});
+  const at::Tensor x = ramp({2});
   auto without_meta = store.call("torch.Tensor.neg").input({x}).output(-x);
   fs::remove(fs::path(without_meta.last_path).parent_path() / "meta.json");
   auto half_backward =
@@ -508,7 +508,7 @@ TEST_CASE("A call whose files are not all there is replayed and named, exit stat
 }
 
 TEST_CASE("Files of the right form with wrong content are refused, not crashed on", "[replay]") {
-  const at::Tensor x = numbers({2});
+  const at::Tensor x = ramp({2});
   const std::vector<Pairs> inputs{
       {},
       {{"name", 5}, {"args", make_tuple({})}, {"kwargs", make_dict({})}},
@@ -527,7 +527,7 @@ TEST_CASE("Files of the right form with wrong content are refused, not crashed o
       {{"name", "torch.Tensor.neg"},
        {"args", make_tuple({x})},
        {"kwargs", make_dict({})},
-       {"rng", make_dict({{"cpu", numbers({3})}})}},
+       {"rng", make_dict({{"cpu", ramp({3})}})}},
   };
   const TemporaryFolder folder;
   const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0);
@@ -541,7 +541,7 @@ TEST_CASE("Files of the right form with wrong content are refused, not crashed o
 
 TEST_CASE("Wrong usage is exit status 64", "[replay]") {
   Store store;
-  store.call("torch.Tensor.neg").input({numbers({2})});
+  store.call("torch.Tensor.neg").input({ramp({2})});
   const std::vector<std::vector<std::string>> wrong{
       {},
       {"--acc_check"},
@@ -571,7 +571,7 @@ TEST_CASE("Python's calls go to the caller that knows them", "[replay]") {
     Value call(std::string_view, const Value& args, const Value&) override { return flatten_tensors(args).at(0) * 2; }
   } caller;
   Store store;
-  const at::Tensor x = leaf(numbers({3}));
+  const at::Tensor x = leaf(ramp({3}));
   store.call("torch.double_it").input({x}).output(x.detach() * 2).gradients({at::ones({3})}, {at::ones({3}) * 2});
   CHECK(replay_paths({store.path(), "--acc_check"}, &caller).report["summary"]["bit_equal"] == 1);
   CHECK(check(store.path()).status == 2);
@@ -651,7 +651,7 @@ TEST_CASE("Hooks see a replayed call and its backward under the recorded name an
 
 TEST_CASE("Hooks of the aten level see what a replayed call runs, and no copy or comparison", "[replay]") {
   Store store;
-  const at::Tensor x = numbers({4});
+  const at::Tensor x = ramp({4});
   store.call("torch.Tensor.mul").input({x, 3}).output(x * 2);  // wrong: float64 and perturbed runs are made
   store.call("aten::add.Tensor").input({x, x}).output(x + x).meta(R"({"level": "aten"})");
   const auto hook = std::make_shared<ReplayedCalls>();
@@ -669,7 +669,7 @@ TEST_CASE("Hooks of the aten level see what a replayed call runs, and no copy or
 
 TEST_CASE("The scopes of the thread that replays hold for the workers of --jobs", "[replay]") {
   Store store;
-  const at::Tensor x = numbers({4});
+  const at::Tensor x = ramp({4});
   for (int i = 0; i < 24; ++i) store.call("torch.Tensor.add").input({x, i}).output(x + i);
   const auto hook = std::make_shared<ReplayedCalls>();
   HookScope scope(hook, at_level(Level::kTorch));
@@ -683,7 +683,7 @@ TEST_CASE("The scopes of the thread that replays hold for the workers of --jobs"
 
 TEST_CASE("A hook that fails costs the replay nothing", "[replay]") {
   Store store;
-  const at::Tensor x = numbers({4});
+  const at::Tensor x = ramp({4});
   store.call("torch.Tensor.add").input({x, 1}).output(x + 1);
   for (const bool in_before : {true, false}) {
     HookScope scope(std::make_shared<test::FailingHook>(in_before), at_level(Level::kTorch));
@@ -695,7 +695,7 @@ TEST_CASE("A hook that fails costs the replay nothing", "[replay]") {
 }
 
 TEST_CASE("Scalars are rounded to float32 in every form of the arguments", "[replay][compare]") {
-  const at::Tensor x = numbers({4});
+  const at::Tensor x = ramp({4});
   const CallArguments call{make_tuple({x, 0.1}), make_dict({{"alpha", 0.2}}),
                            make_tuple({"aten::add.Tensor", make_tuple({x, 0.1, 0.2, 1e-5})})};
   const VariantInputs rounded(call, "add", {RunVariant::Kind::kFloat32Scalars}, std::nullopt);
@@ -717,7 +717,7 @@ TEST_CASE("Scalars are rounded to float32 in every form of the arguments", "[rep
 }
 
 TEST_CASE("Every form of the arguments shares the tensors of a variant, in float64", "[replay][compare]") {
-  const at::Tensor x = numbers({4}).to(at::kHalf);
+  const at::Tensor x = ramp({4}).to(at::kHalf);
   const CallArguments call{make_tuple({x, 1, true}), make_dict({}),
                            make_tuple({"aten::_softmax", make_tuple({x, 1, true})})};
   const VariantInputs wide(call, "_softmax", {RunVariant::Kind::kFloat64Perturbed, 1, true}, std::nullopt);
@@ -732,7 +732,7 @@ TEST_CASE("Every form of the arguments shares the tensors of a variant, in float
 }
 
 TEST_CASE("Inputs that autocast rounds are perturbed by its dtype", "[replay][compare]") {
-  const at::Tensor x = numbers({64}) + 0.1;
+  const at::Tensor x = ramp({64}) + 0.1;
   const CallArguments call{make_tuple({x}), make_dict({}), {}};
   const RunVariant coarse{RunVariant::Kind::kFloat64Perturbed, 0, true};
   const auto moved_by = [&](std::optional<c10::ScalarType> autocast) {

@@ -13,16 +13,14 @@
 #include "catch.h"
 #include "compare/metrics/tolerance.h"
 #include "scoped_variable.h"
+#include "special_values.h"
 
 using namespace op_tools;
 using op_tools::test::ScopedVariable;
 
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
-at::Tensor tensor_of(std::vector<double> numbers, at::ScalarType dtype = at::kFloat) {
+at::Tensor tensor_with(std::vector<double> numbers, at::ScalarType dtype = at::kFloat) {
   at::Tensor result = at::empty({static_cast<int64_t>(numbers.size())}, at::kDouble);
   std::copy(numbers.begin(), numbers.end(), result.mutable_data_ptr<double>());
   return result.to(dtype);
@@ -31,8 +29,8 @@ at::Tensor tensor_of(std::vector<double> numbers, at::ScalarType dtype = at::kFl
 }  // namespace
 
 TEST_CASE("A difference has its size, place and both values", "[tensor_diff]") {
-  const auto golden = tensor_of({1, 2, 4, 8}).reshape({2, 2});
-  const auto result = tensor_of({1, 2, 5, 8}).reshape({2, 2});
+  const auto golden = tensor_with({1, 2, 4, 8}).reshape({2, 2});
+  const auto result = tensor_with({1, 2, 5, 8}).reshape({2, 2});
   const TensorDiff diff = diff_tensors(result, golden, {1e-5, 1e-5});
   CHECK(diff.structure.empty());
   CHECK_FALSE(diff.within());
@@ -55,7 +53,7 @@ TEST_CASE("Equal tensors of every dtype agree bit for bit", "[tensor_diff]") {
                            at::kDouble,        at::kComplexHalf, at::kComplexFloat,    at::kComplexDouble,
                            at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz}) {
     INFO(dtype);
-    const auto tensor = tensor_of({0, 1, 2, 1}, dtype);
+    const auto tensor = tensor_with({0, 1, 2, 1}, dtype);
     const TensorDiff diff = diff_tensors(tensor, tensor.clone(), {});
     CHECK(diff.within());
     CHECK(diff.bits_equal);
@@ -65,7 +63,7 @@ TEST_CASE("Equal tensors of every dtype agree bit for bit", "[tensor_diff]") {
 }
 
 TEST_CASE("NaN is equal to NaN and an infinity to the same infinity only", "[tensor_diff]") {
-  const auto golden = tensor_of({kNan, kInf, -kInf, kInf, 1});
+  const auto golden = tensor_with({kNan, kInf, -kInf, kInf, 1});
   TensorDiff diff = diff_tensors(golden.clone(), golden, {});
   CHECK(diff.within());
   CHECK(diff.golden.nan == 1);
@@ -73,7 +71,7 @@ TEST_CASE("NaN is equal to NaN and an infinity to the same infinity only", "[ten
   CHECK(diff.golden.neg_inf == 1);
   CHECK(diff.max_abs == 0);
 
-  diff = diff_tensors(tensor_of({kNan, kInf, -kInf, -kInf, kNan}), golden, {1e30, 1});
+  diff = diff_tensors(tensor_with({kNan, kInf, -kInf, -kInf, kNan}), golden, {1e30, 1});
   CHECK(diff.nonfinite_mismatches == 2);
   CHECK(diff.outside == 2);
   CHECK_FALSE(diff.within());
@@ -82,7 +80,7 @@ TEST_CASE("NaN is equal to NaN and an infinity to the same infinity only", "[ten
 }
 
 TEST_CASE("Integers are exact: no tolerance and no wrap-around", "[tensor_diff]") {
-  TensorDiff diff = diff_tensors(tensor_of({3}, at::kByte), tensor_of({250}, at::kByte), {1000, 1});
+  TensorDiff diff = diff_tensors(tensor_with({3}, at::kByte), tensor_with({250}, at::kByte), {1000, 1});
   CHECK(diff.max_abs == 247);
   CHECK_FALSE(diff.within());
 
@@ -94,7 +92,7 @@ TEST_CASE("Integers are exact: no tolerance and no wrap-around", "[tensor_diff]"
   diff = diff_tensors(high - 1, high, {});
   CHECK(diff.max_abs == 1);
   CHECK_FALSE(diff.within());
-  CHECK(diff_tensors(tensor_of({1}, at::kBool), tensor_of({0}, at::kBool), {}).max_abs == 1);
+  CHECK(diff_tensors(tensor_with({1}, at::kBool), tensor_with({0}, at::kBool), {}).max_abs == 1);
 }
 
 TEST_CASE("Tensors without elements and without dimensions are compared", "[tensor_diff]") {
@@ -121,33 +119,33 @@ TEST_CASE("Another shape, dtype or layout is an outcome of its own", "[tensor_di
 }
 
 TEST_CASE("A golden zero counts in the relative difference", "[tensor_diff]") {
-  const TensorDiff diff = diff_tensors(tensor_of({1e-9}), tensor_of({0}), {1e-5, 1e-5});
+  const TensorDiff diff = diff_tensors(tensor_with({1e-9}), tensor_with({0}), {1e-5, 1e-5});
   CHECK(diff.max_rel == kInf);
   CHECK(diff.within());
   CHECK(diff.cosine == 0);
 }
 
 TEST_CASE("Zeros of different sign are equal but not bit for bit", "[tensor_diff]") {
-  const TensorDiff diff = diff_tensors(tensor_of({-0.0}), tensor_of({0.0}), {});
+  const TensorDiff diff = diff_tensors(tensor_with({-0.0}), tensor_with({0.0}), {});
   CHECK(diff.within());
   CHECK_FALSE(diff.bits_equal);
 }
 
 TEST_CASE("Complex numbers, views and lazily conjugated tensors are compared by value", "[tensor_diff]") {
-  const auto golden = tensor_of({1, 2, 3, 4}, at::kComplexFloat);
+  const auto golden = tensor_with({1, 2, 3, 4}, at::kComplexFloat);
   const auto shifted = golden + at::Scalar(c10::complex<double>(3, 4));
   CHECK(diff_tensors(shifted, golden, {}).max_abs == Approx(5));
   CHECK(diff_tensors(shifted.conj(), shifted.conj().resolve_conj(), {}).bits_equal);
-  const auto matrix = tensor_of({1, 2, 3, 4}).reshape({2, 2});
+  const auto matrix = tensor_with({1, 2, 3, 4}).reshape({2, 2});
   CHECK(diff_tensors(matrix.t(), matrix.t().contiguous(), {}).bits_equal);
 }
 
 TEST_CASE("Sparse tensors are compared coalesced", "[tensor_diff]") {
-  const auto indices = tensor_of({1, 1, 0}, at::kLong).reshape({1, 3});
-  const auto twice = at::sparse_coo_tensor(indices, tensor_of({1, 2, 5}), {3});
-  const auto once = at::sparse_coo_tensor(tensor_of({0, 1}, at::kLong).reshape({1, 2}), tensor_of({5, 3}), {3});
+  const auto indices = tensor_with({1, 1, 0}, at::kLong).reshape({1, 3});
+  const auto twice = at::sparse_coo_tensor(indices, tensor_with({1, 2, 5}), {3});
+  const auto once = at::sparse_coo_tensor(tensor_with({0, 1}, at::kLong).reshape({1, 2}), tensor_with({5, 3}), {3});
   CHECK(diff_tensors(twice, once, {}).bits_equal);
-  const auto other = at::sparse_coo_tensor(tensor_of({0, 2}, at::kLong).reshape({1, 2}), tensor_of({5, 3}), {3});
+  const auto other = at::sparse_coo_tensor(tensor_with({0, 2}, at::kLong).reshape({1, 2}), tensor_with({5, 3}), {3});
   const TensorDiff diff = diff_tensors(other, once, {});
   CHECK(diff.max_abs == 3);
   CHECK_FALSE(diff.within());

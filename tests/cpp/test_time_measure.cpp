@@ -36,7 +36,7 @@ using op_tools::test::TemporaryFolder;
 
 namespace {
 
-TimeOptions into(const TemporaryFolder& folder, const char* ops) {
+TimeOptions measure_into(const TemporaryFolder& folder, const char* ops) {
   TimeOptions options;
   options.ops = ops;
   options.output_dir = folder.path();
@@ -219,7 +219,7 @@ TEST_CASE("A scope counts calls by operator and shape, and reports bytes", "[tim
   const QuietLog quiet;
   const TemporaryFolder folder;
   const at::Tensor small = at::ones({4, 4}), large = at::ones({8, 8});
-  OpTimeMeasure scope(into(folder, "mm, relu"));
+  OpTimeMeasure scope(measure_into(folder, "mm, relu"));
   for (int i = 0; i < 3; ++i) at::mm(small, small);
   at::mm(large, large);
   at::relu(large);
@@ -253,7 +253,7 @@ TEST_CASE("Every mode counts the same calls on the CPU", "[time]") {
   const QuietLog quiet;
   for (const char* mode : {"sync", "event", "host"}) {
     const TemporaryFolder folder;
-    TimeOptions options = into(folder, "mm");
+    TimeOptions options = measure_into(folder, "mm");
     options.mode = mode;
     OpTimeMeasure scope(options);
     const at::Tensor x = at::ones({4, 4});
@@ -267,7 +267,7 @@ TEST_CASE("Every mode counts the same calls on the CPU", "[time]") {
 TEST_CASE("A call that raises is counted and its exception passes", "[time]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
-  OpTimeMeasure scope(into(folder, "mm"));
+  OpTimeMeasure scope(measure_into(folder, "mm"));
   CHECK_THROWS_AS(at::mm(at::ones({2, 3}), at::ones({2, 3})), c10::Error);
   at::mm(at::ones({2, 2}), at::ones({2, 2}));
   const TimeResult result = scope.result();
@@ -280,7 +280,7 @@ TEST_CASE("The files say what the records say", "[time]") {
   const TemporaryFolder folder;
   std::string root;
   {
-    OpTimeMeasure scope(into(folder, "mm, relu"));
+    OpTimeMeasure scope(measure_into(folder, "mm, relu"));
     const at::Tensor x = at::ones({4, 4});
     at::mm(x, x);
     scope.step();
@@ -313,7 +313,7 @@ TEST_CASE("The files say what the records say", "[time]") {
 TEST_CASE("Calls beyond max_calls are counted and go to the CSV, in order", "[time]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
-  TimeOptions options = into(folder, "mm");
+  TimeOptions options = measure_into(folder, "mm");
   options.max_calls = 10;
   std::string root;
   {
@@ -360,7 +360,7 @@ TEST_CASE("Shapes that never repeat end in one row per operator", "[time]") {
 TEST_CASE("What allocators report is seen for the call, and what is alive is counted", "[time]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
-  TimeOptions options = into(folder, "add.Tensor, mm");
+  TimeOptions options = measure_into(folder, "add.Tensor, mm");
   options.memory = true;
   OpTimeMeasure scope(options);
   const at::Tensor x = at::ones({1000});
@@ -408,7 +408,7 @@ TEST_CASE("Innermost hooks stand between the others and the operator", "[time][c
 TEST_CASE("Threads of their own measure side by side into one tool", "[time]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
-  TimeOptions options = into(folder, "mm");
+  TimeOptions options = measure_into(folder, "mm");
   options.all_threads = true;
   OpTimeMeasure scope(options);
   std::vector<std::thread> threads;

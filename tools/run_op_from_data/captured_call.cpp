@@ -34,7 +34,7 @@ Level level_of(const SavedCall& call) {
 
 std::optional<c10::ScalarType> autocast_of(const SavedCall& call) {
   if (level_of(call) == Level::kAten) return std::nullopt;
-  for (const ProgramState::Autocast& autocast : call.meta.state.autocast) {
+  for (const Autocast& autocast : call.meta.state.autocast) {
     if (autocast.device == device_of(call).type()) return autocast.dtype;
   }
   return std::nullopt;

@@ -3,7 +3,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
@@ -14,6 +13,7 @@
 
 #include "base/error.h"
 #include "pth/pth.h"
+#include "tensor/autocast.h"
 
 namespace op_tools::replay {
 namespace {
@@ -55,36 +55,19 @@ StateGate::Pass::Pass(StateGate& gate, const ProcessState& wanted, bool alone) :
 }
 
 struct ThreadState::Saved {
+  explicit Saved(const ProgramState& state) : autocast(state.autocast, state.autocast_cache) {
+    if (state.inference_mode) inference_mode.emplace(true);
+  }
+  const bool grad_mode = c10::GradMode::is_enabled();
+  const AutocastState autocast;
   std::optional<c10::InferenceMode> inference_mode;
-  bool grad_mode = c10::GradMode::is_enabled();
-  bool autocast_cache = at::autocast::is_autocast_cache_enabled();
-  struct Device {
-    c10::DeviceType type;
-    bool enabled;
-    c10::ScalarType dtype;
-  };
-  std::vector<Device> autocast;
 };
 
-ThreadState::ThreadState(const ProgramState& state) : saved_(std::make_unique<Saved>()) {
-  if (state.inference_mode) saved_->inference_mode.emplace(true);
+ThreadState::ThreadState(const ProgramState& state) : saved_(std::make_unique<Saved>(state)) {
   c10::GradMode::set_enabled(state.grad_enabled.value_or(true) && !state.inference_mode);
-  for (const ProgramState::Autocast& autocast : state.autocast) {
-    saved_->autocast.push_back({autocast.device, at::autocast::is_autocast_enabled(autocast.device),
-                                at::autocast::get_autocast_dtype(autocast.device)});
-    at::autocast::set_autocast_enabled(autocast.device, true);
-    at::autocast::set_autocast_dtype(autocast.device, autocast.dtype);
-  }
-  at::autocast::set_autocast_cache_enabled(state.autocast_cache);
 }
 
 ThreadState::~ThreadState() {
-  for (const auto& device : saved_->autocast) {
-    at::autocast::set_autocast_enabled(device.type, device.enabled);
-    at::autocast::set_autocast_dtype(device.type, device.dtype);
-  }
-  if (!saved_->autocast.empty()) at::autocast::clear_cache();
-  at::autocast::set_autocast_cache_enabled(saved_->autocast_cache);
   saved_->inference_mode.reset();
   c10::GradMode::set_enabled(saved_->grad_mode);
 }

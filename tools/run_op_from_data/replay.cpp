@@ -97,7 +97,7 @@ ReplayableCall::Operator Engine::operator_of(const SavedCall& call) const {
 // The captured program's state on this thread, with autocast where its call had it: on the device of the call.
 ProgramState state_on(const SavedCall& call, c10::Device device) {
   ProgramState state = call.meta.state;
-  for (ProgramState::Autocast& autocast : state.autocast) {
+  for (Autocast& autocast : state.autocast) {
     if (autocast.device == device_of(call).type()) autocast.device = device.type();
   }
   return state;

@@ -1,7 +1,6 @@
 #include "compare/rerun/replayable_call.h"
 
 #include <ATen/SavedTensorHooks.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/COW.h>
@@ -10,6 +9,7 @@
 #include "calls/random_state.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"
+#include "tensor/autocast.h"
 #include "tensor/cpu_kernels.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
@@ -43,19 +43,6 @@ class NoSavedTensorHooks {
 
  private:
   const bool before_;
-};
-
-class AutocastDtype {
- public:
-  explicit AutocastDtype(std::optional<c10::ScalarType> dtype) : before_(at::autocast::get_autocast_dtype(at::kCPU)) {
-    if (dtype) at::autocast::set_autocast_dtype(at::kCPU, *dtype);
-  }
-  ~AutocastDtype() { at::autocast::set_autocast_dtype(at::kCPU, before_); }
-  AutocastDtype(const AutocastDtype&) = delete;
-  AutocastDtype& operator=(const AutocastDtype&) = delete;
-
- private:
-  const c10::ScalarType before_;
 };
 
 // The program has had its warnings from the call itself.
@@ -123,9 +110,7 @@ ReplayableCall::ReplayableCall(OpCall& call)
   share_until_written(tensors_);
   // At the aten level autocast has cast already, but not for what an operator that is made of others calls.
   if (level_ == Level::kAten && !(call.op && is_made_of_others(*call.op))) return;
-  if (!at::autocast::is_autocast_available(device.type())) return;  // meta has none
-  const c10::DispatchKey key = at::autocast::get_autocast_dispatch_key_from_device_type(device.type());
-  if (!keys_.excluded_.has(key)) autocast_ = at::autocast::get_autocast_dtype(device.type());
+  autocast_ = autocast_dtype(device.type(), keys_.excluded_);
 }
 
 ReplayableCall::ReplayableCall(Saved call)
@@ -147,7 +132,7 @@ void ReplayableCall::with_program_state(const RunVariant& variant, const std::fu
   const c10::impl::ForceDispatchKeyGuard as_there(keys);
   const c10::AutoGradMode grad(grad_enabled_);
   const NoSavedTensorHooks no_hooks;
-  const AutocastDtype dtype(autocast ? autocast_ : std::nullopt);
+  const AutocastCpuDtype dtype(autocast ? autocast_ : std::nullopt);
   work();
 }
 
