@@ -54,7 +54,7 @@ py::list texts_of(const std::vector<std::string>& texts) {
 }
 
 // Runs `read`, whose failures are Errors that name the path. A damaged file may hold what Python has no value for:
-// texts that are no UTF-8, lists as keys, a generator's state of the wrong size. KeyboardInterrupt and the like pass.
+// strings that are no UTF-8, lists as keys, a generator's state of the wrong size. KeyboardInterrupt passes.
 template <class Read>
 auto read_file(const std::string& path, Read&& read) {
   try {
@@ -208,7 +208,7 @@ void bind_names(py::module_& module) {
     return admitted;
   });
   module.def("add_other_names", &add_other_names);
-  // Kept for ever: scopes may end while the interpreter does.
+  // Never freed: scopes may end while the interpreter does.
   module.def("set_name_adviser", [](const py::function& adviser) {
     set_name_adviser(
         [adviser = adviser.inc_ref().ptr()](const std::string& item, const std::string& level) -> std::string {

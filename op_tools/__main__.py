@@ -110,7 +110,7 @@ def _print_environment(options: argparse.Namespace) -> int:
 
 
 def _visible(text: str) -> str:
-    """Text for a terminal: names and texts in files come from outside, and control characters would drive it."""
+    """Text for a terminal: names and strings in files come from outside, and control characters would drive it."""
     return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
 
 

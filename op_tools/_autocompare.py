@@ -72,7 +72,7 @@ class CompareRow:
         return getattr(self, name, None) is not None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value, or `default` where the row has none."""
+        """The value of the column `name`, or `default` where the row has none."""
         value = getattr(self, name, None)
         return default if value is None else value
 

@@ -50,7 +50,7 @@ def megabytes(title: str, name: str) -> Shown[Any]:
 
 
 def worded(title: str, name: str) -> Shown[Any]:
-    """A column of texts."""
+    """A column of strings."""
     return Shown(title, lambda row: str(getattr(row, name)))
 
 
@@ -141,5 +141,5 @@ class Result:
 
 
 def html_row(tag: str, cells: Iterable[object]) -> str:
-    """A row of an HTML table; texts in it are texts."""
+    """A row of an HTML table; the cells are escaped."""
     return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"

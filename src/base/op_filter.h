@@ -6,8 +6,8 @@
 // that must match the whole name. An aten name matches with or without namespace and overload: aten::add.Tensor
 // is matched by `aten::add.Tensor`, `add.Tensor`, `aten::add`, `add`, `.*\.Tensor`. A torch name only as it is:
 // `torch.Tensor.add` does not match torch.Tensor.add_. Both given: skip is taken off only.
-// One torch function may have several names (torch.unique, torch.functional.unique): any of them matches, as soon as
-// add_other_names() was told.
+// One torch function may have several names (torch.unique, torch.functional.unique): any of them matches, after
+// add_other_names().
 // A comma inside brackets, braces or parentheses ("a{1,2}") does not separate.
 #pragma once
 

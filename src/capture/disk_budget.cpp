@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kMostKeptFree = 5'000'000'000;
 constexpr uint64_t kAskEvery = 16'000'000;
-// Names, headers and meta data, which a record's size leaves out: the disk is asked after so many records at least.
+// Bytes of names, headers and meta data, which a record's size leaves out: many small records add up.
 constexpr uint64_t kOfRecord = 64'000;
 
 }  // namespace

@@ -39,7 +39,7 @@ constexpr size_t kReportBytes = size_t{1} << 20;
 constexpr auto kQuiet = std::chrono::seconds(1);
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 
-// A small program fills a disk in an hour: it is said early, once per process.
+// A small program fills a disk in an hour: the hint comes early, once per process.
 constexpr uint64_t kHintAt = 100'000'000;
 constexpr const char* kHowToLimit =
     "less with ops=, modules=, steps=, max_calls=, max_per_signature=, dedupe=True or max_gb=";
@@ -297,6 +297,7 @@ RecordWriter::~RecordWriter() {
   }
   impl_->work.notify_all();
   if (impl_->thread.joinable()) impl_->thread.join();
+  log::progress("");
 }
 
 bool RecordWriter::submit(Record record) {

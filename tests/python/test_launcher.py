@@ -490,7 +490,7 @@ def test_a_filter_that_matched_nothing_names_what_was_meant(log_level, capfd):
     with op_tools.OpObserve(ops="torch.Tensor.srot, add.Tensr, addmm.out, torch.nn.functional.gelu"):
         torch.neg(torch.ones(2))
     said = capfd.readouterr().err
-    assert re.search(r"'torch\.Tensor\.srot' matched no operator.*did you mean torch\.Tensor\.sort", said)
+    assert re.search(r"'torch\.Tensor\.srot' matched no operator.*did you mean .*torch\.Tensor\.sort", said)
     assert re.search(r"'add\.Tensr'.*did you mean aten::add\.Tensor", said)
     assert re.search(r"'addmm\.out'.*1 of level aten would be \(level='aten'\)", said)
     assert "'torch.nn.functional.gelu' matched no operator that was called; there are such operators" in said
@@ -505,7 +505,7 @@ def test_every_spelling_of_a_public_function_is_taken_by_filters():
         "torch.relu_": lambda: torch.relu_(x.clone()),
         "torch.sparse.mm": lambda: torch.sparse.mm(x.to_sparse(), x),
         "torch.einsum": lambda: torch.einsum("ij->i", x),
-        "torch.conv1d": lambda: torch.conv1d(x[None], x[:, None]),
+        "torch.conv1d": lambda: torch.conv1d(x[None], x[None]),
         "torch.special.expit": lambda: torch.special.expit(x),
         "torch.norm": lambda: torch.norm(x),
     }
@@ -515,7 +515,8 @@ def test_every_spelling_of_a_public_function_is_taken_by_filters():
         assert tool.result().calls == 1, name
         with op_tools.OpObserve(skip=name) as tool:
             call()
-        assert not any(row.op.endswith(name.rpartition(".")[2]) for row in tool.result().rows), name
+        own = name.rpartition(".")[2]
+        assert not any(row.op.rpartition(".")[2].removeprefix("_sparse_") == own for row in tool.result().rows), name
         assert name in op_tools._C.admitted([name], name, "")
 
 
