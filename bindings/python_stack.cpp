@@ -1,5 +1,6 @@
 #include "python_stack.h"
 
+#include <dlfcn.h>
 #include <pybind11/pybind11.h>
 
 #include <string>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "blackbox/blackbox_hook.h"
 #include "hooks/stack_source.h"
 
 namespace op_tools::python {
@@ -14,7 +16,6 @@ namespace {
 
 namespace py = pybind11;
 
-constexpr size_t kMostLines = 8;
 constexpr int kMostFrames = 128;
 
 // Code of torch and of op_tools is not the user's: lines in it don't help to find the call. Nor does what Python itself
@@ -69,14 +70,14 @@ Code& known_code(PyCodeObject* code) {
   return known->emplace(code, std::move(made)).first->second;
 }
 
-StackLines user_lines() {
+StackLines user_lines(size_t most) {
   StackLines lines;
   // Threads that Python does not know (autograd's for devices) have no stack; a dying interpreter is not to be asked.
   if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return lines;
   const py::gil_scoped_acquire gil;
   py::object frame =
       py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
-  for (int depth = 0; frame && depth < kMostFrames && lines.size() < kMostLines; ++depth) {
+  for (int depth = 0; frame && depth < kMostFrames && lines.size() < most; ++depth) {
     auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
     PyCodeObject* const code = PyFrame_GetCode(raw);
     Code& known = known_code(code);
@@ -89,10 +90,20 @@ StackLines user_lines() {
   return lines;
 }
 
+// What faulthandler writes, without Python's lock: another thread may hold it for ever. Python exports the function and
+// declares it for itself alone.
+using DumpThreads = const char* (*)(int, PyInterpreterState*, PyThreadState*);
+
+void dump_stacks(int descriptor) {
+  static const auto dump = reinterpret_cast<DumpThreads>(dlsym(RTLD_DEFAULT, "_Py_DumpTracebackThreads"));
+  if (dump && Py_IsInitialized()) dump(descriptor, nullptr, nullptr);
+}
+
 }  // namespace
 
 void init_stack_source() {
   set_stack_source(&user_lines);
+  set_stack_dump(&dump_stacks);
 }
 
 }  // namespace op_tools::python

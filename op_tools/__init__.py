@@ -9,9 +9,10 @@ from ._version import check_torch
 check_torch()
 
 from ._autocompare import CompareResult, CompareRow, OpAutoCompare  # noqa: E402
+from ._blackbox import BlackBox, OpBlackBox, read_black_box  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
 from ._compare_modules import ModuleComparison, ModuleRow, compare_modules  # noqa: E402
-from ._declared import CaptureRow, ComparedOp, ObserveRow, OverflowRow, RedirectRow, TimeRow  # noqa: E402
+from ._declared import BlackBoxRow, CaptureRow, ComparedOp, ObserveRow, OverflowRow, RedirectRow, TimeRow  # noqa: E402
 from ._fallback import OpDtypeCast, OpFallback, RedirectResult  # noqa: E402
 from ._features import CallInfo, Feature, TensorInfo, apply_feature  # noqa: E402
 from ._files import load, load_call  # noqa: E402
@@ -23,6 +24,8 @@ from ._tools import CaptureResult, Hook, HookScope, OpCapture, Tool, ToolResult,
 atexit.register(stop_all)
 
 __all__ = [
+    "BlackBox",
+    "BlackBoxRow",
     "Call",
     "CallInfo",
     "CaptureResult",
@@ -40,6 +43,7 @@ __all__ = [
     "ObserveResult",
     "ObserveRow",
     "OpAutoCompare",
+    "OpBlackBox",
     "OpCapture",
     "OpDtypeCast",
     "OpFallback",
@@ -62,4 +66,5 @@ __all__ = [
     "load",
     "load_call",
     "load_tools",
+    "read_black_box",
 ]

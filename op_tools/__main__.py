@@ -6,11 +6,13 @@ import argparse
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _C, _launch
+from ._blackbox import find_black_boxes, read_black_box, show_black_boxes
 from ._config import NAME, Config, read_config
 from ._doctor import examine
 from ._kinds import Option, hook_options, kinds
@@ -124,6 +126,21 @@ def _export(options: argparse.Namespace) -> int:
     sys.stderr.write("".join(f"op-tools: {_visible(problem)}\n" for problem in problems))
     sys.stdout.write(f"{exported} calls in {options.target}\n")
     return 1 if problems else 0
+
+
+def _black_box(options: argparse.Namespace) -> int:
+    while True:
+        if options.json:
+            lines = [read_black_box(one).to_json() for one in find_black_boxes(options.path)]
+            text = "\n".join(lines)
+        else:
+            text = show_black_boxes(options.path, options.last)
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+        if not options.follow or not any(read_black_box(one).alive for one in find_black_boxes(options.path)):
+            return 0
+        time.sleep(1)
+        sys.stdout.write("\n")
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -261,6 +278,21 @@ def _add_files(commands: Commands) -> None:
     export.set_defaults(run=_export)
 
 
+def _add_black_box(commands: Commands) -> None:
+    box = commands.add_parser(
+        "blackbox",
+        help="which call killed a process, or hangs: what OpBlackBox left",
+        description="Shows the last calls of each process, and first the one that had begun and not ended. Works while the "
+        "program runs, too.",
+        epilog="op-tools run --blackbox train.py; op-tools blackbox op_blackbox_result",
+    )
+    box.add_argument("path", help="a file *.blackbox, or a folder in which such files are")
+    box.add_argument("--last", type=int, default=10, metavar="N", help="the last N calls of each process; 0: all (10)")
+    box.add_argument("--json", action="store_true", help="a line of JSON per process")
+    box.add_argument("--follow", action="store_true", help="again every second, while one of the processes lives")
+    box.set_defaults(run=_black_box)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="op-tools",
@@ -272,6 +304,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_env(commands)
     _add_files(commands)
+    _add_black_box(commands)
     doctor = commands.add_parser(
         "doctor",
         help="why is my result empty: versions, devices, variables, what the filters match",

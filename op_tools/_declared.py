@@ -154,6 +154,19 @@ class OpFallbackOptions(ToolOptions, total=False):
     """Dtypes to compute in instead of others; results come back in the dtypes that they would have had. None: OP_DTYPE_CAST_DICT, else none."""
 
 
+class OpBlackBoxOptions(ToolOptions, total=False):
+    """Options of OpBlackBox."""
+
+    calls: int | None
+    """The last N calls of each thread are in the file. None: OP_BLACKBOX_CALLS, else 4096."""
+    with_stack: bool | None
+    """Note the program's line of each call. None: OP_BLACKBOX_WITH_STACK, else on."""
+    with_modules: bool | None
+    """Note the module of each call. None: OP_BLACKBOX_WITH_MODULES, else on."""
+    stall: float | None
+    """Write the stacks of all threads when no call has begun or ended for N seconds; 0: never. None: OP_BLACKBOX_STALL, else 0."""
+
+
 @dataclass(frozen=True)
 class CaptureRow:
     """What was captured of one operator."""
@@ -358,3 +371,31 @@ class RedirectRow:
     """Moves and operators."""
     stayed: dict[str, int]
     """What ran as it would have, with the reason, and how often."""
+
+
+@dataclass(frozen=True)
+class BlackBoxRow:
+    """A call in the file of OpBlackBox."""
+
+    state: str
+    """`open`: it had begun and not ended; `ended`; `failed`: the operator raised."""
+    op: str
+    """The operator."""
+    phase: str
+    """`forward` or `backward`."""
+    module: str
+    """The module that made the call."""
+    line: str
+    """The program's line."""
+    inputs: str
+    """Dtypes, shapes and devices of the tensors."""
+    step: int
+    """The training step."""
+    id: int
+    """The number of the call."""
+    thread: int
+    """The thread, as the system numbers it."""
+    begun: float
+    """Seconds since 1970."""
+    ms: float | None
+    """How long the program's thread was in it; nothing for an open call."""

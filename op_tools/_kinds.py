@@ -143,7 +143,9 @@ def kind_of(name: str) -> Kind:
     return kinds()[_C.find_tool(name)]
 
 
-def signature_of(options: Iterable[Option], further: Iterable[inspect.Parameter] = ()) -> inspect.Signature:
+def signature_of(
+    options: Iterable[Option], further: Iterable[inspect.Parameter] = (), defaults: Mapping[str, Any] | None = None
+) -> inspect.Signature:
     """The keywords as help() and completion show them."""
     return inspect.Signature(
         [
@@ -152,7 +154,7 @@ def signature_of(options: Iterable[Option], further: Iterable[inspect.Parameter]
                 inspect.Parameter(
                     option.name,
                     inspect.Parameter.KEYWORD_ONLY,
-                    default="torch" if option.name == "level" else None,
+                    default=(defaults or {}).get(option.name),
                     annotation=option.annotation,
                 )
                 for option in options

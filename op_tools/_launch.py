@@ -138,8 +138,9 @@ def environment(tools: Sequence[Tool], *, fail_on_wrong: bool = False, log_level
     for tool in tools:
         kind = kind_of(tool._kind)
         given = dict(tool._arguments)
-        level = given.pop("level", "torch")
-        words.append(kind.flag if level == "torch" else f"{kind.flag}:{level}")
+        usual = tool._defaults["level"]
+        level = given.pop("level", usual)
+        words.append(kind.flag if level == usual else f"{kind.flag}:{level}")
         by_name = {option.name: option for option in kind.options}
         variables |= {by_name[name].variable: _text(value) for name, value in given.items()}
     variables[_VARIABLE] = ",".join(words)

@@ -111,6 +111,7 @@ class Tool:
     """
 
     _kind: ClassVar[str] = ""  # the core's name of the tool
+    _defaults: ClassVar[dict[str, Any]] = {"level": "torch"}  # where they are not the core's
     _further: ClassVar[tuple[str, ...]] = ()  # parameters of __init__ that are no options
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -118,7 +119,7 @@ class Tool:
         options = cls._options()
         parameters = inspect.signature(cls.__init__).parameters
         further = [parameters[name] for name in cls._further]
-        cls.__signature__ = signature_of(options, further)  # type: ignore[attr-defined]
+        cls.__signature__ = signature_of(options, further, cls._defaults)  # type: ignore[attr-defined]
         before, args, after = inspect.cleandoc(cls.__doc__ or "").partition("\n\nArgs:\n")
         own, gap, rest = after.partition("\n\n")
         listed = "\n".join(filter(None, [own if args else "", arguments_text(options)]))
@@ -148,10 +149,11 @@ class Tool:
         return _C.open_tool(self._kind, self._settings(), self._condition)
 
     def _settings(self) -> dict[str, Any]:
-        """The arguments as the core takes them; its own default of the level is "aten"."""
+        """The arguments as the core takes them, with the defaults that are not the core's where no variable is set."""
         tell_core()
-        level = next(option for option in self._options() if option.name == "level")
-        return {**({} if os.environ.get(level.variable) else {"level": "torch"}), **self._arguments}
+        variables = {option.name: option.variable for option in self._options()}
+        defaults = {name: value for name, value in self._defaults.items() if not os.environ.get(variables[name])}
+        return {**defaults, **self._arguments}
 
     def start(self) -> Self:
         """Starts the tool on this thread. A tool that was started twice must be stopped twice.

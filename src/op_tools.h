@@ -6,6 +6,7 @@
 #include "base/op_filter.h"
 #include "base/options.h"
 #include "base/version.h"
+#include "blackbox/blackbox_hook.h"
 #include "capture/capture_hook.h"
 #include "compare/compare_hook.h"
 #include "fallback/redirect_hook.h"

@@ -1,4 +1,5 @@
 // The register of tools: one line for each.
+#include "blackbox/blackbox_hook.h"
 #include "capture/capture_hook.h"
 #include "compare/compare_hook.h"
 #include "fallback/redirect_hook.h"
@@ -12,7 +13,7 @@ namespace op_tools {
 std::vector<ToolKind> own_tools() {
   return {
       tool_kind<CaptureHook>(), tool_kind<CompareHook>(),   tool_kind<OverflowHook>(), tool_kind<ObserveHook>(),
-      tool_kind<TimeHook>(),    tool_kind<DtypeCastHook>(), tool_kind<FallbackHook>(),
+      tool_kind<TimeHook>(),    tool_kind<DtypeCastHook>(), tool_kind<FallbackHook>(), tool_kind<BlackBoxHook>(),
   };
 }
 

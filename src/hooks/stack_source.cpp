@@ -16,8 +16,8 @@ void set_stack_source(StackSource new_source) {
   source() = std::move(new_source);
 }
 
-StackLines current_lines() {
-  return source() ? source()() : StackLines();
+StackLines current_lines(size_t most) {
+  return source() ? source()(most) : StackLines();
 }
 
 std::vector<std::string> current_stack() {

@@ -4,6 +4,7 @@
 
 #include <c10/util/SmallVector.h>
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,12 +15,14 @@ namespace op_tools {
 
 // Lines "file:line function", the innermost line of the user's own code first. The strings live until the process ends:
 // a program has as many as it has places in its code.
-using StackLines = c10::SmallVector<const std::string*, 8>;
+constexpr size_t kMostStackLines = 8;
+using StackLines = c10::SmallVector<const std::string*, kMostStackLines>;
 // Must be quick (it runs per captured call) and may return nothing (threads without such a stack).
-using StackSource = std::function<StackLines()>;
+// `most`: lines that are wanted.
+using StackSource = std::function<StackLines(size_t most)>;
 
 OP_TOOLS_API void set_stack_source(StackSource source);
-OP_TOOLS_API StackLines current_lines();
+OP_TOOLS_API StackLines current_lines(size_t most = kMostStackLines);
 OP_TOOLS_API std::vector<std::string> current_stack();  // copies of the strings
 
 }  // namespace op_tools

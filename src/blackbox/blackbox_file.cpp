@@ -1,0 +1,226 @@
+#include "blackbox/blackbox_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "base/error.h"
+#include "timing/stopwatch.h"
+
+namespace op_tools {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t page_aligned(size_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+thread_local std::vector<std::unique_ptr<BlackBoxFile::Thread>> tl_threads;  // of this thread, one per file
+
+std::atomic<uint64_t> files_made{0};
+
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
+}
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+[[noreturn]] void fail(const std::string& path, const char* what) {
+  throw Error(path + ": " + what + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+BlackBoxFile::BlackBoxFile(const std::string& path, int64_t calls, int64_t rank)
+    : path_(path), serial_(files_made.fetch_add(1) + 1) {
+  const size_t region_bytes = page_aligned(offsetof(Region, ring) + static_cast<size_t>(calls) * sizeof(BlackBoxCall));
+  const size_t strings_at = kPage + kThreads * region_bytes;
+  bytes_ = strings_at + kStringBytes;
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) fail(path, "cannot make the file");
+  if (::ftruncate(descriptor_, static_cast<off_t>(bytes_)) == 0 && has_room(0, kPage)) {
+    void* const memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+    if (memory != MAP_FAILED) memory_ = static_cast<char*>(memory);
+  }
+  if (!memory_) {
+    const int problem = errno;
+    ::close(descriptor_);
+    ::unlink(path.c_str());
+    errno = problem;
+    fail(path, "cannot map the file");
+  }
+  ::madvise(memory_, bytes_, MADV_DONTFORK);
+  header_ = new (memory_) Header{};
+  header_->header_bytes = kPage;
+  header_->call_bytes = sizeof(BlackBoxCall);
+  header_->pid = static_cast<uint32_t>(::getpid());
+  header_->rank = static_cast<uint32_t>(rank);
+  header_->threads = kThreads;
+  header_->nested = kMostNested;
+  header_->calls = static_cast<uint32_t>(calls);
+  header_->region_bytes = region_bytes;
+  header_->strings_at = strings_at;
+  header_->string_bytes = kStringBytes;
+  header_->clock_to_unix = clock_to_unix();
+  header_->started = clock_now();
+  header_->strings_used.store(sizeof(uint32_t), std::memory_order_release);  // the empty string
+  header_->host = intern(host_name());
+  header_->program = intern(command_line());
+  std::atomic_thread_fence(std::memory_order_release);
+  std::memcpy(header_->magic, "OPTBLBX1", sizeof header_->magic);  // from here on a reader may look
+}
+
+BlackBoxFile::~BlackBoxFile() {
+  if (is_parents()) return;
+  ::munmap(memory_, bytes_);
+  ::close(descriptor_);
+}
+
+// Takes blocks of the disk for a part of the file before anything is stored there: on a full disk a store to a part
+// without blocks would end the program with SIGBUS.
+bool BlackBoxFile::has_room(size_t at, size_t bytes) {
+  const int problem = ::posix_fallocate(descriptor_, static_cast<off_t>(at), static_cast<off_t>(bytes));
+  if (problem) errno = problem;
+  return problem == 0;
+}
+
+BlackBoxFile::Region& BlackBoxFile::region_at(uint32_t index) const {
+  return *reinterpret_cast<Region*>(memory_ + kPage + index * header_->region_bytes);
+}
+
+BlackBoxFile::Thread& BlackBoxFile::thread() {
+  for (const auto& thread : tl_threads) {
+    if (thread->file == serial_) return *thread;
+  }
+  auto made = std::make_unique<Thread>();
+  made->file = serial_;
+  made->region = take_region();
+  return *tl_threads.emplace_back(std::move(made));
+}
+
+BlackBoxFile::Region* BlackBoxFile::take_region() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Region* region = nullptr;
+  const uint32_t used = header_->regions_used.load(std::memory_order_relaxed);
+  if (used < kThreads) {
+    if (!has_room(kPage + used * header_->region_bytes, header_->region_bytes)) return nullptr;
+    region = &region_at(used);
+  }
+  // That of a thread which has ended; the system knows.
+  for (uint32_t i = 0; i < used && !region; ++i) {
+    const std::string task = "/proc/self/task/" + std::to_string(region_at(i).thread);
+    if (::access(task.c_str(), F_OK) != 0) region = &region_at(i);
+  }
+  if (!region) return nullptr;
+  region->depth.store(0, std::memory_order_release);
+  region->ended.store(0, std::memory_order_release);
+  region->thread = static_cast<uint64_t>(::syscall(SYS_gettid));
+  if (used < kThreads) header_->regions_used.store(used + 1, std::memory_order_release);
+  return region;
+}
+
+void BlackBoxFile::begin(Thread& thread, const BlackBoxCall& call) {
+  Region* const region = thread.region;
+  const uint64_t depth = region ? region->depth.load(std::memory_order_relaxed) : kMostNested;
+  if (depth >= kMostNested) {
+    header_->left_out.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  BlackBoxCall& open = region->open[depth];
+  open = call;
+  open.begin = thread.clock.now();
+  region->depth.store(depth + 1, std::memory_order_release);  // a reader sees the whole call, or none
+}
+
+void BlackBoxFile::end(Thread& thread, uint64_t id, bool failed) {
+  Region* const region = thread.region;
+  if (!region) return;
+  uint64_t depth = region->depth.load(std::memory_order_relaxed);
+  while (depth > 0 && region->open[depth - 1].id != id) --depth;
+  if (depth == 0) return;  // it was nested too deep
+  const uint64_t ended = region->ended.load(std::memory_order_relaxed);
+  BlackBoxCall& done = region->ring[ended % header_->calls];
+  done = region->open[depth - 1];
+  done.end = thread.clock.now();
+  done.failed = failed;
+  region->ended.store(ended + 1, std::memory_order_release);
+  region->depth.store(depth - 1, std::memory_order_release);
+}
+
+StringId BlackBoxFile::intern(std::string_view text) {
+  if (text.empty()) return 0;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = ids_.find(std::string(text));
+  if (found != ids_.end()) return found->second;
+  const uint64_t at = header_->strings_used.load(std::memory_order_relaxed);
+  const auto size = static_cast<uint32_t>(text.size());
+  if (at + sizeof size + size > kStringBytes) return 0;
+  constexpr size_t kStep = 64 << 10;
+  while (string_room_ < at + sizeof size + size) {
+    if (!has_room(header_->strings_at + string_room_, kStep)) return 0;
+    string_room_ += kStep;
+  }
+  char* const place = memory_ + header_->strings_at + at;
+  std::memcpy(place, &size, sizeof size);
+  std::memcpy(place + sizeof size, text.data(), size);
+  header_->strings_used.store(at + sizeof size + size, std::memory_order_release);
+  return ids_.emplace(text, static_cast<StringId>(at)).first->second;
+}
+
+std::string_view BlackBoxFile::text(StringId id) const {
+  const char* const place = memory_ + header_->strings_at + id;
+  uint32_t size = 0;
+  std::memcpy(&size, place, sizeof size);
+  return {place + sizeof size, size};
+}
+
+uint64_t BlackBoxFile::progress() const {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < header_->regions_used.load(std::memory_order_acquire); ++i) {
+    const Region& region = region_at(i);
+    const uint64_t depth = region.depth.load(std::memory_order_acquire);
+    sum += region.ended.load(std::memory_order_relaxed) * 2 + depth;
+  }
+  return sum;
+}
+
+void BlackBoxFile::each_call(const Visit& visit) const {
+  for (uint32_t i = 0; i < header_->regions_used.load(std::memory_order_acquire); ++i) {
+    const Region& region = region_at(i);
+    const uint64_t ended = region.ended.load(std::memory_order_acquire);
+    for (uint64_t n = ended - std::min<uint64_t>(ended, header_->calls); n < ended; ++n) {
+      visit(region, region.ring[n % header_->calls], /*is_open=*/false);
+    }
+    const uint64_t depth = region.depth.load(std::memory_order_acquire);
+    for (uint64_t n = 0; n < depth; ++n) visit(region, region.open[n], /*is_open=*/true);
+  }
+}
+
+const BlackBoxFile::Region* BlackBoxFile::stuck(int64_t since) const {
+  const Region* longest = nullptr;
+  for (uint32_t i = 0; i < header_->regions_used.load(std::memory_order_acquire); ++i) {
+    const Region& region = region_at(i);
+    const uint64_t depth = region.depth.load(std::memory_order_acquire);
+    if (depth == 0 || region.open[depth - 1].begin >= since) continue;
+    if (!longest || region.open[depth - 1].begin < longest->open[longest->depth.load() - 1].begin) longest = &region;
+  }
+  return longest;
+}
+
+}  // namespace op_tools

@@ -1,0 +1,70 @@
+// OpBlackBox: which call a process was in when it died, or hangs in, and the last ones before it (blackbox_file.h).
+//
+// A call's place in the file is written before the operator runs and again after it: nothing has to happen at a crash,
+// and no signal handler is set. Where `stall` asks for it, a thread of the tool's own watches whether calls begin and
+// end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/export.h"
+#include "blackbox/blackbox_options.h"
+#include "hooks/hook.h"
+#include "hooks/tool.h"
+#include "hooks/tool_scope.h"
+
+namespace op_tools {
+
+// A call in the file.
+struct BlackBoxRow {
+  std::string state;  // "open": it had begun and not ended; "ended"; "failed": the operator raised
+  std::string op, phase, module, line, inputs;
+  int64_t step = 0;
+  int64_t id = 0;
+  int64_t thread = 0;
+  double begun = 0;          // seconds since 1970
+  std::optional<double> ms;  // of calls that ended
+  static const Columns<BlackBoxRow>& columns();
+};
+
+struct BlackBoxResult {
+  std::vector<BlackBoxRow> rows;  // this process's, in the order in which they began
+  std::string path;               // the file; empty where it could not be made
+  uint64_t left_out = 0;          // calls that had no place in it
+};
+
+class OP_TOOLS_API BlackBoxHook final : public Hook {
+ public:
+  using Options = BlackBoxOptions;
+  using Row = BlackBoxRow;
+  static constexpr ToolNames kNames{"OpBlackBox", "op_blackbox", "blackbox"};
+
+  explicit BlackBoxHook(const ResolvedBlackBoxOptions& options);
+  ~BlackBoxHook() override;
+
+  std::string_view name() const override { return kNames.tool; }
+  std::unique_ptr<HookState> before(OpCall& call) override;
+  void after(OpCall& call, HookState* state) override;
+  void scope_left() override;
+  Value report() const override;
+
+  BlackBoxResult result() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+using OpBlackBox = ToolScope<BlackBoxHook>;
+
+// Writes the stacks of all threads of the program's language to a file, whatever they hold: set once by the bindings of
+// that language.
+using StackDump = void (*)(int descriptor);
+OP_TOOLS_API void set_stack_dump(StackDump dump);
+
+}  // namespace op_tools

@@ -1,0 +1,15 @@
+#include "blackbox/blackbox_options.h"
+
+#include <cmath>
+#include <string>
+
+#include "base/read_options.h"
+
+namespace op_tools {
+
+void BlackBoxOptions::resolve_all() {
+  ToolOptions::resolve_all();
+  if (!(stall >= 0) || !std::isfinite(stall)) refuse(stall.source(), std::to_string(stall), "give seconds, 0 or more");
+}
+
+}  // namespace op_tools

@@ -1,0 +1,27 @@
+// Options of OpBlackBox (base/options.h has what all tools share).
+#pragma once
+
+#include <cstdint>
+
+#include "base/options.h"
+
+namespace op_tools {
+
+struct BlackBoxOptions : ToolOptions {
+  BlackBoxOptions() : ToolOptions("OP_BLACKBOX") {}
+
+  Option<int64_t> calls{
+      this, 4096, {"calls", "OP_BLACKBOX_CALLS", "the last N calls of each thread are in the file"}, {16, 1 << 20}};
+  Option<bool> with_stack{this, true, {"with_stack", "", "note the program's line of each call"}};
+  Option<bool> with_modules{this, true, {"with_modules", "", "note the module of each call"}};
+  Option<double> stall{
+      this,
+      0,
+      {"stall", "OP_BLACKBOX_STALL",
+       "write the stacks of all threads when no call has begun or ended for N seconds; 0: never", "float", "0"}};
+
+  void resolve_all() override;
+};
+using ResolvedBlackBoxOptions = Resolved<BlackBoxOptions>;
+
+}  // namespace op_tools

@@ -1,0 +1,158 @@
+// The file of OpBlackBox, and what the tool writes into it.
+#include <ATen/ops/add.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "blackbox/blackbox_file.h"
+#include "blackbox/blackbox_hook.h"
+#include "blackbox/stall_watch.h"
+#include "catch.h"
+#include "temporary_folder.h"
+
+using namespace op_tools;  // NOLINT: a test
+
+namespace {
+
+BlackBoxCall numbered(uint64_t id) {
+  BlackBoxCall call{};
+  call.id = id;
+  return call;
+}
+
+struct Found {
+  std::vector<uint64_t> ended, open;
+};
+
+Found calls_in(const BlackBoxFile& file) {
+  Found found;
+  file.each_call([&](const BlackBoxFile::Region&, const BlackBoxCall& call, bool is_open) {
+    (is_open ? found.open : found.ended).push_back(call.id);
+  });
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("the ring has the last calls, and the open ones beside it", "[blackbox]") {
+  const test::TemporaryFolder folder;
+  BlackBoxFile file(folder.path() + "/a.blackbox", 16, 0);
+  BlackBoxFile::Thread& thread = file.thread();
+  file.begin(thread, numbered(1));
+  for (uint64_t id = 2; id < 42; ++id) {
+    file.begin(thread, numbered(id));
+    file.end(thread, id, /*failed=*/false);
+  }
+  const Found found = calls_in(file);
+  CHECK(found.open == std::vector<uint64_t>{1});  // 40 calls ended since: it is not lost
+  REQUIRE(found.ended.size() == 16);
+  CHECK(found.ended.front() == 26);
+  CHECK(found.ended.back() == 41);
+}
+
+TEST_CASE("a call that never ended goes with the one around it, and deep nesting is counted", "[blackbox]") {
+  const test::TemporaryFolder folder;
+  BlackBoxFile file(folder.path() + "/a.blackbox", 16, 0);
+  BlackBoxFile::Thread& thread = file.thread();
+  file.begin(thread, numbered(1));
+  file.begin(thread, numbered(2));  // an exception that no hook saw
+  file.end(thread, 1, /*failed=*/true);
+  CHECK(calls_in(file).open.empty());
+  CHECK(calls_in(file).ended == std::vector<uint64_t>{1});
+  for (uint64_t id = 10; id < 50; ++id) file.begin(thread, numbered(id));
+  CHECK(calls_in(file).open.size() == BlackBoxFile::kMostNested);
+  CHECK(file.header().left_out.load() == 40 - BlackBoxFile::kMostNested);
+  for (uint64_t id = 49; id >= 10; --id) file.end(thread, id, false);
+  CHECK(calls_in(file).open.empty());
+}
+
+TEST_CASE("each thread has a region, and takes that of one which has ended", "[blackbox]") {
+  const test::TemporaryFolder folder;
+  BlackBoxFile file(folder.path() + "/a.blackbox", 16, 0);
+  for (uint64_t id = 1; id <= BlackBoxFile::kThreads + 20; ++id) {
+    std::thread([&] {
+      BlackBoxFile::Thread& thread = file.thread();
+      file.begin(thread, numbered(id));
+      file.end(thread, id, false);
+    }).join();
+  }
+  CHECK(file.header().left_out.load() == 0);
+  const Found found = calls_in(file);
+  CHECK(found.ended.size() == BlackBoxFile::kThreads);
+  CHECK(std::count(found.ended.begin(), found.ended.end(), BlackBoxFile::kThreads + 20) == 1);
+}
+
+TEST_CASE("strings are in the file once", "[blackbox]") {
+  const test::TemporaryFolder folder;
+  BlackBoxFile file(folder.path() + "/a.blackbox", 16, 0);
+  const StringId one = file.intern("aten::mm");
+  CHECK(one != 0);
+  CHECK(file.intern("aten::mm") == one);
+  CHECK(file.text(one) == "aten::mm");
+  CHECK(file.intern("") == 0);
+  const std::string large(BlackBoxFile::kStringBytes, 'x');
+  CHECK(file.intern(large) == 0);                                              // no room: a call has an empty name then
+  CHECK_THROWS_AS(BlackBoxFile(folder.path() + "/a.blackbox", 16, 0), Error);  // it exists
+  CHECK_THROWS_AS(BlackBoxFile(folder.path() + "/no/a.blackbox", 16, 0), Error);
+}
+
+TEST_CASE("the tool writes calls with shapes, and marks those that raised", "[blackbox]") {
+  const test::TemporaryFolder folder;
+  BlackBoxOptions options;
+  options.output_dir = folder.path();
+  BlackBoxResult result;
+  {
+    OpBlackBox box(options);
+    const auto a = at::ones({2, 3});
+    at::add(a, a);
+    CHECK_THROWS(at::mm(a, a));
+    result = box.result();
+  }
+  std::vector<std::string> seen;
+  for (const BlackBoxRow& row : result.rows) seen.push_back(row.state + " " + row.op + " " + row.inputs);
+  CHECK(std::count(seen.begin(), seen.end(), "ended aten::add.Tensor float32[2, 3], float32[2, 3]") == 1);
+  CHECK(std::count(seen.begin(), seen.end(), "failed aten::mm float32[2, 3], float32[2, 3]") == 1);
+  std::ifstream file(result.path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  CHECK(bytes.compare(0, 8, "OPTBLBX1") == 0);
+  CHECK(bytes.find("aten::mm") != std::string::npos);
+}
+
+TEST_CASE("a call without end is found stuck", "[blackbox]") {
+  const test::TemporaryFolder folder;
+  BlackBoxFile file(folder.path() + "/a.blackbox", 16, 0);
+  BlackBoxFile::Thread& thread = file.thread();
+  const uint64_t before = file.progress();
+  CHECK(file.stuck(INT64_MAX) == nullptr);
+  file.begin(thread, numbered(1));
+  CHECK(file.progress() == before + 1);
+  CHECK(file.stuck(INT64_MAX) == thread.region);
+  CHECK(file.stuck(0) == nullptr);
+  file.end(thread, 1, false);
+  CHECK(file.progress() == before + 2);
+  CHECK(file.stuck(INT64_MAX) == nullptr);
+}
+
+TEST_CASE("a stall is looked for until its watch ends", "[blackbox]") {
+  std::atomic<int> asked{0};
+  {
+    const StallWatch watch(std::chrono::milliseconds(1), [&] { asked.fetch_add(1); });
+    while (asked.load() < 3) std::this_thread::yield();
+  }
+  const int last = asked.load();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(asked.load() == last);
+}
+
+TEST_CASE("seconds of a stall that are no number are refused", "[blackbox]") {
+  BlackBoxOptions options;
+  options.stall = -1.0;
+  CHECK_THROWS_WITH(resolve(options), Catch::Contains("stall="));
+}
