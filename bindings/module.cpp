@@ -1,10 +1,13 @@
 // The Python extension: options in, scopes and results out. The only part that knows Python objects or the GIL.
+#include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,6 +41,37 @@
 namespace op_tools::python {
 namespace {
 
+// Text that came from a file, or a path: bytes that are no UTF-8 are as os.fsdecode() has them.
+py::str text_of(std::string_view bytes) {
+  PyObject* const text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
+  if (!text) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
+}
+
+py::list texts_of(const std::vector<std::string>& texts) {
+  py::list list;
+  for (const std::string& text : texts) list.append(text_of(text));
+  return list;
+}
+
+// Runs `read`, whose failures are Errors that name the path. A damaged file may hold what Python has no value for:
+// strings that are no UTF-8, lists as keys, a generator's state of the wrong size. KeyboardInterrupt passes.
+template <class Read>
+auto read_file(const std::string& path, Read&& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const std::string shown = path.c_str();  // to a NUL, where what() ends as well
+    throw text.find(shown) == std::string::npos ? Error(shown + ": " + text) : error;
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+    throw Error(path + ": damaged: " + std::string(py::str(error.value())));
+  } catch (const c10::Error& error) {
+    throw Error(path + ": damaged: " + error.what_without_backtrace());
+  }
+}
+
 // A saved call; None for what it does not have. Gradients are those of its first backward pass.
 py::dict call_dict(const SavedCall& call) {
   py::dict dict;
@@ -62,25 +96,32 @@ py::tuple call_summary(const StoredCall& call) {
   };
   for (const CallFile file : {CallFile::kInput, CallFile::kOutput, CallFile::kMeta}) add(file, 0);
   for (; add(CallFile::kGradOutputs, passes); ++passes) add(CallFile::kGradInputs, passes);
-  const py::object meta = call.has(CallFile::kMeta) ? py::object(py::str(call.read_text(CallFile::kMeta))) : py::none();
-  return py::make_tuple(call.path(), meta, bytes, passes);
+  const py::object meta = call.has(CallFile::kMeta) ? py::object(text_of(call.read_text(CallFile::kMeta))) : py::none();
+  return py::make_tuple(text_of(call.path()), meta, bytes, passes);
 }
 
 void bind_files(py::module_& module) {
-  module.def("read_pth", [](const std::string& path) { return to_python(read_call_file(path)); });
-  module.def("read_call", [](const std::string& path) { return call_dict(read_call(*open_call(path))); });
+  module.def("read_pth",
+             [](const std::string& path) { return read_file(path, [&] { return to_python(read_call_file(path)); }); });
+  module.def("read_call", [](const std::string& path) {
+    return read_file(path, [&] {
+      const SavedCall call = read_call(*open_call(path));
+      if (!call.cut_off.empty()) throw Error(path + ": " + call.cut_off);
+      return call_dict(call);
+    });
+  });
   // Of every call at or below a path (its path, text of meta.json or None, bytes of its files, backward passes), what
   // is wrong there, bytes of tensors that calls share.
   module.def("find_calls", [](const std::string& path) {
     const FoundCalls found = find_calls(path);
     py::list calls;
     for (const auto& call : found.calls) calls.append(call_summary(*call));
-    return py::make_tuple(calls, found.problems, found.shared_bytes);
+    return py::make_tuple(calls, texts_of(found.problems), found.shared_bytes);
   });
   module.def("export_calls", [](const std::string& from, const std::string& to) {
     std::vector<std::string> problems;
     const size_t exported = export_calls(from, to, &problems);
-    return py::make_tuple(exported, problems);
+    return py::make_tuple(exported, texts_of(problems));
   });
 }
 
@@ -118,6 +159,19 @@ void bind_names(py::module_& module) {
     }
     return admitted;
   });
+  module.def("add_other_names", &add_other_names);
+  // Never freed: scopes may end while the interpreter does.
+  module.def("set_name_adviser", [](const py::function& adviser) {
+    set_name_adviser(
+        [adviser = adviser.inc_ref().ptr()](const std::string& item, const std::string& level) -> std::string {
+          const py::gil_scoped_acquire gil;
+          try {
+            return py::handle(adviser)(text_of(item), level).cast<std::string>();
+          } catch (const std::exception&) {  // what a warning says besides must not end the scope otherwise
+            return "";
+          }
+        });
+  });
   module.def("known_ops", [] {
     interceptor::install();
     py::list ops;
@@ -137,7 +191,15 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ core of op_tools. Use the package op_tools, not this module.";
   module.attr("__version__") = std::string(version());
   module.attr("built_with_torch") = std::string(built_with_torch());
-  py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
+  // Not by pybind11's register_exception(): a text that is no UTF-8 (a path, a name in a file) would be another error.
+  static const py::handle error_class = py::exception<Error>(module, "Error", PyExc_RuntimeError).release();
+  py::register_exception_translator([](std::exception_ptr raised) {
+    try {
+      std::rethrow_exception(std::move(raised));
+    } catch (const Error& error) {
+      PyErr_SetObject(error_class.ptr(), text_of(error.what()).ptr());
+    }
+  });
 
   bind_interrupts(module);
   bind_quiet_warnings(module);

@@ -41,7 +41,7 @@ void put_back(Modes modes) {
 // property access). The mask is that of one chain, the last one that asked.
 struct Function {
   std::shared_ptr<const std::string> name;
-  bool in_python;  // a Python function: what it calls inside can be torch calls of their own
+  bool in_python;  // a Python function: what it calls inside can be torch calls of the program's
   uint64_t chain = 0;
   uint32_t mask = 0;
 };
@@ -59,6 +59,8 @@ class Functions {
     const bool hashable = PyErr_Occurred() == nullptr;
     forget_error();
     Function made{std::make_shared<std::string>(function_name(object)), PyFunction_Check(object) != 0};
+    // Two dozen calls that read the tensor to be printed are none of the program's.
+    if (*made.name == "torch.Tensor.__repr__" || *made.name == "torch.Tensor.__format__") made.in_python = false;
     if (!hashable || functions_.size() >= kMost) {  // closures made by the million: known only for this call
       one_off_ = std::move(made);
       return one_off_;

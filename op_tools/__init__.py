@@ -8,7 +8,7 @@ from ._version import check_torch
 
 check_torch()
 
-from ._autocompare import CompareResult, OpAutoCompare  # noqa: E402
+from ._autocompare import CompareResult, CompareRow, OpAutoCompare  # noqa: E402
 from ._blackbox import BlackBox, OpBlackBox, read_black_box  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
 from ._compare_modules import ModuleComparison, ModuleRow, compare_modules  # noqa: E402
@@ -31,6 +31,7 @@ __all__ = [
     "CaptureResult",
     "CaptureRow",
     "CompareResult",
+    "CompareRow",
     "ComparedOp",
     "DynamicDim",
     "Error",

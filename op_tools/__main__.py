@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import difflib
+import os
 import shlex
 import sys
 import time
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import _C, _launch
 from ._blackbox import find_black_boxes, read_black_box, show_black_boxes
+from ._config import NAME, Config, read_config
 from ._doctor import examine
 from ._kinds import Option, hook_options, kinds
-from ._names import aten_names, torch_names
+from ._names import aten_names, near_names, tell_core, torch_names
 from ._show import show
 from ._tools import Tool
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # generic for type checkers only
 
 
 def _list_ops(options: argparse.Namespace) -> int:
+    tell_core()
     if options.excluded:
         names = _C.metadata_ops()
     elif options.level == "torch":
@@ -39,7 +41,7 @@ def _list_ops(options: argparse.Namespace) -> int:
     other = "aten" if options.level == "torch" else "torch"
     there = aten_names(composite=True) if other == "aten" else torch_names()
     matched = len(_C.admitted(there, options.ops or "", options.skip or ""))
-    near = difflib.get_close_matches(options.ops or "", names, n=3)
+    near = near_names(options.ops or "", names)
     sys.stderr.write(
         f"op-tools: no operator of level {options.level} is matched"
         + (f"; of level {other} {matched} (--level {other})" if matched else "")
@@ -49,52 +51,79 @@ def _list_ops(options: argparse.Namespace) -> int:
     return 1
 
 
-def _flags(options: argparse.Namespace) -> list[str]:
+def _flags(options: argparse.Namespace, config: Config) -> list[str]:
     flags = [flag for flag in _launch.tools_by_flag() if getattr(options, flag.replace("-", "_"))]
+    flags = flags or list(config.tools)
     if not flags:
-        raise _C.Error(f"name at least one tool: --{', --'.join(_launch.tools_by_flag())}")
+        raise _C.Error(f"name at least one tool: --{', --'.join(_launch.tools_by_flag())}; or in {NAME}: tools = [...]")
     return flags
 
 
-def _chosen_tools(options: argparse.Namespace) -> list[Tool]:
-    """Tools and their options as the flags of op-tools run name them."""
+def _chosen_tools(options: argparse.Namespace, config: Config | None = None) -> list[Tool]:
+    """Tools and their options as the flags of op-tools run name them, and the file for the rest."""
     given = vars(options)
-    chosen = _flags(options)
+    config = config or Config()
+    chosen = _flags(options, config)
     return _launch.make_tools(
         chosen,
         {name.removeprefix("all:"): value for name, value in given.items() if name.startswith("all:")},
         {
             flag: {name.removeprefix(f"{flag}:"): value for name, value in given.items() if name.startswith(f"{flag}:")}
-            for flag in chosen
+            for flag in (word.partition(":")[0] for word in chosen)
         },
+        config,
     )
 
 
+def _log_level(options: argparse.Namespace) -> str:
+    """What -v and -q ask for; "" without them."""
+    return "info" if options.verbose else "warn" if options.quiet else ""
+
+
 def _run_program(options: argparse.Namespace) -> int:
-    tools = _chosen_tools(options)
+    config = read_config(options.config)
+    tools = _chosen_tools(options, config)
     run = _launch.run_module if options.module else _launch.run_script
     if not options.module and not Path(options.program).is_file():
         raise _C.Error(f"{options.program}: there is no such script; a module is run with -m")
-    with _launch.running(tools):
-        run(options.program, options.arguments)
-    return 0
+    if level := _log_level(options):
+        os.environ["OP_TOOLS_LOG_LEVEL"] = level  # also for the processes that the program starts
+        _C.reload_log_level()
+    fails = options.fail_on_wrong or config.fail_on_wrong
+    try:
+        with _launch.running(tools):
+            run(options.program, options.arguments)
+    except SystemExit as ended:
+        if ended.code or not (fails and _launch.is_wrong(tools)):
+            raise  # the program's own status
+    return int(fails and _launch.is_wrong(tools))
 
 
 def _print_environment(options: argparse.Namespace) -> int:
-    level = "" if options.level == "torch" else f":{options.level}"
-    for name, value in _launch.environment([flag + level for flag in _flags(options)]).items():
+    config = read_config(options.config)
+    variables = _launch.environment(
+        _chosen_tools(options, config),
+        fail_on_wrong=options.fail_on_wrong or config.fail_on_wrong,
+        log_level=_log_level(options),
+    )
+    for name, value in variables.items():
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
     return 0
 
 
+def _visible(text: str) -> str:
+    """Text for a terminal: names and strings in files come from outside, and control characters would drive it."""
+    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+
+
 def _show(options: argparse.Namespace) -> int:
-    sys.stdout.write(show(options.folder) + "\n")
+    sys.stdout.write(_visible(show(options.folder)) + "\n")
     return 0
 
 
 def _export(options: argparse.Namespace) -> int:
-    exported, problems = _C.export_calls(options.source, options.target)
-    sys.stderr.write("".join(f"op-tools: {problem}\n" for problem in problems))
+    exported, problems = _C.export_calls(os.fsencode(options.source), os.fsencode(options.target))
+    sys.stderr.write("".join(f"op-tools: {_visible(problem)}\n" for problem in problems))
     sys.stdout.write(f"{exported} calls in {options.target}\n")
     return 1 if problems else 0
 
@@ -166,6 +195,21 @@ def _add_tool_options(command: argparse.ArgumentParser) -> None:
                 _add_option(group, f"--{flag_of(option.name)}", f"all:{option.name}", option, hidden=True)
 
 
+def _add_launch(command: argparse.ArgumentParser) -> None:
+    """What op-tools run and op-tools env have in common."""
+    _add_tools(command)
+    command.add_argument(
+        "--fail-on-wrong",
+        action="store_true",
+        help="exit status 1 when a tool found something wrong (autocompare, overflow)",
+    )
+    command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {NAME}, where there is one")
+    loudness = command.add_mutually_exclusive_group()
+    loudness.add_argument("-v", "--verbose", action="store_true", help="a line for each call")
+    loudness.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
+    _add_tool_options(command)
+
+
 def _add_level(command: argparse.ArgumentParser) -> None:
     command.add_argument("--level", choices=("torch", "aten"), default="torch", help="names as Python's or torch's own")
 
@@ -197,8 +241,7 @@ def _add_run(commands: Commands) -> None:
         allow_abbrev=False,
         epilog="op-tools run --capture --time --ops 'torch.nn.functional.*' train.py --lr 0.1",
     )
-    _add_tools(run)
-    _add_tool_options(run)
+    _add_launch(run)
     run.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
     run.add_argument("program", help="the script, or the module")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
@@ -210,11 +253,11 @@ def _add_env(commands: Commands) -> None:
         "env",
         help="print the variables that put tools on programs which others start",
         description="Prints shell lines. A Python that is started with them has the tools on as soon as it imports torch; "
-        "OP_TOOLS can be changed by hand: OP_TOOLS=capture,time:aten",
+        "OP_TOOLS can be changed by hand: OP_TOOLS=capture,time:aten. Options are those of op-tools run.",
+        allow_abbrev=False,
         epilog='eval "$(op-tools env --capture)"; torchrun --nproc-per-node 8 train.py',
     )
-    _add_tools(environment)
-    _add_level(environment)
+    _add_launch(environment)
     environment.set_defaults(run=_print_environment)
 
 
@@ -278,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = options.run(options)
         return status
     except _C.Error as error:
-        sys.stderr.write(f"op-tools: {error}\n")
+        sys.stderr.write(f"op-tools: {_visible(str(error))}\n")
         return 2
 
 

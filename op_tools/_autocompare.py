@@ -2,22 +2,91 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from typing_extensions import Unpack
 
 from . import _C
 from ._declared import ComparedOp, OpAutoCompareOptions
+from ._results import DEFAULT_ROWS, Result, counted, sorted_rows, text_table, worded
 from ._tools import Tool
 
 
-@dataclass(frozen=True)
-class CompareResult:
+@dataclass(slots=True)
+class CompareRow:
+    """One comparison; fields are the columns of autocompare.jsonl (docs/autocompare.md), None where it has no such value.
+    A field may be read as ``row.verdict`` or ``row["verdict"]``."""
+
+    op: str
+    id: int
+    step: int
+    level: str
+    phase: str
+    what: str = ""
+    verdict: str = ""
+    kind: str = ""
+    reason: str = ""
+    method: str = ""
+    thresholds: str = ""
+    deciding: str = ""
+    number: float = 0.0
+    limit: float = 0.0
+    dtype: str | None = None
+    shape: list[int] | None = None
+    strides: list[int] | None = None
+    numel: int | None = None
+    bit_equal: bool | None = None
+    max_abs: float | None = None
+    max_rel: float | None = None
+    mean_abs: float | None = None
+    rmse: float | None = None
+    cosine: float | None = None
+    max_ulp: float | None = None
+    mean_ulp: float | None = None
+    outside: int | None = None
+    error_rmse: float | None = None
+    error_max: float | None = None
+    cpu_error_rmse: float | None = None
+    cpu_error_max: float | None = None
+    result_nan: int | None = None
+    result_inf: int | None = None
+    reference_nan: int | None = None
+    reference_inf: int | None = None
+    nonfinite_mismatches: int | None = None
+    worst_index: list[int] | None = None
+    worst_result: str | None = None
+    worst_reference: str | None = None
+    device: str = ""
+    module: str | None = None
+    source: str | None = None
+    saved: str | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        value = getattr(self, name, None)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __contains__(self, name: str) -> bool:
+        return getattr(self, name, None) is not None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of the column `name`, or `default` where the row has none."""
+        value = getattr(self, name, None)
+        return default if value is None else value
+
+    def keys(self) -> list[str]:
+        """The columns that this row has."""
+        return [one.name for one in fields(self) if getattr(self, one.name) is not None]
+
+
+@dataclass(frozen=True, repr=False)
+class CompareResult(Result):
     """What a run of OpAutoCompare found."""
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    """One dict per comparison; keys are the columns of autocompare.jsonl (docs/autocompare.md)."""
+    rows: list[CompareRow] = field(default_factory=list)
+    """One row per comparison."""
     ops: list[ComparedOp] = field(default_factory=list)
     """One row per operator."""
     calls: int = 0
@@ -51,20 +120,30 @@ class CompareResult:
         return self.failed == 0
 
     @property
-    def failures(self) -> list[dict[str, Any]]:
+    def failures(self) -> list[CompareRow]:
         """The rows of failed comparisons."""
-        return [row for row in self.rows if row["verdict"] == "fail"]
+        return [row for row in self.rows if row.verdict == "fail"]
 
-    def table(self) -> str:
-        """The operators as a text table, failed ones first; then what `unjudged` says."""
-        table = _C.text_table(
-            [("op", False), ("wrong", True), ("right", True), ("not comparable", True), ("reason", False)],
-            [
-                [op.op, str(op.failed), str(op.passed), str(op.not_comparable), op.reason]
-                for op in sorted(self.ops, key=lambda op: (-op.failed, -op.worst))
-            ],
-            120,
-        )
+    def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
+        """The operators as a text table, and their totals; then what `unjudged` says.
+
+        Args:
+            sort_by: a field of ComparedOp. Numbers are sorted in descending order, strings in ascending order. None: failed ones
+                first.
+            row_limit: number of rows; -1: all.
+
+        Raises:
+            op_tools.Error: the rows have no such field.
+        """
+        worst_first = sorted(self.ops, key=lambda op: (-op.failed, -op.worst))
+        columns = [
+            worded("op", "op"),
+            counted("wrong", "failed"),
+            counted("right", "passed"),
+            counted("not comparable", "not_comparable"),
+            worded("reason", "reason"),
+        ]
+        table = text_table(columns, sorted_rows(self.ops, sort_by) if sort_by else worst_first, row_limit)
         return f"{table}\n{self.unjudged}" if self.unjudged else table
 
 
@@ -92,4 +171,5 @@ class OpAutoCompare(Tool):
         """What the last run found so far."""
         report = self._report()
         ops = [ComparedOp(**op) for op in report.pop("ops", [])]
-        return CompareResult(ops=ops, **report)
+        rows = [CompareRow(**row) for row in report.pop("rows")]
+        return CompareResult(rows=rows, ops=ops, **report)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +13,7 @@ from . import _C
 from ._kinds import Names, joined
 from ._module_runs import ModuleCall, ModuleRun, Tensors, copied, device_of, float_dtype_of, inputs_for, run_model
 from ._modules import without_wrapper
+from ._results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class ModuleRow:
     """What decided, in words."""
 
 
-@dataclass(frozen=True)
-class ModuleComparison:
+@dataclass(frozen=True, repr=False)
+class ModuleComparison(Result):
     """What compare_modules found."""
 
     rows: list[ModuleRow] = field(default_factory=list)
@@ -84,35 +83,32 @@ class ModuleComparison:
         first = self.first
         return [row for row in born_in_order if row is first] + [row for row in born_in_order if row is not first]
 
-    def table(self, row_limit: int = 20) -> str:
-        """The rows as a text table, worst first.
+    def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
+        """The rows as a text table.
 
         Args:
+            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order. None: worst
+                first.
             row_limit: number of rows; -1: all.
+
+        Raises:
+            op_tools.Error: the rows have no such field.
         """
-        rows = self.worst()
-        shown = rows if row_limit < 0 else rows[:row_limit]
-        titles = [("module", False), ("class", False), ("what", False), ("", False)]
-        titles += [(title, True) for title in ("of limit", "max abs", "rmse", "cosine")]
         words = {"pass": "", "fail": "WRONG", "not comparable": "?"}
-        text = _C.text_table(
-            titles,
-            [
-                [
-                    (row.module or "(model)") + (f" #{row.call}" if row.call else ""),
-                    row.kind,
-                    row.what,
-                    {"born": "BORN HERE", "carried": "carried"}.get(row.origin, words[row.verdict]),
-                    f"{row.share:.3g}",
-                    f"{row.max_abs:.3g}",
-                    f"{row.rmse:.3g}",
-                    f"{row.cosine:.6f}",
-                ]
-                for row in shown
-            ],
-            shutil.get_terminal_size().columns if sys.stdout.isatty() else 120,
-        )
-        lines = [text] if len(shown) == len(rows) else [text, f"... and {len(rows) - len(shown)} more rows"]
+        columns = [
+            Shown[ModuleRow]("module", lambda row: (row.module or "(model)") + (f" #{row.call}" if row.call else "")),
+            worded("class", "kind"),
+            worded("what", "what"),
+            Shown[ModuleRow](
+                "", lambda row: {"born": "BORN HERE", "carried": "carried"}.get(row.origin, words[row.verdict])
+            ),
+            Shown[ModuleRow]("of limit", lambda row: f"{row.share:.3g}", is_number=True),
+            Shown[ModuleRow]("max abs", lambda row: f"{row.max_abs:.3g}", is_number=True),
+            Shown[ModuleRow]("rmse", lambda row: f"{row.rmse:.3g}", is_number=True),
+            Shown[ModuleRow]("cosine", lambda row: f"{row.cosine:.6f}", is_number=True),
+        ]
+        rows = sorted_rows(self.rows, sort_by) if sort_by else self.worst()
+        lines = [text_table(columns, rows, row_limit)]
         if self.first is None:
             lines.append(f"{len(rows)} results agree")
         else:

@@ -20,17 +20,17 @@ class ToolOptions(TypedDict, total=False):
     skip: str | Iterable[str] | None
     """All but these operators; taken off `ops`. None: OP_<TOOL>_DISABLE_LIST, else none."""
     level: Literal["aten", "torch"] | None
-    """`torch` (the functions that Python calls) or `aten` (what torch dispatches, from any caller). None: torch; in C++ aten."""
+    """`torch` (the functions that Python calls) or `aten` (what torch dispatches, from any caller). None: OP_<TOOL>_LEVEL, else torch; in C++ aten."""
     output_dir: str | os.PathLike[str] | None
     """The folder in which the result folder is made. None: OP_TOOLS_OUTPUT_DIR, else the working directory."""
     modules: str | Iterable[str] | None
     """Only calls made in these modules of the model, or inside them. None: OP_<TOOL>_MODULES, else all."""
     steps: Iterable[int] | None
-    """Record only in these steps, counted from 0 by `step()`. None: all."""
+    """Record only in these steps, counted from 0 by `step()`. None: OP_<TOOL>_STEPS, else all."""
     skip_cpu: bool | None
     """Pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU, else off."""
     all_threads: bool | None
-    """Level aten: also operators of threads that start no tool themselves, but the first of each. None: off."""
+    """Level aten: also operators of threads that start no tool themselves, but the first of each. None: OP_<TOOL>_ALL_THREADS, else off."""
 
 
 class OpCaptureOptions(ToolOptions, total=False):
@@ -44,6 +44,10 @@ class OpCaptureOptions(ToolOptions, total=False):
     """Record at most N calls. None: OP_CAPTURE_MAX_CALLS, else no limit."""
     max_per_signature: int | None
     """Record the first N calls per operator, shapes and dtypes. None: OP_CAPTURE_MAX_PER_SIGNATURE, else no limit."""
+    max_gb: float | None
+    """Write at most X GB, then stop capturing. None: OP_CAPTURE_MAX_GB, else no limit."""
+    min_free_gb: float | None
+    """Stop capturing when fewer GB than this are free on the disk; 0: never. None: OP_CAPTURE_MIN_FREE_GB, else a tenth of the disk, 5 at most."""
     max_pending_mb: int | None
     """MB of memory that may wait to be written; when it is full the program waits. None: OP_TOOLS_MAX_PENDING_MB, else 1024."""
 
@@ -54,48 +58,48 @@ class OpAutoCompareOptions(ToolOptions, total=False):
     method: Literal["relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute"] | None
     """How a result is judged. None: OP_AUTOCOMPARE_METHOD, else relative."""
     golden: bool | None
-    """Run in float64 too, where that decides. None: on."""
+    """Run in float64 too, where that decides. None: OP_AUTOCOMPARE_GOLDEN, else on."""
     nan_equal: bool | None
-    """NaN agrees with NaN. None: on."""
+    """NaN agrees with NaN. None: OP_AUTOCOMPARE_NAN_EQUAL, else on."""
     strides: bool | None
-    """Other strides than the CPU's are a failure. None: on."""
+    """Other strides than the CPU's are a failure. None: OP_AUTOCOMPARE_STRIDES, else on."""
     gradients: bool | None
-    """Level torch: judge input gradients. None: on."""
+    """Level torch: judge input gradients. None: OP_AUTOCOMPARE_GRADIENTS, else on."""
     first_n_per_signature: int | None
-    """Judge only the first N calls per operator, shapes and dtypes. None: no limit."""
+    """Judge only the first N calls per operator, shapes and dtypes. None: OP_AUTOCOMPARE_FIRST_N_PER_SIGNATURE, else no limit."""
     every_nth: int | None
-    """Of those judge only every Nth, beginning with the first. None: 1."""
+    """Of those judge only every Nth, beginning with the first. None: OP_AUTOCOMPARE_EVERY_NTH, else 1."""
     async_: bool | None
-    """Judge on other threads while the device goes on. None: off."""
+    """Judge on other threads while the device goes on. None: OP_AUTOCOMPARE_ASYNC, else off."""
     workers: int | None
-    """Threads of `async_`. None: 2."""
+    """Threads of `async_`. None: OP_AUTOCOMPARE_WORKERS, else 2."""
     max_pending_mb: int | None
     """MB of memory that may wait to be judged; when it is full the program judges itself. None: OP_TOOLS_MAX_PENDING_MB, else 1024."""
     raise_on_failure: bool | None
-    """Raise at the first failure: a RuntimeError that names the user's line. None: off."""
+    """Raise at the first failure: a RuntimeError that names the user's line. None: OP_AUTOCOMPARE_RAISE_ON_FAILURE, else off."""
     max_saved: int | None
-    """Failed calls saved per operator, shapes and dtypes. None: 2."""
+    """Failed calls saved per operator, shapes and dtypes. None: OP_AUTOCOMPARE_MAX_SAVED, else 2."""
     max_saved_mb: int | None
-    """MB of all saved calls together. None: 4096."""
+    """MB of all saved calls together. None: OP_AUTOCOMPARE_MAX_SAVED_MB, else 4096."""
 
 
 class OpOverflowCheckOptions(ToolOptions, total=False):
     """Options of OpOverflowCheck."""
 
     inf: bool | None
-    """Infinities count as well as NaN. None: on."""
+    """Infinities count as well as NaN. None: OP_OVERFLOW_CHECK_INF, else on."""
     every: int | None
-    """On a device: calls that are judged together; on the CPU each is judged at once. None: 64."""
+    """On a device: calls that are judged together; on the CPU each is judged at once. None: OP_OVERFLOW_CHECK_EVERY, else 64."""
     allow: str | Iterable[str] | None
-    """Operators whose -inf is intended though the call is not given it, as a filter list. None: the logarithms inside `ctc_loss`."""
+    """Operators whose -inf is intended though the call is not given it, as a filter list. None: OP_OVERFLOW_CHECK_ALLOW, else the logarithms inside `ctc_loss`."""
     allow_in_backward_with_scaler: bool | None
-    """What backward makes is expected: a loss scaler looks for it and skips the step. None: off."""
+    """What backward makes is expected: a loss scaler looks for it and skips the step. None: OP_OVERFLOW_CHECK_ALLOW_IN_BACKWARD_WITH_SCALER, else off."""
     max_saved: int | None
-    """Producers saved for run_op_from_data, of each operator, forward and backward each. None: 2."""
+    """Producers saved for run_op_from_data, of each operator, forward and backward each. None: OP_OVERFLOW_CHECK_MAX_SAVED, else 2."""
     max_saved_mb: int | None
-    """MB of all saved calls together. None: 1024."""
+    """MB of all saved calls together. None: OP_OVERFLOW_CHECK_MAX_SAVED_MB, else 1024."""
     immediate: bool | None
-    """Raise in the program at the first producer, with its line. None: off."""
+    """Raise in the program at the first producer, with its line. None: OP_OVERFLOW_CHECK_IMMEDIATE, else off."""
 
 
 class OpObserveOptions(ToolOptions, total=False):
@@ -104,11 +108,11 @@ class OpObserveOptions(ToolOptions, total=False):
     detail: int | None
     """0: the table only; 1: also a row per call with its name; 2: with arguments and results; 3: with statistics of their values. None: DIPU_DUMP_OP_ARGS, else 3."""
     lines: bool | None
-    """Rows are log lines, too. None: on when DIPU_DUMP_OP_ARGS is set, else off."""
+    """Rows are log lines, too. None: OP_OBSERVE_LINES, else on when DIPU_DUMP_OP_ARGS is set, else off."""
     with_stack: bool | None
-    """Note the program's line of each call; dynamic shapes are found by line. None: on."""
+    """Note the program's line of each call; dynamic shapes are found by line. None: OP_OBSERVE_WITH_STACK, else on."""
     max_calls: int | None
-    """Write at most N rows; the table goes on counting. None: no limit."""
+    """Write at most N rows; the table goes on counting. None: OP_OBSERVE_MAX_CALLS, else no limit."""
 
 
 class OpTimeMeasureOptions(ToolOptions, total=False):
@@ -119,19 +123,19 @@ class OpTimeMeasureOptions(ToolOptions, total=False):
     max_calls: int | None
     """Single calls held in memory, for the trace; later ones are counted and go to calls.csv. None: OP_TIME_MEASURE_MAX_CALLS, else 200000."""
     with_stack: bool | None
-    """Note the source line of each call (some microseconds per call). None: off."""
+    """Note the source line of each call (some microseconds per call). None: OP_TIME_MEASURE_WITH_STACK, else off."""
     with_modules: bool | None
-    """Note the module path of each call, as in `LeNet.conv1`. None: off."""
+    """Note the module path of each call, as in `LeNet.conv1`. None: OP_TIME_MEASURE_WITH_MODULES, else off."""
     memory: bool | None
-    """Note what calls allocate, and what is still in use at the end. None: off."""
+    """Note what calls allocate, and what is still in use at the end. None: OP_TIME_MEASURE_MEMORY, else off."""
     mark_ranges: bool | None
-    """Make each call a range in a running torch.profiler. None: off."""
+    """Make each call a range in a running torch.profiler. None: OP_TIME_MEASURE_MARK_RANGES, else off."""
     lines: bool | None
-    """Print a line for each call, at level info. None: on."""
+    """Print a line for each call, at level info. None: OP_TIME_MEASURE_LINES, else on."""
     files: bool | None
-    """Write calls.csv, summary.csv and trace.json. None: on."""
+    """Write calls.csv, summary.csv and trace.json. None: OP_TIME_MEASURE_FILES, else on."""
     first_step: int | None
-    """The number of the first step. None: 0."""
+    """The number of the first step. None: OP_TIME_MEASURE_FIRST_STEP, else 0."""
 
 
 class OpDtypeCastOptions(ToolOptions, total=False):
@@ -156,9 +160,9 @@ class OpBlackBoxOptions(ToolOptions, total=False):
     calls: int | None
     """The last N calls of each thread are in the file. None: OP_BLACKBOX_CALLS, else 4096."""
     with_stack: bool | None
-    """Note the program's line of each call. None: on."""
+    """Note the program's line of each call. None: OP_BLACKBOX_WITH_STACK, else on."""
     with_modules: bool | None
-    """Note the module of each call. None: on."""
+    """Note the module of each call. None: OP_BLACKBOX_WITH_MODULES, else on."""
     stall: float | None
     """Write the stacks of all threads when no call has begun or ended for N seconds; 0: never. None: OP_BLACKBOX_STALL, else 0."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from . import _C
-from ._names import aten_names, torch_names
+from ._names import aten_names, near_names, tell_core, torch_names
 
 # What the names of our variables begin with, or hold: a name like these that nothing reads is a mistake.
 _OURS = re.compile(r"OP_(TOOLS|CAPTURE|AUTOCOMPARE|OVERFLOW|OBSERVE|TIME|DTYPE|FALLBACK|HOOK)")
@@ -68,7 +68,9 @@ def _examine_filter(findings: Findings, name: str, text: str, names: dict[str, l
     for item in (item.strip() for item in text.split(",")):
         try:
             if item and not any(_C.admitted(known, item, "") for known in names.values()):
-                findings.problem(name, f"'{item}' matches no operator known here, at neither level")
+                near = near_names(item, [one for known in names.values() for one in known])
+                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                findings.problem(name, f"'{item}' matches no operator known here, at neither level{hint}")
         except _C.Error:
             return  # a comma inside brackets: the whole list was judged above
 
@@ -105,6 +107,7 @@ def _examine_variables(findings: Findings, names: dict[str, list[str]]) -> None:
 
 def examine() -> Findings:
     """Looks at versions, devices, the interceptor, and the variables that the tools read."""
+    tell_core()
     findings = Findings()
     findings.say("op_tools", f"{_C.__version__}, built with torch {_C.built_with_torch}")
     findings.say("torch", f"{torch.__version__}, Python {platform.python_version()}")

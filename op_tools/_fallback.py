@@ -6,34 +6,46 @@ from dataclasses import dataclass, field
 
 from typing_extensions import Unpack
 
-from . import _C
 from ._declared import OpDtypeCastOptions, OpFallbackOptions, RedirectRow
+from ._results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_rows, text_table, worded
 from ._tools import Tool
 
 
-@dataclass(frozen=True)
-class RedirectResult:
+@dataclass(frozen=True, repr=False)
+class RedirectResult(Result):
     """What a run of OpFallback or OpDtypeCast did."""
 
     rows: list[RedirectRow] = field(default_factory=list)
     """One row per operator."""
 
-    def table(self) -> str:
-        """The rows as a text table, the slowest first. Times in milliseconds."""
-        return _C.text_table(
-            [("op", False), ("calls", True), ("MB", True), ("ms", True), ("stayed", True)],
-            [
-                [
-                    row.op,
-                    str(row.calls),
-                    f"{row.bytes / 1e6:.3f}",
-                    f"{row.milliseconds:.3f}",
-                    str(sum(row.stayed.values())),
-                ]
-                for row in sorted(self.rows, key=lambda row: -row.milliseconds)
-            ],
-            120,
-        )
+    def table(self, sort_by: str = "milliseconds", row_limit: int = DEFAULT_ROWS) -> str:
+        """The rows as a text table, the slowest first, and their totals. Times in milliseconds.
+
+        Args:
+            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order.
+            row_limit: number of rows; -1: all.
+
+        Raises:
+            op_tools.Error: the rows have no such field.
+        """
+        columns = [
+            worded("op", "op"),
+            counted("calls", "calls"),
+            megabytes("MB", "bytes"),
+            Shown[RedirectRow](
+                "ms",
+                lambda row: f"{row.milliseconds:.3f}",
+                is_number=True,
+                total=lambda rows: f"{sum(row.milliseconds for row in rows):.3f}",
+            ),
+            Shown[RedirectRow](
+                "stayed",
+                lambda row: str(sum(row.stayed.values())),
+                is_number=True,
+                total=lambda rows: str(sum(sum(row.stayed.values()) for row in rows)),
+            ),
+        ]
+        return text_table(columns, sorted_rows(self.rows, sort_by), row_limit)
 
 
 class _Redirect(Tool):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def load(path: str | Path) -> Any:
     Raises:
         op_tools.Error: the file is missing, damaged, or not a .pth file. No code in it is run.
     """
-    return _C.read_pth(str(path))
+    return _C.read_pth(os.fsencode(path))
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,12 @@ def load_call(folder: str | Path) -> CapturedCall:
         the call; gradients are those of its first backward pass.
 
     Raises:
-        op_tools.Error: input.pth is missing, or a file is damaged.
+        op_tools.Error: input.pth is missing, a file is damaged, or the call is cut off because its program ended while it
+            wrote it; :func:`load` reads the files that are there.
     """
-    call = _C.read_call(str(folder))
-    return CapturedCall(**{**call, "meta": json.loads(call["meta"]) if call["meta"] is not None else {}})
+    call = _C.read_call(os.fsencode(folder))
+    try:
+        meta = json.loads(call["meta"]) if call["meta"] is not None else {}
+    except (ValueError, RecursionError) as error:
+        raise _C.Error(f"{folder}: meta.json is damaged: {error}") from None
+    return CapturedCall(**{**call, "meta": meta})

@@ -34,7 +34,12 @@ class Option:
     def to_core(self, value: Any) -> Any:
         """A value as the core takes it: lists of names, paths and dicts of dtypes are strings there."""
         if self.type == "names":
-            return joined(value)
+            listed = value if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
+            listed = list(listed)
+            for one in listed:
+                if not isinstance(one, str):
+                    raise _C.Error(f"{self.name}=: {one!r} is not a string, or a list of strings")
+            return joined(value if isinstance(value, str) else listed)
         if self.type == "path" and isinstance(value, os.PathLike):
             return os.fspath(value)
         if self.type == "dtypes" and isinstance(value, Mapping):

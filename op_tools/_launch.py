@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import runpy
@@ -15,10 +16,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from . import _C
+from ._config import Config, without_variables
 from ._kinds import kind_of, kinds
-from ._tools import Tool, tool_classes
+from ._tools import Tool, stop_all, tool_classes
 
 _VARIABLE = "OP_TOOLS"
+_FAIL = "OP_TOOLS_FAIL_ON_WRONG"
 
 
 def tools_by_flag() -> dict[str, type[Tool]]:
@@ -28,7 +31,10 @@ def tools_by_flag() -> dict[str, type[Tool]]:
 
 
 def make_tools(
-    words: Iterable[str], arguments: Mapping[str, Any] | None = None, own: Mapping[str, Mapping[str, Any]] | None = None
+    words: Iterable[str],
+    arguments: Mapping[str, Any] | None = None,
+    own: Mapping[str, Mapping[str, Any]] | None = None,
+    config: Config | None = None,
 ) -> list[Tool]:
     """Tools from words such as "capture" or "time:aten" (a level of its own).
 
@@ -36,6 +42,7 @@ def make_tools(
         words: as on the command line, without dashes in front.
         arguments: for each tool that has such an option; a level in the word wins.
         own: for one tool, by its word: they win over those for all.
+        config: what a file says; everything else wins over it.
 
     Raises:
         op_tools.Error: when a word names no tool (the text lists those there are), or an argument is for none of them.
@@ -48,10 +55,15 @@ def make_tools(
         kind = known.get(flag.replace("_", "-"))
         if kind is None:
             raise _C.Error(f"{_VARIABLE}: there is no tool '{flag}'; there are {', '.join(known)}")
-        names = {option.name for option in kind_of(kind._kind).options}
+        described = kind_of(kind._kind)
+        names = {option.name for option in described.options}
         unused -= names
         shared = {name: value for name, value in (arguments or {}).items() if name in names}
-        tools.append(kind(**{**shared, **(own or {}).get(flag, {}), **({"level": level} if level else {})}))
+        of_file = (
+            {**without_variables(config.shared, described), **config.own.get(described.flag, {})} if config else {}
+        )
+        of_word = {"level": level} if level else {}
+        tools.append(kind(**{**of_file, **of_word, **shared, **(own or {}).get(flag, {}), **of_word}))
     if unused:
         raise _C.Error(f"{', '.join(sorted(unused))}: none of these tools has such an option")
     return tools
@@ -140,12 +152,51 @@ def start_from_environment() -> None:
         for tool in tools:
             tool.start()  # stopped at exit, as every tool that is on then
         mark_steps(tools)
+        if os.environ.get(_FAIL, "").lower() in ("1", "true", "on"):
+            atexit.register(_fail_if_wrong, tools)
     except _C.Error as error:
         _C.log_warn(f"no tool was started: {error}")
 
 
-def environment(words: Sequence[str]) -> dict[str, str]:
-    """The variables with which a Python that others start has the tools on as soon as it imports torch."""
+def environment(tools: Sequence[Tool], *, fail_on_wrong: bool = False, log_level: str = "") -> dict[str, str]:
+    """The variables with which a Python that others start has the tools on as soon as it imports torch, with the options
+    that these tools were made with."""
     startup = str(Path(__file__).parent / "startup")
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != startup]
-    return {"PYTHONPATH": os.pathsep.join([startup, *others]), _VARIABLE: ",".join(words)}
+    variables = {"PYTHONPATH": os.pathsep.join([startup, *others])}
+    words = []
+    for tool in tools:
+        kind = kind_of(tool._kind)
+        given = dict(tool._arguments)
+        usual = tool._defaults["level"]
+        level = given.pop("level", usual)
+        words.append(kind.flag if level == usual else f"{kind.flag}:{level}")
+        by_name = {option.name: option for option in kind.options}
+        variables |= {by_name[name].variable: _text(value) for name, value in given.items()}
+    variables[_VARIABLE] = ",".join(words)
+    if fail_on_wrong:
+        variables[_FAIL] = "1"
+    if log_level:
+        variables["OP_TOOLS_LOG_LEVEL"] = log_level
+    return variables
+
+
+def _text(value: Any) -> str:
+    """A value of an option as its variable takes it."""
+    if isinstance(value, bool):
+        return str(int(value))
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def is_wrong(tools: Iterable[Tool]) -> bool:
+    """One of the tools found something wrong: results of the device, or a producer of NaN."""
+    return any(not getattr(tool.result(), "ok", True) for tool in tools)
+
+
+def _fail_if_wrong(tools: Sequence[Tool]) -> None:
+    """At exit, where a program has no status to be changed any more."""
+    stop_all()
+    if is_wrong(tools):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)

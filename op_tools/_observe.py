@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 
 from . import _C, _declared
 from ._declared import ObserveRow, OpObserveOptions
+from ._results import DEFAULT_ROWS, Result, Shown, counted, sorted_rows, text_table, worded
 from ._tools import Tool
 
 
@@ -30,8 +31,8 @@ class DynamicDim(_declared.DynamicDim):
         return f"{self.of} {self.tensor} dim {self.dimension}: {sizes}"
 
 
-@dataclass(frozen=True)
-class ObserveResult:
+@dataclass(frozen=True, repr=False)
+class ObserveResult(Result):
     """What a run of OpObserve recorded."""
 
     rows: list[ObserveRow] = field(default_factory=list)
@@ -54,14 +55,17 @@ class ObserveResult:
         """The operators with a dynamic shape, sorted."""
         return sorted({one.op for one in self.varying})
 
-    def table(self, by: str = "shape") -> str:
+    def table(self, by: str = "shape", sort_by: str = "calls", row_limit: int = DEFAULT_ROWS) -> str:
         """The operators with shapes, dtypes and counts as a text table; dynamic shapes are marked. Most calls first.
 
         Args:
             by: "shape": a line per operator, shapes and dtypes; "op": a line per operator.
+            sort_by: a field of the rows: "calls", "op" or "phase". Numbers are sorted in descending order, strings in
+                ascending order.
+            row_limit: number of rows; -1: all.
 
         Raises:
-            op_tools.Error: `by` is neither.
+            op_tools.Error: `by` is neither, or the rows have no such field.
         """
         if by not in ("shape", "op"):
             raise _C.Error(f"by={by!r}: give 'shape' or 'op'")
@@ -69,32 +73,41 @@ class ObserveResult:
         for one in self.varying:
             if str(one) not in (known := varies[one.op, one.phase]):
                 known.append(str(one))
+        first = [worded("op", "op"), worded("phase", "phase"), counted("calls", "calls")]
         if by == "shape":
-            return _C.text_table(
-                [("op", False), ("phase", False), ("calls", True), ("inputs", False), ("outputs", False), ("", False)],
-                [
-                    [row.op, row.phase, str(row.calls), _text(row.inputs), _text(row.outputs), mark]
-                    for row in self.rows
-                    for mark in ["dynamic" if (row.op, row.phase) in varies else ""]
-                ],
-                120,
-            )
-        calls: dict[tuple[str, str], int] = defaultdict(int)
-        kinds: dict[tuple[str, str], int] = defaultdict(int)
-        dtypes: dict[tuple[str, str], set[str]] = defaultdict(set)
+            columns = [
+                *first,
+                Shown[ObserveRow]("inputs", lambda row: _text(row.inputs)),
+                Shown[ObserveRow]("outputs", lambda row: _text(row.outputs)),
+                Shown[ObserveRow]("", lambda row: "dynamic" if (row.op, row.phase) in varies else ""),
+            ]
+            return text_table(columns, sorted_rows(self.rows, sort_by), row_limit)
+        by_op: dict[tuple[str, str], _OfOp] = {}
         for row in self.rows:
             key = row.op, row.phase
-            calls[key] += row.calls
-            kinds[key] += 1
-            dtypes[key].update(one.dtype.removeprefix("torch.") for one in row.inputs + row.outputs)
-        return _C.text_table(
-            [("op", False), ("phase", False), ("calls", True), ("kinds", True), ("dtypes", False), ("varies", False)],
-            [
-                [*key, str(calls[key]), str(kinds[key]), ", ".join(sorted(dtypes[key])), "; ".join(varies.get(key, []))]
-                for key in sorted(calls, key=lambda key: -calls[key])
-            ],
-            120,
-        )
+            of_op = by_op.setdefault(key, _OfOp(*key, varies="; ".join(varies.get(key, []))))
+            of_op.calls += row.calls
+            of_op.kinds += 1
+            of_op.dtypes.update(one.dtype.removeprefix("torch.") for one in row.inputs + row.outputs)
+        of_ops = [
+            *first,
+            counted("kinds", "kinds"),
+            Shown[_OfOp]("dtypes", lambda row: ", ".join(sorted(row.dtypes))),
+            worded("varies", "varies"),
+        ]
+        return text_table(of_ops, sorted_rows([*by_op.values()], sort_by), row_limit)
+
+
+@dataclass
+class _OfOp:
+    """A line of the table by operator."""
+
+    op: str
+    phase: str
+    calls: int = 0
+    kinds: int = 0
+    dtypes: set[str] = field(default_factory=set)
+    varies: str = ""
 
 
 def _text(tensors: Iterable[_declared.TensorShape]) -> str:

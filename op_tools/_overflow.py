@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from typing_extensions import Unpack
 
-from . import _C
 from ._declared import OpOverflowCheckOptions, OverflowRow
+from ._results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 from ._tools import Tool
 
 
-@dataclass(frozen=True)
-class OverflowResult:
+@dataclass(frozen=True, repr=False)
+class OverflowResult(Result):
     """What a run of OpOverflowCheck found."""
 
     rows: list[OverflowRow] = field(default_factory=list)
@@ -33,19 +33,32 @@ class OverflowResult:
         """True if no call made a NaN or an infinity."""
         return self.producers == 0
 
-    def table(self) -> str:
-        """The findings as a text table: producers first, then propagators, in the order of the calls."""
-        strings, numbers = ("kind", "op", "phase", "module"), ("step", "nan", "inf", "-inf", "of")
-        return _C.text_table(
-            [*((title, False) for title in strings), *((title, True) for title in numbers), ("line", False)],
-            [
-                [row.kind, row.op, row.phase, row.module or "", str(row.step)]
-                + ["?" if count is None else str(count) for count in (row.nan, row.pos_inf, row.neg_inf)]
-                + ["x".join(map(str, row.shape)) or "1", row.line or ""]
-                for row in sorted(self.rows, key=lambda row: (row.kind != "producer", row.expected))
-            ],
-            120,
-        )
+    def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
+        """The findings as a text table.
+
+        Args:
+            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order. None: producers first, then propagators, in
+                the order of the calls.
+            row_limit: number of rows; -1: all.
+
+        Raises:
+            op_tools.Error: the rows have no such field.
+        """
+        by_kind = sorted(self.rows, key=lambda row: (row.kind != "producer", row.expected))
+        columns = [
+            *(worded(title, title) for title in ("kind", "op", "phase")),
+            Shown[OverflowRow]("module", lambda row: row.module or ""),
+            Shown[OverflowRow]("step", lambda row: str(row.step), is_number=True),
+            *(_special(title, name) for title, name in (("nan", "nan"), ("inf", "pos_inf"), ("-inf", "neg_inf"))),
+            Shown[OverflowRow]("of", lambda row: "x".join(map(str, row.shape)) or "1", is_number=True),
+            Shown[OverflowRow]("line", lambda row: row.line or ""),
+        ]
+        return text_table(columns, sorted_rows(self.rows, sort_by) if sort_by else by_kind, row_limit)
+
+
+def _special(title: str, name: str) -> Shown[OverflowRow]:
+    """A column of elements that are not finite; "?" where they were not counted."""
+    return Shown(title, lambda row: "?" if getattr(row, name) is None else str(getattr(row, name)), is_number=True)
 
 
 class OpOverflowCheck(Tool):

@@ -15,8 +15,8 @@ import torch
 
 from . import _C
 
-# Read a file or change the process, though they are operator functions.
-_REFUSED = {"torch.from_file"}
+# Open a file by name, though they are operators.
+_FILES = {"from_file", "_from_file"}
 # Written in Python and no operator, yet called by every model.
 _PLAIN = {"torch.tensor": torch.tensor, "torch.as_tensor": torch.as_tensor}
 
@@ -33,7 +33,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
     for functions in torch.overrides.get_overridable_functions().values():
         for function in functions:
             table[_C.function_name(function)] = function
-    return {name: function for name, function in table.items() if name not in _REFUSED}
+    return {name: function for name, function in table.items() if name.removeprefix("torch.") not in _FILES}
 
 
 def find(name: str) -> Callable[..., Any] | None:
@@ -41,5 +41,11 @@ def find(name: str) -> Callable[..., Any] | None:
     parts = name.split(".")
     if name.startswith("torch.ops.aten.") and len(parts) in (4, 5):
         packet = getattr(torch.ops.aten, parts[3], None)
-        return packet if len(parts) == 4 or packet is None else getattr(packet, parts[4], None)
+        # Whatever else has that name on torch.ops.aten or on an operator (__class__, __dict__) is no operator.
+        if not isinstance(packet, torch._ops.OpOverloadPacket) or parts[3] in _FILES:
+            return None
+        if len(parts) == 4:
+            return packet
+        overloads: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
+        return getattr(packet, parts[4]) if parts[4] in overloads else None
     return _functions().get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,16 @@ def table(path: Path) -> str:
     Raises:
         op_tools.Error: when there is none, or a container cannot be read.
     """
-    calls, problems, shared = _C.find_calls(str(path))
+    calls, problems, shared = _C.find_calls(os.fsencode(path))
     ops: dict[str, _Op] = {}
+    incomplete = 0
     for where, text, size, passes in calls:
         meta = _meta(text, f"{where}/meta.json") if text is not None else {}
         op = ops.setdefault(meta.get("name") or Path(where.replace("!", "/")).parent.name, _Op())
         op.calls += 1
         op.backward += passes
+        # op_tools writes meta.json last; ditorch, whose folders end with a time, has none.
+        incomplete += text is None and Path(where).name.isdigit()
         op.failed += bool(meta.get("error"))
         op.bytes += size
         op.signatures.add(_signature(meta))
@@ -91,7 +95,8 @@ def table(path: Path) -> str:
     total = sum(op.bytes for op in ops.values())
     beside = f" and {shared / 1e6:.1f} MB of tensors that they share" if shared else ""
     count = sum(op.calls for op in ops.values())
-    return "\n".join([text, f"{count} calls of {len(ops)} ops, {total / 1e6:.1f} MB{beside}", *problems])
+    cut = f"; {incomplete} of them incomplete: their program ended while it wrote them" if incomplete else ""
+    return "\n".join([text, f"{count} calls of {len(ops)} ops, {total / 1e6:.1f} MB{beside}{cut}", *problems])
 
 
 def _value(value: Any) -> str:
@@ -162,6 +167,6 @@ def show(path: str) -> str:
     found = Path(path)
     if not found.exists():
         raise _C.Error(f"{path}: there is no such folder")
-    if found.suffix == ".pth":
+    if found.is_file() and found.suffix in (".pth", ".json") and (found.parent / _INPUT).exists():
         found = found.parent
     return call(str(found)) if (found / _INPUT).exists() else table(found)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import operator
-import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,17 +16,25 @@ from . import (
     _flops,  # noqa: F401  (tells the core how many operations a call has)
 )
 from ._declared import OpTimeMeasureOptions, TimeRow
+from ._results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_rows, text_table, worded
 from ._tools import Tool
 
 _GROUPS = {"op": "rows", "shape": "by_shape", "line": "by_line", "module": "by_module"}
 
 
-def _milliseconds(name: str, row: TimeRow) -> str:
-    return f"{getattr(row, name):.3f}"
+def _milliseconds(title: str) -> Shown[TimeRow]:
+    """A column of times. Only self times add up: the total of a call contains those of the calls inside of it."""
+    name = f"{title}_ms"
+    return Shown(
+        f"{title} ms",
+        lambda row: f"{getattr(row, name):.3f}",
+        is_number=True,
+        total=(lambda rows: f"{sum(getattr(row, name) for row in rows):.3f}") if title == "self" else None,
+    )
 
 
-@dataclass(frozen=True)
-class TimeResult:
+@dataclass(frozen=True, repr=False)
+class TimeResult(Result):
     """What a run of OpTimeMeasure recorded. Rows are sorted by self time, the largest first; times in milliseconds."""
 
     rows: list[TimeRow] = field(default_factory=list)
@@ -58,7 +62,7 @@ class TimeResult:
     overflowed: int = 0
     """Calls beyond max_calls: counted and in calls.csv, not in the trace."""
 
-    def table(self, sort_by: str = "self_ms", row_limit: int = 20, group_by: str = "op") -> str:
+    def table(self, sort_by: str = "self_ms", row_limit: int = DEFAULT_ROWS, group_by: str = "op") -> str:
         """The rows as a text table. Times in milliseconds.
 
         Args:
@@ -75,9 +79,7 @@ class TimeResult:
         name = sort_by if sort_by in TimeRow.__dataclass_fields__ else f"{sort_by}_ms"
         if name not in TimeRow.__dataclass_fields__:
             raise _C.Error(f"sort_by={sort_by!r} is not allowed; give one of {', '.join(TimeRow.__dataclass_fields__)}")
-        rows = sorted(getattr(self, _GROUPS[group_by]), key=lambda row: getattr(row, name))
-        if rows and not isinstance(getattr(rows[0], name), str):
-            rows.reverse()
+        rows = sorted_rows(getattr(self, _GROUPS[group_by]), name)
         shown = rows if row_limit < 0 else rows[:row_limit]
         leading = {
             "op": ["op"],
@@ -85,27 +87,21 @@ class TimeResult:
             "line": ["line", "op"],
             "module": ["module", "op"],
         }
-        columns: list[tuple[str, bool, Callable[[TimeRow], str]]] = [
-            *((title, False, operator.attrgetter(title)) for title in leading[group_by]),
-            ("phase", False, lambda row: row.phase),
-            ("calls", True, lambda row: str(row.calls)),
+        columns: list[Shown[TimeRow]] = [
+            *(worded(title, title) for title in leading[group_by]),
+            worded("phase", "phase"),
+            counted("calls", "calls"),
         ]
         for title in ("total", "self", "mean", "p50", "p99", "min", "max"):
-            columns.append((f"{title} ms", True, functools.partial(_milliseconds, f"{title}_ms")))
-        columns.append(("share", True, lambda row: f"{100 * row.share:.1f} %"))
-        columns.append(("GB/s", True, lambda row: f"{row.gb_per_s:.2f}"))
+            columns.append(_milliseconds(title))
+        columns.append(Shown("share", lambda row: f"{100 * row.share:.1f} %", is_number=True))
+        columns.append(Shown("GB/s", lambda row: f"{row.gb_per_s:.2f}", is_number=True))
         if any(row.flops for row in shown):
-            columns.append(("GFLOP/s", True, lambda row: f"{row.gflop_per_s:.1f}" if row.flops else ""))
+            columns.append(Shown("GFLOP/s", lambda row: f"{row.gflop_per_s:.1f}" if row.flops else "", is_number=True))
         if any(row.allocated_bytes for row in shown):
-            columns.append(("alloc MB", True, lambda row: f"{row.allocated_bytes / 1e6:.3f}"))
-            columns.append(("peak MB", True, lambda row: f"{row.peak_bytes / 1e6:.3f}"))
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 240
-        text = _C.text_table(
-            [(title, number) for title, number, _ in columns],
-            [[show(row) for _, _, show in columns] for row in shown],
-            width,
-        )
-        return text if len(shown) == len(rows) else f"{text}\n... and {len(rows) - len(shown)} more rows"
+            columns.append(megabytes("alloc MB", "allocated_bytes"))
+            columns.append(Shown("peak MB", lambda row: f"{row.peak_bytes / 1e6:.3f}", is_number=True))
+        return text_table(columns, rows, row_limit)
 
     def export_stacks(self, path: str, metric: str = "self") -> None:
         """Writes stacks with their time in microseconds, one per line, in the form of torch.profiler's export_stacks,

@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import difflib
+import html
 import inspect
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, ParamSpec, TypeVar
@@ -29,9 +32,39 @@ from . import (
 from ._declared import CaptureRow, OpCaptureOptions, ToolOptions
 from ._decorate import decorated
 from ._kinds import Option, arguments_text, hook_options, kind_of, kinds, row_class, signature_of
+from ._names import tell_core
+from ._results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_rows, text_table, worded
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def _terminated(number: int, _: object) -> None:
+    """SIGTERM while a tool is on: schedulers and launchers end programs so, and what was recorded is still wanted."""
+    stop_all()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _watch_termination(*, on: bool = True) -> None:
+    """While a tool is on SIGTERM flushes, unless the program has a handler of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        return  # Python allows handlers in the main thread only
+    handler = signal.getsignal(signal.SIGTERM)
+    running = _C.running_tools()
+    if on and running and handler is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminated)
+    elif handler is _terminated and not (on and running):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+# A forked child starts without tools and without the handler. It must not have it for a moment either: Python drops a
+# signal that arrives before the child is set up, which would then never end.
+os.register_at_fork(
+    before=lambda: _watch_termination(on=False),
+    after_in_parent=_watch_termination,
+    after_in_child=lambda: _watch_termination(on=False),
+)
 
 
 def _tell_rank() -> None:
@@ -41,21 +74,30 @@ def _tell_rank() -> None:
         _C.set_rank(distributed.get_rank())
 
 
-@dataclass(frozen=True)
-class ToolResult:
+@dataclass(frozen=True, repr=False)
+class ToolResult(Result):
     """What a run of a tool without a result class of its own recorded."""
 
     rows: list[Any] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)  # what its report says besides the rows
 
-    def table(self) -> str:
-        """The rows for people."""
+    def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
+        """The rows for people.
+
+        Args:
+            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order. None: as recorded.
+            row_limit: number of rows; -1: all.
+
+        Raises:
+            op_tools.Error: the rows have no such field.
+        """
         if not self.rows:
             return ""
-        columns = [one.name for one in fields(self.rows[0])]
-        is_number = [isinstance(getattr(self.rows[0], name), (int, float)) for name in columns]
-        cells = [[str(getattr(row, name)) for name in columns] for row in self.rows]
-        return _C.text_table(list(zip(columns, is_number, strict=True)), cells, 120)
+        columns = []
+        for one in fields(self.rows[0]):
+            is_number = isinstance(getattr(self.rows[0], one.name), (int, float))
+            columns.append(Shown(one.name, worded("", one.name).text, is_number))
+        return text_table(columns, sorted_rows(self.rows, sort_by) if sort_by else self.rows, row_limit)
 
 
 class Tool(_C.Switch):
@@ -90,8 +132,7 @@ class Tool(_C.Switch):
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise TypeError(f"{type(self).__name__}() has no option {name!r}{hint}")
         self._arguments: dict[str, Any] = {
-            **self._defaults,
-            **{name: known[name].to_core(value) for name, value in options.items() if value is not None},
+            name: known[name].to_core(value) for name, value in options.items() if value is not None
         }
         self._condition: Callable[[_C.Call], bool] | None = None  # set by apply_feature
 
@@ -102,7 +143,14 @@ class Tool(_C.Switch):
     def _open(self) -> tuple[_C.CoreHook, _C.Scope] | None:
         """Makes hook and scope of a new run; reads options and environment. None: nothing is to be recorded now."""
         _tell_rank()
-        return _C.open_tool(self._kind, self._arguments, self._condition)
+        return _C.open_tool(self._kind, self._settings(), self._condition)
+
+    def _settings(self) -> dict[str, Any]:
+        """The arguments as the core takes them, with the defaults that are not the core's where no variable is set."""
+        tell_core()
+        variables = {option.name: option.variable for option in self._options()}
+        defaults = {name: value for name, value in self._defaults.items() if not os.environ.get(variables[name])}
+        return {**defaults, **self._arguments}
 
     def start(self) -> Self:
         """Starts the tool on this thread. A tool that was started twice must be stopped twice.
@@ -111,6 +159,7 @@ class Tool(_C.Switch):
             op_tools.Error: an argument or an environment variable is wrong.
         """
         self._switch_on(self._open)
+        _watch_termination()
         return self
 
     def stop(self) -> None:
@@ -120,6 +169,7 @@ class Tool(_C.Switch):
             op_tools.Error: called in another thread than start(), which has not ended.
         """
         self._switch_off()
+        _watch_termination()
 
     end = stop
 
@@ -144,14 +194,23 @@ class Tool(_C.Switch):
         """What the last run recorded so far, as the core tells it."""
         return (self._hook.report() if self._hook is not None else None) or {"rows": []}
 
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self._arguments.items())
+        return f"<op_tools.{type(self).__name__}({given}), {'on' if self._depth else 'off'}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what was recorded so far."""
+        found = getattr(self.result(), "_repr_html_", str)
+        return f"<p>{html.escape(repr(self))}</p>{found()}"
+
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """The tool as a decorator: on while the function's own code runs. A generator or a coroutine is suspended where it
         gives a value or waits: what runs meanwhile is not recorded."""
         return decorated(self, function)
 
 
-@dataclass(frozen=True)
-class CaptureResult:
+@dataclass(frozen=True, repr=False)
+class CaptureResult(Result):
     """What a run of OpCapture recorded."""
 
     rows: list[CaptureRow] = field(default_factory=list)
@@ -161,7 +220,7 @@ class CaptureResult:
     bytes_on_disk: int = 0
     """Size of all files."""
     skipped: int = 0
-    """Calls that max_calls and max_per_signature excluded."""
+    """Calls that max_calls and max_per_signature excluded, and those after `limit` was reached."""
     lost: int = 0
     """Calls that could not be written."""
     waits: int = 0
@@ -170,17 +229,26 @@ class CaptureResult:
     """Backward passes that ended before all parts of a gradient had arrived."""
     failure: str = ""
     """The first failed write, or ""."""
+    limit: str = ""
+    """What ended the capture before its end: max_gb, or too little free space on the disk; else ""."""
 
-    def table(self) -> str:
-        """The rows as a text table, most bytes first."""
-        return _C.text_table(
-            [("op", False), ("calls", True), ("backward", True), ("MB", True)],
-            [
-                [row.op, str(row.calls), str(row.backward), f"{row.bytes / 1e6:.3f}"]
-                for row in sorted(self.rows, key=lambda row: -row.bytes)
-            ],
-            120,
-        )
+    def table(self, sort_by: str = "bytes", row_limit: int = DEFAULT_ROWS) -> str:
+        """The rows as a text table, most bytes first, and their totals.
+
+        Args:
+            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order.
+            row_limit: number of rows; -1: all.
+
+        Raises:
+            op_tools.Error: the rows have no such field.
+        """
+        columns = [
+            worded("op", "op"),
+            counted("calls", "calls"),
+            counted("backward", "backward"),
+            megabytes("MB", "bytes"),
+        ]
+        return text_table(columns, sorted_rows(self.rows, sort_by), row_limit)
 
 
 class OpCapture(Tool):
@@ -252,7 +320,7 @@ class HookScope(Tool):
 
         _tell_rank()
         hook = _C.python_hook(self.hook, is_defined("before"), is_defined("after"))
-        return hook, _C.hook_scope(hook, self._arguments)
+        return hook, _C.hook_scope(hook, self._settings())
 
     @property
     def calls_seen(self) -> int:

@@ -23,7 +23,14 @@ namespace op_tools::log {
 namespace {
 
 constexpr const char* kLevelVariable = "OP_TOOLS_LOG_LEVEL";
-constexpr std::array<std::string_view, 7> kLevelNames = {"trace", "debug", "info", "warn", "error", "critical", "off"};
+constexpr std::array<std::string_view, 8> kLevelNames = {"trace", "debug", "info",     "notice",
+                                                         "warn",  "error", "critical", "off"};
+
+// A logger of spdlog has no level for what it does not name: a notice is written as its info.
+spdlog::level::level_enum level_of_spdlog(Level level) {
+  const int number = static_cast<int>(level);
+  return static_cast<spdlog::level::level_enum>(level >= Level::kNotice ? number - 1 : number);
+}
 
 // nullopt when `text` names no level.
 std::optional<Level> level_from(std::string_view text) {
@@ -37,12 +44,14 @@ std::optional<Level> level_from(std::string_view text) {
 
 std::string_view level_variable() {
   const char* text = std::getenv(kLevelVariable);
-  return text && *text ? text : "info";
+  if (text && *text) return text;
+  const char* compat = std::getenv("OP_TOOLS_COMPAT");
+  return compat && std::string_view(compat) == "ditorch" ? "info" : "notice";
 }
 
 std::string not_a_level(std::string_view text) {
   return std::string(kLevelVariable) + ": '" + std::string(text) +
-         "' is no level; allowed are trace, debug, info, warn, error, critical, off";
+         "' is no level; allowed are trace, debug, info, notice, warn, error, critical, off";
 }
 
 spdlog::logger make_logger(const char* pattern) {
@@ -60,7 +69,7 @@ struct State {
     if (const auto wanted = level_from(level_variable())) {
       level = *wanted;
     } else {
-      prefixed.warn(spdlog::string_view_t(not_a_level(level_variable()) + "; using info"));
+      prefixed.warn(spdlog::string_view_t(not_a_level(level_variable()) + "; using notice"));
     }
     // A child of fork() has only the thread that forked: another thread must not hold the lock at
     // that moment.
@@ -82,7 +91,7 @@ struct State {
     std::fflush(stderr);
   }
 
-  std::atomic<Level> level = Level::kInfo;
+  std::atomic<Level> level = Level::kNotice;
   std::mutex mutex;
   spdlog::logger plain = make_logger("%v");
   spdlog::logger prefixed = make_logger("op_tools %l: %v");
@@ -106,7 +115,7 @@ void write(Level level, std::string_view message) noexcept {
     const std::lock_guard lock(state.mutex);
     if (!state.progress.empty()) state.draw("");
     auto& logger = level >= Level::kWarn ? state.prefixed : state.plain;
-    logger.log(static_cast<spdlog::level::level_enum>(level), spdlog::string_view_t(message.data(), message.size()));
+    logger.log(level_of_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
     if (!state.progress.empty()) state.draw(state.progress);
   } catch (...) {
     // A message that cannot be written must not stop the program that is being watched.
@@ -121,7 +130,7 @@ void reload_level() {
 }
 
 void progress(std::string_view text) noexcept {
-  if (!enabled(Level::kInfo)) return;
+  if (!enabled(Level::kNotice)) return;
   try {
     State& state = State::get();
     const std::lock_guard lock(state.mutex);

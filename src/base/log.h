@@ -1,7 +1,9 @@
 // Messages for people, to standard error. Torch-free and fmt-free on purpose: torch ships a fmt that
 // Debian's spdlog does not compile with, so log.cpp is the only file that sees spdlog.
-// Level from OP_TOOLS_LOG_LEVEL (trace, debug, info, warn, error, critical, off; default info), read when
-// the first message is logged and again by reload_level(). Thread-safe. Never throws.
+// Level from OP_TOOLS_LOG_LEVEL (trace, debug, info, notice, warn, error, critical, off), read when the first message
+// is logged and again by reload_level(). Thread-safe. Never throws.
+//   info    a line for each call (with OP_TOOLS_COMPAT=ditorch the default)
+//   notice  what a run found, and its folder: a few lines for each run; the default
 #pragma once
 
 #include <string>
@@ -11,7 +13,7 @@
 
 namespace op_tools::log {
 
-enum class Level { kTrace, kDebug, kInfo, kWarn, kError, kCritical, kOff };
+enum class Level { kTrace, kDebug, kInfo, kNotice, kWarn, kError, kCritical, kOff };
 
 // True when a message of this level would be written: ask before building an expensive text.
 OP_TOOLS_API bool enabled(Level level) noexcept;
@@ -22,6 +24,9 @@ inline void debug(std::string_view message) noexcept {
 }
 inline void info(std::string_view message) noexcept {
   write(Level::kInfo, message);
+}
+inline void notice(std::string_view message) noexcept {
+  write(Level::kNotice, message);
 }
 inline void warn(std::string_view message) noexcept {
   write(Level::kWarn, message);

@@ -4,9 +4,13 @@
 #include <array>
 #include <atomic>
 #include <cctype>
+#include <cstring>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <regex>
+#include <shared_mutex>
 
 #include "base/error.h"
 
@@ -75,6 +79,18 @@ struct Glob {
   }
 };
 
+// What the Python package tells of torch's functions.
+struct KnownNames {
+  std::shared_mutex mutex;
+  std::multimap<std::string, std::string, std::less<>> others;
+  NameAdviser adviser;
+
+  static KnownNames& get() {
+    static auto* const known = new KnownNames;  // leaked: calls may come until the process ends
+    return *known;
+  }
+};
+
 // The ways in which a user may write a name: for "aten::add.Tensor" also "add.Tensor", "aten::add"
 // and "add".
 class Spellings {
@@ -82,7 +98,10 @@ class Spellings {
   explicit Spellings(std::string_view name) {
     add(name);
     const size_t colons = name.find("::");
-    if (colons == std::string_view::npos) return;
+    if (colons == std::string_view::npos) {
+      add_others(name);
+      return;
+    }
     const std::string_view base = name.substr(colons + 2);
     add(base);
     const size_t dot = base.find('.');
@@ -94,10 +113,29 @@ class Spellings {
   const std::string_view* end() const { return all_.data() + count_; }
 
  private:
-  void add(std::string_view spelling) { all_[count_++] = spelling; }
+  void add(std::string_view spelling) {
+    if (count_ < all_.size()) all_[count_++] = spelling;
+  }
+  // They live as long as the process.
+  void add_others(std::string_view name) {
+    KnownNames& known = KnownNames::get();
+    const std::shared_lock lock(known.mutex);
+    const auto [first, last] = known.others.equal_range(name);
+    for (auto other = first; other != last; ++other) add(other->second);
+  }
   std::array<std::string_view, 4> all_;
   size_t count_ = 0;
 };
+
+// "*mul" of a shell is ".*mul" here; nothing where that would change nothing.
+std::string as_regular_expression(std::string_view text) {
+  std::string expression;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool bare = text[i] == '*' && (i == 0 || !std::strchr(".)]}\\", text[i - 1]));
+    expression += bare ? ".*" : std::string(1, text[i]);
+  }
+  return expression == text ? std::string() : expression;
+}
 
 class Item {
  public:
@@ -124,7 +162,8 @@ class Item {
 
  private:
   [[noreturn]] void refuse(const std::string& why) const {
-    throw Error(describe() + " " + why +
+    const std::string meant = as_regular_expression(text_);
+    throw Error(describe() + " " + why + (meant.empty() ? "" : "; did you mean '" + meant + "'?") +
                 "; give comma-separated names or ECMAScript regular expressions that match whole names");
   }
 
@@ -462,6 +501,28 @@ constexpr std::string_view kMetadataOps[] = {
 };
 
 }  // namespace
+
+void add_other_names(const std::vector<std::pair<std::string, std::string>>& names) {
+  KnownNames& known = KnownNames::get();
+  const std::unique_lock lock(known.mutex);
+  for (const auto& [name, other] : names) known.others.emplace(name, other);
+}
+
+void set_name_adviser(NameAdviser adviser) {
+  KnownNames& known = KnownNames::get();
+  const std::unique_lock lock(known.mutex);
+  known.adviser = std::move(adviser);
+}
+
+std::string advice_on(const std::string& item, const std::string& level) {
+  NameAdviser adviser;
+  {
+    KnownNames& known = KnownNames::get();
+    const std::shared_lock lock(known.mutex);
+    adviser = known.adviser;
+  }
+  return adviser ? adviser(item, level) : "";  // without the lock: it waits for Python's
+}
 
 const std::vector<std::string_view>& metadata_ops() {
   static const auto* const ops = new std::vector<std::string_view>(std::begin(kMetadataOps), std::end(kMetadataOps));

@@ -6,12 +6,16 @@
 // that must match the whole name. An aten name matches with or without namespace and overload: aten::add.Tensor
 // is matched by `aten::add.Tensor`, `add.Tensor`, `aten::add`, `add`, `.*\.Tensor`. A torch name only as it is:
 // `torch.Tensor.add` does not match torch.Tensor.add_. Both given: skip is taken off only.
+// One torch function may have several names (torch.unique, torch.functional.unique): any of them matches, after
+// add_other_names().
 // A comma inside brackets, braces or parentheses ("a{1,2}") does not separate.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/export.h"
@@ -44,6 +48,16 @@ class OP_TOOLS_API OpFilter {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Further names of functions: name as tools see it, name as users may write it. From the Python package, at its first
+// tool. Any thread; names that were added stay.
+OP_TOOLS_API void add_other_names(const std::vector<std::pair<std::string, std::string>>& names);
+
+// What a user may have meant by an item of a filter that matched nothing at that level: "; did you mean ...?" or "".
+// From the Python package, which knows the names of torch's functions; called where a scope ends.
+using NameAdviser = std::function<std::string(const std::string& item, const std::string& level)>;
+OP_TOOLS_API void set_name_adviser(NameAdviser adviser);
+OP_TOOLS_API std::string advice_on(const std::string& item, const std::string& level);
 
 // Names of calls that only read metadata (torch.Tensor.size, torch.Tensor.shape.__get__, aten::is_same_size,
 // ...): left out unless a filter names them. The list stands here and nowhere else, sorted.

@@ -2,12 +2,18 @@
 
 #include <cctype>
 #include <charconv>
+#include <cmath>
 
 #include "base/read_options.h"
 
 namespace op_tools {
 
 OptionBase::OptionBase(OptionSet* owner, OptionText text) : text_(std::move(text)) {
+  if (text_.variable.empty()) {
+    text_.variable = owner->prefix + "_";
+    for (const char c : text_.name) text_.variable += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    if (text_.variable.back() == '_') text_.variable.pop_back();  // of async_
+  }
   owner->offsets_.push_back(reinterpret_cast<char*>(this) - reinterpret_cast<char*>(owner));
 }
 
@@ -73,6 +79,16 @@ double OptionType<double>::read(std::string_view source, std::string_view text, 
   const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (failure != std::errc() || end != digits.data() + digits.size()) refuse(source, text, "give a number");
   return number;
+}
+
+void OptionType<double>::check(std::string_view source, double value, const Rule& rule) {
+  const bool allowed = std::isfinite(value) &&
+                       (rule == NumberRange::kAny || value > 0 || (rule == NumberRange::kNotNegative && value == 0));
+  if (allowed) return;
+  refuse(source, text(value, rule),
+         rule == NumberRange::kAny           ? "give a finite number"
+         : rule == NumberRange::kNotNegative ? "give a number that is not negative"
+                                             : "give a number above 0");
 }
 
 std::string OptionType<double>::text(double value, const Rule&) {

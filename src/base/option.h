@@ -28,7 +28,7 @@ constexpr int64_t kNoLimit = kMaxNumber;
 
 struct OptionText {
   std::string name;      // of the argument
-  std::string variable;  // that is read when no argument was given; empty: there is none
+  std::string variable;  // that is read when no argument was given; empty: OP_TOY_MAX_CALLS, from prefix and name
   std::string help;      // one line
   // What a user may write for it, where that is more than the C++ type tells: "names" (operators, as a list or
   // comma-separated), "path", "dtypes" (a dict of dtypes, or its text).
@@ -87,6 +87,8 @@ class OP_TOOLS_API OptionSet {
  public:
   virtual ~OptionSet() = default;
 
+  std::string prefix;  // "OP_TOY": what the names of its variables begin with
+
   template <class Function>
   void for_each(Function&& function) {
     for (const ptrdiff_t offset : offsets_) {
@@ -96,7 +98,7 @@ class OP_TOOLS_API OptionSet {
   std::vector<OptionDescription> describe() const;
 
  protected:
-  OptionSet() = default;
+  explicit OptionSet(std::string_view prefix) : prefix(prefix) {}
   OptionSet(const OptionSet&) = default;
   OptionSet& operator=(const OptionSet&) = default;
 
@@ -141,13 +143,17 @@ struct OP_TOOLS_API OptionType<int64_t> {
   static void check(std::string_view source, int64_t value, const Rule& rule);
   static std::string text(int64_t value, const Rule& rule);
 };
+// What a number with a fraction may be; NaN and infinities are never allowed.
+enum class NumberRange : uint8_t { kAny, kNotNegative, kAboveZero };
+constexpr NumberRange kNotNegative = NumberRange::kNotNegative, kAboveZero = NumberRange::kAboveZero;
+
 template <>
 struct OP_TOOLS_API OptionType<double> {
-  struct Rule {};
+  using Rule = NumberRange;
   static constexpr const char* kName = "float";
   static constexpr const char* kWanted = "a number";
   static double read(std::string_view source, std::string_view text, const Rule& rule);
-  static void check(std::string_view, double, const Rule&) {}
+  static void check(std::string_view source, double value, const Rule& rule);
   static std::string text(double value, const Rule& rule);
 };
 template <>

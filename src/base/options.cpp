@@ -26,7 +26,7 @@ Level level_from_string(std::string_view text) {
 }
 
 ToolOptions::ToolOptions(std::string_view given)
-    : prefix(given),
+    : OptionSet(given),
       ops(this, "", {"ops", prefix + "_LIST", "only these operators: regular expressions", "names", "all"}),
       skip(this, "", {"skip", prefix + "_DISABLE_LIST", "all but these operators; taken off `ops`", "names"}),
       level(
@@ -73,7 +73,9 @@ ResolvedOptions ToolOptions::for_scope() const {
 std::vector<Variable> process_variables() {
   return {
       {"OP_TOOLS", "tools that op-tools env starts in every Python: capture,time:aten"},
-      {"OP_TOOLS_LOG_LEVEL", "trace, debug, info, warn, error, critical or off (info)"},
+      {"OP_TOOLS_LOG_LEVEL",
+       "trace, debug, info (a line for each call), notice, warn, error, critical or off (notice)"},
+      {"OP_TOOLS_FAIL_ON_WRONG", "1: with OP_TOOLS, exit status 1 when a tool found something wrong"},
       {"OP_TOOLS_COMPAT", "ditorch: print and spell as ditorch's op_tools"},
       {"RANK", "of a distributed launch: the folder of the results"},
       {"OP_TOOLS_SIM_FAULTS", "faults of the simulated device"},

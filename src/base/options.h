@@ -34,7 +34,6 @@ struct ResolvedOptions {
 
 // What a user may set for any tool: the base of each tool's options.
 struct OP_TOOLS_API ToolOptions : OptionSet {
-  std::string prefix;  // "OP_CAPTURE": what the names of the filter variables begin with
   Option<std::string> ops;
   Option<std::string> skip;
   Option<Level> level;  // the Python package gives torch

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/run_folder.h"
 #include "calls/call_store.h"
+#include "calls/capture_paths.h"
 #include "calls/saved_call.h"
 
 namespace op_tools {
@@ -58,6 +59,7 @@ size_t export_calls(const std::string& from, const std::string& to, std::vector<
   std::string top = from;
   while (top.size() > 1 && top.back() == '/') top.pop_back();
   std::map<std::string, std::unique_ptr<CallStore>> stores;  // by run
+  std::map<std::string, std::string> written;                // the call's folder, and where it came from
   size_t exported = 0;
   for (const auto& stored : found.calls) {
     try {
@@ -67,6 +69,10 @@ size_t export_calls(const std::string& from, const std::string& to, std::vector<
       // A run below `from` has the same path below `to`; a single call or run lies in `to` itself.
       const bool below = place.run.size() > top.size() && place.run.compare(0, top.size() + 1, top + "/") == 0;
       const std::string root = below ? to + place.run.substr(top.size()) : to;
+      const auto [other, is_first] =
+          written.emplace(root + "/" + call_folder({call.name, call.id, place.side}), stored->path());
+      if (!is_first)
+        throw Error(stored->path() + ": not exported: " + other->second + " is the same call of the same run");
       auto& store = stores[root];
       if (!store) {
         make_folders(root);

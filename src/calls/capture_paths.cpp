@@ -9,13 +9,17 @@
 namespace op_tools {
 namespace {
 
-// The folder of an operator: its name, fit for every file system.
+bool is_control(char c) {
+  return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+}
+
+// The folder of an operator, or of a side: its name, fit for every file system.
 std::string folder_name(const std::string& op) {
   std::string name;
   for (size_t i = 0; i < op.size(); ++i) {
     const bool scope = op.compare(i, 2, "::") == 0;
     if (scope) ++i;
-    const bool plain = !scope && op[i] != '/' && static_cast<unsigned char>(op[i]) >= 0x20;
+    const bool plain = !scope && op[i] != '/' && !is_control(op[i]);
     name += plain ? op[i] : '.';
   }
   if (name.find_first_not_of('.') == std::string::npos) name += "op";  // no "", ".", ".."
@@ -54,7 +58,27 @@ std::string file_name(CallFile file, uint32_t pass) {
 
 std::string call_folder(const CallKey& key) {
   const std::string call = folder_name(key.op) + "/" + std::to_string(key.id);
-  return key.side.empty() ? call : call + "/" + key.side;
+  return key.side.empty() ? call : call + "/" + folder_name(key.side);
+}
+
+bool is_below(std::string_view name) {
+  if (name.empty() || std::any_of(name.begin(), name.end(), is_control)) return false;
+  for (size_t begin = 0; begin < name.size();) {
+    const std::string_view part = name.substr(begin, name.find('/', begin) - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+    begin += part.size() + 1;
+  }
+  return true;
+}
+
+std::string visible(std::string_view name) {
+  std::string text;
+  for (const char c : name) {
+    char escaped[5] = {c};
+    if (is_control(c)) std::snprintf(escaped, sizeof escaped, "\\x%02x", static_cast<unsigned char>(c));
+    text += escaped;
+  }
+  return text;
 }
 
 std::string tensor_file(std::string_view content) {

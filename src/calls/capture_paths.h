@@ -19,6 +19,13 @@ std::string file_name(CallFile file, uint32_t pass);
 // "torch.Tensor.mul/9", with the side as a folder below it where the key has one.
 std::string call_folder(const CallKey& key);
 
+// Whether a name that a file brought along ("torch.Tensor.mul/9/input.pth") lies below the folder that it is put in: no
+// part is empty, "." or "..", and there are no control characters, which end paths (NUL) and drive terminals. A slash
+// at the end is a folder's.
+bool is_below(std::string_view name);
+// Control characters as \\x1b: for messages about such names.
+std::string visible(std::string_view name);
+
 // The file of bytes that calls share, by the name that says what they are (32 hexadecimal digits):
 // "tensors/<name>.pth".
 std::string tensor_file(std::string_view content);

@@ -113,6 +113,7 @@ void parse_input(const Value& file, SavedCall& call) {
   if (!file.is<Dict>()) throw Error("holds " + describe(file) + ", expected a dict with name, args and kwargs");
   const auto* name = required(file, "name").get_if<std::string>();
   if (!name || name->empty()) throw Error("'name' is " + describe(required(file, "name")) + ", expected a string");
+  if (visible(*name) != *name) throw Error("'name' is '" + visible(*name) + "', which is no operator's");
   call.name = *name;
   call.args = required(file, "args");
   call.kwargs = required(file, "kwargs");
@@ -227,7 +228,13 @@ SavedCall read_input(const StoredCall& stored) {
 }
 
 void read_output(const StoredCall& stored, SavedCall* call) {
-  if (!stored.has(CallFile::kOutput)) return;
+  if (!stored.has(CallFile::kOutput)) {
+    // meta.json is written last, so the file was there.
+    if (!call->meta.outputs.empty() && call->meta.error.empty() && call->cut_off.empty()) {
+      call->cut_off = "damaged: " + file_name(CallFile::kOutput, 0) + " is missing, though meta.json describes it";
+    }
+    return;
+  }
   read_file(stored, CallFile::kOutput, 0, [&] { call->output = parse_output(stored.read(CallFile::kOutput)); });
 }
 

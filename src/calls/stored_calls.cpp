@@ -72,20 +72,21 @@ class Container {
     } catch (const Error&) {
       ZipWalk walk = walk_zip_entries(source_);
       entries_ = std::move(walk.entries);
-      problem_ = path_ +
-                 ": cut off or damaged: it has no whole directory at its end, as when its program was killed or " +
-                 "still writes it; " + std::to_string(entries_.size()) + " whole entries are read";
+      std::string& problem = problems_.emplace_back(
+          path_ + ": cut off or damaged: it has no whole directory at its end, as when its program was killed or " +
+          "still writes it; " + std::to_string(entries_.size()) + " whole entries are read");
       if (walk.cut_off) {
-        problem_ += "; the last " + std::to_string(source_.size() - walk.end) + " bytes, from byte " +
-                    std::to_string(walk.end) + " on, are no whole entry";
+        problem += "; the last " + std::to_string(source_.size() - walk.end) + " bytes, from byte " +
+                   std::to_string(walk.end) + " on, are no whole entry";
       }
     }
+    refuse_names_outside();
     const auto by_name = [](const ZipEntry& a, const ZipEntry& b) { return a.name < b.name; };
     std::stable_sort(entries_.begin(), entries_.end(), by_name);
   }
 
   const std::string& path() const { return path_; }
-  const std::string& problem() const { return problem_; }
+  const std::vector<std::string>& problems() const { return problems_; }
   const std::vector<ZipEntry>& entries() const { return entries_; }
 
   const ZipEntry* find(const std::string& name) const {
@@ -113,10 +114,23 @@ class Container {
   }
 
  private:
+  // Who made the container chose its names, and an export makes folders of them. Nothing reads such an entry.
+  void refuse_names_outside() {
+    const auto outside = std::stable_partition(entries_.begin(), entries_.end(),
+                                               [](const ZipEntry& entry) { return is_below(entry.name); });
+    if (outside == entries_.end()) return;
+    problems_.push_back(path_ + ": " + std::to_string(entries_.end() - outside) +
+                        " entries are refused, because their names lead out of a folder: '" +
+                        visible(outside->name.substr(0, kLongestShown)) + "'; op_tools wrote no such file");
+    entries_.erase(outside, entries_.end());
+  }
+
+  static constexpr size_t kLongestShown = 200;
+
   const std::string path_;
   const FileSource source_;
   std::vector<ZipEntry> entries_;
-  std::string problem_;
+  std::vector<std::string> problems_;
 };
 
 class ContainerCall final : public StoredCall {
@@ -173,7 +187,8 @@ class Finder {
  public:
   void add_container(const std::string& path) {
     const auto container = std::make_shared<const Container>(path);
-    if (!container->problem().empty()) found_.problems.push_back(container->problem());
+    const std::vector<std::string>& problems = container->problems();
+    found_.problems.insert(found_.problems.end(), problems.begin(), problems.end());
     const std::string input = file_name(CallFile::kInput, 0);
     const std::string* last = nullptr;
     for (const auto& entry : container->entries()) {
@@ -271,6 +286,14 @@ class Finder {
   std::set<std::pair<dev_t, ino_t>> seen_;
 };
 
+// Also the beginning of one: a container may be cut off anywhere.
+bool starts_as_zip(const std::string& path) {
+  constexpr std::string_view kStart = "PK\x03\x04";
+  const FileSource source(path);
+  const auto size = static_cast<size_t>(std::min<uint64_t>(source.size(), kStart.size()));
+  return source.load(0, size).bytes == kStart.substr(0, size);
+}
+
 }  // namespace
 
 FoundCalls find_calls(const std::string& path) {
@@ -285,6 +308,9 @@ FoundCalls find_calls(const std::string& path) {
   }
   finder.add_container(path);
   FoundCalls found = finder.take();
+  if (found.calls.empty() && !starts_as_zip(path)) {
+    throw Error(path + ": is no capture: give the folder of a call, a folder above, or a " + kContainerName);
+  }
   if (found.calls.empty() && found.problems.empty())
     throw Error(path + ": no container of calls: give the folder of a call, a folder above, or a " + kContainerName);
   return found;
@@ -313,8 +339,10 @@ std::unique_ptr<StoredCall> open_call(const std::string& path) {
   const auto container = std::make_shared<const Container>(path.substr(0, at + mark.size() - 1));
   auto call = std::make_unique<ContainerCall>(container, path.substr(at + mark.size()));
   if (!call->has(CallFile::kInput, 0)) {
-    throw Error(path + ": there is no such call in " + container->path() + "; op-tools show " + container->path() +
-                " lists operators");
+    std::string text = path + ": there is no such call in " + container->path() + "; op-tools show " +
+                       container->path() + " lists operators";
+    for (const std::string& problem : container->problems()) text += "; " + problem;
+    throw Error(text);
   }
   return call;
 }

@@ -162,17 +162,28 @@ SavedCall unpack_backward(const Packed& packed) {
 
 }  // namespace
 
+namespace {
+
+DiskBudget budget_of(const ResolvedCaptureOptions& options) {
+  const auto bytes = [](double gigabytes) { return static_cast<uint64_t>(std::min(gigabytes, 1e9) * 1e9); };
+  return {options.max_gb.is_set() ? bytes(options.max_gb) : UINT64_MAX,
+          options.min_free_gb.is_set() ? std::optional(bytes(options.min_free_gb)) : std::nullopt};
+}
+
+}  // namespace
+
 struct CaptureHook::Impl {
   explicit Impl(const ResolvedCaptureOptions& options)
       : options(options),
         rank(distributed_rank()),
         writer([format = options.format, dir = options.output_dir, dedupe = options.dedupe,
                 rank = rank] { return CallStore::create(format, dir, rank, dedupe); },
-               options.max_pending_mb << 20) {}
+               options.max_pending_mb << 20, budget_of(options)) {}
 
   const ResolvedCaptureOptions options;
   const int64_t rank;
   std::atomic<uint64_t> taken{0}, skipped{0}, incomplete{0};
+  std::atomic<uint64_t> after_end{0};  // calls that came when the writer was closed
 
   mutable std::mutex mutex;  // guards the two maps
   std::unordered_map<uint64_t, int64_t> per_signature;
@@ -208,7 +219,8 @@ CaptureHook::~CaptureHook() = default;
 
 std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   Impl& impl = *impl_;
-  if (impl.writer.failed()) {
+  if (impl.writer.is_closed()) {
+    if (call.phase == Phase::kForward) impl.after_end.fetch_add(1, std::memory_order_relaxed);
     call.decline();
     return nullptr;
   }
@@ -335,6 +347,7 @@ void CaptureHook::flush() {
 
 void CaptureHook::scope_left() {
   flush();
+  log::progress("");
   const CaptureResult all = result();
   uint64_t calls = 0, backward = 0, unsupported = 0;
   for (const CaptureResult::Row& row : all.rows) {
@@ -346,10 +359,11 @@ void CaptureHook::scope_left() {
   text << "OpCapture: " << calls << " calls of " << all.rows.size() << " ops, " << backward << " backward passes, "
        << bytes_text(all.bytes_on_disk) << (all.root.empty() ? "" : " in " + all.root);
   if (all.skipped) text << "; " << all.skipped << " calls left out by the limits";
+  if (!all.limit.empty()) text << "; it stopped before the end: " << all.limit;
   if (unsupported) text << "; " << unsupported << " values had no form in a file (meta.json says which)";
   const bool failed = !all.failure.empty();
   if (failed) text << "; writing FAILED, " << all.lost << " calls lost: " << all.failure;
-  (failed ? log::warn : log::info)(text.str());
+  (failed ? log::warn : log::notice)(text.str());
 }
 
 CaptureResult CaptureHook::result() const {
@@ -360,7 +374,9 @@ CaptureResult CaptureHook::result() const {
   result.lost = progress.lost;
   result.waits = progress.waits;
   result.failure = progress.failure;
-  result.skipped = impl_->skipped.load();
+  result.limit = progress.limit;
+  result.skipped = impl_->skipped.load() + progress.left_out;
+  if (!result.limit.empty()) result.skipped += impl_->after_end.load();
   result.incomplete_gradients = impl_->incomplete.load();
   std::lock_guard<std::mutex> lock(impl_->mutex);
   for (const auto& [op, row] : impl_->rows) result.rows.push_back(row);
@@ -392,7 +408,8 @@ Value CaptureHook::report() const {
                     {"lost", number(all.lost)},
                     {"waits", number(all.waits)},
                     {"incomplete_gradients", number(all.incomplete_gradients)},
-                    {"failure", all.failure}});
+                    {"failure", all.failure},
+                    {"limit", all.limit}});
 }
 
 }  // namespace op_tools

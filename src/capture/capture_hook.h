@@ -34,11 +34,12 @@ struct CaptureResult {
   std::vector<Row> rows;  // by name
   std::string root;       // the folder; empty when nothing was recorded
   uint64_t bytes_on_disk = 0;
-  uint64_t skipped = 0;               // admitted calls left out by max_calls, max_per_signature
+  uint64_t skipped = 0;               // admitted calls left out by max_calls, max_per_signature, or by `limit`
   uint64_t lost = 0;                  // recorded calls that could not be written
   uint64_t waits = 0;                 // times that the program waited because the queue was full
   uint64_t incomplete_gradients = 0;  // backward passes that ended before all parts of a call's gradient had come
   std::string failure;                // the first failed write
+  std::string limit;                  // what ended the capture: max_gb, or too little free space
 };
 
 class OP_TOOLS_API CaptureHook final : public Hook {

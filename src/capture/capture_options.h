@@ -28,6 +28,14 @@ struct CaptureOptions : ToolOptions {
       kNoLimit,
       {"max_per_signature", "OP_CAPTURE_MAX_PER_SIGNATURE", "record the first N calls per operator, shapes and dtypes"},
       at_least(1)};
+  Option<double> max_gb{
+      this, 0, {"max_gb", "OP_CAPTURE_MAX_GB", "write at most X GB, then stop capturing", "", "no limit"}, kAboveZero};
+  Option<double> min_free_gb{
+      this,
+      0,
+      {"min_free_gb", "OP_CAPTURE_MIN_FREE_GB", "stop capturing when fewer GB than this are free on the disk; 0: never",
+       "", "a tenth of the disk, 5 at most"},
+      kNotNegative};
   Option<int64_t> max_pending_mb{this,
                                  1024,
                                  {"max_pending_mb", "OP_TOOLS_MAX_PENDING_MB",

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/fork_guard.h"
 #include "base/log.h"
+#include "base/text_table.h"
 
 namespace op_tools {
 namespace {
@@ -38,6 +39,11 @@ constexpr size_t kReportBytes = size_t{1} << 20;
 constexpr auto kQuiet = std::chrono::seconds(1);
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 
+// A small program fills a disk in an hour: the hint comes early, once per process.
+constexpr uint64_t kHintAt = 100'000'000;
+constexpr const char* kHowToLimit =
+    "less with ops=, modules=, steps=, max_calls=, max_per_signature=, dedupe=True or max_gb=";
+
 std::string bar(uint64_t done, uint64_t total) {
   constexpr uint64_t kWidth = 30;
   const uint64_t filled = total == 0 ? kWidth : done * kWidth / total;
@@ -48,13 +54,15 @@ std::string bar(uint64_t done, uint64_t total) {
 }  // namespace
 
 struct RecordWriter::Impl {
-  Impl(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes)
+  Impl(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes, DiskBudget budget)
       : open(std::move(open)),
+        budget(std::move(budget)),
         max_pending(static_cast<size_t>(max_pending_bytes)),
         resume_at(max_pending / 4 * 3),
         report_at(std::min(max_pending / 16, kReportBytes)) {}
 
   const std::function<std::unique_ptr<CallStore>()> open;
+  DiskBudget budget;  // writer thread only
   const size_t max_pending;
   // A program that found no room goes on when there is a good deal of it: else it would be put to sleep and woken for
   // each small record, which costs both threads more than the record.
@@ -73,7 +81,8 @@ struct RecordWriter::Impl {
   bool stopping = false;
   bool napping = false;  // the writer looks again by itself within kNap
   Progress progress;
-  std::atomic<bool> failed{false};
+  std::atomic<bool> closed{false};
+  bool hinted = false;  // writer thread only
   std::thread thread;
 
   std::unique_ptr<CallStore> store;  // writer thread only
@@ -81,19 +90,41 @@ struct RecordWriter::Impl {
   void fail(const std::string& what, std::unique_lock<std::mutex>& lock) {
     const bool first = progress.failure.empty();
     if (first) progress.failure = what;
-    failed.store(true);
+    closed.store(true);
     if (!first) return;
     lock.unlock();
     log::error("OpCapture cannot write and is disabled; the program goes on: " + what);
     lock.lock();
   }
 
-  void write(const SavedCall& call) {
+  // False when there is no room on the disk for it, by the budget.
+  bool has_room(size_t bytes) {
     if (!store) {
       store = open();
       std::lock_guard<std::mutex> lock(mutex);
       progress.root = store->root();
     }
+    const std::string why = budget.refusal(store->root(), store->bytes_written(), bytes);
+    if (why.empty()) return true;
+    closed.store(true);
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      progress.limit = why;
+    }
+    log::warn("OpCapture stops, and the program goes on: " + why + "; " + kHowToLimit);
+    return false;
+  }
+
+  void hint_at_limits() {
+    if (hinted || store->bytes_written() < kHintAt) return;
+    hinted = true;
+    static std::atomic<bool> of_process{false};
+    if (of_process.exchange(true)) return;
+    log::notice("OpCapture has written " + bytes_text(store->bytes_written()) + " to " + store->root() + " so far; " +
+                kHowToLimit);
+  }
+
+  void write(const SavedCall& call) {
     const bool is_forward = !call.args.is<None>();
     if (is_forward && log::enabled(log::Level::kInfo)) log::info("apply OpCaptureHook on " + call.name);
     write_call(*store, call);
@@ -131,7 +162,8 @@ struct RecordWriter::Impl {
 
   // What was done since the last report(): the lock and what it guards are not taken for each small record.
   struct Done {
-    uint64_t written = 0, lost = 0;
+    uint64_t written = 0, lost = 0, left_out = 0;
+    uint64_t records() const { return written + lost + left_out; }
     size_t bytes = 0;
     std::vector<Record> small;
   };
@@ -140,13 +172,26 @@ struct RecordWriter::Impl {
     std::lock_guard<std::mutex> lock(mutex);
     progress.records += done.written;
     progress.lost += done.lost;
+    progress.left_out += done.left_out;
     if (store) progress.bytes = store->bytes_written();
+    if (done.written > 0) log::progress(total_text());
     for (Record& record : done.small) {
       if (written.size() < kMostWritten) written.push_back(std::move(record));
     }
     pending_bytes -= done.bytes;
-    finished += done.written + done.lost;
+    finished += done.records();
     if (pending_bytes <= resume_at) room.notify_all();
+  }
+
+  bool is_out_of_room() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return !progress.limit.empty();
+  }
+
+  // With the lock held.
+  std::string total_text() const {
+    return "OpCapture: " + std::to_string(progress.records) + " records, " + bytes_text(progress.bytes) + " in " +
+           progress.root;
   }
 
   // Leaves an empty list with its room.
@@ -154,11 +199,12 @@ struct RecordWriter::Impl {
     Done done;
     for (Record& record : records) {
       try {
-        if (failed.load()) {
-          ++done.lost;
+        if (closed.load() || !has_room(record.bytes)) {
+          ++(is_out_of_room() ? done.left_out : done.lost);
         } else {
           write(record.unpack(record.packed));
           ++done.written;
+          hint_at_limits();
         }
       } catch (const std::exception& error) {
         ++done.lost;
@@ -171,7 +217,7 @@ struct RecordWriter::Impl {
       } else {
         const Packed gone = std::move(record.packed);  // freed before the program hears that there is room
       }
-      if (done.written + done.lost >= kReportRecords || done.bytes >= report_at) report(std::exchange(done, Done()));
+      if (done.records() >= kReportRecords || done.bytes >= report_at) report(std::exchange(done, Done()));
     }
     report(std::move(done));
     records.clear();
@@ -232,8 +278,9 @@ class LiveWriters {
 
 }  // namespace
 
-RecordWriter::RecordWriter(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes)
-    : impl_(std::make_unique<Impl>(std::move(open), max_pending_bytes)) {
+RecordWriter::RecordWriter(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes,
+                           DiskBudget budget)
+    : impl_(std::make_unique<Impl>(std::move(open), max_pending_bytes, std::move(budget))) {
   LiveWriters::get().add(this);
 }
 
@@ -250,6 +297,7 @@ RecordWriter::~RecordWriter() {
   }
   impl_->work.notify_all();
   if (impl_->thread.joinable()) impl_->thread.join();
+  log::progress("");
 }
 
 bool RecordWriter::submit(Record record) {
@@ -257,8 +305,8 @@ bool RecordWriter::submit(Record record) {
   if (impl.process.in_child()) return false;
   const size_t bytes = record.bytes + kRecordOverhead;
   std::unique_lock<std::mutex> lock(impl.mutex);
-  if (impl.failed.load()) {
-    ++impl.progress.lost;
+  if (impl.closed.load()) {
+    ++(impl.progress.limit.empty() ? impl.progress.lost : impl.progress.left_out);
     return false;
   }
   const auto fits = [&] { return impl.pending_bytes == 0 || impl.pending_bytes + bytes <= impl.max_pending; };
@@ -305,8 +353,8 @@ RecordWriter::Progress RecordWriter::progress() const {
   return impl_->progress;
 }
 
-bool RecordWriter::failed() const {
-  return impl_->failed.load();
+bool RecordWriter::is_closed() const {
+  return impl_->closed.load();
 }
 
 }  // namespace op_tools

@@ -27,6 +27,8 @@ std::vector<std::string> columns() {
   return names;
 }
 
+constexpr uint64_t kCallsBetweenLines = 16;  // of the progress
+
 // In the order of columns().
 void put_row(const ComparedCall& call, const Check& check, const std::string& saved, RowSink& row) {
   row.put("op", call.name);
@@ -138,6 +140,10 @@ std::string CompareReport::add(const ComparedCall& call, const std::vector<Check
     print(call, check, saved);
     write(call, check, saved);
   }
+  if (totals_.calls % kCallsBetweenLines == 0) {
+    log::progress("OpAutoCompare: " + std::to_string(totals_.calls) + " calls, " + std::to_string(totals_.failed) +
+                  " results WRONG, " + std::to_string(totals_.passed) + " right");
+  }
   return first;
 }
 
@@ -214,6 +220,7 @@ void CompareReport::summarize() {
   std::stable_sort(all.ops.begin(), all.ops.end(), [](const CompareResult::Op& a, const CompareResult::Op& b) {
     return a.failed != b.failed ? a.failed > b.failed : a.worst > b.worst;
   });
+  log::progress("");
   size_t judged = 0;
   for (const CompareResult::Op& op : all.ops) judged += op.passed + op.failed > 0;
   std::vector<std::vector<std::string>> lines;
@@ -241,7 +248,7 @@ void CompareReport::summarize() {
                              {"of limit", true},
                              {"reason"}},
                             lines);
-  (all.failed ? log::warn : log::info)(text);
+  (all.failed ? log::warn : log::notice)(text);
   if (const std::string unjudged = all.unjudged_text(); !unjudged.empty()) log::warn("OpAutoCompare: " + unjudged);
   for (const CompareResult::Op& op : all.ops) {
     if (op.failed && !op.source.empty()) log::warn("OpAutoCompare: " + op.op + " was first wrong at " + op.source);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/options.h"
 #include "base/text_table.h"
 #include "fallback/cast_rules.h"
 #include "fallback/redirect.h"
@@ -71,7 +72,7 @@ void RedirectHook::Impl::note_stayed(std::string_view name, std::string_view op,
     ++row_locked(name).stayed[text];
     first = reported.insert(text).second;
   }
-  if (first) log::info(std::string(plan.name) + " leaves as it is " + text);
+  if (first) log::notice(std::string(plan.name) + " leaves as it is " + text);
 }
 
 bool RedirectHook::Impl::ran_on_device(OpCall& call, OperatorFrame& frame, std::exception_ptr* failure) {
@@ -108,6 +109,12 @@ void RedirectHook::Impl::run(OpCall& call, std::string_view name) {
   std::exception_ptr failure;
   if (plan.on_missing && ran_on_device(call, *frame, &failure)) return;
 
+  // ditorch prints what an operator was given, and what it gave.
+  const bool prints = compat_ditorch() && log::enabled(log::Level::kInfo);
+  const auto print = [&](const char* what, const std::string& values) {
+    log::info(formatted("%.40sHook: %-50.200s %s: ", plan.name.data(), std::string(name).c_str(), what) + values);
+  };
+  if (prints) print("input", describe(call.args()));
   Stopwatch watch(c10::Device(c10::kCPU), /*synchronize=*/false);  // the moves wait for the device
   watch.start();
   const Redirected done = redirect(*call.op, *frame, {plan.to_cpu, rules.for_op(name)});
@@ -119,6 +126,7 @@ void RedirectHook::Impl::run(OpCall& call, std::string_view name) {
     ++row.ran[std::string(call.name)];
     row.bytes += done.bytes;
     row.milliseconds += milliseconds;
+    if (prints) print("output", describe(call.result()));
     return;
   }
   if (done.outcome == Redirected::Outcome::kRefused) note_stayed(name, call.name, done.why);
@@ -193,7 +201,7 @@ void RedirectHook::scope_left() {
   text += ": " + std::to_string(calls) +
           (impl_->plan.to_cpu ? " operators ran on the CPU" : " operators ran in other dtypes");
   if (!cells.empty()) text += "\n" + text_table({{"op"}, {"calls", true}, {"moved", true}, {"ms", true}}, cells);
-  log::info(text);
+  log::notice(text);
 }
 
 FallbackHook::FallbackHook(const ResolvedFallbackOptions& options)

@@ -32,15 +32,19 @@ std::string this_thread_text() {
 void warn_unmatched(const ActiveHook& active) {
   static std::mutex* mutex = new std::mutex;
   static std::set<std::string>* logged = new std::set<std::string>;
-  const auto warn = [&](const OpFilter* filter, const char* what) {
+  const auto warn = [&](const OpFilter* filter, const char* what, bool of_operators) {
     if (!filter) return;
     for (const std::string& item : filter->unmatched_items()) {
-      std::lock_guard<std::mutex> lock(*mutex);
-      if (logged->insert(item).second) log::warn(item + " matched no " + what);
+      {
+        std::lock_guard<std::mutex> lock(*mutex);
+        if (!logged->insert(item).second) continue;
+      }
+      log::warn(item + " matched no " + what +
+                (of_operators ? advice_on(item, std::string(to_string(active.options.level))) : ""));
     }
   };
-  warn(active.options.filter.get(), "operator that was called");
-  warn(active.options.modules.get(), "module in which an operator was called");
+  warn(active.options.filter.get(), "operator that was called", true);
+  warn(active.options.modules.get(), "module in which an operator was called", false);
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ struct ObserveHook::Impl {
         text.append(" ").append(part).append(": ").append(json_text(*found));
       }
     }
-    log::info(text);
+    log::notice(text);
   }
 };
 
@@ -237,7 +237,7 @@ void ObserveHook::scope_left() {
                      " ops with dynamic shapes";
   if (all.left_out) text += "; " + std::to_string(all.left_out) + " calls of further kinds are not in the table";
   if (!all.root.empty()) text += "; " + std::to_string(all.written) + " rows in " + all.root + "/calls.jsonl";
-  log::info(text);
+  log::notice(text);
 }
 
 ObserveResult ObserveHook::result() const {

@@ -337,7 +337,7 @@ void OverflowHook::flush() {
 void OverflowHook::scope_left() {
   flush();
   const OverflowResult all = result();
-  (all.ok() ? log::info : log::warn)(closing_line(all));
+  (all.ok() ? log::notice : log::warn)(closing_line(all));
 }
 
 OverflowResult OverflowHook::result() const {

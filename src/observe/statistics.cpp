@@ -319,8 +319,8 @@ class Refused {
   void add(const at::Tensor& tensor, const std::string& why) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!kinds_.insert({tensor.device().type(), tensor.scalar_type()}).second) return;
-    log::info("statistics of " + torch_name(tensor.scalar_type()) + " tensors on " + tensor.device().str() +
-              " are computed on the CPU: " + why.substr(0, why.find('\n')));
+    log::notice("statistics of " + torch_name(tensor.scalar_type()) + " tensors on " + tensor.device().str() +
+                " are computed on the CPU: " + why.substr(0, why.find('\n')));
   }
 
  private:

@@ -238,6 +238,8 @@ FileSource::FileSource(const std::string& path) : path_(path) {
     if (fd_ >= 0) ::close(fd_);
     throw Error(path_ + ": cannot be read: " + std::strerror(error));
   };
+  if (path.find('\0') != std::string::npos)
+    throw Error(std::string(path.c_str()) + ": cannot be read: NUL in the path");
   // Without O_NONBLOCK a named pipe would wait for a writer for ever.
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat status = {};

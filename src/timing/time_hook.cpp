@@ -191,7 +191,7 @@ void TimeHook::flush() {
 
 void TimeHook::scope_left() {
   flush();
-  if (!log::enabled(log::Level::kInfo)) return;
+  if (!log::enabled(log::Level::kNotice)) return;
   const TimeRecords::Snapshot all = run_->records.snapshot();
   if (all.calls + all.backward == 0) return;
   std::ostringstream text;
@@ -203,7 +203,7 @@ void TimeHook::scope_left() {
   if (all.overflowed) text << "; " << all.overflowed << " calls are not in the trace (max_calls)";
   if (const std::string root = run_->files.root(); !root.empty()) text << "; files in " << root;
   text << "\n" << time_table(time_rows(all, TimeGroup::kOp, {}), kLinesAtEnd);
-  log::info(text.str());
+  log::notice(text.str());
 }
 
 TimeResult TimeHook::result() const {

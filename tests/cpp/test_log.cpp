@@ -91,10 +91,11 @@ class WithLevel {
 
 }  // namespace
 
-TEST_CASE("An info line comes out as it is, warnings and errors with a prefix", "[log]") {
+TEST_CASE("Lines come out as they are, warnings and errors with a prefix", "[log]") {
   const WithLevel level("info");
   CHECK(written_by([] { log::info("apply OpCaptureHook on torch.Tensor.mul {} %v {0}"); }) ==
         "apply OpCaptureHook on torch.Tensor.mul {} %v {0}\n");
+  CHECK(written_by([] { log::notice("3 calls in there"); }) == "3 calls in there\n");
   CHECK(written_by([] { log::warn("watch out"); }) == "op_tools warning: watch out\n");
   CHECK(written_by([] { log::error("gone"); }) == "op_tools error: gone\n");
   CHECK(written_by([] { log::write(log::Level::kCritical, "over"); }) == "op_tools critical: over\n");
@@ -103,7 +104,7 @@ TEST_CASE("An info line comes out as it is, warnings and errors with a prefix", 
 }
 
 TEST_CASE("The level decides what is written", "[log]") {
-  const std::vector<std::string> names = {"trace", "debug", "info", "warn", "error", "critical", "off"};
+  const std::vector<std::string> names = {"trace", "debug", "info", "notice", "warn", "error", "critical", "off"};
   for (size_t chosen = 0; chosen < names.size(); ++chosen) {
     const WithLevel level(names[chosen].c_str());
     for (size_t asked = 0; asked + 1 < names.size(); ++asked) {
@@ -116,8 +117,11 @@ TEST_CASE("The level decides what is written", "[log]") {
   const WithLevel upper("WARN");
   CHECK_FALSE(log::enabled(log::Level::kInfo));
   const WithLevel unset("");
+  CHECK(log::enabled(log::Level::kNotice));
+  CHECK_FALSE(log::enabled(log::Level::kInfo));
+  const ScopedVariable compat("OP_TOOLS_COMPAT", "ditorch");  // which prints a line for each call
+  log::reload_level();
   CHECK(log::enabled(log::Level::kInfo));
-  CHECK_FALSE(log::enabled(log::Level::kDebug));
 }
 
 TEST_CASE("A value that is no level is an error and changes nothing", "[log]") {
@@ -125,21 +129,21 @@ TEST_CASE("A value that is no level is an error and changes nothing", "[log]") {
   const ScopedVariable wrong("OP_TOOLS_LOG_LEVEL", "loud");
   CHECK_THROWS_WITH(log::reload_level(),
                     Catch::Matchers::Equals("OP_TOOLS_LOG_LEVEL: 'loud' is no level; allowed are trace, debug, "
-                                            "info, warn, error, critical, off"));
+                                            "info, notice, warn, error, critical, off"));
   CHECK_FALSE(log::enabled(log::Level::kWarn));
 }
 
 // Hidden: CTest runs it alone, in a process whose OP_TOOLS_LOG_LEVEL is wrong from the start
 // (CMakeLists.txt).
-TEST_CASE("A wrong level at first use is said once and counts as info", "[.first-use]") {
+TEST_CASE("A wrong level at first use is said once and counts as notice", "[.first-use]") {
   const std::string text = written_by([] {
-    CHECK(log::enabled(log::Level::kInfo));
-    CHECK_FALSE(log::enabled(log::Level::kDebug));
-    log::info("on");
+    CHECK(log::enabled(log::Level::kNotice));
+    CHECK_FALSE(log::enabled(log::Level::kInfo));
+    log::notice("on");
   });
   CHECK(text ==
         "op_tools warning: OP_TOOLS_LOG_LEVEL: 'loud' is no level; allowed are trace, debug, "
-        "info, warn, error, critical, off; using info\non\n");
+        "info, notice, warn, error, critical, off; using notice\non\n");
 }
 
 TEST_CASE("Lines of many threads do not mix", "[log]") {
@@ -188,16 +192,16 @@ TEST_CASE("A forked child can log although another thread was logging", "[log]")
 }
 
 TEST_CASE("Progress is drawn on a terminal only", "[log]") {
-  const WithLevel level("info");
+  const WithLevel level("notice");
   CHECK(written_by([] {
           log::progress("half");
-          log::info("a line");
+          log::notice("a line");
           log::progress("");
         }) == "a line\n");
   // (The terminal turns \n into \r\n.)
   CHECK(shown_by(80, [] {
           log::progress("half");
-          log::info("a line");
+          log::notice("a line");
           log::progress("");
           log::progress("");
         }) == "\r\x1b[Khalf\r\x1b[Ka line\r\n\r\x1b[Khalf\r\x1b[K");

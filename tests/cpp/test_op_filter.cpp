@@ -171,3 +171,21 @@ TEST_CASE("The metadata list is sorted, without doubles, and holds readers only"
     CHECK_FALSE(op_tools::is_metadata_op(worker));
   }
 }
+
+TEST_CASE("A function matches by each of its names", "[filter]") {
+  op_tools::add_other_names(
+      {{"torch.functional.shuffled", "torch.shuffled"}, {"torch._C._shuffled", "torch.s.shuffled"}});
+  const OpFilter filter("torch.shuffled, torch\\.s\\..*", "", "ops=", "skip=");
+  CHECK(filter.admits("torch.functional.shuffled"));
+  CHECK(filter.admits("torch._C._shuffled"));
+  CHECK_FALSE(filter.admits("torch.functional.shuffled_"));
+  filter.saw("torch.functional.shuffled");
+  filter.saw("torch._C._shuffled");
+  CHECK(filter.unmatched_items().empty());
+}
+
+TEST_CASE("A pattern of a shell is answered with the expression that it means", "[filter]") {
+  CHECK_THAT(error_of("*mul"), Catch::Contains("did you mean '.*mul'?"));
+  CHECK_THAT(error_of("*"), Catch::Contains("did you mean '.*'?"));
+  CHECK_THAT(error_of("("), !Catch::Contains("did you mean"));
+}

@@ -251,6 +251,27 @@ TEST_CASE("A wrong value of each type of option is refused with what is allowed"
              Equals("OP_TOY_SIZES: '10' is not allowed; give an integer from 1 to 9"));
 }
 
+TEST_CASE("An option without a variable of its own has one by its name", "[options]") {
+  const ScopedVariable steps("OP_CAPTURE_STEPS", "1,3"), level("OP_CAPTURE_LEVEL", "torch");
+  const auto options = resolve(CaptureOptions{});
+  CHECK(options.scope.steps.value_or(std::vector<int64_t>()) == std::vector<int64_t>{1, 3});
+  CHECK(options.scope.level == op_tools::Level::kTorch);
+  CaptureOptions().for_each([](op_tools::OptionBase& option) {
+    INFO(option.name());
+    CHECK(option.variable().starts_with("OP_"));
+  });
+}
+
+TEST_CASE("Numbers with a fraction have bounds, and are finite", "[options]") {
+  CHECK(error_with("OP_CAPTURE_MAX_GB", "0.5") == "no error");
+  CHECK(error_with("OP_CAPTURE_MIN_FREE_GB", "0") == "no error");
+  for (const auto* value : {"0", "-1", "inf", "nan"}) {
+    CHECK_THAT(error_with("OP_CAPTURE_MAX_GB", value), Catch::Contains("OP_CAPTURE_MAX_GB: '" + std::string(value)) &&
+                                                           Catch::EndsWith("give a number above 0"));
+  }
+  CHECK_THAT(error_with("OP_CAPTURE_MIN_FREE_GB", "-0.1"), Catch::EndsWith("give a number that is not negative"));
+}
+
 // Last of this file's cases on the rank: set_rank() has no way back.
 TEST_CASE("The rank is RANK until set_rank() says otherwise", "[options]") {
   ScopedVariable rank("RANK", nullptr);

@@ -1,10 +1,10 @@
 // Reads damaged .pth files: fuzz_pth SEED COUNT. A third of the mutants keep their wrong CRCs: each must be refused or
 // read as the same value. The others get right CRCs, so that the damage reaches the pickle machine (flipped and moved
-// bytes; or records swapped, repeated, left out, made of other records, and pickles with deep nesting, cycles and huge
-// numbers): each must be refused or give a value that can be walked. No mutant may take more memory or time than its
-// size explains. Every tenth mutant is one of a container of calls that share bytes, damaged in the same ways: each of
-// its files is refused or read as what it was. Anything else ends the program (a crash, a sanitizer's report, status
-// 1).
+// bytes; or records swapped, repeated, left out, renamed, made of other records, and pickles with deep nesting, cycles
+// and huge numbers): each must be refused or give a value that can be walked. No mutant may take more memory or time
+// than its size explains. Every tenth mutant is one of a container of calls that share bytes, damaged in the same ways:
+// each of its files is refused or read as what it was. Anything else ends the program (a crash, a sanitizer's report,
+// status 1).
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -114,12 +114,22 @@ std::string hostile_piece(std::mt19937_64& random) {
   }
 }
 
+// A name that leads out of a folder, or upsets whoever prints it.
+std::string hostile_name(const std::string& name, std::mt19937_64& random) {
+  static const std::string kParts[] = {
+      "..", ".", "", "/etc", "~", "\x1b[2J", std::string(1, '\0'), "\xff\xfe", "a\\..\\b", std::string(300, 'n')};
+  std::string hostile;
+  for (size_t parts = 1 + random() % 4; parts > 0; --parts) hostile += kParts[random() % std::size(kParts)] + "/";
+  const size_t slash = random() % 2 == 0 ? name.find('/') : name.rfind('/');
+  return slash == std::string::npos ? hostile + name : name.substr(0, slash) + "/" + hostile + name.substr(slash + 1);
+}
+
 // Another archive of the same records, with right CRCs.
 std::string restructure(const std::string& bytes, std::mt19937_64& random) {
   Records records = records_of(bytes);
   const auto any = [&]() -> std::pair<std::string, std::string>& { return records[random() % records.size()]; };
   for (size_t changes = 1 + random() % 3; changes > 0; --changes) {
-    switch (random() % 8) {
+    switch (random() % 9) {
       case 0:
         std::swap(any().second, any().second);
         break;
@@ -135,6 +145,11 @@ std::string restructure(const std::string& bytes, std::mt19937_64& random) {
       case 4:
         any().second.resize(random() % 100);
         break;
+      case 5: {
+        std::string& name = any().first;
+        name = hostile_name(name, random);
+        break;
+      }
       default: {
         std::string& pickle = records.front().second;
         pickle.insert(pickle.empty() ? 0 : random() % pickle.size(), hostile_piece(random));
@@ -216,6 +231,7 @@ class Containers {
     try {
       const FoundCalls found = find_calls(path_);
       for (const auto& call : found.calls) {
+        if (leads_out(call->path().substr(path_.size()))) throw std::runtime_error("has a call at " + call->path());
         for (const CallFile file : kFiles) read_file(*call, file, sound || !found.problems.empty(), tally);
         if (call->has(CallFile::kMeta)) read_meta(*call);
       }
@@ -227,6 +243,14 @@ class Containers {
 
  private:
   static constexpr CallFile kFiles[] = {CallFile::kInput, CallFile::kGradOutputs};
+
+  // "!torch.add/3" does not.
+  static bool leads_out(const std::string& name) {
+    const std::string path = "/" + name.substr(1) + "/";
+    return path.find("/../") != std::string::npos || path.find("/./") != std::string::npos ||
+           path.find("//") != std::string::npos || path.find('\x1b') != std::string::npos ||
+           path.find('\0') != std::string::npos;
+  }
 
   // Of a call, or of bytes that calls share.
   std::string with_a_damaged_file(std::mt19937_64& random) const {

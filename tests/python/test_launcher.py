@@ -305,7 +305,7 @@ def test_help_of_run_says_each_option_with_its_default_and_variable(capsys):
         command_line.main(["run", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "--capture-max-calls N record at most N calls (OP_CAPTURE_MAX_CALLS, else no limit)" in text
-    assert "--autocompare-workers N threads of `async_` (2)" in text
+    assert "--autocompare-workers N threads of `async_` (OP_AUTOCOMPARE_WORKERS, else 2)" in text
 
 
 def test_show_prints_a_call_of_a_container_and_the_folder_of_a_file(tmp_path, capsys):
@@ -367,3 +367,198 @@ def test_only_some_modules_of_a_script(op_tools_command, tmp_path):
     assert done.returncode == 0, done.stderr
     (meta,) = tmp_path.glob("op_capture_result/0/*/torch.nn.functional.linear/*/meta.json")
     assert json.loads(meta.read_text())["module"] == "1"
+
+
+def test_a_config_file_names_tools_and_options_and_everything_else_wins_over_it(
+    op_tools_command, tmp_path, monkeypatch
+):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "op_tools.toml").write_text(
+        'tools = ["capture:torch"]\nsteps = [1]\nmax_calls = 9\n[capture]\nmax-calls = 2\nformat = "container"\n'
+    )
+    done = op_tools_command("run", "train.py")
+    assert done.returncode == 5, done.stderr
+    calls = op_tools._C.find_calls(str(tmp_path / "op_capture_result"))[0]
+    assert len(calls) == 2 and all(json.loads(call[1])["step"] == 1 for call in calls)
+    options = ["run", "--steps", "0,2", "train.py"]
+    monkeypatch.setenv("OP_CAPTURE_MAX_CALLS", "1")
+    (tool,) = command_line._chosen_tools(*parsed(options))
+    assert tool._arguments == {"level": "torch", "steps": [0, 2], "format": "container"}
+
+
+def parsed(options):
+    given = command_line._parser().parse_args(options)
+    return given, command_line.read_config(given.config)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[captrue]\nmax_calls = 1", r"\[captrue\]: no tool or option has this name; did you mean capture\?"),
+        ("max_call = 1", r"max_call: .*did you mean max_calls\?"),
+        ("[capture]\nmodes = 1", r"\[capture\] modes: .*did you mean modules\?"),
+        ("tools = 3", "tools: give a list of words"),
+        ('fail_on_wrong = "yes"', "fail_on_wrong: give true or false"),
+        ("tools = [", "is no TOML"),
+    ],
+)
+def test_a_config_file_with_a_mistake_is_refused(text, said, tmp_path):
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(op_tools.Error, match=rf"mine\.toml: {said}"):
+        command_line.read_config(str(tmp_path / "mine.toml"))
+    with pytest.raises(op_tools.Error, match=r"none\.toml: cannot be read"):
+        command_line.read_config(str(tmp_path / "none.toml"))
+
+
+def test_env_exports_a_variable_for_every_option(capsys, monkeypatch, tmp_path):
+    values = {"bool": "", "int": "3", "float": "0.5", "names": "torch.add", "path": "there", "ints": "1,2"}
+    for kind in kinds().values():
+        flags = []
+        for option in kind.options:
+            text = values.get(option.type, option.choices[-1] if option.choices else "torch.float16->torch.float32")
+            if option.name == "calls":
+                text = "16"  # the least that OpBlackBox takes
+            if option.name != "raise_on_failure":  # not together with async_
+                flags += [f"--{option.name.strip('_').replace('_', '-')}", *([text] if text else [])]
+        assert command_line.main(["env", f"--{kind.flag}", *flags, "--fail-on-wrong", "-v"]) == 0
+        exported = dict(
+            line.removeprefix("export ").split("=", 1) for line in capsys.readouterr().out.splitlines() if line
+        )
+        assert exported["OP_TOOLS_FAIL_ON_WRONG"] == "1" and exported["OP_TOOLS_LOG_LEVEL"] == "info"
+        with monkeypatch.context() as context:
+            for name, value in exported.items():
+                context.setenv(name, value.strip("'"))
+            (tool,) = make_tools(exported["OP_TOOLS"].split(","))
+            for option in kind.options:
+                assert option.name in ("level", "raise_on_failure") or option.variable in exported, option.name
+            tool._open()
+
+
+WRONG = """
+import sys, torch, op_tools.sim_device
+with op_tools.sim_device.fault("scale", ops="mm", scale=2.0):
+    torch.mm(torch.ones(2, 2).to("sim"), torch.ones(2, 2).to("sim"))
+print("ran")
+sys.exit(EXIT)
+"""
+
+
+@pytest.mark.parametrize(("fails", "own", "status"), [(True, 0, 1), (False, 0, 0), (True, 5, 5)])
+def test_fail_on_wrong_is_the_exit_status(fails, own, status, op_tools_command, tmp_path):
+    (tmp_path / "wrong.py").write_text(WRONG.replace("EXIT", str(own)))
+    (tmp_path / "right.py").write_text("import torch\ntorch.mm(torch.ones(2, 2), torch.ones(2, 2))")
+    flags = ["--autocompare", *(["--fail-on-wrong"] if fails else [])]
+    done = op_tools_command("run", *flags, "wrong.py")
+    assert done.returncode == status, done.stderr
+    assert done.stdout == "ran\n"
+    assert op_tools_command("run", *flags, "right.py").returncode == 0
+    if own == 0:
+        variables = {"OP_TOOLS": "autocompare", "OP_TOOLS_FAIL_ON_WRONG": str(int(fails))}
+        path = f"{ROOT / 'op_tools' / 'startup'}{os.pathsep}{ROOT}"
+        done = op_tools_command("wrong.py", program=(), PYTHONPATH=path, **variables)
+        assert (done.returncode, done.stdout) == (status, "ran\n"), done.stderr
+
+
+def test_v_prints_a_line_for_each_call(op_tools_command, tmp_path):
+    (tmp_path / "fine.py").write_text("import torch\nfor _ in range(9): torch.neg(torch.ones(2))")
+    quiet = op_tools_command("run", "--capture", "fine.py", OP_TOOLS_LOG_LEVEL="")
+    loud = op_tools_command("run", "--capture", "-v", "fine.py", OP_TOOLS_LOG_LEVEL="")
+    nothing = op_tools_command("run", "--capture", "-q", "fine.py", OP_TOOLS_LOG_LEVEL="")
+    assert len(quiet.stderr.splitlines()) == 1 and "18 calls of 2 ops" in quiet.stderr
+    assert loud.stderr.count("apply OpCaptureHook on torch.neg") == 9
+    assert nothing.stderr == ""
+
+
+def test_show_of_a_file_that_is_no_capture(tmp_path, capsys):
+    (tmp_path / "train.py").write_text("print()")
+    status, text = output_of(capsys, "show", str(tmp_path / "train.py"))
+    assert status == 2 and "train.py: is no capture: give the folder of a call" in text
+    torch.save({"weight": torch.ones(2)}, tmp_path / "model.pth")
+    status, text = output_of(capsys, "show", str(tmp_path / "model.pth"))
+    assert status == 2 and "model.pth: no container of calls" in text
+
+
+def test_show_counts_incomplete_calls(tmp_path, capsys):
+    with op_tools.OpCapture(ops="torch.neg", output_dir=tmp_path) as tool:
+        for _ in range(3):
+            torch.neg(torch.ones(3))
+    next(Path(tool.result().root).rglob("meta.json")).unlink()
+    status, text = output_of(capsys, "show", str(tmp_path))
+    assert status == 0 and "3 calls of 1 ops" in text and "; 1 of them incomplete" in text
+
+
+def test_a_filter_that_matched_nothing_names_what_was_meant(log_level, capfd):
+    log_level("warn")
+    with op_tools.OpObserve(ops="torch.Tensor.srot, add.Tensr, addmm.out, torch.nn.functional.gelu"):
+        torch.neg(torch.ones(2))
+    said = capfd.readouterr().err
+    assert re.search(r"'torch\.Tensor\.srot' matched no operator.*did you mean .*torch\.Tensor\.sort", said)
+    assert re.search(r"'add\.Tensr'.*did you mean aten::add\.Tensor", said)
+    assert re.search(r"'addmm\.out'.*1 of level aten would be \(level='aten'\)", said)
+    assert "'torch.nn.functional.gelu' matched no operator that was called; there are such operators" in said
+    status, text = output_of(capfd, "ops", "--ops", "*mul")
+    assert status == 2 and "did you mean '.*mul'?" in text
+
+
+def test_every_spelling_of_a_public_function_is_taken_by_filters():
+    x = torch.eye(3)
+    calls = {
+        "torch.unique": lambda: torch.unique(x),
+        "torch.relu_": lambda: torch.relu_(x.clone()),
+        "torch.sparse.mm": lambda: torch.sparse.mm(x.to_sparse(), x),
+        "torch.einsum": lambda: torch.einsum("ij->i", x),
+        "torch.conv1d": lambda: torch.conv1d(x[None], x[None]),
+        "torch.special.expit": lambda: torch.special.expit(x),
+        "torch.norm": lambda: torch.norm(x),
+    }
+    for name, call in calls.items():
+        with op_tools.OpObserve(ops=name) as tool:
+            call()
+        assert tool.result().calls == 1, name
+        with op_tools.OpObserve(skip=name) as tool:
+            call()
+        own = name.rpartition(".")[2]
+        assert not any(row.op.rpartition(".")[2].removeprefix("_sparse_") == own for row in tool.result().rows), name
+        assert name in op_tools._C.admitted([name], name, "")
+
+
+def test_the_seeds_command_verbatim(tmp_path, op_tools_command):
+    with op_tools.OpCapture(ops="torch.neg", output_dir=tmp_path) as tool:
+        torch.neg(torch.ones(3))
+    script = str(ROOT / "op_tools" / "run_op_from_data.py")
+    done = op_tools_command(tool.result().root, "--acc_check", "--run_times", "1", program=(script,))
+    assert done.returncode == 0, done.stderr
+    assert "1 agreed" in done.stdout
+
+
+def test_fallback_prints_inputs_and_outputs_as_ditorch_does(python):
+    text = """
+import torch, op_tools, op_tools.sim_device
+with op_tools.OpFallback(ops="torch.mm"):
+    torch.mm(torch.ones(2, 3).to("sim"), torch.ones(3, 2).to("sim"))
+"""
+    lines = python(text, OP_TOOLS_LOG_LEVEL="", OP_TOOLS_COMPAT="ditorch").stderr.splitlines()
+    for what in ("input", "output"):
+        assert [line for line in lines if re.match(rf"OpFallbackHook: torch\.mm +{what}: .*float32", line)], lines
+    assert "OpFallbackHook:" not in python(text, OP_TOOLS_LOG_LEVEL="info").stderr
+
+
+def test_replay_refuses_what_it_cannot_do_before_the_work(tmp_path, build_dir):
+    with op_tools.OpCapture(ops="torch.neg", output_dir=tmp_path) as tool:
+        torch.neg(torch.ones(3))
+
+    def replay_with(*flags):
+        command = [str(build_dir / "run_op_from_data"), tool.result().root, *flags]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    status, text = replay_with("--device", "npu")
+    assert status == 64 and "--device npu" in text and "--load" in text and "import torch_npu" in text
+    status, text = replay_with("--device", "xpu")
+    assert status == 64 and "--load" in text and "import torch_xpu" in text
+    for target in (tmp_path / "missing" / "report.json", tmp_path):
+        status, text = replay_with("--json", str(target))
+        assert status == 64 and f"--json {target}: cannot be written" in text and "1 call" not in text
+    status, text = replay_with("--filter", "torch.sin")
+    assert status == 2 and "--filter torch.sin: none of the 1 call has such a name" in text
+    assert replay_with("--filter", "torch.neg", "--json", str(tmp_path / "report.json"))[0] == 0

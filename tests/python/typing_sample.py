@@ -50,6 +50,21 @@ def everything(x: torch.Tensor) -> str:
     return f"{hook.calls} {scope.calls_seen} {check.result().ok} {shapes} {times}"
 
 
+def slowest() -> str:
+    with op_tools.OpTimeMeasure() as time:
+        torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+    result: op_tools.TimeResult = time.result()
+    return result.table(sort_by="total_ms", row_limit=3)
+
+
+def verdicts() -> list[str]:
+    with op_tools.OpAutoCompare() as compare:
+        torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+    return [row.verdict for row in compare.result().rows if row.max_abs is not None and row.max_abs > 0]
+
+
+op_tools.OpCapture(ops=3)  # type: ignore[arg-type]
+op_tools.OpCapture(output_dir=3)  # type: ignore[arg-type]
 op_tools.OpCapture(opps="torch.add")  # type: ignore[call-arg]
 op_tools.OpCapture(max_calls="three")  # type: ignore[arg-type]
 op_tools.OpCapture(format="tar")  # type: ignore[arg-type]

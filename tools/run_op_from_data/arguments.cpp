@@ -35,7 +35,8 @@ front (LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16).
 Exit status
    0  all calls ran and agreed
    1  some disagreed (whether or not others could not be run)
-   2  none disagreed, but some could not be run or read: each is listed with its reason
+   2  none disagreed, but some could not be run or read: each is listed with its reason;
+      or --filter matched no call
   64  wrong usage
 )";
 

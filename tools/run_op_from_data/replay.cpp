@@ -231,11 +231,20 @@ void load_library(const std::string& name) {
 // The program is linked with torch's CPU part only.
 void prepare_device(const ReplayOptions& options) {
   for (const std::string& library : options.libraries) load_library(library);
+  const std::string type = options.device.substr(0, options.device.find(':'));
+  const std::string backend = "; its backend is missing: give --load with the library that registers it (lib" +
+                              ("torch_" + type) + ".so), or in Python import it first: python -c \"import torch_" +
+                              type + "; from op_tools.run_op_from_data import main; main()\" DIR ...";
   try {
     const c10::Device device(options.device);
     if (device.is_cuda() && !c10::impl::hasDeviceGuardImpl(c10::kCUDA)) load_library("libtorch_cuda.so");
+    if (!device.is_cpu() && !device.is_meta() && !c10::impl::hasDeviceGuardImpl(device.type())) {
+      throw Error("--device " + options.device + ": nothing here runs on it" + backend);
+    }
   } catch (const c10::Error& error) {
-    throw Error("--device " + options.device + ": " + error.what_without_backtrace());
+    std::string text = error.what_without_backtrace();
+    text.resize(std::min(text.find('\n'), text.size()));
+    throw Error("--device " + options.device + ": " + text + backend);
   }
 }
 
@@ -277,8 +286,9 @@ AllCalls calls_of(const ReplayOptions& options) {
 
 int run(const ReplayOptions& options, PythonCaller* caller) {
   prepare_device(options);
-  // Before hours are spent on what it is to be compared with.
+  // Before hours are spent.
   if (!options.compare.empty()) read_times(options.compare);
+  check_json(options.json);
   Engine engine(options, caller);
   Stopwatch whole(c10::kCPU, /*synchronize=*/false);
   whole.start();

@@ -82,18 +82,18 @@ void Reporter::print_lines(const CallReport& report) const {
     if (options_.verbose) log::warn(report.path + ": " + report.reason);
     return;  // the summary lists it
   }
-  if (options_.verbose) log::info(report.path + ": " + report.target);
+  if (options_.verbose) log::notice(report.path + ": " + report.target);
   if (options_.sync_time_measure) {
     // Runs have one forward each, and the same number of backward passes each.
     const size_t passes = report.forward_ms.empty() ? 0 : report.backward_ms.size() / report.forward_ms.size();
     for (size_t run = 0; run < report.forward_ms.size(); ++run) {
-      log::info(time_line(report, "forward", report.forward_ms[run]));
+      log::notice(time_line(report, "forward", report.forward_ms[run]));
       for (size_t pass = 0; pass < passes; ++pass) {
-        log::info(time_line(report, "backward", report.backward_ms[run * passes + pass]));
+        log::notice(time_line(report, "backward", report.backward_ms[run * passes + pass]));
       }
     }
   }
-  for (const Check& check : report.checks) log::info(line_of(report, check));
+  for (const Check& check : report.checks) log::notice(line_of(report, check));
 }
 
 void Reporter::show_progress(const CallReport& report) {
@@ -126,6 +126,7 @@ int Reporter::finish(std::vector<std::string> problems, double seconds) {
     }
     summary.calls.push_back(digest_of(report));
   }
+  if (!options_.shard) note_filter(&summary);  // other parts may have such calls
   if (!options_.no_summary) print_summary(summary);
   if (!options_.json.empty()) {
     json head = json_of(summary);

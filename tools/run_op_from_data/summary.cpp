@@ -1,5 +1,8 @@
 #include "run_op_from_data/summary.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -260,6 +263,24 @@ json json_of(const Summary& summary) {
           {"times", std::move(times)}};
 }
 
+void check_json(const std::string& name) {
+  if (name.empty()) return;
+  const size_t slash = name.find_last_of('/');
+  const std::string folder = slash == std::string::npos ? "." : name.substr(0, slash + 1);
+  struct stat status = {};
+  const bool is_there = ::stat(name.c_str(), &status) == 0;
+  const char* const problem = is_there && S_ISDIR(status.st_mode) ? "is a folder"
+                              : ::access(is_there ? name.c_str() : folder.c_str(), W_OK) == 0 ? nullptr
+                                                                                              : std::strerror(errno);
+  if (problem) throw Error("--json " + name + ": cannot be written: " + problem);
+}
+
+void note_filter(Summary* summary) {
+  if (summary->filter.empty() || !summary->calls.empty() || summary->left_out == 0) return;
+  summary->problems.push_back("--filter " + summary->filter + ": none of the " + count_text(summary->left_out, "call") +
+                              " has such a name; op-tools show lists their names");
+}
+
 void write_json(const std::string& name, json summary, json calls) {
   summary["calls"] = std::move(calls);
   std::ofstream file(name, std::ios::trunc);
@@ -269,6 +290,7 @@ void write_json(const std::string& name, json summary, json calls) {
 }
 
 int merge_reports(const ReplayOptions& options) {
+  check_json(options.json);
   Summary all;
   all.compare = options.compare;
   std::vector<Part> parts;
@@ -301,6 +323,7 @@ int merge_reports(const ReplayOptions& options) {
     }
   }
   check_parts(parts);
+  note_filter(&all);
   print_summary(all);
   if (!options.json.empty()) write_json(options.json, json_of(all), std::move(calls));
   return all.exit_status();

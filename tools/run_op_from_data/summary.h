@@ -42,6 +42,11 @@ struct Summary {
   int exit_status() const;
 };
 
+// A filter that matched no call of all is a problem: a misspelt name must not pass for "all agreed".
+void note_filter(Summary* summary);
+// Throws Error when the file that --json names could not be written.
+void check_json(const std::string& file);
+
 CallDigest digest_of(const CallReport& report);
 const char* status_text(const CallReport& report);
 void print_summary(const Summary& summary);

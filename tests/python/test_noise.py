@@ -1,0 +1,131 @@
+"""What is printed by default, what is counted, and what SIGTERM leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import op_tools
+
+PROGRAM = """
+import torch, op_tools
+{tool}
+for _ in range(30):
+    torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3, requires_grad=True)).relu().sum().backward()
+tool.stop()
+"""
+TOOLS = [
+    "op_tools.OpCapture()",
+    "op_tools.OpAutoCompare()",
+    "op_tools.OpTimeMeasure()",
+    "op_tools.OpObserve()",
+    "op_tools.OpOverflowCheck()",
+    "op_tools.OpFallback(ops='torch.mm')",
+]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_by_default_a_run_prints_its_summary_and_no_line_per_call(tool, python):
+    text = PROGRAM.replace("{tool}", f"tool = {tool}.start()")
+    lines = python(text, OP_TOOLS_LOG_LEVEL="").stderr.splitlines()
+    lines = [line for line in lines if not line.startswith("op_tools warning: ops=")]
+    assert 1 <= len(lines) <= 15, lines
+    assert lines[0].startswith(tool.partition(".")[2].partition("(")[0])
+
+
+def test_lines_for_each_call_at_info_and_as_ditorch_prints_them(python):
+    text = PROGRAM.replace("{tool}", "tool = op_tools.OpCapture(ops='torch.relu|torch.Tensor.relu').start()")
+    for settings in ({"OP_TOOLS_LOG_LEVEL": "info"}, {"OP_TOOLS_LOG_LEVEL": "", "OP_TOOLS_COMPAT": "ditorch"}):
+        lines = python(text, **settings).stderr.splitlines()
+        assert sum(line.startswith("apply OpCaptureHook on torch.Tensor.relu") for line in lines) == 30
+
+
+def test_printing_a_tensor_counts_nothing(capsys):
+    x = torch.randn(3, 3)
+    with op_tools.OpObserve() as observe:
+        sys.stdout.write(f"{x} {x.sum():.3f} {x!r} {[x]}" + str(x) + repr({"x": x}))
+        torch.neg(x)
+    assert {row.op for row in observe.result().rows} == {"torch.neg", "torch.Tensor.sum"}
+    seen = []
+
+    class Names(op_tools.Hook):
+        def after(self, call, state):
+            seen.append(call.name)
+
+    with op_tools.HookScope(Names(), ops="torch.Tensor.__repr__, torch.Tensor.neg"):
+        repr(x)
+        x.neg()
+    assert seen == ["torch.Tensor.__repr__", "torch.Tensor.neg"]
+
+
+KILLED = """
+import os, signal, sys, time, torch, op_tools
+tool = {tool}
+tool.start()
+torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3, requires_grad=True)).relu().sum().backward()
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+FILES = {
+    "op_tools.OpCapture(format='container')": "calls.zip",
+    "op_tools.OpTimeMeasure()": "summary.csv",
+    "op_tools.OpObserve()": "calls.jsonl",
+    "op_tools.OpAutoCompare()": "autocompare.csv",
+}
+
+
+@pytest.mark.parametrize("tool", FILES)
+def test_sigterm_flushes_the_tool_and_ends_the_program(tool, tmp_path):
+    program = tmp_path / "killed.py"
+    program.write_text(KILLED.replace("{tool}", tool))
+    with subprocess.Popen(
+        [sys.executable, str(program)],
+        stdout=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(timeout=60) == -signal.SIGTERM
+    (file,) = tmp_path.rglob(FILES[tool])
+    assert file.stat().st_size > 100
+    if file.suffix == ".zip":
+        assert op_tools._C.find_calls(str(file))[1] == []  # it has its directory
+
+
+def test_the_programs_own_handler_of_sigterm_stays_and_ours_goes():
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with op_tools.OpTimeMeasure(files=False), op_tools.OpObserve(detail=0):
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def mine(*_):
+        pass
+
+    signal.signal(signal.SIGTERM, mine)
+    try:
+        with op_tools.OpObserve(detail=0):
+            assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def test_sigterm_ends_a_forked_child_at_once():
+    import multiprocessing
+
+    with op_tools.OpObserve(detail=0) as tool:
+        torch.neg(torch.ones(3))
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        child.terminate()
+        child.join(30)
+        assert child.exitcode == -signal.SIGTERM
+        torch.neg(torch.ones(3))
+    assert tool.result().calls >= 2
