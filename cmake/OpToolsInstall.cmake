@@ -53,6 +53,11 @@ write_basic_package_version_file(op_tools-config-version.cmake COMPATIBILITY Sam
 install(EXPORT op_tools_targets NAMESPACE op_tools:: DESTINATION ${OP_TOOLS_CMAKE_DIR})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/op_tools-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/op_tools-config-version.cmake
   cmake/FindOpToolsTorch.cmake DESTINATION ${OP_TOOLS_CMAKE_DIR})
+# The same from this build folder, without an installation: find_package(op_tools PATHS build/dev).
+export(EXPORT op_tools_targets NAMESPACE op_tools:: FILE ${CMAKE_CURRENT_BINARY_DIR}/op_tools_targets.cmake)
+configure_file(cmake/FindOpToolsTorch.cmake FindOpToolsTorch.cmake COPYONLY)
+file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/include)
+file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR}/src ${CMAKE_CURRENT_BINARY_DIR}/include/op_tools SYMBOLIC)
 
 # --- The Python extensions.
 if(TARGET _C)

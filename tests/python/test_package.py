@@ -69,9 +69,7 @@ def test_only_headers_that_a_program_reaches_are_installed(prefix):
     assert not [name for name in installed if re.search(others, (include / name).read_text())]
 
 
-@pytest.fixture(scope="session")
-def consumer(prefix, tmp_path_factory):
-    build = tmp_path_factory.mktemp("consumer")
+def build_consumer(found_in, build):
     run(
         "cmake",
         "-G",
@@ -80,11 +78,20 @@ def consumer(prefix, tmp_path_factory):
         ROOT / "tests" / "consumer",
         "-B",
         build,
-        f"-DCMAKE_PREFIX_PATH={prefix}",
+        f"-DCMAKE_PREFIX_PATH={found_in}",
         f"-DPython_EXECUTABLE={sys.executable}",
     )
     run("cmake", "--build", build)
     return build / "consumer"
+
+
+@pytest.fixture(scope="session")
+def consumer(prefix, tmp_path_factory):
+    return build_consumer(prefix, tmp_path_factory.mktemp("consumer"))
+
+
+def test_a_program_outside_builds_against_the_build_folder(build_dir, tmp_path):
+    assert "aten::add.Tensor admitted" in run(build_consumer(build_dir, tmp_path), "add")
 
 
 def test_a_program_outside_builds_against_the_installed_package(consumer):
