@@ -203,8 +203,10 @@ class PythonFrame final : public Frame {
   Value aten_call_;
 };
 
+// `name` is held while the function runs, which may free the object that it came with.
 PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs,
-                        const std::shared_ptr<const std::string> name, const Chain& chain, uint32_t mask) {
+                        const std::shared_ptr<const std::string> name,  // NOLINT(performance-unnecessary-value-param)
+                        const Chain& chain, uint32_t mask) {
   PythonFrame frame(function, args, kwargs, chain);
   const GuardedState thread;
   OpCall call(next_call_id(), Level::kTorch, Phase::kForward, *name, frame, thread);

@@ -260,7 +260,7 @@ class OpBlackBox(Tool):
     """
 
     _kind = "OpBlackBox"
-    _defaults: ClassVar[dict[str, Any]] = {"level": "aten", "all_threads": True}
+    _defaults: ClassVar[dict[str, Any]] = {"level": "aten"}
 
     def __init__(self, **options: Unpack[OpBlackBoxOptions]) -> None:
         super().__init__(**options)

@@ -9,6 +9,8 @@ namespace op_tools {
 
 void BlackBoxOptions::resolve_all() {
   ToolOptions::resolve_all();
+  // Whichever thread dies ends the process.
+  if (!all_threads.is_set()) all_threads = level == Level::kAten;
   if (!(stall >= 0) || !std::isfinite(stall)) refuse(stall.source(), std::to_string(stall), "give seconds, 0 or more");
 }
 

@@ -75,7 +75,7 @@ RandomStream::RandomStream(at::Generator device_generator, bool as_default)
   same_kind_ = takes(stream_, state_of(device_));
   if (!same_kind_) stream_.set_current_seed(drawn_on_device(device_));
   if (!as_default) return;
-  at::Generator standard = at::detail::getDefaultCPUGenerator();
+  const at::Generator& standard = at::detail::getDefaultCPUGenerator();
   default_before_ = state_of(standard);
   set_state(standard, stream_.get_state());
   stream_ = standard;

@@ -377,7 +377,7 @@ class DeviceKernel final : public c10::OperatorKernel {
                                                                item.dtype));
         into.push_back(cpu_alias(tensors.back()));
       }
-      results.emplace_back(is_list ? c10::IValue(c10::List<at::Tensor>(std::move(tensors))) : c10::IValue(tensors[0]));
+      results.emplace_back(is_list ? c10::IValue(c10::List<at::Tensor>(tensors)) : c10::IValue(tensors[0]));
     }
     queue.push([op, kernel = facts_.kernel, arguments = std::move(arguments), into = std::move(into),
                 threads = at::get_num_threads()]() mutable { run_later(op, kernel, arguments, into, threads); },

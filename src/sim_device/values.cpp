@@ -27,7 +27,7 @@ bool is_real_or_complex_number(const at::Tensor& tensor) {
   return c10::isFloatingType(tensor.scalar_type()) || c10::isComplexType(tensor.scalar_type());
 }
 
-void make_wrong(at::Tensor part, double scale) {
+void make_wrong(const at::Tensor& part, double scale) {
   if (is_real_or_complex_number(part)) {
     part.mul_(scale);
   } else if (part.scalar_type() == at::kBool) {

@@ -282,7 +282,7 @@ class Binder {
     } else {
       return refuse(value, type);
     }
-    *out = c10::IValue(std::move(list));
+    *out = c10::IValue(list);
     return true;
   }
 

@@ -338,7 +338,7 @@ std::vector<at::Tensor> flatten_tensors(const Value& value) {
 
 Value map_tensors(const Value& value, const std::function<Value(const at::Tensor&)>& visit) {
   auto changed = map_changed(value, visit);
-  return changed ? std::move(*changed) : value;
+  return changed ? *changed : value;
 }
 
 const Unsupported* first_unsupported(const Value& value) {

@@ -55,7 +55,7 @@ void BackwardTimes::pass_ended(int task) {
     end.pass = *found;
     passes_.erase(found);
   }
-  if (run_->prints_lines()) end.line = std::make_unique<Measured::Line>(op_, "");
+  if (run_->prints_lines()) end.line = std::unique_ptr<Measured::Line>(new Measured::Line{op_, ""});
   end.ends_pass = true;
   run_->measured.add(std::move(end));
 }

@@ -168,7 +168,8 @@ void TimeHook::after(OpCall& call, HookState* base) {
   Measured one(state.timer, call.id, state.entry, run.step.load(std::memory_order_relaxed));
   one.bytes = bytes;
   one.call.failed = !call.error.empty();
-  if (run.prints_lines()) one.line = std::make_unique<Measured::Line>(std::string(call.name), values_text(call));
+  if (run.prints_lines())
+    one.line = std::unique_ptr<Measured::Line>(new Measured::Line{std::string(call.name), values_text(call)});
   run.measured.add(std::move(one));
   if (grows_graph) {
     const uint32_t backward = run.records.entry_of(call.name, Phase::kBackward, state.signature, state.place,

@@ -85,7 +85,7 @@ std::string_view without(std::string_view text, std::string_view prefix) {
 // -----------------------------------------------------------------------------------------------
 
 bool is_int_list(const c10::Argument& argument) {
-  const auto type = argument.real_type();
+  const auto& type = argument.real_type();
   if (type->kind() != c10::TypeKind::ListType) return false;
   const auto element = type->containedType(0)->kind();
   return element == c10::TypeKind::IntType || element == c10::TypeKind::SymIntType;
