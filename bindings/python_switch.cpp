@@ -174,9 +174,7 @@ struct ToolHolder {
   py::object tool;
 };
 
-}  // namespace
-
-void bind_switch(py::module_& module) {
+void bind_scope(py::module_& module) {
   py::class_<Scope>(module, "Scope")
       .def("enter", &Scope::enter)
       .def("leave", [](Scope& scope) { scope.leave(/*ended=*/false); })
@@ -185,7 +183,12 @@ void bind_switch(py::module_& module) {
       .def_property_readonly("current_step", [](Scope& scope) { return scope.core().current_step(); })
       .def_property_readonly("calls_seen", [](Scope& scope) { return scope.core().calls_seen(); })
       .def_property_readonly("hook_failures", [](Scope& scope) { return scope.core().hook_failures(); });
+}
 
+}  // namespace
+
+void bind_switch(py::module_& module) {
+  bind_scope(module);
   py::class_<Switch>(module, "Switch")
       .def(py::init<>())
       .def("__enter__", &enter)
