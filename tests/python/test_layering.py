@@ -130,6 +130,7 @@ MAY_INCLUDE = {
     "calls": {"base", "tensor", "report", "pth", "hooks"},
     "capture": {"base", "tensor", "report", "hooks", "calls"},
     "observe": {"base", "tensor", "report", "hooks", "calls"},
+    "record": {"base", "tensor", "report", "hooks", "calls"},
     "timing": {"base", "tensor", "report", "autograd", "hooks"},
     "blackbox": {"base", "tensor", "report", "hooks", "timing"},
     "fallback": {"base", "tensor", "autograd", "hooks", "timing"},
