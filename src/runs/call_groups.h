@@ -1,0 +1,48 @@
+// Calls of one run that stand for calls of the other one together: what a fused operator does in one call, others do in
+// several. A group is compared by the tensors that go into it and come out of it. Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/export.h"
+#include "record/recording.h"
+
+namespace op_tools {
+
+using CallNumbers = std::vector<uint32_t>;  // in Recording::calls, rising
+
+struct CallGroup {
+  CallNumbers a, b;
+};
+
+// Two lists of operators, by plain names (call_keys.h), of which each may stand for the other.
+struct Fusion {
+  std::vector<std::string> one, other;
+};
+
+// By number of the value: the last call that read it; kNoCall: none did.
+std::vector<uint32_t> last_readers(const Recording& run);
+
+// Numbers of values.
+struct Ports {
+  std::vector<uint32_t> inputs;   // read in the group, not made in it
+  std::vector<uint32_t> outputs;  // made in the group, read after it or by nobody
+};
+Ports ports_of(const Recording& run, const CallNumbers& calls, const std::vector<uint32_t>& readers);
+
+using ValuePairs = std::vector<std::pair<uint32_t, uint32_t>>;
+// Which of these values belong together: by name, then by equal bits, then by shape. Those without a partner are left
+// out.
+ValuePairs pair_values(const Recording& run_a, const std::vector<uint32_t>& a, const Recording& run_b,
+                       const std::vector<uint32_t>& b);
+
+// Cuts what is left between two pairs of calls into groups: by known fusions, where intermediate results agree, and at
+// the end by the shapes of what comes out.
+std::vector<CallGroup> find_groups(const Recording& run_a, const CallNumbers& a, const Recording& run_b,
+                                   const CallNumbers& b, const std::vector<Fusion>& fusions,
+                                   const std::vector<uint32_t>& readers_a, const std::vector<uint32_t>& readers_b);
+
+}  // namespace op_tools
