@@ -49,7 +49,7 @@ RULES = {
     "folders are walked where files are named": (
         r"std::filesystem|\bopendir\b|\bmkdir\b",
         PRODUCT,
-        ["src/calls/stored_calls.cpp", "src/base/run_folder.cpp"],
+        ["src/calls/stored_calls.cpp", "src/base/run_folder.cpp", "src/record/recording_reader.cpp"],
     ),
     "one stopwatch": (
         r"\b(steady_clock|high_resolution_clock)\b|clock_gettime|getApproximateTime|synchronizeDevice|\bsynchronize\s*\(",
