@@ -29,6 +29,7 @@
 #include "python_judge.h"
 #include "python_modules.h"
 #include "python_replay.h"
+#include "python_runs.h"
 #include "python_stack.h"
 #include "python_switch.h"
 #include "python_timing.h"
@@ -206,6 +207,7 @@ PYBIND11_MODULE(_C, module) {
   init_stack_source();
   bind_hook(module);
   bind_replay(module);
+  bind_runs(module);
   bind_judge(module);
   bind_modules(module);
   bind_timing(module);

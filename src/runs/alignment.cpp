@@ -68,8 +68,7 @@ class Aligner {
   }
 
  private:
-  static void add_to_block(const Side& side, uint32_t number, Blocks* blocks,
-                           CallNumbers Blocks::mapped_type::*calls) {
+  static void add_to_block(const Side& side, uint32_t number, Blocks* blocks, CallNumbers Blocks::mapped_type::*calls) {
     const RecordedCall& call = side.run.calls[number];
     if (side.forward_of(call) != kNoCall && call.phase == Phase::kBackward) return;  // with its forward call's partner
     // Backward passes of a device run in a thread of the engine, those of the CPU in the program's own.

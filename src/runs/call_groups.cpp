@@ -20,9 +20,9 @@ constexpr double kSameResult = 1e-3;
 using Part = std::span<const uint32_t>;
 
 bool spells(const Recording& run, Part calls, const std::vector<std::string>& ops) {
-  return calls.size() >= ops.size() && std::equal(ops.begin(), ops.end(), calls.begin(), [&](const auto& op, auto call) {
-           return plain_name(run.string(run.calls[call].op)) == op;
-         });
+  return calls.size() >= ops.size() &&
+         std::equal(ops.begin(), ops.end(), calls.begin(),
+                    [&](const auto& op, auto call) { return plain_name(run.string(run.calls[call].op)) == op; });
 }
 
 // The results of two calls that are equal but for rounding, whatever operators made them.

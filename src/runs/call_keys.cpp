@@ -1,5 +1,6 @@
 #include "runs/call_keys.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "hooks/op_traits.h"
@@ -45,18 +46,43 @@ uint64_t shapes_key(const Recording& run, const Contents& contents, c10::ArrayRe
   return key;
 }
 
-uint64_t exact_key(const Recording& run, const RecordedCall& call, uint64_t key) {
+uint64_t exact_key(const Recording& run, const std::vector<bool>& unwritten, const RecordedCall& call, uint64_t key) {
   bool telling = false;
   for (uint32_t i = 0; i < call.inputs + call.outputs; ++i) {
-    const RecordedValue& value = run.values[run.uses[call.first_use + i].value];
-    if (value.hash == 0) return 0;
+    const uint32_t number = run.uses[call.first_use + i].value;
+    const RecordedValue& value = run.values[number];
+    if (value.hash == 0 || unwritten[number]) return 0;
     key = mixed(key, value.hash);
     telling = telling || (value.known && value.min != value.max && numel_of(run, value) >= kTelling);
   }
   return telling ? key : 0;
 }
 
+bool writes_inputs(const Recording& run, const RecordedCall& call) {
+  const auto outputs = run.outputs(call);
+  return std::any_of(outputs.begin(), outputs.end(),
+                     [&](const RecordedUse& use) { return run.string(use.place).starts_with("written "); });
+}
+
 }  // namespace
+
+std::vector<bool> unwritten_values(const Recording& run) {
+  std::vector<bool> unwritten(run.values.size(), false);
+  for (const RecordedCall& call : run.calls) {
+    const std::string_view base = base_name(run.string(call.op));
+    bool shows = has_trait(base, OpTrait::kUninitializedResult) || has_trait(base, OpTrait::kShowsUnwrittenMemory);
+    // What writes such memory makes it known; what only reads it (a view) shows it.
+    if (!shows && !has_trait(base, OpTrait::kTakesWorkspace) && !writes_inputs(run, call)) {
+      for (const RecordedUse& use : run.inputs(call)) shows = shows || unwritten[use.value];
+    }
+    const int workspace = workspace_of(base);
+    const auto outputs = run.outputs(call);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (shows || static_cast<int>(i) == workspace) unwritten[outputs[i].value] = true;
+    }
+  }
+  return unwritten;
+}
 
 std::string_view plain_name(std::string_view op) {
   const std::string_view base = base_name(op);
@@ -73,6 +99,7 @@ DtypeClass dtype_class(c10::ScalarType dtype) {
 
 CallKeys call_keys(const Recording& run) {
   const Contents contents(run);
+  const std::vector<bool> unwritten = unwritten_values(run);
   CallKeys keys;
   const size_t count = run.calls.size();
   for (auto* const list : {&keys.exact, &keys.placed, &keys.plain, &keys.loose}) list->reserve(count);
@@ -80,11 +107,10 @@ CallKeys call_keys(const Recording& run) {
     const uint64_t op = contents.ops[call.op];
     const uint64_t plain =
         shapes_key(run, contents, run.outputs(call), shapes_key(run, contents, run.inputs(call), op));
-    keys.exact.push_back(exact_key(run, call, op));
+    keys.exact.push_back(exact_key(run, unwritten, call, op));
     keys.plain.push_back(plain);
     keys.placed.push_back(mixed(mixed(plain, contents.strings[call.module]), call.module_call));
-    const auto outputs = run.outputs(call);
-    keys.loose.push_back(mixed(op, outputs.empty() ? 0 : contents.lists[run.values[outputs[0].value].shape]));
+    keys.loose.push_back(op);
   }
   return keys;
 }

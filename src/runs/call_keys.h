@@ -16,9 +16,13 @@ struct CallKeys {
   std::vector<uint64_t> exact;   // operator, and the bits of all its tensors; 0: they are too few to tell calls apart
   std::vector<uint64_t> placed;  // operator, shapes, kinds of dtypes, module and how often it was called before
   std::vector<uint64_t> plain;   // operator, shapes, kinds of dtypes
-  std::vector<uint64_t> loose;   // operator, shape of the first output
+  std::vector<uint64_t> loose;   // operator
 };
 OP_TOOLS_API CallKeys call_keys(const Recording& run);
+
+// By number of the value: it shows memory that nobody wrote (torch.empty and its views), so it has what was there
+// before.
+OP_TOOLS_API std::vector<bool> unwritten_values(const Recording& run);
 
 // The operator without namespace, overload and what marks its in-place form: aten::add_.Tensor, torch.add -> add
 OP_TOOLS_API std::string_view plain_name(std::string_view op);

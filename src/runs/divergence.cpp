@@ -29,11 +29,14 @@ struct Compared {
 class Finder {
  public:
   Finder(const Recording& a, const Recording& b, const Alignment& alignment, const Noise* noise)
-      : a_(a), b_(b), aligned_(alignment), noise_(noise) {
-    for (const auto& [run, made, ignored] : {std::tie(a_, made_a_, ignored_a_), std::tie(b_, made_b_, ignored_b_)}) {
-      made.assign(run.values.size(), kNoRow);
-      ignored.assign(run.values.size(), false);
-    }
+      : a_(a),
+        b_(b),
+        aligned_(alignment),
+        noise_(noise),
+        unwritten_a_(unwritten_values(a)),
+        unwritten_b_(unwritten_values(b)) {
+    made_a_.assign(a.values.size(), kNoRow);
+    made_b_.assign(b.values.size(), kNoRow);
     found_.row_of_a.assign(a.calls.size(), kNoRow);
     found_.row_of_b.assign(b.calls.size(), kNoRow);
     for (uint32_t i = 0; i < a.calls.size(); ++i) {
@@ -51,13 +54,12 @@ class Finder {
     uint32_t carried = kNoRow;  // the row from which a difference comes
     Finding born = Finding::kNone;
     uint32_t value_a = kNoCall, value_b = kNoCall;
-    bool ignored = false;
   };
 
   void only_a(uint32_t call);
   void only_b(uint32_t call);
-  void one_sided(const Recording& run, uint32_t call, Verdict verdict, std::vector<uint32_t>* made,
-                 std::vector<bool>* ignored, uint32_t ComparedCalls::*place);
+  void one_sided(const Recording& run, uint32_t call, CallVerdict verdict, std::vector<uint32_t>* made,
+                 uint32_t ComparedCalls::*place);
   void compare(const Compared& calls);
   void finish();
 
@@ -78,11 +80,11 @@ class Finder {
   const Recording &a_, &b_;
   const Alignment& aligned_;
   const Noise* const noise_;
+  const std::vector<bool> unwritten_a_, unwritten_b_;
   std::unordered_map<uint64_t, uint32_t> forward_;  // A's forward calls by id
   std::vector<uint32_t> readers_a_, readers_b_;
-  std::vector<uint32_t> made_a_, made_b_;      // by value: the row that handed a difference to it
-  std::vector<bool> ignored_a_, ignored_b_;    // by value: it holds memory that nobody wrote
-  double seen_ = 0;                            // the largest relative difference that was explained
+  std::vector<uint32_t> made_a_, made_b_;  // by value: the row that handed a difference to it
+  double seen_ = 0;                        // the largest relative difference that was explained
   uint32_t first_birth_ = kNoRow;
   Divergence found_;
 };
@@ -117,17 +119,17 @@ Divergence Finder::find() {
 
 void Finder::only_a(uint32_t call) {
   found_.row_of_a[call] = static_cast<uint32_t>(found_.rows.size());
-  one_sided(a_, call, Verdict::kOnlyA, &made_a_, &ignored_a_, &ComparedCalls::a);
+  one_sided(a_, call, CallVerdict::kOnlyA, &made_a_, &ComparedCalls::a);
 }
 
 void Finder::only_b(uint32_t call) {
   found_.row_of_b[call] = static_cast<uint32_t>(found_.rows.size());
-  one_sided(b_, call, Verdict::kOnlyB, &made_b_, &ignored_b_, &ComparedCalls::b);
+  one_sided(b_, call, CallVerdict::kOnlyB, &made_b_, &ComparedCalls::b);
 }
 
 // Hands on what its inputs carry.
-void Finder::one_sided(const Recording& run, uint32_t number, Verdict verdict, std::vector<uint32_t>* made,
-                       std::vector<bool>* ignored, uint32_t ComparedCalls::*place) {
+void Finder::one_sided(const Recording& run, uint32_t number, CallVerdict verdict, std::vector<uint32_t>* made,
+                       uint32_t ComparedCalls::*place) {
   const RecordedCall& call = run.calls[number];
   ComparedCalls row;
   row.*place = number;
@@ -136,11 +138,9 @@ void Finder::one_sided(const Recording& run, uint32_t number, Verdict verdict, s
     if (row.via == kNoRow) row.via = (*made)[use.value];
   }
   if (row.via != kNoRow) row.source = found_.rows[row.via].source;
-  const bool unwritten = has_trait(base_name(run.string(call.op)), OpTrait::kUninitializedResult);
   const auto self = static_cast<uint32_t>(found_.rows.size());
   for (const RecordedUse& use : run.outputs(call)) {
     (*made)[use.value] = row.via == kNoRow ? kNoRow : self;
-    if (unwritten) (*ignored)[use.value] = true;
   }
   found_.rows.push_back(row);
 }
@@ -210,15 +210,12 @@ uint32_t Finder::origin_of(uint32_t value_a, uint32_t value_b, double relative, 
 
 void Finder::look_at_input(uint32_t value_a, uint32_t value_b, Inputs* inputs) {
   const RecordedValue &a = a_.values[value_a], &b = b_.values[value_b];
+  if (unwritten_a_[value_a] || unwritten_b_[value_b]) return;
   CallInputs& facts = inputs->facts;
   facts.values.push_back(value_a);
   facts.coarsest = coarser(facts.coarsest, coarser(a.dtype, b.dtype));
   const ValueDifference difference = difference_of(a_, value_a, b_, value_b);
   if (difference.kind == Kind::kSame) return;
-  if (ignored_a_[value_a] || ignored_b_[value_b]) {
-    inputs->ignored = true;
-    return;
-  }
   const uint32_t carried = made_b_[value_b] != kNoRow ? made_b_[value_b] : made_a_[value_a];
   if (difference.kind == Kind::kUnknown) {
     if (inputs->carried == kNoRow) inputs->carried = carried;
@@ -278,6 +275,7 @@ Finder::Inputs Finder::look_at_inputs(const Compared& calls) {
     const bool is_backward = call.phase == Phase::kBackward;
     facts.sums_products = facts.sums_products || is_backward || has_trait(base, OpTrait::kSumsProducts);
     facts.jumps = facts.jumps || is_backward || has_trait(base, OpTrait::kJumps);
+    facts.by_element = facts.by_element || is_foreach(base);
     facts.composite = facts.composite || call.level == Level::kTorch;
   }
   return inputs;
@@ -337,29 +335,28 @@ void Finder::judge(const Compared& calls, const ValuePairs& outputs, const Input
   const RecordedCall &a = a_.calls[calls.a.back()], &b = b_.calls[calls.b.back()];
   const auto self = static_cast<uint32_t>(found_.rows.size());
   bool differs = false;
-  for (const auto& [value_a, value_b] : outputs) look_at_output(value_a, value_b, inputs, row, &differs);
+  for (const auto& [value_a, value_b] : outputs) {
+    if (!unwritten_a_[value_a] && !unwritten_b_[value_b]) look_at_output(value_a, value_b, inputs, row, &differs);
+  }
   if ((a.error == 0) != (b.error == 0)) row->finding = Finding::kError;
   const bool grew = row->finding != Finding::kNone;
-  if (inputs.ignored || has_trait(base_name(a_.string(a.op)), OpTrait::kUninitializedResult)) {
-    row->finding = Finding::kNone;
-    for (const auto& [value_a, value_b] : outputs) ignored_a_[value_a] = ignored_b_[value_b] = true;
-  } else if (inputs.born != Finding::kNone) {
+  if (inputs.born != Finding::kNone) {
     row->finding = inputs.born;
     row->value_a = inputs.value_a, row->value_b = inputs.value_b;
   } else if (inputs.carried != kNoRow) {
     row->finding = Finding::kNone;
-    row->verdict = differs || grew ? Verdict::kCarried : Verdict::kHealed;
+    row->verdict = differs || grew ? CallVerdict::kCarried : CallVerdict::kHealed;
     row->via = inputs.carried;
     row->source = found_.rows[inputs.carried].source;
   } else if (grew && row->finding == Finding::kNumbers && (a.random != 0 || b.random != 0)) {
     row->finding = Finding::kRandom;
   }
   if (row->finding != Finding::kNone) {
-    row->verdict = Verdict::kBorn;
+    row->verdict = CallVerdict::kBorn;
     row->source = self;
     first_birth_ = std::min(first_birth_, self);
   }
-  const bool hands_on = row->verdict == Verdict::kBorn || row->verdict == Verdict::kCarried;
+  const bool hands_on = row->verdict == CallVerdict::kBorn || row->verdict == CallVerdict::kCarried;
   for (const auto& [value_a, value_b] : outputs) {
     const bool same = difference_of(a_, value_a, b_, value_b).kind == Kind::kSame;
     made_a_[value_a] = made_b_[value_b] = hands_on && !same ? self : kNoRow;
@@ -399,30 +396,46 @@ void Finder::finish() {
 
 }  // namespace
 
-std::string_view to_string(Verdict verdict) {
+std::string_view to_string(CallVerdict verdict) {
   switch (verdict) {
-    case Verdict::kAgrees: return "agrees";
-    case Verdict::kBorn: return "born here";
-    case Verdict::kCarried: return "carried";
-    case Verdict::kHealed: return "healed";
-    case Verdict::kOnlyA: return "only in A";
-    case Verdict::kOnlyB: return "only in B";
-    case Verdict::kNotCompared: return "not compared";
+    case CallVerdict::kAgrees:
+      return "agrees";
+    case CallVerdict::kBorn:
+      return "born here";
+    case CallVerdict::kCarried:
+      return "carried";
+    case CallVerdict::kHealed:
+      return "healed";
+    case CallVerdict::kOnlyA:
+      return "only in A";
+    case CallVerdict::kOnlyB:
+      return "only in B";
+    case CallVerdict::kNotCompared:
+      return "not compared";
   }
   return "";
 }
 
 std::string_view to_string(Finding finding) {
   switch (finding) {
-    case Finding::kNone: return "";
-    case Finding::kError: return "one of them raised an error";
-    case Finding::kShape: return "other shape";
-    case Finding::kNonfinite: return "NaN or infinity";
-    case Finding::kNumbers: return "other numbers";
-    case Finding::kRandom: return "other random numbers";
-    case Finding::kFirstInput: return "an input differs from the start";
-    case Finding::kOtherInput: return "reads the result of another call";
-    case Finding::kExtraCall: return "a call that only one run makes";
+    case Finding::kNone:
+      return "";
+    case Finding::kError:
+      return "one of them raised an error";
+    case Finding::kShape:
+      return "other shape";
+    case Finding::kNonfinite:
+      return "NaN or infinity";
+    case Finding::kNumbers:
+      return "other numbers";
+    case Finding::kRandom:
+      return "other random numbers";
+    case Finding::kFirstInput:
+      return "an input differs from the start";
+    case Finding::kOtherInput:
+      return "reads the result of another call";
+    case Finding::kExtraCall:
+      return "a call that only one run makes";
   }
   return "";
 }

@@ -13,20 +13,23 @@ namespace {
 
 // Found with runs of the same program under other thread counts (tests/proofs/compare_runs.py): one order of magnitude
 // above what they need.
-constexpr double kOwnUnits = 2;     // of the output's rounding step
-constexpr double kSumUnits = 8;     // of the accumulator's, for each square root of summed elements
-constexpr double kGrowth = 16;      // a call may make its inputs' relative difference larger by this
+constexpr double kOwnUnits = 2;  // of the output's rounding step
+constexpr double kSumUnits = 8;  // of the accumulator's, for each square root of summed elements
+constexpr double kGrowth = 16;   // a call may make its inputs' relative difference larger by this
 constexpr double kJumpedElements = 3;
+// A call that adds nothing up (a function of each element) loses no more to cancellation by its own rounding.
+constexpr double kMostOwnCancellation = 64;
 
 struct Input {
   double elements = 0, rms = 0;
 };
 
 // The floating inputs, the largest first.
-std::vector<Input> floating_inputs(const Recording& run, const CallInputs& inputs) {
+std::vector<Input> floating_inputs(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {
   std::vector<Input> found;
   for (const uint32_t number : inputs.values) {
     const RecordedValue& value = run.values[number];
+    if (inputs.by_element && value.shape != output.shape) continue;
     const DtypeClass kind = dtype_class(value.dtype);
     if (kind != DtypeClass::kFloating && kind != DtypeClass::kComplex) continue;
     found.push_back({static_cast<double>(numel_of(run, value)), rms_of(run, value)});
@@ -49,7 +52,7 @@ double expected_difference(const Recording& run, const CallInputs& inputs, const
   if (kind != DtypeClass::kFloating && kind != DtypeClass::kComplex) {
     return inputs.difference > 0 ? std::numeric_limits<double>::infinity() : 0;
   }
-  const std::vector<Input> all = floating_inputs(run, inputs);
+  const std::vector<Input> all = floating_inputs(run, inputs, output);
   const double elements = std::max(1.0, static_cast<double>(numel_of(run, output)));
   double summed = 1, scale = 0, factor = 1;
   if (!all.empty()) summed = std::max(summed, all[0].elements / elements);
@@ -68,8 +71,10 @@ double expected_difference(const Recording& run, const CallInputs& inputs, const
   const double cancelled = rms > 0 ? std::max(1.0, added / rms) : 1e6;
   const Rounding rounding = rounding_of(inputs.coarsest == c10::ScalarType::Undefined ? output.dtype : inputs.coarsest);
   const double accumulated = inputs.composite ? rounding.unit : rounding.accumulate;
-  double expected = kOwnUnits * rounding.unit +
-                    cancelled * (kSumUnits * accumulated * std::pow(summed, 0.25) + kGrowth * inputs.difference);
+  const bool adds_up = inputs.sums_products || summed > 1;
+  const double own = adds_up ? cancelled : std::min(cancelled, kMostOwnCancellation);
+  double expected = kOwnUnits * rounding.unit + own * kSumUnits * accumulated * std::pow(summed, 0.25) +
+                    cancelled * kGrowth * inputs.difference;
   if (inputs.jumps && inputs.difference > 0 && rms > 0) {
     expected += std::sqrt(kJumpedElements / elements) * largest_of(output) / rms;
   }

@@ -12,12 +12,13 @@ namespace op_tools {
 
 // What goes into a call, or into a group of them.
 struct CallInputs {
-  std::vector<uint32_t> values;       // numbers in Recording::values; of a backward call also those of its forward call
-  double difference = 0;              // the largest relative difference of any of them between both runs
+  std::vector<uint32_t> values;  // numbers in Recording::values; of a backward call also those of its forward call
+  double difference = 0;         // the largest relative difference of any of them between both runs
   c10::ScalarType coarsest = c10::ScalarType::Undefined;  // of the floating dtypes on both sides, outputs included
-  bool sums_products = false;         // OpTrait::kSumsProducts, or a backward call
-  bool jumps = false;                 // OpTrait::kJumps, or a backward call
-  bool composite = false;             // may round intermediate results to its dtype: torch level, groups
+  bool sums_products = false;                             // OpTrait::kSumsProducts, or a backward call
+  bool jumps = false;                                     // OpTrait::kJumps, or a backward call
+  bool by_element = false;  // an operator on lists: each output is made of the inputs of its shape
+  bool composite = false;   // may round intermediate results to its dtype: torch level, groups
 };
 
 // Relative to the norm of `output`. Infinite: there is no limit (an integer result of inputs that differ by rounding).

@@ -32,7 +32,7 @@ std::vector<KeyPlace> unique_keys(Keys keys) {
 
 // Of pairs that rise on side a, the most that rise on side b, too.
 Matches longest_rising(const Matches& pairs) {
-  std::vector<uint32_t> tails;                   // by length: the pair that ends the best chain of it
+  std::vector<uint32_t> tails;                    // by length: the pair that ends the best chain of it
   std::vector<uint32_t> before(pairs.size(), 0);  // the pair before, plus 1
   for (uint32_t i = 0; i < pairs.size(); ++i) {
     const auto longer = std::lower_bound(tails.begin(), tails.end(), pairs[i].second,
@@ -108,8 +108,7 @@ class Myers {
         while (x >= 0 && x < n && x - k < m && a_[a0 + x] == b_[b0 + x - k]) ++x;
         forward.set(k, x);
         const int64_t other = delta - k;  // the diagonal as the way back counts it
-        if (delta % 2 != 0 && x >= 0 && std::abs(other) < d && backward.on(other) >= 0 &&
-            x + backward.on(other) >= n) {
+        if (delta % 2 != 0 && x >= 0 && std::abs(other) < d && backward.on(other) >= 0 && x + backward.on(other) >= n) {
           return Point{a0 + x, b0 + x - k};
         }
       }
@@ -118,8 +117,7 @@ class Myers {
         while (x >= 0 && x < n && x - k < m && a_[a1 - 1 - x] == b_[b1 - 1 - x + k]) ++x;
         backward.set(k, x);
         const int64_t other = delta - k;
-        if (delta % 2 == 0 && x >= 0 && std::abs(other) <= d && forward.on(other) >= 0 &&
-            x + forward.on(other) >= n) {
+        if (delta % 2 == 0 && x >= 0 && std::abs(other) <= d && forward.on(other) >= 0 && x + forward.on(other) >= n) {
           return Point{a1 - x, b1 - x + k};
         }
       }
@@ -155,8 +153,8 @@ void align_part(Keys a, Keys b, uint32_t a0, uint32_t b0, int64_t most_edits, in
     } else {
       uint32_t from_a = 0, from_b = 0;
       for (const auto& [one, two] : anchors) {
-        align_part(a.subspan(from_a, one - from_a), b.subspan(from_b, two - from_b), a0 + from_a, b0 + from_b, most_edits,
-                   depth + 1, out);
+        align_part(a.subspan(from_a, one - from_a), b.subspan(from_b, two - from_b), a0 + from_a, b0 + from_b,
+                   most_edits, depth + 1, out);
         out->emplace_back(a0 + one, b0 + two);
         from_a = one + 1, from_b = two + 1;
       }

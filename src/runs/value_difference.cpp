@@ -33,7 +33,8 @@ bool nonfinite_differs(const RecordedValue& a, const RecordedValue& b) {
   return std::isnan(a.max) == std::isnan(b.max) && (end_differs(a.max, b.max) || end_differs(a.min, b.min));
 }
 
-// |A - B| is at least as large as each of these: its extremes, its norm and, times sqrt(n), its mean cannot differ more.
+// |A - B| is at least as large as each of these: its extremes, its norm and, times sqrt(n), its mean cannot differ
+// more.
 double proven_difference(const RecordedValue& a, const RecordedValue& b, double elements) {
   double least = 0;
   const auto at_least = [&](double difference) {

@@ -131,7 +131,7 @@ MAY_INCLUDE = {
     "capture": {"base", "tensor", "report", "hooks", "calls"},
     "observe": {"base", "tensor", "report", "hooks", "calls"},
     "record": {"base", "tensor", "report", "hooks", "calls"},
-    "runs": {"base", "tensor", "hooks", "record", "compare/metrics"},
+    "runs": {"base", "tensor", "report", "hooks", "record", "compare/metrics"},
     "timing": {"base", "tensor", "report", "autograd", "hooks"},
     "blackbox": {"base", "tensor", "report", "hooks", "timing"},
     "fallback": {"base", "tensor", "autograd", "hooks", "timing"},
