@@ -167,6 +167,10 @@ constexpr OpFamily kFamilies[] = {
      "hardshrink_backward elu_backward rrelu_with_noise_backward max_pool2d_with_indices_backward "
      "max_pool3d_with_indices_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward "
      "smooth_l1_loss_backward huber_loss_backward"},
+    {kJumps, "a quotient, whose divisor may be next to nothing",
+     "div div_ divide divide_ true_divide addcdiv addcdiv_ reciprocal reciprocal_ rsqrt rsqrt_ _foreach_div "
+     "_foreach_div_ "
+     "_foreach_addcdiv _foreach_addcdiv_ _foreach_reciprocal _foreach_rsqrt _fused_adam_ _fused_adamw_"},
     {kJumps, "steps, signs, remainders and choices",
      "sign sgn round floor ceil trunc frac fmod remainder floor_divide heaviside threshold hardshrink topk sort argsort "
      "where masked_fill bernoulli multinomial fake_quantize_per_tensor_affine fake_quantize_per_channel_affine"},

@@ -10,6 +10,7 @@
 
 #include "runs/call_keys.h"
 #include "runs/key_alignment.h"
+#include "runs/value_difference.h"
 
 namespace op_tools {
 namespace {
@@ -34,7 +35,6 @@ struct Side {
   const Recording& run;
   const CallKeys keys;
   std::unordered_map<uint64_t, uint32_t> forward;  // by id
-  std::vector<uint32_t> readers;
 };
 
 using KeyList = std::vector<uint64_t> CallKeys::*;
@@ -47,8 +47,6 @@ class Aligner {
     made_.a_of_b.assign(b.calls.size(), kNoCall);
     made_.group_of_a = made_.b_of_a;
     made_.group_of_b = made_.a_of_b;
-    a_.readers = last_readers(a);
-    b_.readers = last_readers(b);
   }
 
   Alignment align() {
@@ -104,6 +102,8 @@ class Aligner {
   void pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList list);
   void group(const CallNumbers& a, const CallNumbers& b);
   void align_backward();
+  void part_strangers(const CallNumbers& a);
+  bool are_strangers(uint32_t a, uint32_t b) const;
 
   CallNumbers alone(const CallNumbers& calls, const std::vector<uint32_t>& partners) const {
     CallNumbers left;
@@ -145,9 +145,39 @@ void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
                        (made_.a_of_b[b[two]] != kNoCall && made_.a_of_b[b[two]] != a[one]);
     if (!moved) pair(a[one], b[two]);
   }
+  part_strangers(a);
+  const auto parted = [&](const auto& match) { return made_.b_of_a[a[match.first]] != b[match.second]; };
+  matches.erase(std::remove_if(matches.begin(), matches.end(), parted), matches.end());
   for_each_gap(matches, a.size(), b.size(), [&](uint32_t a0, uint32_t a1, uint32_t b0, uint32_t b1) {
     group(alone({a.begin() + a0, a.begin() + a1}, made_.b_of_a), alone({b.begin() + b0, b.begin() + b1}, made_.a_of_b));
   });
+}
+
+// Where one side has other calls than the other one (a network that is one operator there), operators of the same name
+// and shapes meet by chance.
+void Aligner::part_strangers(const CallNumbers& a) {
+  for (const uint32_t call : a) {
+    const uint32_t partner = made_.b_of_a[call];
+    if (partner == kNoCall || !are_strangers(call, partner)) continue;
+    made_.b_of_a[call] = made_.a_of_b[partner] = kNoCall;
+  }
+}
+
+// All that they read was made by calls without partners, and neither that nor their results agree.
+bool Aligner::are_strangers(uint32_t a, uint32_t b) const {
+  const RecordedCall &one = a_.run.calls[a], &other = b_.run.calls[b];
+  if (one.inputs == 0 || one.inputs != other.inputs || one.outputs != other.outputs) return false;
+  for (uint32_t i = 0; i < one.inputs + one.outputs; ++i) {
+    const uint32_t value_a = a_.run.uses[one.first_use + i].value, value_b = b_.run.uses[other.first_use + i].value;
+    const ValueDifference difference = difference_of(a_.run, value_a, b_.run, value_b);
+    if (difference.relative <= kSameResult) return false;
+    if (i >= one.inputs) continue;
+    const RecordedValue &in_a = a_.run.values[value_a], &in_b = b_.run.values[value_b];
+    const bool made_alone = in_a.origin == Origin::kCall && in_b.origin == Origin::kCall &&
+                            made_.alone_in_a(in_a.producer) && made_.alone_in_b(in_b.producer);
+    if (!made_alone) return false;
+  }
+  return true;
 }
 
 // Pairs calls without a partner that one key names on both sides, in whatever order they are.
@@ -170,7 +200,7 @@ void Aligner::pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList lis
 
 void Aligner::group(const CallNumbers& a, const CallNumbers& b) {
   if (a.empty() || b.empty()) return;
-  for (CallGroup& found : find_groups(a_.run, a, b_.run, b, fusions_, a_.readers, b_.readers)) {
+  for (CallGroup& found : find_groups(a_.run, a, b_.run, b, fusions_)) {
     const auto number = static_cast<uint32_t>(made_.groups.size());
     for (const uint32_t call : found.a) made_.group_of_a[call] = number;
     for (const uint32_t call : found.b) made_.group_of_b[call] = number;

@@ -1,8 +1,6 @@
 #include "runs/call_groups.h"
 
 #include <algorithm>
-#include <functional>
-#include <optional>
 #include <set>
 #include <span>
 
@@ -14,8 +12,6 @@ namespace {
 
 // What is larger is another program, not a fused operator.
 constexpr size_t kMostInGroup = 64;
-// An intermediate result that is as close is the same result.
-constexpr double kSameResult = 1e-3;
 
 using Part = std::span<const uint32_t>;
 
@@ -23,6 +19,11 @@ bool spells(const Recording& run, Part calls, const std::vector<std::string>& op
   return calls.size() >= ops.size() &&
          std::equal(ops.begin(), ops.end(), calls.begin(),
                     [&](const auto& op, auto call) { return plain_name(run.string(run.calls[call].op)) == op; });
+}
+
+bool same_form(const Recording& run_a, uint32_t a, const Recording& run_b, uint32_t b) {
+  const RecordedValue &one = run_a.values[a], &other = run_b.values[b];
+  return run_a.list(one.shape) == run_b.list(other.shape) && dtype_class(one.dtype) == dtype_class(other.dtype);
 }
 
 // The results of two calls that are equal but for rounding, whatever operators made them.
@@ -43,9 +44,8 @@ bool results_agree(const Recording& run_a, uint32_t a, const Recording& run_b, u
 
 class GroupFinder {
  public:
-  GroupFinder(const Recording& run_a, const Recording& run_b, const std::vector<Fusion>& fusions,
-              const std::vector<uint32_t>& readers_a, const std::vector<uint32_t>& readers_b)
-      : run_a_(run_a), run_b_(run_b), fusions_(fusions), readers_a_(readers_a), readers_b_(readers_b) {}
+  GroupFinder(const Recording& run_a, const Recording& run_b, const std::vector<Fusion>& fusions)
+      : run_a_(run_a), run_b_(run_b), fusions_(fusions) {}
 
   std::vector<CallGroup> find(Part a, Part b) {
     split_by_fusions(a, b);
@@ -83,20 +83,31 @@ class GroupFinder {
       }
     }
     a = a.subspan(from_a), b = b.subspan(from_b);
-    if (!a.empty() && !b.empty() && outputs_correspond(a, b)) add(a, b);
+    if (a.size() == 1 && b.size() == 1 && same_shapes(a[0], b[0]) && share_an_input(a[0], b[0])) add(a, b);
   }
 
-  bool outputs_correspond(Part a, Part b) const {
-    const Ports of_a = ports_of(run_a_, {a.begin(), a.end()}, readers_a_);
-    const Ports of_b = ports_of(run_b_, {b.begin(), b.end()}, readers_b_);
-    return !pair_values(run_a_, of_a.outputs, run_b_, of_b.outputs).empty();
+  bool share_an_input(uint32_t a, uint32_t b) const {
+    const auto of_a = run_a_.inputs(run_a_.calls[a]), of_b = run_b_.inputs(run_b_.calls[b]);
+    return std::any_of(of_a.begin(), of_a.end(), [&](const RecordedUse& one) {
+      return std::any_of(of_b.begin(), of_b.end(), [&](const RecordedUse& other) {
+        const ValueDifference difference = difference_of(run_a_, one.value, run_b_, other.value);
+        return difference.kind != ValueDifference::Kind::kUnknown && difference.relative <= kSameResult;
+      });
+    });
+  }
+
+  bool same_shapes(uint32_t a, uint32_t b) const {
+    const auto of_a = run_a_.outputs(run_a_.calls[a]), of_b = run_b_.outputs(run_b_.calls[b]);
+    return !of_a.empty() &&
+           std::equal(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(), [&](const auto& one, const auto& other) {
+             return run_a_.list(run_a_.values[one.value].shape) == run_b_.list(run_b_.values[other.value].shape);
+           });
   }
 
   void add(Part a, Part b) { groups_.push_back({{a.begin(), a.end()}, {b.begin(), b.end()}}); }
 
   const Recording &run_a_, &run_b_;
   const std::vector<Fusion>& fusions_;
-  const std::vector<uint32_t>&readers_a_, &readers_b_;
   std::vector<CallGroup> groups_;
 };
 
@@ -144,19 +155,29 @@ ValuePairs pair_values(const Recording& run_a, const std::vector<uint32_t>& a, c
   pair_by([&](const RecordedValue& one, const RecordedValue& other) {
     return one.name != 0 && one.origin == other.origin && run_a.string(one.name) == run_b.string(other.name);
   });
-  pair_by([](const RecordedValue& one, const RecordedValue& other) {
-    return one.hash != 0 && one.hash == other.hash && one.dtype == other.dtype;
-  });
   pair_by([&](const RecordedValue& one, const RecordedValue& other) {
-    return run_a.list(one.shape) == run_b.list(other.shape) && dtype_class(one.dtype) == dtype_class(other.dtype);
+    return one.hash != 0 && one.hash == other.hash && one.dtype == other.dtype &&
+           run_a.list(one.shape) == run_b.list(other.shape);
   });
+  std::vector<std::tuple<double, size_t, size_t>> candidates;
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t j = 0; j < b.size(); ++j) {
+      if (taken_a[i] || taken_b[j] || !same_form(run_a, a[i], run_b, b[j])) continue;
+      candidates.emplace_back(difference_of(run_a, a[i], run_b, b[j]).relative, i, j);
+    }
+  }
+  std::sort(candidates.begin(), candidates.end());
+  for (const auto& [difference, i, j] : candidates) {
+    if (taken_a[i] || taken_b[j]) continue;
+    taken_a[i] = taken_b[j] = true;
+    pairs.emplace_back(a[i], b[j]);
+  }
   return pairs;
 }
 
 std::vector<CallGroup> find_groups(const Recording& run_a, const CallNumbers& a, const Recording& run_b,
-                                   const CallNumbers& b, const std::vector<Fusion>& fusions,
-                                   const std::vector<uint32_t>& readers_a, const std::vector<uint32_t>& readers_b) {
-  return GroupFinder(run_a, run_b, fusions, readers_a, readers_b).find(a, b);
+                                   const CallNumbers& b, const std::vector<Fusion>& fusions) {
+  return GroupFinder(run_a, run_b, fusions).find(a, b);
 }
 
 }  // namespace op_tools

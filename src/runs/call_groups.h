@@ -34,15 +34,17 @@ struct Ports {
 Ports ports_of(const Recording& run, const CallNumbers& calls, const std::vector<uint32_t>& readers);
 
 using ValuePairs = std::vector<std::pair<uint32_t, uint32_t>>;
-// Which of these values belong together: by name, then by equal bits, then by shape. Those without a partner are left
-// out.
+// Which of these values belong together: by name, by equal bits, and those of one shape that differ least. Those
+// without a partner are left out.
 ValuePairs pair_values(const Recording& run_a, const std::vector<uint32_t>& a, const Recording& run_b,
                        const std::vector<uint32_t>& b);
 
-// Cuts what is left between two pairs of calls into groups: by known fusions, where intermediate results agree, and at
-// the end by the shapes of what comes out.
+// An intermediate result that is as close is the same result.
+constexpr double kSameResult = 1e-3;
+
+// Cuts what is left between two pairs of calls into groups: by known fusions, and where results agree. One call that
+// stands in the place of one other is a group, too, when its results have the shapes of the other's.
 std::vector<CallGroup> find_groups(const Recording& run_a, const CallNumbers& a, const Recording& run_b,
-                                   const CallNumbers& b, const std::vector<Fusion>& fusions,
-                                   const std::vector<uint32_t>& readers_a, const std::vector<uint32_t>& readers_b);
+                                   const CallNumbers& b, const std::vector<Fusion>& fusions);
 
 }  // namespace op_tools

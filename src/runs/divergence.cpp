@@ -20,6 +20,11 @@ using Kind = ValueDifference::Kind;
 // far, and by so many rounding steps.
 constexpr double kUnseenGrowth = 64;
 
+// The engine adds gradients up where no call is seen.
+bool may_be_gradient(const RecordedValue& value) {
+  return value.origin == Origin::kUnknown || value.origin == Origin::kGradient;
+}
+
 // Two calls, or two groups, that are compared.
 struct Compared {
   CallNumbers a, b;
@@ -39,6 +44,9 @@ class Finder {
     made_b_.assign(b.values.size(), kNoRow);
     found_.row_of_a.assign(a.calls.size(), kNoRow);
     found_.row_of_b.assign(b.calls.size(), kNoRow);
+    for (const RecordedValue& value : a.values) {
+      if (may_be_gradient(value)) gradient_rms_ = std::max(gradient_rms_, rms_of(a, value));
+    }
     for (uint32_t i = 0; i < a.calls.size(); ++i) {
       if (a.calls[i].phase == Phase::kForward) forward_.emplace(a.calls[i].id, i);
     }
@@ -68,6 +76,7 @@ class Finder {
   ValuePairs paired_uses(c10::ArrayRef<RecordedUse> a, c10::ArrayRef<RecordedUse> b) const;
   Inputs look_at_inputs(const Compared& calls);
   void look_at_input(uint32_t value_a, uint32_t value_b, Inputs* inputs);
+  void look_at_ports(const Compared& calls, Inputs* inputs) const;
   void look_at_forward(const Compared& calls, Inputs* inputs) const;
   uint32_t origin_of(uint32_t value_a, uint32_t value_b, double relative, Inputs* inputs);
   bool look_at_output(uint32_t value_a, uint32_t value_b, const Inputs& inputs, ComparedCalls* row, bool* differs);
@@ -81,10 +90,12 @@ class Finder {
   const Alignment& aligned_;
   const Noise* const noise_;
   const std::vector<bool> unwritten_a_, unwritten_b_;
+  double gradient_rms_ = 0;                         // the largest
   std::unordered_map<uint64_t, uint32_t> forward_;  // A's forward calls by id
   std::vector<uint32_t> readers_a_, readers_b_;
   std::vector<uint32_t> made_a_, made_b_;  // by value: the row that handed a difference to it
   double seen_ = 0;                        // the largest relative difference that was explained
+  double unseen_rms_ = 0;                  // of the largest value that no call was seen to make
   uint32_t first_birth_ = kNoRow;
   Divergence found_;
 };
@@ -173,7 +184,16 @@ ValuePairs Finder::paired_uses(c10::ArrayRef<RecordedUse> a, c10::ArrayRef<Recor
 
 ValuePairs Finder::input_pairs(const Compared& calls) const {
   if (calls.group == kNoCall) return paired_uses(a_.inputs(a_.calls[calls.a[0]]), b_.inputs(b_.calls[calls.b[0]]));
-  return pair_values(a_, ports_of(a_, calls.a, readers_a_).inputs, b_, ports_of(b_, calls.b, readers_b_).inputs);
+  ValuePairs pairs =
+      pair_values(a_, ports_of(a_, calls.a, readers_a_).inputs, b_, ports_of(b_, calls.b, readers_b_).inputs);
+  // Which input is which is a guess by shape where neither value nor maker says so.
+  std::erase_if(pairs, [&](const auto& pair) {
+    const RecordedValue &a = a_.values[pair.first], &b = b_.values[pair.second];
+    const bool is_made = a.origin == Origin::kCall && b.origin == Origin::kCall && a.output == b.output &&
+                         aligned_.b_of_a[a.producer] == b.producer;
+    return !is_made && difference_of(a_, pair.first, b_, pair.second).relative > kSameResult;
+  });
+  return pairs;
 }
 
 ValuePairs Finder::output_pairs(const Compared& calls) const {
@@ -234,10 +254,25 @@ void Finder::look_at_input(uint32_t value_a, uint32_t value_b, Inputs* inputs) {
   CallInputs unseen;
   unseen.coarsest = coarser(a.dtype, b.dtype);
   unseen.composite = true;
-  const double usual = expected_difference(a_, unseen, a) + kUnseenGrowth * seen_ + kNoiseFactor * noise_at(value_a);
-  if (difference.relative <= usual || inputs->born != Finding::kNone) return;
+  const double usual = expected_difference(a_, unseen, a) + kUnseenGrowth * seen_;
+  // A gradient may be a sum of zero, and all that is left of it its rounding: beside the others it is nothing.
+  const double beside = may_be_gradient(a) && gradient_rms_ > 0 ? rms_of(a_, a) / gradient_rms_ : 1;
+  const bool is_usual = difference.relative <= usual || difference.relative * beside <= usual ||
+                        difference.relative <= kNoiseFactor * noise_at(value_a);
+  if (is_usual || inputs->born != Finding::kNone) return;
   const uint32_t origin = origin_of(value_a, value_b, difference.relative, inputs);
   if (inputs->carried == kNoRow) inputs->carried = origin;
+}
+
+// A difference that reaches a group reaches it by any of its inputs.
+void Finder::look_at_ports(const Compared& calls, Inputs* inputs) const {
+  const auto look = [&](const std::vector<uint32_t>& values, const std::vector<uint32_t>& made) {
+    for (const uint32_t value : values) {
+      if (inputs->carried == kNoRow) inputs->carried = made[value];
+    }
+  };
+  look(ports_of(a_, calls.a, readers_a_).inputs, made_a_);
+  look(ports_of(b_, calls.b, readers_b_).inputs, made_b_);
 }
 
 // A backward call of the torch level reads what its forward call read and made, too.
@@ -266,13 +301,14 @@ void Finder::look_at_forward(const Compared& calls, Inputs* inputs) const {
 Finder::Inputs Finder::look_at_inputs(const Compared& calls) {
   Inputs inputs;
   for (const auto& [value_a, value_b] : input_pairs(calls)) look_at_input(value_a, value_b, &inputs);
+  if (calls.group != kNoCall) look_at_ports(calls, &inputs);
   look_at_forward(calls, &inputs);
   CallInputs& facts = inputs.facts;
   facts.composite = calls.group != kNoCall;
   for (const uint32_t number : calls.a) {
     const RecordedCall& call = a_.calls[number];
     const std::string_view base = base_name(a_.string(call.op));
-    const bool is_backward = call.phase == Phase::kBackward;
+    const bool is_backward = call.phase == Phase::kBackward && call.level == Level::kTorch;  // any operator's
     facts.sums_products = facts.sums_products || is_backward || has_trait(base, OpTrait::kSumsProducts);
     facts.jumps = facts.jumps || is_backward || has_trait(base, OpTrait::kJumps);
     facts.by_element = facts.by_element || is_foreach(base);

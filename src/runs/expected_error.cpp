@@ -56,9 +56,9 @@ double expected_difference(const Recording& run, const CallInputs& inputs, const
   const double elements = std::max(1.0, static_cast<double>(numel_of(run, output)));
   double summed = 1, scale = 0, factor = 1;
   if (!all.empty()) summed = std::max(summed, all[0].elements / elements);
-  if (all.size() > 1) {
+  if (inputs.sums_products && all.size() > 1) {
     summed = std::max(summed, std::sqrt(all[0].elements * all[1].elements / elements));
-    if (inputs.sums_products) factor = std::max(all[0].rms, all[1].rms);
+    factor = std::max(all[0].rms, all[1].rms);
   }
   for (const Input& input : all) scale = std::max(scale, input.rms);
   // What is added up, before it cancels: a result that is far smaller shows its error relatively larger.
