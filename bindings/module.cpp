@@ -28,6 +28,7 @@
 #include "python_hook.h"
 #include "python_judge.h"
 #include "python_modules.h"
+#include "python_record.h"
 #include "python_replay.h"
 #include "python_runs.h"
 #include "python_stack.h"
@@ -210,6 +211,7 @@ PYBIND11_MODULE(_C, module) {
   bind_runs(module);
   bind_judge(module);
   bind_modules(module);
+  bind_record(module);
   bind_timing(module);
   bind_tool_kinds(module);
   bind_switch(module);

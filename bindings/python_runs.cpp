@@ -11,7 +11,6 @@
 
 #include "python_values.h"
 #include "record/made_recording.h"
-#include "record/recording_file.h"
 #include "runs/alignment.h"
 #include "runs/divergence.h"
 #include "runs/run_rows.h"
@@ -89,17 +88,6 @@ py::list different_op_counts(const Recording& a, const Recording& b) {
 }  // namespace
 
 void bind_runs(py::module_& module) {
-  py::class_<Recording, std::shared_ptr<Recording>>(module, "Recording")
-      .def_readonly("path", &Recording::path)
-      .def_readonly("complete", &Recording::complete)
-      .def_readonly("damage", &Recording::damage)
-      .def_property_readonly("header", [](const Recording& run) { return to_python(run.header); })
-      .def("__len__", [](const Recording& run) { return run.calls.size(); });
-  module.def("read_recording", [](const std::string& path) {
-    const py::gil_scoped_release no_gil;
-    return std::make_shared<Recording>(read_recording(path));
-  });
-  module.def("find_recordings", &find_recordings);
   module.def("make_recording",
              [](const py::dict& rows) { return std::make_shared<Recording>(make_recording(to_value(rows))); });
 

@@ -72,10 +72,17 @@ const Value& OpCall::result() {
 
 const std::string& OpCall::module() {
   if (!module_) {
-    first_node_ = next_node();
+    if (!notes_id_) first_node_ = next_node();
     module_ = current_module();
   }
   return *module_;
+}
+
+uint64_t OpCall::forward_id() {
+  if (level == Level::kTorch) return phase == Phase::kBackward ? id : 0;
+  if (!module_ && !notes_id_) first_node_ = next_node();
+  notes_id_ = true;
+  return call_of_current_node();
 }
 
 void OpCall::save_for_backward(std::shared_ptr<HookState> state) {
@@ -388,8 +395,9 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   }
   run.after(innermost_);
   // At the torch level gradients are reported by call; at the aten level the engine's operators only know their node.
-  if (call.level == Level::kAten && call.module_ && !call.module_->empty()) {
-    tried(call, [&] { note_nodes(call.first_node_, *call.module_); });
+  const bool has_module = call.module_ && !call.module_->empty();
+  if (call.level == Level::kAten && (has_module || call.notes_id_)) {
+    tried(call, [&] { note_nodes(call.first_node_, call.module_.value_or(""), call.notes_id_ ? call.id : 0); });
   }
   if (prepared) tried(call, [&] { call.frame().conclude(call); });
   run.after(~innermost_);

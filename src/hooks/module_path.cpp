@@ -18,28 +18,29 @@ ModuleSource& source() {
   return *source;
 }
 
-// NodeRangees of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
-// module of each. The oldest are forgotten: their graphs are gone.
-class NodeModules {
+// Ranges of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
+// module and the call of each. The oldest are forgotten: their graphs are gone.
+class NodeOwners {
  public:
-  static NodeModules& get() {
-    static NodeModules* modules = new NodeModules;  // leaked: threads may outlive static destruction
-    return *modules;
+  static NodeOwners& get() {
+    static NodeOwners* owners = new NodeOwners;  // leaked: threads may outlive static destruction
+    return *owners;
   }
 
-  void add(uint64_t thread, uint64_t first, uint64_t end, const std::string& module) {
+  void add(uint64_t thread, uint64_t first, uint64_t end, const std::string& module, uint64_t call) {
     std::lock_guard<std::mutex> lock(mutex_);
     const std::string* const name = &*names_.insert(module).first;
     // Calls of one module follow each other: one range.
     auto before = ranges_.lower_bound({thread, first});
     if (before != ranges_.begin()) {
       --before;
-      if (before->first.first == thread && before->second.end == first && before->second.module == name) {
+      if (before->first.first == thread && before->second.end == first && before->second.module == name &&
+          before->second.call == call) {
         before->second.end = end;
         return;
       }
     }
-    const auto [added, is_new] = ranges_.insert_or_assign({thread, first}, NodeRange{end, name});
+    const auto [added, is_new] = ranges_.insert_or_assign({thread, first}, NodeRange{end, name, call});
     if (!is_new) return;
     in_order_.push_back(added->first);
     if (in_order_.size() <= kMost) return;
@@ -47,12 +48,18 @@ class NodeModules {
     in_order_.pop_front();
   }
 
-  std::string find(uint64_t thread, uint64_t node) {
+  struct Owner {
+    std::string module;
+    uint64_t call = 0;
+  };
+  Owner find(const torch::autograd::Node& node) {
+    const uint64_t thread = node.thread_id(), number = node.sequence_nr();
     std::lock_guard<std::mutex> lock(mutex_);
-    auto after = ranges_.upper_bound({thread, node});
+    auto after = ranges_.upper_bound({thread, number});
     if (after == ranges_.begin()) return {};
     --after;
-    return after->first.first == thread && node < after->second.end ? *after->second.module : std::string();
+    if (after->first.first != thread || number >= after->second.end) return {};
+    return {*after->second.module, after->second.call};
   }
 
  private:
@@ -61,6 +68,7 @@ class NodeModules {
   struct NodeRange {
     uint64_t end;
     const std::string* module;
+    uint64_t call;
   };
 
   std::mutex mutex_;
@@ -81,16 +89,21 @@ std::string current_module() {
     if (std::string path = source()(); !path.empty()) return path;
   }
   const auto node = torch::autograd::get_current_node();
-  return node ? NodeModules::get().find(node->thread_id(), node->sequence_nr()) : std::string();
+  return node ? NodeOwners::get().find(*node).module : std::string();
+}
+
+uint64_t call_of_current_node() {
+  const auto node = torch::autograd::get_current_node();
+  return node ? NodeOwners::get().find(*node).call : 0;
 }
 
 uint64_t next_node() {
   return at::sequence_number::peek();
 }
 
-void note_nodes(uint64_t first, const std::string& module) {
+void note_nodes(uint64_t first, const std::string& module, uint64_t call) {
   const uint64_t end = next_node();
-  if (end > first) NodeModules::get().add(at::RecordFunction::currentThreadId(), first, end, module);
+  if (end > first) NodeOwners::get().add(at::RecordFunction::currentThreadId(), first, end, module, call);
 }
 
 std::string_view without_model(std::string_view path) {

@@ -116,6 +116,10 @@ class OP_TOOLS_API OpCall {
   // backward call that of its forward call. Empty: none, or not known. Found out when first asked, in before().
   const std::string& module();
 
+  // Backward: the call whose gradients it is part of; 0 in forward, or not known. Asked in before(), in forward too: at
+  // the aten level it is known for the nodes of calls that were asked.
+  uint64_t forward_id();
+
   // Torch level, for a hook that wants nodes, in after() of the forward call: follow its backward, node by node.
   void watch_nodes(std::shared_ptr<NodeWatch> watch) { node_watches_.push_back(std::move(watch)); }
   std::vector<std::shared_ptr<NodeWatch>> take_node_watches() { return std::move(node_watches_); }
@@ -138,7 +142,8 @@ class OP_TOOLS_API OpCall {
   std::vector<std::shared_ptr<NodeWatch>> node_watches_;
   std::optional<Value> args_, kwargs_, result_;
   std::optional<std::string> module_;
-  uint64_t first_node_ = 0;  // valid with module_: of those that the call makes
+  uint64_t first_node_ = 0;  // valid with module_ or notes_id_: of those that the call makes
+  bool notes_id_ = false;    // forward_id() was asked
 };
 
 // A process-wide number for a new call.

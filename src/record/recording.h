@@ -17,6 +17,7 @@
 
 #include "base/options.h"
 #include "hooks/op_call.h"
+#include "tensor/sign_pattern.h"
 #include "tensor/value.h"
 
 namespace op_tools {
@@ -34,7 +35,7 @@ enum class Origin : uint8_t {
 using StringNumber = uint32_t;  // in Recording::strings; 0: ""
 using ListNumber = uint32_t;    // in Recording::lists; 0: []
 inline constexpr uint32_t kNoCall = std::numeric_limits<uint32_t>::max();
-inline constexpr size_t kProjections = 4;
+inline constexpr size_t kProjections = sign_pattern::kProjections;
 
 // What a tensor held. A tensor that is not written has one value, however many calls see it.
 struct RecordedValue {
@@ -48,7 +49,7 @@ struct RecordedValue {
   ListNumber shape = 0, stride = 0;
   uint64_t hash = 0;                            // of the bytes of the elements in the order of their indices
   int64_t nan = 0, inf = 0, zero = 0;           // -1: not known
-  double min = 0, max = 0, mean = 0, norm = 0;  // observe/statistics.h
+  double min = 0, max = 0, mean = 0, norm = 0;  // tensor/statistics.h
   // Sums of the elements with signs that depend on their index alone: the difference of two tensors' projections is, as
   // a mean over many signs, as large as the norm of the tensors' difference. NaN: not known.
   std::array<double, kProjections> projections{};

@@ -101,7 +101,7 @@ RULES = {
             "src/compare/metrics/tensor_diff.cpp",
             "src/fallback/",
             "src/observe/nonfinite.cpp",
-            "src/observe/statistics.cpp",
+            "src/tensor/statistics.cpp",
         ],
     ),
     "tolerances": (
