@@ -15,6 +15,8 @@ import torch
 
 import op_tools
 from op_tools import __main__ as command_line
+from op_tools._commands.run import chosen_tools
+from op_tools._config import read_config
 from op_tools._kinds import kind_of, kinds
 from op_tools._launch import make_tools, tools_by_flag
 
@@ -264,7 +266,7 @@ def given_by(*flags):
     """The tools that `op-tools run FLAGS script.py` would make."""
     options = vars(command_line._parser().parse_args(["run", *flags, "script.py", "--max-calls", "9"]))
     assert options["arguments"] == ["--max-calls", "9"]
-    return command_line._chosen_tools(argparse.Namespace(**options))
+    return chosen_tools(argparse.Namespace(**options))
 
 
 def test_run_takes_every_option_of_every_tool_as_a_flag():
@@ -382,13 +384,13 @@ def test_a_config_file_names_tools_and_options_and_everything_else_wins_over_it(
     assert len(calls) == 2 and all(json.loads(call[1])["step"] == 1 for call in calls)
     options = ["run", "--steps", "0,2", "train.py"]
     monkeypatch.setenv("OP_CAPTURE_MAX_CALLS", "1")
-    (tool,) = command_line._chosen_tools(*parsed(options))
+    (tool,) = chosen_tools(*parsed(options))
     assert tool._arguments == {"level": "torch", "steps": [0, 2], "format": "container"}
 
 
 def parsed(options):
     given = command_line._parser().parse_args(options)
-    return given, command_line.read_config(given.config)
+    return given, read_config(given.config)
 
 
 @pytest.mark.parametrize(
@@ -405,9 +407,9 @@ def parsed(options):
 def test_a_config_file_with_a_mistake_is_refused(text, said, tmp_path):
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(op_tools.Error, match=rf"mine\.toml: {said}"):
-        command_line.read_config(str(tmp_path / "mine.toml"))
+        read_config(str(tmp_path / "mine.toml"))
     with pytest.raises(op_tools.Error, match=r"none\.toml: cannot be read"):
-        command_line.read_config(str(tmp_path / "none.toml"))
+        read_config(str(tmp_path / "none.toml"))
 
 
 def test_env_exports_a_variable_for_every_option(capsys, monkeypatch, tmp_path):

@@ -1,0 +1,40 @@
+"""op-tools blackbox: what OpBlackBox left."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from .._blackbox import find_black_boxes, read_black_box, show_black_boxes
+from ._command_line import Commands
+
+
+def _black_box(options: argparse.Namespace) -> int:
+    while True:
+        if options.json:
+            lines = [read_black_box(one).to_json() for one in find_black_boxes(options.path)]
+            text = "\n".join(lines)
+        else:
+            text = show_black_boxes(options.path, options.last)
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+        if not options.follow or not any(read_black_box(one).alive for one in find_black_boxes(options.path)):
+            return 0
+        time.sleep(1)
+        sys.stdout.write("\n")
+
+
+def add(commands: Commands) -> None:
+    box = commands.add_parser(
+        "blackbox",
+        help="which call killed a process, or hangs: what OpBlackBox left",
+        description="Shows the last calls of each process, and first the one that had begun and not ended. Works while the "
+        "program runs, too.",
+        epilog="op-tools run --blackbox train.py; op-tools blackbox op_blackbox_result",
+    )
+    box.add_argument("path", help="a file *.blackbox, or a folder in which such files are")
+    box.add_argument("--last", type=int, default=10, metavar="N", help="the last N calls of each process; 0: all (10)")
+    box.add_argument("--json", action="store_true", help="a line of JSON per process")
+    box.add_argument("--follow", action="store_true", help="again every second, while one of the processes lives")
+    box.set_defaults(run=_black_box)

@@ -1,0 +1,48 @@
+"""op-tools ops: the operators that a filter matches."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from .. import _C
+from .._names import aten_names, near_names, tell_core, torch_names
+from ._command_line import Commands
+
+
+def _list_ops(options: argparse.Namespace) -> int:
+    tell_core()
+    if options.excluded:
+        names = _C.metadata_ops()
+    elif options.level == "torch":
+        names = torch_names()
+    else:
+        # Composite operators are seen only when a filter names them; their parts are always seen.
+        names = aten_names(composite=options.ops is not None)
+    admitted = names if options.excluded else _C.admitted(names, options.ops or "", options.skip or "")
+    for name in admitted:
+        sys.stdout.write(name + "\n")
+    if admitted:
+        return 0
+    other = "aten" if options.level == "torch" else "torch"
+    there = aten_names(composite=True) if other == "aten" else torch_names()
+    matched = len(_C.admitted(there, options.ops or "", options.skip or ""))
+    near = near_names(options.ops or "", names)
+    sys.stderr.write(
+        f"op-tools: no operator of level {options.level} is matched"
+        + (f"; of level {other} {matched} (--level {other})" if matched else "")
+        + (f"; did you mean {' or '.join(near)}?" if near else "")
+        + "\n"
+    )
+    return 1
+
+
+def add(commands: Commands) -> None:
+    ops = commands.add_parser("ops", help="list the operators that a filter would match")
+    ops.add_argument("--level", choices=("torch", "aten"), default="torch", help="names as Python's or torch's own")
+    ops.add_argument("--ops", metavar="LIST", help="only these: regular expressions, comma-separated")
+    ops.add_argument("--skip", metavar="LIST", help="all but these")
+    ops.add_argument(
+        "--excluded", action="store_true", help="the metadata calls that are left out unless a filter names them"
+    )
+    ops.set_defaults(run=_list_ops)

@@ -1,0 +1,178 @@
+"""op-tools run and op-tools env: a program with tools on, and the variables that do the same."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from .. import _C, _launch
+from .._config import NAME, Config, read_config
+from .._kinds import Option, hook_options, kinds
+from .._tools import Tool
+from ._command_line import Commands
+
+
+def _flags(options: argparse.Namespace, config: Config) -> list[str]:
+    flags = [flag for flag in _launch.tools_by_flag() if getattr(options, flag.replace("-", "_"))]
+    flags = flags or list(config.tools)
+    if not flags:
+        raise _C.Error(f"name at least one tool: --{', --'.join(_launch.tools_by_flag())}; or in {NAME}: tools = [...]")
+    return flags
+
+
+def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> list[Tool]:
+    """Tools and their options as the flags of op-tools run name them, and the file for the rest."""
+    given = vars(options)
+    config = config or Config()
+    chosen = _flags(options, config)
+    return _launch.make_tools(
+        chosen,
+        {name.removeprefix("all:"): value for name, value in given.items() if name.startswith("all:")},
+        {
+            flag: {name.removeprefix(f"{flag}:"): value for name, value in given.items() if name.startswith(f"{flag}:")}
+            for flag in (word.partition(":")[0] for word in chosen)
+        },
+        config,
+    )
+
+
+def _log_level(options: argparse.Namespace) -> str:
+    """What -v and -q ask for; "" without them."""
+    return "info" if options.verbose else "warn" if options.quiet else ""
+
+
+def _run_program(options: argparse.Namespace) -> int:
+    config = read_config(options.config)
+    tools = chosen_tools(options, config)
+    run = _launch.run_module if options.module else _launch.run_script
+    if not options.module and not Path(options.program).is_file():
+        raise _C.Error(f"{options.program}: there is no such script; a module is run with -m")
+    if level := _log_level(options):
+        os.environ["OP_TOOLS_LOG_LEVEL"] = level  # also for the processes that the program starts
+        _C.reload_log_level()
+    fails = options.fail_on_wrong or config.fail_on_wrong
+    try:
+        with _launch.running(tools):
+            run(options.program, options.arguments)
+    except SystemExit as ended:
+        if ended.code or not (fails and _launch.is_wrong(tools)):
+            raise  # the program's own status
+    return int(fails and _launch.is_wrong(tools))
+
+
+def _print_environment(options: argparse.Namespace) -> int:
+    config = read_config(options.config)
+    variables = _launch.environment(
+        chosen_tools(options, config),
+        fail_on_wrong=options.fail_on_wrong or config.fail_on_wrong,
+        log_level=_log_level(options),
+    )
+    for name, value in variables.items():
+        sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+    return 0
+
+
+def _add_option(group: Any, flag: str, dest: str, option: Option, *, hidden: bool = False) -> None:
+    """One option of a tool as a flag, made from its declaration. It is in the result only where it was given."""
+    of_type: dict[str, dict[str, Any]] = {
+        "bool": {"action": argparse.BooleanOptionalAction},
+        "int": {"type": int, "metavar": "N"},
+        "float": {"type": float, "metavar": "X"},
+        "choice": {"choices": option.choices},
+        "ints": {"type": _integers, "metavar": "N,N"},
+        "names": {"metavar": "LIST"},
+        "path": {"metavar": "DIR"},
+    }
+    text = f"{option.help} ({option.variable + ', else ' if option.variable else ''}{option.default})".replace(
+        "%", "%%"
+    )
+    help_text = argparse.SUPPRESS if hidden else text
+    group.add_argument(
+        flag, dest=dest, default=argparse.SUPPRESS, help=help_text, **of_type.get(option.type, {"metavar": "TEXT"})
+    )
+
+
+def _integers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _add_tool_options(command: argparse.ArgumentParser) -> None:
+    """All options of all tools: --max-calls for every chosen tool that has it, --capture-max-calls for one tool."""
+
+    def flag_of(name: str) -> str:
+        return name.strip("_").replace("_", "-")
+
+    shared = command.add_argument_group("options of every tool")
+    for option in hook_options():
+        _add_option(shared, f"--{flag_of(option.name)}", f"all:{option.name}", option)
+    short = set()
+    for kind in kinds().values():
+        group = command.add_argument_group(f"options of {kind.name} (--{kind.flag})")
+        for option in kind.options:
+            is_own = option in kind.own_options
+            _add_option(
+                group, f"--{kind.flag}-{flag_of(option.name)}", f"{kind.flag}:{option.name}", option, hidden=not is_own
+            )
+            if is_own and option.name not in short:
+                short.add(option.name)
+                _add_option(group, f"--{flag_of(option.name)}", f"all:{option.name}", option, hidden=True)
+
+
+def _add_launch(command: argparse.ArgumentParser) -> None:
+    """What op-tools run and op-tools env have in common."""
+    _add_tools(command)
+    command.add_argument(
+        "--fail-on-wrong",
+        action="store_true",
+        help="exit status 1 when a tool found something wrong (autocompare, overflow)",
+    )
+    command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {NAME}, where there is one")
+    loudness = command.add_mutually_exclusive_group()
+    loudness.add_argument("-v", "--verbose", action="store_true", help="a line for each call")
+    loudness.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
+    _add_tool_options(command)
+
+
+def _add_tools(command: argparse.ArgumentParser) -> None:
+    for flag, kind in _launch.tools_by_flag().items():
+        summary = (kind.__doc__ or "").partition("\n")[0]
+        command.add_argument(f"--{flag}", action="store_true", help=f"{kind.__name__}: {summary}")
+
+
+def _add_run(commands: Commands) -> None:
+    run = commands.add_parser(
+        "run",
+        help="run an unchanged script or module with tools on",
+        description="Runs a program as python does, with tools on for its main thread. An optimizer's step is a training "
+        "step. The tool's word in front of an option may be left out (--max-calls): then each chosen tool that has the "
+        "option takes it.",
+        allow_abbrev=False,
+        epilog="op-tools run --capture --time --ops 'torch.nn.functional.*' train.py --lr 0.1",
+    )
+    _add_launch(run)
+    run.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
+    run.add_argument("program", help="the script, or the module")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    run.set_defaults(run=_run_program)
+
+
+def _add_env(commands: Commands) -> None:
+    environment = commands.add_parser(
+        "env",
+        help="print the variables that put tools on programs which others start",
+        description="Prints shell lines. A Python that is started with them has the tools on as soon as it imports torch; "
+        "OP_TOOLS can be changed by hand: OP_TOOLS=capture,time:aten. Options are those of op-tools run.",
+        allow_abbrev=False,
+        epilog='eval "$(op-tools env --capture)"; torchrun --nproc-per-node 8 train.py',
+    )
+    _add_launch(environment)
+    environment.set_defaults(run=_print_environment)
+
+
+def add(commands: Commands) -> None:
+    _add_run(commands)
+    _add_env(commands)
