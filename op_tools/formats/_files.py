@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,6 +124,12 @@ def load_npy(path: Path) -> torch.Tensor:
     return tensor_of(array, str(path))
 
 
+@functools.lru_cache(maxsize=1)
+def _state(path: str) -> Any:
+    """A file of many tensors, of which the last one that was read is held."""
+    return load(path)
+
+
 def load_values(tensor: ForeignTensor) -> torch.Tensor:
     """The values of a tensor of a dump, in the dtype that it had.
 
@@ -135,10 +142,13 @@ def load_values(tensor: ForeignTensor) -> torch.Tensor:
     if not tensor.values:
         raise _C.Error(f"{tensor.role} {tensor.place}: the dump has no values, only statistics")
     path = Path(tensor.values)
-    if "!" in tensor.values:
+    container, bang, key = tensor.values.partition("!")
+    if bang and Path(container).suffix in (".h5", ".hdf5"):
         from ._h5 import load_dataset
 
-        value = load_dataset(tensor.values)
+        value = load_dataset(container, key)
+    elif bang:
+        value = _state(container)[key].detach()
     elif path.suffix == ".npy":
         value = load_npy(path)
     else:

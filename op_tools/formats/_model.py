@@ -68,6 +68,9 @@ class ForeignCall:
     """All of them, inputs before outputs."""
     why_not: str = ""
     """Why the call cannot be one of our captures; "" if nothing in the dump is against it."""
+    by_node: bool = False
+    """Of a backward call: the gradients that it gave are those of the result's last autograd node, in that node's order; else
+    one for each tensor argument."""
     certain: bool = True
     """Whether the arguments are known to be complete; else an import tries them on meta tensors."""
 
@@ -83,7 +86,7 @@ class Dump:
 
     path: Path
     format: str
-    """"troubleshooter", "msprobe", "h5" or "captures"."""
+    """"troubleshooter", "msprobe" or "h5"."""
     calls: tuple[ForeignCall, ...]
     """By rank, then in the order of the dump."""
     problems: tuple[str, ...] = ()
