@@ -26,6 +26,8 @@ class ForeignTensor:
     hash: str = ""
     """As the tool wrote it: md5 or crc32 of the bytes; "" without."""
     requires_grad: bool | None = None
+    label: str = ""
+    """The tool's own name of the tensor, where it has one: "Functional_pad_0_forward_input.0"."""
     values: str = ""
     """The file with the values, or "FILE.h5!/op/1/input/self"; "" if the dump has statistics only."""
 

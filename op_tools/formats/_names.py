@@ -19,7 +19,7 @@ _PLACES: dict[str, tuple[str, Any]] = {
 
 # Python's operators, and the methods that torch runs for them: a tool that replaces the methods of torch.Tensor sees the
 # former, a torch-function mode the latter.
-_METHODS = {
+METHODS = {
     "abs": "abs", "add": "add", "ge": "ge", "gt": "gt", "le": "le", "lt": "lt", "ne": "ne", "mul": "mul", "sub": "sub",
     "matmul": "matmul", "mod": "remainder", "truediv": "div", "div": "div", "neg": "neg", "pos": "positive", "radd": "add",
     "rmul": "mul", "rand": "bitwise_and", "ror": "bitwise_or", "rxor": "bitwise_xor", "rdiv": "__rtruediv__",
@@ -40,7 +40,7 @@ def our_name(kind: str, function: str) -> str:
     if kind == "Distributed":
         return f"torch.distributed.{function}" if hasattr(torch.distributed, function) else ""
     if kind == "Tensor" and function.startswith("__") and function.endswith("__"):
-        function = _METHODS.get(function[2:-2], function)
+        function = METHODS.get(function[2:-2], function)
     prefix, place = _PLACES.get(kind, ("", None))
     found = getattr(place, function, None) if place is not None and function.isidentifier() else None
     if not callable(found):

@@ -137,6 +137,7 @@ class _Rank:
             max=largest,
             mean=mean,
             norm=number(norm),
+            label=name,
             hash=digest if isinstance(digest, str) else "",
             values=str(array) if array.is_file() else "",
         )

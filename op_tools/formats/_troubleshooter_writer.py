@@ -31,7 +31,7 @@ class ApiDumpWriter:
 
     def __init__(self, folder: Path, *, values: bool, wanted: Collection[str], filter_data: bool) -> None:
         self._numpy = extra("numpy", "api_dump")
-        self._folder, self._values, self._wanted, self._filter = folder, values, frozenset(wanted), filter_data
+        self.configure(values=values, wanted=wanted, filter_data=filter_data)
         self._lock = threading.Lock()
         self._stacks: dict[str, list[str]] = {}
         self._arrays = folder / "torch_api_dump"
@@ -45,6 +45,10 @@ class ApiDumpWriter:
         except OSError as error:
             raise _C.Error(f"{error.filename}: {error.strerror}") from None
         self.rows = 0
+
+    def configure(self, *, values: bool, wanted: Collection[str], filter_data: bool) -> None:
+        """Changes what the next rows are; the arguments are those of the class."""
+        self._values, self._wanted, self._filter = values, frozenset(wanted), filter_data
 
     def close(self) -> None:
         """Writes what is open to the disk; rows of gradients may still follow."""
@@ -63,7 +67,9 @@ class ApiDumpWriter:
         Args:
             path: the module's path: "layer1.0".
         """
-        self.value(f"LAYER_{path.replace('.', '_')}_forward_input", torch.zeros(1))
+        name = f"LAYER_{path.replace('.', '_')}_forward_input"
+        if not (self._values and (self._arrays / f"{name}.npy").exists()):  # once, as the tool
+            self.value(name, torch.zeros(1))
 
     def value(self, name: str, value: Any) -> list[torch.Tensor]:
         """The rows of an argument or a result; lists have a row for each item.
@@ -108,10 +114,9 @@ class ApiDumpWriter:
         with self._lock:
             if self._values:
                 path = self._arrays / f"{name}.npy"
-                if not (name.startswith("LAYER_") and path.exists()):
-                    path.unlink(missing_ok=True)
-                    self._numpy.save(path, array)
-                    path.chmod(0o400)  # as the tool does: values are evidence
+                path.unlink(missing_ok=True)
+                self._numpy.save(path, array)
+                path.chmod(0o400)  # as the tool does
             self._file.write(line + "\n")
             self.rows += 1
 

@@ -3,10 +3,8 @@
 tests/data/formats has dumps that troubleshooter and msprobe wrote themselves.
 """
 
-import importlib.util
 import json
 import pickle
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -94,9 +92,7 @@ def older(folder, stacks):
     if stacks:
         found = json.loads((rank / "torch_api_dump_stack.json").read_text())
         lines = found["torch.nn.functional.dropout(0) forward"]
-        (rank / "torch_api_dump_stack.json").write_text(
-            json.dumps({"Functional_dropout_0_forward_stack_info": lines})
-        )
+        (rank / "torch_api_dump_stack.json").write_text(json.dumps({"Functional_dropout_0_forward_stack_info": lines}))
     return folder
 
 
@@ -329,7 +325,9 @@ def test_a_true_pickle_is_refused_and_not_run(golden, tmp_path):
     path = next(other.glob("step0/*/dump_tensor_data/Functional.linear.0.forward.input.0.pt"))
     path.write_bytes(pickle.dumps(Runs()))
     done = formats.import_dump(formats.read_dump(other), tmp_path / "calls")
-    assert any("Functional.linear.0 (rank 0, step 0): not imported" in one and path.name in one for one in done.problems)
+    assert any(
+        "Functional.linear.0 (rank 0, step 0): not imported" in one and path.name in one for one in done.problems
+    )
     array = next((folder / "rank0/torch_api_dump").glob("Functional_dropout_0_forward_input.0.npy"))
     array.unlink()
     np.save(array, np.array([Runs()], dtype=object), allow_pickle=True)
