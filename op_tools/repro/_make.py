@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -36,6 +36,11 @@ class Made:
     @property
     def reproduces(self) -> bool:
         return self.reproduced == RUNS
+
+
+def shown_name(saved: Saved) -> str:
+    """The operator as people see it: a name in a file may hold anything."""
+    return comment(saved.call.name)
 
 
 def name_of(what: str) -> str:
@@ -121,7 +126,13 @@ def _store(saved: Saved, script: Script, path: Path) -> Path | None:
 
 
 def make(
-    folder: str, path: Path, plan: Plan, timeout: float, say: Callable[[str], None], runs: int = RUNS
+    folder: str,
+    path: Path,
+    plan: Plan,
+    timeout: float,
+    say: Callable[[str], None],
+    notes: Sequence[str] = (),
+    runs: int = RUNS,
 ) -> tuple[Saved, Judged, Made]:
     """Writes the script for a saved call.
 
@@ -131,12 +142,14 @@ def make(
         plan: device, imports and libraries; the rest is found here.
         timeout: seconds for one process.
         say: gets a line for each attempt.
+        notes: lines for its head: what is known of sizes.
         runs: fresh processes in which the finished script has to show the failure.
 
     Raises:
         op_tools.Error: the call cannot be read or has no form in a script, or the file cannot be written.
     """
     saved = read(folder)
+    saved.notes += notes
     plan = replace(plan, device=plan.device or saved.device)
     judged = judge(folder, plan.device, plan.imports, plan.libraries)
     if not judged.failures and not judged.died and not judged.trouble.startswith("raised"):

@@ -53,14 +53,23 @@ class Saved:
     @property
     def device(self) -> str:
         """Type of the device on which it was called."""
-        devices = [one["device"] for one in self.call.meta.get("inputs", [])]
-        found = next((one for one in devices if one.partition(":")[0] not in ("cpu", "meta")), "cpu")
-        return str(found).removesuffix(":0")
+        return _device(self.call)
 
     @property
     def state(self) -> dict[str, Any]:
         state = self.call.meta.get("state", {})
         return state if isinstance(state, dict) else {}
+
+
+def _device(call: CapturedCall) -> str:
+    devices = [str(one["device"]) for one in call.meta.get("inputs", [])]
+    found = next((one for one in devices if one.partition(":")[0] not in ("cpu", "meta")), "cpu")
+    return found.removesuffix(":0")
+
+
+def device_of(folder: str) -> str:
+    """The device on which a saved call ran."""
+    return _device(load_call(folder))
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:

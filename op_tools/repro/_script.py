@@ -20,6 +20,7 @@ ctypes.CDLL({path!r}, ctypes.RTLD_GLOBAL).op_tools_load_device()
 stub = types.ModuleType("torch.sim")
 stub._is_in_bad_fork, stub.is_initialized, stub._initialized = lambda: False, lambda: True, True
 torch._register_device_module("sim", stub)
+atexit.register(time.sleep, 0.05)  # autograd's threads release the last graph shortly after backward
 """
 _NO_LEAF = """\
 class NoLeaf(torch.autograd.Function):
@@ -249,7 +250,7 @@ def _loads(plan: Plan) -> tuple[list[str], str]:
         modules.append(one)
     for path in plan.libraries:
         if plan.device.partition(":")[0] == "sim":
-            modules += ["ctypes", "types"]
+            modules += ["atexit", "ctypes", "time", "types"]
             lines += _STUB.format(path=path)
         else:
             lines += f"torch.ops.load_library({path!r})\n"
