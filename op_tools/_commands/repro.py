@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from .. import _C
-from ..repro import Made, Plan, device_of, make, shrink, write_issue
+from ..repro import Made, Plan, device_of, make, shrink, write_cpp, write_issue
 from ._command_line import Commands, visible
 
 
@@ -43,6 +43,9 @@ def _repro(options: argparse.Namespace) -> int:
         saved, _, made = make(folder, path, plan, options.timeout, _say, notes)
         _print_result(made)
         status = 0 if made.reproduces else 1
+        if options.cpp:
+            built = write_cpp(folder, path.with_suffix(""), made, options.timeout, _say)
+            status = max(status, 0 if built.reproduces or built.trouble.startswith("not built: there is no") else 1)
         if options.issue:
             _say(f"{write_issue(saved, made)}: a bug report in PyTorch's form")
     return status

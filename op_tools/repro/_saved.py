@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class Saved:
     """id() of an argument tensor -> its number among `inputs`."""
     function: str = ""
     random_state: torch.Tensor | None = None
+    aten: tuple[Any, ...] | None = None
+    """The one aten call behind a torch call: (name, arguments)."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -168,6 +170,9 @@ def read(folder: str, gradients: bool = True) -> Saved:
             raise _C.Error(f"{folder}: an input could not be saved when the call was captured: {first.get('type')}")
     saved = Saved(call, folder, function=function_of(call.name))
     raw = load(Path(folder) / "input.pth") if (Path(folder) / "input.pth").is_file() else {}
+    if raw:  # the recorded aten call has these tensors
+        saved.call = call = replace(call, args=tuple(raw["args"]), kwargs=dict(raw["kwargs"]))
+        saved.aten = raw.get("aten")
     states = raw.get("rng") or {}
     saved.random_state = states.get("cpu") if isinstance(states, dict) else None
     tensors = [*tensors_of(call.args), *tensors_of(call.kwargs)]

@@ -40,11 +40,20 @@ class Ended:
         return ""
 
 
-def run(command: list[str], timeout: float = TIMEOUT, environment: dict[str, str] | None = None) -> Ended:
+def run(
+    command: list[str], timeout: float = TIMEOUT, environment: dict[str, str] | None = None, folder: Path | None = None
+) -> Ended:
     """Runs a command; its output is text that may hold anything."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False, env=environment
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+            env=environment,
+            cwd=folder,
         )
     except subprocess.TimeoutExpired:
         return Ended(None)

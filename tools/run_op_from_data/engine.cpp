@@ -63,7 +63,8 @@ TestRun Engine::run_once(const SavedCall& call) {
   const NumThreads threads(call.meta.state.num_threads);
   run_forward(call, inputs, &run);
   if (run.outcome.raised.empty() && !options_.only_run_forward) run_backward(call, inputs, &run);
-  run.bound.run = nullptr;  // it holds the inputs
+  run.bound.run = nullptr;  // they hold the inputs
+  run.bound.stack = nullptr;
   return run;
 }
 
