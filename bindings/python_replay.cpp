@@ -66,8 +66,8 @@ void bind_replay(py::module_& module) {
         return status;
       },
       py::arg("arguments"), py::arg("find"));
-  // A call as the dispatcher's operator behind it: its name, and its arguments by schema position. `recorded`: the tuple
-  // under "aten" in input.pth, or None. op_tools.Error: Python alone knows the function.
+  // A call as the dispatcher's operator behind it: its name, and its arguments by schema position. `recorded`: the
+  // tuple under "aten" in input.pth, or None. op_tools.Error: Python alone knows the function.
   module.def(
       "operator_of_call",
       [](const std::string& name, const py::object& args, const py::object& kwargs, const py::object& recorded) {

@@ -36,7 +36,8 @@ def _repro(options: argparse.Namespace) -> int:
     path = Path(options.output or "repro.py")
     if path.suffix != ".py":
         raise _C.Error(f"-o {path}: the name of a script ends with .py")
-    folder, notes = options.folder, []
+    folder: str = options.folder
+    notes: list[str] = []
     with tempfile.TemporaryDirectory() as into:
         if options.shrink:
             folder, notes = _shrunk(options, plan, into)
@@ -61,7 +62,9 @@ def add(commands: Commands) -> None:
         "in a script.",
         epilog="op-tools repro op_autocompare_result/0/.../torch.nn.functional.linear/93/device --shrink",
     )
-    parser.add_argument("folder", help="a saved call: a capture, a failure of OpAutoCompare, a producer of OpOverflowCheck")
+    parser.add_argument(
+        "folder", help="a saved call: a capture, a failure of OpAutoCompare, a producer of OpOverflowCheck"
+    )
     parser.add_argument("--device", metavar="D", help="where it is wrong (the device on which it was saved)")
     parser.add_argument("--shrink", action="store_true", help="first look for the smallest call that still fails")
     parser.add_argument("--cpp", action="store_true", help="also the same as a C++ program with its CMakeLists.txt")
@@ -70,7 +73,9 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], metavar="MODULE", help="a vendor's module: torch_npu"
     )
-    parser.add_argument("--load", action="append", default=[], metavar="LIB", help="a library of operators or of a device")
+    parser.add_argument(
+        "--load", action="append", default=[], metavar="LIB", help="a library of operators or of a device"
+    )
     parser.add_argument("--attempts", type=int, default=200, metavar="N", help="of --shrink, at most (200)")
     parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds for one run (60)")
     parser.set_defaults(run=_repro)

@@ -58,7 +58,11 @@ def run(inputs, call, device, wide=False, sample=0):
 def backward(result, edges, gradients):
     """Gradients of the inputs from those of the results; None where there is none."""
     outputs = [one for one in flat(result) if isinstance(one, torch.Tensor)]
-    pairs = [(one, g.to(one.dtype)) for one, g in zip(outputs, gradients, strict=False) if g is not None and one.requires_grad]
+    pairs = [
+        (one, g.to(one.dtype))
+        for one, g in zip(outputs, gradients, strict=False)
+        if g is not None and one.requires_grad
+    ]
     if not pairs:
         return []
     wanted = [edge for edge in edges if edge is not None]
@@ -126,10 +130,14 @@ def value_finding(name, got, cpu, again, coarse, alone):
     exact = torch.where(torch.isfinite(rounded), exact, rounded)
     device, host = parts(got), rounded if alone else parts(cpu)
     strange = [~((device == one) | (torch.isfinite(device) & torch.isfinite(one))) for one in (exact, host)]
-    strange = [one & ~(torch.isnan(device) & torch.isnan(other)) for one, other in zip(strange, (exact, host), strict=True)]
+    strange = [
+        one & ~(torch.isnan(device) & torch.isnan(other)) for one, other in zip(strange, (exact, host), strict=True)
+    ]
     if (strange[0] & strange[1]).any():
         where = (strange[0] & strange[1]).nonzero()[0].tolist()
-        return at(where, device, host, exact, alone) + "\n    a NaN or infinity where neither the CPU nor float64 has one"
+        return (
+            at(where, device, host, exact, alone) + "\n    a NaN or infinity where neither the CPU nor float64 has one"
+        )
     of_device = errors(device, exact, eps)
     of_cpu = [0.0] * 3 if alone or wanted is cpu else errors(host, exact, eps)
     numbers = [one.numel() for one in again.floats] or [1]
@@ -147,7 +155,9 @@ def value_finding(name, got, cpu, again, coarse, alone):
         own = again(False, sample) if eps <= 2.0**-23 else None
         if own is not None and own.shape == got.shape:
             own_noise[:] = map(max, own_noise, errors(parts(own), host, eps))
-    limit = [most + a * b + c * d for most, a, b, c, d in zip(limit, (6, 8, 8), noise, (3, 4, 4), own_noise, strict=True)]
+    limit = [
+        most + a * b + c * d for most, a, b, c, d in zip(limit, (6, 8, 8), noise, (3, 4, 4), own_noise, strict=True)
+    ]
     over = [i for i in range(3) if of_device[i] > limit[i]]
     if not over:
         return ""
@@ -172,7 +182,11 @@ def finding(name, got, cpu, before, compared, again, coarse, alone):
     """What is wrong with one result; "" when nothing is."""
     if got is None or cpu is None:
         there = cpu if got is None else got
-        return "" if there is None or not there.any() else f"{'no gradient' if got is None else 'a gradient'}, unlike on the CPU"
+        return (
+            ""
+            if there is None or not there.any()
+            else f"{'no gradient' if got is None else 'a gradient'}, unlike on the CPU"
+        )
     if not isinstance(got, torch.Tensor):
         return "" if repr(got) == repr(cpu) or isinstance(got, torch.device) else f"{got!r} instead of {cpu!r}"
     for form in () if alone else compared:
@@ -219,8 +233,10 @@ def main(inputs, call, device, calls=1, left_out=(), compared=("shape", "dtype")
             if name == "raised":
                 text = f"{got[name]}; the CPU returns"
             else:
-                text = "" if name in left_out else finding(
-                    name, got[name], cpu[name], old, compared, again_of(name), coarse, alone
+                text = (
+                    ""
+                    if name in left_out
+                    else finding(name, got[name], cpu[name], old, compared, again_of(name), coarse, alone)
                 )
             wrong |= bool(text)
             if text:

@@ -15,7 +15,7 @@ import torch
 
 from .. import _C
 from ._cpp_body import BODY, CMAKE, DECLARED, INCLUDES
-from ._literals import INLINE, _INTEGERS, _REALS, comment, real_numbers, same_bits
+from ._literals import _INTEGERS, _REALS, INLINE, comment, real_numbers, same_bits
 from ._make import RUNS, Made
 from ._saved import Saved, View, read
 from ._script import _changes_inputs, _coarse, _contiguous, inline_elements
@@ -94,7 +94,9 @@ class _Arguments:
         name, _, overload = self.target.partition(".")
         self.name, self.overload = name, overload
         schema = torch._C._get_schema(name, overload)
-        self.lines = [self.value(value, str(argument.type)) for value, argument in zip(values, schema.arguments, strict=True)]
+        self.lines = [
+            self.value(value, str(argument.type)) for value, argument in zip(values, schema.arguments, strict=True)
+        ]
 
     def tensor(self, one: torch.Tensor) -> str:
         number = self.saved.index.get(id(one))
@@ -278,11 +280,21 @@ def cpp_text(saved: Saved, made: Made, side: dict[str, torch.Tensor], side_name:
         f"  (void)x, (void)device, (void)wide;\n  return {{\n{listed}  }};\n}}\n"
     )
     reader = _SAVED.format(path=quoted(side_name)) + "\n" if side else ""
-    parts = [head + includes, DECLARED, constants, reader + inputs, call, _call(saved, arguments), _load(plan.libraries)]
+    parts = [
+        head + includes,
+        DECLARED,
+        constants,
+        reader + inputs,
+        call,
+        _call(saved, arguments),
+        _load(plan.libraries),
+    ]
     return "\n".join(parts) + BODY
 
 
-def write_cpp(folder: str, into: Path, made: Made, timeout: float, say: Callable[[str], None], *, build: bool = True) -> MadeCpp:
+def write_cpp(
+    folder: str, into: Path, made: Made, timeout: float, say: Callable[[str], None], *, build: bool = True
+) -> MadeCpp:
     """Writes the C++ program for the call of a script, and builds and runs it where a compiler is there.
 
     Args:

@@ -32,7 +32,11 @@ def issue_text(saved: Saved, made: Made) -> str:
     environment = run([sys.executable, "-m", "torch.utils.collect_env"])
     side = f"It loads `{made.side_path.name}`, attached.\n" if made.side_path else ""
     lines = made.script.text.splitlines()
-    script = "\n".join(lines) if len(lines) <= _LINES else "\n".join([*lines[:_LINES], "# ... cut; the whole file is attached"])
+    script = (
+        "\n".join(lines)
+        if len(lines) <= _LINES
+        else "\n".join([*lines[:_LINES], "# ... cut; the whole file is attached"])
+    )
     return "\n".join(
         [
             f"# {comment(shown_name(saved))} is wrong on {comment(device)}",

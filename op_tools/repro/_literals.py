@@ -136,9 +136,9 @@ def drawn_tensor(flat: torch.Tensor) -> str | None:
     values = flat.to(torch.float64)
     if not torch.isfinite(values).all():
         return None
-    low, high, mean, std = values.min().item(), values.max().item(), values.mean().item(), values.std().item()
+    least, most, mean, std = values.min().item(), values.max().item(), values.mean().item(), values.std().item()
     numbers = f"torch.randn({count}, generator=random, dtype=torch.float64) * {std!r} + {mean!r}"
-    return f"({numbers}).clamp({low!r}, {high!r}).to({dtype})"
+    return f"({numbers}).clamp({least!r}, {most!r}).to({dtype})"
 
 
 def expression(value: Any, tensor: Callable[[torch.Tensor], str]) -> str:

@@ -72,13 +72,15 @@ def plan_for(saved: Saved, judged: Judged, plan: Plan) -> Plan:
 
 
 def _is_wrong(ended: Ended, judged: Judged) -> bool:
-    return ended.status == 1 and "WRONG" in ended.out or bool(ended.died and judged.died)
+    return (ended.status == 1 and "WRONG" in ended.out) or bool(ended.died and judged.died)
 
 
 def _head(saved: Saved, plan: Plan, path: Path, finding: str, reproduced: int) -> str:
     where = (saved.call.meta.get("stack") or [""])[0]
     lines = [f"{saved.call.name} on {plan.device}: {finding or 'nothing wrong was found'}", ""]
-    lines.append(f"Reproduces: {reproduced} of {RUNS} runs in fresh processes, torch {torch.__version__}, device {plan.device}.")
+    lines.append(
+        f"Reproduces: {reproduced} of {RUNS} runs in fresh processes, torch {torch.__version__}, device {plan.device}."
+    )
     lines.append(f"    python {path.name} [DEVICE]    exit status 1: wrong, 0: right")
     if where:
         lines.append(f"The call was made at {where}.")
@@ -112,7 +114,7 @@ def _plans(saved: Saved, plan: Plan) -> list[Plan]:
     return plans + [replace(plans[-1], calls=calls) for calls in (2, 4)]
 
 
-def _store(saved: Saved, script: Script, path: Path) -> Path | None:
+def _store(script: Script, path: Path) -> Path | None:
     """Writes script and side file."""
     try:
         path.write_text(script.text)
@@ -158,7 +160,7 @@ def make(
     best: tuple[Script, Ended] | None = None
     for one in _plans(saved, plan_for(saved, judged, plan)):
         script = write(saved, one, path.with_suffix(".pth").name, _head(saved, one, path, "", 0))
-        _store(saved, script, path)
+        _store(script, path)
         ended = run_script(path, timeout=timeout)
         wrong = _is_wrong(ended, judged)
         data = {"inline": "data in the script", "drawn": "drawn data", "file": "data in a file"}[one.data]
@@ -175,8 +177,10 @@ def make(
         reproduced += sum(_is_wrong(run_script(path, timeout=timeout), judged) for _ in range(runs - 1))
         reproduced += RUNS - runs if reproduced == runs else 0
     finding = _finding(ended) if reproduced else ""
-    script = write(saved, script.plan, path.with_suffix(".pth").name, _head(saved, script.plan, path, finding, reproduced))
-    side = _store(saved, script, path)
+    script = write(
+        saved, script.plan, path.with_suffix(".pth").name, _head(saved, script.plan, path, finding, reproduced)
+    )
+    side = _store(script, path)
     return saved, judged, Made(path, script, reproduced, finding, ended.out + ended.err, side, saved.notes)
 
 

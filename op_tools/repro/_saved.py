@@ -47,7 +47,11 @@ class Saved:
     index: dict[int, int] = field(default_factory=dict)
     """id() of an argument tensor -> its number among `inputs`."""
     function: str = ""
+    """The text that names what is called."""
     random_state: torch.Tensor | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """What `function` is given."""
     aten: tuple[Any, ...] | None = None
     """The one aten call behind a torch call: (name, arguments)."""
     notes: list[str] = field(default_factory=list)
@@ -107,7 +111,9 @@ def function_of(name: str) -> str:
         for part in parts[1:]:
             found = getattr(found, part)
     except (AttributeError, ValueError, RuntimeError):
-        raise _C.Error(f"{name!r} is no function of this torch, or of what was imported with --import or --load") from None
+        raise _C.Error(
+            f"{name!r} is no function of this torch, or of what was imported with --import or --load"
+        ) from None
     if parts[:2] == ["torch", "ops"] and not isinstance(found, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         raise _C.Error(f"{name!r} is no operator")
     if not (parts[:2] == ["torch", "ops"] and parts[2] != "aten") and known is None:
@@ -127,9 +133,11 @@ class _Memories:
         extents: dict[tuple[int, torch.dtype], list[int]] = {}
         for one in tensors:
             if one.layout != torch.strided or one.is_quantized:
-                raise _C.Error(f"{self.saved.path}: {one.layout} tensors have no form in a script; run_op_from_data runs them")
-            low = one.storage_offset()
-            high = low + sum((size - 1) * step for size, step in zip(one.shape, one.stride(), strict=True)) + 1
+                raise _C.Error(
+                    f"{self.saved.path}: {one.layout} tensors have no form in a script; run_op_from_data runs them"
+                )
+            low = int(one.storage_offset())
+            high = low + sum((size - 1) * int(step) for size, step in zip(one.shape, one.stride(), strict=True)) + 1
             if one.numel() == 0:
                 high = low
             extent = extents.setdefault(self._key(one), [low, high])
@@ -146,7 +154,7 @@ class _Memories:
 
     def view(self, one: torch.Tensor) -> View:
         memory, low = self.by_storage[self._key(one)]
-        offset = one.storage_offset() - low if one.numel() else 0
+        offset = int(one.storage_offset()) - low if one.numel() else 0
         made = View(memory, tuple(one.shape), tuple(one.stride()), offset, conj=one.is_conj(), neg=one.is_neg())
         made.requires_grad, made.is_leaf = one.requires_grad, True
         return made
@@ -168,11 +176,18 @@ def read(folder: str, gradients: bool = True) -> Saved:
         first = call.meta["unsupported"][0]
         if str(first.get("where", "")).startswith(("args", "kwargs")):
             raise _C.Error(f"{folder}: an input could not be saved when the call was captured: {first.get('type')}")
-    saved = Saved(call, folder, function=function_of(call.name))
+    saved = Saved(call, folder)
     raw = load(Path(folder) / "input.pth") if (Path(folder) / "input.pth").is_file() else {}
     if raw:  # the recorded aten call has these tensors
         saved.call = call = replace(call, args=tuple(raw["args"]), kwargs=dict(raw["kwargs"]))
         saved.aten = raw.get("aten")
+    saved.args, saved.kwargs = call.args, call.kwargs
+    try:
+        saved.function = function_of(call.name)
+    except _C.Error:
+        # A function that files may not name, and an operator that they may.
+        target, arguments = _C.operator_of_call(call.name, call.args, call.kwargs, saved.aten)
+        saved.function, saved.args, saved.kwargs = function_of(target), tuple(arguments), {}
     states = raw.get("rng") or {}
     saved.random_state = states.get("cpu") if isinstance(states, dict) else None
     tensors = [*tensors_of(call.args), *tensors_of(call.kwargs)]

@@ -116,7 +116,9 @@ class _Writer:
             numel *= size
         whole = view.offset == 0 and numel == count and _contiguous(view)
         if view.spread:
-            text = f"{flat}.new_empty_strided({shape}, {list(view.spread)}).copy_({flat}.as_strided({shape}, {strides}))"
+            text = (
+                f"{flat}.new_empty_strided({shape}, {list(view.spread)}).copy_({flat}.as_strided({shape}, {strides}))"
+            )
         elif whole:
             text = flat if len(shape) == 1 else f"{flat}.view({shape})"
         else:
@@ -154,10 +156,14 @@ class _Writer:
         call, saved = self.saved.call, self.saved
 
         def name(tensor: torch.Tensor) -> str:
-            return f"x[{saved.index[id(tensor)]}]"
+            if id(tensor) in saved.index:
+                return f"x[{saved.index[id(tensor)]}]"
+            if tensor.dim() > 0:
+                raise _C.Error(f"{saved.path}: an argument is a tensor that the call does not have")
+            return expression(tensor.item(), name)  # a number that an operator takes as a tensor
 
-        items = [expression(one, name) for one in call.args]
-        for key, value in call.kwargs.items():
+        items = [expression(one, name) for one in saved.args]
+        for key, value in saved.kwargs.items():
             if not isinstance(key, str) or not key.isidentifier():
                 raise _C.Error(f"{saved.path}: {key!r} is no name of an argument")
             items.append(f"{key}={expression(value, name)}")
@@ -182,7 +188,9 @@ class _Writer:
         if self.saved.call.meta.get("level", "torch") != "torch":
             return lines
         autocast = state.get("autocast") or {}
-        dtype = _dtype(autocast.get(self.plan.device.partition(":")[0]) or autocast.get(self.saved.device.partition(":")[0]))
+        dtype = _dtype(
+            autocast.get(self.plan.device.partition(":")[0]) or autocast.get(self.saved.device.partition(":")[0])
+        )
         if dtype:
             lines.append('kind = device.partition(":")[0]')
             lines.append(f"torch.set_autocast_dtype(kind, {dtype})")
@@ -216,7 +224,12 @@ def _dtype(name: Any) -> str:
 
 def _changes_inputs(saved: Saved) -> bool:
     base = saved.call.name.partition("::")[2].partition(".")[0] or saved.call.name.rpartition(".")[2]
-    in_place = base.endswith("_") and not base.endswith("__") or base in ("__setitem__", "__iadd__", "__isub__", "__imul__")
+    in_place = (base.endswith("_") and not base.endswith("__")) or base in (
+        "__setitem__",
+        "__iadd__",
+        "__isub__",
+        "__imul__",
+    )
     by_keyword = any(saved.call.kwargs.get(one) not in (None, False) for one in ("out", "inplace"))
     return in_place or by_keyword or any(one is True for one in saved.call.args)  # F.relu(x, True)
 

@@ -42,7 +42,12 @@ def _one_process(command: list[str], timeout: float, say: Callable[[str], None])
     """Runs until it ends by itself or an operator ends it. Each attempt has a time limit of its own inside (SIGALRM)."""
     last = [""]
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", env=package_environment()
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=package_environment(),
     ) as process:
         reader = threading.Thread(target=_pass_on, args=(process.stderr, say, last))
         reader.start()
@@ -56,7 +61,9 @@ def _one_process(command: list[str], timeout: float, say: Callable[[str], None])
     return process.returncode, last[0]
 
 
-def shrink(folder: str, into: str, plan: Plan, *, attempts: int, timeout: float, say: Callable[[str], None]) -> ShrunkCall:
+def shrink(
+    folder: str, into: str, plan: Plan, *, attempts: int, timeout: float, say: Callable[[str], None]
+) -> ShrunkCall:
     """Looks for the smallest call that fails as a saved one does.
 
     Args:

@@ -101,7 +101,9 @@ def judge(folder: str, device: str, imports: tuple[str, ...], libraries: tuple[s
         if done.died:
             return Judged(died=done.died)
         if not report.exists():
-            raise _C.Error(f"{folder}: it cannot be run: {done.err.strip().splitlines()[-1] if done.err.strip() else 'no reason'}")
+            raise _C.Error(
+                f"{folder}: it cannot be run: {done.err.strip().splitlines()[-1] if done.err.strip() else 'no reason'}"
+            )
         (call,) = json.loads(report.read_text())["calls"]
     against = "saved" if device.partition(":")[0] == "cpu" else "cpu"
     rows = [row for row in call.get("checks", []) if row["against"] == against]

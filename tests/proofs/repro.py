@@ -21,12 +21,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
-os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
-
 from _program import parser, quiet
 from _workers import work_through
+
+ROOT = Path(__file__).resolve().parents[2]
 
 KINDS = (
     "scale",
@@ -84,6 +82,7 @@ def library() -> str:
 
 def failing_calls(folder: Path, count: int, kinds: list[str], seed: int) -> list[Failing]:
     """Plants faults until `count` calls have failed."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
     import fault_trials
     import torch
 
@@ -97,7 +96,7 @@ def failing_calls(folder: Path, count: int, kinds: list[str], seed: int) -> list
         if len(found) >= count:
             break
         kind, level = kinds[number % len(kinds)], ("torch", "aten")[number // len(kinds) % 2]
-        draw = random.Random(f"{kind} {number}")  # noqa: S311 (not a secret)
+        draw = random.Random(f"{kind} {number}")
         model, optimizer, operator, _ = draw.choice(places)
         more = {"size": draw.choice([4, 64])} if kind == "above_size" else {}
         tool = op_tools.OpAutoCompare(level=level, output_dir=tempfile.mkdtemp(dir=folder), max_saved=1)
@@ -107,7 +106,9 @@ def failing_calls(folder: Path, count: int, kinds: list[str], seed: int) -> list
         sim.faults_clear()
         variable = f"{kind}:ops={operator},seed={number}" + "".join(f",{k}={v}" for k, v in more.items())
         if saved:
-            found.append(Failing(f"{draw.choice(sorted(set(saved)))}/device", variable, f"{kind} {level} {operator} {model}"))
+            found.append(
+                Failing(f"{draw.choice(sorted(set(saved)))}/device", variable, f"{kind} {level} {operator} {model}")
+            )
     return found
 
 
@@ -206,7 +207,10 @@ def main() -> int:
                 troubles.append(f"{item[0].label}: {trouble}")
                 continue
             trials.append(trial)
-            print(f"{len(trials)}: {trial.label}: {trial.reproduced} {trial.shrunk or ''} {trial.seconds:.0f} s", flush=True)
+            print(
+                f"{len(trials)}: {trial.label}: {trial.reproduced} {trial.shrunk or ''} {trial.seconds:.0f} s",
+                flush=True,
+            )
     return report(trials, troubles)
 
 
