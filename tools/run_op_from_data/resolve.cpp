@@ -241,7 +241,8 @@ BoundCall bound_to(const c10::OperatorHandle& op, Stack stack) {
   call.uninitialized = returns_uninitialized(base_name(name.name));
   call.returns_nothing = op.schema().returns().empty();
   call.workspace = workspace_of(base_name(name.name));
-  call.run = [op, stack = std::move(stack)]() mutable { return run_operator(op, &stack); };
+  call.stack = std::make_shared<Stack>(std::move(stack));
+  call.run = [op, stack = call.stack] { return run_operator(op, stack.get()); };
   return call;
 }
 
@@ -425,6 +426,18 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
     return bind_or_python(name, target, space.form, args, keywords);
   }
   throw python_only(name, "");
+}
+
+Values arguments_of(const BoundCall& call) {
+  const auto dot = call.target.find('.');
+  const c10::OperatorName name(call.target.substr(0, dot), dot == std::string::npos ? "" : call.target.substr(dot + 1));
+  const auto op = c10::Dispatcher::singleton().findSchema(name);
+  if (!call.stack || !op) throw Error("this is no single operator of the dispatcher");
+  Values values;
+  for (size_t i = 0; i < call.stack->size(); ++i) {
+    values.push_back(to_value((*call.stack)[i], *op->schema().arguments()[i].real_type()));
+  }
+  return values;
 }
 
 Resolver::Resolver() : impl_(std::make_unique<Impl>()) {
