@@ -7,8 +7,11 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <unordered_set>
+#include <optional>
+#include <set>
 #include <utility>
+
+#include "hooks/stack_source.h"
 
 namespace op_tools {
 namespace {
@@ -18,23 +21,26 @@ ModuleSource& source() {
   return *source;
 }
 
-// NodeRangees of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
-// module of each. The oldest are forgotten: their graphs are gone.
-class NodeModules {
+// Where a call is made.
+using Place = std::pair<std::string, std::string>;  // module, line
+
+// Ranges of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
+// place of each. The oldest are forgotten: their graphs are gone.
+class NodePlaces {
  public:
-  static NodeModules& get() {
-    static NodeModules* modules = new NodeModules;  // leaked: threads may outlive static destruction
-    return *modules;
+  static NodePlaces& get() {
+    static NodePlaces* places = new NodePlaces;  // leaked: threads may outlive static destruction
+    return *places;
   }
 
-  void add(uint64_t thread, uint64_t first, uint64_t end, const std::string& module) {
+  void add(uint64_t thread, uint64_t first, uint64_t end, Place place) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const std::string* const name = &*names_.insert(module).first;
+    const Place* const name = &*places_.insert(std::move(place)).first;
     // Calls of one module follow each other: one range.
     auto before = ranges_.lower_bound({thread, first});
     if (before != ranges_.begin()) {
       --before;
-      if (before->first.first == thread && before->second.end == first && before->second.module == name) {
+      if (before->first.first == thread && before->second.end == first && before->second.place == name) {
         before->second.end = end;
         return;
       }
@@ -47,12 +53,12 @@ class NodeModules {
     in_order_.pop_front();
   }
 
-  std::string find(uint64_t thread, uint64_t node) {
+  Place find(uint64_t thread, uint64_t node) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto after = ranges_.upper_bound({thread, node});
     if (after == ranges_.begin()) return {};
     --after;
-    return after->first.first == thread && node < after->second.end ? *after->second.module : std::string();
+    return after->first.first == thread && node < after->second.end ? *after->second.place : Place();
   }
 
  private:
@@ -60,14 +66,21 @@ class NodeModules {
   using Key = std::pair<uint64_t, uint64_t>;  // thread, first node
   struct NodeRange {
     uint64_t end;
-    const std::string* module;
+    const Place* place;
   };
 
   std::mutex mutex_;
-  std::unordered_set<std::string> names_;  // as many as the program's models have modules
+  std::set<Place> places_;  // as many as the program has modules and lines
   std::map<Key, NodeRange> ranges_;
   std::deque<Key> in_order_;
 };
+
+// Of the node that this thread runs; nothing where it runs none.
+std::optional<Place> place_of_node() {
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return std::nullopt;
+  return NodePlaces::get().find(node->thread_id(), node->sequence_nr());
+}
 
 }  // namespace
 
@@ -80,17 +93,22 @@ std::string current_module() {
     // Asked in backward as well: a checkpoint runs modules again there.
     if (std::string path = source()(); !path.empty()) return path;
   }
-  const auto node = torch::autograd::get_current_node();
-  return node ? NodeModules::get().find(node->thread_id(), node->sequence_nr()) : std::string();
+  return place_of_node().value_or(Place()).first;
+}
+
+std::string current_line() {
+  if (const auto place = place_of_node()) return place->second;
+  const StackLines lines = current_lines(1);
+  return lines.empty() ? std::string() : *lines.front();
 }
 
 uint64_t next_node() {
   return at::sequence_number::peek();
 }
 
-void note_nodes(uint64_t first, const std::string& module) {
+void note_nodes(uint64_t first, const std::string& module, const std::string& line) {
   const uint64_t end = next_node();
-  if (end > first) NodeModules::get().add(at::RecordFunction::currentThreadId(), first, end, module);
+  if (end > first) NodePlaces::get().add(at::RecordFunction::currentThreadId(), first, end, {module, line});
 }
 
 std::string_view without_model(std::string_view path) {
