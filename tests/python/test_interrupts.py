@@ -294,10 +294,9 @@ def test_ctrl_c_ends_a_replay_between_two_calls(tmp_path, capfd):
             torch.exp(torch.ones(3))
     root = tool.result().root
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
     with pytest.raises(KeyboardInterrupt):
-        timer.start()
-        run_op_from_data.main([str(root), "--acc_check", "--run_times", "100"])
-        timer.join()
+        run_op_from_data.main([str(root), "--acc_check", "--run_times", "300"])
     printed = capfd.readouterr()
     assert "interrupted" in printed.err
     assert "bit for bit" not in printed.out
