@@ -22,6 +22,7 @@
 #include "calls/saved_call.h"
 #include "calls/snapshot.h"
 #include "compare/metrics/tolerance.h"
+#include "hooks/chain.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
 #include "hooks/tool.h"
@@ -249,6 +250,10 @@ PYBIND11_MODULE(_C, module) {
   bind_names(module);
 
   module.def("set_torch_function_mode", &set_torch_function_mode);
+  module.def("unobserved", [](const py::function& function, const py::args& args, const py::kwargs& kwargs) {
+    const Unobserved guard;
+    return function(*args, **kwargs);
+  });
   module.def("interceptor_key", [] { return c10::toString(kInterceptorKey); });
   module.def("text_table", [](const std::vector<std::pair<std::string, bool>>& columns,
                               const std::vector<std::vector<std::string>>& rows, size_t width) {

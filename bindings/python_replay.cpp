@@ -46,6 +46,13 @@ class Caller final : public replay::PythonCaller {
     }
   }
 
+  bool is_interrupted() override {
+    const py::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() == 0) return false;
+    forget_error();  // held: thrown where Python called
+    return true;
+  }
+
  private:
   py::object find_;  // lives as long as the Python call that made this, so it dies with the GIL held
 };

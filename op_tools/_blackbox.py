@@ -15,9 +15,11 @@ from typing_extensions import Unpack
 
 from . import _C
 from ._declared import BlackBoxRow, OpBlackBoxOptions
+from ._results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 from ._tools import Tool
 
 _SUFFIX = ".blackbox"
+_WIDTH = 100  # of the table
 # As src/blackbox/blackbox_file.h lays them out.
 _HEADER = struct.Struct("<8s II Ii IIII QQQ qq II Q II Q")
 _REGION = struct.Struct("<QQQ40x")
@@ -47,8 +49,8 @@ class _Header(NamedTuple):
     left_out: int
 
 
-@dataclass(frozen=True)
-class BlackBox:
+@dataclass(frozen=True, repr=False)
+class BlackBox(Result):
     """What the file of one process says."""
 
     path: str
@@ -88,32 +90,37 @@ class BlackBox:
         where = "is in no operator" if self.alive else "ended outside of any operator"
         return f"{who} {where}; the last was {_described(self.rows[-1])}"
 
-    def table(self, last: int = 10) -> str:
+    def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
         """The last calls as a text table; those that never ended are marked.
 
         Args:
-            last: how many; 0 for all.
+            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order. None: in the
+                order in which they began.
+            row_limit: how many, the last ones where sort_by is None; -1: all. Calls that never ended are among them.
+
+        Raises:
+            op_tools.Error: the rows have no such field.
         """
-        rows = self.rows[-last:] if last else self.rows
+        if sort_by:
+            return text_table(self._columns(self.rows), sorted_rows(self.rows, sort_by), row_limit, _WIDTH)
+        if row_limit < -1:
+            return text_table(self._columns(self.rows), self.rows, row_limit)  # says what is allowed
+        rows = self.rows if row_limit < 0 else self.rows[len(self.rows) - min(row_limit, len(self.rows)) :]
         shown = [*(row for row in self.open if row not in rows), *rows]
-        several = len({row.thread for row in shown}) > 1
-        threads = [("thread", True)] if several else []
-        return _C.text_table(
-            [("", False), ("ms", True), *threads, *((title, False) for title in ("op", "inputs", "module", "line"))],
-            [
-                [
-                    {"open": ">", "failed": "!"}.get(row.state, ""),
-                    "" if row.ms is None else f"{row.ms:.3f}",
-                    *([str(row.thread)] if several else []),
-                    row.op.removeprefix("aten::") + (" backward" if row.phase == "backward" else ""),
-                    row.inputs,
-                    row.module,
-                    row.line.rpartition("/")[2],
-                ]
-                for row in shown
-            ],
-            100,
-        )
+        return text_table(self._columns(shown), shown, -1, _WIDTH)
+
+    @staticmethod
+    def _columns(rows: list[BlackBoxRow]) -> list[Shown[BlackBoxRow]]:
+        several = len({row.thread for row in rows}) > 1
+        return [
+            Shown("", lambda row: {"open": ">", "failed": "!"}.get(row.state, "")),
+            Shown("ms", lambda row: "" if row.ms is None else f"{row.ms:.3f}", is_number=True),
+            *([Shown[BlackBoxRow]("thread", lambda row: str(row.thread), is_number=True)] if several else []),
+            Shown("op", lambda row: row.op.removeprefix("aten::") + (" backward" if row.phase == "backward" else "")),
+            worded("inputs", "inputs"),
+            worded("module", "module"),
+            Shown("line", lambda row: row.line.rpartition("/")[2]),
+        ]
 
     def to_json(self) -> str:
         """All of it as one line of JSON."""
@@ -245,7 +252,7 @@ def show_black_boxes(path: str | Path, last: int = 10) -> str:
         title = f"{box.verdict}\n{box.program}\n{box.path}"
         if box.left_out:
             title += f"\n{box.left_out} calls had no place in the file"
-        parts.append(f"{title}\n\n{box.table(last)}" if box.rows else title)
+        parts.append(f"{title}\n\n{box.table(row_limit=last or -1)}" if box.rows else title)
     return "\n\n".join(parts)
 
 

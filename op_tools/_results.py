@@ -76,8 +76,9 @@ def sorted_rows(rows: Sequence[RowT], sort_by: str) -> list[RowT]:
     return ordered + [row for row in rows if getattr(row, sort_by) is None]
 
 
-def text_table(columns: Sequence[Shown[RowT]], rows: Sequence[RowT], row_limit: int) -> str:
-    """The first `row_limit` rows (-1: all), how many more there are, and a line with the totals of all."""
+def text_table(columns: Sequence[Shown[RowT]], rows: Sequence[RowT], row_limit: int, width: int = 240) -> str:
+    """The first `row_limit` rows (-1: all), how many more there are, and a line with the totals of all. A terminal's width
+    comes before `width`."""
     if row_limit < -1:
         raise _C.Error(f"row_limit={row_limit} is not allowed; give a number of rows, or -1 for all")
     shown = rows if row_limit < 0 else rows[:row_limit]
@@ -87,13 +88,24 @@ def text_table(columns: Sequence[Shown[RowT]], rows: Sequence[RowT], row_limit: 
     has_total = len(rows) > 1 and any(totals)
     if has_total:
         lines.append([f"total of {len(rows)}" if not totals[0] else totals[0], *totals[1:]])
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 240
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
     text = _C.text_table([(column.title, column.is_number) for column in columns], lines, width)
     if not left:
         return text
     parts = text.split("\n")
     parts.insert(len(parts) - has_total, f"... and {left} more rows (row_limit=)")
     return "\n".join(parts)
+
+
+class RowAsDict:
+    """A row that also reads as a dict: row["bytes"]."""
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self, name)
+        except AttributeError:
+            raise KeyError(name) from None
 
 
 class Result:

@@ -28,6 +28,7 @@ from . import (
     _higher_order,  # noqa: F401  (lets torch's operators in Python pass)
     _interrupts,  # noqa: F401  (tells the core which exceptions are the program's)
     _modules,  # noqa: F401  (tells the core the names of modules)
+    _printing,  # noqa: F401  (what repr of a tensor computes is not seen)
 )
 from ._declared import CaptureRow, OpCaptureOptions, ToolOptions
 from ._decorate import decorated

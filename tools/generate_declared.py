@@ -1,5 +1,6 @@
 """Writes what follows from the declarations of options and rows in C++: op_tools/_declared.py (types for checkers, and
-the row classes) and the tables between markers in docs/*.md. Run it after changing a declaration and building:
+the row classes) and the tables between markers in docs/*.md; and src/base/other_names.cpp, the names under which torch has the
+same function twice. Run it after changing a declaration and building:
 
 python tools/generate_declared.py          writes
 python tools/generate_declared.py --check  exit status 1 when a file is not what would be written
@@ -24,8 +25,10 @@ if "op_tools" not in sys.modules:
     package.__path__ = [str(ROOT / "op_tools")]
 
 from op_tools._kinds import Option, Row, hook_options, kinds  # noqa: E402
+from op_tools._names import other_names, torch_names  # noqa: E402
 
 DECLARED = ROOT / "op_tools" / "_declared.py"
+OTHER_NAMES = ROOT / "src" / "base" / "other_names.cpp"
 # In a page: <!-- options: OpCapture --> table <!-- end -->; "options: all" are those that all tools share.
 _BLOCK = re.compile(r"<!-- (options|columns): (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 _HEAD = '''"""What each tool can be set to, and the rows of its result. Made by tools/generate_declared.py from the declarations in
@@ -75,6 +78,26 @@ def declared_text() -> str:
     return text.replace("TypedDict\n\n\n\n", "TypedDict\n\n\n")
 
 
+def other_names_text() -> str:
+    """What src/base/other_names.cpp holds."""
+    seen = set(torch_names())
+    rows = "".join(f'    {{"{name}", "{other}"}},\n' for name, other in sorted(other_names()) if name in seen)
+    return (
+        "// Made by tools/generate_declared.py: do not edit.\n"
+        '#include "base/other_names.h"\n\n'
+        "namespace op_tools {\n\n"
+        "// clang-format off\n"
+        "const std::vector<std::pair<std::string, std::string>>& other_names_of_torch() {\n"
+        "  static const auto* const names = new std::vector<std::pair<std::string, std::string>>{\n"
+        f"{rows}"
+        "  };\n"
+        "  return *names;\n"
+        "}\n"
+        "// clang-format on\n\n"
+        "}  // namespace op_tools\n"
+    )
+
+
 def _table(titles: list[str], rows: list[list[str]]) -> str:
     cells = [titles, ["---"] * len(titles), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") or " " for cell in row) + " |" for row in cells)
@@ -115,7 +138,7 @@ def documented_tools(pages: Iterable[str]) -> set[str]:
 
 def stale(*, write: bool) -> list[Path]:
     """Files that are not what they would be now; they are, afterwards, with `write`."""
-    wanted = {DECLARED: declared_text()}
+    wanted = {DECLARED: declared_text(), OTHER_NAMES: other_names_text()}
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         wanted[page] = page_text(page.read_text(encoding="utf-8"))
     found = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]

@@ -152,7 +152,8 @@ CompareHook::CompareHook(const ResolvedCompareOptions& options) : impl_(std::mak
 CompareHook::~CompareHook() = default;
 
 Wants CompareHook::wants() const {
-  return {.gradients = impl_->options.gradients, .borrows_gradients = true};
+  return {
+      .gradients = impl_->options.gradients, .borrows_gradients = true, .failed_backward = impl_->options.gradients};
 }
 
 std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
@@ -329,16 +330,17 @@ void CompareHook::Impl::backward(OpCall& call) {
   observed->facts = facts_of(*state->compared);
   observed->facts.incomplete = call.incomplete;
   observed->at_once = is_judged_at_once(observed->facts);
+  observed->run.raised = call.error;
   for (const Value& values : {call.args(), call.result()}) {
     wait_for_program(flatten_tensors(values), "after the backward of", call);
   }
   if (observed->at_once) {
     // Read here and now: only what is elsewhere has to be copied.
     observed->snapshot = take_snapshot(make_tuple({call.args()}), "", /*owned=*/true);
-    observed->run.gradients = tensors_in(call.result());
+    if (call.error.empty()) observed->run.gradients = tensors_in(call.result());
   } else {
     observed->snapshot = take_snapshot(make_tuple({call.args(), call.result()}), "", call.owns_values);
-    observed->run.gradients = tensors_in((*sequence_items(observed->snapshot.value))[1]);
+    if (call.error.empty()) observed->run.gradients = tensors_in((*sequence_items(observed->snapshot.value))[1]);
   }
   observed->output_gradients = tensors_in((*sequence_items(observed->snapshot.value))[0]);
   if (log::enabled(log::Level::kInfo)) {

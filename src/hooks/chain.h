@@ -41,6 +41,16 @@ struct ActiveHook {
   bool asks(OpCall& call) const;
 };
 
+// While one lives, this thread's calls are none of the program's (what repr of a tensor reads): hooks do not see them,
+// but executors run them.
+class OP_TOOLS_API Unobserved {
+ public:
+  Unobserved();
+  ~Unobserved();
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
+};
+
 class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
  public:
   static constexpr size_t kMaxHooks = 32;  // bits of a mask
@@ -72,7 +82,9 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
 
   std::vector<std::shared_ptr<ActiveHook>> hooks_;
   uint32_t innermost_ = 0;                             // mask
+  uint32_t executors_ = 0;                             // mask
   uint32_t owns_gradients_ = 0;                        // mask: those that want copies of them
+  uint32_t wants_failed_backward_ = 0;                 // mask
   std::unique_ptr<std::atomic<uint64_t>[]> op_masks_;  // 0: not asked yet, else mask | kAsked
 };
 

@@ -24,9 +24,12 @@ struct Wants {
   // With gradients: they are read in after() only, or stored beside their versions. If all hooks of a call want it so,
   // the engine's own gradients are passed without a copy (CallGradients in autograd/gradients.h).
   bool borrows_gradients = false;
+  bool failed_backward =
+      false;               // with gradients: after() is called for passes that raised in the call, too, with an error
   bool aten_call = false;  // torch level: Frame::aten_call() is read in after()
   bool aten_ops = false;   // torch level: the hook intercepts the aten operators of its calls itself (Detour)
   bool nodes = false;      // torch level: after() calls OpCall::watch_nodes()
+  bool progress = false;   // a line on a terminal says how many calls it saw; not for a tool that draws its own
 };
 
 class OP_TOOLS_API HookState {

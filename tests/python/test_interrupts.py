@@ -2,6 +2,7 @@
 does it at many random moments."""
 
 import ctypes
+import os
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 
 import op_tools
 import op_tools.sim_device  # at the top: before the first backward() of the process
+from op_tools import run_op_from_data
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "proofs"))
 
@@ -284,3 +286,17 @@ def test_random_moments():
     run = interrupts.interrupted(moments=40, seed=1, folder=".")
     assert run.failures == []
     assert sum(run.arrived.values()) + run.dropped == 40
+
+
+def test_ctrl_c_ends_a_replay_between_two_calls(tmp_path, capfd):
+    with op_tools.OpCapture(output_dir=tmp_path, format="container") as tool:
+        for _ in range(2000):
+            torch.exp(torch.ones(3))
+    root = tool.result().root
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_op_from_data.main([str(root), "--acc_check", "--run_times", "300"])
+    printed = capfd.readouterr()
+    assert "interrupted" in printed.err
+    assert "bit for bit" not in printed.out

@@ -103,8 +103,12 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
   const AllCalls all = calls_of(options);
   Reporter reporter(options, all.calls.size(), all.count);
   std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i = next++; i < all.calls.size(); i = next++) reporter.add(i, engine.replay(*all.calls[i]));
+  std::atomic<bool> interrupted{false};
+  const auto work = [&](PythonCaller* asked) {
+    for (size_t i = next++; i < all.calls.size() && !interrupted; i = next++) {
+      reporter.add(i, engine.replay(*all.calls[i]));
+      if (asked && asked->is_interrupted()) interrupted = true;
+    }
   };
   // The workers get this thread's state of torch, and with it the scopes that are on here.
   const at::ThreadLocalState state;
@@ -112,11 +116,12 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
   for (size_t i = 1; i < std::min(static_cast<size_t>(options.jobs), all.calls.size()); ++i) {
     workers.emplace_back([&] {
       const at::ThreadLocalStateGuard as_here(state);
-      work();
+      work(nullptr);
     });
   }
-  work();
+  work(caller);
   for (std::thread& worker : workers) worker.join();
+  if (interrupted) throw Error("interrupted");
   return reporter.finish(all.problems, whole.stop() / 1000);
 }
 
