@@ -420,10 +420,12 @@ def test_mutated_files_give_errors_only(seed, golden, tmp_path):
         if random.random() < 0.3:
             data = data[: int(random.integers(len(data) + 1))]
         path.write_bytes(bytes(data))
+    said = ""
     try:
         formats.import_dump(formats.read_dump(folder), tmp_path / "calls")
     except op_tools.Error as error:
-        assert str(folder) in str(error)
+        said = str(error)
+    assert not said or str(folder) in said
 
 
 def test_missing_and_unknown_dumps_are_said(tmp_path, capsys):
