@@ -115,7 +115,7 @@ class Dumper:
         self.is_on = False
         self._scopes.close()
 
-    def before(self, name: str, inputs: dict[str, Any]) -> bool:
+    def _before(self, name: str, inputs: dict[str, Any]) -> bool:
         """Replaces the inputs of an operator by those of the file; whether there were some."""
         if self._source is None or not self._source.load(name, inputs):
             return False
@@ -124,7 +124,7 @@ class Dumper:
             self._acl.set_dump("acl.json")
         return True
 
-    def after(self, name: str, inputs: dict[str, Any], outputs: dict[str, Any], was_loaded: bool) -> None:
+    def _after(self, name: str, inputs: dict[str, Any], outputs: dict[str, Any], was_loaded: bool) -> None:
         """Writes a call, or in overflow mode only one that overflowed."""
         if was_loaded and self._acl:
             self._acl.finalize_dump()
@@ -184,7 +184,7 @@ class _Operators(Hook):
             return None
         inputs = {one.name: value for one, value in zip(schema.arguments, call.args, strict=False)} | call.kwargs
         name = ir_name_of(call.name)
-        was_loaded = self._dump.before(name, inputs)
+        was_loaded = self._dump._before(name, inputs)
         if schema.is_mutable:
             inputs = {key: _copied(value) for key, value in inputs.items()}
         return name, inputs, was_loaded
@@ -196,7 +196,7 @@ class _Operators(Hook):
             plain = isinstance(call.result, list)  # a list of tensors is one result
             outputs = {"result": call.result} if plain or len(results) == 1 else {}
             outputs = outputs or {f"result{i}": one for i, one in enumerate(results)}
-            self._dump.after(name, inputs, outputs, was_loaded)
+            self._dump._after(name, inputs, outputs, was_loaded)
 
 
 class _Nodes(Hook):
@@ -224,7 +224,7 @@ class _Nodes(Hook):
                 grads = [one for one in given if one is not None]
                 gradients = [one for one in made if one is not None]
                 inputs = {"grads": grads, **_saved()}
-                self._dump.after(re.sub(r"\d+$", "", kind), inputs, {"grad_inputs": gradients}, False)
+                self._dump._after(re.sub(r"\d+$", "", kind), inputs, {"grad_inputs": gradients}, False)
             except Exception as error:  # the program's backward pass goes on
                 _C.log_warn(f"dumper: {kind} is not dumped: {error}")
 

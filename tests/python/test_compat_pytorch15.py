@@ -1,7 +1,9 @@
 """The .h5 files of PyTorch 1.5's dumper, its drop-in, and op-tools convert."""
 
+import re
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -294,6 +296,14 @@ def test_captures_as_h5_and_back(tmp_path, replay, capsys):
     assert done.calls == 2
     again = replay(tmp_path / "back", "--acc_check")
     assert again.status == 0 and again.summary["agreed"] == 2, again.out
+
+
+def test_the_snippet_of_the_page_runs(tmp_path, capsys):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text()
+    (snippet,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    known = {"net": torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), "batch": torch.ones(2, 3)}
+    exec(compile(snippet, "formats.md", "exec"), known)  # noqa: S102
+    assert known["shadow"].loaded and all(None not in pair for pair in known["pairs"] if "Backward" not in str(pair))
 
 
 # --- Converting -----------------------------------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def _tensor_pairs(a: list[ForeignTensor], b: list[ForeignTensor]) -> list[Pair]:
 
 
 def number(value: float, digits: int) -> str:
-    """Nine digits that count, and at least so many decimals as the tool has: 0.00000, 4.76837158e-07."""
+    """Nine digits that count, with at least N decimals, as the tool has: 0.00000, 4.76837158e-07."""
     text = f"{value:.9g}"
     decimals = len(text.partition(".")[2])
     return f"{value:.{digits}f}" if math.isfinite(value) and "e" not in text and decimals < digits else text
