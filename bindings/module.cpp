@@ -30,7 +30,9 @@
 #include "python_hook.h"
 #include "python_judge.h"
 #include "python_modules.h"
+#include "python_record.h"
 #include "python_replay.h"
+#include "python_runs.h"
 #include "python_stack.h"
 #include "python_switch.h"
 #include "python_timing.h"
@@ -236,8 +238,10 @@ PYBIND11_MODULE(_C, module) {
   init_stack_source();
   bind_hook(module);
   bind_replay(module);
+  bind_runs(module);
   bind_judge(module);
   bind_modules(module);
+  bind_record(module);
   bind_timing(module);
   bind_tool_kinds(module);
   bind_switch(module);

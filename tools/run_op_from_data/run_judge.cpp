@@ -234,4 +234,16 @@ std::vector<Check> RunJudge::against_cpu(const SavedCall& call, const TestRun& r
   return checks;
 }
 
+std::vector<Check> RunJudge::alone(const SavedCall& call, const TestRun& run, References& references) const {
+  CallFacts facts = call.judged.is<None>() ? facts_of(call, run) : recorded_facts(call);
+  facts.alone = true;
+  std::vector<Check> checks;
+  append(CallJudge(facts, run.outcome, runs_of(references, std::nullopt)).forward(), "cpu", 0, &checks);
+  for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
+    const RunOutcome with_gradients = outcome_of(run, pass);
+    append(CallJudge(facts, with_gradients, runs_of(references, pass)).gradients(), "cpu", pass, &checks);
+  }
+  return checks;
+}
+
 }  // namespace op_tools::replay
