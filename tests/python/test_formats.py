@@ -368,6 +368,16 @@ def test_rows_whose_names_are_paths_are_no_rows(golden):
     assert "line 2" in problem and "is no row's name" in problem
 
 
+def test_a_call_that_would_make_a_huge_tensor_is_not_run(golden, tmp_path):
+    folder = golden("troubleshooter_unfiltered")
+    info = folder / "rank0/torch_api_dump_info.csv"
+    row = ["Torch_arange_0_forward_input.0", 1, [], "<class 'int'>", [], [10**14] * 3, [], 1.0]
+    info.write_text(info.read_text() + json.dumps(row) + "\n")
+    done = formats.import_dump(formats.read_dump(folder), tmp_path / "calls")
+    (problem,) = [one for one in done.problems if "arange" in one]
+    assert "the dump has no tensor of it" in problem
+
+
 def test_the_last_line_of_a_killed_program_is_left_out(golden):
     folder = golden("troubleshooter")
     info = folder / "rank0/torch_api_dump_info.csv"
