@@ -5,6 +5,7 @@ tests/data/formats has dumps that troubleshooter and msprobe wrote themselves.
 
 import json
 import pickle
+import re
 import zipfile
 from pathlib import Path
 
@@ -412,6 +413,32 @@ def test_damaged_lines_are_named(line, message, golden):
     with pytest.raises(op_tools.Error, match=r"torch_api_dump_info\.csv: line 3") as raised:
         formats.read_dump(folder)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_values_of_other_types_give_errors_only(seed, golden, tmp_path):
+    """Valid JSON that holds something else than the tool writes."""
+    folder = golden(("troubleshooter_unfiltered", "msprobe_tensor_l1", "msprobe_tensor_l0")[seed % 3])
+    random = np.random.default_rng(seed)
+    files = sorted(one for one in folder.rglob("*") if one.suffix in (".json", ".csv"))
+    path = files[int(random.integers(len(files)))]
+    text = path.read_text()
+    for _ in range(int(random.integers(1, 3))):
+        words = list(re.finditer(r'\d+\.?\d*|"[^"]*"|null|true|false', text))
+        if not words:
+            break
+        word = words[int(random.integers(len(words)))]
+        other = random.choice(
+            ["null", "[]", "{}", "-1", "1e999", '"x"', "true", "[[1]]", '{"type":"slice","value":[1]}']
+        )
+        text = text[: word.start()] + str(other) + text[word.end() :]
+    path.write_text(text)
+    said = ""
+    try:
+        formats.import_dump(formats.read_dump(folder), tmp_path / "calls")
+    except op_tools.Error as error:
+        said = str(error)
+    assert not said or str(folder) in said
 
 
 @pytest.mark.parametrize("seed", range(40))
