@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from .. import _C, formats
 from ..formats import _import
@@ -27,8 +28,11 @@ def _run(options: argparse.Namespace) -> int:
 
 def _holds_captures(source: str) -> bool:
     """Calls of ditorch, or ours: both are read as they are."""
-    if not os.path.exists(source):  # noqa: PTH110
+    path = Path(source)
+    if not path.exists():
         raise _C.Error(f"{source}: there is no such file or folder")
+    if path.is_file() and path.suffix != ".zip":
+        return False
     return bool(_C.find_calls(os.fsencode(source))[0])
 
 

@@ -199,7 +199,7 @@ def _call(entry: Entry, count: int, step: int) -> ForeignCall:
     name, args, kwargs, why = ("", None, None, NODE) if is_node else _arguments(entry)
     given = tuple(entry.inputs.values()) if is_node else args
     values = list(entry.outputs.values())
-    result: Any = tuple(values) if len(values) != 1 else values[0]
+    result: Any = tuple(values) if len(values) > 1 else values[0] if values else None
     return ForeignCall(
         name=name,
         foreign_name=f"{entry.ir_name}/{entry.seqid}",

@@ -98,6 +98,8 @@ def _write(call: ForeignCall, backward: ForeignCall | None, root: Path) -> None:
             raise _C.Error(f"an argument is {leaf.why}")
     if not call.certain:
         _try(call)
+    if not call.tensors:
+        raise _C.Error("the dump has no tensor of it")
     if any(not one.values for one in call.tensors):
         raise _C.Error("the dump has no values of it, only statistics")
     args, kwargs, result = (map_leaves(tree, _loaded) for tree in (call.args, call.kwargs or {}, call.result))
@@ -164,7 +166,8 @@ def _try(call: ForeignCall) -> None:
         return torch.empty(leaf.shape or (), dtype=dtype, device="meta")
 
     try:
-        with torch.no_grad():
+        # Functions that make tensors of sizes only (arange) make them on the meta device, too.
+        with torch.device("meta"), torch.no_grad():
             made = function(*map_leaves(call.args, meta), **map_leaves(call.kwargs or {}, meta))
     except NotImplementedError:  # not on meta tensors
         return

@@ -56,7 +56,8 @@ def info_files(path: Path) -> list[Path]:
     names = {f"{name}{suffix}" for name in INFO for suffix in (".csv", ".pkl")}
     if path.is_file():
         return [path] if path.name in names else []
-    return sorted(one for pattern in ("*", "*/*") for one in path.glob(pattern) if one.name in names)
+    found = [one for pattern in ("*", "*/*") for one in path.glob(pattern) if one.name in names]
+    return sorted(one for one in found if one.suffix == ".csv" or one.with_suffix(".csv") not in found)
 
 
 def read(path: Path) -> Dump:

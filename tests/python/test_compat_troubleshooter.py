@@ -18,7 +18,8 @@ from torch import nn
 import op_tools
 from op_tools import formats
 from op_tools.compat import troubleshooter as ts
-from op_tools.compat.troubleshooter._compare import align, number
+from op_tools.compat._align import align
+from op_tools.compat.troubleshooter._compare import number
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "formats"

@@ -5,6 +5,7 @@ tests/data/formats has dumps that troubleshooter and msprobe wrote themselves.
 
 import json
 import pickle
+import re
 import zipfile
 from pathlib import Path
 
@@ -368,6 +369,16 @@ def test_rows_whose_names_are_paths_are_no_rows(golden):
     assert "line 2" in problem and "is no row's name" in problem
 
 
+def test_a_call_that_would_make_a_huge_tensor_is_not_run(golden, tmp_path):
+    folder = golden("troubleshooter_unfiltered")
+    info = folder / "rank0/torch_api_dump_info.csv"
+    row = ["Torch_arange_0_forward_input.0", 1, [], "<class 'int'>", [], [10**14] * 3, [], 1.0]
+    info.write_text(info.read_text() + json.dumps(row) + "\n")
+    done = formats.import_dump(formats.read_dump(folder), tmp_path / "calls")
+    (problem,) = [one for one in done.problems if "arange" in one]
+    assert "the dump has no tensor of it" in problem
+
+
 def test_the_last_line_of_a_killed_program_is_left_out(golden):
     folder = golden("troubleshooter")
     info = folder / "rank0/torch_api_dump_info.csv"
@@ -404,6 +415,32 @@ def test_damaged_lines_are_named(line, message, golden):
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_values_of_other_types_give_errors_only(seed, golden, tmp_path):
+    """Valid JSON that holds something else than the tool writes."""
+    folder = golden(("troubleshooter_unfiltered", "msprobe_tensor_l1", "msprobe_tensor_l0")[seed % 3])
+    random = np.random.default_rng(seed)
+    files = sorted(one for one in folder.rglob("*") if one.suffix in (".json", ".csv"))
+    path = files[int(random.integers(len(files)))]
+    text = path.read_text()
+    for _ in range(int(random.integers(1, 3))):
+        words = list(re.finditer(r'\d+\.?\d*|"[^"]*"|null|true|false', text))
+        if not words:
+            break
+        word = words[int(random.integers(len(words)))]
+        other = random.choice(
+            ["null", "[]", "{}", "-1", "1e999", '"x"', "true", "[[1]]", '{"type":"slice","value":[1]}']
+        )
+        text = text[: word.start()] + str(other) + text[word.end() :]
+    path.write_text(text)
+    said = ""
+    try:
+        formats.import_dump(formats.read_dump(folder), tmp_path / "calls")
+    except op_tools.Error as error:
+        said = str(error)
+    assert not said or str(folder) in said
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_mutated_files_give_errors_only(seed, golden, tmp_path):
     """Any damage: a dump, problems, or an op_tools.Error; never another exception."""
@@ -420,10 +457,12 @@ def test_mutated_files_give_errors_only(seed, golden, tmp_path):
         if random.random() < 0.3:
             data = data[: int(random.integers(len(data) + 1))]
         path.write_bytes(bytes(data))
+    said = ""
     try:
         formats.import_dump(formats.read_dump(folder), tmp_path / "calls")
     except op_tools.Error as error:
-        assert str(folder) in str(error)
+        said = str(error)
+    assert not said or str(folder) in said
 
 
 def test_missing_and_unknown_dumps_are_said(tmp_path, capsys):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,32 +14,13 @@ from ... import _C
 from ...formats import Dump, ForeignCall, ForeignTensor, load_values, read_dump
 from ...formats._files import extra
 from ...formats._names import METHODS
+from .._align import align
 
 _MAPPING, _FORWARD, _BACKWARD = "ts_api_mapping", "ts_api_forward_compare", "ts_api_backward_compare"
 _VALUES = ["result of allclose", "ratio of allclose", "cosine similarity", "mean & max diffs"]
 _STATISTICS = ["max, min, mean diffs"]
 
 Pair = tuple[ForeignTensor | None, ForeignTensor | None]
-
-
-def align(keys_a: Sequence[Hashable], keys_b: Sequence[Hashable]) -> list[tuple[int | None, int | None]]:
-    """Pairs the items of two sequences in their order: a longest common subsequence. The only place that aligns.
-
-    Args:
-        keys_a: the keys of one sequence; items with equal keys may be a pair.
-        keys_b: those of the other.
-
-    Returns:
-        pairs of indices, None where an item has no partner; every item is in one pair.
-    """
-    pairs: list[tuple[int | None, int | None]] = []
-    blocks = difflib.SequenceMatcher(None, keys_a, keys_b, autojunk=False).get_matching_blocks()
-    a = b = 0
-    for block in blocks:
-        pairs += [(i, None) for i in range(a, block.a)] + [(None, j) for j in range(b, block.b)]
-        pairs += [(block.a + i, block.b + i) for i in range(block.size)]
-        a, b = block.a + block.size, block.b + block.size
-    return pairs
 
 
 @dataclass(frozen=True)
@@ -217,7 +197,7 @@ def _tensor_pairs(a: list[ForeignTensor], b: list[ForeignTensor]) -> list[Pair]:
 
 
 def number(value: float, digits: int) -> str:
-    """Nine digits that count, and at least so many decimals as the tool has: 0.00000, 4.76837158e-07."""
+    """Nine digits that count, with at least N decimals, as the tool has: 0.00000, 4.76837158e-07."""
     text = f"{value:.9g}"
     decimals = len(text.partition(".")[2])
     return f"{value:.{digits}f}" if math.isfinite(value) and "e" not in text and decimals < digits else text

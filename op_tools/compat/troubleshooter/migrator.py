@@ -140,3 +140,6 @@ def api_dump_compare(
 def _check(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise _C.Error(f"api_dump_start: {name} is {value!r}, expected one of {', '.join(allowed)}")
+
+
+__all__ = ["api_dump_compare", "api_dump_init", "api_dump_start", "api_dump_stop"]
