@@ -103,11 +103,8 @@ class RecordedCalls(Sequence[RecordedCall]):
 
     def _call(self, index: int) -> RecordedCall:
         *facts, inputs, outputs = self._core.call(index)
-        return RecordedCall(
-            *facts,
-            inputs=[(place, self._value(number)) for place, number in inputs],
-            outputs=[(place, self._value(number)) for place, number in outputs],
-        )
+        tensors = [[(place, self._value(number)) for place, number in uses] for uses in (inputs, outputs)]
+        return RecordedCall(*facts, *tensors)
 
     @overload
     def __getitem__(self, index: int) -> RecordedCall: ...

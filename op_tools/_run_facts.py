@@ -20,8 +20,10 @@ _PARAMETER, _BUFFER, _GRADIENT, _INPUT = 2, 3, 4, 5
 
 _Named = tuple[str, int, torch.Tensor]
 
-# The models that were seen running, each with the memory of its first tensor: another one after .to(device).
-_models: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+# The models that were seen running, each with the memory of its first tensor (another one after .to(device)), and with the
+# names of its gradients.
+_Gradients = list[tuple[str, "weakref.ref[torch.Tensor]"]]
+_models: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, _Gradients]] = weakref.WeakKeyDictionary()
 
 
 def _git_commit(folder: Path) -> str:
@@ -89,10 +91,10 @@ def _tensors_in(value: Any, place: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _tensors_of(model: torch.nn.Module) -> Iterator[_Named]:
     kind = type(model).__name__
-    for name, tensor in model.named_parameters():
-        yield f"{kind}.{without_wrapper(name)}", _PARAMETER, tensor
-    for name, tensor in model.named_buffers():
-        yield f"{kind}.{without_wrapper(name)}", _BUFFER, tensor
+    for name, parameter in model.named_parameters():
+        yield f"{kind}.{without_wrapper(name)}", _PARAMETER, parameter
+    for name, buffer in model.named_buffers():
+        yield f"{kind}.{without_wrapper(name)}", _BUFFER, buffer
 
 
 def _place_of(model: torch.nn.Module) -> int:
@@ -104,18 +106,15 @@ def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any) -> list
     """What is known of the tensors of models: inside of one, its parameters and buffers (where they are new) and what it was
     called with; outside, the gradients of all."""
     if model is None:
-        return [
-            (f"grad:{name}", _GRADIENT, tensor.grad)
-            for one in list(_models)
-            for name, kind, tensor in _tensors_of(one)
-            if kind == _PARAMETER and tensor.grad is not None
-        ]
+        parameters = [(name, parameter()) for _, gradients in list(_models.values()) for name, parameter in gradients]
+        return [(name, _GRADIENT, one.grad) for name, one in parameters if one is not None and one.grad is not None]
     model = without_compiled(model)
     place = _place_of(model)
     found: list[_Named] = []
-    if _models.get(model) != place:
-        _models[model] = place
+    if model not in _models or _models[model][0] != place:
         found += _tensors_of(model)
+        gradients = [(f"grad:{name}", weakref.ref(tensor)) for name, kind, tensor in found if kind == _PARAMETER]
+        _models[model] = (place, gradients)
     name = type(model).__name__
     inputs = [*_tensors_in(list(args or ()), f"{name}.input"), *_tensors_in(dict(kwargs or {}), f"{name}.input")]
     return found + [(where, _INPUT, tensor) for where, tensor in inputs]

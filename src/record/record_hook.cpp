@@ -37,7 +37,7 @@ namespace {
 
 constexpr size_t kBytesPerBlock = 64 << 10;  // that a killed process may lose
 constexpr size_t kMostOpen = 10'000;         // questions to a device that wait for their answers
-constexpr uint32_t kNoValue = std::numeric_limits<uint32_t>::max();
+constexpr uint32_t kNoValue = kNoCall;
 
 // The row of a tensor's value, and the question that its statistics come from; nullptr: it was not asked.
 struct KnownValue {
@@ -148,9 +148,9 @@ struct RecordHook::Impl {
   }
 
   // Names what the program's models know, if that may say where this tensor is from.
-  TensorOrigin named_origin(const at::Tensor& tensor, bool in_module) {
+  TensorOrigin named_origin(const at::Tensor& tensor, const OpCall& call, bool in_module) {
     TensorOrigin origin = origin_of(tensor);
-    if (origin.origin != Origin::kUnknown) return origin;
+    if (origin.origin != Origin::kUnknown || phase_of(call) == Phase::kBackward) return origin;
     if (!in_module && !graph_ran.exchange(false)) return origin;
     const std::vector<NamedTensor> named = named_tensors();
     const std::lock_guard<std::mutex> lock(mutex);
@@ -261,9 +261,9 @@ struct RecordHook::Impl {
 
   // ---- a call ----
 
-  KnownValue input_value(const at::Tensor& tensor, bool in_module) {
+  KnownValue input_value(const at::Tensor& tensor, const OpCall& call, bool in_module) {
     if (KnownValue found = known_value(tensor); found.number != kNoValue) return found;
-    const TensorOrigin origin = named_origin(tensor, in_module);
+    const TensorOrigin origin = named_origin(tensor, call, in_module);
     std::shared_ptr<StatisticsQuery> question = ask(tensor);
     const std::lock_guard<std::mutex> lock(mutex);
     KnownValue made = add_value_locked(tensor, origin, std::move(question));
@@ -279,7 +279,7 @@ struct RecordHook::Impl {
     const std::string scalars = parts.scalars();
     for (PlacedTensor& one : parts.take_tensors()) {
       if (!one.tensor.defined()) continue;
-      KnownValue value = input_value(one.tensor, in_module);
+      KnownValue value = input_value(one.tensor, call, in_module);
       const std::lock_guard<std::mutex> lock(mutex);
       state.inputs.push_back({rows.string(one.place), one.tensor, version_of(one.tensor), std::move(value)});
     }
@@ -290,7 +290,10 @@ struct RecordHook::Impl {
   void jitter_first(const CallParts& parts) {
     for (const PlacedTensor& one : parts.tensors()) {
       if (!can_jitter(one.tensor)) continue;
-      if (!jittered.exchange(true)) jitter(one.tensor, options.jitter);
+      if (jittered.exchange(true)) return;
+      jitter(one.tensor, options.jitter);
+      const std::lock_guard<std::mutex> lock(mutex);
+      known.forget(one.tensor);  // its version is the same
       return;
     }
   }

@@ -43,6 +43,8 @@ class KnownTensors {
     known_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(known));
   }
 
+  void forget(const at::Tensor& tensor) { known_.erase(tensor.unsafeGetTensorImpl()); }
+
  private:
   struct Known {
     c10::VariableVersion counter;

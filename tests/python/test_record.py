@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -449,7 +450,7 @@ def test_the_header_says_what_the_run_was(tmp_path, monkeypatch):
 def test_each_run_of_a_process_has_its_file(tmp_path):
     paths = [record(lambda _: torch.neg(torch.ones(2)), tmp_path).path for _ in range(3)]
     assert len(set(paths)) == 3
-    assert os.path.basename(paths[0]) == f"rank0-{os.getpid()}.oprec"
+    assert Path(paths[0]).name == f"rank0-{os.getpid()}.oprec"
 
 
 def test_recordings_are_shown(tmp_path, capsys):
