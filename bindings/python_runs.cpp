@@ -13,6 +13,7 @@
 #include "record/made_recording.h"
 #include "runs/alignment.h"
 #include "runs/divergence.h"
+#include "runs/many_runs.h"
 #include "runs/run_rows.h"
 
 namespace op_tools::python {
@@ -108,6 +109,24 @@ void bind_runs(py::module_& module) {
       .def_property_readonly("steps_only_b", [](const RunComparison& found) { return found.alignment.steps_only_b; });
   module.def("compare_runs", &compare_runs, py::arg("a"), py::arg("b"), py::kw_only(), py::arg("noise") = py::none(),
              py::arg("fusions") = py::list());
+  // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, whether it
+  // is a parameter that differs, the next collective or None.
+  module.def("find_odd_calls", [](const std::vector<SharedRecording>& runs) {
+    std::vector<const Recording*> all;
+    for (const SharedRecording& run : runs) all.push_back(run.get());
+    std::vector<OddCall> found;
+    {
+      const py::gil_scoped_release no_gil;
+      found = find_odd_calls(all);
+    }
+    py::list odd;
+    for (const OddCall& one : found) {
+      const py::object collective = one.collective == kNoCall ? py::object(py::none()) : py::int_(one.collective);
+      odd.append(py::make_tuple(one.run, one.call, one.majority, one.majority_call, one.like_it, one.others,
+                                one.parameter, collective));
+    }
+    return odd;
+  });
   module.def("different_op_counts", &different_op_counts);
 }
 

@@ -426,3 +426,6 @@ class RecordRow:
     """Backward calls."""
     failed: int
     """Calls that raised."""
+
+
+class RunRow: ...

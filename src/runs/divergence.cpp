@@ -16,8 +16,8 @@ namespace {
 
 using Kind = ValueDifference::Kind;
 
-// Values that no call was seen to make (sums of gradients in the engine) may differ by so many times what was seen so
-// far, and by so many rounding steps.
+// Values that no call was seen to make (sums of gradients in the engine) may differ by this many times what was seen so
+// far, and by this many rounding steps.
 constexpr double kUnseenGrowth = 64;
 
 // The engine adds gradients up where no call is seen.
