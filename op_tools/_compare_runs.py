@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 from collections import Counter
@@ -216,7 +217,7 @@ def open_run(run: PathOrRecording) -> dict[int, _C.Recording]:
     if isinstance(run, Recording):
         return {_rank_of(run.calls._core): run.calls._core}
     ranks: dict[int, _C.Recording] = {}
-    for path in _C.find_recordings(os.fsencode(run)):
+    for path in _C.find_recordings(os.fspath(run)):
         core = _C.read_recording(path)
         rank = _rank_of(core)
         if rank in ranks:
@@ -429,9 +430,7 @@ def read_fusions(path: str | Path) -> list[tuple[list[str], list[str]]]:
         raise _C.Error(f"{path}: cannot be read: {error}") from None
     try:
         if Path(path).suffix in (".yaml", ".yml"):
-            import yaml
-
-            entries = yaml.safe_load(text)
+            entries = importlib.import_module("yaml").safe_load(text)
         else:
             entries = json.loads(text)
         fusions = [(list(map(str, one["a"])), list(map(str, one["b"]))) for one in entries]

@@ -18,6 +18,7 @@ from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, RankComparison, plain_n
 from ._files import CapturedCall, load_call
 from ._results import Result, Shown, text_table, worded
 
+_Folder = str | os.PathLike[str]
 _AT_ONCE = 32  # calls that are run again before the next are looked at
 
 
@@ -32,7 +33,7 @@ class CapturedId:
     step: int
 
 
-def captured_calls(folder: str | Path) -> list[CapturedId]:
+def captured_calls(folder: _Folder) -> list[CapturedId]:
     """The calls below a folder of OpCapture, in the order in which they were made.
 
     Raises:
@@ -152,7 +153,7 @@ def _verdict(inputs: float, outputs: float, a: str, b: str) -> str:
     return "the operator is right, its input is another one" if inputs else "both are right: rounding"
 
 
-def confirm(capture_a: str | Path, capture_b: str | Path) -> Confirmation:
+def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
     """Judges the calls of two captures one by one: is the operator wrong, or was its input another one?
 
     Args:
@@ -179,13 +180,13 @@ def confirm(capture_a: str | Path, capture_b: str | Path) -> Confirmation:
     of_a, of_b = replayed([a.path for a, _ in pairs]), replayed([b.path for _, b in pairs])
     rows = []
     for a, b in pairs:
-        one, other = load_call(a.path), load_call(b.path)
-        inputs = _difference((one.args, one.kwargs), (other.args, other.kwargs))
-        outputs = _difference(one.result, other.result)
+        of_run_a, of_run_b = load_call(a.path), load_call(b.path)
+        inputs = _difference((of_run_a.args, of_run_a.kwargs), (of_run_b.args, of_run_b.kwargs))
+        outputs = _difference(of_run_a.result, of_run_b.result)
         status_a, status_b = (
             str(all_.get(path, {}).get("status", "could not run")) for all_, path in ((of_a, a.path), (of_b, b.path))
         )
-        device = _device_of(other)
+        device = _device_of(of_run_b)
         crossed = str(replayed([a.path], device).get(a.path, {}).get("status", "")) if device else ""
         verdict = _verdict(inputs, outputs, status_a, status_b)
         rows.append(
@@ -205,7 +206,7 @@ def _device_of(call: CapturedCall) -> str:
     return accelerator.type if accelerator is not None and accelerator.type in kinds else ""
 
 
-def judged_by_values(rank: RankComparison, capture_a: str | Path, capture_b: str | Path) -> RankComparison:
+def judged_by_values(rank: RankComparison, capture_a: _Folder, capture_b: _Folder) -> RankComparison:
     """The comparison with its first divergence found by full tensors: each pair whose results differ is run again, in
     order, and the first call that is wrong by itself is where the difference was born.
 
