@@ -14,8 +14,10 @@ from typing import Any, overload
 
 from . import _C
 from ._declared import RunRow
-from ._record import Recording
+from ._foreign_recording import rows_of_dump
+from ._record import RECORDING, Recording
 from ._results import DEFAULT_ROWS, Result
+from .formats import format_of
 
 AGREED, DIVERGED, INCOMPLETE, WRONG_USAGE = 0, 1, 2, 64
 """Exit statuses of op-tools compare, as run_op_from_data has them."""
@@ -207,15 +209,28 @@ def _rank_of(core: _C.Recording) -> int:
     return rank if isinstance(rank, int) else 0
 
 
+def _is_recording(path: str | os.PathLike[str]) -> bool:
+    """Whether there is nothing else that it may be: a missing path is named by who reads recordings."""
+    found = Path(path)
+    if not found.exists() or found.suffix == RECORDING or any(found.glob(f"*{RECORDING}")):
+        return True
+    try:
+        format_of(found)
+    except _C.Error:
+        return True
+    return False
+
+
 def open_run(run: PathOrRecording) -> dict[int, _C.Recording]:
-    """The recordings of a run by rank: of a folder, one file, or one that was read. What else becomes a recording (the
-    dump of another tool) becomes one here.
+    """The recordings of a run by rank: of a folder, of one file, of one that was read, or of the dump of another tool.
 
     Raises:
         op_tools.Error: there is none, or two files are of one rank.
     """
     if isinstance(run, Recording):
         return {_rank_of(run.calls._core): run.calls._core}
+    if not _is_recording(run):
+        return {rank: _C.make_recording(rows) for rank, rows in rows_of_dump(run).items()}
     ranks: dict[int, _C.Recording] = {}
     for path in _C.find_recordings(os.fspath(run)):
         core = _C.read_recording(path)
