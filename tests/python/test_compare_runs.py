@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -340,3 +341,13 @@ def test_a_recording_is_made_of_rows():
     rows["calls"][0]["outputs"] = [("result", 7)]
     with pytest.raises(op_tools.Error, match=r"calls\[0\]"):
         op_tools._C.make_recording(rows)
+
+
+@pytest.mark.parametrize("name", ["msprobe_statistics_mix", "troubleshooter"])
+def test_dumps_of_other_tools_are_compared(name, tmp_path):
+    archive = Path(__file__).resolve().parents[1] / "data" / "formats" / f"{name}.zip"
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(tmp_path / name)
+    comparison = op_tools.compare_runs(tmp_path / name, tmp_path / name)
+    assert comparison.agrees
+    assert comparison.ranks[0].counts.keys() == {"agrees"} and len(comparison.rows) > 5
