@@ -13,6 +13,7 @@
 #include "record/made_recording.h"
 #include "runs/alignment.h"
 #include "runs/divergence.h"
+#include "runs/many_runs.h"
 #include "runs/run_rows.h"
 
 namespace op_tools::python {
@@ -56,6 +57,19 @@ struct RunComparison {
     });
     return rows;
   }
+  // The longest way that a difference took from the row in which it was born.
+  std::vector<uint32_t> chain(uint32_t source) const {
+    std::vector<uint32_t> lengths(divergence.rows.size(), 0), path;
+    uint32_t end = kNoRow;
+    for (uint32_t i = 0; i < divergence.rows.size(); ++i) {
+      const ComparedCalls& row = divergence.rows[i];
+      if (row.source != source || row.via == kNoRow) continue;
+      lengths[i] = lengths[row.via] + 1;
+      if (end == kNoRow || lengths[i] > lengths[end]) end = i;
+    }
+    for (uint32_t i = end; i != kNoRow; i = divergence.rows[i].via) path.insert(path.begin(), i);
+    return path;
+  }
   std::vector<uint32_t> births() const {
     std::vector<uint32_t> rows;
     for (uint32_t i = 0; i < divergence.rows.size(); ++i) {
@@ -96,6 +110,7 @@ void bind_runs(py::module_& module) {
       .def("row", &RunComparison::row)
       .def("counts", &RunComparison::counts)
       .def("worst", &RunComparison::worst)
+      .def("chain", &RunComparison::chain)
       .def("births", &RunComparison::births)
       .def_property_readonly("pairs", [](const RunComparison& found) { return found.alignment.b_of_a; })
       .def_property_readonly("first",
@@ -108,6 +123,24 @@ void bind_runs(py::module_& module) {
       .def_property_readonly("steps_only_b", [](const RunComparison& found) { return found.alignment.steps_only_b; });
   module.def("compare_runs", &compare_runs, py::arg("a"), py::arg("b"), py::kw_only(), py::arg("noise") = py::none(),
              py::arg("fusions") = py::list());
+  // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, whether it
+  // is a parameter that differs, the next collective or None.
+  module.def("find_odd_calls", [](const std::vector<SharedRecording>& runs) {
+    std::vector<const Recording*> all;
+    for (const SharedRecording& run : runs) all.push_back(run.get());
+    std::vector<OddCall> found;
+    {
+      const py::gil_scoped_release no_gil;
+      found = find_odd_calls(all);
+    }
+    py::list odd;
+    for (const OddCall& one : found) {
+      const py::object collective = one.collective == kNoCall ? py::object(py::none()) : py::int_(one.collective);
+      odd.append(py::make_tuple(one.run, one.call, one.majority, one.majority_call, one.like_it, one.others,
+                                one.parameter, collective));
+    }
+    return odd;
+  });
   module.def("different_op_counts", &different_op_counts);
 }
 

@@ -11,8 +11,20 @@ check_torch()
 from ._autocompare import CompareResult, CompareRow, OpAutoCompare  # noqa: E402
 from ._blackbox import BlackBox, OpBlackBox, read_black_box  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
+from ._compare_many import ManyRuns, OddRow, compare_many  # noqa: E402
 from ._compare_modules import ModuleComparison, ModuleRow, compare_modules  # noqa: E402
-from ._declared import BlackBoxRow, CaptureRow, ComparedOp, ObserveRow, OverflowRow, RecordRow, RedirectRow, TimeRow  # noqa: E402
+from ._compare_runs import RankComparison, RunsComparison, compare_runs  # noqa: E402
+from ._declared import (  # noqa: E402
+    BlackBoxRow,
+    CaptureRow,
+    ComparedOp,
+    ObserveRow,
+    OverflowRow,
+    RecordRow,
+    RedirectRow,
+    RunRow,
+    TimeRow,
+)
 from ._fallback import OpDtypeCast, OpFallback, RedirectResult  # noqa: E402
 from ._features import CallInfo, Feature, TensorInfo, apply_feature  # noqa: E402
 from ._files import load, load_call  # noqa: E402
@@ -39,10 +51,12 @@ __all__ = [
     "Feature",
     "Hook",
     "HookScope",
+    "ManyRuns",
     "ModuleComparison",
     "ModuleRow",
     "ObserveResult",
     "ObserveRow",
+    "OddRow",
     "OpAutoCompare",
     "OpBlackBox",
     "OpCapture",
@@ -54,6 +68,7 @@ __all__ = [
     "OpTimeMeasure",
     "OverflowResult",
     "OverflowRow",
+    "RankComparison",
     "RecordResult",
     "RecordRow",
     "RecordedCall",
@@ -61,6 +76,8 @@ __all__ = [
     "Recording",
     "RedirectResult",
     "RedirectRow",
+    "RunRow",
+    "RunsComparison",
     "TensorInfo",
     "TensorShape",
     "TimeResult",
@@ -69,7 +86,9 @@ __all__ = [
     "ToolResult",
     "__version__",
     "apply_feature",
+    "compare_many",
     "compare_modules",
+    "compare_runs",
     "load",
     "load_call",
     "load_tools",

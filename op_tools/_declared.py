@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from typing_extensions import TypedDict
@@ -426,3 +426,61 @@ class RecordRow:
     """Backward calls."""
     failed: int
     """Calls that raised."""
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A pair of calls of two runs, a pair of groups of calls, or a call that only one run made."""
+
+    row: int
+    """Its number."""
+    rank: int
+    """Of the distributed launch."""
+    step: int
+    """The training step."""
+    verdict: str
+    """`agrees`; `born here`: its inputs agree, its results do not; `carried`; `healed`; `only in A`; `only in B`."""
+    finding: str
+    """In what way the results differ, where a difference was born; else empty."""
+    phase: str
+    """`forward` or `backward`."""
+    level: str
+    """`torch` or `aten`."""
+    op: str
+    """The operator; of a group: all, joined by ` + `."""
+    module: str
+    """The module that made the call."""
+    line: str
+    """The program's line."""
+    op_b: str
+    """The same of run B; empty: only A has the call."""
+    module_b: str
+    """The same of run B."""
+    line_b: str
+    """The same of run B."""
+    id_a: int | None
+    """The number of the call in A, as in the folders of OpCapture; of a group the last."""
+    id_b: int | None
+    """That in B."""
+    calls_a: int
+    """How many calls of A stand here: more than 1 in a group."""
+    calls_b: int
+    """How many of B."""
+    other: list[str]
+    """What else differs: `op`, `dtype`, `shape`, `scalars`."""
+    input_difference: float
+    """The largest difference of an input, as a share of the norm of the tensor."""
+    output_difference: float
+    """That of the output which is nearest to its limit, or over it."""
+    limit: float
+    """How large that may be for these inputs, this dtype and this operator."""
+    noise: float | None
+    """How large it is between A and the noise recording."""
+    tensor_a: dict[str, Any] | None
+    """That output in A: place, shape, dtype and statistics."""
+    tensor_b: dict[str, Any] | None
+    """That output in B."""
+    source: int | None
+    """The row in which the difference was born."""
+    via: int | None
+    """The row that handed it on to this one."""

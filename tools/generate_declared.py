@@ -24,7 +24,7 @@ if "op_tools" not in sys.modules:
     package = sys.modules["op_tools"] = types.ModuleType("op_tools")
     package.__path__ = [str(ROOT / "op_tools")]
 
-from op_tools._kinds import Option, Row, hook_options, kinds  # noqa: E402
+from op_tools._kinds import Option, Row, further_rows, hook_options, kinds  # noqa: E402
 from op_tools._names import other_names, torch_names  # noqa: E402
 
 DECLARED = ROOT / "op_tools" / "_declared.py"
@@ -72,6 +72,7 @@ def declared_text() -> str:
     for kind in kinds().values():
         parts.append(_options_class(f"{kind.name}Options", "ToolOptions", f"Options of {kind.name}.", kind.own_options))
         rows.update({row.name: row for row in kind.rows})
+    rows.update({row.name: row for row in further_rows()})
     text = "\n\n\n".join([*parts, *map(_row_class, rows.values())]) + "\n"
     if ": Any" not in text and "[Any" not in text and "Any]" not in text:
         text = text.replace("from typing import Any, Literal", "from typing import Literal")
@@ -105,7 +106,8 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
 
 def _block(kind: str, name: str) -> str:
     if kind == "columns":
-        (row,) = (row for one in kinds().values() for row in one.rows if row.name == name)
+        of_tools = [row for one in kinds().values() for row in one.rows]
+        (row,) = (row for row in (*of_tools, *further_rows()) if row.name == name)
         return _table(
             ["column", "type", "meaning"], [[f"`{one.name}`", f"`{one.type}`", one.help] for one in row.columns]
         )

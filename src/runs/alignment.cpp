@@ -102,8 +102,8 @@ class Aligner {
   void pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList list);
   void group(const CallNumbers& a, const CallNumbers& b);
   void align_backward();
-  void part_strangers(const CallNumbers& a);
-  bool are_strangers(uint32_t a, uint32_t b) const;
+  void separate_chance_pairs(const CallNumbers& a);
+  bool met_by_chance(uint32_t a, uint32_t b) const;
 
   CallNumbers alone(const CallNumbers& calls, const std::vector<uint32_t>& partners) const {
     CallNumbers left;
@@ -145,7 +145,7 @@ void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
                        (made_.a_of_b[b[two]] != kNoCall && made_.a_of_b[b[two]] != a[one]);
     if (!moved) pair(a[one], b[two]);
   }
-  part_strangers(a);
+  separate_chance_pairs(a);
   const auto parted = [&](const auto& match) { return made_.b_of_a[a[match.first]] != b[match.second]; };
   matches.erase(std::remove_if(matches.begin(), matches.end(), parted), matches.end());
   for_each_gap(matches, a.size(), b.size(), [&](uint32_t a0, uint32_t a1, uint32_t b0, uint32_t b1) {
@@ -155,16 +155,16 @@ void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
 
 // Where one side has other calls than the other one (a network that is one operator there), operators of the same name
 // and shapes meet by chance.
-void Aligner::part_strangers(const CallNumbers& a) {
+void Aligner::separate_chance_pairs(const CallNumbers& a) {
   for (const uint32_t call : a) {
     const uint32_t partner = made_.b_of_a[call];
-    if (partner == kNoCall || !are_strangers(call, partner)) continue;
+    if (partner == kNoCall || !met_by_chance(call, partner)) continue;
     made_.b_of_a[call] = made_.a_of_b[partner] = kNoCall;
   }
 }
 
 // All that they read was made by calls without partners, and neither that nor their results agree.
-bool Aligner::are_strangers(uint32_t a, uint32_t b) const {
+bool Aligner::met_by_chance(uint32_t a, uint32_t b) const {
   const RecordedCall &one = a_.run.calls[a], &other = b_.run.calls[b];
   if (one.inputs == 0 || one.inputs != other.inputs || one.outputs != other.outputs) return false;
   for (uint32_t i = 0; i < one.inputs + one.outputs; ++i) {

@@ -29,7 +29,7 @@ std::vector<uint32_t> last_readers(const Recording& run);
 // Numbers of values.
 struct Ports {
   std::vector<uint32_t> inputs;   // read in the group, not made in it
-  std::vector<uint32_t> outputs;  // made in the group, read after it or by nobody
+  std::vector<uint32_t> outputs;  // made in the group, read after it or never
 };
 Ports ports_of(const Recording& run, const CallNumbers& calls, const std::vector<uint32_t>& readers);
 

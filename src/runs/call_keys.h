@@ -20,7 +20,7 @@ struct CallKeys {
 };
 OP_TOOLS_API CallKeys call_keys(const Recording& run);
 
-// By number of the value: it shows memory that nobody wrote (torch.empty and its views), so it has what was there
+// By number of the value: it shows memory that was never written (torch.empty and its views), so it has what was there
 // before.
 OP_TOOLS_API std::vector<bool> unwritten_values(const Recording& run);
 

@@ -16,8 +16,8 @@ namespace {
 
 using Kind = ValueDifference::Kind;
 
-// Values that no call was seen to make (sums of gradients in the engine) may differ by so many times what was seen so
-// far, and by so many rounding steps.
+// Values that no call was seen to make (sums of gradients in the engine) may differ by this many times what was seen so
+// far, and by this many rounding steps.
 constexpr double kUnseenGrowth = 64;
 
 // The engine adds gradients up where no call is seen.
@@ -61,6 +61,8 @@ class Finder {
     CallInputs facts;
     uint32_t carried = kNoRow;  // the row from which a difference comes
     Finding born = Finding::kNone;
+    uint32_t extra = kNoRow;  // the row of a call that only one run makes, from which a difference comes
+    double extra_difference = 0;
     uint32_t value_a = kNoCall, value_b = kNoCall;
   };
 
@@ -84,6 +86,7 @@ class Finder {
   double noise_at(uint32_t value_a) const {
     return noise_ && std::isfinite(noise_->of_value[value_a]) ? noise_->of_value[value_a] : 0;
   }
+  void name_extra_call(const Inputs& inputs);
   void judge(const Compared& calls, const ValuePairs& outputs, const Inputs& inputs, ComparedCalls* row);
 
   const Recording &a_, &b_;
@@ -95,7 +98,6 @@ class Finder {
   std::vector<uint32_t> readers_a_, readers_b_;
   std::vector<uint32_t> made_a_, made_b_;  // by value: the row that handed a difference to it
   double seen_ = 0;                        // the largest relative difference that was explained
-  double unseen_rms_ = 0;                  // of the largest value that no call was seen to make
   uint32_t first_birth_ = kNoRow;
   Divergence found_;
 };
@@ -210,14 +212,9 @@ uint32_t Finder::origin_of(uint32_t value_a, uint32_t value_b, double relative, 
   const bool alone_a = call_a != kNoCall && aligned_.alone_in_a(call_a) && found_.row_of_a[call_a] != kNoRow;
   if (alone_a || alone_b) {
     const uint32_t number = alone_b ? found_.row_of_b[call_b] : found_.row_of_a[call_a];
-    ComparedCalls& row = found_.rows[number];
-    if (row.finding == Finding::kNone) {
-      row.finding = Finding::kExtraCall;
-      row.source = number;
-      row.output_difference = relative;
-      row.value_a = value_a, row.value_b = value_b;
-      first_birth_ = std::min(first_birth_, number);
-    }
+    inputs->extra = number;
+    inputs->extra_difference = relative;
+    inputs->value_a = value_a, inputs->value_b = value_b;
     return number;
   }
   // What no call was seen to make may come from what was found before, by a way that was not recorded.
@@ -367,6 +364,17 @@ bool Finder::look_at_output(uint32_t value_a, uint32_t value_b, const Inputs& in
   return false;
 }
 
+// What only one run does changed the results of a call that both make.
+void Finder::name_extra_call(const Inputs& inputs) {
+  ComparedCalls& row = found_.rows[inputs.extra];
+  if (row.finding != Finding::kNone || row.source != kNoRow) return;
+  row.finding = Finding::kExtraCall;
+  row.source = inputs.extra;
+  row.output_difference = inputs.extra_difference;
+  row.value_a = inputs.value_a, row.value_b = inputs.value_b;
+  first_birth_ = std::min(first_birth_, inputs.extra);
+}
+
 void Finder::judge(const Compared& calls, const ValuePairs& outputs, const Inputs& inputs, ComparedCalls* row) {
   const RecordedCall &a = a_.calls[calls.a.back()], &b = b_.calls[calls.b.back()];
   const auto self = static_cast<uint32_t>(found_.rows.size());
@@ -376,12 +384,14 @@ void Finder::judge(const Compared& calls, const ValuePairs& outputs, const Input
   }
   if ((a.error == 0) != (b.error == 0)) row->finding = Finding::kError;
   const bool grew = row->finding != Finding::kNone;
-  if (inputs.born != Finding::kNone) {
+  const bool matters = differs || grew;
+  if (matters && inputs.extra != kNoRow) name_extra_call(inputs);
+  if (inputs.born != Finding::kNone && matters) {
     row->finding = inputs.born;
     row->value_a = inputs.value_a, row->value_b = inputs.value_b;
   } else if (inputs.carried != kNoRow) {
     row->finding = Finding::kNone;
-    row->verdict = differs || grew ? CallVerdict::kCarried : CallVerdict::kHealed;
+    row->verdict = matters ? CallVerdict::kCarried : CallVerdict::kHealed;
     row->via = inputs.carried;
     row->source = found_.rows[inputs.carried].source;
   } else if (grew && row->finding == Finding::kNumbers && (a.random != 0 || b.random != 0)) {

@@ -50,7 +50,7 @@ Matches longest_rising(const Matches& pairs) {
   return chain;
 }
 
-// Myers' algorithm on one part; the names are those of his paper.
+// Myers' algorithm on one part; the names are those of the paper.
 class Myers {
  public:
   Myers(Keys a, Keys b, int64_t most_edits, Matches* out) : a_(a), b_(b), most_edits_(most_edits), out_(*out) {}

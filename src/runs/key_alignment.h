@@ -16,8 +16,8 @@ using Keys = std::span<const uint64_t>;
 // Positions of a pair of equal keys; a list of them rises on both sides.
 using Matches = std::vector<std::pair<uint32_t, uint32_t>>;
 
-// So many insertions and deletions are looked for between two anchors; a part that has more stays without pairs. The
-// time grows with the square.
+// The most insertions and deletions that are looked for between two anchors; a part that has more stays without pairs.
+// The time grows with the square.
 constexpr int64_t kMostEdits = 20'000;
 
 // All pairs of a longest common subsequence through the anchors.

@@ -73,6 +73,7 @@ const Columns<RunRow>& RunRow::columns() {
       "A pair of calls of two runs, a pair of groups of calls, or a call that only one run made.",
       {
           {"row", &RunRow::row, "its number"},
+          {"rank", &RunRow::rank, "of the distributed launch"},
           {"step", &RunRow::step, "the training step"},
           {"verdict", &RunRow::verdict,
            "`agrees`; `born here`: its inputs agree, its results do not; `carried`; `healed`; `only in A`; `only in "
@@ -115,6 +116,9 @@ RunRow run_row(const Recording& a, const Recording& b, const Alignment& alignmen
   const RecordedCall& call = call_a ? *call_a : *call_b;
   RunRow row;
   row.row = number;
+  if (const Value* const rank = find_key(a.header, "rank")) {
+    if (const auto* const number_of = rank->get_if<int64_t>()) row.rank = *number_of;
+  }
   row.step = call.step;
   row.verdict = to_string(found.verdict);
   row.finding = to_string(found.finding);

@@ -18,7 +18,7 @@
 namespace op_tools {
 
 struct RunRow {
-  int64_t row = 0, step = 0;
+  int64_t row = 0, rank = 0, step = 0;
   std::string verdict, finding, phase, level;
   std::string op, module, line;        // of A; of B where only B has the call
   std::string op_b, module_b, line_b;  // of B

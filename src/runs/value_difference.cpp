@@ -16,10 +16,10 @@ double norm_from_projections(const RecordedValue& value) {
   return std::sqrt(squares / kProjections);
 }
 
-double finite_norm(const RecordedValue& value) {
+double finite_norm(const RecordedValue& value, double elements) {
   if (std::isfinite(value.norm)) return value.norm;
   const double norm = norm_from_projections(value);
-  return std::isfinite(norm) ? norm : 0;
+  return std::isfinite(norm) ? norm : std::sqrt(elements) * largest_of(value);
 }
 
 bool counts_differ(int64_t a, int64_t b) {
@@ -60,7 +60,8 @@ int64_t numel_of(const Recording& run, const RecordedValue& value) {
 double rms_of(const Recording& run, const RecordedValue& value) {
   if (!value.known) return 0;
   const int64_t elements = numel_of(run, value);
-  return elements > 0 ? finite_norm(value) / std::sqrt(static_cast<double>(elements)) : 0;
+  const auto count = static_cast<double>(elements);
+  return elements > 0 ? finite_norm(value, count) / std::sqrt(count) : 0;
 }
 
 double largest_of(const RecordedValue& value) {
@@ -95,11 +96,12 @@ ValueDifference difference_of(const Recording& run_a, uint32_t number_a, const R
     squares += one * one;
   }
   const double estimate = std::sqrt(squares / kProjections);
-  const bool has_numbers = std::isfinite(estimate) || (std::isfinite(a.norm) && std::isfinite(b.norm));
+  const bool has_numbers = std::isfinite(estimate) || (std::isfinite(a.norm) && std::isfinite(b.norm)) ||
+                           (std::isfinite(a.max) && std::isfinite(b.max));  // a dump of another tool may have that only
   if (!has_numbers) return difference;
   difference.kind = ValueDifference::Kind::kNumbers;
   difference.norm = std::max(std::isfinite(estimate) ? estimate : 0, proven_difference(a, b, elements));
-  const double norm = std::max(finite_norm(a), finite_norm(b));
+  const double norm = std::max(finite_norm(a, elements), finite_norm(b, elements));
   if (difference.norm > 0) difference.relative = norm > 0 ? difference.norm / norm : kInfinite;
   return difference;
 }
