@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from . import _C
-from ._commands import blackbox, doctor, files, ops, run
+from ._commands import bisect, blackbox, doctor, files, ops, run
 from ._commands._command_line import visible
 
-_COMMANDS = (ops, run, files, blackbox, doctor)
+_COMMANDS = (ops, run, files, blackbox, bisect, doctor)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -27,6 +27,8 @@ class ToolOptions(TypedDict, total=False):
     """Only calls made in these modules of the model, or inside them. None: OP_<TOOL>_MODULES, else all."""
     steps: Iterable[int] | None
     """Record only in these steps, counted from 0 by `step()`. None: OP_<TOOL>_STEPS, else all."""
+    calls: str | os.PathLike[str] | None
+    """Only the calls that this file lists, as `list_calls=` and op-tools bisect name them. None: OP_<TOOL>_CALLS, else all."""
     skip_cpu: bool | None
     """Pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU, else off."""
     all_threads: bool | None
@@ -141,6 +143,8 @@ class OpTimeMeasureOptions(ToolOptions, total=False):
 class OpDtypeCastOptions(ToolOptions, total=False):
     """Options of OpDtypeCast."""
 
+    list_calls: str | os.PathLike[str] | None
+    """Run nothing elsewhere, and write the calls that could be into this file, with the rank at the end of its name. None: OP_DTYPE_CAST_LIST_CALLS, else nothing."""
     cast: str | Mapping[torch.dtype, torch.dtype] | None
     """Dtypes to compute in instead of others. None: OP_DTYPE_CAST_DICT, else float16 and bfloat16 to float32."""
 
@@ -148,6 +152,10 @@ class OpDtypeCastOptions(ToolOptions, total=False):
 class OpFallbackOptions(ToolOptions, total=False):
     """Options of OpFallback."""
 
+    list_calls: str | os.PathLike[str] | None
+    """Run nothing elsewhere, and write the calls that could be into this file, with the rank at the end of its name. None: OP_FALLBACK_LIST_CALLS, else nothing."""
+    target: Literal["cpu", "same"] | None
+    """`cpu`, or `same`: the tensors' own device, on copies of them, waiting for it before and after. None: OP_FALLBACK_TARGET, else cpu."""
     on_missing: bool | None
     """Run on the device first, and on the CPU only what the device does not implement (NotImplementedError). None: OP_FALLBACK_ON_MISSING, else off."""
     cast: str | Mapping[torch.dtype, torch.dtype] | None
@@ -157,8 +165,6 @@ class OpFallbackOptions(ToolOptions, total=False):
 class OpBlackBoxOptions(ToolOptions, total=False):
     """Options of OpBlackBox."""
 
-    calls: int | None
-    """The last N calls of each thread are in the file. None: OP_BLACKBOX_CALLS, else 4096."""
     with_stack: bool | None
     """Note the program's line of each call. None: OP_BLACKBOX_WITH_STACK, else on."""
     with_modules: bool | None

@@ -95,7 +95,7 @@ def distance(curve: Sequence[float], reference: Sequence[float]) -> float:
     return far
 
 
-class Judge:
+class BisectJudge:
     """Judges outcomes. Without a reference, the run in which everything was moved is taken for right.
 
     Args:
