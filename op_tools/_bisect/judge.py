@@ -57,8 +57,8 @@ class Metric:
         found = []
         for match in self._pattern.finditer(line):
             try:
-                found.append(float(match.group(1) if self._pattern.groups else match.group()))
-            except (ValueError, TypeError):
+                found.append(float(match.group(1 if self._pattern.groups else 0) or ""))
+            except ValueError:
                 continue
         return found
 

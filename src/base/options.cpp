@@ -41,10 +41,9 @@ ToolOptions::ToolOptions(std::string_view given)
               {"modules", prefix + "_MODULES", "only calls made in these modules of the model, or inside them", "names",
                "all"}),
       steps(this, {}, {"steps", "", "record only in these steps, counted from 0 by `step()`"}, at_least(0)),
-      only_calls(
-          this, "",
-          {"only_calls", prefix + "_ONLY_CALLS",
-           "only the calls that this file lists, as `list_calls=` and op-tools bisect name them", "path", "all"}),
+      calls(this, "",
+            {"only_calls", prefix + "_ONLY_CALLS",
+             "only the calls that this file lists, as `list_calls=` and op-tools bisect name them", "path", "all"}),
       skip_cpu(this, false, {"skip_cpu", "OP_TOOLS_SKIP_CPU", "pass over calls whose tensors are all on the CPU"}),
       all_threads(this, false,
                   {"all_threads", "",

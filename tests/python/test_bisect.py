@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -327,3 +328,30 @@ def test_a_check_and_its_exit_status(tmp_path):
 def test_two_jobs():
     result, out = finished(driver("--jobs", "2"))
     assert [one["op"] for one in result["culprits"]] == ["shop::guilty"], out
+
+
+def plain(session):
+    """Without what differs from run to run: times, folders."""
+    session = re.sub(r"\S*/(?=[\w.]+)", "", session)
+    return re.sub(r"(?<=\b)\d+(?= (s|minutes)\b)", "N", session).strip()
+
+
+def test_the_session_of_the_page_is_what_is_printed():
+    page = (ROOT / "docs" / "bisect.md").read_text()
+    Path("train.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "op_tools", "bisect", "--", "train.py"],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OP_TOOLS_LOG_LEVEL": "error",
+            "OP_TOOLS_SIM_FAULTS": "scale:ops=tanh_backward,scale=1.5",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=500,
+    )
+    Path("/tmp/bt/session.txt").write_text(done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert plain(re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]) == plain(done.stdout)
