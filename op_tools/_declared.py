@@ -27,8 +27,8 @@ class ToolOptions(TypedDict, total=False):
     """Only calls made in these modules of the model, or inside them. None: OP_<TOOL>_MODULES, else all."""
     steps: Iterable[int] | None
     """Record only in these steps, counted from 0 by `step()`. None: OP_<TOOL>_STEPS, else all."""
-    calls: str | os.PathLike[str] | None
-    """Only the calls that this file lists, as `list_calls=` and op-tools bisect name them. None: OP_<TOOL>_CALLS, else all."""
+    only_calls: str | os.PathLike[str] | None
+    """Only the calls that this file lists, as `list_calls=` and op-tools bisect name them. None: OP_<TOOL>_ONLY_CALLS, else all."""
     skip_cpu: bool | None
     """Pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU, else off."""
     all_threads: bool | None
@@ -165,6 +165,8 @@ class OpFallbackOptions(ToolOptions, total=False):
 class OpBlackBoxOptions(ToolOptions, total=False):
     """Options of OpBlackBox."""
 
+    calls: int | None
+    """The last N calls of each thread are in the file. None: OP_BLACKBOX_CALLS, else 4096."""
     with_stack: bool | None
     """Note the program's line of each call. None: OP_BLACKBOX_WITH_STACK, else on."""
     with_modules: bool | None

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from .. import _C
 from .._launch import environment
@@ -64,7 +64,7 @@ class State:
             )
         if resume:
             self._read(path, facts)
-        self._file: TextIO = path.open("a")
+        self._path = path
         if not resume:
             self._write({"facts": facts})
 
@@ -102,10 +102,10 @@ class State:
         self._write({"end": number, "outcome": asdict(outcome)})
 
     def _write(self, line: dict[str, Any]) -> None:
-        with self._lock:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        with self._lock, self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _parsed(line: str) -> dict[str, Any]:
