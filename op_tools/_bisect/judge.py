@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -56,10 +57,9 @@ class Metric:
         """The numbers in a line; none where what the expression finds is no number."""
         found = []
         for match in self._pattern.finditer(line):
-            try:
-                found.append(float(match.group(1 if self._pattern.groups else 0) or ""))
-            except ValueError:
-                continue
+            text: str | None = match.group(1 if self._pattern.groups else 0)
+            with contextlib.suppress(ValueError):
+                found.append(float(text or ""))
         return found
 
 

@@ -352,6 +352,5 @@ def test_the_session_of_the_page_is_what_is_printed():
         text=True,
         timeout=500,
     )
-    Path("/tmp/bt/session.txt").write_text(done.stdout)
     assert done.returncode == 0, done.stdout
     assert plain(re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]) == plain(done.stdout)

@@ -896,7 +896,10 @@ def test_calls_that_are_listed_are_the_same_in_every_run_and_can_be_chosen(tmp_p
     by_item = [{one["of_call"]: one for one in calls} for calls in lists]
     assert by_item[0] == by_item[1] and len(by_item[0]) == len(lists[0])
     linear = [one for one in lists[0] if one["op"] == "aten::addmm"]
-    assert [(one["module"], one["phase"]) for one in linear] == [("Sequential.0", "forward"), ("Sequential.2", "forward")]
+    assert [(one["module"], one["phase"]) for one in linear] == [
+        ("Sequential.0", "forward"),
+        ("Sequential.2", "forward"),
+    ]
     backward = [one for one in lists[0] if one["op"] == "aten::tanh_backward"]
     assert [(one["module"], one["phase"]) for one in backward] == [("Sequential.1", "backward")]
     assert "test_fallback.py:" in backward[0]["line"], "that of the forward call"
