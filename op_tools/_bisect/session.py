@@ -171,7 +171,7 @@ class Session:
         tests = (len(groups).bit_length() + 8) * self._repeats
         self._say(
             f"{sum(len(group.calls) for group in groups)} calls of {len(groups)} operators; about {tests} runs for each culprit, "
-            f"{max(1, round(tests * typical / 60 / self._jobs))} minutes"
+            f"{max(1, round(tests * typical / 60 / self._jobs))} min"
         )
         if self._test([frozenset(groups)]) == ["bad"]:
             return self._end(
@@ -196,9 +196,8 @@ class Session:
         for one, outcome in zip(sets, outcomes, strict=True):
             self._last[one] = outcome
             answers.append(self._judge.answer(outcome))
-            self._say(
-                f"run {self._runs}: {len(one)} of the groups moved: {answers[-1]} ({outcome.ended} {outcome.note})"
-            )
+            why = "" if outcome.ended == "done" else f" ({outcome.ended}{' ' * bool(outcome.note)}{outcome.note})"
+            self._say(f"run {self._runs}: {len(one)} groups of calls moved: {answers[-1]}{why}")
         return answers
 
     def _open(self) -> BisectResult | None:
