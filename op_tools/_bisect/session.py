@@ -157,7 +157,6 @@ class Session:
         self._suspects, self._jobs, self._say = suspects, jobs, say
         self._runs, self._seconds, self._repeats = 0, 0.0, 1
         self._nothing: list[Outcome] = []
-        self._last: dict[frozenset[Group], Outcome] = {}
 
     def run(self) -> BisectResult:
         """All of it."""
@@ -194,7 +193,6 @@ class Session:
         outcomes = self._run(trials)
         answers = []
         for one, outcome in zip(sets, outcomes, strict=True):
-            self._last[one] = outcome
             answers.append(self._judge.answer(outcome))
             why = "" if outcome.ended == "done" else f" ({outcome.ended}{' ' * bool(outcome.note)}{outcome.note})"
             self._say(f"run {self._runs}: {len(one)} groups of calls moved: {answers[-1]}{why}")

@@ -18,7 +18,7 @@ namespace op_tools {
 
 struct Elsewhere {
   bool to_cpu = true;       // false: on the tensors' own device
-  bool on_copies = false;  // there: on copies of the tensors, with the device idle before and after
+  bool on_copies = false;   // there: on copies of the tensors, with the device idle before and after
   DtypeMap cast = nullptr;  // empty: dtypes as they are
 };
 
