@@ -83,8 +83,9 @@ class State:
                 begun = open_runs.pop(line["end"])
                 self._known.setdefault(begun["key"], []).append(Outcome(**line["outcome"]))
         for begun in open_runs.values():
-            _end_group(begun["pid"], begun["started"])
-            if begun["boot"] != _boot():  # the machine went down with it
+            if begun["boot"] == _boot():
+                _end_group(begun["pid"], begun["started"])
+            else:  # the machine went down with it
                 self._known.setdefault(begun["key"], []).append(Outcome(ended="crashed", note="the machine"))
 
     def known(self, key: str) -> Outcome | None:

@@ -17,7 +17,8 @@ from models import LeNet, digits
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
-from op_tools._bisect.judge import Metric, distance, read_reference
+from op_tools._bisect.judge import Metric, Outcome, distance, read_reference
+from op_tools._bisect.processes import State
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -297,6 +298,33 @@ def test_a_script_that_crashes_or_hangs(kind, timeout):
     result, out = finished(driver("--timeout", timeout, kind=kind))
     assert [one["op"] for one in result["culprits"]] == ["shop::guilty"], out
     assert "train.py:" in result["culprits"][0]["line"] and result["runs"] <= 14
+
+
+def test_a_state_knows_what_ended_and_kills_what_a_killed_driver_left():
+    state = State(Path("state"), {"command": 1}, resume=False)
+    state.begin(1, "ended", os.getpid())
+    state.end(1, Outcome([1.0], seconds=2.0))
+    left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    state.begin(2, "left", left.pid)
+    again = State(Path("state"), {"command": 1}, resume=True)
+    assert left.wait(timeout=30) == -signal.SIGKILL
+    assert again.known("ended") == Outcome([1.0], seconds=2.0)
+    assert again.known("ended") is None, "each once"
+    assert again.known("left") is None, "the driver was killed, not the machine: it is run again"
+    with pytest.raises(op_tools.Error, match="another command"):
+        State(Path("state"), {"command": 2}, resume=True)
+    with pytest.raises(op_tools.Error, match="--resume"):
+        State(Path("state"), {"command": 1}, resume=False)
+
+
+def test_a_run_in_which_the_machine_went_down_is_bad():
+    state = State(Path("state"), {}, resume=False)
+    state.begin(1, "guilty", os.getpid())
+    text = Path("state").read_text()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    Path("state").write_text(text.replace(boot, "another") + '{"end": 1, "outc')
+    outcome = State(Path("state"), {}, resume=True).known("guilty")
+    assert outcome is not None and outcome.ended == "crashed"
 
 
 def test_resume_after_kill():
