@@ -10,6 +10,7 @@
 #include "interrupts.h"
 #include "python_values.h"
 #include "run_op_from_data/replay.h"
+#include "run_op_from_data/resolve.h"
 #include "torch_function_mode.h"
 
 namespace op_tools::python {
@@ -65,6 +66,18 @@ void bind_replay(py::module_& module) {
         return status;
       },
       py::arg("arguments"), py::arg("find"));
+  // A call as the dispatcher's operator behind it: its name, and its arguments by schema position. `recorded`: the
+  // tuple under "aten" in input.pth, or None. op_tools.Error: Python alone knows the function.
+  module.def(
+      "operator_of_call",
+      [](const std::string& name, const py::object& args, const py::object& kwargs, const py::object& recorded) {
+        const replay::Resolver resolver;
+        const Value aten = to_value(recorded);
+        const replay::BoundCall bound =
+            aten.is<None>() ? resolver.bind(name, to_value(args), to_value(kwargs)) : resolver.bind_recorded(aten);
+        return py::make_tuple(bound.target, to_python(make_list(replay::arguments_of(bound))));
+      },
+      py::arg("name"), py::arg("args"), py::arg("kwargs"), py::arg("recorded"));
 }
 
 }  // namespace op_tools::python

@@ -78,6 +78,13 @@ const std::string& OpCall::module() {
   return *module_;
 }
 
+uint64_t OpCall::forward_id() {
+  if (level == Level::kTorch) return phase == Phase::kBackward ? id : 0;
+  notes_nodes();
+  notes_id_ = true;
+  return call_of_current_node();
+}
+
 const std::string& OpCall::line() {
   if (!line_) {
     notes_nodes();
@@ -406,7 +413,9 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   run.after(innermost_);
   // At the torch level gradients are reported by call; at the aten level the engine's operators only know their node.
   if (call.level == Level::kAten && call.first_node_) {
-    tried(call, [&] { note_nodes(*call.first_node_, call.module_.value_or(""), call.line_.value_or("")); });
+    tried(call, [&] {
+      note_nodes(*call.first_node_, call.module_.value_or(""), call.line_.value_or(""), call.notes_id_ ? call.id : 0);
+    });
   }
   if (prepared) tried(call, [&] { call.frame().conclude(call); });
   run.after(~innermost_);

@@ -28,8 +28,10 @@ std::string current_line();
 // The place in this thread's sequence of autograd nodes; asked before a call.
 uint64_t next_node();
 // The nodes that this thread made since `first` are those of a call in `module` and at `line`, which are empty where no
-// hook asked. The last 131,072 ranges are stored.
-void note_nodes(uint64_t first, const std::string& module, const std::string& line);
+// hook asked, with the id `call`; 0: no hook asked which call it is. The last 131,072 ranges are stored.
+void note_nodes(uint64_t first, const std::string& module, const std::string& line, uint64_t call);
+// The call that made the node which this thread runs; 0: none, or not known.
+uint64_t call_of_current_node();
 
 // "ResNet.layer3.0.conv1" -> "layer3.0.conv1"; empty for the outermost module itself.
 OP_TOOLS_API std::string_view without_model(std::string_view path);

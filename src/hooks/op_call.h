@@ -118,6 +118,10 @@ class OP_TOOLS_API OpCall {
   // The user's line that made it, "file:line function", likewise.
   const std::string& line();
 
+  // Backward: the call whose gradients it is part of; 0 in forward, or not known. Asked in before(), in forward too: at
+  // the aten level it is known for the nodes of calls that were asked.
+  uint64_t forward_id();
+
   // Torch level, for a hook that wants nodes, in after() of the forward call: follow its backward, node by node.
   void watch_nodes(std::shared_ptr<NodeWatch> watch) { node_watches_.push_back(std::move(watch)); }
   std::vector<std::shared_ptr<NodeWatch>> take_node_watches() { return std::move(node_watches_); }
@@ -141,7 +145,8 @@ class OP_TOOLS_API OpCall {
   std::optional<Value> args_, kwargs_, result_;
   void notes_nodes();
   std::optional<std::string> module_, line_;
-  std::optional<uint64_t> first_node_;  // of those that the call makes; with module_ or line_
+  std::optional<uint64_t> first_node_;  // of those that the call makes; with module_, line_ or notes_id_
+  bool notes_id_ = false;               // forward_id() was asked
 };
 
 // A process-wide number for a new call.
