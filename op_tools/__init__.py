@@ -9,6 +9,9 @@ from ._version import check_torch
 check_torch()
 
 from ._autocompare import CompareResult, CompareRow, OpAutoCompare  # noqa: E402
+from ._bisect.judge import BisectJudge  # noqa: E402
+from ._bisect.program import Checkpoint, bisect  # noqa: E402
+from ._bisect.session import BisectResult  # noqa: E402
 from ._blackbox import BlackBox, OpBlackBox, read_black_box  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
 from ._compare_many import ManyRuns, OddRow, compare_many  # noqa: E402
@@ -37,12 +40,15 @@ from ._tools import CaptureResult, Hook, HookScope, OpCapture, Tool, ToolResult,
 atexit.register(stop_all)
 
 __all__ = [
+    "BisectJudge",
+    "BisectResult",
     "BlackBox",
     "BlackBoxRow",
     "Call",
     "CallInfo",
     "CaptureResult",
     "CaptureRow",
+    "Checkpoint",
     "CompareResult",
     "CompareRow",
     "ComparedOp",
@@ -86,6 +92,7 @@ __all__ = [
     "ToolResult",
     "__version__",
     "apply_feature",
+    "bisect",
     "compare_many",
     "compare_modules",
     "compare_runs",

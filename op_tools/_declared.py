@@ -27,6 +27,8 @@ class ToolOptions(TypedDict, total=False):
     """Only calls made in these modules of the model, or inside them. None: OP_<TOOL>_MODULES, else all."""
     steps: Iterable[int] | None
     """Record only in these steps, counted from 0 by `step()`. None: OP_<TOOL>_STEPS, else all."""
+    only_calls: str | os.PathLike[str] | None
+    """Only the calls that this file lists, as `list_calls=` and op-tools bisect name them. None: OP_<TOOL>_ONLY_CALLS, else all."""
     skip_cpu: bool | None
     """Pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU, else off."""
     all_threads: bool | None
@@ -141,6 +143,8 @@ class OpTimeMeasureOptions(ToolOptions, total=False):
 class OpDtypeCastOptions(ToolOptions, total=False):
     """Options of OpDtypeCast."""
 
+    list_calls: str | os.PathLike[str] | None
+    """Run nothing elsewhere, and write the calls that could be into this file, with the rank at the end of its name. None: OP_DTYPE_CAST_LIST_CALLS, else nothing."""
     cast: str | Mapping[torch.dtype, torch.dtype] | None
     """Dtypes to compute in instead of others. None: OP_DTYPE_CAST_DICT, else float16 and bfloat16 to float32."""
 
@@ -148,6 +152,10 @@ class OpDtypeCastOptions(ToolOptions, total=False):
 class OpFallbackOptions(ToolOptions, total=False):
     """Options of OpFallback."""
 
+    list_calls: str | os.PathLike[str] | None
+    """Run nothing elsewhere, and write the calls that could be into this file, with the rank at the end of its name. None: OP_FALLBACK_LIST_CALLS, else nothing."""
+    target: Literal["cpu", "same"] | None
+    """`cpu`, or `same`: the tensors' own device, on copies of them, waiting for it before and after. None: OP_FALLBACK_TARGET, else cpu."""
     on_missing: bool | None
     """Run on the device first, and on the CPU only what the device does not implement (NotImplementedError). None: OP_FALLBACK_ON_MISSING, else off."""
     cast: str | Mapping[torch.dtype, torch.dtype] | None

@@ -126,7 +126,8 @@ class Suspects:
             with file.open(newline="", encoding="utf-8") as opened:
                 for row in csv.DictReader(opened):
                     name = _bare(row["op"])
-                    ratio = float(row["worst_ratio"] or 0) + (float(row["failures"] or 0) > 0) * 1e6
+                    number, limit = float(row["number"] or 0), float(row["limit"] or 0)
+                    ratio = number / limit if limit > 0 else float(number > 0)
                     self._ratios[name] = max(self._ratios.get(name, 0.0), ratio)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _C.Error(f"--suspects {given}: {file} is no table of OpAutoCompare: {error}") from None

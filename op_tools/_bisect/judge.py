@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from .. import _C
 from .search import Answer
@@ -56,10 +57,9 @@ class Metric:
         """The numbers in a line; none where what the expression finds is no number."""
         found = []
         for match in self._pattern.finditer(line):
-            try:
-                found.append(float(match.group(1) if self._pattern.groups else match.group()))
-            except (ValueError, TypeError):
-                continue
+            text: str | None = match.group(1 if self._pattern.groups else 0)
+            with contextlib.suppress(ValueError):
+                found.append(float(text or ""))
         return found
 
 
@@ -74,7 +74,7 @@ def read_reference(path: str, metric: Metric) -> list[float]:
     except OSError as error:
         raise _C.Error(f"--reference {path}: {error.strerror}") from None
     try:
-        found = json.loads(text)
+        found: Any = json.loads(text)
         found = found.get("loss") if isinstance(found, dict) else found
         numbers = [float(one) for one in (found if isinstance(found, list) else [found])]
     except (ValueError, TypeError):
@@ -95,7 +95,7 @@ def distance(curve: Sequence[float], reference: Sequence[float]) -> float:
     return far
 
 
-class Judge:
+class BisectJudge:
     """Judges outcomes. Without a reference, the run in which everything was moved is taken for right.
 
     Args:
@@ -114,26 +114,26 @@ class Judge:
         self._given = self.band is not None
 
     def far(self, outcome: Outcome) -> float:
-        """The distance of an outcome; infinite where the run did not come to its end."""
+        """The distance of an `outcome`; infinite where the run did not come to its end."""
         if outcome.ended != "done" or (self.reference and len(outcome.curve) < len(self.reference)):
             return math.inf
         return distance(outcome.curve, self.reference or [])
 
     def left_band(self, curve: Sequence[float]) -> bool:
-        """So far already: the run need not go on."""
+        """The `curve` of a run that goes on is outside already: the run need not go on."""
         if self.reference is None or self.band is None:
             return False
         return distance(curve, self.reference) > self.band
 
     def answer(self, outcome: Outcome) -> Answer:
-        """Good, bad, or skip."""
+        """What an `outcome` is: good, bad, or skip."""
         if outcome.ended == "skipped":
             return "skip"
         band = ROUNDING if self.band is None else self.band
         return "good" if self.far(outcome) <= band else "bad"
 
     def settle(self, nothing: Sequence[Outcome], everything: Sequence[Outcome]) -> bool:
-        """Chooses reference and band from the opening runs of both sides. True: the two sides touch."""
+        """Chooses reference and band from the opening runs with `nothing` and with `everything` moved. True: the two sides touch."""
         if self.reference is None:
             ended = [one for one in everything if one.ended == "done"]
             self.reference = ended[0].curve if ended else []

@@ -99,7 +99,7 @@ def _with_neighbours(
     for _ in range(MOST_SKIPS + 1):
         answers = tries.ask([fixed | frozenset(rest[:point]) for point in points])
         tried |= dict(zip(points, answers, strict=True))
-        useful = {point: answer for point, answer in tried.items() if answer != "skip"}
+        useful: dict[int, Answer] = {point: answer for point, answer in tried.items() if answer != "skip"}
         if useful:
             return useful
         middle = points[0]

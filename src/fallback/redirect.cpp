@@ -171,8 +171,13 @@ class Redirect {
     }
     if (elsewhere_.on_copies && device_.is_cpu()) return {Redirected::Outcome::kNothingToDo, {}};
     if (!facts_.never.empty()) return refuse(facts_.never);
-    if (!elsewhere_.to_cpu) return {};
-    if (!facts_.kernel.exists(op_)) return refuse("the CPU has no kernel for it");
+    for (const IValue& argument : arguments_) {
+      if (argument.isDevice() && !is_same_device(argument.toDevice(), device_)) {
+        return refuse("it moves data to another device");
+      }
+    }
+    if (!elsewhere_.to_cpu && !elsewhere_.on_copies) return {};
+    if (elsewhere_.to_cpu && !facts_.kernel.exists(op_)) return refuse("the CPU has no kernel for it");
     for (const at::Tensor& tensor : tensors_) {
       // An index or a length may be on the CPU; other data there is the user's mistake, and the device's to complain
       // of.
@@ -184,11 +189,6 @@ class Redirect {
       bool on_cpu = false;
       each_tensor(arguments_[i], [&](const at::Tensor& tensor) { on_cpu |= tensor.device().is_cpu(); });
       if (on_cpu) return refuse("it changes a tensor on the CPU: a copy between devices");
-    }
-    for (const IValue& argument : arguments_) {
-      if (argument.isDevice() && !is_same_device(argument.toDevice(), device_)) {
-        return refuse("it moves data to another device");
-      }
     }
     return {};
   }

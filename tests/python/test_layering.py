@@ -134,7 +134,7 @@ MAY_INCLUDE = {
     "runs": {"base", "tensor", "report", "hooks", "record", "compare/metrics"},
     "timing": {"base", "tensor", "report", "autograd", "hooks"},
     "blackbox": {"base", "tensor", "report", "hooks", "timing"},
-    "fallback": {"base", "tensor", "autograd", "hooks", "timing"},
+    "fallback": {"base", "tensor", "report", "autograd", "hooks", "timing"},
     "compare/metrics": {"base", "tensor", "hooks"},
     "compare/rerun": {"base", "tensor", "hooks", "calls", "fallback", "compare/metrics"},
     "compare": {"base", "tensor", "report", "hooks", "calls", "timing", "fallback", "compare/metrics", "compare/rerun"},

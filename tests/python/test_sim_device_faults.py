@@ -169,6 +169,22 @@ def test_strides_gives_the_values_in_another_layout():
     assert row.stride() == (1,) and fault.hits == 1, "one dimension has one layout"
 
 
+def test_late_write_arrives_when_the_device_is_waited_for():
+    host, x = pair(8, 8)
+    y = x.clone()
+    with sim.fault("late_write", ops="tanh, add_.Tensor") as fault:
+        late = torch.tanh(x)
+        read_too_early = late + 1
+        y.add_(1)
+        before = y.cpu()
+    assert fault.hits == 2
+    assert different(before, host) == 0, "what is written in place is what it was"
+    assert different(late, torch.zeros(8, 8)) == 0
+    torch.sim.synchronize()
+    assert different(late, host.tanh()) == different(y, host + 1) == 0
+    assert different(read_too_early, torch.ones(8, 8)) == 0, "it was read before"
+
+
 def test_leak_keeps_memory_until_faults_are_cleared():
     _, x = pair(16, 16)
     before = sim.statistics()["allocated_bytes"]
