@@ -41,8 +41,8 @@ def captured(work):
     """The folder of the one call of `work`."""
     with op_tools.OpCapture() as capture:
         work()
-    (row,) = capture.result().rows
-    return str(next(Path(capture.result().root).glob("*/*")) if not hasattr(row, "path") else row.path)
+    (folder,) = Path(capture.result().root).glob("*/*")
+    return str(folder)
 
 
 def made(folder, library, monkeypatch, fault, path="repro.py", plan=None, runs=1):
@@ -202,7 +202,7 @@ def hostile_folder(tmp_path, **changes):
     file = {"name": "torch.einsum", "args": ("ij,ij->", torch.ones(2, 2), torch.ones(2, 2)), "kwargs": {}, "id": 1}
     torch.save({**file, **changes}, folder / "input.pth")
     evil = 'x"""\nraise SystemExit(77)\n"""\\'
-    meta = {"name": "torch.einsum", "level": "torch", "stack": [evil], "inputs": [], "state": {"default_dtype": evil}}
+    meta = {"name": "torch.einsum", "level": "torch", "stack": [evil], "inputs": [], "state": {}, "error": evil}
     (folder / "meta.json").write_text(json.dumps(meta))
     return str(folder)
 
@@ -401,12 +401,12 @@ def test_wrong_usage_ends_with_2(tmp_path, capsys):
 
 
 def test_shrink_finds_the_limit_and_the_script_names_it(library, monkeypatch, capsys):
-    folder = saved_failure(lambda: torch.exp(torch.randn(3, 40, device="sim")), "above_size", ops="aten::exp", size=7)
+    folder = saved_failure(lambda: torch.exp(torch.randn(40, device="sim")), "above_size", ops="aten::exp", size=7)
     monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "above_size:ops=aten::exp,size=7")
     assert command(["repro", folder, "--load", library, "--shrink", "-o", "small.py"]) == 0
     text = Path("small.py").read_text()
     assert "fails from 8 on; passes at 7" in text
-    assert "120 elements before, 8 now" in text
+    assert "40 elements before, 8 now" in text
     assert "shrink 2:" in capsys.readouterr().err
     assert run("small.py", fault="above_size:ops=aten::exp,size=7").returncode == 1
 
@@ -473,3 +473,23 @@ def test_names_of_results_are_those_of_the_judge():
         "gradient of input 0",
         "input 2 after the call",
     ]
+
+
+def test_the_session_of_the_page_is_what_is_printed(library, monkeypatch, capsys):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "repro.md").read_text()
+
+    def printed(name):
+        return page.split(f"<!-- session: {name} -->\n```text\n")[1].split("```")[0]
+
+    torch.manual_seed(0)
+    x = torch.randn(40, device="sim")
+    folder = saved_failure(lambda: torch.exp(x), "above_size", ops="aten::exp", size=7)
+    fault = "above_size:ops=aten::exp,size=7"
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", fault)
+    capsys.readouterr()
+    assert command(["repro", folder, "--load", library, "--shrink"]) == 0
+    done = capsys.readouterr()
+    assert done.err + done.out == printed("repro")
+    wrong = run("repro.py", fault=fault)
+    assert wrong.returncode == 1 and wrong.stdout.partition("\n")[2] == printed("device").partition("\n")[2]
+    assert run("repro.py", "cpu", fault=fault).stdout.endswith("\nright\n")

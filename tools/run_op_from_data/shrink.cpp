@@ -80,6 +80,7 @@ class Shrinker {
   void own_memory();
   void shrink_sizes();
   void shrink_places(const std::vector<Place>& places);
+  bool is_new(const std::vector<Place>& places);
   Attempt try_size(const std::vector<Place>& places, int64_t size, bool first);
   void bisect(const std::vector<Place>& places, bool first);
   void drop_dimensions();
@@ -87,6 +88,7 @@ class Shrinker {
 
   const TryCall& attempt_;
   size_t left_;
+  std::set<std::pair<std::vector<Place>, std::vector<int64_t>>> tried_;  // places, and all sizes of the call
   Shrunk shrunk_;
 };
 
@@ -156,16 +158,23 @@ void Shrinker::shrink_sizes() {
     return lists;
   };
   constexpr int64_t kMostDims = 64;
-  std::set<std::vector<Place>> done;
   const auto shrink_all = [&](const std::vector<std::vector<Place>>& lists) {
     for (const auto& places : lists) {
-      if (left_ > 0 && done.insert(places).second) shrink_places(places);
+      if (left_ > 0 && is_new(places)) shrink_places(places);
     }
   };
   shrink_all(groups([](size_t, int64_t, int64_t size) { return size; }));
   shrink_all(groups([](size_t, int64_t dim, int64_t size) { return size * kMostDims + dim; }));
   shrink_all(
       groups([](size_t tensor, int64_t dim, int64_t) { return static_cast<int64_t>(tensor) * kMostDims + dim; }));
+}
+
+bool Shrinker::is_new(const std::vector<Place>& places) {
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& tensor : argument_tensors(call())) {
+    sizes.insert(sizes.end(), tensor.sizes().begin(), tensor.sizes().end());
+  }
+  return tried_.emplace(places, std::move(sizes)).second;
 }
 
 void Shrinker::shrink_places(const std::vector<Place>& places) {
