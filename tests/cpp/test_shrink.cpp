@@ -146,7 +146,7 @@ TEST_CASE("shrink tries sizes and indices among the arguments where sizes alone 
   const at::Tensor indices = at::arange(0, 10, at::kLong);
   const Shrunk shrunk = asked.run(call_of({at::randn({10, 3}), indices, 10}), [](const SavedCall& call) {
     const auto& items = *sequence_items(call.args);
-    if (items.size() != 3) return Attempt::kInvalid;
+    if (items.size() != 3 || first(call).dim() != 2) return Attempt::kInvalid;
     const auto rows = first(call).size(0);
     const auto* given = items[2].get_if<int64_t>();
     const auto* index = items[1].get_if<at::Tensor>();
