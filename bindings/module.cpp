@@ -15,10 +15,12 @@
 #include "base/log.h"
 #include "base/op_filter.h"
 #include "base/options.h"
+#include "base/run_folder.h"
 #include "base/text_table.h"
 #include "base/version.h"
 #include "calls/call_store.h"
 #include "calls/saved_call.h"
+#include "calls/snapshot.h"
 #include "compare/metrics/tolerance.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
@@ -28,7 +30,9 @@
 #include "python_hook.h"
 #include "python_judge.h"
 #include "python_modules.h"
+#include "python_record.h"
 #include "python_replay.h"
+#include "python_runs.h"
 #include "python_stack.h"
 #include "python_switch.h"
 #include "python_timing.h"
@@ -100,6 +104,31 @@ py::tuple call_summary(const StoredCall& call) {
   return py::make_tuple(text_of(call.path()), meta, bytes, passes);
 }
 
+// A sequence of gradients, or None, as a saved call has it.
+Value gradients_from(py::handle gradients) {
+  return take_snapshot(to_value(gradients), "").value;
+}
+
+// Writes a call that was made elsewhere (an import) to folders in `root`, as OpCapture writes its own: `call` has what
+// call_dict() gives, `mutated` ({tensor index: the tensor after the call}) and `node_gradients`, and `meta` the fields
+// of meta.json that do not follow from the values.
+std::string write_saved_call(const std::string& root, const py::dict& call, const std::string& meta) {
+  SavedCall saved;
+  saved.meta = CallMeta::from_json(meta);
+  saved.name = saved.meta.name;
+  saved.id = saved.meta.id;
+  saved.set_inputs(take_snapshot(make_tuple({to_value(call["args"]), to_value(call["kwargs"])}), ""));
+  if (!call["result"].is_none()) {
+    saved.set_output(take_snapshot(make_tuple({to_value(call["result"]), to_value(call["mutated"])}), ""));
+  }
+  saved.node_gradients = call["node_gradients"].cast<bool>();
+  if (!call["grad_outputs"].is_none()) {
+    saved.backward.push_back({gradients_from(call["grad_outputs"]), gradients_from(call["grad_inputs"])});
+  }
+  make_folders(root);
+  return write_call(*CallStore::in_folder(root), saved);
+}
+
 void bind_files(py::module_& module) {
   module.def("read_pth",
              [](const std::string& path) { return read_file(path, [&] { return to_python(read_call_file(path)); }); });
@@ -122,6 +151,9 @@ void bind_files(py::module_& module) {
     std::vector<std::string> problems;
     const size_t exported = export_calls(from, to, &problems);
     return py::make_tuple(exported, texts_of(problems));
+  });
+  module.def("write_call", [](const std::string& root, const py::dict& call, const std::string& meta) {
+    return text_of(read_file(root, [&] { return write_saved_call(root, call, meta); }));
   });
 }
 
@@ -206,8 +238,10 @@ PYBIND11_MODULE(_C, module) {
   init_stack_source();
   bind_hook(module);
   bind_replay(module);
+  bind_runs(module);
   bind_judge(module);
   bind_modules(module);
+  bind_record(module);
   bind_timing(module);
   bind_tool_kinds(module);
   bind_switch(module);

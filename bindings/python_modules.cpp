@@ -1,15 +1,19 @@
 #include "python_modules.h"
 
 #include <c10/util/SmallVector.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "hooks/module_path.h"
 #include "interrupts.h"
+#include "record/named_tensors.h"
 
 namespace op_tools::python {
 namespace {
@@ -39,9 +43,10 @@ CodeKind kind_of(PyCodeObject* code) {
   return known->emplace(code, kind).first->second;
 }
 
-py::object self_of(PyFrameObject* frame) {
+// A local variable of a frame; nothing where it has none of that name.
+py::object local_of(PyFrameObject* frame, const char* name) {
 #if PY_VERSION_HEX >= 0x030C0000
-  PyObject* const self = PyFrame_GetVarString(frame, "self");
+  PyObject* const found = PyFrame_GetVarString(frame, name);
 #else
 #if PY_VERSION_HEX >= 0x030B0000
   const auto locals = py::reinterpret_steal<py::object>(PyFrame_GetLocals(frame));
@@ -49,18 +54,18 @@ py::object self_of(PyFrameObject* frame) {
   const auto locals =
       py::reinterpret_steal<py::object>(PyObject_GetAttrString(reinterpret_cast<PyObject*>(frame), "f_locals"));
 #endif
-  static PyObject* const name = PyUnicode_InternFromString("self");
-  PyObject* const self = locals ? PyObject_GetItem(locals.ptr(), name) : nullptr;
+  PyObject* const found = locals ? PyMapping_GetItemString(locals.ptr(), name) : nullptr;
 #endif
-  if (!self) forget_error();
-  return py::reinterpret_steal<py::object>(self);
+  if (!found) forget_error();
+  return py::reinterpret_steal<py::object>(found);
 }
 
 using Modules = c10::SmallVector<py::object, 8>;
 
 // The modules in whose forward this thread is, innermost first: what stands before a backward pass that this thread
 // runs does not contain the operators of that pass.
-Modules modules_on_stack() {
+// `outermost`, where it is given, becomes the frame of the last of them.
+Modules modules_on_stack(py::object* outermost = nullptr) {
   Modules modules;
   auto frame =
       py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
@@ -71,7 +76,10 @@ Modules modules_on_stack() {
     Py_DECREF(code);
     if (kind == CodeKind::kEngine) break;
     if (kind == CodeKind::kModule) {
-      if (py::object self = self_of(raw)) modules.push_back(std::move(self));
+      if (py::object self = local_of(raw, "self")) {
+        modules.push_back(std::move(self));
+        if (outermost) *outermost = frame;
+      }
     }
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
   }
@@ -161,10 +169,38 @@ void set_module_namer(const py::object& name) {
   });
 }
 
+// `find(model, args, kwargs)`: the outermost module that runs and what it was called with, or three times None. Gives
+// (name, origin, tensor) of what it knows.
+void set_tensor_namer(const py::object& find) {
+  PyObject* const never_freed = py::object(find).release().ptr();
+  set_named_tensor_source([never_freed] {
+    std::vector<NamedTensor> named;
+    if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return named;
+    const py::gil_scoped_acquire gil;
+    const py::error_scope restored;
+    py::object frame;
+    const Modules modules = modules_on_stack(&frame);
+    const auto local = [&](const char* name) {
+      const py::object found =
+          frame ? local_of(reinterpret_cast<PyFrameObject*>(frame.ptr()), name) : py::object(py::none());
+      return found ? found : py::object(py::none());
+    };
+    const py::object model = modules.empty() ? py::object(py::none()) : modules.back();
+    const NotCompiled not_compiled;
+    const py::object found = to_its_end([&] { return py::handle(never_freed)(model, local("args"), local("kwargs")); });
+    for (const py::handle one : found) {
+      const auto [name, origin, tensor] = one.cast<std::tuple<std::string, int, at::Tensor>>();
+      named.push_back({name, static_cast<Origin>(origin), tensor});
+    }
+    return named;
+  });
+}
+
 }  // namespace
 
 void bind_modules(py::module_& module) {
   module.def("set_module_namer", &set_module_namer);
+  module.def("set_tensor_namer", &set_tensor_namer);
   module.def("admits_module", [](const std::string& path, const std::string& only) {
     const OpFilter filter(only, "", "modules=", "");
     return !filter.has_only() || admits_module(filter, path);

@@ -12,12 +12,13 @@ from ._autocompare import CompareResult, CompareRow, OpAutoCompare  # noqa: E402
 from ._blackbox import BlackBox, OpBlackBox, read_black_box  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
 from ._compare_modules import ModuleComparison, ModuleRow, compare_modules  # noqa: E402
-from ._declared import BlackBoxRow, CaptureRow, ComparedOp, ObserveRow, OverflowRow, RedirectRow, TimeRow  # noqa: E402
+from ._declared import BlackBoxRow, CaptureRow, ComparedOp, ObserveRow, OverflowRow, RecordRow, RedirectRow, TimeRow  # noqa: E402
 from ._fallback import OpDtypeCast, OpFallback, RedirectResult  # noqa: E402
 from ._features import CallInfo, Feature, TensorInfo, apply_feature  # noqa: E402
 from ._files import load, load_call  # noqa: E402
 from ._observe import DynamicDim, ObserveResult, OpObserve, TensorShape  # noqa: E402
 from ._overflow import OpOverflowCheck, OverflowResult  # noqa: E402
+from ._record import OpRecord, RecordedCall, RecordedTensor, Recording, RecordResult, read_recording  # noqa: E402
 from ._time_measure import OpTimeMeasure, TimeResult  # noqa: E402
 from ._tools import CaptureResult, Hook, HookScope, OpCapture, Tool, ToolResult, load_tools, stop_all  # noqa: E402
 
@@ -49,9 +50,15 @@ __all__ = [
     "OpFallback",
     "OpObserve",
     "OpOverflowCheck",
+    "OpRecord",
     "OpTimeMeasure",
     "OverflowResult",
     "OverflowRow",
+    "RecordResult",
+    "RecordRow",
+    "RecordedCall",
+    "RecordedTensor",
+    "Recording",
     "RedirectResult",
     "RedirectRow",
     "TensorInfo",
@@ -67,4 +74,5 @@ __all__ = [
     "load_call",
     "load_tools",
     "read_black_box",
+    "read_recording",
 ]

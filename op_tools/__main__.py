@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from . import _C
-from ._commands import blackbox, doctor, files, ops, repro, run
+from ._commands import blackbox, convert, doctor, exporting, files, importing, ops, repro, run
 from ._commands._command_line import visible
 
-_COMMANDS = (ops, run, files, repro, blackbox, doctor)
+_COMMANDS = (ops, run, files, importing, exporting, convert, repro, blackbox, doctor)
 
 
 def _parser() -> argparse.ArgumentParser:

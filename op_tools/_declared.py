@@ -167,6 +167,19 @@ class OpBlackBoxOptions(ToolOptions, total=False):
     """Write the stacks of all threads when no call has begun or ended for N seconds; 0: never. None: OP_BLACKBOX_STALL, else 0."""
 
 
+class OpRecordOptions(ToolOptions, total=False):
+    """Options of OpRecord."""
+
+    statistics: bool | None
+    """Note statistics and a hash of each tensor; off: shapes and links only. None: OP_RECORD_STATISTICS, else on."""
+    with_stack: bool | None
+    """Note the program's line of each call. None: OP_RECORD_WITH_STACK, else on."""
+    with_modules: bool | None
+    """Note the module of each call. None: OP_RECORD_WITH_MODULES, else on."""
+    jitter: int | None
+    """Change each element of the first floating-point tensor that a module is given by one unit in the last place, up or down as this seed says: a recording of the program's own noise; 0: do not. None: OP_RECORD_JITTER, else 0."""
+
+
 @dataclass(frozen=True)
 class CaptureRow:
     """What was captured of one operator."""
@@ -399,3 +412,17 @@ class BlackBoxRow:
     """Seconds since 1970."""
     ms: float | None
     """How long the program's thread was in it; nothing for an open call."""
+
+
+@dataclass(frozen=True)
+class RecordRow:
+    """Calls of one operator in a recording."""
+
+    op: str
+    """The operator."""
+    calls: int
+    """Forward calls."""
+    backward: int
+    """Backward calls."""
+    failed: int
+    """Calls that raised."""

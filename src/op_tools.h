@@ -19,5 +19,6 @@
 #include "hooks/tool_scope.h"
 #include "observe/observe_hook.h"
 #include "observe/overflow_check.h"
+#include "record/record_hook.h"
 #include "tensor/value.h"
 #include "timing/time_hook.h"

@@ -6,14 +6,16 @@
 #include "hooks/tool.h"
 #include "observe/observe_hook.h"
 #include "observe/overflow_check.h"
+#include "record/record_hook.h"
 #include "timing/time_hook.h"
 
 namespace op_tools {
 
 std::vector<ToolKind> own_tools() {
   return {
-      tool_kind<CaptureHook>(), tool_kind<CompareHook>(),   tool_kind<OverflowHook>(), tool_kind<ObserveHook>(),
-      tool_kind<TimeHook>(),    tool_kind<DtypeCastHook>(), tool_kind<FallbackHook>(), tool_kind<BlackBoxHook>(),
+      tool_kind<CaptureHook>(),  tool_kind<CompareHook>(),  tool_kind<OverflowHook>(),
+      tool_kind<ObserveHook>(),  tool_kind<TimeHook>(),     tool_kind<DtypeCastHook>(),
+      tool_kind<FallbackHook>(), tool_kind<BlackBoxHook>(), tool_kind<RecordHook>(),
   };
 }
 

@@ -41,6 +41,9 @@ ToolOptions::ToolOptions(std::string_view given)
               {"modules", prefix + "_MODULES", "only calls made in these modules of the model, or inside them", "names",
                "all"}),
       steps(this, {}, {"steps", "", "record only in these steps, counted from 0 by `step()`"}, at_least(0)),
+      calls(this, "",
+            {"calls", prefix + "_CALLS",
+             "only the calls that this file lists, as `list_calls=` and op-tools bisect name them", "path", "all"}),
       skip_cpu(this, false, {"skip_cpu", "OP_TOOLS_SKIP_CPU", "pass over calls whose tensors are all on the CPU"}),
       all_threads(this, false,
                   {"all_threads", "",
@@ -64,6 +67,9 @@ ResolvedOptions ToolOptions::for_scope() const {
     resolved.steps = steps.get();
     std::sort(resolved.steps->begin(), resolved.steps->end());
     resolved.steps->erase(std::unique(resolved.steps->begin(), resolved.steps->end()), resolved.steps->end());
+  }
+  if (!calls.get().empty()) {
+    resolved.calls = std::make_shared<CallList>(read_call_list(calls, calls.source()));
   }
   resolved.skip_cpu = skip_cpu;
   resolved.all_threads = all_threads;

@@ -20,8 +20,32 @@ struct CastSettings {
 // An argument also silences the variables for single operators.
 OP_TOOLS_API CastSettings cast_settings(const Option<std::string>& cast);
 
-struct OP_TOOLS_API FallbackOptions : ToolOptions {
-  FallbackOptions() : ToolOptions("OP_FALLBACK") {}
+// What OpFallback and OpDtypeCast have in common.
+struct OP_TOOLS_API RedirectOptions : ToolOptions {
+  Option<std::string> list_calls{
+      this,
+      "",
+      {"list_calls", prefix + "_LIST_CALLS",
+       "run nothing elsewhere, and write the calls that could be into this file, with the rank at the end of its name",
+       "path", "nothing"}};
+
+ protected:
+  using ToolOptions::ToolOptions;
+};
+
+// Where OpFallback runs operators. kSame: on their own device, on copies of their tensors, with the device idle before
+// and after. What that changes for the better is no wrong kernel, but a race, a layout or a stale read.
+enum class FallbackTarget : uint8_t { kCpu, kSame };
+
+struct OP_TOOLS_API FallbackOptions : RedirectOptions {
+  FallbackOptions() : RedirectOptions("OP_FALLBACK") {}
+
+  Option<FallbackTarget> target{
+      this,
+      FallbackTarget::kCpu,
+      {"target", "OP_FALLBACK_TARGET",
+       "`cpu`, or `same`: the tensors' own device, on copies of them, waiting for it before and after"},
+      {"cpu", "same"}};
 
   Option<bool> on_missing{
       this,
@@ -39,8 +63,8 @@ struct OP_TOOLS_API FallbackOptions : ToolOptions {
 };
 using ResolvedFallbackOptions = Resolved<FallbackOptions>;
 
-struct OP_TOOLS_API DtypeCastOptions : ToolOptions {
-  DtypeCastOptions() : ToolOptions("OP_DTYPE_CAST") {}
+struct OP_TOOLS_API DtypeCastOptions : RedirectOptions {
+  DtypeCastOptions() : RedirectOptions("OP_DTYPE_CAST") {}
 
   Option<std::string> cast{this,
                            "torch.float16->torch.float32, torch.bfloat16->torch.float32",

@@ -72,10 +72,29 @@ const Value& OpCall::result() {
 
 const std::string& OpCall::module() {
   if (!module_) {
-    first_node_ = next_node();
+    notes_nodes();
     module_ = current_module();
   }
   return *module_;
+}
+
+uint64_t OpCall::forward_id() {
+  if (level == Level::kTorch) return phase == Phase::kBackward ? id : 0;
+  notes_nodes();
+  notes_id_ = true;
+  return call_of_current_node();
+}
+
+const std::string& OpCall::line() {
+  if (!line_) {
+    notes_nodes();
+    line_ = current_line();
+  }
+  return *line_;
+}
+
+void OpCall::notes_nodes() {
+  if (!first_node_) first_node_ = next_node();
 }
 
 void OpCall::save_for_backward(std::shared_ptr<HookState> state) {
@@ -97,11 +116,14 @@ ActiveHook::ActiveHook(std::shared_ptr<Hook> hook, ResolvedOptions options)
     : hook(std::move(hook)),
       options(with_sorted_steps(std::move(options))),
       wants(this->hook->wants()),
-      asks_calls(this->options.steps || this->options.modules || this->options.skip_cpu) {}
+      asks_calls(this->options.steps || this->options.modules || this->options.skip_cpu || this->options.calls),
+      items(this->options.calls ? std::make_unique<CallItems>() : nullptr) {}
 
 bool ActiveHook::asks(OpCall& call) const {
+  const int64_t now = step.load(std::memory_order_relaxed);
+  // First, because it counts. Torch level: backward comes for the calls that were admitted.
+  if (options.calls && call.phase == Phase::kForward && !items->next(call, now).is_in(*options.calls)) return false;
   if (options.steps && call.phase == Phase::kForward) {
-    const int64_t now = step.load(std::memory_order_relaxed);
     if (!std::binary_search(options.steps->begin(), options.steps->end(), now)) return false;
   }
   // Backward comes for the calls that were admitted.
@@ -269,7 +291,8 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.backward_states_->states.resize(hooks_.size());
   const bool borrows = (call.hooks & owns_gradients_) == 0;
   auto backward = [chain = shared_from_this(), states = call.backward_states_, mask = call.hooks, id = call.id, borrows,
-                   name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
+                   name = std::string(call.name), module = call.module_,
+                   line = call.line_](const CallGradients& gradients) {
     BackwardFrame frame(gradients);
     const GuardedState thread;
     OpCall call(id, Level::kTorch, Phase::kBackward, name, frame, thread);
@@ -278,6 +301,7 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
     call.owns_values = !borrows;
     call.backward_states_ = states;
     call.module_ = module.value_or("");
+    call.line_ = line.value_or("");
     chain->run(mask, call);
   };
   auto begins = [states = call.backward_states_]() -> std::shared_ptr<void> {
@@ -388,8 +412,10 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   }
   run.after(innermost_);
   // At the torch level gradients are reported by call; at the aten level the engine's operators only know their node.
-  if (call.level == Level::kAten && call.module_ && !call.module_->empty()) {
-    tried(call, [&] { note_nodes(call.first_node_, *call.module_); });
+  if (call.level == Level::kAten && call.first_node_) {
+    tried(call, [&] {
+      note_nodes(*call.first_node_, call.module_.value_or(""), call.line_.value_or(""), call.notes_id_ ? call.id : 0);
+    });
   }
   if (prepared) tried(call, [&] { call.frame().conclude(call); });
   run.after(~innermost_);

@@ -13,6 +13,7 @@
 #include "autograd/gradients.h"
 #include "base/export.h"
 #include "base/options.h"
+#include "hooks/call_items.h"
 #include "hooks/hook.h"
 
 namespace op_tools {
@@ -30,7 +31,8 @@ struct ActiveHook {
   const std::shared_ptr<Hook> hook;
   const ResolvedOptions options;
   const Wants wants;
-  const bool asks_calls;  // some option takes more than a name to decide
+  const bool asks_calls;                   // some option takes more than a name to decide
+  const std::unique_ptr<CallItems> items;  // where only listed calls are wanted
   std::atomic<bool> off{false};
   std::atomic<uint64_t> seen{0};
   std::atomic<int64_t> step{0};

@@ -7,8 +7,11 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <unordered_set>
+#include <optional>
+#include <set>
 #include <utility>
+
+#include "hooks/stack_source.h"
 
 namespace op_tools {
 namespace {
@@ -18,28 +21,38 @@ ModuleSource& source() {
   return *source;
 }
 
-// NodeRangees of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
-// module of each. The oldest are forgotten: their graphs are gone.
-class NodeModules {
+// Where a call is made.
+using Place = std::pair<std::string, std::string>;  // module, line
+
+// The call that made a node.
+struct Owner {
+  Place place;
+  uint64_t call = 0;
+};
+
+// Ranges of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
+// owner of each. The oldest are forgotten: their graphs are gone.
+class NodeOwners {
  public:
-  static NodeModules& get() {
-    static NodeModules* modules = new NodeModules;  // leaked: threads may outlive static destruction
-    return *modules;
+  static NodeOwners& get() {
+    static NodeOwners* owners = new NodeOwners;  // leaked: threads may outlive static destruction
+    return *owners;
   }
 
-  void add(uint64_t thread, uint64_t first, uint64_t end, const std::string& module) {
+  void add(uint64_t thread, uint64_t first, uint64_t end, Owner owner) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const std::string* const name = &*names_.insert(module).first;
+    const Place* const name = &*places_.insert(std::move(owner.place)).first;
     // Calls of one module follow each other: one range.
     auto before = ranges_.lower_bound({thread, first});
     if (before != ranges_.begin()) {
       --before;
-      if (before->first.first == thread && before->second.end == first && before->second.module == name) {
+      const NodeRange& range = before->second;
+      if (before->first.first == thread && range.end == first && range.place == name && range.call == owner.call) {
         before->second.end = end;
         return;
       }
     }
-    const auto [added, is_new] = ranges_.insert_or_assign({thread, first}, NodeRange{end, name});
+    const auto [added, is_new] = ranges_.insert_or_assign({thread, first}, NodeRange{end, name, owner.call});
     if (!is_new) return;
     in_order_.push_back(added->first);
     if (in_order_.size() <= kMost) return;
@@ -47,12 +60,13 @@ class NodeModules {
     in_order_.pop_front();
   }
 
-  std::string find(uint64_t thread, uint64_t node) {
+  Owner find(uint64_t thread, uint64_t node) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto after = ranges_.upper_bound({thread, node});
     if (after == ranges_.begin()) return {};
     --after;
-    return after->first.first == thread && node < after->second.end ? *after->second.module : std::string();
+    if (after->first.first != thread || node >= after->second.end) return {};
+    return {*after->second.place, after->second.call};
   }
 
  private:
@@ -60,14 +74,22 @@ class NodeModules {
   using Key = std::pair<uint64_t, uint64_t>;  // thread, first node
   struct NodeRange {
     uint64_t end;
-    const std::string* module;
+    const Place* place;
+    uint64_t call;
   };
 
   std::mutex mutex_;
-  std::unordered_set<std::string> names_;  // as many as the program's models have modules
+  std::set<Place> places_;  // as many as the program has modules and lines
   std::map<Key, NodeRange> ranges_;
   std::deque<Key> in_order_;
 };
+
+// Of the node that this thread runs; nothing where it runs none.
+std::optional<Owner> owner_of_node() {
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return std::nullopt;
+  return NodeOwners::get().find(node->thread_id(), node->sequence_nr());
+}
 
 }  // namespace
 
@@ -80,17 +102,26 @@ std::string current_module() {
     // Asked in backward as well: a checkpoint runs modules again there.
     if (std::string path = source()(); !path.empty()) return path;
   }
-  const auto node = torch::autograd::get_current_node();
-  return node ? NodeModules::get().find(node->thread_id(), node->sequence_nr()) : std::string();
+  return owner_of_node().value_or(Owner()).place.first;
+}
+
+std::string current_line() {
+  if (const auto owner = owner_of_node()) return owner->place.second;
+  const StackLines lines = current_lines(1);
+  return lines.empty() ? std::string() : *lines.front();
+}
+
+uint64_t call_of_current_node() {
+  return owner_of_node().value_or(Owner()).call;
 }
 
 uint64_t next_node() {
   return at::sequence_number::peek();
 }
 
-void note_nodes(uint64_t first, const std::string& module) {
+void note_nodes(uint64_t first, const std::string& module, const std::string& line, uint64_t call) {
   const uint64_t end = next_node();
-  if (end > first) NodeModules::get().add(at::RecordFunction::currentThreadId(), first, end, module);
+  if (end > first) NodeOwners::get().add(at::RecordFunction::currentThreadId(), first, end, {{module, line}, call});
 }
 
 std::string_view without_model(std::string_view path) {

@@ -1,4 +1,5 @@
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
 #include <limits>
@@ -117,8 +118,10 @@ FaultInjection::FaultInjection(const std::string& op, bool moves_data) {
 }
 
 void FaultInjection::before(const std::vector<at::Tensor>& written) {
-  const auto loses = [](const Hit& hit) { return hit.fault->facts.kind == Kind::kLostWrite; };
-  if (std::none_of(hits_.begin(), hits_.end(), loses)) return;
+  const auto shows_old = [](const Hit& hit) {
+    return hit.fault->facts.kind == Kind::kLostWrite || hit.fault->facts.kind == Kind::kLateWrite;
+  };
+  if (std::none_of(hits_.begin(), hits_.end(), shows_old)) return;
   for (const at::Tensor& tensor : written) contents_.push_back(tensor.defined() ? tensor.clone() : tensor);
 }
 
@@ -139,6 +142,17 @@ bool FaultInjection::lose_writes(const std::vector<at::Tensor>& written) const {
   return lost;
 }
 
+bool FaultInjection::write_late(const at::Tensor& result, const std::vector<at::Tensor>& written) const {
+  at::Tensor old = at::zeros_like(result);
+  for (size_t i = 0; i < written.size(); ++i) {
+    if (share_memory(result, written[i]) && result.sizes() == contents_[i].sizes()) old = contents_[i];
+  }
+  const at::Tensor right = result.clone();
+  if (!values::replace(result, old.contiguous())) return false;
+  late_writes().add(result, right);
+  return true;
+}
+
 bool FaultInjection::inject(const Hit& hit, torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
                             const std::vector<at::Tensor>& written) const {
   std::vector<at::Tensor> returned;
@@ -157,6 +171,7 @@ bool FaultInjection::inject(const Hit& hit, torch::jit::Stack& results, const st
   }
   const at::Tensor* result = first_filled(returned);
   if (!result) result = first_filled(written);  // _foreach_add_ and others return nothing
+  if (result && hit.fault->facts.kind == Kind::kLateWrite) return write_late(*result, written);
   return result && change_result(hit, *result, inputs);
 }
 

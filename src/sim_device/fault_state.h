@@ -38,6 +38,7 @@ enum class Kind : uint8_t {
   kLeak,
   kException,
   kNondeterministic,
+  kLateWrite,
 };
 
 struct KindFacts {

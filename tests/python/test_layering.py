@@ -49,7 +49,7 @@ RULES = {
     "folders are walked where files are named": (
         r"std::filesystem|\bopendir\b|\bmkdir\b",
         PRODUCT,
-        ["src/calls/stored_calls.cpp", "src/base/run_folder.cpp"],
+        ["src/calls/stored_calls.cpp", "src/base/run_folder.cpp", "src/record/recording_reader.cpp"],
     ),
     "one stopwatch": (
         r"\b(steady_clock|high_resolution_clock)\b|clock_gettime|getApproximateTime|synchronizeDevice|\bsynchronize\s*\(",
@@ -101,7 +101,7 @@ RULES = {
             "src/compare/metrics/tensor_diff.cpp",
             "src/fallback/",
             "src/observe/nonfinite.cpp",
-            "src/observe/statistics.cpp",
+            "src/tensor/statistics.cpp",
         ],
     ),
     "tolerances": (
@@ -130,6 +130,8 @@ MAY_INCLUDE = {
     "calls": {"base", "tensor", "report", "pth", "hooks"},
     "capture": {"base", "tensor", "report", "hooks", "calls"},
     "observe": {"base", "tensor", "report", "hooks", "calls"},
+    "record": {"base", "tensor", "report", "hooks", "calls"},
+    "runs": {"base", "tensor", "report", "hooks", "record", "compare/metrics"},
     "timing": {"base", "tensor", "report", "autograd", "hooks"},
     "blackbox": {"base", "tensor", "report", "hooks", "timing"},
     "fallback": {"base", "tensor", "autograd", "hooks", "timing"},

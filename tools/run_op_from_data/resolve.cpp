@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "hooks/op_traits.h"
+#include "run_op_from_data/compositions.h"
 #include "run_op_from_data/indexing.h"
 #include "run_op_from_data/made_tensor.h"
 #include "run_op_from_data/python_names.h"
@@ -397,15 +398,19 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
       if (!arguments) continue;
       std::string target(rule->target.substr(0, rule->target.find('[')));
       const std::string_view suffix = rule->target.substr(target.size());
+      if (const Composition composed = composition(target)) {
+        return {target, false, false, [composed, arguments] { return composed(*arguments); }};
+      }
       BoundCall call = bind_or_python(name, target, Form::kFunction, {}, *arguments);
       if (suffix == "[float]" || suffix == "[int]") {
         call.run = [run = std::move(call.run), suffix] { return as_number(run(), suffix == "[float]"); };
       }
-      if (suffix == "[0]") {
-        call.run = [run = std::move(call.run)] {
+      if (suffix == "[0]" || suffix == "[:2]") {
+        call.run = [run = std::move(call.run), one = suffix == "[0]"] {
           const Value all = run();
           const Values* items = sequence_items(all);
-          return items && !items->empty() ? (*items)[0] : all;
+          if (!items || items->size() < 2) return all;
+          return one ? (*items)[0] : make_tuple({(*items)[0], (*items)[1]});
         };
       }
       return call;

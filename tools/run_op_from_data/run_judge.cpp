@@ -191,7 +191,7 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
   }
   CallFacts backward = facts;
   backward.incomplete = true;  // gradients that were not saved
-  if (call.from_ditorch) backward.golden = false;
+  if (call.node_gradients) backward.golden = false;
   for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
     RunOutcome now = outcome_of(run, pass);
     RunOutcome saved = saved_outcome(call, pass);

@@ -1,0 +1,114 @@
+#include "python_runs.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "python_values.h"
+#include "record/made_recording.h"
+#include "runs/alignment.h"
+#include "runs/divergence.h"
+#include "runs/run_rows.h"
+
+namespace op_tools::python {
+namespace {
+
+namespace py = pybind11;
+using SharedRecording = std::shared_ptr<const Recording>;
+
+// Two runs and what was found. Not changed after it was made.
+struct RunComparison {
+  RunComparison(SharedRecording one, SharedRecording other, const SharedRecording& noise_run,
+                const std::vector<Fusion>& fusions)
+      : a(std::move(one)), b(std::move(other)), has_noise(noise_run != nullptr) {
+    alignment = align_runs(*a, *b, fusions);
+    if (!has_noise) {
+      divergence = find_divergence(*a, *b, alignment);
+      return;
+    }
+    const Noise noise = noise_of(*a, *noise_run, align_runs(*a, *noise_run, fusions));
+    divergence = find_divergence(*a, *b, alignment, &noise);
+  }
+
+  py::object row(size_t number) const {
+    if (number >= divergence.rows.size()) throw py::index_error("there is no such row");
+    return to_python(
+        RunRow::columns().value(run_row(*a, *b, alignment, divergence, static_cast<uint32_t>(number), has_noise)));
+  }
+  std::map<std::string, size_t> counts() const {
+    std::map<std::string, size_t> counts;
+    for (const ComparedCalls& row : divergence.rows) ++counts[std::string(to_string(row.verdict))];
+    return counts;
+  }
+  // Numbers of the rows with this verdict, the largest share of its limit first.
+  std::vector<uint32_t> worst(const std::string& verdict) const {
+    std::vector<uint32_t> rows;
+    for (uint32_t i = 0; i < divergence.rows.size(); ++i) {
+      if (to_string(divergence.rows[i].verdict) == verdict) rows.push_back(i);
+    }
+    std::stable_sort(rows.begin(), rows.end(), [&](uint32_t one, uint32_t two) {
+      return divergence.rows[one].share() > divergence.rows[two].share();
+    });
+    return rows;
+  }
+  std::vector<uint32_t> births() const {
+    std::vector<uint32_t> rows;
+    for (uint32_t i = 0; i < divergence.rows.size(); ++i) {
+      if (divergence.rows[i].is_birth()) rows.push_back(i);
+    }
+    return rows;
+  }
+
+  const SharedRecording a, b;
+  const bool has_noise;
+  Alignment alignment;
+  Divergence divergence;
+};
+
+std::unique_ptr<RunComparison> compare_runs(
+    SharedRecording a, SharedRecording b, const SharedRecording& noise,
+    const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>>& fusions) {
+  std::vector<Fusion> known;
+  for (const auto& [one, other] : fusions) known.push_back({one, other});
+  const py::gil_scoped_release no_gil;
+  return std::make_unique<RunComparison>(std::move(a), std::move(b), noise, known);
+}
+
+py::list different_op_counts(const Recording& a, const Recording& b) {
+  py::list counts;
+  for (const OpCounts& one : different_counts(a, b)) counts.append(py::make_tuple(one.op, one.phase, one.a, one.b));
+  return counts;
+}
+
+}  // namespace
+
+void bind_runs(py::module_& module) {
+  module.def("make_recording",
+             [](const py::dict& rows) { return std::make_shared<Recording>(make_recording(to_value(rows))); });
+
+  py::class_<RunComparison>(module, "RunComparison")
+      .def("__len__", [](const RunComparison& found) { return found.divergence.rows.size(); })
+      .def("row", &RunComparison::row)
+      .def("counts", &RunComparison::counts)
+      .def("worst", &RunComparison::worst)
+      .def("births", &RunComparison::births)
+      .def_property_readonly("pairs", [](const RunComparison& found) { return found.alignment.b_of_a; })
+      .def_property_readonly("first",
+                             [](const RunComparison& found) -> py::object {
+                               if (found.divergence.first == kNoRow) return py::none();
+                               return py::int_(found.divergence.first);
+                             })
+      .def_property_readonly("first_by_step", [](const RunComparison& found) { return found.divergence.first_by_step; })
+      .def_property_readonly("steps_only_a", [](const RunComparison& found) { return found.alignment.steps_only_a; })
+      .def_property_readonly("steps_only_b", [](const RunComparison& found) { return found.alignment.steps_only_b; });
+  module.def("compare_runs", &compare_runs, py::arg("a"), py::arg("b"), py::kw_only(), py::arg("noise") = py::none(),
+             py::arg("fusions") = py::list());
+  module.def("different_op_counts", &different_op_counts);
+}
+
+}  // namespace op_tools::python

@@ -1,0 +1,125 @@
+"""What a recording says of its program: the command line, versions, the git commit, and names of the models' tensors."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import _C
+from ._modules import without_compiled, without_wrapper
+
+# As `Origin` in src/record/recording.h counts them.
+_PARAMETER, _BUFFER, _GRADIENT, _INPUT = 2, 3, 4, 5
+
+_Named = tuple[str, int, torch.Tensor]
+
+# The models that were seen running, each with the memory of its first tensor: another one after .to(device).
+_models: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+
+
+def _git_commit(folder: Path) -> str:
+    """The commit that is checked out in a folder; "" where there is none. No process is started for it."""
+    for place in (folder, *folder.parents):
+        git = place / ".git"
+        if git.is_file():  # a worktree
+            git = Path(git.read_text(encoding="utf-8").partition("gitdir:")[2].strip())
+        if not (git / "HEAD").is_file():
+            continue
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        common = git / "commondir"
+        root = git / common.read_text(encoding="utf-8").strip() if common.is_file() else git
+        if (root / name).is_file():
+            return (root / name).read_text(encoding="utf-8").strip()
+        packed = root / "packed-refs"
+        lines = packed.read_text(encoding="utf-8").splitlines() if packed.is_file() else []
+        return next((line.partition(" ")[0] for line in lines if line.endswith(f" {name}")), "")
+    return ""
+
+
+def _devices() -> list[str]:
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        return []
+    module = getattr(torch, accelerator.type, None)
+    name = getattr(module, "get_device_name", None)
+    if name is None:
+        return [accelerator.type]
+    return [str(name(index)) for index in range(torch.accelerator.device_count())]
+
+
+def program_facts() -> dict[str, Any]:
+    """For the header of a recording."""
+    facts: dict[str, Any] = {"python": platform.python_version(), "argv": list(sys.argv), "folder": str(Path.cwd())}
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        facts["git"] = _git_commit(Path(main).absolute().parent if main else Path.cwd())
+    except (OSError, ValueError):  # an unreadable repository is no reason to record nothing
+        facts["git"] = ""
+    distributed = torch.distributed
+    in_group = distributed.is_available() and distributed.is_initialized()
+    facts["world_size"] = distributed.get_world_size() if in_group else int(os.environ.get("WORLD_SIZE") or 1)
+    facts["devices"] = _devices()
+    facts["tf32"] = {
+        "matmul": torch.backends.cuda.matmul.allow_tf32 if torch.cuda.is_available() else False,
+        "cudnn": torch.backends.cudnn.allow_tf32 if torch.cuda.is_available() else False,
+    }
+    return facts
+
+
+def _tensors_in(value: Any, place: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield place, value
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _tensors_in(item, f"{place}[{i}]")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _tensors_in(item, f"{place}.{name}")
+
+
+def _tensors_of(model: torch.nn.Module) -> Iterator[_Named]:
+    kind = type(model).__name__
+    for name, tensor in model.named_parameters():
+        yield f"{kind}.{without_wrapper(name)}", _PARAMETER, tensor
+    for name, tensor in model.named_buffers():
+        yield f"{kind}.{without_wrapper(name)}", _BUFFER, tensor
+
+
+def _place_of(model: torch.nn.Module) -> int:
+    first = next(model.parameters(), None)
+    return 0 if first is None or isinstance(first, torch.nn.parameter.UninitializedParameter) else first.data_ptr()
+
+
+def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any) -> list[_Named]:
+    """What is known of the tensors of models: inside of one, its parameters and buffers (where they are new) and what it was
+    called with; outside, the gradients of all."""
+    if model is None:
+        return [
+            (f"grad:{name}", _GRADIENT, tensor.grad)
+            for one in list(_models)
+            for name, kind, tensor in _tensors_of(one)
+            if kind == _PARAMETER and tensor.grad is not None
+        ]
+    model = without_compiled(model)
+    place = _place_of(model)
+    found: list[_Named] = []
+    if _models.get(model) != place:
+        _models[model] = place
+        found += _tensors_of(model)
+    name = type(model).__name__
+    inputs = [*_tensors_in(list(args or ()), f"{name}.input"), *_tensors_in(dict(kwargs or {}), f"{name}.input")]
+    return found + [(where, _INPUT, tensor) for where, tensor in inputs]
+
+
+_C.set_program_source(program_facts)
+_C.set_tensor_namer(named_tensors)
