@@ -4,11 +4,12 @@
 
 The device is the simulated one, with a wrong kernel planted: the gradient of relu has the wrong sign. OpAutoCompare
 names the operator and the line, and saves the call; run_op_from_data reproduces the failure from the file, without the model;
-OpFallback runs that operator on the CPU, and the loss curve is what it should be.
+op-tools repro makes a script of it that needs torch alone, for who made the device; OpFallback runs that operator on the CPU, and the loss curve is what it should be.
 """
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -17,7 +18,7 @@ os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 import torch
 import torch.nn.functional as F
-from _demo import replay, story, title, wrapped
+from _demo import coloured, command_text, replay, story, title, wrapped
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -72,6 +73,32 @@ def replay_failure(folder: str) -> int:
     return done.returncode
 
 
+def loaded_library() -> str:
+    """The file from which this process has its simulated device."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return next(line.split()[-1] for line in lines if "libop_tools_sim_device" in line)
+
+
+def run(command: list[str], environment: dict[str, str]) -> int:
+    """Runs a command that a reader can paste; prints what it prints, and its exit status."""
+    print(coloured(command_text(command, environment), 32) + "\n", flush=True)
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    print(wrapped(done.stdout + done.stderr))
+    print(f"exit status {done.returncode}\n")
+    return done.returncode
+
+
+def hand_out(folder: str, script: Path) -> list[int]:
+    """A script of the saved call, run on the device and on the CPU: the three exit statuses."""
+    fault = {"OP_TOOLS_SIM_FAULTS": FAULT}
+    command = [sys.executable, "-m", "op_tools", "repro", f"{folder}/device", "--shrink", "-o", str(script)]
+    return [
+        run([*command, "--load", loaded_library()], fault),
+        run([sys.executable, str(script)], fault),
+        run([sys.executable, str(script), "cpu"], fault),
+    ]
+
+
 def show_failures(result: op_tools.CompareResult) -> None:
     for number, failure in enumerate(result.failures, 1):
         print(
@@ -108,14 +135,17 @@ def main() -> int:
         title("3. The first failure again, from its file, without the model")
         status = replay_failure(failure["saved"])
 
-        title(f"4. OpFallback: {failure['op']} on the CPU")
+        title("4. A script for who made the device: torch alone, exit status 1 there, 0 on the CPU")
+        handed_out = hand_out(failure["saved"], output / "repro.py")
+
+        title(f"5. OpFallback: {failure['op']} on the CPU")
         with op_tools.OpFallback(ops=failure["op"]):
             restored = train(options.steps)
         print("right:  ", curve(right))
         print("device: ", curve(restored))
     same = max(abs(a - b) for a, b in zip(right, restored, strict=True)) < 1e-3
     print("the loss is what it should be" if same else "the loss is still not what it should be")
-    return 0 if status == 1 and same and wrong[-1] > right[-1] + 1 else 1
+    return 0 if status == 1 and handed_out == [0, 1, 0] and same and wrong[-1] > right[-1] + 1 else 1
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ def _say(line: str) -> None:
 def _shrunk(options: argparse.Namespace, plan: Plan, into: str) -> tuple[str, list[str]]:
     """The folder of the smallest call that fails, and what was found about sizes."""
     done = shrink(options.folder, into, plan, attempts=options.attempts, timeout=options.timeout, say=_say)
+    for note in done.notes:
+        _say(note)
     return done.folder, done.notes
 
 

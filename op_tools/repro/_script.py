@@ -230,7 +230,8 @@ def _changes_inputs(saved: Saved) -> bool:
         "__isub__",
         "__imul__",
     )
-    by_keyword = any(saved.call.kwargs.get(one) not in (None, False) for one in ("out", "inplace"))
+    kwargs = saved.call.kwargs
+    by_keyword = kwargs.get("out") is not None or kwargs.get("inplace") is True
     return in_place or by_keyword or any(one is True for one in saved.call.args)  # F.relu(x, True)
 
 

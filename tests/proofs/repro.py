@@ -1,10 +1,12 @@
 """Scripts that op-tools repro writes show the failure in a fresh process, without op_tools.
 
-    ./dev prove repro [--calls N] [--shrink N] [--cpp N] [--kinds KIND...] [--seed S]
+    ./dev prove repro [--calls N] [--shrink N] [--cpp N] [--kinds KIND...] [--seed S] [--jobs N]
 
 Failing calls are made as in benchmarks/fault_trials.py: a fault of the simulated device in one operator of a model's training
 step, here in all its calls, so that it is there in a new process, too. OpAutoCompare saves them; each becomes a script, which
-is run in a process that finds torch and no op_tools: with the fault (exit status 1), and without it (exit status 0).
+is run in a process that finds torch and no op_tools: with the fault (exit status 1), and without it (exit status 0). The
+first `--shrink` of them are made smaller; the first `--cpp` also become C++ programs, built as one project. Ctrl-C ends it
+with the report of what was examined.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ class Trial:
     """What became of one failing call."""
 
     label: str
+    fault: str
     reproduced: bool = False
     right_without_fault: bool = False
     right_call_reproduced: bool = False
@@ -58,6 +61,10 @@ class Trial:
     lines: int = 0
     finding: str = ""
     output: str = ""
+    cpp: str = ""
+    """Folder of the C++ program; "" without one."""
+    cpp_reproduces: bool = False
+    cpp_trouble: str = ""
     shrunk: tuple[int, int, int] | None = None
     """Elements before and after, attempts."""
     shrunk_reproduces: bool = False
@@ -124,14 +131,53 @@ def run_script(path: Path, fault: str) -> int:
     return done.returncode
 
 
-def examine(item: tuple[Failing, str, bool]) -> Trial:
+CMAKE_HEAD = """\
+cmake_minimum_required(VERSION 3.24)
+project(repro LANGUAGES CXX)
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_FLAGS -O0)
+find_package(Torch REQUIRED)
+file(WRITE ${CMAKE_BINARY_DIR}/first.cpp "")
+add_library(first OBJECT ${CMAKE_BINARY_DIR}/first.cpp)
+target_link_libraries(first PRIVATE ${TORCH_LIBRARIES})
+target_precompile_headers(first PRIVATE <ATen/ATen.h> <torch/csrc/autograd/autograd.h>)
+"""
+
+
+def build_and_run(trials: list[Trial], folder: Path) -> None:
+    """Builds the C++ programs as one project and runs each with its fault."""
+    import torch
+
+    text = CMAKE_HEAD
+    for number, one in enumerate(trials):
+        (source,) = Path(one.cpp).glob("*.cpp")
+        text += f"add_executable(repro{number} {source})\ntarget_link_libraries(repro{number} PRIVATE ${{TORCH_LIBRARIES}} dl)\n"
+        text += f"target_precompile_headers(repro{number} REUSE_FROM first)\n"
+    (folder / "CMakeLists.txt").write_text(text)
+    prefix = f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"
+    subprocess.run(["cmake", "-S", folder, "-B", folder / "build", prefix], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", folder / "build", "-j2", "--", "-k"], check=False, stdout=subprocess.DEVNULL)
+    for number, one in enumerate(trials):
+        program = folder / "build" / f"repro{number}"
+        if not program.exists():
+            one.cpp_trouble = "it does not compile"
+            continue
+        environment = {**os.environ, "OP_TOOLS_SIM_FAULTS": one.fault}
+        done = subprocess.run(
+            [program], cwd=one.cpp, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        one.cpp_reproduces = done.returncode == 1 and "WRONG" in done.stdout
+        one.cpp_trouble = "" if one.cpp_reproduces else (done.stdout + done.stderr)[-300:]
+
+
+def examine(item: tuple[Failing, str, bool, bool]) -> Trial:
     """Makes the script, as a command would, and runs it with and without the fault."""
-    failing, into, shrinks = item
+    failing, into, shrinks, in_cpp = item
     began = time.monotonic()
     os.environ["OP_TOOLS_SIM_FAULTS"] = failing.fault  # the judge and the script are processes of their own
-    from op_tools.repro import Plan, make, shrink
+    from op_tools.repro import Plan, make, shrink, write_cpp
 
-    trial = Trial(failing.label)
+    trial = Trial(failing.label, failing.fault)
     plan = Plan("sim", libraries=(library(),))
     path = Path(tempfile.mkdtemp(dir=into)) / "repro.py"
     try:
@@ -142,6 +188,13 @@ def examine(item: tuple[Failing, str, bool]) -> Trial:
     trial.reproduced, trial.data, trial.elements = made.reproduces, made.script.plan.data, made.script.elements
     trial.lines, trial.finding, trial.output = made.script.text.count("\n"), made.finding, made.output
     trial.right_without_fault = run_script(path, "") == 0
+    if in_cpp and trial.reproduced:
+        try:
+            trial.cpp = str(
+                write_cpp(failing.folder, path.with_suffix(""), made, 120, lambda _: None, build=False).folder
+            )
+        except Exception as error:
+            trial.cpp_trouble = f"{type(error).__name__}: {error}"
     if shrinks and trial.reproduced:
         try:
             small = tempfile.mkdtemp(dir=into)
@@ -177,6 +230,12 @@ def report(trials: list[Trial], troubles: list[str]) -> int:
             f"{statistics.median(one.lines for one in small):g} before, "
             f"{statistics.median(one.shrunk_lines for one in small):g} after"
         )
+    programs = [one for one in trials if one.cpp or one.cpp_trouble]
+    if programs:
+        print(f"C++: {sum(one.cpp_reproduces for one in programs)} of {len(programs)} reproduce")
+    for one in programs:
+        if not one.cpp_reproduces:
+            print(f"    not in C++: {one.label}: {one.cpp_trouble.strip()}")
     for one in trials:
         if not one.reproduced:
             print(f"    not reproduced: {one.label}: {one.output.strip()[-400:]}")
@@ -186,13 +245,15 @@ def report(trials: list[Trial], troubles: list[str]) -> int:
             print(f"    not shrunk: {one.label}: {one.shrink_trouble}")
     for text in troubles:
         print(f"    {text}")
-    return 1 if len(shown) < 0.99 * count or false or troubles else 0
+    in_cpp = sum(one.cpp_reproduces for one in programs)
+    return 1 if len(shown) < 0.99 * count or in_cpp < 0.95 * len(programs) or false or troubles else 0
 
 
 def main() -> int:
     options_of = parser(__doc__)
     options_of.add_argument("--calls", type=int, default=300, metavar="N", help="failing calls (300)")
     options_of.add_argument("--shrink", type=int, default=100, metavar="N", help="of them are made smaller (100)")
+    options_of.add_argument("--cpp", type=int, default=100, metavar="N", help="of them become C++ programs, too (100)")
     options_of.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="only these faults")
     options_of.add_argument("--seed", type=int, default=0)
     options_of.add_argument("--jobs", type=int, default=2, metavar="N")

@@ -110,8 +110,9 @@ void Engine::run_backward(const SavedCall& call, const RunInputs& inputs, TestRu
     Stopwatch stopwatch(device_, options_.sync_time_measure);
     stopwatch.start();
     const Tensors arriving = gradient_list(call.backward[pass].grad_outputs);
-    run->input_gradients.push_back(call.node_gradients ? last_node_gradients(outputs, arriving, inputs.edges, keep_graph)
-                                                     : gradients_at(inputs.edges, outputs, arriving, keep_graph));
+    run->input_gradients.push_back(call.node_gradients
+                                       ? last_node_gradients(outputs, arriving, inputs.edges, keep_graph)
+                                       : gradients_at(inputs.edges, outputs, arriving, keep_graph));
     run->backward_ms.push_back(stopwatch.stop());
   }
 }

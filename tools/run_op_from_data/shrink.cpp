@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "fallback/cpu_runner.h"
@@ -80,13 +81,17 @@ class Shrinker {
   void own_memory();
   void shrink_sizes();
   void shrink_places(const std::vector<Place>& places);
+  std::vector<int64_t> sizes_of_call() const;
   Attempt try_size(const std::vector<Place>& places, int64_t size, bool first);
+  Attempt try_new_size(const std::vector<Place>& places, int64_t size, bool first);
   void bisect(const std::vector<Place>& places, bool first);
   void drop_dimensions();
   void simplify_values();
 
   const TryCall& attempt_;
   size_t left_;
+  using SizeStep = std::tuple<std::vector<int64_t>, std::vector<Place>, int64_t, bool>;  // of the call as it was
+  std::map<SizeStep, Attempt> tried_;
   Shrunk shrunk_;
 };
 
@@ -156,10 +161,9 @@ void Shrinker::shrink_sizes() {
     return lists;
   };
   constexpr int64_t kMostDims = 64;
-  std::set<std::vector<Place>> done;
   const auto shrink_all = [&](const std::vector<std::vector<Place>>& lists) {
     for (const auto& places : lists) {
-      if (left_ > 0 && done.insert(places).second) shrink_places(places);
+      if (left_ > 0) shrink_places(places);
     }
   };
   shrink_all(groups([](size_t, int64_t, int64_t size) { return size; }));
@@ -168,13 +172,31 @@ void Shrinker::shrink_sizes() {
       groups([](size_t tensor, int64_t dim, int64_t) { return static_cast<int64_t>(tensor) * kMostDims + dim; }));
 }
 
+std::vector<int64_t> Shrinker::sizes_of_call() const {
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& tensor : argument_tensors(call())) {
+    sizes.insert(sizes.end(), tensor.sizes().begin(), tensor.sizes().end());
+  }
+  return sizes;
+}
+
 void Shrinker::shrink_places(const std::vector<Place>& places) {
   bisect(places, /*first=*/true);
   bisect(places, /*first=*/false);
 }
 
-// `first`: the first elements remain, else the last.
+// Sizes come again, in other groups and rounds.
 Attempt Shrinker::try_size(const std::vector<Place>& places, int64_t size, bool first) {
+  const SizeStep step(sizes_of_call(), places, size, first);
+  const auto known = tried_.find(step);
+  if (known != tried_.end()) return known->second;
+  const Attempt outcome = try_new_size(places, size, first);
+  if (outcome != Attempt::kFails) tried_.emplace(step, outcome);
+  return outcome;
+}
+
+// `first`: the first elements remain, else the last.
+Attempt Shrinker::try_new_size(const std::vector<Place>& places, int64_t size, bool first) {
   const auto tensors = argument_tensors(call());
   const int64_t before = tensors[places[0].tensor].size(places[0].dim);
   std::map<const void*, at::Tensor> smaller;
@@ -210,8 +232,11 @@ void Shrinker::bisect(const std::vector<Place>& places, bool first) {
       if (outcome == Attempt::kPasses) really_passes = size;
     }
   }
-  if (first && really_passes == fails - 1 && size_now() == fails) {
-    shrunk_.limits.push_back({text_of(places, fails), fails, fails - 1});
+  if (!first || really_passes != fails - 1 || size_now() != fails) return;
+  const std::string what = text_of(places, fails);
+  const auto is_known = [&](const SizeLimit& limit) { return limit.what == what; };
+  if (std::none_of(shrunk_.limits.begin(), shrunk_.limits.end(), is_known)) {
+    shrunk_.limits.push_back({what, fails, fails - 1});
   }
 }
 

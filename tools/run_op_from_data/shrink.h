@@ -1,5 +1,5 @@
 // Makes a failing call smaller as long as it fails: forward alone, less state, fewer arguments, memory of its own,
-// smaller sizes, fewer dimensions, simpler values. Knows nothing of devices: whoever asks says whether a call fails.
+// smaller sizes, fewer dimensions, simpler values. Knows nothing of devices: the caller says whether a call fails.
 // Plain data, one thread.
 #pragma once
 
