@@ -161,6 +161,7 @@ constexpr OpFamily kFamilies[] = {
      "__iadd__ __isub__ __imul__ __itruediv__ __idiv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__ "
      "__ilshift__ __irshift__ __setitem__ __set__"},
     {kStepsByDtype, "its result is a step between numbers of the dtype", "nextafter nextafter_"},
+    {kBetweenTwoRanks, "one rank sends, one receives", "send recv_ recv_any_source_"},
     {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},
     {kHasDefaultByDtype, "singular values below the dtype's precision count as zero",
@@ -307,6 +308,8 @@ std::string_view trait_name(OpTrait trait) {
       return "writes the first argument";
     case kStepsByDtype:
       return "steps by the dtype";
+    case kBetweenTwoRanks:
+      return "between two ranks";
     case kHasDefaultByDtype:
       return "has a default by dtype";
   }

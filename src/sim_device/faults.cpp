@@ -19,7 +19,7 @@ constexpr size_t kMostLogged = 10'000;
 constexpr const char* kFaultsVariable = "OP_TOOLS_SIM_FAULTS";
 constexpr const char* kLatencyVariable = "OP_TOOLS_SIM_LATENCY";
 
-constexpr std::array<KindFacts, 16> kKinds{{
+constexpr std::array<KindFacts, 19> kKinds{{
     {"scale", Kind::kScale, 1.01},
     {"element", Kind::kElement, 2},
     {"low_precision", Kind::kLowPrecision, 0},
@@ -36,6 +36,9 @@ constexpr std::array<KindFacts, 16> kKinds{{
     {"leak", Kind::kLeak, 0},
     {"exception", Kind::kException, 0},
     {"nondeterministic", Kind::kNondeterministic, 1.001},
+    {"crash", Kind::kCrash, 0},
+    {"hang", Kind::kHang, 0},
+    {"out_of_bounds", Kind::kOutOfBounds, 0},
 }};
 
 const KindFacts& facts_of(const std::string& kind) {

@@ -7,6 +7,7 @@
 #include <ATen/core/stack.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,9 @@ class FaultInjection {
 
   bool any() const { return !hits_.empty(); }
   std::chrono::nanoseconds latency() const { return latency_; }
+  // What the device does in place of the kernel, when the call's turn in the queue comes: it crashes, or never ends.
+  // Empty: nothing.
+  const std::function<void()>& device_work() const { return device_work_; }
 
   // CPU tensors all: what the call reads and what it writes in place.
   void before(const std::vector<at::Tensor>& written);
@@ -47,6 +51,7 @@ class FaultInjection {
   std::vector<Hit> hits_;
   std::vector<at::Tensor> contents_;  // of what is written, for lost_write
   std::chrono::nanoseconds latency_{};
+  std::function<void()> device_work_;
 };
 
 std::chrono::nanoseconds latency_of(const std::string& op);

@@ -131,7 +131,7 @@ MAY_INCLUDE = {
     "capture": {"base", "tensor", "report", "hooks", "calls"},
     "observe": {"base", "tensor", "report", "hooks", "calls"},
     "timing": {"base", "tensor", "report", "autograd", "hooks"},
-    "blackbox": {"base", "tensor", "report", "hooks", "timing"},
+    "blackbox": {"base", "tensor", "report", "pth", "hooks", "calls", "timing"},
     "fallback": {"base", "tensor", "autograd", "hooks", "timing"},
     "compare/metrics": {"base", "tensor", "hooks"},
     "compare/rerun": {"base", "tensor", "hooks", "calls", "fallback", "compare/metrics"},

@@ -9,7 +9,7 @@ import op_tools.sim_device as sim
 
 KINDS = (
     "scale element low_precision swap_rows nan inf mutate_input noncontiguous above_size lost_write missing strides "
-    "latency leak exception nondeterministic"
+    "latency leak exception nondeterministic crash hang out_of_bounds"
 )
 
 
