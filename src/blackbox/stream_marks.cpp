@@ -15,9 +15,19 @@ uint8_t StreamMarks::current(c10::Device device) {
   // What is below the number in use is never changed.
   const uint32_t used = file_.header().streams_used.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < used; ++i) {
-    if (streams_[i].stream == stream) return static_cast<uint8_t>(i + 1);
+    if (streams_[i].stream != stream) continue;
+    const auto found = static_cast<uint8_t>(i + 1);
+    if (is_due(found)) {
+      const std::unique_lock lock(mutex_, std::try_to_lock);
+      if (lock.owns_lock()) ask_locked(found);
+    }
+    return found;
   }
   return add(stream);
+}
+
+bool StreamMarks::is_due(uint8_t stream) const {
+  return (file_.header().streams[stream - 1].launched.load(std::memory_order_relaxed) + 1) % every_ == 0;
 }
 
 uint8_t StreamMarks::add(const c10::Stream& stream) {
@@ -38,11 +48,11 @@ uint8_t StreamMarks::add(const c10::Stream& stream) {
 
 void StreamMarks::launched(uint8_t stream) {
   if (stream == 0) return;
-  const uint64_t count = file_.header().streams[stream - 1].launched.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (count % every_ != 0) return;
+  const bool marks = is_due(stream);
+  file_.header().streams[stream - 1].launched.fetch_add(1, std::memory_order_relaxed);
+  if (!marks) return;
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
-  ask_locked(stream);
   mark_locked(stream);
 }
 
