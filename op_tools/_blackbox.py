@@ -27,7 +27,7 @@ _CALL = struct.Struct("<qqQq IIII BBBB II4x")
 _KEPT = struct.Struct("<QQ")
 _MOST_STREAMS = 64
 _KEPT_TEXTS = ("", "copying", "inputs", "too large", "failed", "no room")
-# The files of a saved call that are kept; other names are not written anywhere.
+# The files of a saved call that are stored; other names are not written anywhere.
 _KEPT_FILES = ("input.pth", "meta.json")
 
 
@@ -174,7 +174,7 @@ def _described(row: BlackBoxRow) -> str:
         text += f", module {row.module}"
     if row.number:
         text += f", number {row.number} of process group {row.group or '?'}"
-    if row.kept == "copying":
+    if row.stored == "copying":
         text += ", before it began: its inputs were being copied"
     return text + (f", line {row.line}" if row.line else "")
 
@@ -226,7 +226,7 @@ class _Reader:
             thread=thread,
             begun=(begin + self.header.clock_to_unix) / 1e9,
             ms=None if is_open else (end - begin) / 1e6,
-            kept=_KEPT_TEXTS[kept] if kept < len(_KEPT_TEXTS) else "?",
+            stored=_KEPT_TEXTS[kept] if kept < len(_KEPT_TEXTS) else "?",
             stream=name,
             done=not is_open and (not name or end <= done_until),
             group=self.string(group),
@@ -328,7 +328,7 @@ def save_kept_calls(path: str | Path, folder: str | Path) -> list[Path]:
     rows = [
         row
         for row in read_black_box(path).rows
-        if row.kept == "inputs" and set(kept.get(row.id, ())) >= set(_KEPT_FILES)
+        if row.stored == "inputs" and set(kept.get(row.id, ())) >= set(_KEPT_FILES)
     ]
     if not rows:
         raise _C.Error(f"{path}: has no inputs of calls; OpBlackBox keeps them with inputs=N")

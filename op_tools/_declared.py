@@ -407,7 +407,7 @@ class BlackBoxRow:
     """Seconds since 1970."""
     ms: float | None
     """How long the program's thread was in it; nothing for an open call."""
-    kept: str
+    stored: str
     """`inputs`: they are in the file; `too large`, `failed`, `no room`: why not; `copying`: the call had not begun; empty: not asked."""
     stream: str
     """The stream of a device: `sim:0, stream 0`."""

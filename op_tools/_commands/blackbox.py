@@ -63,7 +63,7 @@ def add(commands: Commands) -> None:
     box.add_argument("--json", action="store_true", help="a line of JSON per process")
     box.add_argument("--follow", action="store_true", help="again every second, while one of the processes lives")
     box.add_argument(
-        "--save", metavar="FOLDER", help="write the calls whose inputs were kept there, for run_op_from_data"
+        "--save", metavar="FOLDER", help="write the calls whose inputs are in the file there, for run_op_from_data"
     )
     box.add_argument(
         "--stacks", action="store_true", help="ask the processes for copies of their files and their stacks"

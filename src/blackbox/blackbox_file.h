@@ -7,7 +7,7 @@
 //   Header, one page
 //   Region, one per thread: its number, the calls it is in (`open`, the innermost last), and a ring of those that ended
 //   strings: names, modules, lines and descriptions of inputs, each once; a call has their places
-//   kept inputs: places of equal size, each with the files of one saved call (kept_inputs.h)
+//   stored inputs: places of equal size, each with the files of one saved call (kept_inputs.h)
 //
 // A page of the file takes disk and memory when it is first written: a region that no thread uses costs nothing.
 #pragma once
@@ -88,7 +88,7 @@ class BlackBoxFile {
     std::atomic<uint32_t> regions_used;
     std::atomic<uint32_t> closed;    // the tool was stopped
     std::atomic<uint64_t> left_out;  // calls of threads without a region, or nested too deep
-    uint64_t kept_at, kept_bytes;    // places of kept inputs: where the first is, how large each is
+    uint64_t kept_at, kept_bytes;    // places of stored inputs: where the first is, how large each is
     uint32_t kept_places;
     std::atomic<uint32_t> streams_used;
     int64_t copied;  // when this copy was made, in nanoseconds since 1970; 0: it is the file of the process itself
@@ -114,7 +114,7 @@ class BlackBoxFile {
 
   struct Size {
     int64_t calls = 4096;                     // of each ring
-    int64_t kept_places = 0, kept_bytes = 0;  // kept inputs: how many calls', and of how many bytes each
+    int64_t kept_places = 0, kept_bytes = 0;  // stored inputs: how many calls', and of how many bytes each
   };
   // Makes the file; throws Error with path and system message.
   BlackBoxFile(const std::string& path, const Size& size, int64_t rank);
@@ -147,7 +147,7 @@ class BlackBoxFile {
   // Ends the innermost open call of that number, and those that were begun in it and never ended. Its stream; 0: none.
   uint8_t end(Thread& thread, uint64_t id, bool failed);
 
-  // The place number `index` for kept inputs, on the disk; nullptr: the disk is full.
+  // The place number `index` for stored inputs, on the disk; nullptr: the disk is full.
   KeptPlace* kept_place(uint32_t index);
   // Writes what is used of the file into another one, which takes the place of one that is there. Throws Error.
   void copy_to(const std::string& path) const;

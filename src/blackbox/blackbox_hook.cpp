@@ -137,7 +137,7 @@ const Columns<BlackBoxRow>& BlackBoxRow::columns() {
           {"thread", &BlackBoxRow::thread, "the thread, as the system numbers it"},
           {"begun", &BlackBoxRow::begun, "seconds since 1970"},
           {"ms", &BlackBoxRow::ms, "how long the program's thread was in it; nothing for an open call"},
-          {"kept", &BlackBoxRow::kept,
+          {"stored", &BlackBoxRow::stored,
            "`inputs`: they are in the file; `too large`, `failed`, `no room`: why not; `copying`: the call had not "
            "begun; "
            "empty: not asked"},
@@ -264,7 +264,7 @@ BlackBoxResult BlackBoxHook::result() const {
     row.thread = static_cast<int64_t>(region.thread);
     row.begun = seconds(call.begin + to_unix);
     if (!is_open) row.ms = static_cast<double>(call.end - call.begin) / 1e6;
-    row.kept = to_string(call.kept);
+    row.stored = to_string(call.kept);
     row.done = !is_open;
     if (call.stream) {
       const BlackBoxFile::Stream& stream = file->header().streams[call.stream - 1];

@@ -20,7 +20,7 @@ class KeptInputs {
  public:
   KeptInputs(BlackBoxFile& file, const ResolvedBlackBoxOptions& options, int64_t rank);
 
-  // In before(). Backward passes of the torch level are over when they are seen: nothing is kept of them.
+  // In before(). Backward passes of the torch level are over when they are seen: nothing is stored of them.
   bool wants(const OpCall& call);
   Kept keep(OpCall& call);
   // The call has ended: its place may be taken before those of calls that are open.

@@ -252,7 +252,7 @@ def test_a_kernel_that_crashes_is_the_open_call_of_a_synchronous_device_and_runs
     (path,) = tmp_path.rglob("*.blackbox")
     box = op_tools.read_black_box(path)
     (guilty,) = box.open
-    assert guilty.op == "aten::mm" and guilty.kept == "inputs" and guilty.line.endswith("<string>:18 <module>")
+    assert guilty.op == "aten::mm" and guilty.stored == "inputs" and guilty.line.endswith("<string>:18 <module>")
     assert main(["blackbox", str(path), "--save", str(tmp_path / "saved")]) == 0
     folders = sorted((tmp_path / "saved").rglob("meta.json"))
     assert len(folders) == 4, "of the last calls of this operator"
@@ -331,7 +331,7 @@ def test_inputs_that_are_kept_are_those_before_the_call(tmp_path):
         drawn = torch.ones(100).bernoulli_(0.5)
         torch.abs(large)
         torch.relu(x)
-    rows = {row.op: row.kept for row in box.result().rows}
+    rows = {row.op: row.stored for row in box.result().rows}
     assert rows["aten::abs"] == "too large" and rows["aten::relu"] == ""
     places = save_kept_calls(box.path, tmp_path / "saved")
     assert len(places) == 3
