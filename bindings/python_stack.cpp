@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "blackbox/blackbox_hook.h"
+#include "blackbox/stall_reports.h"
 #include "hooks/stack_source.h"
 
 namespace op_tools::python {

@@ -173,6 +173,14 @@ class OpBlackBoxOptions(ToolOptions, total=False):
     """Note the module of each call. None: OP_BLACKBOX_WITH_MODULES, else on."""
     stall: float | None
     """Write the stacks of all threads when no call has begun or ended for N seconds; 0: never. None: OP_BLACKBOX_STALL, else 0."""
+    inputs: int | None
+    """Keep the inputs of the last N calls in the file, so that they can be run again; 0: of none. None: OP_BLACKBOX_INPUTS, else 0."""
+    inputs_ops: str | Iterable[str] | None
+    """Keep inputs of these operators only: regular expressions. None: OP_BLACKBOX_INPUTS_OPS, else all."""
+    inputs_mb: int | None
+    """A call whose inputs are more than N MB is described only. None: OP_BLACKBOX_INPUTS_MB, else 1."""
+    marks: int | None
+    """On a device: look after each N calls of a stream how far it has come; 0: never. None: OP_BLACKBOX_MARKS, else 16."""
 
 
 class OpRecordOptions(ToolOptions, total=False):
@@ -420,6 +428,16 @@ class BlackBoxRow:
     """Seconds since 1970."""
     ms: float | None
     """How long the program's thread was in it; nothing for an open call."""
+    stored: str
+    """`inputs`: they are in the file; `too large`, `failed`, `no room`: why not; `copying`: the call had not begun; empty: not asked."""
+    stream: str
+    """The stream of a device: `sim:0, stream 0`."""
+    done: bool
+    """An event of its stream showed that the device had done it; on the CPU: it ended."""
+    group: str
+    """The process group of a collective."""
+    number: int
+    """The collective's number in its group, from 1."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ constexpr size_t kMostLogged = 10'000;
 constexpr const char* kFaultsVariable = "OP_TOOLS_SIM_FAULTS";
 constexpr const char* kLatencyVariable = "OP_TOOLS_SIM_LATENCY";
 
-constexpr std::array<KindFacts, 17> kKinds{{
+constexpr std::array<KindFacts, 20> kKinds{{
     {"scale", Kind::kScale, 1.01},
     {"element", Kind::kElement, 2},
     {"low_precision", Kind::kLowPrecision, 0},
@@ -37,6 +37,9 @@ constexpr std::array<KindFacts, 17> kKinds{{
     {"leak", Kind::kLeak, 0},
     {"exception", Kind::kException, 0},
     {"nondeterministic", Kind::kNondeterministic, 1.001},
+    {"crash", Kind::kCrash, 0},
+    {"hang", Kind::kHang, 0},
+    {"out_of_bounds", Kind::kOutOfBounds, 0},
     {"late_write", Kind::kLateWrite, 0},
 }};
 

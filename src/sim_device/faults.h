@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,6 +30,9 @@ class FaultInjection {
 
   bool any() const { return !hits_.empty(); }
   std::chrono::nanoseconds latency() const { return latency_; }
+  // What the device does in place of the kernel, when the call's turn in the queue comes: it crashes, or never ends.
+  // Empty: nothing.
+  const std::function<void()>& device_work() const { return device_work_; }
 
   // CPU tensors all: what the call reads and what it writes in place.
   void before(const std::vector<at::Tensor>& written);
@@ -51,6 +55,7 @@ class FaultInjection {
   std::vector<Hit> hits_;
   std::vector<at::Tensor> contents_;  // of what is written, for lost_write and late_write
   std::chrono::nanoseconds latency_{};
+  std::function<void()> device_work_;
 };
 
 // What `late_write` holds back: it arrives when the program waits for a whole device, as the work of a stream that no

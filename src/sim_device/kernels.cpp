@@ -305,6 +305,7 @@ class DeviceKernel final : public c10::OperatorKernel {
 
     const auto latency = latency_of(facts_.name) + faults.latency();
     Queue& queue = queue_for_work();
+    if (faults.device_work()) queue.push(faults.device_work());
     std::vector<int64_t> signature;
     const bool asynchronous = asynchronous_mode.load(std::memory_order_relaxed);
     if (asynchronous && facts_.may_run_later && aliases.device() && !aliases.has_cpu_tensor() && !faults.any()) {

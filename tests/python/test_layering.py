@@ -37,7 +37,7 @@ RULES = {
         [],
     ),
     "Python stays in the bindings": (
-        r"\bPyObject\b|\bpybind11\b|\bpy::|#include <Python\.h>|torch/csrc/(?!(autograd|profiler)/(?!python))",
+        r"\bPyObject\b|\bpybind11\b|\bpy::|#include <Python\.h>|torch/csrc/(?!(autograd|profiler|distributed/c10d)/(?!python))",
         [path for path in PRODUCT if not path.startswith("bindings/")],
         [],
     ),
@@ -133,7 +133,7 @@ MAY_INCLUDE = {
     "record": {"base", "tensor", "report", "hooks", "calls"},
     "runs": {"base", "tensor", "report", "hooks", "record", "compare/metrics"},
     "timing": {"base", "tensor", "report", "autograd", "hooks"},
-    "blackbox": {"base", "tensor", "report", "hooks", "timing"},
+    "blackbox": {"base", "tensor", "report", "pth", "hooks", "calls", "timing"},
     "fallback": {"base", "tensor", "report", "autograd", "hooks", "timing"},
     "compare/metrics": {"base", "tensor", "hooks"},
     "compare/rerun": {"base", "tensor", "hooks", "calls", "fallback", "compare/metrics"},
