@@ -372,7 +372,7 @@ def stop_all() -> None:
     """Stops every tool that is still on; called when the interpreter exits."""
     interrupt: BaseException | None = None
     for tool in _C.running_tools():
-        while tool._depth > 0:
+        while (depth := tool._depth) > 0:
             try:
                 tool.__exit__(None, None, None)
             except _C.Error as error:
@@ -380,6 +380,8 @@ def stop_all() -> None:
                 break
             except BaseException as error:  # the others are stopped as well
                 interrupt = interrupt or error
+                if tool._depth >= depth:  # it will not stop
+                    break
     if interrupt is not None:
         raise interrupt
     # Python ends by SIGINT, as shells expect it, when a KeyboardInterrupt ended the program; it forgets that when a string is

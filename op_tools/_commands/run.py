@@ -45,7 +45,21 @@ def _log_level(options: argparse.Namespace) -> str:
     return "info" if options.verbose else "warn" if options.quiet else ""
 
 
+def _take_folder(options: argparse.Namespace) -> None:
+    """--record DIR script.py: what stands between the flag and the program is the folder of the recording."""
+    if not options.record or options.module or not options.arguments or Path(options.program).is_file():
+        return
+    first, *others = options.arguments
+    if first == "-m" and others:
+        options.module, first, others = True, others[0], others[1:]
+    elif not Path(first).is_file():
+        return
+    vars(options)["record:output_dir"] = options.program
+    options.program, options.arguments = first, others
+
+
 def _run_program(options: argparse.Namespace) -> int:
+    _take_folder(options)
     config = read_config(options.config)
     tools = chosen_tools(options, config)
     run = _launch.run_module if options.module else _launch.run_script

@@ -107,6 +107,19 @@ def test_an_optimizers_step_is_a_training_step(op_tools_command, tmp_path):
     assert sorted(call.meta["step"] for call in calls) == [0, 1, 2]
 
 
+def test_the_folder_of_a_recording_stands_behind_its_flag(op_tools_command, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "package.py").write_text("import torch; torch.ones(2).exp()")
+    (tmp_path / "b").mkdir()
+    script = op_tools_command("run", "--record", "a", "train.py", "x")
+    module = op_tools_command("run", "--record", "b", "-m", "package")
+    assert script.returncode == 5, script.stderr
+    assert module.returncode == 0, module.stderr
+    assert list((tmp_path / "a").rglob("*.oprec"))
+    assert list((tmp_path / "b").rglob("*.oprec"))
+    assert op_tools_command("run", "--capture", "a", "train.py").returncode == 2
+
+
 def test_wrong_usage_is_said(op_tools_command, tmp_path):
     no_tool = op_tools_command("run", "train.py")
     assert no_tool.returncode == 2

@@ -210,3 +210,17 @@ def test_error_of_a_program_that_op_tools_runs_is_shown_as_its_own(tmp_path):
     ]
     assert [one.returncode for one in shown] == [1, 1]
     assert shown[1].stderr == shown[0].stderr
+
+
+def test_a_tool_that_cannot_be_stopped_does_not_keep_the_program_from_its_end():
+    program = """
+import op_tools
+
+class Stubborn(op_tools.OpCapture):
+    def stop(self):
+        raise KeyError("stubborn")
+
+Stubborn().start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert "stubborn" in done.stderr
