@@ -60,7 +60,7 @@ def _form_of_array(value: Any, tag: str) -> tuple[str, Any] | str:
 
 
 def _form_of_dataclass(value: Any) -> tuple[str, Any] | str:
-    cls = type(value)
+    cls: Any = type(value)
     name = name_of(cls)
     if find_class(name) is not cls:
         return "its class cannot be found again by its name"
@@ -77,9 +77,9 @@ def _form_of_dataclass(value: Any) -> tuple[str, Any] | str:
 
 
 @functools.cache
-def _why_not_made(cls: type) -> str:
+def _why_not_made(cls: Any) -> str:
     """Why object.__new__() and its fields do not make an object of the class; empty: they do."""
-    if cls.__new__ is not object.__new__:
+    if any("__new__" in vars(base) for base in cls.__mro__ if base is not object):
         return "a dataclass that makes its objects itself"
     if hasattr(cls, "__del__"):
         return "a dataclass that does something when it is freed"
