@@ -172,7 +172,8 @@ constexpr OpFamily kFamilies[] = {
      "_foreach_div_ "
      "_foreach_addcdiv _foreach_addcdiv_ _foreach_reciprocal _foreach_rsqrt _fused_adam_ _fused_adamw_"},
     {kJumps, "steps, signs, remainders and choices",
-     "sign sgn round floor ceil trunc frac fmod remainder floor_divide heaviside threshold hardshrink topk sort argsort "
+     "sign sgn round floor ceil trunc frac fmod remainder floor_divide heaviside threshold hardshrink topk sort "
+     "argsort "
      "where masked_fill bernoulli multinomial fake_quantize_per_tensor_affine fake_quantize_per_channel_affine"},
     {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},
