@@ -62,6 +62,7 @@ class Aligner {
     for (uint32_t i = 0; i < b_.run.calls.size(); ++i) add_to_block(b_, i, &blocks, &Blocks::mapped_type::second);
     for (const auto& [name, calls] : blocks) align_block(calls.first, calls.second);
     align_backward();
+    separate_chance_pairs();
     return std::move(made_);
   }
 
@@ -102,7 +103,7 @@ class Aligner {
   void pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList list);
   void group(const CallNumbers& a, const CallNumbers& b);
   void align_backward();
-  void separate_chance_pairs(const CallNumbers& a);
+  void separate_chance_pairs();
   bool met_by_chance(uint32_t a, uint32_t b) const;
 
   CallNumbers alone(const CallNumbers& calls, const std::vector<uint32_t>& partners) const {
@@ -145,9 +146,6 @@ void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
                        (made_.a_of_b[b[two]] != kNoCall && made_.a_of_b[b[two]] != a[one]);
     if (!moved) pair(a[one], b[two]);
   }
-  separate_chance_pairs(a);
-  const auto parted = [&](const auto& match) { return made_.b_of_a[a[match.first]] != b[match.second]; };
-  matches.erase(std::remove_if(matches.begin(), matches.end(), parted), matches.end());
   for_each_gap(matches, a.size(), b.size(), [&](uint32_t a0, uint32_t a1, uint32_t b0, uint32_t b1) {
     group(alone({a.begin() + a0, a.begin() + a1}, made_.b_of_a), alone({b.begin() + b0, b.begin() + b1}, made_.a_of_b));
   });
@@ -155,10 +153,12 @@ void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
 
 // Where one side has other calls than the other one (a network that is one operator there), operators of the same name
 // and shapes meet by chance.
-void Aligner::separate_chance_pairs(const CallNumbers& a) {
-  for (const uint32_t call : a) {
+// Only now that all pairs are made it is known which calls have no partners.
+void Aligner::separate_chance_pairs() {
+  for (uint32_t call = 0; call < made_.b_of_a.size(); ++call) {
     const uint32_t partner = made_.b_of_a[call];
-    if (partner == kNoCall || !met_by_chance(call, partner)) continue;
+    const bool in_order = a_.run.calls[call].phase == Phase::kForward;  // else paired by its forward call
+    if (partner == kNoCall || !in_order || !met_by_chance(call, partner)) continue;
     made_.b_of_a[call] = made_.a_of_b[partner] = kNoCall;
   }
 }

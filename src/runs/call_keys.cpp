@@ -64,11 +64,21 @@ bool writes_inputs(const Recording& run, const RecordedCall& call) {
                      [&](const RecordedUse& use) { return run.string(use.place).starts_with("written "); });
 }
 
+// Read again, or seen in another form, such memory is another value of the same maker.
+bool shows_unwritten(const Recording& run, const std::vector<bool>& unwritten, const RecordedValue& value) {
+  if (value.origin != Origin::kCall || value.producer >= run.calls.size()) return false;
+  const auto made = run.outputs(run.calls[value.producer]);
+  return value.output < made.size() && unwritten[made[value.output].value];
+}
+
 }  // namespace
 
 std::vector<bool> unwritten_values(const Recording& run) {
   std::vector<bool> unwritten(run.values.size(), false);
   for (const RecordedCall& call : run.calls) {
+    for (const RecordedUse& use : run.inputs(call)) {
+      if (shows_unwritten(run, unwritten, run.values[use.value])) unwritten[use.value] = true;
+    }
     const std::string_view base = base_name(run.string(call.op));
     bool shows = has_trait(base, OpTrait::kUninitializedResult) || has_trait(base, OpTrait::kShowsUnwrittenMemory);
     // What writes such memory makes it known; what only reads it (a view) shows it.

@@ -247,6 +247,13 @@ void Finder::look_at_input(uint32_t value_a, uint32_t value_b, Inputs* inputs) {
     return value.origin == Origin::kCall ? rows[value.producer] : kNoRow;
   };
   const uint32_t row_a = row_of(a, found_.row_of_a), row_b = row_of(b, found_.row_of_b);
+  // Another value of the same maker: it was read again.
+  for (const uint32_t row : {row_b, row_a}) {
+    if (row == kNoRow || found_.rows[row].source == kNoRow || found_.rows[row].verdict == CallVerdict::kHealed)
+      continue;
+    if (inputs->carried == kNoRow) inputs->carried = row;
+    return;
+  }
   if (row_a != kNoRow && row_a == row_b) return;  // judged there: they agree
   CallInputs unseen;
   unseen.coarsest = coarser(a.dtype, b.dtype);
