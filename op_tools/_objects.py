@@ -66,7 +66,7 @@ def _form_of_dataclass(value: Any) -> tuple[str, Any] | str:
         return "its class cannot be found again by its name"
     if why := _why_not_made(cls):
         return why
-    fields = [field.name for field in dataclasses.fields(cls)]
+    fields = [field.name for field in dataclasses.fields(value)]
     if not set(getattr(value, "__dict__", ())) <= set(fields):
         return "a dataclass that holds more than its fields"
     try:
