@@ -15,7 +15,7 @@ py::object function_of_package(const char* name) {
 
 bool is_dataclass(PyObject* object) {
   PyTypeObject* const type = Py_TYPE(object);
-  // Numbers, texts, dtypes: classes written in C.
+  // Numbers, strings, dtypes: classes written in C.
   if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) return false;
   static PyObject* const fields = PyUnicode_InternFromString("__dataclass_fields__");
   const auto found = py::reinterpret_steal<py::object>(PyObject_GetAttr(reinterpret_cast<PyObject*>(type), fields));

@@ -105,7 +105,7 @@ def from_form(tag: str, content: Any) -> Any:
     match tag, content:
         case "__dataclass__", (str() as name, dict() as fields) if all(isinstance(key, str) for key in fields):
             return _dataclass(name, fields)
-        case ("__ndarray__" | "__numpy_number__"), (torch.dtype() as dtype, torch.Size() as shape, bytes() as data):
+        case (("__ndarray__" | "__numpy_number__"), (torch.dtype() as dtype, torch.Size() as shape, bytes() as data)):
             return _array(tag, dtype, shape, data)
     return NotImplemented
 

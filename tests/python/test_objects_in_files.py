@@ -9,19 +9,20 @@ from collections import namedtuple
 import numpy
 import pytest
 import torch
-from test_capture_files import round_trip
+from test_capture_files import round_trip, take
 
 import op_tools
-from op_tools import _objects
+from op_tools import _objects, run_op_from_data
 
 Point = namedtuple("Point", "x y")
+ORIGIN = Point(1, 2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     scale: torch.Tensor
     name: str = "a"
-    shape: Point = Point(1, 2)
+    shape: Point = ORIGIN
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,7 +40,18 @@ class Stateful:
 
 ARRAYS = [
     numpy.arange(6).reshape(2, 3).astype(dtype)
-    for dtype in ("bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "complex64", "complex128")
+    for dtype in (
+        "bool",
+        "int8",
+        "uint16",
+        "int32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    )
 ]
 ARRAYS += [numpy.zeros((0, 3)), numpy.array(2), numpy.arange(12).reshape(3, 4)[::2, ::-1]]
 
@@ -153,8 +165,6 @@ def test_tensors_of_a_dataclass_have_the_places_that_gradients_name(tmp_path):
         def before(self, call):
             seen.append((call.name, call.args))
 
-    from test_capture_files import take  # noqa: PLC0415
-
     with op_tools.HookScope(Look()), op_tools.OpTimeMeasure(output_dir=tmp_path) as times:
         take(Settings(scale), torch.ones(3))
     (args,) = [args for name, args in seen if name.endswith("take")]
@@ -173,8 +183,6 @@ def test_calls_with_such_values_replay(tmp_path):
         torch.tensor(numpy.arange(4, dtype="int16"), dtype=torch.float32)
         torch.ones(5)[numpy.array([0, 3])]
         torch.stack(Point(torch.ones(2), torch.zeros(2)))
-    from op_tools import run_op_from_data  # noqa: PLC0415
-
     root = tool.result().root
     report = tmp_path / "report.json"
     assert run_op_from_data.main([str(root), "--acc_check", "--json", str(report)]) == 0

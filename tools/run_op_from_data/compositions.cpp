@@ -64,8 +64,8 @@ Value normalize(const Keywords& arguments) {
 Value dropout3d(const Keywords& arguments) {
   const at::Tensor& input = tensor(arguments, 0);
   const bool batched = input.dim() == 5;
-  const at::Tensor dropped = at::feature_dropout(batched ? input : input.unsqueeze(0),
-                                                 number(arguments, 1).toDouble(), given<bool>(arguments, 2));
+  const at::Tensor dropped = at::feature_dropout(batched ? input : input.unsqueeze(0), number(arguments, 1).toDouble(),
+                                                 given<bool>(arguments, 2));
   return batched ? dropped : dropped.squeeze(0);
 }
 
