@@ -35,7 +35,7 @@ import op_tools.sim_device as sim
 
 # `strides` changes no number. `mutate_input` changes a tensor behind torch's back: a recording reads a tensor again only
 # where torch says that it was written, so it sees that fault late or never; it has a row of its own.
-KINDS = [kind for kind in sim.FAULT_KINDS if kind not in (*fault_trials.HARMLESS, "strides")]
+KINDS = [kind for kind in fault_trials.KINDS if kind not in (*fault_trials.HARMLESS, "strides")]
 UNSEEN = "mutate_input"
 MODELS = [*fault_trials.OF_DIGITS, *fault_trials._zoo.ZOO]
 MARK = "edited_"  # begins the names of the functions below: lines of the recording show which calls they made
