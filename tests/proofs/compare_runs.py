@@ -110,13 +110,17 @@ def edited(edit: Edit, place: int) -> Iterator[None]:
         handle.remove()
 
 
-def recorded(work: Callable[[], None], level: str, folder: Path, *, capture: bool = False) -> op_tools.Recording:
-    """The recording of a step; a fault may end it."""
+def recorded(
+    work: Callable[[], None], level: str, folder: Path, *, capture: bool = False, hook: op_tools.Hook | None = None
+) -> op_tools.Recording:
+    """The recording of a step; a fault may end it. `hook`: sees the calls alone, not what the recording computes of them."""
     record = op_tools.OpRecord(level=level, output_dir=folder / "record")
     with contextlib.ExitStack() as tools:
         if capture:
             tools.enter_context(op_tools.OpCapture(level=level, output_dir=folder / "capture", format="container"))
         tools.enter_context(record)
+        if hook:
+            tools.enter_context(op_tools.HookScope(hook, level=level))
         with contextlib.suppress(Exception):
             work()
     return op_tools.read_recording(record.result().path)
@@ -170,8 +174,8 @@ def trial(
         step = lambda: fault_trials.step(model, optimizer_of(model))  # noqa: E731
         with edited(before, place):
             a = recorded(step, level, folder / "a", capture=values)
-        with edited(after, place), fault, op_tools.HookScope(culprit, level=level):
-            b = recorded(step, level, folder / "b", capture=values)
+        with edited(after, place), fault:
+            b = recorded(step, level, folder / "b", capture=values, hook=culprit)
         sim.faults_clear()
         if fault.hits == 0 or not culprit.ids:
             return None
@@ -301,7 +305,7 @@ def main() -> int:
         status |= bool(named)
     values = not options.no_values
     skipped = (*fault_trials.PASSED_OVER, "aten::new_empty")
-    places = [one for one in fault_trials.operators(MODELS) if not one[2].startswith(skipped)]
+    places = sorted(one for one in fault_trials.operators(MODELS) if not one[2].startswith(skipped))
     for level in options.level:
         by: dict[str, dict[str, Score]] = {
             "fault": collections.defaultdict(Score),
