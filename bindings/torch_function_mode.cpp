@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -276,12 +277,13 @@ class LeftOut {
   LeftOut* const outer_;
 };
 
+// An engine's thread frees a pass that failed within microseconds, if the machine lets it run.
+constexpr std::chrono::milliseconds kEngineFrees{100};
+
 // The error that a left-out function raised goes to the program: what failed meanwhile in backward passes is reported
 // with it, if the engine raised it. Code of the program that the engine called (a hook on a tensor, a custom function)
 // is further down in the traceback.
 void report_failed_backwards() {
-  const std::vector<FailedBackward> failures = FailedBackwards::take();
-  if (failures.empty()) return;
   py::error_already_set error;
   py::object last = error.trace();
   while (last && !last.is_none() && !last.attr("tb_next").is_none()) last = last.attr("tb_next");
@@ -291,7 +293,7 @@ void report_failed_backwards() {
   if (of_engine) {
     const std::string text = py::str(error.value());
     const py::gil_scoped_release no_gil;  // backward runs on the CPU
-    for (const FailedBackward& report : failures) report(text);
+    for (const FailedBackward& report : FailedBackwards::take(kEngineFrees)) report(text);
   }
   error.restore();
 }

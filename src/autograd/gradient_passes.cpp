@@ -154,6 +154,8 @@ void GradientPasses::node_ran(const GradientRoutes& routes, const Gradients& gra
       pass.failure = error.what();
     }
     if (--pass.nodes_left == 0 && close(pass)) done = &pass;  // the graph task still owns it
+  } catch (const StopProgram& stop) {
+    stop.raise();
   } catch (const std::exception& error) {
     log::error(std::string("gradients of a call are not recorded: ") + error.what());
   }
@@ -189,13 +191,15 @@ void GradientPasses::inner_node_ran(const GradientRoutes& routes, const Gradient
   });
 }
 
-void GradientPasses::node_starts() noexcept {
+void GradientPasses::node_starts() {
   const int task = torch::autograd::get_current_graph_task_id();
   if (task < 0) return;
   try {
     const InternalGuard guard;
     std::lock_guard<std::mutex> lock(mutex_);
     ++pass_of(task).nodes_running;
+  } catch (const StopProgram& stop) {
+    stop.raise();
   } catch (const std::exception& error) {
     log::error(std::string("backward of a call is not followed: ") + error.what());
   }

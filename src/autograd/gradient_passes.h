@@ -73,7 +73,7 @@ class GradientPasses : public std::enable_shared_from_this<GradientPasses> {
   void part_node_ran(const GradientRoutes& routes, const Gradients& gradients);
   // Around each node, where it has to be known which one raised (OnBackward::failed).
   bool follows_nodes() const { return static_cast<bool>(on_backward_.failed); }
-  void node_starts() noexcept;
+  void node_starts();
   void node_ended() noexcept;
   // For nodes that lead to another output of the call: lstm_cell's cell state, from which its hidden state is computed.
   void inner_node_ran(const GradientRoutes& routes, const Gradients& gradients);

@@ -49,10 +49,25 @@ struct BackwardState final : HookState {
   std::shared_ptr<ComparedState> compared;
   std::vector<TensorFingerprint> fingerprints;
 
-  // Was it changed? That is asked at the end of the pass, and only of what is wrong.
+  // Was it changed? That is asked at the end of the pass, and only of what is wrong. What the device reports of earlier
+  // work comes to light here, and ends the pass as it would have ended a moment later: it is no error of this call.
   std::shared_ptr<void> hold_during_backward() const override {
     auto held = std::make_shared<std::vector<c10::Storage>>();
-    for (const TensorFingerprint& one : fingerprints) held->push_back(one.memory());
+    std::optional<c10::Device> last;
+    for (const TensorFingerprint& one : fingerprints) {
+      held->push_back(one.memory());
+      const c10::Storage& memory = held->back();
+      if (!memory || memory.device().is_cpu() || memory.device().is_meta() || last == memory.device()) continue;
+      last = memory.device();
+      try {
+        wait_for_device(*last);
+      } catch (const std::exception& error) {
+        const std::string text = "OpAutoCompare: an error of the program's own came to light when " + last->str() +
+                                 " was waited for before a backward, and is passed on: " + exception_text(error);
+        log::error(text);
+        throw StopProgram(text, std::current_exception());
+      }
+    }
     return held;
   }
 };

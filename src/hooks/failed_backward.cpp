@@ -1,6 +1,7 @@
 #include "hooks/failed_backward.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <mutex>
 #include <utility>
 
@@ -11,6 +12,7 @@ std::atomic<int> g_waiting{0};
 
 struct Noted {
   std::mutex mutex;
+  std::condition_variable more;
   std::vector<FailedBackward> failures;
 };
 
@@ -24,8 +26,11 @@ Noted& noted() {
 void note_failed_backward(FailedBackward report) {
   if (g_waiting.load() == 0) return;
   Noted& all = noted();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  all.failures.push_back(std::move(report));
+  {
+    std::lock_guard<std::mutex> lock(all.mutex);
+    all.failures.push_back(std::move(report));
+  }
+  all.more.notify_all();
 }
 
 FailedBackwards::FailedBackwards() {
@@ -36,9 +41,10 @@ FailedBackwards::~FailedBackwards() {
   if (g_waiting.fetch_sub(1) == 1) take();
 }
 
-std::vector<FailedBackward> FailedBackwards::take() {
+std::vector<FailedBackward> FailedBackwards::take(std::chrono::milliseconds most) {
   Noted& all = noted();
-  std::lock_guard<std::mutex> lock(all.mutex);
+  std::unique_lock<std::mutex> lock(all.mutex);
+  all.more.wait_for(lock, most, [&] { return !all.failures.empty(); });
   return std::exchange(all.failures, {});
 }
 

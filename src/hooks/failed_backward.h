@@ -3,6 +3,7 @@
 // Any thread.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -24,8 +25,9 @@ class OP_TOOLS_API FailedBackwards {
   FailedBackwards(const FailedBackwards&) = delete;
   FailedBackwards& operator=(const FailedBackwards&) = delete;
 
-  // Of all threads; they are forgotten.
-  static std::vector<FailedBackward> take();
+  // Of all threads; they are forgotten. A thread of the engine's may free its pass a moment after the error is where
+  // the program sees it: waits until one is noted, or for `most`. Without the GIL, which that thread may need.
+  static std::vector<FailedBackward> take(std::chrono::milliseconds most = {});
 };
 
 }  // namespace op_tools
