@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <atomic>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -40,7 +41,7 @@ class Caller final : public replay::PythonCaller {
       const WithoutTorchFunction once;
       return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
     } catch (const py::error_already_set& error) {
-      hold_for_program(error);
+      interrupted_ = hold_for_program(error) || interrupted_;
       // Its text only: the exception object must not die where there is no GIL.
       throw std::runtime_error(error.what());
     }
@@ -48,12 +49,13 @@ class Caller final : public replay::PythonCaller {
 
   bool is_interrupted() override {
     const py::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() == 0) return false;
+    if (PyErr_CheckSignals() == 0) return interrupted_;
     forget_error();  // held: thrown where Python called
     return true;
   }
 
  private:
+  std::atomic<bool> interrupted_{false};  // an exception for the program ended a call
   py::object find_;  // lives as long as the Python call that made this, so it dies with the GIL held
 };
 

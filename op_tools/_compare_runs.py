@@ -114,7 +114,11 @@ class RankComparison(Result):
         return [] if self._first is None else [self.rows[one] for one in self._found.chain(self._first)]
 
     def worst(self, verdict: str = "born here") -> list[RunRow]:
-        """The rows with a verdict, the largest share of its limit first."""
+        """The rows with a verdict, the largest share of its limit first.
+
+        Args:
+            verdict: one of those of the rows: "born here", "carried", "healed", "agrees", "only in A", "only in B".
+        """
         return [self.rows[one] for one in self._found.worst(verdict)]
 
     def first_divergence(self) -> dict[str, Any] | None:

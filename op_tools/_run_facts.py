@@ -22,7 +22,7 @@ _Named = tuple[str, int, torch.Tensor]
 
 # The models that were seen running, each with the memory of its first tensor (another one after .to(device)), and with the
 # names of its gradients.
-_Gradients = list[tuple[str, "weakref.ref[torch.Tensor]"]]
+_Gradients = list[tuple[str, "weakref.ref[torch.nn.Module]", str]]
 _models: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, _Gradients]] = weakref.WeakKeyDictionary()
 
 
@@ -97,23 +97,40 @@ def _tensors_of(model: torch.nn.Module) -> Iterator[_Named]:
         yield f"{kind}.{without_wrapper(name)}", _BUFFER, buffer
 
 
-def _place_of(model: torch.nn.Module) -> int:
+def _parameter(module: torch.nn.Module | None, name: str) -> torch.Tensor | None:
+    """By its module: torch.utils.swap_tensors refuses a tensor that weak references know."""
+    return None if module is None else module._parameters.get(name)
+
+
+def _place_of(model: torch.nn.Module) -> int | None:
+    """Changes where the parameters are exchanged; None: they are those of a transformation of functorch, for one call."""
     first = next(model.parameters(), None)
-    return 0 if first is None or isinstance(first, torch.nn.parameter.UninitializedParameter) else first.data_ptr()
+    if first is None or isinstance(first, torch.nn.parameter.UninitializedParameter):
+        return 0
+    return None if torch._C._functorch.is_functorch_wrapped_tensor(first) else first.data_ptr()
 
 
 def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any) -> list[_Named]:
     """What is known of the tensors of models: inside of one, its parameters and buffers (where they are new) and what it was
     called with; outside, the gradients of all."""
     if model is None:
-        parameters = [(name, parameter()) for _, gradients in list(_models.values()) for name, parameter in gradients]
-        return [(name, _GRADIENT, one.grad) for name, one in parameters if one is not None and one.grad is not None]
+        return [
+            (name, _GRADIENT, parameter.grad)
+            for _, gradients in list(_models.values())
+            for name, module, short in gradients
+            if (parameter := _parameter(module(), short)) is not None and parameter.grad is not None
+        ]
     model = without_compiled(model)
     place = _place_of(model)
     found: list[_Named] = []
-    if model not in _models or _models[model][0] != place:
+    if place is not None and (model not in _models or _models[model][0] != place):
         found += _tensors_of(model)
-        gradients = [(f"grad:{name}", weakref.ref(tensor)) for name, kind, tensor in found if kind == _PARAMETER]
+        kind = type(model).__name__
+        gradients = [
+            (".".join(filter(None, (f"grad:{kind}", without_wrapper(path), short))), weakref.ref(module), short)
+            for path, module in model.named_modules()
+            for short in module._parameters
+        ]
         _models[model] = (place, gradients)
     name = type(model).__name__
     inputs = [*_tensors_in(list(args or ()), f"{name}.input"), *_tensors_in(dict(kwargs or {}), f"{name}.input")]

@@ -38,7 +38,8 @@ class OP_TOOLS_API HookState {
 
   // Of a state that OpCall::save_for_backward() was given: what must stay alive while a backward pass over the call
   // runs. Autograd frees what a node saved as soon as the node has run, which is before the hook is called. Called by
-  // the engine's thread before the call's first node runs; freed when the pass was reported.
+  // the engine's thread before the call's first node runs; freed when the pass was reported. May throw StopProgram
+  // only.
   virtual std::shared_ptr<void> hold_during_backward() const { return nullptr; }
 };
 

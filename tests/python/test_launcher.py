@@ -427,10 +427,16 @@ def test_a_config_file_with_a_mistake_is_refused(text, said, tmp_path):
 
 def test_env_exports_a_variable_for_every_option(capsys, monkeypatch, tmp_path):
     values = {"bool": "", "int": "3", "float": "0.5", "names": "torch.add", "path": "there", "ints": "1,2"}
+    calls = tmp_path / "calls"
+    calls.write_text("0123456789abcdef\n")
     for kind in kinds().values():
         flags = []
         for option in kind.options:
             text = values.get(option.type, option.choices[-1] if option.choices else "torch.float16->torch.float32")
+            if option.name == "only_calls":
+                text = str(calls)
+            if option.name == "list_calls":
+                text = str(tmp_path / "list")
             if option.name == "calls":
                 text = "16"  # the least that OpBlackBox takes
             if option.name != "raise_on_failure":  # not together with async_
