@@ -87,10 +87,10 @@ struct KnownNames {
   NameAdviser adviser;
 
   void add(const std::vector<std::pair<std::string, std::string>>& names) {
-    for (const auto& [name, other] : names) {
-      const auto [first, last] = others.equal_range(name);
-      if (std::none_of(first, last, [&](const auto& known) { return known.second == other; }))
-        others.emplace(name, other);
+    for (const auto& pair : names) {
+      const auto [first, last] = others.equal_range(pair.first);
+      if (std::none_of(first, last, [&](const auto& known) { return known.second == pair.second; }))
+        others.insert(pair);
     }
   }
 
