@@ -184,8 +184,10 @@ struct RecordHook::Impl {
     row.name = origin.name;
     row.dtype = tensor.scalar_type();
     row.device = device_locked(tensor);
-    row.shape = rows.list(own_sizes(tensor));
-    row.stride = rows.list(own_strides(tensor));
+    if (!tensor.is_nested()) {
+      row.shape = rows.list(own_sizes(tensor));
+      if (tensor.layout() == at::kStrided) row.stride = rows.list(own_strides(tensor));
+    }
     row.nan = row.inf = row.zero = -1;
     row.projections.fill(std::numeric_limits<double>::quiet_NaN());
     if (question && question->answered()) fill(question->answer(), &row);

@@ -579,3 +579,19 @@ def test_what_is_no_recording_is_an_error(tmp_path):
     path.write_bytes(b"something else")
     with pytest.raises(op_tools.Error, match=r"a\.oprec: byte 0"):
         op_tools.read_recording(path)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR")
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_tensors_without_strides_have_rows(level, tmp_path):
+    x = torch.eye(3)
+    with op_tools.OpRecord(level=level, output_dir=tmp_path) as record:
+        x.to_sparse_csr() @ x
+        x.to_sparse().coalesce()
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]) * 2
+    assert any("mm" in call.op or "matmul" in call.op for call in op_tools.read_recording(record.result().path).calls)
+    # A hook that fails is off from then on.
+    with op_tools.OpRecord(level=level, output_dir=tmp_path / "more") as record:
+        torch.sparse.sampled_addmm(x.to_sparse_csr(), x, x)
+        x.exp()
+    assert any("exp" in call.op for call in op_tools.read_recording(record.result().path).calls)
