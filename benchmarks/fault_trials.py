@@ -35,7 +35,7 @@ import op_tools.sim_device as sim
 
 OF_DIGITS = {**MODELS, "resnet": ResNet}
 HARMLESS = ("latency", "leak")  # nothing that they do is a wrong result
-# These end the process or damage its memory (tests/proofs/deaths.py), or are wrong only until somebody waits for the
+# These end the process or damage its memory (tests/proofs/deaths.py), or are wrong only until the program waits for the
 # device (tests/proofs/bisect_trials.py).
 NOT_HERE = ("crash", "hang", "out_of_bounds", "late_write")
 KINDS = tuple(kind for kind in sim.FAULT_KINDS if kind not in NOT_HERE)

@@ -41,7 +41,7 @@ py::object from_form(py::dict form) {
   return made.ptr() == Py_NotImplemented ? form : made;
 }
 
-py::object named_tuple(const std::string& type, py::tuple items) {
+py::object named_tuple(const std::string& type, const py::tuple& items) {
   return function_of_package("named_tuple")(type, items);
 }
 

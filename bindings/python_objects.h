@@ -20,6 +20,6 @@ py::object form_of(py::handle object);
 
 // Back from it. The dict itself where it stands for nothing.
 py::object from_form(py::dict form);
-py::object named_tuple(const std::string& type, py::tuple items);
+py::object named_tuple(const std::string& type, const py::tuple& items);
 
 }  // namespace op_tools::python
