@@ -13,6 +13,7 @@
 #include "record/made_recording.h"
 #include "runs/alignment.h"
 #include "runs/divergence.h"
+#include "runs/key_alignment.h"
 #include "runs/many_runs.h"
 #include "runs/run_rows.h"
 
@@ -142,6 +143,10 @@ void bind_runs(py::module_& module) {
     return odd;
   });
   module.def("different_op_counts", &different_op_counts);
+  module.def("align_keys", [](const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
+    const py::gil_scoped_release no_gil;
+    return align_keys(a, b);
+  });
 }
 
 }  // namespace op_tools::python

@@ -14,7 +14,6 @@ from typing import Any, overload
 
 from . import _C
 from ._declared import RunRow
-from ._foreign_recording import rows_of_dump
 from ._record import RECORDING, Recording
 from ._results import DEFAULT_ROWS, Result
 from .formats import format_of
@@ -234,6 +233,8 @@ def open_run(run: PathOrRecording) -> dict[int, _C.Recording]:
     if isinstance(run, Recording):
         return {_rank_of(run.calls._core): run.calls._core}
     if not _is_recording(run):
+        from ._foreign_recording import rows_of_dump  # with the readers of all formats: not for every start
+
         return {rank: _C.make_recording(rows) for rank, rows in rows_of_dump(run).items()}
     ranks: dict[int, _C.Recording] = {}
     for path in _C.find_recordings(os.fspath(run)):

@@ -49,10 +49,10 @@ def _write_csv(path: str, found: RunsComparison) -> None:
             writer.writerow(dataclasses.astuple(row))
 
 
-def _show(found: RunsComparison, options: argparse.Namespace) -> None:
+def _show(found: RunsComparison) -> None:
     text = found.table()
     for rank in found.ranks:
-        if commands := next_commands(rank) if options.next or rank.first is not None else []:
+        if commands := next_commands(rank):
             text += "\n\nWhat to do next: capture these calls on both sides, and judge them one by one:\n"
             text += "\n".join(f"  {one}" for one in commands)
             break
@@ -73,7 +73,7 @@ def _compare(options: argparse.Namespace) -> int:
     elif len(options.runs) == 2:
         fusions = read_fusions(options.fusions) if options.fusions else ()
         found = compare_runs(*options.runs, noise=options.noise, fusions=fusions, captures=options.captures)
-        _show(found, options)
+        _show(found)
         if options.json:
             Path(options.json).write_text(found.to_json(), encoding="utf-8")
         if options.csv:
@@ -103,7 +103,9 @@ def add(commands: Commands) -> None:
     )
     compare.add_argument("runs", nargs="*", metavar="RUN", help="a folder of OpRecord, or one of its files *.oprec")
     compare.add_argument("--noise", metavar="RUN", help="a recording of A's program with its rounding changed")
-    compare.add_argument("--next", action="store_true", help="print the commands that capture the calls around it")
+    compare.add_argument(
+        "--next", action="store_true", help="print the commands that capture the calls around it: always done"
+    )
     compare.add_argument(
         "--confirm", nargs=2, metavar=("CAPTURE_A", "CAPTURE_B"), help="judge two captures: operator or input?"
     )

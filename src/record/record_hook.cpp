@@ -52,7 +52,15 @@ struct Input {
   KnownValue value;
 };
 
+// What a name says of its operator.
+struct NameRules {
+  bool uninitialized, writes_undeclared, factory;
+};
+
 struct State final : HookState {
+  explicit State(NameRules rules) : rules(rules) {}
+
+  const NameRules rules;
   std::vector<Input> inputs;
   std::vector<bool> written;  // by input, where the operator writes what no counter shows; else empty
   StringNumber scalars = 0;
@@ -65,11 +73,6 @@ struct Output {
   KnownValue value;
   bool is_new = false;  // not known before: what the call made, wrote, or shows in another way
   bool is_view = false;
-};
-
-// What a name says of its operator.
-struct NameRules {
-  bool uninitialized, writes_undeclared, factory;
 };
 
 bool is_backward_at_torch(const OpCall& call) {
@@ -321,8 +324,7 @@ struct RecordHook::Impl {
   }
 
   // Finds or reads the values of outputs; without the lock.
-  void read_outputs(OpCall& call, const State& state, std::vector<Output>& outputs) {
-    const NameRules rules = rules_of(call);
+  void read_outputs(const State& state, std::vector<Output>& outputs) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       Output& output = outputs[i];
       const bool writes_unseen = !state.written.empty();
@@ -343,7 +345,7 @@ struct RecordHook::Impl {
         }
       }
       output.is_new = true;
-      if (!output.value.question && !rules.uninitialized) output.value.question = ask(output.tensor);
+      if (!output.value.question && !state.rules.uninitialized) output.value.question = ask(output.tensor);
     }
   }
 
@@ -376,7 +378,6 @@ struct RecordHook::Impl {
     const std::string random = state.random ? random_text(state.random->moved()) : std::string();
     const StackLines lines = options.with_stack ? current_lines(/*most=*/1) : StackLines();
     const uint64_t forward_id = call.forward_id();
-    const bool is_factory = rules_of(call).factory;
 
     const std::lock_guard<std::mutex> lock(mutex);
     RecordedCall row;
@@ -399,7 +400,7 @@ struct RecordHook::Impl {
     }
     std::vector<RecordedUse> uses;
     for (const Input& input : state.inputs) uses.push_back({input.place, input.value.number});
-    add_outputs_locked(outputs, is_factory, rows.next_call(), uses);
+    add_outputs_locked(outputs, state.rules.factory, rows.next_call(), uses);
     count_locked(row);
     rows.add_call(row, uses, state.inputs.size());
     ++calls;
@@ -433,7 +434,7 @@ std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
     call.decline();
     return nullptr;
   }
-  auto state = std::make_unique<State>();
+  auto state = std::make_unique<State>(impl.rules_of(call));
   if (is_backward_at_torch(call)) return state;  // its gradients are read in after()
   impl.make_file(call);
   call.forward_id();  // asked now, it is known in the call's backward as well
@@ -441,7 +442,7 @@ std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
   // Writes to tensors of inference mode are not counted.
   const bool is_uncounted = std::any_of(state->inputs.begin(), state->inputs.end(),
                                         [](const Input& input) { return input.tensor.is_inference(); });
-  if (is_uncounted || impl.rules_of(call).writes_undeclared) state->written = written_inputs(call);
+  if (is_uncounted || state->rules.writes_undeclared) state->written = written_inputs(call);
   state->random.emplace(call.args(), call.kwargs());
   return state;
 }
@@ -452,7 +453,7 @@ void RecordHook::after(OpCall& call, HookState* given) {
   State& state = static_cast<State&>(*given);
   if (is_backward_at_torch(call)) impl.take_inputs(call, state);
   std::vector<Output> outputs = impl.outputs_of(call, state);
-  impl.read_outputs(call, state, outputs);
+  impl.read_outputs(state, outputs);
   impl.add_call(call, state, outputs);
 }
 

@@ -89,7 +89,7 @@ def test_the_files_are_those_of_the_tool(filter_data, golden, tmp_path):
     other = json.loads((theirs / "rank0/torch_api_dump_stack.json").read_text())
     assert set(stacks) == {key for key in other if not key.startswith("LAYER")}
     line = stacks["torch.nn.functional.dropout(0) forward"][0]
-    assert line.endswith("model.py, line 14, in forward, \n y = F.dropout(y, 0.5, training=True)")
+    assert line.endswith("model.py, line 12, in forward, \n y = F.dropout(y, 0.5, training=True)")
     assert line.partition("model.py")[2] == other["torch.nn.functional.dropout(0) forward"][0].partition("model.py")[2]
     state = torch.load(ours / "rank0/pt_net.pth", weights_only=True)
     assert set(state) == {"block.lin.weight", "block.lin.bias"}
