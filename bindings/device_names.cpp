@@ -21,7 +21,7 @@ namespace {
 namespace py = pybind11;
 
 struct NewSlot {
-  PyTypeObject* type;  // kept for good
+  PyTypeObject* type;  // never freed
   newfunc original;
 };
 
@@ -30,20 +30,20 @@ constexpr size_t kMostMethods = 16;
 // A function is called through its vectorcall, which torch's functions leave empty. Its definition must stay: the hash
 // of a function comes from it, and torch keeps functions in sets.
 struct FunctionSlot {
-  PyCFunctionObject* function;  // kept for good
+  PyCFunctionObject* function;  // never freed
   vectorcallfunc original;
 };
 
 // A method that is bound first is called through its definition. Definitions may lie in memory that cannot be written:
 // the method's object gets a copy of its own, and the old one back.
 struct MethodSlot {
-  PyMethodDef** place = nullptr;  // in the method's object, which is kept for good
+  PyMethodDef** place = nullptr;  // in the method's object, which is never freed
   PyMethodDef* original = nullptr;
   PyMethodDef renaming{};
 };
 
 struct AttributeSlot {
-  PyGetSetDef** place = nullptr;  // in the attribute's object, which is kept for good
+  PyGetSetDef** place = nullptr;  // in the attribute's object, which is never freed
   PyGetSetDef* original = nullptr;
   PyGetSetDef changed{};
 

@@ -35,7 +35,7 @@ UNAVAILABLE_FOR = (
     "xformers",
 )
 
-CAPABILITY = (8, 0)  # of an A100: programs ask whether bfloat16 and the like are there
+CAPABILITY = (8, 0)  # of an A100: programs ask whether bfloat16 is there
 
 
 @dataclass(frozen=True)

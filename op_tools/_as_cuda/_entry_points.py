@@ -34,8 +34,8 @@ def c_functions() -> list[Any]:
     """The functions and methods in C that take a device."""
     found = [getattr(torch, name) for name in TORCH_FUNCTIONS]
     found += [getattr(torch.Tensor, name) for name in TENSOR_METHODS]
-    found += [torch._C._fft.fft_fftfreq, torch._C._fft.fft_rfftfreq, torch._C._nested.nested_tensor]
-    found += [torch._C._nn._parse_to]
+    found += [torch.fft.fftfreq, torch.fft.rfftfreq, torch._C._nn._parse_to]
+    found += [getattr(torch._C, "_nested").nested_tensor]  # noqa: B009  (torch's stubs do not know it)
     return [one for one in found if not inspect.isfunction(one)]
 
 
@@ -163,7 +163,7 @@ def _loading(names: Names, patches: Patches) -> None:
     patches.set(loader, "__init__", _renamed(names, loader.__init__, "pin_memory_device"))
 
 
-def _profiler(names: Names, patches: Patches) -> None:
+def _profiler(patches: Patches) -> None:
     activity = torch.profiler.ProfilerActivity
     start = torch.profiler.profile.__init__
     signature = inspect.signature(start)
@@ -171,7 +171,7 @@ def _profiler(names: Names, patches: Patches) -> None:
     def of_accelerator(asked: Iterable[Any] | None) -> list[Any] | None:
         if asked is None:
             return None
-        there = torch.profiler.supported_activities()
+        there = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
         device = [activity.PrivateUse1] if activity.PrivateUse1 in there else []
         kept = [one for one in asked if one != activity.CUDA or one in there]
         return kept + device if len(kept) < len(list(asked)) else kept
@@ -191,4 +191,4 @@ def patch_entry_points(names: Names, patches: Patches) -> None:
     _tensor_methods(names, patches)
     _autocast(names, patches)
     _loading(names, patches)
-    _profiler(names, patches)
+    _profiler(patches)

@@ -64,7 +64,9 @@ def names_for(device: str | None, program: tuple[str, ...], show: bool) -> Names
     current = torch.accelerator.current_accelerator()
     backend = (device or (current.type if current else "")).partition(":")[0]
     if not backend:
-        raise _C.Error("this process has no accelerator: import its package first, or name one (sim: the simulated one)")
+        raise _C.Error(
+            "this process has no accelerator: import its package first, or name one (sim: the simulated one)"
+        )
     module = getattr(torch, backend, None)
     if not isinstance(module, ModuleType) or not hasattr(module, "current_device"):
         raise _C.Error(

@@ -143,4 +143,3 @@ def is_on() -> bool:
 def rules(device: str | None = None) -> list[Rule]:
     """What each public name of torch.cuda is on this accelerator, without a change of anything."""
     return cuda_rules(names_for(_chosen(device), ("cuda",), True))
-

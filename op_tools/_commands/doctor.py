@@ -16,7 +16,9 @@ def _print_cuda_rules(device: str) -> int:
     for rule in found:
         sys.stdout.write(f"{rule.name:<38} {rule.kind:<10} {rule.reason}".rstrip() + "\n")
     counts = Counter(rule.kind for rule in found)
-    sys.stdout.write(f"{len(found)} names of torch.cuda: {', '.join(f'{n} {kind}' for kind, n in counts.most_common())}\n")
+    sys.stdout.write(
+        f"{len(found)} names of torch.cuda: {', '.join(f'{n} {kind}' for kind, n in counts.most_common())}\n"
+    )
     return 0
 
 

@@ -162,7 +162,7 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
     """What op-tools run and op-tools env have in common."""
     _add_tools(command)
     command.add_argument(
-        "--as-cuda", metavar="DEVICE", help="the program's \"cuda\" is this device (npu, sim, ...); needs no tool"
+        "--as-cuda", metavar="DEVICE", help='the program\'s "cuda" is this device (npu, sim, ...); needs no tool'
     )
     command.add_argument(
         "--as-accelerator",

@@ -106,7 +106,7 @@ void register_collectives() {
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (!name.name.starts_with("c10d::")) continue;
+    if (name.getNamespace() != "c10d") continue;
     const auto op = dispatcher.findSchema(name);
     if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
     register_kernel(name.name.c_str(), c10::DispatchKey::PrivateUse1,

@@ -99,7 +99,9 @@ def test_a_program_for_cuda_prints_what_it_prints_without(outputs, name):
 
 
 def test_programs_that_do_not_ask_for_the_name_run_with_the_own_name_shown():
-    asked = {name: one for name, one in programs().items() if name in ("dot_cuda", "mnist_example", "amp", "optimizers")}
+    asked = {
+        name: one for name, one in programs().items() if name in ("dot_cuda", "mnist_example", "amp", "optimizers")
+    }
     asked["dot_cuda"] = (asked["dot_cuda"][0].replace(', loss.device.type == "cuda"', ""), False)
     for name, (ours, theirs) in run_all(asked, show=False).items():
         assert ours == theirs != "", name
@@ -127,7 +129,9 @@ def test_every_function_whose_schema_takes_a_device_is_renamed():
     public = {name for name in names if not name.startswith("_") and inspect.isbuiltin(getattr(torch, name, None))}
     methods = {name for name in names if inspect.ismethoddescriptor(getattr(torch.Tensor, name, None))}
     assert public - set(_entry_points.TORCH_FUNCTIONS) == set()
-    assert {name for name in methods if not name.startswith("_")} - set(_entry_points.TENSOR_METHODS) == {"cuda"} & methods
+    assert {name for name in methods if not name.startswith("_")} - set(_entry_points.TENSOR_METHODS) == {
+        "cuda"
+    } & methods
 
 
 def test_every_public_name_of_torch_cuda_has_a_rule_and_its_signature():
@@ -263,7 +267,9 @@ def test_the_command_runs_a_program_and_its_processes(tmp_path):
     done = op_tools("run", "--as-cuda", "sim", "train.py", "1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["cuda:0 ['1']", "cuda:0 ['child', '2']"]
-    with_tool = op_tools("run", "--as-cuda", "sim", "--autocompare", "train.py", "1", "2", cwd=tmp_path, OP_TOOLS_LOG_LEVEL="info")
+    with_tool = op_tools(
+        "run", "--as-cuda", "sim", "--autocompare", "train.py", "1", "2", cwd=tmp_path, OP_TOOLS_LOG_LEVEL="info"
+    )
     assert with_tool.returncode == 0 and "0 results WRONG" in with_tool.stderr, with_tool.stderr
 
 
