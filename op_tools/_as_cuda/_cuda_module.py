@@ -92,7 +92,11 @@ class CudaFunctions:
 
     def is_available(self) -> bool:
         caller = sys._getframe(1).f_globals.get("__name__", "") + "."
-        return not caller.startswith(self._unavailable_for) and bool(self._module.is_available())
+        return (
+            not caller.startswith(self._unavailable_for)
+            and bool(self._module.is_available())
+            and self.device_count() > 0
+        )
 
     def is_initialized(self) -> bool:
         return bool(self._call("is_initialized", otherwise=True))
@@ -101,7 +105,10 @@ class CudaFunctions:
         self._call("init")
 
     def device_count(self) -> int:
-        return int(self._module.device_count())
+        """CUDA_VISIBLE_DEVICES limits the number; which devices they are is said by the vendor's own variable."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        there = int(self._module.device_count())
+        return there if visible is None else min(there, sum(bool(one.strip()) for one in visible.split(",")))
 
     def current_device(self) -> int:
         return int(self._module.current_device())

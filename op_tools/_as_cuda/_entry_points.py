@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -186,9 +186,44 @@ def _profiler(patches: Patches) -> None:
     patches.set(torch.profiler.profile, "__init__", __init__)
 
 
+def _module_moves(patches: Patches) -> None:
+    """Module.to() leaves parameters the same objects, as it does between the CPU and CUDA: an optimizer may hold them already.
+    For a device that came as a plugin torch makes new ones otherwise."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    patches.on_undo(functools.partial(torch.__future__.set_swap_module_params_on_conversion, before))
+
+
+def _data_parallel(names: Names, patches: Patches) -> None:
+    """What torch.nn.DataParallel copies between devices: functions that torch has in builds for CUDA."""
+
+    def scatter(
+        tensor: torch.Tensor, devices: Sequence[int], chunk_sizes: Sequence[int] | None, dim: int, _: Any
+    ) -> list[torch.Tensor]:
+        parts = torch.split(tensor, list(chunk_sizes), dim) if chunk_sizes else torch.chunk(tensor, len(devices), dim)
+        return [part.to(names.device(device)) for part, device in zip(parts, devices, strict=False)]
+
+    def gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None) -> torch.Tensor:
+        device = torch.device("cpu") if destination == -1 else names.device(destination)
+        return torch.cat([tensor.to(device) for tensor in tensors], dim)
+
+    def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
+        return [tensor.to(names.device(device)) for device in devices]
+
+    def broadcast_coalesced(
+        tensors: Sequence[torch.Tensor], devices: Sequence[int], _: int
+    ) -> list[list[torch.Tensor]]:
+        return [[tensor.to(names.device(device)) for tensor in tensors] for device in devices]
+
+    for function in (scatter, gather, broadcast, broadcast_coalesced):
+        patches.set(torch._C, f"_{function.__name__}", function)
+
+
 def patch_entry_points(names: Names, patches: Patches) -> None:
     """The entry points in Python take the names of the program."""
     _tensor_methods(names, patches)
     _autocast(names, patches)
     _loading(names, patches)
     _profiler(patches)
+    _module_moves(patches)
+    _data_parallel(names, patches)

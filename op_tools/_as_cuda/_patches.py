@@ -29,6 +29,10 @@ class Patches:
         )
         owner[name] = value
 
+    def on_undo(self, action: Callable[[], Any]) -> None:
+        """Done by undo(), for what is no attribute."""
+        self._undo.append(action)
+
     def undo(self) -> None:
         """Every attribute is the object that it was, or is gone if it was not there."""
         while self._undo:

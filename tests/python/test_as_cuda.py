@@ -181,7 +181,7 @@ def state():
     owners = [torch, torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams, torch.cuda.nvtx, torch.cuda.profiler,
               torch.Tensor, torch._C.TensorBase, torch.nn.Module, torch.amp, torch.amp.autocast, torch.amp.GradScaler, torch._C, torch._C._nn,
               torch.serialization, torch.jit, torch.utils.data.DataLoader, torch.profiler.profile, torch.distributed,
-              torch.distributed.distributed_c10d, torch.distributed.device_mesh.DeviceMesh]
+              torch.distributed.distributed_c10d, torch.distributed.device_mesh.DeviceMesh, torch.nn.DataParallel]
     return [{name: id(value) for name, value in vars(owner).items()} for owner in owners] + [sorted(sys.modules)]
 
 x = torch.ones(2, device="sim")
@@ -303,6 +303,13 @@ def test_doctor_prints_the_table(tmp_path):
     assert all(len(line) <= 140 for line in lines)
 
 
+def test_visible_devices_are_counted(tmp_path):
+    (tmp_path / "count.py").write_text("import torch\nprint(torch.cuda.device_count(), torch.cuda.is_available())\n")
+    for visible, text in (("0", "1 True"), ("", "0 False"), ("0,1,2,3", "2 True")):
+        done = op_tools("run", "--as-cuda", "sim", "count.py", cwd=tmp_path, CUDA_VISIBLE_DEVICES=visible)
+        assert done.stdout == f"{text}\n", done.stderr
+
+
 def test_ditorch_variables(tmp_path):
     program = "import op_tools.as_cuda as a, torch\nprint(a.is_on(), torch.zeros(1, device='cuda').device if a.is_on() else '')"
     for variables, text in (
@@ -367,6 +374,70 @@ def test_ddp_with_nccl_named_trains_what_it_trains_on_the_cpu(tmp_path):
         assert done.returncode == 0, done.stderr
         shown[name] = done.stdout.replace("'cuda'", "").replace(" cuda", "").replace(" cpu", "")
     assert shown["train.py"] == shown["cpu.py"] != ""
+
+
+TRAINERS = {
+    "transformers": """
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+                    max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+model = BertForSequenceClassification(config)
+data = [{"input_ids": torch.arange(8) + i, "labels": torch.tensor(i % 2)} for i in range(16)]
+options = TrainingArguments(sys.argv[1], max_steps=4, per_device_train_batch_size=4, report_to=[], disable_tqdm=True, learning_rate=0.01)
+print(f"{Trainer(model, options, train_dataset=data).train().training_loss:.5f}", file=out)
+""",
+    "lightning": """
+import lightning
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 2)
+    def training_step(self, batch, _):
+        loss = self.linear(batch[0]).square().mean()
+        print(f"{loss.item():.6f}", file=out)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+trainer = lightning.Trainer(max_steps=3, logger=False, enable_checkpointing=False, enable_progress_bar=False, devices=1)
+trainer.fit(Module(), loader)
+""",
+    "accelerate": """
+from accelerate import Accelerator
+accelerator = Accelerator()
+model = torch.nn.Linear(4, 2)
+model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1), loader)
+for (x,) in loader:
+    loss = model(x).square().mean()
+    accelerator.backward(loss); optimizer.step(); optimizer.zero_grad()
+    print(f"{loss.item():.6f}", file=out)
+""",
+}
+
+
+@pytest.mark.parametrize("library", TRAINERS)
+def test_trainers_of_others_take_the_device_for_cuda(library, tmp_path):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    (tmp_path / "train.py").write_text(
+        "import sys, torch\nout = open(sys.argv[2], 'w')\ntorch.manual_seed(0)\n"
+        "rows = torch.utils.data.TensorDataset(torch.arange(32.0).reshape(8, 4) / 32)\n"
+        "loader = torch.utils.data.DataLoader(rows, batch_size=2)\n"
+        + TRAINERS[library]
+        + "print(torch.cuda.is_available())\n"
+    )
+    shown = []
+    for name, flags in (("cuda", ("-m", "op_tools", "run", "--as-cuda", "sim")), ("cpu", ())):
+        done = subprocess.run(
+            [sys.executable, *flags, "train.py", f"folder-{name}", name],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "0"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == str(name == "cuda")
+        shown.append((tmp_path / name).read_text())
+    assert shown[0] == shown[1] != ""
 
 
 def test_no_name_of_the_table_is_gone_from_torch():
