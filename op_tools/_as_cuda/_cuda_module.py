@@ -105,7 +105,7 @@ class CudaFunctions:
         self._call("init")
 
     def device_count(self) -> int:
-        """CUDA_VISIBLE_DEVICES limits the number; which devices they are is said by the vendor's own variable."""
+        """CUDA_VISIBLE_DEVICES limits the number; the vendor's own variable chooses which."""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         there = int(self._module.device_count())
         return there if visible is None else min(there, sum(bool(one.strip()) for one in visible.split(",")))
