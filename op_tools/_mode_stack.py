@@ -1,0 +1,25 @@
+"""Torch functions that are written in Python call a mode with the mode off its stack. In torch's own code an interrupt (Ctrl-C)
+between pop and push leaves it off: a tool that is on would see nothing from then on."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from . import _C
+
+_of_torch = torch.overrides._pop_mode_temporarily  # type: ignore[attr-defined]
+
+
+@functools.wraps(_of_torch)
+def _pop_mode_temporarily() -> AbstractContextManager[Any]:
+    if torch.compiler.is_dynamo_compiling():  # it reads the code, and cannot look into C++
+        of_torch: AbstractContextManager[Any] = _of_torch()
+        return of_torch
+    return _C.ModeOffStack()
+
+
+torch.overrides._pop_mode_temporarily = _pop_mode_temporarily  # type: ignore[attr-defined]
