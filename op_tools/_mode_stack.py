@@ -4,22 +4,20 @@ between pop and push leaves it off: a tool that is on would see nothing from the
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from . import _C
 
-_of_torch = torch.overrides._pop_mode_temporarily  # type: ignore[attr-defined]
+_of_torch = torch.overrides._pop_mode_temporarily
 
 
 @functools.wraps(_of_torch)
-def _pop_mode_temporarily() -> AbstractContextManager[Any]:
+def _pop_mode_temporarily() -> Any:
     if torch.compiler.is_dynamo_compiling():  # it reads the code, and cannot look into C++
-        of_torch: AbstractContextManager[Any] = _of_torch()
-        return of_torch
+        return _of_torch()
     return _C.ModeOffStack()
 
 
-torch.overrides._pop_mode_temporarily = _pop_mode_temporarily  # type: ignore[attr-defined]
+torch.overrides._pop_mode_temporarily = _pop_mode_temporarily
