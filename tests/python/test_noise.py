@@ -114,6 +114,7 @@ import os, signal, sys, time, torch, op_tools
 tool = {tool}
 tool.start()
 torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3, requires_grad=True)).relu().sum().backward()
+torch.log(torch.zeros(2))
 print("ready", flush=True)
 while True:
     time.sleep(0.01)
@@ -123,6 +124,9 @@ FILES = {
     "op_tools.OpTimeMeasure()": "summary.csv",
     "op_tools.OpObserve()": "calls.jsonl",
     "op_tools.OpAutoCompare()": "autocompare.csv",
+    "op_tools.OpOverflowCheck()": "overflow.jsonl",
+    "op_tools.OpRecord()": "*.oprec",
+    "op_tools.OpBlackBox()": "*.blackbox",
 }
 
 
@@ -143,6 +147,8 @@ def test_sigterm_flushes_the_tool_and_ends_the_program(tool, tmp_path):
     assert file.stat().st_size > 100
     if file.suffix == ".zip":
         assert op_tools._C.find_calls(str(file))[1] == []  # it has its directory
+    if file.suffix == ".oprec":
+        assert op_tools.read_recording(file).complete
 
 
 def test_the_programs_own_handler_of_sigterm_stays_and_ours_goes():
