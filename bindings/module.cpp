@@ -29,6 +29,7 @@
 #include "hooks/tool.h"
 #include "hooks/written_inputs.h"
 #include "interrupts.h"
+#include "mode_off_stack.h"
 #include "python_hook.h"
 #include "python_judge.h"
 #include "python_modules.h"
@@ -236,6 +237,7 @@ PYBIND11_MODULE(_C, module) {
   });
 
   bind_interrupts(module);
+  bind_mode_off_stack(module);
   bind_quiet_warnings(module);
   init_stack_source();
   bind_hook(module);

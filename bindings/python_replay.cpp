@@ -24,27 +24,17 @@ class Caller final : public replay::PythonCaller {
   explicit Caller(py::object find) : find_(std::move(find)) {}
 
   bool knows(std::string_view name) override {
-    const py::gil_scoped_acquire gil;
-    try {
-      return !find_(std::string(name)).is_none();
-    } catch (const py::error_already_set& error) {
-      throw std::runtime_error(error.what());
-    }
+    return in_python([&] { return !find_(std::string(name)).is_none(); });
   }
 
   Value call(std::string_view name, const Value& args, const Value& kwargs) override {
-    const py::gil_scoped_acquire gil;
-    try {
+    return in_python([&] {
       const py::object function = find_(std::string(name));
       // Replay passes the call to the tools that are on; intercepted again by the torch-function mode, it would count
       // twice.
       const WithoutTorchFunction once;
       return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
-    } catch (const py::error_already_set& error) {
-      interrupted_ = hold_for_program(error) || interrupted_;
-      // Its text only: the exception object must not die where there is no GIL.
-      throw std::runtime_error(error.what());
-    }
+    });
   }
 
   bool is_interrupted() override {
@@ -55,6 +45,18 @@ class Caller final : public replay::PythonCaller {
   }
 
  private:
+  template <class Code>
+  auto in_python(Code&& code) -> decltype(code()) {
+    const py::gil_scoped_acquire gil;
+    try {
+      return code();
+    } catch (const py::error_already_set& error) {
+      interrupted_ = hold_for_program(error) || interrupted_;
+      // Its text only: the exception object must not die where there is no GIL.
+      throw std::runtime_error(error.what());
+    }
+  }
+
   std::atomic<bool> interrupted_{false};  // an exception for the program ended a call
   py::object find_;  // lives as long as the Python call that made this, so it dies with the GIL held
 };

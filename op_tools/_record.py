@@ -15,7 +15,7 @@ from . import (
     _run_facts,  # noqa: F401  (tells the core what a header says)
 )
 from ._declared import OpRecordOptions, RecordRow
-from ._results import DEFAULT_ROWS, Result, Shown, counted, sorted_rows, text_table, worded
+from ._results import DEFAULT_ROWS, Result, Shown, SortableResult, counted, sorted_rows, text_table, worded
 from ._tools import Tool
 
 RECORDING = ".oprec"
@@ -233,8 +233,8 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
 
 
 @dataclass(frozen=True, repr=False)
-class RecordResult(Result):
-    """What a run of OpRecord recorded."""
+class RecordResult(SortableResult):
+    """What a run of OpRecord recorded. Its table has the operators with most calls first."""
 
     rows: list[RecordRow] = field(default_factory=list)
     """One row per operator."""
@@ -250,23 +250,16 @@ class RecordResult(Result):
     read_backs: int = 0
     """Transfers of statistics from a device."""
 
-    def table(self, sort_by: str = "calls", row_limit: int = DEFAULT_ROWS) -> str:
-        """The rows as a text table, most calls first, and their totals.
+    def _in_order(self) -> Sequence[RecordRow]:
+        return sorted_rows(self.rows, "calls")
 
-        Args:
-            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order.
-            row_limit: number of rows; -1: all.
-
-        Raises:
-            op_tools.Error: the rows have no such field.
-        """
-        columns = [
+    def _columns(self) -> list[Shown[Any]]:
+        return [
             worded("op", "op"),
             counted("calls", "calls"),
             counted("backward", "backward"),
             counted("failed", "failed"),
         ]
-        return text_table(columns, sorted_rows(self.rows, sort_by), row_limit)
 
 
 class OpRecord(Tool):

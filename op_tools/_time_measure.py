@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,18 @@ from . import (
     _flops,  # noqa: F401  (tells the core how many operations a call has)
 )
 from ._declared import OpTimeMeasureOptions, TimeRow
-from ._results import DEFAULT_ROWS, Result, RowAsDict, Shown, counted, megabytes, sorted_rows, text_table, worded
+from ._results import (
+    DEFAULT_ROWS,
+    Result,
+    RowAsDict,
+    Shown,
+    counted,
+    measured,
+    megabytes,
+    sorted_rows,
+    text_table,
+    worded,
+)
 from ._tools import Tool
 
 _GROUPS = {"op": "rows", "shape": "by_shape", "line": "by_line", "module": "by_module"}
@@ -24,13 +35,8 @@ _GROUPS = {"op": "rows", "shape": "by_shape", "line": "by_line", "module": "by_m
 
 def _milliseconds(title: str) -> Shown[TimeRow]:
     """A column of times. Only self times add up: the total of a call contains those of the calls inside of it."""
-    name = f"{title}_ms"
-    return Shown(
-        f"{title} ms",
-        lambda row: f"{getattr(row, name):.3f}",
-        is_number=True,
-        total=(lambda rows: f"{sum(getattr(row, name) for row in rows):.3f}") if title == "self" else None,
-    )
+    column = measured(f"{title} ms", f"{title}_ms")
+    return column if title == "self" else replace(column, total=None)
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ class TimeResult(Result):
             columns.append(Shown("GFLOP/s", lambda row: f"{row.gflop_per_s:.1f}" if row.flops else "", is_number=True))
         if any(row.allocated_bytes for row in shown):
             columns.append(megabytes("alloc MB", "allocated_bytes"))
-            columns.append(Shown("peak MB", lambda row: f"{row.peak_bytes / 1e6:.3f}", is_number=True))
+            columns.append(replace(megabytes("peak MB", "peak_bytes"), total=None))
         return text_table(columns, rows, row_limit)
 
     def export_stacks(self, path: str, metric: str = "self") -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -22,6 +21,12 @@ REMEDIES: tuple[Remedy, ...] = ("fallback", "float32", "placebo")
 OPENING_RUNS = 3  # on each side
 MOST_PARTS = 3  # of one group: of more, the group is reported as a whole
 REPEATS = 3  # of each test where the two sides touch
+
+
+def _median(values: Iterable[float]) -> float:
+    import statistics  # not with the package: it loads four modules that only a bisection needs
+
+    return statistics.median(values)
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ class Session:
         groups = ordered(by_op(self._runner.calls()), self._suspects)
         if not groups:
             return self._end("not an operator", "nothing can be moved: no operator runs on a device")
-        typical = statistics.median(one.seconds for one in self._nothing)
+        typical = _median(one.seconds for one in self._nothing)
         tests = (len(groups).bit_length() + 8) * self._repeats
         self._say(
             f"{sum(len(group.calls) for group in groups)} calls of {len(groups)} operators; about {tests} runs for each culprit, "
@@ -273,7 +278,7 @@ class Session:
 
     def _worse_alone(self, groups: list[Group]) -> bool:
         alone = self._run([Trial(frozenset([one]), remedy=self._remedy, purpose="alone") for one in groups], whole=True)
-        before = statistics.median(self._judge.far(one) for one in self._nothing)
+        before = _median(self._judge.far(one) for one in self._nothing)
         return any(self._judge.far(one) > 2 * before for one in alone)
 
     def _explain(self, groups: list[Group], placebo: bool | None) -> str:

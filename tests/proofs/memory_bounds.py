@@ -39,6 +39,8 @@ TOOLS: dict[str, dict[str, Any]] = {
     "OpDtypeCast": {"cast": "torch.float32->torch.float64"},
     "OpObserve": {},
     "OpOverflowCheck": {},
+    "OpRecord": {},
+    "OpBlackBox": {},
     "Hook": {},
 }
 
@@ -85,9 +87,7 @@ def made_tool(name: str, level: str, folder: str) -> Any:
     if name == "Hook":
         return op_tools.HookScope(Reading(), level=level)
     options = TOOLS[name]
-    if name in ("OpCapture", "OpAutoCompare", "OpOverflowCheck", "OpTimeMeasure", "OpObserve"):
-        options = {**options, "output_dir": folder}
-    return getattr(op_tools, name)(level=level, **options)
+    return getattr(op_tools, name)(level=level, output_dir=folder, **options)
 
 
 def measure(case: tuple[str, str, str, int, int]) -> dict[str, float]:
