@@ -31,9 +31,11 @@ from ._declared import (  # noqa: E402
 from ._fallback import OpDtypeCast, OpFallback, RedirectResult  # noqa: E402
 from ._features import CallInfo, Feature, TensorInfo, apply_feature  # noqa: E402
 from ._files import load, load_call  # noqa: E402
+from ._live import LiveResult, OpAgainst  # noqa: E402
 from ._observe import DynamicDim, ObserveResult, OpObserve, TensorShape  # noqa: E402
 from ._overflow import OpOverflowCheck, OverflowResult  # noqa: E402
 from ._record import OpRecord, RecordedCall, RecordedTensor, Recording, RecordResult, read_recording  # noqa: E402
+from ._shadow import OpShadow, ShadowResult  # noqa: E402
 from ._time_measure import OpTimeMeasure, TimeResult  # noqa: E402
 from ._tools import CaptureResult, Hook, HookScope, OpCapture, Tool, ToolResult, load_tools, stop_all  # noqa: E402
 
@@ -57,12 +59,14 @@ __all__ = [
     "Feature",
     "Hook",
     "HookScope",
+    "LiveResult",
     "ManyRuns",
     "ModuleComparison",
     "ModuleRow",
     "ObserveResult",
     "ObserveRow",
     "OddRow",
+    "OpAgainst",
     "OpAutoCompare",
     "OpBlackBox",
     "OpCapture",
@@ -71,6 +75,7 @@ __all__ = [
     "OpObserve",
     "OpOverflowCheck",
     "OpRecord",
+    "OpShadow",
     "OpTimeMeasure",
     "OverflowResult",
     "OverflowRow",
@@ -84,6 +89,7 @@ __all__ = [
     "RedirectRow",
     "RunRow",
     "RunsComparison",
+    "ShadowResult",
     "TensorInfo",
     "TensorShape",
     "TimeResult",

@@ -47,9 +47,8 @@ def captured_calls(folder: _Folder) -> list[CapturedId]:
         except ValueError:
             continue  # cut off while it was written
         if isinstance(meta, dict) and isinstance(meta.get("id"), int):
-            found.append(
-                CapturedId(path, meta["id"], str(meta.get("name")), str(meta.get("module")), int(meta.get("step") or 0))
-            )
+            module = ".".join(filter(None, (meta.get("model"), meta.get("module"))))
+            found.append(CapturedId(path, meta["id"], str(meta.get("name")), module, int(meta.get("step") or 0)))
     if not found:
         raise _C.Error("\n".join(problems) or f"{folder}: there are no captured calls here")
     return sorted(found, key=lambda one: one.id)
@@ -58,6 +57,8 @@ def captured_calls(folder: _Folder) -> list[CapturedId]:
 def replayed(paths: Sequence[str], device: str = "cpu") -> dict[str, dict[str, Any]]:
     """Runs captured calls again and judges their saved results: the report of each by its path ("agreed", "disagreed",
     "not comparable", "could not run")."""
+    if not paths:
+        return {}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         arguments = [*paths, "--acc_check", "--device", device, "--json", str(report), "--quiet", "--no_summary"]
@@ -153,6 +154,33 @@ def _verdict(inputs: float, outputs: float, a: str, b: str) -> str:
     return "the operator is right, its input is another one" if inputs else "both are right: rounding"
 
 
+def judged_pairs(pairs: Sequence[tuple[CapturedId, CapturedId]], *, crossed: bool = False) -> list[ConfirmedRow]:
+    """Runs each call of A and its partner in B again, and judges both.
+
+    Args:
+        pairs: the calls.
+        crossed: also run A's call on the device of B, where there is one.
+    """
+    of_a, of_b = replayed([a.path for a, _ in pairs]), replayed([b.path for _, b in pairs])
+    rows = []
+    for a, b in pairs:
+        of_run_a, of_run_b = load_call(a.path), load_call(b.path)
+        inputs = _difference((of_run_a.args, of_run_a.kwargs), (of_run_b.args, of_run_b.kwargs))
+        outputs = _difference(of_run_a.result, of_run_b.result)
+        status_a, status_b = (
+            str(all_.get(path, {}).get("status", "could not run")) for all_, path in ((of_a, a.path), (of_b, b.path))
+        )
+        device = _device_of(of_run_b) if crossed else ""
+        of_both = str(replayed([a.path], device).get(a.path, {}).get("status", "")) if device else ""
+        verdict = _verdict(inputs, outputs, status_a, status_b)
+        rows.append(
+            ConfirmedRow(
+                a.name, a.module, a.step, a.path, b.path, inputs, outputs, status_a, status_b, of_both, verdict
+            )
+        )
+    return rows
+
+
 def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
     """Judges the calls of two captures one by one: is the operator wrong, or was its input another one?
 
@@ -177,24 +205,7 @@ def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
         else:
             problems.append(f"{one.path}: B has no such call")
     problems += [f"{one.path}: A has no such call" for left in places.values() for one in left]
-    of_a, of_b = replayed([a.path for a, _ in pairs]), replayed([b.path for _, b in pairs])
-    rows = []
-    for a, b in pairs:
-        of_run_a, of_run_b = load_call(a.path), load_call(b.path)
-        inputs = _difference((of_run_a.args, of_run_a.kwargs), (of_run_b.args, of_run_b.kwargs))
-        outputs = _difference(of_run_a.result, of_run_b.result)
-        status_a, status_b = (
-            str(all_.get(path, {}).get("status", "could not run")) for all_, path in ((of_a, a.path), (of_b, b.path))
-        )
-        device = _device_of(of_run_b)
-        crossed = str(replayed([a.path], device).get(a.path, {}).get("status", "")) if device else ""
-        verdict = _verdict(inputs, outputs, status_a, status_b)
-        rows.append(
-            ConfirmedRow(
-                a.name, a.module, a.step, a.path, b.path, inputs, outputs, status_a, status_b, crossed, verdict
-            )
-        )
-    return Confirmation(rows, problems)
+    return Confirmation(judged_pairs(pairs, crossed=True), problems)
 
 
 def _device_of(call: CapturedCall) -> str:

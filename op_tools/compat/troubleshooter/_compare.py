@@ -16,9 +16,9 @@ from ...formats._files import extra
 from ...formats._names import METHODS
 from .._align import align
 
-_MAPPING, _FORWARD, _BACKWARD = "ts_api_mapping", "ts_api_forward_compare", "ts_api_backward_compare"
+MAPPING, FORWARD, BACKWARD = "ts_api_mapping", "ts_api_forward_compare", "ts_api_backward_compare"
 _VALUES = ["result of allclose", "ratio of allclose", "cosine similarity", "mean & max diffs"]
-_STATISTICS = ["max, min, mean diffs"]
+STATISTICS = ["max, min, mean diffs"]
 
 Pair = tuple[ForeignTensor | None, ForeignTensor | None]
 
@@ -98,7 +98,7 @@ class _Tables:
                 [one for call in last[0] for one in call.tensors], [one for call in last[1] for one in call.tensors]
             )
             backward += [row for pair in self._kept(pairs) for row in self._row(pair)]
-        return {_MAPPING: mapping, _FORWARD: forward, _BACKWARD: backward[::-1]}
+        return {MAPPING: mapping, FORWARD: forward, BACKWARD: backward[::-1]}
 
     def _kept(self, pairs: list[Pair]) -> list[Pair]:
         return [pair for pair in pairs if not self._ignore or (pair[0] and pair[1])]
@@ -141,16 +141,33 @@ class _Tables:
 
     def write(self, folder: Path) -> None:
         """Writes each table with the number of its step, and all steps in one as versions of the tool without steps."""
-        header = [*self._names, "shape of orig", "shape of target", *(_VALUES if self._has_values else _STATISTICS)]
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for table in (_MAPPING, _FORWARD, _BACKWARD):
-                titles = self._names if table == _MAPPING else header
-                for step, tables in enumerate(self._steps):
-                    _write(folder / f"{table}_{step}.csv", [titles, *tables[table]])
-                _write(folder / f"{table}.csv", [titles, *(row for tables in self._steps for row in tables[table])])
-        except OSError as error:
-            raise _C.Error(f"{error.filename}: {error.strerror}") from None
+        header = [*self._names, "shape of orig", "shape of target", *(_VALUES if self._has_values else STATISTICS)]
+        write_tables(folder, self._names, header, self._steps)
+
+
+def write_tables(
+    folder: Path, titles: list[str], header: list[str], steps: Sequence[dict[str, list[list[str]]]]
+) -> None:
+    """Writes the tables of each step by its number, and those of all steps as versions of the tool without steps.
+
+    Args:
+        folder: where; it is made.
+        titles: of the mapping.
+        header: of the others.
+        steps: rows by the names of the tables.
+
+    Raises:
+        op_tools.Error: a file cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for table in (MAPPING, FORWARD, BACKWARD):
+            head = titles if table == MAPPING else header
+            for step, tables in enumerate(steps):
+                _write(folder / f"{table}_{step}.csv", [head, *tables[table]])
+            _write(folder / f"{table}.csv", [head, *(row for tables in steps for row in tables[table])])
+    except OSError as error:
+        raise _C.Error(f"{error.filename}: {error.strerror}") from None
 
 
 def _write(path: Path, rows: list[list[str]]) -> None:
