@@ -16,6 +16,7 @@ from ._blackbox import BlackBox, OpBlackBox, read_black_box  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
 from ._compare_many import ManyRuns, OddRow, compare_many  # noqa: E402
 from ._compare_modules import ModuleComparison, ModuleRow, compare_modules  # noqa: E402
+from ._compare_ranks import RanksComparison, SpreadRow, compare_ranks  # noqa: E402
 from ._compare_runs import RankComparison, RunsComparison, compare_runs  # noqa: E402
 from ._declared import (  # noqa: E402
     BlackBoxRow,
@@ -80,6 +81,7 @@ __all__ = [
     "OverflowResult",
     "OverflowRow",
     "RankComparison",
+    "RanksComparison",
     "RecordResult",
     "RecordRow",
     "RecordedCall",
@@ -90,6 +92,7 @@ __all__ = [
     "RunRow",
     "RunsComparison",
     "ShadowResult",
+    "SpreadRow",
     "TensorInfo",
     "TensorShape",
     "TimeResult",
@@ -101,6 +104,7 @@ __all__ = [
     "bisect",
     "compare_many",
     "compare_modules",
+    "compare_ranks",
     "compare_runs",
     "load",
     "load_call",

@@ -31,6 +31,7 @@ class CapturedId:
     name: str
     module: str
     step: int
+    rank: int
 
 
 def captured_calls(folder: _Folder) -> list[CapturedId]:
@@ -48,7 +49,8 @@ def captured_calls(folder: _Folder) -> list[CapturedId]:
             continue  # cut off while it was written
         if isinstance(meta, dict) and isinstance(meta.get("id"), int):
             module = ".".join(filter(None, (meta.get("model"), meta.get("module"))))
-            found.append(CapturedId(path, meta["id"], str(meta.get("name")), module, int(meta.get("step") or 0)))
+            step, rank = int(meta.get("step") or 0), int(meta.get("rank") or 0)
+            found.append(CapturedId(path, meta["id"], str(meta.get("name")), module, step, rank))
     if not found:
         raise _C.Error("\n".join(problems) or f"{folder}: there are no captured calls here")
     return sorted(found, key=lambda one: one.id)
@@ -119,18 +121,19 @@ class Confirmation(Result):
         return "\n".join([text_table(columns, self.rows, -1), *self.problems])
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """All tensors of arguments or a result, in their order."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
-        return [tensor for one in value for tensor in _tensors(one)]
-    return [tensor for one in value.values() for tensor in _tensors(one)] if isinstance(value, dict) else []
+        return [tensor for one in value for tensor in tensors_of(one)]
+    return [tensor for one in value.values() for tensor in tensors_of(one)] if isinstance(value, dict) else []
 
 
 def _difference(one: Any, other: Any) -> float:
     """The largest relative difference of tensors in the same places."""
     worst = 0.0
-    for a, b in zip(_tensors(one), _tensors(other), strict=False):
+    for a, b in zip(tensors_of(one), tensors_of(other), strict=False):
         if a.shape != b.shape:
             return float("inf")
         if a.layout != torch.strided or a.is_quantized or not a.numel() or torch.equal(a, b.to(a.dtype)):

@@ -8,7 +8,8 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from .._compare_many import compare_many
+from .._compare_many import ManyRuns, compare_many
+from .._compare_ranks import RanksComparison, compare_ranks, read_rules
 from .._compare_runs import RunsComparison, compare_runs, open_run, read_fusions
 from .._compare_tables import FORMATS, write_table
 from .._confirm import confirm
@@ -51,10 +52,14 @@ def _compare(options: argparse.Namespace) -> int:
         report = confirm(*options.confirm)
         sys.stdout.write(visible(report.table()) + "\n")
         return report.exit_status
+    many: ManyRuns | RanksComparison
     if len(options.runs) == 1 and len(open_run(options.runs[0])) > 1:
         many = compare_many([options.runs[0]])
     elif len(options.runs) > 2:
         many = compare_many(options.runs)
+    elif len(options.runs) == 2 and len(open_run(options.runs[0])) == 1 < len(open_run(options.runs[1])):
+        rules = read_rules(options.rules) if options.rules else ()
+        many = compare_ranks(*options.runs, rules=rules, captures=options.captures)
     elif len(options.runs) == 2:
         fusions = read_fusions(options.fusions) if options.fusions else ()
         found = compare_runs(*options.runs, noise=options.noise, fusions=fusions, captures=options.captures)
@@ -85,7 +90,7 @@ def add(commands: Commands) -> None:
         help="where two runs part: the first call whose results differ though its inputs agree",
         description="Compares recordings of OpRecord call by call. Two runs: A is the one to compare with. Three and more: "
         "runs of one program, of which the odd one is looked for. One folder with several ranks: replicas, which must "
-        "agree. Exit status: 0 they agree, 1 they diverge, 2 some could not be compared, 64 wrong usage.",
+        "agree. One rank and a folder with several: how the tensors are spread over them. Exit status: 0 they agree, 1 they diverge, 2 some could not be compared, 64 wrong usage.",
         epilog="op-tools run --record a train.py; op-tools run --record b train.py; op-tools compare a b",
     )
     compare.add_argument("runs", nargs="*", metavar="RUN", help="a folder of OpRecord, or one of its files *.oprec")
@@ -102,6 +107,11 @@ def add(commands: Commands) -> None:
         "--captures", nargs=2, metavar=("A", "B"), help="captures that were made beside the recordings: judge by values"
     )
     compare.add_argument("--fusions", metavar="FILE", help="known fusions of operators (JSON or YAML)")
+    compare.add_argument(
+        "--rules",
+        metavar="FILE",
+        help="of one rank against several: how tensors are split, REGEX = b s h[tp] in each line",
+    )
     compare.add_argument("--json", metavar="FILE", help="a record for each pair, and a summary, as lines of JSON")
     compare.add_argument("--csv", metavar="FILE", help="a row for each pair")
     compare.add_argument(
