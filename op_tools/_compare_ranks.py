@@ -77,10 +77,8 @@ class RanksComparison(Result):
     def table(self) -> str:
         """For people."""
         counts = Counter((row.plan or "no plan found", row.proof) for row in self.rows)
-        lines = [f"A: {self.one}", *(f"B: {path}" for path in self.many), ""]
-        lines += [
-            f"{plan}{f' (by {proof})' if proof else ''}: {n} results" for (plan, proof), n in counts.most_common()
-        ]
+        lines = [f"A: {self.one}", *(f"B: {path}" for path in self.many), "", "Results:"]
+        lines += [f"{plan}{f' (by {proof})' if proof else ''}: {n}" for (plan, proof), n in counts.most_common()]
         if self.alone:
             lines.append(f"{self.alone} calls of A have no partner on all ranks")
         columns: list[Shown[SpreadRow]] = [

@@ -64,8 +64,10 @@ class ShadowResult(Result):
         if self.wrong:
             lines.append(text_table(columns, self.wrong, -1))
             lines.append(f"run_op_from_data {self.wrong[0].path_b} --acc_check")
-        if self.left or self.unfed:
-            lines.append(f"{self.left} captured calls were not made; {self.unfed} calls had no captured inputs")
+        if self.left:
+            lines.append(f"{self.left} captured calls were not made")
+        if self.unfed:
+            lines.append(f"{self.unfed} calls had no captured inputs")
         return "\n".join([*lines, *self.problems])
 
 

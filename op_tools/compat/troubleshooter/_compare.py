@@ -72,6 +72,9 @@ class _Tables:
         self._has_values = all(one.values for calls in sides for call in calls for one in call.tensors)
         names = [dump.header.get("framework", "pytorch") for dump in dumps]
         self._names = [f"ORIGIN NET ({names[0]})", f"TARGET NET ({names[1]})"]
+        self._is_mindtorch = "mindtorch" in names
+        short = ", ".join("pt" if name == "pytorch" else "mt" for name in names)
+        self._mindtorch = [f"{which} cmp ({short})" for which in ("mean", "max", "min", "shape", "dtype")]
         self._steps: list[dict[str, list[list[str]]]] = []
         self._compared = self._differ = 0
         self._first = ""
@@ -125,6 +128,9 @@ class _Tables:
         shapes = [str(one.shape) if one else "None" for one in pair]
         if self._has_values:
             cells, agrees = _compare_values(a, b, self._tolerance)
+            if self._is_mindtorch:  # in place of the result of allclose, and of the differences
+                cells = [*(["Shape is inconsistent"] if cells[0].startswith("Shape") else cells[1:2]), cells[2]]
+                cells += [_both(a, b, which) for which in ("mean", "max", "min")]
         else:
             cells, agrees = _compare_statistics(a, b, self._tolerance)
         if a and b:
@@ -132,7 +138,12 @@ class _Tables:
             if not agrees:
                 self._differ += 1
                 self._first = self._first or f"{names[0]} against {names[1]}"
-        yield [*names, *shapes, *cells]
+        if not self._is_mindtorch:
+            yield [*names, *shapes, *cells]
+            return
+        dtypes = [one.dtype.removeprefix("torch.") if one else "None" for one in pair]
+        same = [one if one == other else f"{one}, {other}" for one, other in (shapes, dtypes)]
+        yield [*names, *cells, *same]
 
     def summary(self) -> str:
         """For the terminal."""
@@ -142,6 +153,9 @@ class _Tables:
     def write(self, folder: Path) -> None:
         """Writes each table with the number of its step, and all steps in one as versions of the tool without steps."""
         header = [*self._names, "shape of orig", "shape of target", *(_VALUES if self._has_values else STATISTICS)]
+        if self._is_mindtorch:
+            values = [*_VALUES[1:3], *self._mindtorch]
+            header = [*self._names, *(values if self._has_values else [*STATISTICS, *self._mindtorch[-2:]])]
         write_tables(folder, self._names, header, self._steps)
 
 
@@ -240,6 +254,18 @@ def _compare_values(a: ForeignTensor | None, b: ForeignTensor | None, tolerance:
             f"{number(float(differences.mean()), 5)}, {number(float(differences.max()), 5)}",
         ]
     return cells, bool(close.all())
+
+
+def _both(a: ForeignTensor | None, b: ForeignTensor | None, which: str) -> str:
+    """A statistic of both sides: of the dump, or of its values where it has none."""
+
+    def of(tensor: ForeignTensor | None) -> float:
+        if tensor is None:
+            return math.nan
+        known: float | None = getattr(tensor, which)
+        return float(getattr(load_values(tensor).double(), which)()) if known is None or known != known else known
+
+    return f"{number(of(a), 5)}, {number(of(b), 5)}"
 
 
 def _cosine(a: Any, b: Any) -> float:
