@@ -249,6 +249,17 @@ def open_run(run: PathOrRecording) -> dict[int, _C.Recording]:
     return ranks
 
 
+def rank_count(run: PathOrRecording) -> int:
+    """How many recordings open_run() gives, without reading those of OpRecord.
+
+    Raises:
+        op_tools.Error: there is none.
+    """
+    if isinstance(run, Recording) or not _is_recording(run):
+        return len(open_run(run))
+    return len(_C.find_recordings(os.fspath(run)))
+
+
 def _flat(header: Any, name: str = "") -> dict[str, Any]:
     if not isinstance(header, dict):
         return {name: header}

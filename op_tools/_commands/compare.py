@@ -10,12 +10,15 @@ from pathlib import Path
 
 from .._compare_many import ManyRuns, compare_many
 from .._compare_ranks import RanksComparison, compare_ranks, read_rules
-from .._compare_runs import RunsComparison, compare_runs, open_run, read_fusions
+from .._compare_runs import RunsComparison, compare_runs, rank_count, read_fusions
 from .._compare_tables import FORMATS, write_table
 from .._confirm import confirm
 from .._declared import RunRow
 from .._next import next_commands
 from ._command_line import Commands, visible
+
+# Options of two runs, rank by rank; and those of one rank against several.
+_OF_PAIRS, _OF_RANKS = ("noise", "next", "fusions", "csv"), ("rules",)
 
 
 def _write_csv(path: str, found: RunsComparison) -> None:
@@ -53,14 +56,18 @@ def _compare(options: argparse.Namespace) -> int:
         sys.stdout.write(visible(report.table()) + "\n")
         return report.exit_status
     many: ManyRuns | RanksComparison
-    if len(options.runs) == 1 and len(open_run(options.runs[0])) > 1:
+    counts = [rank_count(run) for run in options.runs]
+    is_pair = len(counts) == 2 and not (counts[0] == 1 < counts[1])
+    if others := [f"--{name}" for name in (_OF_RANKS if is_pair else _OF_PAIRS) if getattr(options, name)]:
+        return _usage(f"{', '.join(others)}: not for these recordings; see --help")
+    if len(counts) == 1 and counts[0] > 1:
         many = compare_many([options.runs[0]])
-    elif len(options.runs) > 2:
+    elif len(counts) > 2:
         many = compare_many(options.runs)
-    elif len(options.runs) == 2 and len(open_run(options.runs[0])) == 1 < len(open_run(options.runs[1])):
+    elif len(counts) == 2 and not is_pair:
         rules = read_rules(options.rules) if options.rules else ()
         many = compare_ranks(*options.runs, rules=rules, captures=options.captures)
-    elif len(options.runs) == 2:
+    elif is_pair:
         fusions = read_fusions(options.fusions) if options.fusions else ()
         found = compare_runs(*options.runs, noise=options.noise, fusions=fusions, captures=options.captures)
         _show(found, with_next=options.next)
@@ -90,7 +97,8 @@ def add(commands: Commands) -> None:
         help="where two runs part: the first call whose results differ though its inputs agree",
         description="Compares recordings of OpRecord call by call. Two runs: A is the one to compare with. Three and more: "
         "runs of one program, of which the odd one is looked for. One folder with several ranks: replicas, which must "
-        "agree. One rank and a folder with several: how the tensors are spread over them. Exit status: 0 they agree, 1 they diverge, 2 some could not be compared, 64 wrong usage.",
+        "agree. One rank and a folder with several: how the tensors are spread over them. Exit status: 0 they agree, "
+        "1 they diverge, 2 some could not be compared, 64 wrong usage.",
         epilog="op-tools run --record a train.py; op-tools run --record b train.py; op-tools compare a b",
     )
     compare.add_argument("runs", nargs="*", metavar="RUN", help="a folder of OpRecord, or one of its files *.oprec")

@@ -169,7 +169,7 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--fail-on-wrong",
         action="store_true",
-        help="exit status 1 when a tool found something wrong (autocompare, overflow)",
+        help="exit status 1 when a tool found something wrong (autocompare, overflow, against, shadow)",
     )
     command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {NAME}, where there is one")
     loudness = command.add_mutually_exclusive_group()

@@ -1,4 +1,4 @@
-// What is said of two calls that were compared. Pure functions, any thread.
+// The verdicts on two calls that were compared. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>

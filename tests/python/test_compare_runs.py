@@ -295,6 +295,8 @@ def test_statuses_and_records(tmp_path, capsys, monkeypatch):
     assert len(sheet.read_text().splitlines()) == count + 1
     assert main(["compare", a]) == 64
     assert main(["compare", a, b, "--format", "msprobe"]) == 64
+    assert main(["compare", a, b, wrong, "--csv", str(sheet)]) == 64
+    assert main(["compare", a, b, "--rules", "rules.txt"]) == 64
 
 
 # ---- in the columns of other tools ----
