@@ -34,12 +34,8 @@ class CapturedId:
     rank: int
 
 
-def captured_calls(folder: _Folder) -> list[CapturedId]:
-    """The calls below a folder of OpCapture, in the order in which they were made.
-
-    Raises:
-        op_tools.Error: there is none.
-    """
+def calls_below(folder: _Folder) -> tuple[list[CapturedId], list[str]]:
+    """The calls below a folder of OpCapture, in the order in which they were made, and what could not be read."""
     calls, problems, _ = _C.find_calls(os.fsencode(folder))
     found = []
     for path, text, _, _ in calls:
@@ -51,9 +47,19 @@ def captured_calls(folder: _Folder) -> list[CapturedId]:
             module = ".".join(filter(None, (meta.get("model"), meta.get("module"))))
             step, rank = int(meta.get("step") or 0), int(meta.get("rank") or 0)
             found.append(CapturedId(path, meta["id"], str(meta.get("name")), module, step, rank))
+    return sorted(found, key=lambda one: one.id), list(problems)
+
+
+def captured_calls(folder: _Folder) -> list[CapturedId]:
+    """The same, where there must be some.
+
+    Raises:
+        op_tools.Error: there is none.
+    """
+    found, problems = calls_below(folder)
     if not found:
         raise _C.Error("\n".join(problems) or f"{folder}: there are no captured calls here")
-    return sorted(found, key=lambda one: one.id)
+    return found
 
 
 def replayed(paths: Sequence[str], device: str = "cpu") -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from . import _C
 from ._compare_runs import DIVERGED, Fusions, PathOrRecording, open_run, rank_of, short_name
-from ._confirm import captured_calls
+from ._confirm import calls_below
 from ._declared import RunRow, ToolOptions
 from ._record import OpRecord
 from ._together import Together
@@ -31,7 +31,7 @@ class LiveResult:
     capture: str
     """The folder of that call, with its inputs and results in full; "" if only the other run makes it."""
     steps: int
-    """How many steps were compared."""
+    """How many times the runs were compared: after each step with calls, and at the end."""
 
     @property
     def ok(self) -> bool:
@@ -69,7 +69,7 @@ class OpAgainst(Together):
         self._stop, self._options = stop, options
         self._fusions = [(list(one), list(other)) for one, other in fusions]
         self._first: RunRow | None = None
-        self._path, self._steps, self._is_over = "", 0, False
+        self._path, self._steps, self._calls, self._is_over = "", 0, 0, False
 
     def _make(self) -> Sequence[Tool]:
         header = next(iter(self._of_a.values())).header
@@ -78,7 +78,7 @@ class OpAgainst(Together):
             options.setdefault("level", header["level"])
         options["output_dir"] = Path(options.get("output_dir") or ".") / _FOLDER
         self._record, self._capture = OpRecord(**options), OpCapture(**options)
-        self._first, self._path, self._steps, self._is_over = None, "", 0, False
+        self._first, self._path, self._steps, self._calls, self._is_over = None, "", 0, 0, False
         return [self._capture, self._record]
 
     def step(self) -> None:
@@ -107,7 +107,8 @@ class OpAgainst(Together):
         try:
             self._record.flush()
             self._capture.flush()
-            if self._record.path:
+            if (calls := self._record.result().calls) > self._calls:
+                self._calls = calls
                 self._look()
         except Exception as error:
             self._is_over = True
@@ -120,7 +121,10 @@ class OpAgainst(Together):
             raise _C.Error(f"A has no rank {rank}")
         found = _C.compare_runs(self._of_a[rank], b, noise=self._of_noise.get(rank), fusions=self._fusions)
         self._steps += 1
-        calls = {one.id: one.path for one in captured_calls(self._capture.result().root)}
+        root = (
+            self._capture.result().root
+        )  # of a backward pass alone, or of calls that are never captured, there is none
+        calls = {one.id: one.path for one in calls_below(root)[0]} if root else {}
         if found.first is not None:
             first = RunRow(**found.row(found.first))
             self._path = calls.pop(first.id_b, "") if first.id_b is not None else ""

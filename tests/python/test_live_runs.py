@@ -189,13 +189,14 @@ def trained(steps=2, tool=None):
             tool.step()
 
 
-def test_against_in_a_program(tmp_path):
+def test_against_in_a_program(tmp_path, capfd):
     with op_tools.OpRecord(output_dir=tmp_path / "a", level="aten") as a:
         trained(tool=a)
     tool = op_tools.OpAgainst(a.result().path, output_dir=tmp_path)
     with tool:
         trained(tool=tool)
-    assert tool.result().ok and tool.result().steps == 3  # two, and what is left at the end
+    assert tool.result().ok and tool.result().steps == 2  # nothing is left at the end
+    assert "against:" not in capfd.readouterr().err
     stopped = op_tools.OpAgainst(a.result().path, output_dir=tmp_path / "b", stop=True)
     with pytest.raises(SystemExit) as ended, sim.fault("scale", ops="aten::relu", call=1, scale=1.5), stopped:
         trained(tool=stopped)
@@ -211,7 +212,7 @@ def test_against_in_a_program(tmp_path):
 def test_a_comparison_that_fails_is_no_failure_of_the_program(tmp_path, monkeypatch, capfd):
     with op_tools.OpRecord(output_dir=tmp_path / "a") as a:
         trained(tool=a)
-    monkeypatch.setattr(op_tools._live, "captured_calls", lambda _: 1 // 0)
+    monkeypatch.setattr(op_tools._live, "calls_below", lambda _: 1 // 0)
     with op_tools.OpAgainst(tmp_path / "a", output_dir=tmp_path, stop=True) as tool:
         trained(tool=tool)
     assert capfd.readouterr().err.count("no longer compared") == 1
