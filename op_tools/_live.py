@@ -77,7 +77,7 @@ class OpAgainst(Together):
         if isinstance(header, dict) and header.get("level") in ("aten", "torch"):
             options.setdefault("level", header["level"])
         options["output_dir"] = Path(options.get("output_dir") or ".") / _FOLDER
-        self._record, self._capture = OpRecord(**options), OpCapture(**options)
+        self._record, self._capture = OpRecord(**options), OpCapture(**options, format="folders", dedupe=False)
         self._first, self._path, self._steps, self._calls, self._is_over = None, "", 0, 0, False
         return [self._capture, self._record]
 

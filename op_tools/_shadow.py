@@ -154,7 +154,11 @@ class OpShadow(Together):
         level = "aten" if "::" in self._calls[0].name else "torch"
         options = ToolOptions(**{"level": level, **self._options})  # type: ignore[typeddict-item]
         options["output_dir"] = Path(options.get("output_dir") or ".") / _FOLDER
-        self._feeder, self._capture, self._result = _Feeder(self._calls), OpCapture(**options), None
+        self._feeder, self._capture, self._result = (
+            _Feeder(self._calls),
+            OpCapture(**options, format="folders", dedupe=False),
+            None,
+        )
         return [HookScope(self._feeder, **options), self._capture]
 
     def result(self) -> ShadowResult:

@@ -140,6 +140,16 @@ def test_a_planted_fault_is_named_with_module_line_and_chain(level, tmp_path):
     assert all(len(line) <= 80 for line in rank.table().split("\n") if not line.startswith(("A:", "B:")))
 
 
+def test_what_follows_other_strides_over_the_same_memory_is_compared(tmp_path):
+    def pooled(out):  # as adaptive_avg_pool2d ends
+        return (out + 0.0).as_strided_((8, 16), (16, 1))
+
+    a = recorded(tmp_path / "a", edits={0: pooled}, level="aten", device="sim")
+    with sim.fault("scale", ops="aten::relu", call=2, scale=1.5):
+        b = recorded(tmp_path / "b", edits={0: pooled}, level="aten", device="sim")
+    assert compared(a, b).first.op == "aten::relu"
+
+
 def test_each_step_has_one_first_divergence(tmp_path):
     a = recorded(tmp_path / "a", level="aten", device="sim", steps=3)
     with sim.fault("scale", ops="aten::addmm", call=5, scale=1.5):
@@ -194,18 +204,21 @@ def test_a_recording_against_its_jitter_agrees(tmp_path):
 # ---- full tensors ----
 
 
-def captured(folder, **options):
-    with op_tools.OpCapture(output_dir=folder / "capture", level=options["level"]):
+def captured(folder, form="folders", **options):
+    with op_tools.OpCapture(output_dir=folder / "capture", level=options["level"], format=form):
         return recorded(folder / "record", **options)
 
 
-def test_with_captures_the_call_that_is_wrong_by_itself_is_named(tmp_path):
-    a = captured(tmp_path / "a", level="aten", device="sim")
+@pytest.mark.parametrize("form", ["folders", "container"])
+def test_with_captures_the_call_that_is_wrong_by_itself_is_named(form, tmp_path):
+    a = captured(tmp_path / "a", form, level="aten", device="sim")
     with sim.fault("scale", ops="aten::relu", call=1, scale=1.25):
-        b = captured(tmp_path / "b", level="aten", device="sim")
+        b = captured(tmp_path / "b", form, level="aten", device="sim")
     captures = (tmp_path / "a" / "capture", tmp_path / "b" / "capture")
     rank = compared(a, b, captures=captures)
     assert rank.first.op == "aten::relu" and rank.first.module == "Net"
+    of_b = {one.id: one.path for one in op_tools._confirm.captured_calls(captures[1])}
+    assert op_tools._confirm.wrong_by_itself(list(of_b.values())) == {of_b[rank.first.id_b]}
 
 
 def test_confirm_says_operator_or_input(tmp_path, capsys):
