@@ -25,6 +25,11 @@ class Together:
     def _ended(self) -> None:
         """All tools are off, and what they recorded is on disk."""
 
+    @property
+    def was_started(self) -> bool:
+        """There is a result."""
+        return bool(self._tools)
+
     def start(self) -> Self:
         """Starts the tools on this thread.
 
