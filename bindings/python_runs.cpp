@@ -9,12 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/call_list.h"
 #include "python_values.h"
 #include "record/made_recording.h"
 #include "runs/alignment.h"
 #include "runs/divergence.h"
 #include "runs/key_alignment.h"
 #include "runs/many_runs.h"
+#include "runs/recorded_items.h"
 #include "runs/run_rows.h"
 
 namespace op_tools::python {
@@ -71,6 +73,14 @@ struct RunComparison {
     for (uint32_t i = end; i != kNoRow; i = divergence.rows[i].via) path.insert(path.begin(), i);
     return path;
   }
+  // The calls that stand in a row, by their numbers in A and in B.
+  std::pair<CallNumbers, CallNumbers> calls_of(size_t number) const {
+    if (number >= divergence.rows.size()) throw py::index_error("there is no such row");
+    const ComparedCalls& row = divergence.rows[number];
+    if (row.group != kNoCall) return {alignment.groups[row.group].a, alignment.groups[row.group].b};
+    const auto one = [](uint32_t call) { return call == kNoCall ? CallNumbers() : CallNumbers{call}; };
+    return {one(row.a), one(row.b)};
+  }
   std::vector<uint32_t> births() const {
     std::vector<uint32_t> rows;
     for (uint32_t i = 0; i < divergence.rows.size(); ++i) {
@@ -113,6 +123,11 @@ void bind_runs(py::module_& module) {
       .def("worst", &RunComparison::worst)
       .def("chain", &RunComparison::chain)
       .def("births", &RunComparison::births)
+      .def("calls_of", &RunComparison::calls_of)
+      .def_property_readonly("a",
+                             [](const RunComparison& found) { return std::const_pointer_cast<Recording>(found.a); })
+      .def_property_readonly("b",
+                             [](const RunComparison& found) { return std::const_pointer_cast<Recording>(found.b); })
       .def_property_readonly("pairs", [](const RunComparison& found) { return found.alignment.b_of_a; })
       .def_property_readonly("first",
                              [](const RunComparison& found) -> py::object {
@@ -143,6 +158,12 @@ void bind_runs(py::module_& module) {
     return odd;
   });
   module.def("different_op_counts", &different_op_counts);
+  // By number of the call its item in a list for `only_calls=`; "": it has none.
+  module.def("recorded_items", [](const Recording& run) {
+    std::vector<std::string> items;
+    for (const uint64_t item : recorded_items(run)) items.push_back(item == 0 ? "" : item_text(item));
+    return items;
+  });
   module.def("align_keys", [](const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
     const py::gil_scoped_release no_gil;
     return align_keys(a, b);

@@ -16,6 +16,7 @@ from ._blackbox import BlackBox, OpBlackBox, read_black_box  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
 from ._compare_many import ManyRuns, OddRow, compare_many  # noqa: E402
 from ._compare_modules import ModuleComparison, ModuleRow, compare_modules  # noqa: E402
+from ._compare_ranks import RanksComparison, SpreadRow, compare_ranks  # noqa: E402
 from ._compare_runs import RankComparison, RunsComparison, compare_runs  # noqa: E402
 from ._declared import (  # noqa: E402
     BlackBoxRow,
@@ -31,9 +32,11 @@ from ._declared import (  # noqa: E402
 from ._fallback import OpDtypeCast, OpFallback, RedirectResult  # noqa: E402
 from ._features import CallInfo, Feature, TensorInfo, apply_feature  # noqa: E402
 from ._files import load, load_call  # noqa: E402
+from ._live import LiveResult, OpAgainst  # noqa: E402
 from ._observe import DynamicDim, ObserveResult, OpObserve, TensorShape  # noqa: E402
 from ._overflow import OpOverflowCheck, OverflowResult  # noqa: E402
 from ._record import OpRecord, RecordedCall, RecordedTensor, Recording, RecordResult, read_recording  # noqa: E402
+from ._shadow import OpShadow, ShadowResult  # noqa: E402
 from ._time_measure import OpTimeMeasure, TimeResult  # noqa: E402
 from ._tools import CaptureResult, Hook, HookScope, OpCapture, Tool, ToolResult, load_tools, stop_all  # noqa: E402
 
@@ -57,12 +60,14 @@ __all__ = [
     "Feature",
     "Hook",
     "HookScope",
+    "LiveResult",
     "ManyRuns",
     "ModuleComparison",
     "ModuleRow",
     "ObserveResult",
     "ObserveRow",
     "OddRow",
+    "OpAgainst",
     "OpAutoCompare",
     "OpBlackBox",
     "OpCapture",
@@ -71,10 +76,12 @@ __all__ = [
     "OpObserve",
     "OpOverflowCheck",
     "OpRecord",
+    "OpShadow",
     "OpTimeMeasure",
     "OverflowResult",
     "OverflowRow",
     "RankComparison",
+    "RanksComparison",
     "RecordResult",
     "RecordRow",
     "RecordedCall",
@@ -84,6 +91,8 @@ __all__ = [
     "RedirectRow",
     "RunRow",
     "RunsComparison",
+    "ShadowResult",
+    "SpreadRow",
     "TensorInfo",
     "TensorShape",
     "TimeResult",
@@ -95,6 +104,7 @@ __all__ = [
     "bisect",
     "compare_many",
     "compare_modules",
+    "compare_ranks",
     "compare_runs",
     "load",
     "load_call",

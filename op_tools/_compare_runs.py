@@ -207,7 +207,8 @@ def plain_name(op: str) -> str:
     return _C.base_name(op).strip("_")
 
 
-def _rank_of(core: _C.Recording) -> int:
+def rank_of(core: _C.Recording) -> int:
+    """Of the process that a recording is of."""
     rank = core.header.get("rank", 0) if isinstance(core.header, dict) else 0
     return rank if isinstance(rank, int) else 0
 
@@ -231,7 +232,7 @@ def open_run(run: PathOrRecording) -> dict[int, _C.Recording]:
         op_tools.Error: there is none, or two files are of one rank.
     """
     if isinstance(run, Recording):
-        return {_rank_of(run.calls._core): run.calls._core}
+        return {rank_of(run.calls._core): run.calls._core}
     if not _is_recording(run):
         from ._foreign_recording import rows_of_dump  # with the readers of all formats: not for every start
 
@@ -239,13 +240,24 @@ def open_run(run: PathOrRecording) -> dict[int, _C.Recording]:
     ranks: dict[int, _C.Recording] = {}
     for path in _C.find_recordings(os.fspath(run)):
         core = _C.read_recording(path)
-        rank = _rank_of(core)
+        rank = rank_of(core)
         if rank in ranks:
             raise _C.Error(
                 f"{os.fspath(run)!s}: {ranks[rank].path} and {core.path} are both of rank {rank}; give one of the files"
             )
         ranks[rank] = core
     return ranks
+
+
+def rank_count(run: PathOrRecording) -> int:
+    """How many recordings open_run() gives, without reading those of OpRecord.
+
+    Raises:
+        op_tools.Error: there is none.
+    """
+    if isinstance(run, Recording) or not _is_recording(run):
+        return len(open_run(run))
+    return len(_C.find_recordings(os.fspath(run)))
 
 
 def _flat(header: Any, name: str = "") -> dict[str, Any]:
@@ -287,7 +299,7 @@ def compare_recordings(
     return RankComparison(
         a.path,
         b.path,
-        _rank_of(a),
+        rank_of(a),
         RunRows(found),
         found.counts(),
         structure,
@@ -349,7 +361,8 @@ def _cut(text: str, width: int = _WIDTH) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _short(op: str) -> str:
+def short_name(op: str) -> str:
+    """An operator as tables have it."""
     return op.replace("torch.nn.functional.", "F.").replace("torch.Tensor.", "Tensor.").replace("aten::", "")
 
 
@@ -366,7 +379,7 @@ def _table(rows: Iterable[RunRow]) -> str:
             [
                 str(row.row),
                 str(row.step),
-                _short(row.op) + (" backward" if row.phase == "backward" else ""),
+                short_name(row.op) + (" backward" if row.phase == "backward" else ""),
                 row.module,
                 row.verdict,
                 _number(row.input_difference),
@@ -390,10 +403,10 @@ def _tensor_text(tensor: dict[str, Any] | None) -> str:
 
 def _first_lines(rank: RankComparison, first: RunRow) -> list[str]:
     lines = [
-        f"First divergence: {_short(first.op)} ({first.phase}, step {first.step}): {first.verdict}: {first.finding}"
+        f"First divergence: {short_name(first.op)} ({first.phase}, step {first.step}): {first.verdict}: {first.finding}"
     ]
     if first.op_b and first.op_b != first.op:
-        lines.append(f"  in B: {_short(first.op_b)}")
+        lines.append(f"  in B: {short_name(first.op_b)}")
     for what, value, other in (("module", first.module, first.module_b), ("line", first.line, first.line_b)):
         if value or other:
             lines.append(f"  {what}: {value}" + (f"; in B {other}" if other and other != value else ""))

@@ -31,14 +31,11 @@ class CapturedId:
     name: str
     module: str
     step: int
+    rank: int
 
 
-def captured_calls(folder: _Folder) -> list[CapturedId]:
-    """The calls below a folder of OpCapture, in the order in which they were made.
-
-    Raises:
-        op_tools.Error: there is none.
-    """
+def calls_below(folder: _Folder) -> tuple[list[CapturedId], list[str]]:
+    """The calls below a folder of OpCapture, in the order in which they were made, and what could not be read."""
     calls, problems, _ = _C.find_calls(os.fsencode(folder))
     found = []
     for path, text, _, _ in calls:
@@ -47,23 +44,53 @@ def captured_calls(folder: _Folder) -> list[CapturedId]:
         except ValueError:
             continue  # cut off while it was written
         if isinstance(meta, dict) and isinstance(meta.get("id"), int):
-            found.append(
-                CapturedId(path, meta["id"], str(meta.get("name")), str(meta.get("module")), int(meta.get("step") or 0))
-            )
+            module = ".".join(filter(None, (meta.get("model"), meta.get("module"))))
+            step, rank = int(meta.get("step") or 0), int(meta.get("rank") or 0)
+            found.append(CapturedId(path, meta["id"], str(meta.get("name")), module, step, rank))
+    return sorted(found, key=lambda one: one.id), list(problems)
+
+
+def captured_calls(folder: _Folder) -> list[CapturedId]:
+    """The same, where there must be some.
+
+    Raises:
+        op_tools.Error: there is none.
+    """
+    found, problems = calls_below(folder)
     if not found:
         raise _C.Error("\n".join(problems) or f"{folder}: there are no captured calls here")
-    return sorted(found, key=lambda one: one.id)
+    return found
+
+
+def _standing_alone(paths: Sequence[str], folder: Path) -> dict[str, str]:
+    """Folders of these calls, by their paths: the replay reads single calls from folders only, so that those in containers
+    are exported."""
+    found = {path: path for path in paths if "!" not in path}
+    containers = sorted({path.rpartition("!")[0] for path in paths if "!" in path})
+    for number, container in enumerate(containers):
+        target = folder / str(number)
+        _C.export_calls(os.fsencode(container), os.fsencode(target))
+        by_id = {str(one.id): one.path for one in calls_below(target)[0]}
+        for path in paths:
+            name, _, member = path.rpartition("!")
+            if name == container and member.rpartition("/")[2] in by_id:
+                found[path] = by_id[member.rpartition("/")[2]]
+    return found
 
 
 def replayed(paths: Sequence[str], device: str = "cpu") -> dict[str, dict[str, Any]]:
     """Runs captured calls again and judges their saved results: the report of each by its path ("agreed", "disagreed",
     "not comparable", "could not run")."""
+    if not paths:
+        return {}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        arguments = [*paths, "--acc_check", "--device", device, "--json", str(report), "--quiet", "--no_summary"]
-        run_op_from_data.main(arguments)
+        alone = _standing_alone(paths, Path(folder) / "exported")
+        arguments = [*alone.values(), "--acc_check", "--device", device, "--json", str(report), "--quiet"]
+        run_op_from_data.main([*arguments, "--no_summary"])
         calls = json.loads(report.read_text(encoding="utf-8"))["calls"] if report.exists() else []
-    return {str(one["path"]): one for one in calls}
+    found = {str(one["path"]): one for one in calls}
+    return {path: found[folder] for path, folder in alone.items() if folder in found}
 
 
 def wrong_by_itself(paths: Sequence[str]) -> set[str]:
@@ -118,18 +145,19 @@ class Confirmation(Result):
         return "\n".join([text_table(columns, self.rows, -1), *self.problems])
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """All tensors of arguments or a result, in their order."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
-        return [tensor for one in value for tensor in _tensors(one)]
-    return [tensor for one in value.values() for tensor in _tensors(one)] if isinstance(value, dict) else []
+        return [tensor for one in value for tensor in tensors_of(one)]
+    return [tensor for one in value.values() for tensor in tensors_of(one)] if isinstance(value, dict) else []
 
 
 def _difference(one: Any, other: Any) -> float:
     """The largest relative difference of tensors in the same places."""
     worst = 0.0
-    for a, b in zip(_tensors(one), _tensors(other), strict=False):
+    for a, b in zip(tensors_of(one), tensors_of(other), strict=False):
         if a.shape != b.shape:
             return float("inf")
         if a.layout != torch.strided or a.is_quantized or not a.numel() or torch.equal(a, b.to(a.dtype)):
@@ -151,6 +179,33 @@ def _verdict(inputs: float, outputs: float, a: str, b: str) -> str:
     if inputs == 0 and outputs == 0:
         return "agrees"
     return "the operator is right, its input is another one" if inputs else "both are right: rounding"
+
+
+def judged_pairs(pairs: Sequence[tuple[CapturedId, CapturedId]], *, crossed: bool = False) -> list[ConfirmedRow]:
+    """Runs each call of A and its partner in B again, and judges both.
+
+    Args:
+        pairs: the calls.
+        crossed: also run A's call on the device of B, where there is one.
+    """
+    of_a, of_b = replayed([a.path for a, _ in pairs]), replayed([b.path for _, b in pairs])
+    rows = []
+    for a, b in pairs:
+        of_run_a, of_run_b = load_call(a.path), load_call(b.path)
+        inputs = _difference((of_run_a.args, of_run_a.kwargs), (of_run_b.args, of_run_b.kwargs))
+        outputs = _difference(of_run_a.result, of_run_b.result)
+        status_a, status_b = (
+            str(all_.get(path, {}).get("status", "could not run")) for all_, path in ((of_a, a.path), (of_b, b.path))
+        )
+        device = _device_of(of_run_b) if crossed else ""
+        of_both = str(replayed([a.path], device).get(a.path, {}).get("status", "")) if device else ""
+        verdict = _verdict(inputs, outputs, status_a, status_b)
+        rows.append(
+            ConfirmedRow(
+                a.name, a.module, a.step, a.path, b.path, inputs, outputs, status_a, status_b, of_both, verdict
+            )
+        )
+    return rows
 
 
 def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
@@ -177,24 +232,7 @@ def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
         else:
             problems.append(f"{one.path}: B has no such call")
     problems += [f"{one.path}: A has no such call" for left in places.values() for one in left]
-    of_a, of_b = replayed([a.path for a, _ in pairs]), replayed([b.path for _, b in pairs])
-    rows = []
-    for a, b in pairs:
-        of_run_a, of_run_b = load_call(a.path), load_call(b.path)
-        inputs = _difference((of_run_a.args, of_run_a.kwargs), (of_run_b.args, of_run_b.kwargs))
-        outputs = _difference(of_run_a.result, of_run_b.result)
-        status_a, status_b = (
-            str(all_.get(path, {}).get("status", "could not run")) for all_, path in ((of_a, a.path), (of_b, b.path))
-        )
-        device = _device_of(of_run_b)
-        crossed = str(replayed([a.path], device).get(a.path, {}).get("status", "")) if device else ""
-        verdict = _verdict(inputs, outputs, status_a, status_b)
-        rows.append(
-            ConfirmedRow(
-                a.name, a.module, a.step, a.path, b.path, inputs, outputs, status_a, status_b, crossed, verdict
-            )
-        )
-    return Confirmation(rows, problems)
+    return Confirmation(judged_pairs(pairs, crossed=True), problems)
 
 
 def _device_of(call: CapturedCall) -> str:
@@ -215,7 +253,21 @@ def judged_by_values(rank: RankComparison, capture_a: _Folder, capture_b: _Folde
         capture_a: the capture of A.
         capture_b: that of B.
     """
-    of_a, of_b = ({one.id: one.path for one in captured_calls(folder)} for folder in (capture_a, capture_b))
+    with tempfile.TemporaryDirectory() as name:
+        of_a, of_b = (
+            _by_id(captured_calls(folder), Path(name) / side) for side, folder in (("a", capture_a), ("b", capture_b))
+        )
+        first = _first_wrong(rank, of_a, of_b)
+    return rank if first is None else dataclasses.replace(rank, _first=first)
+
+
+def _by_id(calls: Sequence[CapturedId], folder: Path) -> dict[int, str]:
+    alone = _standing_alone([one.path for one in calls], folder)
+    return {one.id: alone[one.path] for one in calls if one.path in alone}
+
+
+def _first_wrong(rank: RankComparison, of_a: dict[int, str], of_b: dict[int, str]) -> int | None:
+    """The first row with a call that is wrong by itself."""
     suspects = [
         row
         for row in rank.rows
@@ -229,5 +281,5 @@ def judged_by_values(rank: RankComparison, capture_a: _Folder, capture_b: _Folde
         wrong = wrong_by_itself(sorted(paths - {""}))
         for row in part:
             if of_b.get(row.id_b or -1) in wrong or of_a.get(row.id_a or -1) in wrong:
-                return dataclasses.replace(rank, _first=row.row)
-    return rank
+                return row.row
+    return None

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from . import _C
 from ._config import Config, without_variables
 from ._kinds import kind_of, kinds
+from ._together import Together
 from ._tools import Tool, stop_all, tool_classes
 
 _VARIABLE = "OP_TOOLS"
@@ -69,7 +70,7 @@ def make_tools(
     return tools
 
 
-def mark_steps(tools: Sequence[Tool]) -> RemovableHandle:
+def mark_steps(tools: Sequence[Tool | Together]) -> RemovableHandle:
     """Makes each step of an optimizer a training step of the tools, for their `steps`; until the handle is removed."""
 
     def mark(*_: Any) -> None:
@@ -80,7 +81,7 @@ def mark_steps(tools: Sequence[Tool]) -> RemovableHandle:
 
 
 @contextlib.contextmanager
-def running(tools: Sequence[Tool]) -> Iterator[None]:
+def running(tools: Sequence[Tool | Together]) -> Iterator[None]:
     """All tools on."""
     steps = mark_steps(tools)
     try:
@@ -195,7 +196,7 @@ def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def is_wrong(tools: Iterable[Tool]) -> bool:
+def is_wrong(tools: Iterable[Any]) -> bool:
     """One of the tools found something wrong: results of the device, or a producer of NaN."""
     return any(not getattr(tool.result(), "ok", True) for tool in tools)
 

@@ -14,8 +14,11 @@ from .._as_cuda._names import OTHER_ACCELERATORS
 from .._as_cuda._switch import start_from_environment as start_renaming
 from .._config import NAME, Config, read_config
 from .._kinds import Option, hook_options, kinds
+from .._live import OpAgainst
+from .._shadow import OpShadow
+from .._together import Together
 from .._tools import Tool
-from ._command_line import Commands
+from ._command_line import Commands, visible
 
 
 def _flags(options: argparse.Namespace, config: Config) -> list[str]:
@@ -77,10 +80,31 @@ def _take_folder(options: argparse.Namespace) -> None:
     options.program, options.arguments = first, others
 
 
+def _other_run(options: argparse.Namespace) -> Together | None:
+    """What looks at another run beside this one, with the options for every tool."""
+    if not options.against and not options.shadow:
+        if options.stop:
+            raise _C.Error("--stop needs --against")
+        return None
+    if options.against and options.shadow:
+        raise _C.Error("--against and --shadow are for a run each")
+    names = {option.name for option in hook_options()}
+    given = {name.removeprefix("all:"): value for name, value in vars(options).items() if name.startswith("all:")}
+    shared: dict[str, Any] = {name: value for name, value in given.items() if name in names}
+    if options.against:
+        return OpAgainst(options.against, stop=options.stop, **shared)
+    return OpShadow(options.shadow, **shared)
+
+
 def _run_program(options: argparse.Namespace) -> int:
     _take_folder(options)
     config = read_config(options.config)
-    tools = chosen_tools(options, config)
+    other = _other_run(options)
+    tools: list[Tool | Together] = [other] if other else []
+    if not other or any(getattr(options, flag.replace("-", "_")) for flag in _launch.tools_by_flag()):
+        tools += chosen_tools(options, config)
+    elif others := {name for name in vars(options) if ":" in name} - {f"all:{one.name}" for one in hook_options()}:
+        raise _C.Error(f"{', '.join(sorted(others))}: none of these tools has such an option")
     if variables := _rename_device(options):
         os.environ |= _launch.startup_variables() | variables  # for the processes that the program starts
         start_renaming()
@@ -97,6 +121,9 @@ def _run_program(options: argparse.Namespace) -> int:
     except SystemExit as ended:
         if ended.code or not (fails and _launch.is_wrong(tools)):
             raise  # the program's own status
+    finally:
+        if isinstance(other, OpShadow) and other.was_started:
+            sys.stdout.write(visible(other.result().table()) + "\n")
     return int(fails and _launch.is_wrong(tools))
 
 
@@ -172,7 +199,7 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--fail-on-wrong",
         action="store_true",
-        help="exit status 1 when a tool found something wrong (autocompare, overflow)",
+        help="exit status 1 when a tool found something wrong (autocompare, overflow, against, shadow)",
     )
     command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {NAME}, where there is one")
     loudness = command.add_mutually_exclusive_group()
@@ -198,6 +225,15 @@ def _add_run(commands: Commands) -> None:
         epilog="op-tools run --capture --time --ops 'torch.nn.functional.*' train.py --lr 0.1",
     )
     _add_launch(run)
+    run.add_argument(
+        "--against",
+        metavar="A",
+        help="compare with this recording as the program runs, and save the first call that differs",
+    )
+    run.add_argument("--stop", action="store_true", help="with --against: end the program there, with status 1")
+    run.add_argument(
+        "--shadow", metavar="CAPTURE", help="give each operator the captured inputs: which are wrong by themselves?"
+    )
     run.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
     run.add_argument("program", help="the script, or the module")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")

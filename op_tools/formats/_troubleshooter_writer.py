@@ -61,13 +61,17 @@ class ApiDumpWriter:
         self.close()
         self._file.close()
 
-    def layer(self, path: str) -> None:
-        """The row that marks a call of a module.
+    def layer(self, path: str, lines: Sequence[str]) -> None:
+        """The row that marks a call of a module, and its stack.
 
         Args:
             path: the module's path: "layer1.0".
+            lines: as of stack().
         """
-        name = f"LAYER_{path.replace('.', '_')}_forward_input"
+        flat = path.replace(".", "_")
+        name = f"LAYER_{flat}_forward_input"
+        with self._lock:
+            self._stacks[f"LAYER: {flat} forward"] = list(lines)
         if not (self._values and (self._arrays / f"{name}.npy").exists()):  # once, as the tool
             self.value(name, torch.zeros(1))
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include "hooks/op_traits.h"
 #include "runs/value_difference.h"
@@ -71,6 +72,21 @@ bool shows_unwritten(const Recording& run, const std::vector<bool>& unwritten, c
   return value.output < made.size() && unwritten[made[value.output].value];
 }
 
+// How many elements of the memory lie between the first and the last one of a tensor, both counted.
+int64_t extent_of(const Recording& run, const RecordedValue& value) {
+  const auto sizes = run.list(value.shape), strides = run.list(value.stride);
+  if (sizes.size() != strides.size()) return std::numeric_limits<int64_t>::max();  // it has no strides
+  int64_t last = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+  return last + 1;
+}
+
+// Other sizes and strides reach no further than those before: what they show was there already.
+bool reaches_further(const Recording& run, const RecordedCall& call) {
+  if (call.inputs == 0 || call.outputs == 0) return true;
+  return extent_of(run, run.values[run.outputs(call)[0].value]) > extent_of(run, run.values[run.inputs(call)[0].value]);
+}
+
 }  // namespace
 
 std::vector<bool> unwritten_values(const Recording& run) {
@@ -80,7 +96,8 @@ std::vector<bool> unwritten_values(const Recording& run) {
       if (shows_unwritten(run, unwritten, run.values[use.value])) unwritten[use.value] = true;
     }
     const std::string_view base = base_name(run.string(call.op));
-    bool shows = has_trait(base, OpTrait::kUninitializedResult) || has_trait(base, OpTrait::kShowsUnwrittenMemory);
+    bool shows = has_trait(base, OpTrait::kUninitializedResult) ||
+                 (has_trait(base, OpTrait::kShowsUnwrittenMemory) && reaches_further(run, call));
     // What writes such memory makes it known; what only reads it (a view) shows it.
     if (!shows && !has_trait(base, OpTrait::kTakesWorkspace) && !writes_inputs(run, call)) {
       for (const RecordedUse& use : run.inputs(call)) shows = shows || unwritten[use.value];

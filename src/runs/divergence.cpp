@@ -8,6 +8,7 @@
 
 #include "hooks/op_traits.h"
 #include "runs/call_keys.h"
+#include "runs/compared_values.h"
 #include "runs/expected_error.h"
 #include "runs/value_difference.h"
 
@@ -25,12 +26,6 @@ bool may_be_gradient(const RecordedValue& value) {
   return value.origin == Origin::kUnknown || value.origin == Origin::kGradient;
 }
 
-// Two calls, or two groups, that are compared.
-struct Compared {
-  CallNumbers a, b;
-  uint32_t group = kNoCall;
-};
-
 class Finder {
  public:
   Finder(const Recording& a, const Recording& b, const Alignment& alignment, const Noise* noise)
@@ -38,6 +33,7 @@ class Finder {
         b_(b),
         aligned_(alignment),
         noise_(noise),
+        pairs_(a, b, alignment),
         unwritten_a_(unwritten_values(a)),
         unwritten_b_(unwritten_values(b)) {
     made_a_.assign(a.values.size(), kNoRow);
@@ -50,7 +46,6 @@ class Finder {
     for (uint32_t i = 0; i < a.calls.size(); ++i) {
       if (a.calls[i].phase == Phase::kForward) forward_.emplace(a.calls[i].id, i);
     }
-    if (!alignment.groups.empty()) readers_a_ = last_readers(a), readers_b_ = last_readers(b);
   }
 
   Divergence find();
@@ -73,9 +68,6 @@ class Finder {
   void compare(const Compared& calls);
   void finish();
 
-  ValuePairs input_pairs(const Compared& calls) const;
-  ValuePairs output_pairs(const Compared& calls) const;
-  ValuePairs paired_uses(c10::ArrayRef<RecordedUse> a, c10::ArrayRef<RecordedUse> b) const;
   Inputs look_at_inputs(const Compared& calls);
   void look_at_input(uint32_t value_a, uint32_t value_b, Inputs* inputs);
   void look_at_ports(const Compared& calls, Inputs* inputs) const;
@@ -92,12 +84,12 @@ class Finder {
   const Recording &a_, &b_;
   const Alignment& aligned_;
   const Noise* const noise_;
+  const ComparedValues pairs_;
   const std::vector<bool> unwritten_a_, unwritten_b_;
   double gradient_rms_ = 0;                         // the largest
   std::unordered_map<uint64_t, uint32_t> forward_;  // A's forward calls by id
-  std::vector<uint32_t> readers_a_, readers_b_;
-  std::vector<uint32_t> made_a_, made_b_;  // by value: the row that handed a difference to it
-  double seen_ = 0;                        // the largest relative difference that was explained
+  std::vector<uint32_t> made_a_, made_b_;           // by value: the row that handed a difference to it
+  double seen_ = 0;                                 // the largest relative difference that was explained
   uint32_t first_birth_ = kNoRow;
   Divergence found_;
 };
@@ -156,51 +148,6 @@ void Finder::one_sided(const Recording& run, uint32_t number, CallVerdict verdic
     (*made)[use.value] = row.via == kNoRow ? kNoRow : self;
   }
   found_.rows.push_back(row);
-}
-
-// By place in the argument list where both have the same places, else by what the tensors are.
-ValuePairs Finder::paired_uses(c10::ArrayRef<RecordedUse> a, c10::ArrayRef<RecordedUse> b) const {
-  ValuePairs pairs;
-  if (a.size() == b.size()) {
-    for (size_t i = 0; i < a.size(); ++i) pairs.emplace_back(a[i].value, b[i].value);
-    return pairs;
-  }
-  std::vector<uint32_t> left_a;
-  std::map<std::string_view, uint32_t> by_place;
-  for (const RecordedUse& use : b) by_place.emplace(b_.string(use.place), use.value);
-  for (const RecordedUse& use : a) {
-    const auto same = by_place.find(a_.string(use.place));
-    if (same == by_place.end()) {
-      left_a.push_back(use.value);
-    } else {
-      pairs.emplace_back(use.value, same->second);
-      by_place.erase(same);
-    }
-  }
-  std::vector<uint32_t> left_b;
-  for (const auto& [place, value] : by_place) left_b.push_back(value);
-  const ValuePairs more = pair_values(a_, left_a, b_, left_b);
-  pairs.insert(pairs.end(), more.begin(), more.end());
-  return pairs;
-}
-
-ValuePairs Finder::input_pairs(const Compared& calls) const {
-  if (calls.group == kNoCall) return paired_uses(a_.inputs(a_.calls[calls.a[0]]), b_.inputs(b_.calls[calls.b[0]]));
-  ValuePairs pairs =
-      pair_values(a_, ports_of(a_, calls.a, readers_a_).inputs, b_, ports_of(b_, calls.b, readers_b_).inputs);
-  // Which input is which is a guess by shape where neither value nor maker says so.
-  std::erase_if(pairs, [&](const auto& pair) {
-    const RecordedValue &a = a_.values[pair.first], &b = b_.values[pair.second];
-    const bool is_made = a.origin == Origin::kCall && b.origin == Origin::kCall && a.output == b.output &&
-                         aligned_.b_of_a[a.producer] == b.producer;
-    return !is_made && difference_of(a_, pair.first, b_, pair.second).relative > kSameResult;
-  });
-  return pairs;
-}
-
-ValuePairs Finder::output_pairs(const Compared& calls) const {
-  if (calls.group == kNoCall) return paired_uses(a_.outputs(a_.calls[calls.a[0]]), b_.outputs(b_.calls[calls.b[0]]));
-  return pair_values(a_, ports_of(a_, calls.a, readers_a_).outputs, b_, ports_of(b_, calls.b, readers_b_).outputs);
 }
 
 // Why two values differ that come from no pair of calls. Returns the row that it came from, or kNoRow: it is born here.
@@ -275,8 +222,8 @@ void Finder::look_at_ports(const Compared& calls, Inputs* inputs) const {
       if (inputs->carried == kNoRow) inputs->carried = made[value];
     }
   };
-  look(ports_of(a_, calls.a, readers_a_).inputs, made_a_);
-  look(ports_of(b_, calls.b, readers_b_).inputs, made_b_);
+  look(pairs_.ports_a(calls).inputs, made_a_);
+  look(pairs_.ports_b(calls).inputs, made_b_);
 }
 
 // A backward call of the torch level reads what its forward call read and made, too.
@@ -304,7 +251,7 @@ void Finder::look_at_forward(const Compared& calls, Inputs* inputs) const {
 
 Finder::Inputs Finder::look_at_inputs(const Compared& calls) {
   Inputs inputs;
-  for (const auto& [value_a, value_b] : input_pairs(calls)) look_at_input(value_a, value_b, &inputs);
+  for (const auto& [value_a, value_b] : pairs_.inputs(calls)) look_at_input(value_a, value_b, &inputs);
   if (calls.group != kNoCall) look_at_ports(calls, &inputs);
   look_at_forward(calls, &inputs);
   CallInputs& facts = inputs.facts;
@@ -425,7 +372,7 @@ void Finder::compare(const Compared& calls) {
   row.other_scalars = !row.other_op && a_.string(a.scalars) != b_.string(b.scalars);
   const Inputs inputs = look_at_inputs(calls);
   row.input_difference = inputs.facts.difference;
-  const ValuePairs outputs = output_pairs(calls);
+  const ValuePairs outputs = pairs_.outputs(calls);
   judge(calls, outputs, inputs, &row);
   const auto self = static_cast<uint32_t>(found_.rows.size());
   for (const uint32_t call : calls.a) found_.row_of_a[call] = self;
@@ -448,68 +395,6 @@ void Finder::finish() {
 }
 
 }  // namespace
-
-std::string_view to_string(CallVerdict verdict) {
-  switch (verdict) {
-    case CallVerdict::kAgrees:
-      return "agrees";
-    case CallVerdict::kBorn:
-      return "born here";
-    case CallVerdict::kCarried:
-      return "carried";
-    case CallVerdict::kHealed:
-      return "healed";
-    case CallVerdict::kOnlyA:
-      return "only in A";
-    case CallVerdict::kOnlyB:
-      return "only in B";
-    case CallVerdict::kNotCompared:
-      return "not compared";
-  }
-  return "";
-}
-
-std::string_view to_string(Finding finding) {
-  switch (finding) {
-    case Finding::kNone:
-      return "";
-    case Finding::kError:
-      return "one of them raised an error";
-    case Finding::kShape:
-      return "other shape";
-    case Finding::kNonfinite:
-      return "NaN or infinity";
-    case Finding::kNumbers:
-      return "other numbers";
-    case Finding::kRandom:
-      return "other random numbers";
-    case Finding::kFirstInput:
-      return "an input differs from the start";
-    case Finding::kOtherInput:
-      return "reads the result of another call";
-    case Finding::kExtraCall:
-      return "a call that only one run makes";
-  }
-  return "";
-}
-
-Noise noise_of(const Recording& a, const Recording& other, const Alignment& alignment) {
-  Noise noise;
-  noise.of_value.assign(a.values.size(), std::numeric_limits<double>::quiet_NaN());
-  for (uint32_t i = 0; i < a.calls.size(); ++i) {
-    const uint32_t partner = alignment.b_of_a[i];
-    if (partner == kNoCall) continue;
-    const RecordedCall &one = a.calls[i], &two = other.calls[partner];
-    if (one.inputs != two.inputs || one.outputs != two.outputs) continue;
-    for (uint32_t use = 0; use < one.inputs + one.outputs; ++use) {
-      const uint32_t value = a.uses[one.first_use + use].value;
-      const ValueDifference difference = difference_of(a, value, other, other.uses[two.first_use + use].value);
-      if (difference.kind == Kind::kSame) noise.of_value[value] = 0;
-      if (difference.kind == Kind::kNumbers) noise.of_value[value] = difference.relative;
-    }
-  }
-  return noise;
-}
 
 Divergence find_divergence(const Recording& a, const Recording& b, const Alignment& alignment, const Noise* noise) {
   return Finder(a, b, alignment, noise).find();

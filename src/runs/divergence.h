@@ -4,40 +4,16 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/export.h"
 #include "record/recording.h"
 #include "runs/alignment.h"
+#include "runs/call_verdict.h"
+#include "runs/noise.h"
 
 namespace op_tools {
-
-enum class CallVerdict : uint8_t {
-  kAgrees,
-  kBorn,     // its inputs agree, its results do not
-  kCarried,  // its inputs differ already
-  kHealed,   // its inputs differ, its results agree
-  kOnlyA,    // the other run has no such call
-  kOnlyB,
-  kNotCompared,  // there is nothing to compare it by
-};
-OP_TOOLS_API std::string_view to_string(CallVerdict verdict);  // "born here"
-
-// In what way the results (of kOnlyA, kOnlyB: what other calls make of them) differ.
-enum class Finding : uint8_t {
-  kNone,
-  kError,  // one of the calls raised
-  kShape,
-  kNonfinite,  // NaN or infinities on one side
-  kNumbers,
-  kRandom,      // numbers of a call that draws random ones
-  kFirstInput,  // a parameter, gradient or input of the program is another one from the start
-  kOtherInput,  // it reads the result of another call than its partner does
-  kExtraCall,   // a call that only one run makes changes what the calls after it read
-};
-OP_TOOLS_API std::string_view to_string(Finding finding);
 
 constexpr uint32_t kNoRow = kNoCall;
 
@@ -64,13 +40,6 @@ struct Divergence {
   std::vector<std::pair<int64_t, uint32_t>> first_by_step;
   uint32_t first = kNoRow;  // of all: the first birth
 };
-
-// A recording of A's program whose rounding was changed: by how much each value may differ.
-struct Noise {
-  std::vector<double> of_value;  // by number of A's value, relative; NaN: not known
-};
-OP_TOOLS_API Noise noise_of(const Recording& a, const Recording& other, const Alignment& alignment);
-constexpr double kNoiseFactor = 8;  // as many times the noise pass
 
 OP_TOOLS_API Divergence find_divergence(const Recording& a, const Recording& b, const Alignment& alignment,
                                         const Noise* noise = nullptr);

@@ -8,12 +8,14 @@
 
 #include "base/error.h"
 #include "catch.h"
+#include "hooks/call_items.h"
 #include "record/made_recording.h"
 #include "runs/alignment.h"
 #include "runs/call_keys.h"
 #include "runs/divergence.h"
 #include "runs/key_alignment.h"
 #include "runs/many_runs.h"
+#include "runs/recorded_items.h"
 #include "runs/run_rows.h"
 #include "runs/value_difference.h"
 
@@ -331,6 +333,15 @@ TEST_CASE("memory that was never written is not compared", "[runs]") {
   CHECK(compared(a.run(), b.run()).first == kNoRow);
 }
 
+TEST_CASE("other strides over the same memory show nothing that was never written", "[runs]") {
+  MadeRun a, b;
+  for (auto* const run : {&a, &b}) {
+    const uint32_t shown = run->call("aten::as_strided_", {run->parameter("x", 1)}, 1);
+    run->call("aten::sin", {shown}, run == &a ? 10 : 20);
+  }
+  CHECK(compared(a.run(), b.run()).first == 1);
+}
+
 TEST_CASE("steps that one run did not record are in no row", "[runs]") {
   MadeRun a, b;
   for (auto* const run : {&a, &b}) {
@@ -351,6 +362,28 @@ TEST_CASE("the difference of two values is proven by any of their statistics", "
   CHECK(difference_of(a.run(), one, a.run(), one).kind == ValueDifference::Kind::kSame);
   for (auto* const run : {&a, &b}) run->value(0).projections.fill(std::nan(""));
   CHECK(difference_of(a.run(), one, b.run(), other).norm > 0.01);  // by mean and norm alone
+}
+
+TEST_CASE("calls of a recording are items by operator, phase and their order in the step", "[runs]") {
+  MadeRun made;
+  const uint32_t x = made.parameter("x", 1);
+  made.call("torch.relu", {x}, 2);
+  made.call("torch.tanh", {x}, 3);
+  made.call("torch.relu", {x}, 4);
+  const uint64_t forward_id = made.last().id;
+  made.call("torch.relu", {x}, 5);
+  made.last().phase = Phase::kBackward;
+  made.last().id = forward_id;
+  made.step = 1;
+  made.call("torch.relu", {x}, 6);
+  const std::vector<uint64_t> items = recorded_items(made.run());
+  const uint64_t first = item_in_order("torch.relu", Phase::kForward, 0);
+  const uint64_t second = item_in_order("torch.relu", Phase::kForward, 1);
+  const uint64_t tanh = item_in_order("torch.tanh", Phase::kForward, 0);
+  // Backward of the torch level is captured with its forward call; each step counts from 0.
+  CHECK(items == std::vector<uint64_t>{first, tanh, second, second, first});
+  CHECK(first != second);
+  CHECK(item_in_order("torch.relu", Phase::kBackward, 0) != first);
 }
 
 TEST_CASE("of five runs the odd one is named, with its first call", "[runs]") {

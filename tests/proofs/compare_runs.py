@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import random
 import sys
 import tempfile
@@ -291,6 +292,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=100, metavar="N", help="for each level (100)")
     parser.add_argument("--level", nargs="+", default=["aten", "torch"], choices=["torch", "aten"])
     parser.add_argument("--seed", type=int, default=0, help="the first trial's (0)")
+    parser.add_argument("--only", type=int, nargs="+", metavar="SEED", help="these trials alone")
     parser.add_argument("--no-values", action="store_true", help="no captures beside the recordings")
     parser.add_argument("--steps", type=int, nargs="*", default=[1, 2], help="training steps of the clean pairs (1 2)")
     options = parser.parse_args()
@@ -311,16 +313,17 @@ def main() -> int:
             "fault": collections.defaultdict(Score),
             "edit": collections.defaultdict(Score),
         }
-        seed, seen = options.seed, 0
-        while seen < options.trials:
-            seed += 1
+        seen = 0
+        for seed in options.only or itertools.count(options.seed + 1):
+            if seen >= options.trials:
+                break
             result = trial(seed, level, places, values)
             if result is None:
                 continue
             kind, edit, score, text = result
             seen += kind != UNSEEN
             if not score.named or (values and not score.by_values) or score.right_pairs < score.pairs:
-                print("    " + text, flush=True)
+                print(f"    {text}" + ("" if score.by_values or not values else ", missed by values"), flush=True)
             for which, name in (("fault", kind), ("edit", edit), ("fault", "all but " + UNSEEN)):
                 if name == "all but " + UNSEEN and kind == UNSEEN:
                     continue

@@ -1,5 +1,6 @@
 """op-tools compare and compare_runs: which calls belong together, where runs part, what programs and people read of it."""
 
+import csv
 import itertools
 import json
 import os
@@ -139,6 +140,16 @@ def test_a_planted_fault_is_named_with_module_line_and_chain(level, tmp_path):
     assert all(len(line) <= 80 for line in rank.table().split("\n") if not line.startswith(("A:", "B:")))
 
 
+def test_what_follows_other_strides_over_the_same_memory_is_compared(tmp_path):
+    def pooled(out):  # as adaptive_avg_pool2d ends
+        return (out + 0.0).as_strided_((8, 16), (16, 1))
+
+    a = recorded(tmp_path / "a", edits={0: pooled}, level="aten", device="sim")
+    with sim.fault("scale", ops="aten::relu", call=2, scale=1.5):
+        b = recorded(tmp_path / "b", edits={0: pooled}, level="aten", device="sim")
+    assert compared(a, b).first.op == "aten::relu"
+
+
 def test_each_step_has_one_first_divergence(tmp_path):
     a = recorded(tmp_path / "a", level="aten", device="sim", steps=3)
     with sim.fault("scale", ops="aten::addmm", call=5, scale=1.5):
@@ -193,18 +204,21 @@ def test_a_recording_against_its_jitter_agrees(tmp_path):
 # ---- full tensors ----
 
 
-def captured(folder, **options):
-    with op_tools.OpCapture(output_dir=folder / "capture", level=options["level"]):
+def captured(folder, form="folders", **options):
+    with op_tools.OpCapture(output_dir=folder / "capture", level=options["level"], format=form):
         return recorded(folder / "record", **options)
 
 
-def test_with_captures_the_call_that_is_wrong_by_itself_is_named(tmp_path):
-    a = captured(tmp_path / "a", level="aten", device="sim")
+@pytest.mark.parametrize("form", ["folders", "container"])
+def test_with_captures_the_call_that_is_wrong_by_itself_is_named(form, tmp_path):
+    a = captured(tmp_path / "a", form, level="aten", device="sim")
     with sim.fault("scale", ops="aten::relu", call=1, scale=1.25):
-        b = captured(tmp_path / "b", level="aten", device="sim")
+        b = captured(tmp_path / "b", form, level="aten", device="sim")
     captures = (tmp_path / "a" / "capture", tmp_path / "b" / "capture")
     rank = compared(a, b, captures=captures)
     assert rank.first.op == "aten::relu" and rank.first.module == "Net"
+    of_b = {one.id: one.path for one in op_tools._confirm.captured_calls(captures[1])}
+    assert op_tools._confirm.wrong_by_itself(list(of_b.values())) == {of_b[rank.first.id_b]}
 
 
 def test_confirm_says_operator_or_input(tmp_path, capsys):
@@ -274,7 +288,8 @@ def test_of_four_ranks_the_sick_one_is_named(tmp_path):
 # ---- the command line ----
 
 
-def test_statuses_and_records(tmp_path, capsys):
+def test_statuses_and_records(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     a = recorded(tmp_path / "a", level="aten", device="sim").path
     b = recorded(tmp_path / "b", level="aten", device="sim").path
     with sim.fault("scale", ops="aten::addmm", call=2, scale=1.5):
@@ -283,7 +298,7 @@ def test_statuses_and_records(tmp_path, capsys):
     lines, sheet = tmp_path / "found.jsonl", tmp_path / "found.csv"
     assert main(["compare", a, wrong, "--next", "--json", str(lines), "--csv", str(sheet)]) == 1
     shown = capsys.readouterr().out
-    assert "First divergence: addmm" in shown and "op-tools run --capture --level aten --steps 0" in shown
+    assert "First divergence: addmm" in shown and "op-tools run --capture --level aten --steps 0 --only-calls" in shown
     records = [json.loads(line) for line in lines.read_text().splitlines()]
     (first,) = [one for one in records if one["kind"] == "first_divergence"]
     assert {"op", "phase", "module", "line", "step", "rank", "verdict"} <= first.keys()
@@ -292,6 +307,71 @@ def test_statuses_and_records(tmp_path, capsys):
     count = sum(one["kind"] == "pair" for one in records)
     assert len(sheet.read_text().splitlines()) == count + 1
     assert main(["compare", a]) == 64
+    assert main(["compare", a, b, "--format", "msprobe"]) == 64
+    assert main(["compare", a, b, wrong, "--csv", str(sheet)]) == 64
+    assert main(["compare", a, b, "--rules", "rules.txt"]) == 64
+
+
+# ---- in the columns of other tools ----
+
+
+def read_table(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_table_of_msprobe_has_its_columns_and_every_tensor(tmp_path):
+    a = recorded(tmp_path / "a", device="sim").path
+    with sim.fault("scale", ops="aten::relu", call=1, scale=1.5):
+        b = recorded(tmp_path / "b", device="sim").path
+    assert main(["compare", a, b, "--csv", str(tmp_path / "table.csv"), "--format", "msprobe"]) == 1
+    rows = read_table(tmp_path / "table.csv")
+    assert list(rows[0])[:2] == ["NPU Name", "Bench Name"] and list(rows[0])[8:12] == [
+        "Max diff",
+        "Min diff",
+        "Mean diff",
+        "L2norm diff",
+    ]
+    assert len(rows[0]) == 28
+    (wrong,) = [row for row in rows if row["Result"] == "error"]
+    assert wrong["NPU Name"] == wrong["Bench Name"] == "Torch.relu.1.forward.output.0"
+    assert wrong["Err_message"] == "born here: other numbers" and "test_compare_runs.py" in wrong["NPU_Stack_Info"]
+    assert float(wrong["NPU max"]) == pytest.approx(1.5 * float(wrong["Bench max"]))
+    assert float(wrong["Max diff"]) == pytest.approx(0.5 * float(wrong["Bench max"]))
+    assert wrong["MaxRelativeErr"].endswith("%") and float(wrong["MaxRelativeErr"][:-1]) == pytest.approx(50)
+    names = [row["Bench Name"] for row in rows]
+    assert "Functional.linear.3.forward.input.0" in names and "Functional.linear.3.backward.output.0" in names
+    carried = {row["Bench Name"] for row in rows if row["Result"] == "warning"}
+    assert "Functional.linear.2.forward.output.0" in carried
+
+
+def test_a_call_of_one_run_has_its_rows_in_the_tables(tmp_path):
+    a = recorded(tmp_path / "a", steps=2).path
+    b = recorded(tmp_path / "b", edits={1: torch.relu}, steps=2).path
+    assert main(["compare", a, b, "--csv", str(tmp_path / "table.csv"), "--format", "msprobe"]) == 0
+    assert sorted(one.name for one in tmp_path.glob("table*")) == ["table_step0.csv", "table_step1.csv"]
+    rows = read_table(tmp_path / "table_step1.csv")
+    alone = [row for row in rows if row["Bench Name"] == "N/A"]
+    assert {row["NPU Name"].split(".")[1] for row in alone} == {"relu"}
+    assert {row["Result"] for row in alone} == {"N/A"} and "only in B" in {row["Err_message"] for row in alone}
+
+
+def test_the_tables_of_troubleshooter_are_those_of_its_own_compare(tmp_path):
+    a = recorded(tmp_path / "a", edits={1: lambda out: out * out + out}, steps=2).path
+    b = recorded(tmp_path / "b", edits={1: lambda out: torch.addcmul(out, out, out)}, steps=2).path
+    assert main(["compare", a, b, "--csv", str(tmp_path / "ts"), "--format", "troubleshooter"]) == 0
+    names = sorted(one.name for one in (tmp_path / "ts").iterdir())
+    golden = Path(__file__).resolve().parents[1] / "data" / "formats" / "troubleshooter_compare"
+    assert {one.name for one in golden.iterdir()} < set(names) and len(names) == 9
+    mapping = read_table(tmp_path / "ts" / "ts_api_mapping_0.csv")
+    assert list(mapping[0]) == list(read_table(golden / "ts_api_mapping_0.csv")[0])
+    assert {"ORIGIN NET (pytorch)": "Tensor_mul_0\nTensor_add_0", "TARGET NET (pytorch)": "Torch_addcmul_0"} in mapping
+    rows = read_table(tmp_path / "ts" / "ts_api_forward_compare_0.csv")
+    assert list(rows[0]) == [*list(mapping[0]), "shape of orig", "shape of target", "max, min, mean diffs"]
+    linear = next(row for row in rows if row["ORIGIN NET (pytorch)"] == "Functional_linear_0_forward_input.0")
+    assert linear["shape of orig"] == "(8, 16)" and linear["max, min, mean diffs"] == "0.00000, 0.00000, 0.00000"
+    backward = read_table(tmp_path / "ts" / "ts_api_backward_compare.csv")
+    assert "Functional_linear_3_backward_input.0" in [row["TARGET NET (pytorch)"] for row in backward]
 
 
 def test_a_shorter_run_is_compared_as_far_as_it_goes(tmp_path):

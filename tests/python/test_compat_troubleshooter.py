@@ -87,13 +87,47 @@ def test_the_files_are_those_of_the_tool(filter_data, golden, tmp_path):
         assert (ours / "rank0/torch_api_dump" / name).stat().st_mode & 0o777 == 0o400
     stacks = json.loads((ours / "rank0/torch_api_dump_stack.json").read_text())
     other = json.loads((theirs / "rank0/torch_api_dump_stack.json").read_text())
-    assert set(stacks) == {key for key in other if not key.startswith("LAYER")}
+    assert set(stacks) == set(other) and "LAYER: block_lin forward" in stacks
+    layer = stacks["LAYER: block_lin forward"][0].partition("model.py")[2]
+    assert layer == other["LAYER: block_lin forward"][0].partition("model.py")[2] != ""
     line = stacks["torch.nn.functional.dropout(0) forward"][0]
     assert line.endswith("model.py, line 12, in forward, \n y = F.dropout(y, 0.5, training=True)")
     assert line.partition("model.py")[2] == other["torch.nn.functional.dropout(0) forward"][0].partition("model.py")[2]
     state = torch.load(ours / "rank0/pt_net.pth", weights_only=True)
     assert set(state) == {"block.lin.weight", "block.lin.bias"}
     assert torch.equal(state["block.lin.weight"], model_of_the_golden_dumps()[0].block.lin.weight)
+
+
+def of_mindtorch(folder):
+    """The same dump as if mindtorch had written it."""
+    for one in sorted(folder.rglob("torch_api_dump*"), reverse=True):
+        one.rename(one.with_name(one.name.replace("torch", "mindtorch", 1)))
+    return folder
+
+
+def test_a_dump_of_mindtorch_is_compared_in_its_columns(tmp_path):
+    train(tmp_path / "a")
+    train(tmp_path / "b")
+    ts.migrator.api_dump_compare(str(tmp_path / "a"), str(of_mindtorch(tmp_path / "b")), str(tmp_path / "out"))
+    with (tmp_path / "out" / "ts_api_forward_compare_0.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == [
+        "ORIGIN NET (pytorch)",
+        "TARGET NET (mindtorch)",
+        "ratio of allclose",
+        "cosine similarity",
+        "mean cmp (pt, mt)",
+        "max cmp (pt, mt)",
+        "min cmp (pt, mt)",
+        "shape cmp (pt, mt)",
+        "dtype cmp (pt, mt)",
+    ]
+    linear = next(row for row in rows if row["ORIGIN NET (pytorch)"] == "NN_Linear_0_forward_output")
+    values = np.load(tmp_path / "a" / "rank0" / "torch_api_dump" / "NN_Linear_0_forward_output.npy")
+    largest, again = linear["max cmp (pt, mt)"].split(", ")
+    assert largest == again and float(largest) == pytest.approx(values.max())
+    assert linear["shape cmp (pt, mt)"] == str(values.shape) and linear["dtype cmp (pt, mt)"] == "float32"
+    assert linear["ratio of allclose"] == "100.00%"
 
 
 def test_the_dump_is_read_and_its_calls_replay(tmp_path, replay):

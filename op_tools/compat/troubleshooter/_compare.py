@@ -16,9 +16,9 @@ from ...formats._files import extra
 from ...formats._names import METHODS
 from .._align import align
 
-_MAPPING, _FORWARD, _BACKWARD = "ts_api_mapping", "ts_api_forward_compare", "ts_api_backward_compare"
+MAPPING, FORWARD, BACKWARD = "ts_api_mapping", "ts_api_forward_compare", "ts_api_backward_compare"
 _VALUES = ["result of allclose", "ratio of allclose", "cosine similarity", "mean & max diffs"]
-_STATISTICS = ["max, min, mean diffs"]
+STATISTICS = ["max, min, mean diffs"]
 
 Pair = tuple[ForeignTensor | None, ForeignTensor | None]
 
@@ -72,6 +72,9 @@ class _Tables:
         self._has_values = all(one.values for calls in sides for call in calls for one in call.tensors)
         names = [dump.header.get("framework", "pytorch") for dump in dumps]
         self._names = [f"ORIGIN NET ({names[0]})", f"TARGET NET ({names[1]})"]
+        self._is_mindtorch = "mindtorch" in names
+        short = ", ".join("pt" if name == "pytorch" else "mt" for name in names)
+        self._mindtorch = [f"{which} cmp ({short})" for which in ("mean", "max", "min", "shape", "dtype")]
         self._steps: list[dict[str, list[list[str]]]] = []
         self._compared = self._differ = 0
         self._first = ""
@@ -98,7 +101,7 @@ class _Tables:
                 [one for call in last[0] for one in call.tensors], [one for call in last[1] for one in call.tensors]
             )
             backward += [row for pair in self._kept(pairs) for row in self._row(pair)]
-        return {_MAPPING: mapping, _FORWARD: forward, _BACKWARD: backward[::-1]}
+        return {MAPPING: mapping, FORWARD: forward, BACKWARD: backward[::-1]}
 
     def _kept(self, pairs: list[Pair]) -> list[Pair]:
         return [pair for pair in pairs if not self._ignore or (pair[0] and pair[1])]
@@ -125,6 +128,9 @@ class _Tables:
         shapes = [str(one.shape) if one else "None" for one in pair]
         if self._has_values:
             cells, agrees = _compare_values(a, b, self._tolerance)
+            if self._is_mindtorch:  # in place of the result of allclose, and of the differences
+                cells = [*(["Shape is inconsistent"] if cells[0].startswith("Shape") else cells[1:2]), cells[2]]
+                cells += [_both(a, b, which) for which in ("mean", "max", "min")]
         else:
             cells, agrees = _compare_statistics(a, b, self._tolerance)
         if a and b:
@@ -132,7 +138,12 @@ class _Tables:
             if not agrees:
                 self._differ += 1
                 self._first = self._first or f"{names[0]} against {names[1]}"
-        yield [*names, *shapes, *cells]
+        if not self._is_mindtorch:
+            yield [*names, *shapes, *cells]
+            return
+        dtypes = [one.dtype.removeprefix("torch.") if one else "None" for one in pair]
+        same = [one if one == other else f"{one}, {other}" for one, other in (shapes, dtypes)]
+        yield [*names, *cells, *same]
 
     def summary(self) -> str:
         """For the terminal."""
@@ -141,16 +152,36 @@ class _Tables:
 
     def write(self, folder: Path) -> None:
         """Writes each table with the number of its step, and all steps in one as versions of the tool without steps."""
-        header = [*self._names, "shape of orig", "shape of target", *(_VALUES if self._has_values else _STATISTICS)]
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for table in (_MAPPING, _FORWARD, _BACKWARD):
-                titles = self._names if table == _MAPPING else header
-                for step, tables in enumerate(self._steps):
-                    _write(folder / f"{table}_{step}.csv", [titles, *tables[table]])
-                _write(folder / f"{table}.csv", [titles, *(row for tables in self._steps for row in tables[table])])
-        except OSError as error:
-            raise _C.Error(f"{error.filename}: {error.strerror}") from None
+        header = [*self._names, "shape of orig", "shape of target", *(_VALUES if self._has_values else STATISTICS)]
+        if self._is_mindtorch:
+            values = [*_VALUES[1:3], *self._mindtorch]
+            header = [*self._names, *(values if self._has_values else [*STATISTICS, *self._mindtorch[-2:]])]
+        write_tables(folder, self._names, header, self._steps)
+
+
+def write_tables(
+    folder: Path, titles: list[str], header: list[str], steps: Sequence[dict[str, list[list[str]]]]
+) -> None:
+    """Writes the tables of each step by its number, and those of all steps as versions of the tool without steps.
+
+    Args:
+        folder: where; it is made.
+        titles: of the mapping.
+        header: of the others.
+        steps: rows by the names of the tables.
+
+    Raises:
+        op_tools.Error: a file cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for table in (MAPPING, FORWARD, BACKWARD):
+            head = titles if table == MAPPING else header
+            for step, tables in enumerate(steps):
+                _write(folder / f"{table}_{step}.csv", [head, *tables[table]])
+            _write(folder / f"{table}.csv", [head, *(row for tables in steps for row in tables[table])])
+    except OSError as error:
+        raise _C.Error(f"{error.filename}: {error.strerror}") from None
 
 
 def _write(path: Path, rows: list[list[str]]) -> None:
@@ -223,6 +254,18 @@ def _compare_values(a: ForeignTensor | None, b: ForeignTensor | None, tolerance:
             f"{number(float(differences.mean()), 5)}, {number(float(differences.max()), 5)}",
         ]
     return cells, bool(close.all())
+
+
+def _both(a: ForeignTensor | None, b: ForeignTensor | None, which: str) -> str:
+    """A statistic of both sides: of the dump, or of its values where it has none."""
+
+    def of(tensor: ForeignTensor | None) -> float:
+        if tensor is None:
+            return math.nan
+        known: float | None = getattr(tensor, which)
+        return float(getattr(load_values(tensor).double(), which)()) if known is None or known != known else known
+
+    return f"{number(of(a), 5)}, {number(of(b), 5)}"
 
 
 def _cosine(a: Any, b: Any) -> float:

@@ -203,7 +203,7 @@ class Dumping(Hook):
         if self._writer is None:
             return
         if path and self._admits(f"LAYER_{path.replace('.', '_')}"):
-            self._writer.layer(path)
+            self._writer.layer(path, self._lines())
         if kind:
             name = self._name("NN", kind)
             if self._admits(name):
@@ -279,8 +279,13 @@ class Dumping(Hook):
         return settings.mode == "all" or any(one in name.lower() for one in settings.scope)
 
     def _stack(self, name: str, kind: str, function: str) -> None:
+        if self._writer is not None:
+            self._writer.stack(kind, function, int(name.rpartition("_")[2]), self._lines())
+
+    def _lines(self) -> list[str]:
+        """The program's stack, the innermost line first."""
         lines = []
-        frame: FrameType | None = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.endswith(_BETWEEN):
             frame = frame.f_back
         while frame is not None:
@@ -290,8 +295,7 @@ class Dumping(Hook):
                 code = linecache.getline(path, frame.f_lineno).strip()
                 lines.append(f"File {path}, line {frame.f_lineno}, in {frame.f_code.co_name}, \n {code}")
             frame = frame.f_back
-        if self._writer is not None:
-            self._writer.stack(kind, function, int(name.rpartition("_")[2]), lines)
+        return lines
 
 
 # Between the program's line and the hook: how torch hands a function to modes.
