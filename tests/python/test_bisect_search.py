@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from op_tools._bisect.search import Tries, needed, search
+from op_tools._bisect.search import Tries, Votes, needed, search
 
 
 def oracle(planted, counter=None, flip=0.0, draw=None, skips=()):
@@ -82,7 +82,7 @@ def test_votes_find_it_with_answers_that_vary(count, flip, least):
     for seed in range(100):
         draw = random.Random(seed)
         planted = frozenset(draw.sample(range(100), count))
-        found = search(range(100), oracle(planted, flip=flip, draw=draw), repeats=5)
+        found = search(range(100), oracle(planted, flip=flip, draw=draw), votes=Votes(5, majority=True))
         right += frozenset(found.items) == planted
     assert right >= least * 100
 
