@@ -26,7 +26,6 @@ import functools
 import math
 import os
 import random
-import re
 import statistics
 import sys
 import tempfile
@@ -46,7 +45,7 @@ from test_bisect_search import ddmin
 
 import op_tools
 import op_tools.sim_device as sim
-from op_tools._bisect.items import Call, read_calls
+from op_tools._bisect.items import Call, read_calls, write_items
 from op_tools._bisect.judge import distance
 from op_tools._bisect.search import search
 from op_tools._bisect.session import OPENING_RUNS
@@ -162,12 +161,13 @@ def by_phase(name: str) -> dict[str, list[str]]:
     """Operators that are called in this phase only, in which faults can be planted."""
     training = training_of(name)
     phases: dict[str, set[str]] = collections.defaultdict(set)
-    for call in training.calls():
+    calls = training.calls()
+    for call in calls:
         phases[call.op].add(call.phase)
     found: dict[str, list[str]] = collections.defaultdict(list)
     for op, own in phases.items():
         with contextlib.suppress(op_tools.Error):
-            if len(own) == 1 and is_called_alone(training, op):
+            if len(own) == 1 and is_called_alone(training, calls, op):
                 found[next(iter(own))].append(op)
     return found
 
@@ -186,9 +186,10 @@ def far(training: Training, kind: str, ops: list[str], seed: int) -> float:
         return distance(training.losses(), training.right)
 
 
-def is_called_alone(training: Training, op: str) -> bool:
-    """No other operator's kernel calls it: once it is moved, the device does not see it."""
-    with planted("scale", [op], 0) as (fault,), op_tools.OpFallback(level="aten", ops=re.escape(op)):
+def is_called_alone(training: Training, calls: list[Call], op: str) -> bool:
+    """No other operator's kernel calls it: once its calls are moved, the device does not see it."""
+    write_items(Path("calls"), [call.of_call for call in calls if call.op == op])
+    with planted("scale", [op], 0) as (fault,), op_tools.OpFallback(level="aten", only_calls="calls"):
         training.losses()
         return fault.matched == 0
 
