@@ -147,7 +147,8 @@ class Suspects:
         op = group.calls[0].op
         places = {(call.module, call.line) for call in group.calls}
         names = (_plain(op), _bare(op))
-        known = [self._ratios[name, *place] for name in names for place in places if (name, *place) in self._ratios]
+        keys = [(name, *place) for name in names for place in places]
+        known = [self._ratios[key] for key in keys if key in self._ratios]
         return max(known) if known else max(self._ratios.get((name,), 0.0) for name in names)
 
 

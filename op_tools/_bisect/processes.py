@@ -180,7 +180,9 @@ class Processes:
         folder.mkdir()
         return self._process([tool_of(trial, folder)], folder, stop, key, self._plan.timeout)
 
-    def _process(self, tools: Sequence[Tool], folder: Path, stop: Stop, key: str | None, timeout: float | None) -> Outcome:
+    def _process(
+        self, tools: Sequence[Tool], folder: Path, stop: Stop, key: str | None, timeout: float | None
+    ) -> Outcome:
         job = self._free.get()
         try:
             return self._on_job(tools, folder, stop, key, timeout, job)

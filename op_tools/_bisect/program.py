@@ -19,7 +19,8 @@ from .._launch import mark_steps
 from .._tools import Tool
 from .items import Call, read_calls
 from .judge import BisectJudge, Outcome
-from .session import BisectResult, Session, Stop, suspects_of
+from .result import BisectResult
+from .session import Session, Stop, suspects_of
 from .trial_tools import REMEDIES, Remedy, Trial, capture_of, captured_calls, comparison, tool_of, unused
 
 

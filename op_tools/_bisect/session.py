@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
 from .items import Call, Group, Suspects, by_op, ordered, split
 from .judge import BisectJudge, Outcome
-from .result import MOST_SHOWN, BisectResult, Verdict, culprits_of, curve_text
+from .result import MOST_SHOWN, BisectResult, culprits_of, curve_text
 from .search import Answer, Tries, Votes, minimal, needed, search
 from .trial_tools import Remedy, Trial
 
@@ -46,6 +46,10 @@ class Runner(Protocol):
 def suspects_of(given: str) -> Suspects | Literal["auto"] | None:
     """What `--suspects` names: "auto", "none", or the path of a result."""
     return "auto" if given == "auto" else None if given == "none" else Suspects(given)
+
+
+def _count(things: Collection[object], word: str) -> str:
+    return f"{len(things)} {word}{'s' * (len(things) != 1)}"
 
 
 def _duration(seconds: float) -> str:
@@ -114,7 +118,9 @@ class Session:
             if not varies or votes.repeats <= self._votes.repeats:
                 continue
             self._votes = votes
-            self._say(f"a set that was good is bad when it is tried again: from the start, each test {votes.repeats} times")
+            self._say(
+                f"a set that was good is bad when it is tried again: from the start, each test {votes.repeats} times"
+            )
             result, varies = self._attempt(groups, suspects)
         return result
 
@@ -178,7 +184,7 @@ class Session:
         if suspects:
             worst = sorted(suspects.wrong, key=lambda op: -suspects.wrong[op])
             shown = ", ".join(f"{op} ({suspects.wrong[op]:.3g} times its limit)" for op in worst[:MOST_SHOWN])
-            self._say(f"OpAutoCompare on one step: {len(worst)} operators wrong{': ' if worst else ''}{shown}")
+            self._say(f"OpAutoCompare on one step: {_count(worst, 'operator')} wrong{': ' if worst else ''}{shown}")
         return suspects
 
     def _run(self, trials: Sequence[Trial], *, whole: bool = False) -> list[Outcome]:
@@ -194,7 +200,9 @@ class Session:
         left = ""
         if self._everything:
             left = f", {_duration((expected - self._runs) * self._typical() / self._jobs)} left"
-        self._draw(f"bisect [{'#' * filled}{'.' * (BAR - filled)}] run {self._runs + 1} of about {expected}{left}; {self._known}")
+        self._draw(
+            f"bisect [{'#' * filled}{'.' * (BAR - filled)}] run {self._runs + 1} of about {expected}{left}; {self._known}"
+        )
 
     def _test(self, sets: list[frozenset[Group]]) -> list[Answer]:
         trials = [Trial(one, remedy=self._remedy) for one in sets]
@@ -203,7 +211,7 @@ class Session:
         for one, outcome in zip(sets, outcomes, strict=True):
             answers.append(self._judge.answer(outcome))
             why = "" if outcome.ended == "done" else f" ({outcome.ended}{' ' * bool(outcome.note)}{outcome.note})"
-            self._say(f"run {self._runs}: {len(one)} groups of calls moved: {answers[-1]}{why}")
+            self._say(f"run {self._runs}: {_count(one, 'group')} of calls moved: {answers[-1]}{why}")
             if answers[-1] == "good":
                 self._known = f"{len(one)} groups of calls suffice" if len(one) > 1 else next(iter(one)).text()
         return answers
@@ -212,7 +220,9 @@ class Session:
         """Nothing moved must be bad, everything moved must be good."""
         nothing = [Trial(remedy=self._remedy, purpose="nothing")]
         self._nothing = self._run(nothing, whole=True)
-        if self._nothing[0].ended != "hung":  # else there is no noise to measure, and each run takes all of its time limit
+        if (
+            self._nothing[0].ended != "hung"
+        ):  # else there is no noise to measure, and each run takes all of its time limit
             self._nothing += self._run(nothing * (OPENING_RUNS - 1), whole=True)
         moved = [Trial(everything=True, remedy=self._remedy, purpose="everything")]
         self._everything = everything = self._run(moved * OPENING_RUNS, whole=True)

@@ -254,11 +254,10 @@ FallbackHook::FallbackHook(const ResolvedFallbackOptions& options)
                     .moved = options.moved_calls()}) {}
 
 DtypeCastHook::DtypeCastHook(const ResolvedDtypeCastOptions& options)
-    : RedirectHook(
-          {.name = kNames.tool,
-           .cast = cast_settings(options.cast),
-           .to_cpu = false,
-           .list = options.list_calls,
-           .moved = options.moved_calls()}) {}
+    : RedirectHook({.name = kNames.tool,
+                    .cast = cast_settings(options.cast),
+                    .to_cpu = false,
+                    .list = options.list_calls,
+                    .moved = options.moved_calls()}) {}
 
 }  // namespace op_tools

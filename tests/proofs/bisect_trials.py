@@ -198,10 +198,7 @@ def is_called_alone(training: Training, calls: list[Call], op: str) -> bool:
 def places(name: str, kind: str) -> list[list[str]]:
     """Operators whose fault changes a loss, of forward and of backward."""
     training = training_of(name)
-    found = [
-        [op for op in ops if far(training, kind, [op], 0) > CHANGED]
-        for ops in by_phase(name).values()
-    ]
+    found = [[op for op in ops if far(training, kind, [op], 0) > CHANGED] for ops in by_phase(name).values()]
     return [ops for ops in found if ops]
 
 
@@ -257,7 +254,9 @@ def trial(kind: str, number: int, seed: int, score: Score, costs: dict[int, Cost
     score.found += found[0]
     score.found_ranked += found[1]
     score.healed_by_placebo += all(result.placebo is True for result in results)
-    groups = sorted({(call.op, call.phase) for call in training.calls()}, key=lambda group: (group[1] == "forward", group))
+    groups = sorted(
+        {(call.op, call.phase) for call in training.calls()}, key=lambda group: (group[1] == "forward", group)
+    )
     own = frozenset(group for group in groups if group[0] in chosen)
     cost = costs[len(own)]
     for runs, result in zip((score.runs, score.runs_ranked), results, strict=True):
@@ -305,10 +304,16 @@ def tables(scores: dict[str, Score], costs: dict[int, Cost]) -> str:
     for kind, one in scores.items():
         if one.trials:
             runs = f"{mean(one.runs)} | {mean(one.runs_ranked)}"
-            lines.append(f"| `{kind}` | {one.trials} | {one.found} | {one.found_ranked} | {runs} | {one.healed_by_placebo} |")
+            lines.append(
+                f"| `{kind}` | {one.trials} | {one.found} | {one.found_ranked} | {runs} | {one.healed_by_placebo} |"
+            )
         else:
             lines.append(f"| `{kind}` | changes no loss | | | | | |")
-    lines += ["", "| culprits | trials | operators | mean runs | with suspects | search alone | bound | ddmin |", "|" + "---|" * 8]
+    lines += [
+        "",
+        "| culprits | trials | operators | mean runs | with suspects | search alone | bound | ddmin |",
+        "|" + "---|" * 8,
+    ]
     for count, one in sorted(costs.items()):
         numbers = (one.operators, one.runs, one.runs_ranked, one.search, one.bound, one.ddmin)
         lines.append(f"| {count} | {len(one.runs)} | {' | '.join(map(mean, numbers))} |")
