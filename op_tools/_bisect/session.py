@@ -213,16 +213,15 @@ class Session:
             why = "" if outcome.ended == "done" else f" ({outcome.ended}{' ' * bool(outcome.note)}{outcome.note})"
             self._say(f"run {self._runs}: {_count(one, 'group')} of calls moved: {answers[-1]}{why}")
             if answers[-1] == "good":
-                self._known = f"{len(one)} groups of calls suffice" if len(one) > 1 else next(iter(one)).text()
+                self._known = f"enough: {_count(one, 'group')} of calls" if len(one) > 1 else next(iter(one)).text()
         return answers
 
     def _open(self) -> BisectResult | None:
         """Nothing moved must be bad, everything moved must be good."""
         nothing = [Trial(remedy=self._remedy, purpose="nothing")]
         self._nothing = self._run(nothing, whole=True)
-        if (
-            self._nothing[0].ended != "hung"
-        ):  # else there is no noise to measure, and each run takes all of its time limit
+        # A program that hangs has no noise to measure, and each run takes all of its time limit.
+        if self._nothing[0].ended != "hung":
             self._nothing += self._run(nothing * (OPENING_RUNS - 1), whole=True)
         moved = [Trial(everything=True, remedy=self._remedy, purpose="everything")]
         self._everything = everything = self._run(moved * OPENING_RUNS, whole=True)

@@ -186,6 +186,19 @@ def test_suspects_are_found_by_itself():
     assert result.runs < without.runs
 
 
+def test_what_is_expected_and_known_is_drawn(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(op_tools._C, "log_progress", drawn.append)
+    run, checkpoint = training()
+    with sim.fault("scale", ops="tanh"):
+        result = op_tools.bisect(run, checkpoint=checkpoint, suspects="none")
+    bars = [line for line in drawn if line]
+    assert bars[0].startswith("bisect [....................] run 1 of about 6;") and "opening" in bars[0]
+    assert any(re.search(r"\[#+\.*\] run 8 of about \d+, \d+ s left; ", line) for line in bars), bars
+    assert "aten::tanh forward" in bars[-1] and f"run {result.runs} of about" in bars[-1]
+    assert drawn[-1] == "", "the line is cleared at the end"
+
+
 def test_operators_behind_one_that_ends_the_program_are_found():
     """Nothing is listed behind the first exception: what is called there is seen once its operator is moved."""
     run, checkpoint = training()
