@@ -178,12 +178,11 @@ def search(
         ranked: the needed items are probably among the first.
         votes: how often each set is tried.
         ways: tests at the same time.
-        good: items that are known to be good together; none: not known of any.
+        good: items that are known to be good together: the search is among these; none: not known of any.
     """
-    tries = Tries(test, votes or Votes(), {frozenset(): "bad", frozenset(items): "good"})
-    if good:
-        tries.answers[frozenset(good)] = "good"
-    chosen = needed(tries, items, ranked=ranked, ways=ways)
+    among = list(good) or items
+    tries = Tries(test, votes or Votes(), {frozenset(): "bad", frozenset(among): "good"})
+    chosen = needed(tries, among, ranked=ranked, ways=ways)
     if not chosen:
         return Found([], good=False, conflict=tries.conflict(), tests=tries.count)
     chosen = minimal(tries, chosen)
