@@ -27,7 +27,9 @@ import torch
 import op_tools.sim_device
 
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1)).to("sim")
+model = torch.nn.Sequential(
+    torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1)
+).to("sim")
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 x = torch.randn(32, 8)
 y = x.sum(1, keepdim=True).tanh()
