@@ -268,5 +268,6 @@ PYBIND11_MODULE(_C, module) {
   module.def("kernel_entries", &interceptor::kernel_entries);
   module.def("set_rank", &set_rank);
   module.def("reload_log_level", &log::reload_level);
+  module.def("log_progress", &log::progress);
   module.def("log_warn", [](const std::string& text) { log::warn(text); });
 }

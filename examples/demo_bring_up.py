@@ -9,7 +9,6 @@ op-tools repro makes a script of it that needs torch alone, for who made the dev
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 import torch
 import torch.nn.functional as F
-from _demo import coloured, command_text, replay, story, title, wrapped
+from _demo import curve, hand_out, replay, story, title, wrapped
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -60,43 +59,12 @@ def train(steps: int) -> list[float]:
     return losses
 
 
-def curve(losses: list[float]) -> str:
-    shown = losses[:: max(1, len(losses) // 8)] + losses[-1:]
-    return "  ".join(f"{loss:.3f}" for loss in shown)
-
-
 def replay_failure(folder: str) -> int:
     """Runs the saved call again on the device, whose kernel is wrong in the new process, too."""
     done = replay([f"{folder}/device", "--acc_check"], {"OP_TOOLS_SIM_FAULTS": FAULT})
     print(wrapped("\n".join(done.stderr.splitlines()[:6])))
     print(wrapped(done.stdout))
     return done.returncode
-
-
-def loaded_library() -> str:
-    """The file from which this process has its simulated device."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return next(line.split()[-1] for line in lines if "libop_tools_sim_device" in line)
-
-
-def run(command: list[str], environment: dict[str, str]) -> int:
-    """Runs a command that a reader can paste; prints what it prints, and its exit status."""
-    print(coloured(command_text(command, environment), 32) + "\n", flush=True)
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-    print(wrapped(done.stdout + done.stderr))
-    print(f"exit status {done.returncode}\n")
-    return done.returncode
-
-
-def hand_out(folder: str, script: Path) -> list[int]:
-    """A script of the saved call, run on the device and on the CPU: the three exit statuses."""
-    fault = {"OP_TOOLS_SIM_FAULTS": FAULT}
-    command = [sys.executable, "-m", "op_tools", "repro", f"{folder}/device", "--shrink", "-o", str(script)]
-    return [
-        run([*command, "--load", loaded_library()], fault),
-        run([sys.executable, str(script)], fault),
-        run([sys.executable, str(script), "cpu"], fault),
-    ]
 
 
 def show_failures(result: op_tools.CompareResult) -> None:
@@ -136,7 +104,7 @@ def main() -> int:
         status = replay_failure(failure["saved"])
 
         title("4. A script for who made the device: torch alone, exit status 1 there, 0 on the CPU")
-        handed_out = hand_out(failure["saved"], output / "repro.py")
+        handed_out = hand_out(f"{failure['saved']}/device", output / "repro.py", FAULT)
 
         title(f"5. OpFallback: {failure['op']} on the CPU")
         with op_tools.OpFallback(ops=failure["op"]):

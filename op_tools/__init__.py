@@ -11,7 +11,7 @@ check_torch()
 from ._autocompare import CompareResult, CompareRow, OpAutoCompare  # noqa: E402
 from ._bisect.judge import BisectJudge  # noqa: E402
 from ._bisect.program import Checkpoint, bisect  # noqa: E402
-from ._bisect.session import BisectResult  # noqa: E402
+from ._bisect.result import BisectResult  # noqa: E402
 from ._blackbox import BlackBox, OpBlackBox, read_black_box  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
 from ._compare_many import ManyRuns, OddRow, compare_many  # noqa: E402

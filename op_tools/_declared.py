@@ -144,7 +144,7 @@ class OpDtypeCastOptions(ToolOptions, total=False):
     """Options of OpDtypeCast."""
 
     list_calls: str | os.PathLike[str] | None
-    """Run nothing elsewhere, and write the calls that could be into this file, with the rank at the end of its name. None: OP_DTYPE_CAST_LIST_CALLS, else nothing."""
+    """Write the calls that could run elsewhere into this file, with the rank at the end of its name, and run none elsewhere but those of only_calls. None: OP_DTYPE_CAST_LIST_CALLS, else nothing."""
     cast: str | Mapping[torch.dtype, torch.dtype] | None
     """Dtypes to compute in instead of others. None: OP_DTYPE_CAST_DICT, else float16 and bfloat16 to float32."""
 
@@ -153,7 +153,7 @@ class OpFallbackOptions(ToolOptions, total=False):
     """Options of OpFallback."""
 
     list_calls: str | os.PathLike[str] | None
-    """Run nothing elsewhere, and write the calls that could be into this file, with the rank at the end of its name. None: OP_FALLBACK_LIST_CALLS, else nothing."""
+    """Write the calls that could run elsewhere into this file, with the rank at the end of its name, and run none elsewhere but those of only_calls. None: OP_FALLBACK_LIST_CALLS, else nothing."""
     target: Literal["cpu", "same"] | None
     """`cpu`, or `same`: the tensors' own device, on copies of them, waiting for it before and after. None: OP_FALLBACK_TARGET, else cpu."""
     on_missing: bool | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -71,9 +72,9 @@ def read_calls(paths: Iterable[Path]) -> list[Call]:
     return list(calls.values())
 
 
-def write_items(path: Path, groups: Iterable[Group]) -> None:
-    """A file for `calls=`."""
-    path.write_text("".join(f"{group.item}\n" for group in groups))
+def write_items(path: Path, items: Iterable[str]) -> None:
+    """A file for `only_calls=`."""
+    path.write_text("".join(f"{item}\n" for item in items))
 
 
 def by_op(calls: Sequence[Call]) -> list[Group]:
@@ -117,7 +118,9 @@ class Suspects:
         files = sorted(given.rglob("autocompare.csv")) if given.is_dir() else [given]
         if not files:
             raise _C.Error(f"--suspects {path}: no autocompare.csv in it; give a result folder of OpAutoCompare")
-        self._ratios: dict[str, float] = {}
+        self._ratios: dict[tuple[str, ...], float] = {}
+        self.wrong: dict[str, float] = {}
+        """Operators with wrong results, as the table names them, and how many times the limit."""
         for file in files:
             self._read(file, path)
 
@@ -125,16 +128,33 @@ class Suspects:
         try:
             with file.open(newline="", encoding="utf-8") as opened:
                 for row in csv.DictReader(opened):
-                    name = _bare(row["op"])
-                    number, limit = float(row["number"] or 0), float(row["limit"] or 0)
-                    ratio = number / limit if limit > 0 else float(number > 0)
-                    self._ratios[name] = max(self._ratios.get(name, 0.0), ratio)
+                    self._take(row)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _C.Error(f"--suspects {given}: {file} is no table of OpAutoCompare: {error}") from None
 
+    def _take(self, row: dict[str, str]) -> None:
+        number, limit = float(row["number"] or 0), float(row["limit"] or 0)
+        ratio = number / limit if limit > 0 else 0.0
+        if row["verdict"] == "fail":
+            ratio = ratio if ratio > 1 else math.inf  # a wrong shape, a raised error: there is no number
+            self.wrong[row["op"]] = max(self.wrong.get(row["op"], 0.0), ratio)
+        name = _plain(row["op"]) if row["level"] == "aten" else _bare(row["op"])
+        for key in ((name,), (name, row["module"], row["source"])):
+            self._ratios[key] = max(self._ratios.get(key, 0.0), ratio)
+
     def ratio(self, group: Group) -> float:
-        """The worst of its operator; 0 where none is known."""
-        return self._ratios.get(_bare(group.calls[0].op), 0.0)
+        """The worst of its calls, or of its operator where those are not known; 0 where none is known."""
+        op = group.calls[0].op
+        places = {(call.module, call.line) for call in group.calls}
+        names = (_plain(op), _bare(op))
+        keys = [(name, *place) for name in names for place in places]
+        known = [self._ratios[key] for key in keys if key in self._ratios]
+        return max(known) if known else max(self._ratios.get((name,), 0.0) for name in names)
+
+
+def _plain(op: str) -> str:
+    """Without overload: aten::add.Tensor is aten::add."""
+    return op.partition(".")[0]
 
 
 def _bare(op: str) -> str:

@@ -14,18 +14,20 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .. import _C
 from .._launch import environment
-from .._tools import OpCapture, Tool
-from .items import Call, Group, read_calls, write_items
+from .._tools import Tool
+from .items import Call, read_calls
 from .judge import SKIPPED, Metric, Outcome
-from .session import Stop, Trial, tools_of
+from .session import Stop
+from .trial_tools import Trial, capture_of, captured_calls, comparison, tool_of, unused
 
 JOB_VARIABLE = "OP_TOOLS_BISECT_JOB"
+COMPARISON = "suspects"  # the run with OpAutoCompare, in the state
 KILL_AFTER = 5.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -153,21 +155,20 @@ class Processes:
             return list(pool.map(lambda trial: self._trial(trial, stop), trials))
 
     def calls(self) -> list[Call]:
-        return read_calls(sorted(self._plan.folder.glob("*/list.*")))
+        return read_calls(sorted(self._plan.folder.glob("*/list.*"), key=os.path.getmtime))
 
-    def capture(self, groups: Sequence[Group]) -> list[str]:
-        path = self._plan.folder / "captured"
-        write_items(path, groups)
-        tool = OpCapture(
-            level="aten",
-            only_calls=str(path),
-            steps=[0],
-            max_calls=max(1, len(groups)),
-            output_dir=str(self._plan.folder),
-        )
-        self._process(tool, self._plan.folder / "capture", lambda _: False, None)
-        root = self._plan.folder / "op_capture_result"
-        return [str(root)] if root.is_dir() else []
+    def compare(self, seconds: float) -> Path:
+        folder = self._plan.folder / "suspects"
+        if not self._state.known(COMPARISON):
+            limit = min(seconds, self._plan.timeout or seconds)
+            self._process([comparison(folder)], folder, lambda _: False, COMPARISON, limit)
+        return folder
+
+    def capture(self, calls: Sequence[Call], moved: Trial) -> list[str]:
+        into = unused(self._plan.folder)
+        tools = [capture_of(calls, into), tool_of(moved, into / "moved")]
+        self._process(tools, into, lambda _: False, None, self._plan.timeout)
+        return captured_calls(into)
 
     def _trial(self, trial: Trial, stop: Stop) -> Outcome:
         key = trial.key()
@@ -177,20 +178,24 @@ class Processes:
             self._count += 1
             folder = self._plan.folder / f"run{os.getpid()}_{self._count}"
         folder.mkdir()
-        return self._process(tools_of(trial, folder, str(folder / "list")), folder, stop, key)
+        return self._process([tool_of(trial, folder)], folder, stop, key, self._plan.timeout)
 
-    def _process(self, tool: Tool, folder: Path, stop: Stop, key: str | None) -> Outcome:
+    def _process(
+        self, tools: Sequence[Tool], folder: Path, stop: Stop, key: str | None, timeout: float | None
+    ) -> Outcome:
         job = self._free.get()
         try:
-            return self._on_job(tool, folder, stop, key, job)
+            return self._on_job(tools, folder, stop, key, timeout, job)
         finally:
             self._free.put(job)
 
-    def _on_job(self, tool: Tool, folder: Path, stop: Stop, key: str | None, job: int) -> Outcome:
+    def _on_job(
+        self, tools: Sequence[Tool], folder: Path, stop: Stop, key: str | None, timeout: float | None, job: int
+    ) -> Outcome:
         folder.mkdir(exist_ok=True)
         log = folder / "output.txt"
         began = time.monotonic()
-        variables = {**os.environ, **environment([tool]), JOB_VARIABLE: str(job), "PYTHONUNBUFFERED": "1"}
+        variables = {**os.environ, **environment(tools), JOB_VARIABLE: str(job), "PYTHONUNBUFFERED": "1"}
         try:
             process = subprocess.Popen(
                 self._plan.command,
@@ -206,7 +211,7 @@ class Processes:
         if key:
             self._state.begin(number, key, process.pid)
         try:
-            outcome = Watch(process, self._plan, stop, log).outcome()
+            outcome = Watch(process, replace(self._plan, timeout=timeout), stop, log).outcome()
         finally:
             _kill(process)
         outcome.seconds = time.monotonic() - began

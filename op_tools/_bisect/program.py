@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
 import sys
 import tempfile
@@ -15,10 +16,12 @@ import torch
 
 from .. import _C
 from .._launch import mark_steps
-from .._tools import OpCapture, Tool
-from .items import Call, Group, Suspects, read_calls, write_items
+from .._tools import Tool
+from .items import Call, read_calls
 from .judge import BisectJudge, Outcome
-from .session import REMEDIES, BisectResult, Remedy, Session, Stop, Trial, tools_of
+from .result import BisectResult
+from .session import Session, Stop, suspects_of
+from .trial_tools import REMEDIES, Remedy, Trial, capture_of, captured_calls, comparison, tool_of, unused
 
 
 class Checkpoint:
@@ -79,10 +82,16 @@ class _InProgram:
 
     def __init__(self, run: Callable[[Tool], Iterable[float]], checkpoint: Checkpoint | None, folder: Path) -> None:
         self._function, self._checkpoint, self._folder = run, checkpoint, folder
-        self._output = Path.cwd()
+        self._count = 0
 
     def run(self, trials: Sequence[Trial], stop: Stop) -> list[Outcome]:
-        return [self._one(tools_of(trial, self._folder, str(self._folder / "list")), stop) for trial in trials]
+        return [self._one(tool_of(trial, self._new_folder()), stop) for trial in trials]
+
+    def _new_folder(self) -> Path:
+        self._count += 1
+        folder = self._folder / f"run{self._count}"
+        folder.mkdir()
+        return folder
 
     def _one(self, tool: Tool, stop: Stop) -> Outcome:
         if self._checkpoint:
@@ -104,17 +113,18 @@ class _InProgram:
         return outcome
 
     def calls(self) -> list[Call]:
-        return read_calls(sorted(self._folder.glob("list.*")))
+        return read_calls(sorted(self._folder.glob("*/list.*"), key=os.path.getmtime))
 
-    def capture(self, groups: Sequence[Group]) -> list[str]:
-        path = self._folder / "captured"
-        write_items(path, groups)
-        tool = OpCapture(
-            level="aten", only_calls=str(path), steps=[0], max_calls=max(1, len(groups)), output_dir=str(self._output)
-        )
-        self._one(tool, lambda _: False)
-        root = tool.result().root
-        return [root] if root else []
+    def compare(self, seconds: float) -> Path:  # noqa: ARG002  (a call cannot be ended from outside)
+        folder = self._folder / "suspects"
+        self._one(comparison(folder), lambda _: True)  # the first step is enough
+        return folder
+
+    def capture(self, calls: Sequence[Call], moved: Trial) -> list[str]:
+        into = unused(Path.cwd() / "op_bisect_result")
+        with capture_of(calls, into):
+            self._one(tool_of(moved, self._new_folder()), lambda _: True)  # the first step is enough
+        return captured_calls(into)
 
 
 def bisect(
@@ -123,7 +133,7 @@ def bisect(
     *,
     checkpoint: Checkpoint | None = None,
     remedy: Remedy = "fallback",
-    suspects: str | None = None,
+    suspects: str = "auto",
     say: Callable[[str], None] | None = None,
 ) -> BisectResult:
     """Finds the smallest set of operators that have to run elsewhere so that the numbers of a few steps are right.
@@ -135,7 +145,8 @@ def bisect(
         judge: the numbers of a right run, or a :class:`BisectJudge`. None: those with everything moved are right.
         checkpoint: restored before each trial. None: `run` begins from the same state by itself.
         remedy: "fallback": moved to the CPU; "float32": computed in float32; "placebo": on their own device, on copies, waiting.
-        suspects: a result of OpAutoCompare, a folder or autocompare.csv: its worst operators are tried first.
+        suspects: which operators are tried first. "auto": the worst of OpAutoCompare on the first step, where that takes less time than
+            it can save; "none"; or a result of OpAutoCompare, a folder or autocompare.csv.
         say: takes lines that tell what is known so far.
 
     Returns:
@@ -151,7 +162,8 @@ def bisect(
             _InProgram(run, checkpoint, Path(folder)),
             judge if isinstance(judge, BisectJudge) else BisectJudge(judge),
             remedy,
-            Suspects(suspects) if suspects else None,
+            suspects_of(suspects),
             say=say or (lambda _: None),
+            draw=_C.log_progress,
         )
         return session.run()

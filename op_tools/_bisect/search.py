@@ -7,7 +7,6 @@ relies on a set staying good when items are added to it; Found says where that d
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
@@ -18,7 +17,23 @@ Test = Callable[[list[frozenset[ItemT]]], list[Answer]]
 """Answers for several sets, which may be tried at the same time."""
 
 MOST_SKIPS = 3  # tests beside one that was skipped
-RESTARTS = 3  # in another order, where a result was not confirmed
+
+
+@dataclass(frozen=True)
+class Votes:
+    """How answers that vary are counted."""
+
+    repeats: int = 1
+    majority: bool = False
+    """Else a set is good if it is good each time: for a fault that does not show each time, while right runs stay right."""
+
+    def settle(self, votes: Sequence[Answer]) -> Answer:
+        """The answer for a set that was asked for several times."""
+        told = [vote for vote in votes if vote != "skip"]
+        if not told:
+            return "skip"
+        bad = told.count("bad")
+        return "bad" if (2 * bad >= len(told) if self.majority else bad) else "good"
 
 
 @dataclass
@@ -35,10 +50,10 @@ class Found(Generic[ItemT]):
 
 @dataclass
 class Tries(Generic[ItemT]):
-    """Asks a test for each set once, or `repeats` times and takes the majority."""
+    """Asks a test for each set once, or several times where answers vary."""
 
     test: Test[ItemT]
-    repeats: int = 1
+    votes: Votes = Votes()
     answers: dict[frozenset[ItemT], Answer] = field(default_factory=dict)
     count: int = 0
 
@@ -46,11 +61,11 @@ class Tries(Generic[ItemT]):
         """The answers for all of them; `again`: also for those whose answer is known."""
         new = [one for one in dict.fromkeys(sets) if again or one not in self.answers]
         if new:
-            self.count += len(new) * self.repeats
-            votes = self.test([one for one in new for _ in range(self.repeats)])
+            repeats = self.votes.repeats
+            self.count += len(new) * repeats
+            votes = self.test([one for one in new for _ in range(repeats)])
             for number, one in enumerate(new):
-                own = votes[number * self.repeats : (number + 1) * self.repeats]
-                self.answers[one] = max(("bad", "good", "skip"), key=own.count)
+                self.answers[one] = self.votes.settle(votes[number * repeats : (number + 1) * repeats])
         return [self.answers[one] for one in sets]
 
     def good(self, one: Collection[ItemT]) -> bool:
@@ -147,24 +162,31 @@ def minimal(tries: Tries[ItemT], found: list[ItemT], fixed: frozenset[ItemT] = f
 
 
 def search(
-    items: Sequence[ItemT], test: Test[ItemT], *, ranked: bool = False, repeats: int = 1, ways: int = 1
+    items: Sequence[ItemT],
+    test: Test[ItemT],
+    *,
+    ranked: bool = False,
+    votes: Votes | None = None,
+    ways: int = 1,
+    good: Collection[ItemT] = (),
 ) -> Found[ItemT]:
-    """The smallest set that is good, for a test that is bad for no item and good for all.
+    """The smallest set that is good, for a test that is bad for no item and good for all. The result is tried again at the end.
 
-    The result is tried again at the end. Where that fails, which happens with answers that vary, the search begins again in
-    another order.
+    Args:
+        items: in the order in which they are tried.
+        test: gives the answers.
+        ranked: the needed items are probably among the first.
+        votes: how often each set is tried.
+        ways: tests at the same time.
+        good: items that are known to be good together: the search is among these; none: not known of any.
     """
-    order, total = list(items), 0
-    found = Found[ItemT]([], good=False)
-    for attempt in range(RESTARTS if repeats > 1 else 1):
-        tries = Tries(test, repeats, {frozenset(): "bad", frozenset(items): "good"})
-        chosen = minimal(tries, needed(tries, order, ranked=ranked and not attempt, ways=ways) or list(items))
-        if len(chosen) > 1:
-            tries.ask([frozenset([one]) for one in chosen])
-        good = tries.ask([frozenset(chosen)], again=True)[0] == "good"
-        total += tries.count
-        found = Found(chosen, good, tries.conflict(), total)
-        if good and found.conflict is None:
-            break
-        random.Random(attempt).shuffle(order)  # noqa: S311  (not a secret)
-    return found
+    among = list(good) or items
+    tries = Tries(test, votes or Votes(), {frozenset(): "bad", frozenset(among): "good"})
+    chosen = needed(tries, among, ranked=ranked, ways=ways)
+    if not chosen:
+        return Found([], good=False, conflict=tries.conflict(), tests=tries.count)
+    chosen = minimal(tries, chosen)
+    if len(chosen) > 1:
+        tries.ask([frozenset([one]) for one in chosen])
+    confirmed = tries.ask([frozenset(chosen)], again=True)[0] == "good"
+    return Found(chosen, confirmed, tries.conflict(), tries.count)

@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from .. import _C
-from .._fallback import OpDtypeCast, OpFallback
-from .._results import text_table, worded
-from .items import Call, Group, Suspects, as_dict, by_op, ordered, split, write_items
+from .items import Call, Group, Suspects, by_op, ordered, split
 from .judge import BisectJudge, Outcome
-from .search import Answer, Found, Tries, minimal, needed, search
+from .result import MOST_SHOWN, BisectResult, culprits_of, curve_text
+from .search import Answer, Tries, Votes, minimal, needed, search
+from .trial_tools import Remedy, Trial
 
-Remedy = Literal["fallback", "float32", "placebo"]
-REMEDIES: tuple[Remedy, ...] = ("fallback", "float32", "placebo")
 OPENING_RUNS = 3  # on each side
+FURTHER_RUNS = 8  # besides the search: the check, refinement to calls, confirmation, placebo
+RANKED_RUNS = 2  # in which a search finds one of the first suspects
+COMPARED_STEP = 5  # steps on the CPU take as long as one under OpAutoCompare, which runs each operator several times
+BAR = 20
 MOST_PARTS = 3  # of one group: of more, the group is reported as a whole
-REPEATS = 3  # of each test where the two sides touch
+REPEATS, MOST_REPEATS = 3, 5  # of each test where answers vary
+MOST_ENDS = 8  # runs that look for the calls behind one that ends the program
 
 
 def _median(values: Iterable[float]) -> float:
     import statistics  # not with the package: it loads four modules that only a bisection needs
 
     return statistics.median(values)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What is moved in one run, and by what remedy."""
-
-    groups: frozenset[Group] = frozenset()
-    everything: bool = False
-    """All that can be moved, listed or not."""
-    remedy: Remedy = "fallback"
-    purpose: str = "search"
-
-    def key(self) -> str:
-        """The same for the same trial of a session that goes on."""
-        return json.dumps([self.remedy, self.everything, self.purpose, sorted(group.item for group in self.groups)])
 
 
 Stop = Callable[[Sequence[float]], bool]
@@ -56,85 +41,24 @@ class Runner(Protocol):
     def calls(self) -> list[Call]:
         """The calls that can be moved, known after a run with nothing moved."""
 
-    def capture(self, groups: Sequence[Group]) -> list[str]:
-        """Folders with captured calls of these groups."""
+    def compare(self, seconds: float) -> Path:
+        """A folder for OpAutoCompare's result on the first step with nothing moved; empty if that took over `seconds`."""
+
+    def capture(self, calls: Sequence[Call], moved: Trial) -> list[str]:
+        """Folders of these calls, saved in the first step of a trial: where the culprits are moved, each has right inputs."""
 
 
-@dataclass(frozen=True)
-class BisectResult:
-    """What a bisection found."""
-
-    verdict: Literal["found", "not an operator", "inconsistent"]
-    explanation: str
-    remedy: str
-    culprits: list[dict[str, Any]] = field(default_factory=list)
-    """Dicts with op, module, line, phase and calls: how many calls in a step."""
-    runs: int = 0
-    seconds: float = 0.0
-    placebo: bool | None = None
-    """Moving the same operators to their own device heals too: a race, a layout or a stale read. None: not tried."""
-    before: list[float] = field(default_factory=list)
-    """The curve with nothing moved."""
-    after: list[float] = field(default_factory=list)
-    """The curve with the culprits moved."""
-    captured: list[str] = field(default_factory=list)
-    """Folders for run_op_from_data."""
-
-    @property
-    def status(self) -> int:
-        """The exit status: 0 found, 1 not an operator, 2 inconsistent."""
-        return ("found", "not an operator", "inconsistent").index(self.verdict)
-
-    def to_json(self) -> str:
-        """One object; numbers that JSON has no form for are strings."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, float) and not math.isfinite(value):
-                return str(value)
-            return [plain(one) for one in value] if isinstance(value, list) else value
-
-        names = (
-            "verdict",
-            "explanation",
-            "remedy",
-            "culprits",
-            "runs",
-            "seconds",
-            "placebo",
-            "before",
-            "after",
-            "captured",
-        )
-        return json.dumps({name: plain(getattr(self, name)) for name in names}, indent=1)
-
-    def table(self) -> str:
-        """The culprits and what follows, for people."""
-        lines = [f"{self.verdict}: {self.explanation}", f"{self.runs} runs, {self.seconds:.0f} s"]
-        if self.culprits:
-            columns = [worded(name, name) for name in ("op", "phase", "module", "line", "calls")]
-            rows = [_Row(**culprit) for culprit in self.culprits]
-            lines.append(text_table(columns, rows, -1))
-            lines.append(f"before: {_curve(self.before)}")
-            lines.append(f"after:  {_curve(self.after)}")
-        lines += [f"next: run_op_from_data {folder} --acc_check" for folder in self.captured]
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        return f"BisectResult\n{self.table()}"
+def suspects_of(given: str) -> Suspects | Literal["auto"] | None:
+    """What `--suspects` names: "auto", "none", or the path of a result."""
+    return "auto" if given == "auto" else None if given == "none" else Suspects(given)
 
 
-@dataclass(frozen=True)
-class _Row:
-    op: str
-    module: str
-    line: str
-    phase: str
-    calls: int
+def _count(things: Collection[object], word: str) -> str:
+    return f"{len(things)} {word}{'s' * (len(things) != 1)}"
 
 
-def _curve(numbers: Sequence[float], most: int = 8) -> str:
-    shown = " ".join(f"{number:.5g}" for number in numbers[:most])
-    return shown + (" ..." if len(numbers) > most else "") if numbers else "(no numbers)"
+def _duration(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60)} min"
 
 
 class Session:
@@ -144,9 +68,10 @@ class Session:
         runner: runs the trials.
         judge: judges them.
         remedy: what is tried on the operators.
-        suspects: which of them first.
+        suspects: which of them first; "auto": they are found here.
         jobs: trials at the same time.
         say: takes lines that tell what is known so far.
+        draw: takes a line that replaces the last one, for a terminal; "" at the end.
     """
 
     def __init__(
@@ -154,44 +79,135 @@ class Session:
         runner: Runner,
         judge: BisectJudge,
         remedy: Remedy = "fallback",
-        suspects: Suspects | None = None,
+        suspects: Suspects | Literal["auto"] | None = None,
         jobs: int = 1,
         say: Callable[[str], None] = lambda _: None,
+        draw: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._runner, self._judge, self._remedy = runner, judge, remedy
-        self._suspects, self._jobs, self._say = suspects, jobs, say
-        self._runs, self._seconds, self._repeats = 0, 0.0, 1
+        self._suspects, self._jobs, self._say, self._draw = suspects, jobs, say, draw
+        self._expected, self._known = OPENING_RUNS * 2, "opening"
+        self._runs, self._seconds, self._votes = 0, 0.0, Votes()
+        self._last: set[str] = set()
+        """Operators after whose call the program ended too early."""
+        self._enough = False  # these are enough
+        self._majority = False  # runs that should be right are not always: good is what is good most times
         self._nothing: list[Outcome] = []
+        self._everything: list[Outcome] = []
 
     def run(self) -> BisectResult:
         """All of it."""
+        try:
+            return self._run_all()
+        finally:
+            self._draw("")
+
+    def _run_all(self) -> BisectResult:
         stopped = self._open()
         if stopped:
             return stopped
-        groups = ordered(by_op(self._runner.calls()), self._suspects)
+        groups = by_op(self._calls())
         if not groups:
             return self._end("not an operator", "nothing can be moved: no operator runs on a device")
-        typical = _median(one.seconds for one in self._nothing)
-        tests = (len(groups).bit_length() + 8) * self._repeats
-        self._say(
-            f"{sum(len(group.calls) for group in groups)} calls of {len(groups)} operators; about {tests} runs for each culprit, "
-            f"{max(1, round(tests * typical / 60 / self._jobs))} min"
-        )
-        if self._test([frozenset(groups)]) == ["bad"]:
+        self._estimate(groups)
+        suspects = self._find_suspects(len(groups)) if self._suspects == "auto" else self._suspects
+        suspects = suspects if suspects and suspects.wrong else None
+        groups = sorted(ordered(groups, suspects), key=lambda group: group.item not in self._last)
+        if not self._enough and self._test([frozenset(groups)]) == ["bad"]:
             return self._end(
                 "inconsistent",
                 "everything moved is good, all listed calls moved are bad: the calls differ from run to run",
             )
-        found = search(groups, self._test, ranked=self._suspects is not None, repeats=self._repeats, ways=self._jobs)
+        result, varies = self._attempt(groups, suspects)
+        for votes in (Votes(REPEATS, self._majority), Votes(MOST_REPEATS, majority=True)):
+            if not varies or votes.repeats <= self._votes.repeats:
+                continue
+            self._votes = votes
+            self._say(
+                f"a set that was good is bad when it is tried again: from the start, each test {votes.repeats} times"
+            )
+            result, varies = self._attempt(groups, suspects)
+        return result
+
+    def _attempt(self, groups: list[Group], suspects: Suspects | None) -> tuple[BisectResult, bool]:
+        """A search and its check. True: it failed because answers vary."""
+        ranked = suspects is not None or bool(self._last)
+        enough = [group for group in groups if group.item in self._last] if self._enough else []
+        found = search(groups, self._test, ranked=ranked, votes=self._votes, ways=self._jobs, good=enough)
+        if found.conflict and self._test(list(found.conflict)) == ["good", "bad"]:
+            return self._end("inconsistent", _cancelling(*found.conflict), found.items), False
         if found.conflict or not found.good:
-            return self._conflicting(found)
-        return self._report(self._refined(found.items))
+            return self._unconfirmed(found.items), True
+        refined = self._refined(found.items, suspects)
+        outcomes, healed = self._moved(refined, "confirmation", whole=True)
+        if not healed:
+            return self._unconfirmed(refined), True
+        return self._report(refined, next(one for one in outcomes if self._judge.answer(one) == "good")), False
+
+    def _calls(self) -> list[Call]:
+        """Those of the program. Where it ends too early, the operator that is called last is moved, to see what is called then."""
+        calls = self._runner.calls()
+        ended = self._nothing[0].ended
+        for _ in range(MOST_ENDS):
+            if ended in ("done", "skipped") or not calls or calls[-1].of_op in self._last:
+                break
+            self._last.add(calls[-1].of_op)
+            moved = frozenset(group for group in by_op(calls) if group.item in self._last)
+            outcome = self._run([Trial(moved, remedy=self._remedy, purpose="calls", lists=True)], whole=True)[0]
+            ended, calls = outcome.ended, self._runner.calls()
+            self._enough = self._judge.answer(outcome) == "good"
+        return calls
+
+    def _typical(self) -> float:
+        """Seconds of a run in which some operators are moved."""
+        sides = [_median(one.seconds for one in side) for side in (self._nothing, self._everything)]
+        return statistics.mean(sides)
+
+    def _estimate(self, groups: Sequence[Group]) -> None:
+        """Tells how long it will take for one culprit."""
+        tests = (len(groups).bit_length() + FURTHER_RUNS) * self._votes.repeats
+        self._expected = self._runs + tests
+        self._known = f"{len(groups)} operators"
+        self._say(
+            f"{sum(len(group.calls) for group in groups)} calls of {len(groups)} operators; about {tests} runs for each culprit, "
+            f"{_duration(tests * self._typical() / self._jobs)}"
+        )
+
+    def _find_suspects(self, operators: int) -> Suspects | None:
+        """By a run with OpAutoCompare, if that takes less time than the runs that it can save."""
+        saved = (operators.bit_length() - RANKED_RUNS) * self._typical() * self._votes.repeats
+        steps = max((len(one.curve) for one in self._everything), default=0) or 1
+        step = _median(one.seconds for one in self._everything) / steps
+        ends = self._nothing[0].ended in ("crashed", "hung")
+        if self._remedy != "fallback" or ends or COMPARED_STEP * step > saved:
+            return None
+        began = time.monotonic()
+        folder = self._runner.compare(saved)
+        self._runs += 1
+        self._seconds += time.monotonic() - began
+        suspects = Suspects(str(folder)) if any(folder.rglob("autocompare.csv")) else None
+        if suspects:
+            worst = sorted(suspects.wrong, key=lambda op: -suspects.wrong[op])
+            shown = ", ".join(f"{op} ({suspects.wrong[op]:.3g} times its limit)" for op in worst[:MOST_SHOWN])
+            self._say(f"OpAutoCompare on one step: {_count(worst, 'operator')} wrong{': ' if worst else ''}{shown}")
+        return suspects
 
     def _run(self, trials: Sequence[Trial], *, whole: bool = False) -> list[Outcome]:
+        self._draw_bar(len(trials))
         outcomes = self._runner.run(trials, (lambda _: False) if whole else self._judge.left_band)
         self._runs += len(outcomes)
         self._seconds += sum(one.seconds for one in outcomes)
         return outcomes
+
+    def _draw_bar(self, further: int) -> None:
+        expected = max(self._expected, self._runs + further)
+        filled = BAR * self._runs // expected
+        left = ""
+        if self._everything:
+            left = f", {_duration((expected - self._runs) * self._typical() / self._jobs)} left"
+        self._draw(
+            f"bisect [{'#' * filled}{'.' * (BAR - filled)}] run {self._runs + 1} of about {expected}{left}; {self._known}"
+        )
 
     def _test(self, sets: list[frozenset[Group]]) -> list[Answer]:
         trials = [Trial(one, remedy=self._remedy) for one in sets]
@@ -200,18 +216,25 @@ class Session:
         for one, outcome in zip(sets, outcomes, strict=True):
             answers.append(self._judge.answer(outcome))
             why = "" if outcome.ended == "done" else f" ({outcome.ended}{' ' * bool(outcome.note)}{outcome.note})"
-            self._say(f"run {self._runs}: {len(one)} groups of calls moved: {answers[-1]}{why}")
+            self._say(f"run {self._runs}: {_count(one, 'group')} of calls moved: {answers[-1]}{why}")
+            if answers[-1] == "good":
+                self._known = f"enough: {_count(one, 'group')} of calls" if len(one) > 1 else next(iter(one)).text()
         return answers
 
     def _open(self) -> BisectResult | None:
         """Nothing moved must be bad, everything moved must be good."""
-        self._nothing = self._run([Trial(remedy=self._remedy, purpose="nothing")] * OPENING_RUNS, whole=True)
+        nothing = [Trial(remedy=self._remedy, purpose="nothing")]
+        self._nothing = self._run(nothing, whole=True)
+        # A program that hangs has no noise to measure, and each run takes all of its time limit.
+        if self._nothing[0].ended != "hung":
+            self._nothing += self._run(nothing * (OPENING_RUNS - 1), whole=True)
         moved = [Trial(everything=True, remedy=self._remedy, purpose="everything")]
-        everything = self._run(moved * OPENING_RUNS, whole=True)
+        self._everything = everything = self._run(moved * OPENING_RUNS, whole=True)
         touch = self._judge.settle(self._nothing, everything)
-        self._repeats = REPEATS if touch else 1
         good = [self._judge.answer(one) == "good" for one in self._nothing]
         healed = [self._judge.answer(one) == "good" for one in everything]
+        self._majority = not all(healed)
+        self._votes = Votes(REPEATS, self._majority) if touch else Votes()
         self._say(
             f"nothing moved: {good.count(False)} of {len(good)} runs bad; everything moved: {healed.count(True)} of {len(healed)} good"
             + (f"; each test is run {REPEATS} times" if touch else "")
@@ -231,7 +254,7 @@ class Session:
     def _further_remedy(self) -> str:
         return ", or try --remedy float32" if self._remedy == "fallback" else ""
 
-    def _refined(self, found: list[Group]) -> list[Group]:
+    def _refined(self, found: list[Group], suspects: Suspects | None) -> list[Group]:
         """The same set in finer parts, as far as few of them are needed."""
         done: list[Group] = []
         waiting = list(found)
@@ -242,8 +265,9 @@ class Session:
                 done.append(group)
                 continue
             others = frozenset(done + waiting)
-            tries = Tries(self._test, self._repeats, {others: "bad", others | frozenset(parts): "good"})
-            few = needed(tries, parts, others, ways=self._jobs, most=MOST_PARTS)
+            tries = Tries(self._test, self._votes, {others: "bad", others | frozenset(parts): "good"})
+            ranked = ordered(parts, suspects) if suspects else parts
+            few = needed(tries, ranked, others, ranked=suspects is not None, ways=self._jobs, most=MOST_PARTS)
             few = minimal(tries, few, others) if few else few
             if few and len(few) < len(parts):
                 waiting = few + waiting
@@ -251,29 +275,27 @@ class Session:
                 done.append(group)  # all of its calls, or many: the operator itself
         return done
 
-    def _conflicting(self, found: Found[Group]) -> BisectResult:
-        names = "; ".join(group.text() for group in found.items)
-        if found.conflict:
-            good, bad = found.conflict
-            more = "; ".join(group.text() for group in sorted(bad - good, key=Group.text)[:5])
-            why = f"moving {len(good)} groups is good, and moving more ({more}) is bad: errors of several operators cancel"
-        else:
-            why = f"the set that was found was bad when it was tried again ({names})"
-        return self._end("inconsistent", why, found.items)
+    def _unconfirmed(self, groups: Sequence[Group]) -> BisectResult:
+        why = "a set that was good was bad when it was tried again"
+        return self._end("inconsistent", f"{why} ({'; '.join(group.text() for group in groups)})", groups)
 
-    def _report(self, groups: list[Group]) -> BisectResult:
-        chosen = frozenset(groups)
-        final = self._run([Trial(chosen, remedy=self._remedy, purpose="confirmation")], whole=True)[0]
-        if self._judge.answer(final) != "good" and self._repeats == 1:
-            return self._end("inconsistent", "the set that was found was bad when it was tried again", groups)
+    def _moved(
+        self, groups: Sequence[Group], purpose: str, remedy: Remedy | None = None, *, whole: bool = False
+    ) -> tuple[list[Outcome], bool]:
+        """Runs with these moved, and whether that heals."""
+        trial = Trial(frozenset(groups), remedy=remedy or self._remedy, purpose=purpose)
+        outcomes = self._run([trial] * self._votes.repeats, whole=whole)
+        return outcomes, self._votes.settle([self._judge.answer(one) for one in outcomes]) == "good"
+
+    def _report(self, groups: list[Group], final: Outcome) -> BisectResult:
         if len(groups) > 1 and self._worse_alone(groups):
             return self._end(
                 "inconsistent", "one of these alone makes it worse: their errors cancel in part", groups, final
             )
         healed = None
         if self._remedy != "placebo":
-            outcome = self._run([Trial(chosen, remedy="placebo", purpose="placebo")])[0]
-            healed = self._judge.answer(outcome) == "good"
+            # Said only if it heals again and again: a fault that does not show each time seems healed now and then.
+            healed = all(self._moved(groups, "placebo", "placebo")[1] for _ in range(REPEATS))
         return self._end("found", self._explain(groups, healed), groups, final, placebo=healed)
 
     def _worse_alone(self, groups: list[Group]) -> bool:
@@ -286,7 +308,7 @@ class Session:
             "this operator" if len(groups) == 1 else f"these {len(groups)} together, and none of them can be left out,"
         )
         if placebo:
-            return f"{together} moved to its own device heals it too: a race, a layout or a stale read, not the arithmetic of a kernel"
+            return f"{together} moved to its own device heals it too: a race, a layout, a stale read or a write to an input, not the arithmetic of a kernel"
         how = {
             "fallback": "moved to the CPU: wrong on the device",
             "float32": "computed in float32: its precision is not enough",
@@ -302,12 +324,13 @@ class Session:
         final: Outcome | None = None,
         placebo: bool | None = None,
     ) -> BisectResult:
-        captured = self._runner.capture(groups) if verdict == "found" else []
+        moved = Trial(frozenset(groups), remedy=self._remedy)
+        captured = self._runner.capture(_first_calls(groups), moved) if verdict == "found" else []
         return BisectResult(
             verdict,
             explanation,
             self._remedy,
-            [culprit for group in groups for culprit in _culprits(group)],
+            [culprit for group in groups for culprit in culprits_of(group)],
             self._runs,
             round(self._seconds, 3),
             placebo,
@@ -317,42 +340,21 @@ class Session:
         )
 
 
-def _culprits(group: Group) -> list[dict[str, Any]]:
-    """A row for each place; `calls`: how many there are in a step."""
-    places: dict[tuple[str, ...], int] = {}
-    for call in group.calls:
-        facts = as_dict(call)
-        place = tuple(str(facts[name]) for name in ("op", "module", "line", "phase"))
-        places[place] = places.get(place, 0) + 1
-    return [
-        dict(zip(("op", "module", "line", "phase"), place, strict=True), calls=count) for place, count in places.items()
-    ]
+def _first_calls(groups: Sequence[Group]) -> list[Call]:
+    """One for each place."""
+    places: dict[tuple[str, ...], Call] = {}
+    for group in groups:
+        for call in group.calls:
+            places.setdefault((call.op, call.module, call.line, call.phase), call)
+    return list(places.values())
+
+
+def _cancelling(good: frozenset[Group], bad: frozenset[Group]) -> str:
+    more = "; ".join(group.text() for group in sorted(bad - good, key=Group.text)[:5])
+    return f"moving {len(good)} groups is good, and moving more ({more}) is bad: errors of several operators cancel"
 
 
 def _ends(outcomes: Sequence[Outcome]) -> str:
     """How runs ended, for people."""
     one = outcomes[0]
-    return f"{one.ended} {one.note}".strip() + (f", {_curve(one.curve, 3)}" if one.curve else "")
-
-
-def tools_of(trial: Trial, folder: Path, listing: str) -> Any:
-    """The tool with which a trial runs.
-
-    Raises:
-        op_tools.Error: the folder cannot be written to.
-    """
-    kind = OpDtypeCast if trial.remedy == "float32" else OpFallback
-    own: dict[str, Any] = {"level": "aten"}
-    if trial.remedy == "placebo":
-        own["target"] = "same"
-    if not trial.everything and not trial.groups:
-        return kind(**own, list_calls=listing)
-    if trial.everything:
-        return kind(**own)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "calls"
-        write_items(path, trial.groups)
-    except OSError as error:
-        raise _C.Error(f"{folder}: {error.strerror}") from None
-    return kind(**own, only_calls=str(path))
+    return f"{one.ended} {one.note}".strip() + (f", {curve_text(one.curve, 3)}" if one.curve else "")

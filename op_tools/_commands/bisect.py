@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 from .. import _C
-from .._bisect.items import Suspects
 from .._bisect.judge import LOSS, BisectJudge, Metric, read_reference
 from .._bisect.processes import JOB_VARIABLE, Plan, Processes, State, command_line
-from .._bisect.session import REMEDIES, Session
+from .._bisect.session import Session, suspects_of
+from .._bisect.trial_tools import REMEDIES
 from ._command_line import Commands, visible
 
 
 def _say(line: str) -> None:
+    _C.log_progress("")
     sys.stderr.write(f"op-tools bisect: {visible(line)}\n")
     sys.stderr.flush()
 
@@ -32,16 +33,18 @@ def _bisect(options: argparse.Namespace) -> int:
     metric = Metric(options.metric)
     reference = read_reference(options.reference, metric) if options.reference else [] if options.check else None
     judge = BisectJudge(reference, options.band)
-    suspects = Suspects(options.suspects) if options.suspects else None
+    suspects = suspects_of(options.suspects)
     folder = Path(options.output).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        facts = {"command": command, "remedy": options.remedy, "check": options.check, "metric": options.metric}
+        names = ("remedy", "check", "metric", "suspects")
+        facts = {"command": command, **{name: getattr(options, name) for name in names}}
         state = State(folder / "state.jsonl", facts, resume=options.resume)
     except OSError as error:
         raise _C.Error(f"--output {options.output}: {error.strerror}") from None
     plan = Plan(command_line(command), folder, metric, options.timeout, options.check, options.jobs)
-    result = Session(Processes(plan, state), judge, options.remedy, suspects, options.jobs, _say).run()
+    session = Session(Processes(plan, state), judge, options.remedy, suspects, options.jobs, _say, _C.log_progress)
+    result = session.run()
     sys.stdout.write(visible(result.table()) + "\n")
     if options.json:
         try:
@@ -81,7 +84,11 @@ def add(commands: Commands) -> None:
         "--band", type=float, metavar="X", help="how far right numbers may be, relatively (measured; 0.01)"
     )
     bisect.add_argument(
-        "--suspects", metavar="PATH", help="a result of OpAutoCompare: its worst operators are tried first"
+        "--suspects",
+        metavar="PATH",
+        default="auto",
+        help="which operators are tried first: the worst in a result of OpAutoCompare; none; or auto: those of one step, if comparing "
+        "it takes less time than it can save (auto)",
     )
     bisect.add_argument("--timeout", type=float, metavar="SECONDS", help="a run that takes longer hangs, and is wrong")
     bisect.add_argument(

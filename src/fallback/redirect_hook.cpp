@@ -177,8 +177,9 @@ Wants RedirectHook::wants() const {
 std::unique_ptr<HookState> RedirectHook::before(OpCall& call) {
   // At the aten level, where every call has its own item and the other forms of the call are not asked for.
   if (!impl_->plan.list.empty()) {
-    impl_->list(call, impl_->items.next(call, call.step));
-    call.decline();
+    const CallItem item = impl_->items.next(call, call.step);
+    impl_->list(call, item);
+    if (!impl_->plan.moved || !item.is_in(*impl_->plan.moved)) call.decline();
   }
   return nullptr;
 }
@@ -249,10 +250,14 @@ FallbackHook::FallbackHook(const ResolvedFallbackOptions& options)
                     .to_cpu = options.target == FallbackTarget::kCpu,
                     .on_copies = options.target == FallbackTarget::kSame,
                     .on_missing = options.on_missing,
-                    .list = options.list_calls}) {}
+                    .list = options.list_calls,
+                    .moved = options.moved_calls()}) {}
 
 DtypeCastHook::DtypeCastHook(const ResolvedDtypeCastOptions& options)
-    : RedirectHook(
-          {.name = kNames.tool, .cast = cast_settings(options.cast), .to_cpu = false, .list = options.list_calls}) {}
+    : RedirectHook({.name = kNames.tool,
+                    .cast = cast_settings(options.cast),
+                    .to_cpu = false,
+                    .list = options.list_calls,
+                    .moved = options.moved_calls()}) {}
 
 }  // namespace op_tools

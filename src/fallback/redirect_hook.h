@@ -55,7 +55,8 @@ class OP_TOOLS_API RedirectHook : public Hook {
     bool to_cpu = true;
     bool on_copies = false;
     bool on_missing = false;
-    std::string list;  // the file for the calls that could run elsewhere, none of which does; empty: they do
+    std::string list;  // the file for the calls that could run elsewhere; empty: all of them do
+    std::shared_ptr<const CallList> moved = nullptr;  // with `list`: those that do; nullptr: none
   };
   explicit RedirectHook(Plan plan);
 

@@ -1,10 +1,12 @@
 // Options of OpFallback and OpDtypeCast (base/options.h has what all tools share).
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/call_list.h"
 #include "base/export.h"
 #include "base/options.h"
 
@@ -26,8 +28,12 @@ struct OP_TOOLS_API RedirectOptions : ToolOptions {
       this,
       "",
       {"list_calls", prefix + "_LIST_CALLS",
-       "run nothing elsewhere, and write the calls that could be into this file, with the rank at the end of its name",
+       "write the calls that could run elsewhere into this file, with the rank at the end of its name, and run none "
+       "elsewhere but those of only_calls",
        "path", "nothing"}};
+
+  ResolvedOptions for_scope() const override;
+  std::shared_ptr<const CallList> moved_calls() const;  // of only_calls, beside list_calls; nullptr: none
 
  protected:
   using ToolOptions::ToolOptions;

@@ -261,7 +261,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         calls = failing_calls(Path(folder), options.calls, options.kinds, options.seed)
         print(f"{len(calls)} failing calls saved", flush=True)
-        items = [(one, folder, number < options.shrink) for number, one in enumerate(calls)]
+        items = [(one, folder, number < options.shrink, number < options.cpp) for number, one in enumerate(calls)]
         trials, troubles = [], []
         for item, trial, trouble in work_through(items, start, examine, jobs=options.jobs, seconds=900):
             if trouble:
@@ -272,6 +272,7 @@ def main() -> int:
                 f"{len(trials)}: {trial.label}: {trial.reproduced} {trial.shrunk or ''} {trial.seconds:.0f} s",
                 flush=True,
             )
+        build_and_run([one for one in trials if one.cpp], Path(folder))
     return report(trials, troubles)
 
 

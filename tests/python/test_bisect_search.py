@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from op_tools._bisect.search import Tries, needed, search
+from op_tools._bisect.search import Tries, Votes, needed, search
 
 
 def oracle(planted, counter=None, flip=0.0, draw=None, skips=()):
@@ -82,9 +82,43 @@ def test_votes_find_it_with_answers_that_vary(count, flip, least):
     for seed in range(100):
         draw = random.Random(seed)
         planted = frozenset(draw.sample(range(100), count))
-        found = search(range(100), oracle(planted, flip=flip, draw=draw), repeats=5)
+        found = search(range(100), oracle(planted, flip=flip, draw=draw), votes=Votes(5, majority=True))
         right += frozenset(found.items) == planted
     assert right >= least * 100
+
+
+@pytest.mark.parametrize(
+    ("votes", "majority", "answer"),
+    [
+        (["good", "good", "bad"], False, "bad"),
+        (["good", "good", "bad"], True, "good"),
+        (["good", "bad", "bad"], True, "bad"),
+        (["good", "skip", "skip"], False, "good"),
+        (["skip", "skip"], True, "skip"),
+    ],
+)
+def test_answers_that_vary_are_counted(votes, majority, answer):
+    assert Votes(len(votes), majority).settle(votes) == answer
+
+
+def test_a_fault_that_shows_in_half_of_the_runs_is_found_with_a_set_that_must_be_good_each_time():
+    right = 0
+    for seed in range(100):
+        draw = random.Random(seed)
+        planted = frozenset(draw.sample(range(60), 2))
+
+        def test(sets, planted=planted, draw=draw):
+            return ["good" if planted <= one or draw.random() < 0.5 else "bad" for one in sets]
+
+        right += frozenset(search(range(60), test, votes=Votes(9)).items) == planted
+    assert right >= 95
+
+
+def test_a_set_that_is_known_to_be_good_saves_tests():
+    tests = []
+    order = [0, 3, *range(4, 40)]
+    assert search(order, oracle(frozenset([3]), tests), ranked=True, good=[0, 3]).items == [3]
+    assert len(tests) <= 3, "{0}, {3}, and {3} again"
 
 
 def test_a_skipped_set_is_passed_over():

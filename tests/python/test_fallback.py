@@ -906,6 +906,11 @@ def test_calls_that_are_listed_are_the_same_in_every_run_and_can_be_chosen(tmp_p
 
     (tmp_path / "calls").write_text(f"{linear[1]['of_call']}\n{backward[0]['of_op']}\n")
     assert run(only_calls=str(tmp_path / "calls")) == {"aten::addmm": 2, "aten::tanh_backward": 2}
+    both = run(only_calls=str(tmp_path / "calls"), list_calls=str(tmp_path / "third"))
+    assert both == {"aten::addmm": 2, "aten::tanh_backward": 2}
+    again = [json.loads(line) for line in (tmp_path / "third.0").read_text().splitlines()]
+    moved = {linear[1]["of_call"], backward[0]["of_call"]}
+    assert moved < {one["of_call"] for one in again} < set(by_item[0]), "without the backward of what moved"
 
 
 def test_on_copies_everything_is_what_it_was():
