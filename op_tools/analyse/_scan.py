@@ -217,9 +217,22 @@ class _Scanner:
         return f"{self._facts.module}.{name}" if scope is self._top else f"{scope.name}.{name}"
 
     def _assign(self, node: ast.Assign) -> None:
+        if isinstance(node.value, ast.Tuple) and self._pairwise(node.targets, node.value.elts):
+            return
         value = self._value(node.value)
         for target in node.targets:
             self._target(target, value)
+
+    def _pairwise(self, targets: list[ast.expr], values: list[ast.expr]) -> bool:
+        """a, b = x, y"""
+        target = targets[0]
+        if len(targets) > 1 or not isinstance(target, ast.Tuple) or len(target.elts) != len(values):
+            return False
+        if any(isinstance(one, ast.Starred) for one in (*target.elts, *values)):
+            return False
+        for one, value in zip(target.elts, list(map(self._value, values)), strict=True):
+            self._target(one, value)
+        return True
 
     def _annotated_assign(self, node: ast.AnnAssign) -> None:
         value = self._value(node.value) if node.value is not None else None
