@@ -80,6 +80,8 @@ class FileFacts:
     is_package: bool = False
     exports: dict[str, str] = field(default_factory=dict)
     """Names of the module: what each stands for."""
+    values: list[str] = field(default_factory=list)
+    """Other names of the module."""
     stars: list[str] = field(default_factory=list)
     """Modules whose names are all taken over."""
     definitions: dict[str, Definition] = field(default_factory=dict)

@@ -44,13 +44,15 @@ class Project:
         self._tails: dict[str, FileFacts | None] = {}
         self.definitions: dict[str, Definition] = {}
         self.methods: set[str] = set()
+        packages = {one.module for one in self.facts if one.is_package}
         for one in self.facts:
             self._modules.setdefault(one.module, one)
             self.definitions.update(one.definitions)
             parts = one.module.split(".")
             for index in range(1, len(parts)):  # a script finds its neighbours without the folders above
-                tail = ".".join(parts[index:])
-                self._tails[tail] = None if tail in self._tails else one
+                if ".".join(parts[:index]) not in packages:
+                    tail = ".".join(parts[index:])
+                    self._tails[tail] = None if tail in self._tails else one
         self.methods = {name.rsplit(".", 1)[1] for name in self.definitions}
         self._resolved: dict[str, str] = {}
         self._unsupported = _by_short_name(unsupported or {})
@@ -143,6 +145,8 @@ class Project:
             if symbol.startswith("torch."):
                 if symbol.endswith(".__call__"):
                     continue  # of a module: its constructor is reported
+                if symbol.startswith("torch.Tensor.") and not self.table.knows(symbol):
+                    continue  # what was taken for a tensor is none
                 yield Finding(facts.file, use, symbol, self.table.support(symbol))
             elif self._unsupported and (known := self._known_unsupported(symbol)):
                 yield Finding(facts.file, use, symbol, Support("unsupported", known))

@@ -103,6 +103,8 @@ class _Scanner:
                 self._facts.exports[name] = value.symbol
             elif own in self._facts.definitions:
                 self._facts.exports[name] = own
+            else:
+                self._facts.values.append(name)
         return self._facts
 
     # --- Statements ----------------------------------------------------------------------------------------------------

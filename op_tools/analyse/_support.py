@@ -13,6 +13,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from .. import _C
 from ._operators import Tried, Watch, dispatch_key, on, registration
+from ._sources import find_sources, read_facts
 from ._table import FORMAT, OPERATOR_METHODS, SupportTable
 
 _FLOATS = (torch.float32, torch.float64)
@@ -291,14 +293,25 @@ def _overridable() -> Iterable[str]:
 
 
 def _public_names() -> dict[str, list[str]]:
-    """What a program can find in torch's public modules and in the tensor, by module."""
+    """What a program can find in torch's public modules and in the tensor, by module. Modules that nothing has imported yet
+    are read, not imported: some need packages that are not there."""
     found = {"torch.Tensor": sorted(one for one in dir(torch.Tensor) if not one.startswith("_"))}
-    for name, module in sorted(sys.modules.items()):
-        if (name != "torch" and not name.startswith("torch.")) or "._" in name or name.startswith("torch.testing"):
+    folder = Path(torch.__file__).parent
+    for source in find_sources(folder)[0]:
+        name = source.module
+        if not source.path.endswith(".py") or "._" in name or name.startswith(("torch.testing", "torch.lib")):
             continue
-        if isinstance(module, types.ModuleType):
-            found[name] = sorted(one for one in {*vars(module), *_listed(module)} if not one.startswith("_"))
-    return found
+        module = sys.modules.get(name)
+        if type(module) is types.ModuleType:
+            names = {*vars(module), *_listed(module)}
+        else:
+            facts = read_facts(source)
+            names = {*facts.exports, *facts.values}
+        found[name] = sorted(one for one in names if not one.startswith("_"))
+    for name, module in sys.modules.items():  # made at run time: torch.ops, torch.sim
+        if name.startswith("torch.") and "._" not in name and name not in found and type(module) is types.ModuleType:
+            found[name] = sorted(one for one in vars(module) if not one.startswith("_"))
+    return dict(sorted(found.items()))
 
 
 def _listed(module: types.ModuleType) -> list[str]:

@@ -10,7 +10,6 @@ import pytest
 
 import op_tools
 import op_tools.__main__
-from op_tools.analyse._analyse import Request, analyse
 from op_tools.analyse._project import Project
 from op_tools.analyse._reports import COLUMNS
 from op_tools.analyse._rules import PACKAGED, Rules, read_rules
@@ -283,7 +282,7 @@ def test_wrong_usage_is_named(arguments, text, tmp_path, table_file, capsys):
     content = json.loads(table_file.read_text())
     (tmp_path / "good.json").write_text(json.dumps(content))
     (tmp_path / "old.json").write_text(json.dumps({**content, "format": FORMAT + 1}))
-    if "nowhere" == arguments[1]:
+    if arguments[1] == "nowhere":
         arguments = [*arguments, "--support", "good.json"]
     assert run(*arguments, "-o", tmp_path) == 2
     assert text in capsys.readouterr().err
