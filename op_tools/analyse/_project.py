@@ -104,7 +104,9 @@ class Project:
         definition = self.definitions[name]
         target = definition.attributes.get(rest[0])
         if target is not None and target != own:
-            return self.resolve(".".join([target.removesuffix("()"), *rest[1:]]))
+            is_object = target.endswith("()")
+            parts = [target.removesuffix("()"), *(rest[1:] or (["__call__"] if is_object else []))]
+            return self.resolve(".".join(parts))
         if rest[0] == "__call__":
             forward = self.resolve(".".join([name, "forward"]))
             if forward in self.definitions:

@@ -6,6 +6,7 @@ operators a function calls, and which of them the device refuses.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import random
@@ -292,6 +293,7 @@ def _overridable() -> Iterable[str]:
     yield from (f"torch.Tensor.{one}" for one in OPERATOR_METHODS)
 
 
+@functools.cache
 def _public_names() -> dict[str, list[str]]:
     """What a program can find in torch's public modules and in the tensor, by module. Modules that nothing has imported yet
     are read, not imported: some need packages that are not there."""
