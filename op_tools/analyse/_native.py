@@ -1,4 +1,4 @@
-"""Finds the functions that C++ and CUDA sources give to Python: TORCH_LIBRARY and PYBIND11_MODULE.
+"""Finds the functions that C++ and CUDA sources give to Python: TORCH_LIBRARY, PYBIND11_MODULE, RegisterOperators.
 
 A tokenizer, no parser: comments, strings and raw strings are told apart, so that a definition may span lines, and one in a
 comment is none. Preprocessor conditions are not evaluated: what is in any branch counts.
@@ -29,9 +29,11 @@ def scan_native(text: str) -> dict[str, list[Definition]]:
     """The definitions of a source: "namespace.name" of TORCH_LIBRARY, "name" of PYBIND11_MODULE, each with its schema or
     signature as far as the text has one, its first line and its last."""
     found: dict[str, list[Definition]] = {}
-    if not any(block in text for block in _BLOCKS):
+    if not any(block in text for block in (*_BLOCKS, "RegisterOperators")):
         return found
     tokens = list(_tokens(text))
+    if ("name", "RegisterOperators") in {token[:2] for token in tokens}:
+        _registered(tokens, found)
     index = 0
     while index < len(tokens):
         kind, word, _ = tokens[index]
@@ -43,6 +45,21 @@ def scan_native(text: str) -> dict[str, list[Definition]]:
                 continue
         index += 1
     return found
+
+
+def _registered(tokens: list[Token], found: dict[str, list[Definition]]) -> None:
+    """RegisterOperators().op("space::name(Tensor x) -> Tensor", &function)"""
+    for index in range(1, len(tokens) - 2):
+        if (
+            tokens[index][:2] == ("name", "op")
+            and _follows(tokens, index - 1, ".")
+            and _follows(tokens, index + 1, "(")
+        ):
+            schema = "".join(one[1] for one in _first_string(tokens[index + 2 : index + 12]))
+            space, _, rest = schema.partition("::")
+            name = re.split(r"[.(\s]", rest, maxsplit=1)[0]
+            if name:
+                found.setdefault(f"{space}.{name}", []).append((schema, tokens[index][2], tokens[index + 2][2]))
 
 
 def _tokens(text: str) -> Iterator[Token]:

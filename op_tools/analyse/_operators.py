@@ -156,6 +156,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """While it is entered, one call of a function is watched; gives the operators that it makes."""
         self.seen = set()
         found: set[str] = set()
-        with self:
-            yield found
-        found |= self.seen
+        try:
+            with self:
+                yield found
+        finally:
+            found |= self.seen

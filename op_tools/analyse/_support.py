@@ -110,7 +110,8 @@ def _seed() -> None:
         sys.modules["numpy"].random.seed(0)
 
 
-_Call = Callable[[str], Any]
+# Of a device: prepares a call, whose inputs are then there, and gives what makes it.
+_Call = Callable[[str], Callable[[], Any]]
 
 
 def _function_calls(op_db: list[Any], count: int) -> Iterator[tuple[list[str], list[_Call]]]:
@@ -138,15 +139,19 @@ def _samples(info: Any, count: int) -> list[_Call]:
 
 
 def _sample_call(info: Any, sample: Any) -> _Call:
-    def call(device: str) -> Any:
+    def prepare(device: str) -> Callable[[], Any]:
         inputs, args, kwargs = on(device, (sample.input, sample.args, sample.kwargs))
         if "device" in kwargs:
             kwargs["device"] = device
-        result = info.op(inputs, *args, **kwargs)
-        process = sample.output_process_fn_grad
-        return process(result) if info.supports_autograd and process else result
 
-    return call
+        def call() -> Any:
+            result = info.op(inputs, *args, **kwargs)
+            process = sample.output_process_fn_grad
+            return process(result) if info.supports_autograd and process else result
+
+        return call
+
+    return prepare
 
 
 def _module_calls(module_db: list[Any], count: int) -> Iterator[tuple[list[str], list[_Call]]]:
@@ -162,12 +167,12 @@ def _module_calls(module_db: list[Any], count: int) -> Iterator[tuple[list[str],
 
 
 def _module_call(module_class: Any, sample: Any) -> _Call:
-    def call(device: str) -> Any:
+    def prepare(device: str) -> Callable[[], Any]:
         module = module_class(*sample.constructor_input.args, **sample.constructor_input.kwargs).to(device)
         args, kwargs = on(device, (sample.forward_input.args, sample.forward_input.kwargs))
-        return module(*args, **kwargs)
+        return lambda: module(*args, **kwargs)
 
-    return call
+    return prepare
 
 
 def _row(calls: list[_Call], watch: Watch, device: str) -> dict[str, Any]:
@@ -177,12 +182,14 @@ def _row(calls: list[_Call], watch: Watch, device: str) -> dict[str, Any]:
     errors = 0
     for call in calls:
         _seed()
-        with watch.call() as seen:
-            try:
-                result = call(device)
-            except Exception:  # of the sample on this device: it says nothing of an operator
-                errors += 1
-                result = None
+        seen: set[str] = set()
+        try:
+            prepared = call(device)
+            with watch.call() as seen:
+                result = prepared()
+        except Exception:  # of the sample on this device: it says nothing of an operator
+            errors += 1
+            result = None
         forward.append(sorted(seen))
         backward |= _backward(result, watch)
     different = sorted({tuple(one) for one in forward if one})
@@ -198,11 +205,13 @@ def _backward(result: Any, watch: Watch) -> set[str]:
     targets = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and one.grad_fn is not None]
     if not targets:
         return set()
-    with watch.call() as seen:
-        try:
-            torch.autograd.backward(targets, [torch.ones_like(one) for one in targets])
-        except Exception:  # a result that has no derivative
-            return set()
+    seen: set[str] = set()
+    try:
+        gradients = [torch.ones_like(one) for one in targets]
+        with watch.call() as seen:
+            torch.autograd.backward(targets, gradients)
+    except Exception:  # a result that has no derivative
+        return set()
     return seen
 
 

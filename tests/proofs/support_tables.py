@@ -1,10 +1,10 @@
 """Support tables against really running torch's sample calls: the CPU, and the simulated device with operators removed.
 
-    ./dev prove support_tables [--rounds N] [--removed N] [--seed N]
+    ./dev prove support_tables [--rounds N] [--removed N] [--samples N] [--seed N]
 
 In each round some operators, drawn at random, are removed from the device (fault `missing`). Two predictions are made for
 every function that has samples: "measured" by the table that op-tools support makes on that device, and "derived" by the table of the whole device in which the operators are marked as missing, as another machine would
-know it. Then all samples of every function are run on the device, forward and backward, without any tool. A prediction agrees
+know it. Then the samples of every function are run on the device, forward and backward, without any tool. A prediction agrees
 when it is the same word: supported, partial, unsupported. Less than 99 % is a failure. Takes about five minutes.
 """
 
@@ -35,7 +35,7 @@ NEEDED = {
 }
 
 
-def samples_of(info):
+def samples_of(info, count):
     dtypes = info.supported_dtypes("cpu")
     dtype = torch.float32 if torch.float32 in dtypes else min(dtypes, key=str, default=None)
     if dtype is None:
@@ -43,7 +43,7 @@ def samples_of(info):
     gradients = info.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     seed()
     try:
-        yield from itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=gradients), 1000)
+        yield from itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=gradients), count)
     except Exception as error:
         print(f"{info.name}: {error}")
 
@@ -70,9 +70,9 @@ def outcome(info, sample, device):
     return "ran"
 
 
-def observed(infos, device):
+def observed(infos, device, count):
     """As the table words it. None if no sample says anything."""
-    found = [outcome(info, sample, device) for info in infos for sample in samples_of(info)]
+    found = [outcome(info, sample, device) for info in infos for sample in samples_of(info, count)]
     if device != "cpu":
         torch.sim.synchronize()
     found = [one for one in found if one]
@@ -95,9 +95,9 @@ def word(table, name):
     return "supported" if status in ("fallback", "python") else status
 
 
-def compare(tables, device, functions, counts):
+def compare(tables, device, functions, counts, samples):
     for name, infos in functions.items():
-        found = observed(infos, device)
+        found = observed(infos, device, samples)
         if found is None:
             continue
         for kind, table in tables.items():
@@ -114,8 +114,9 @@ def compare(tables, device, functions, counts):
 
 def main():
     options = parser(__doc__)
-    options.add_argument("--rounds", type=int, default=5, metavar="N")
+    options.add_argument("--rounds", type=int, default=3, metavar="N")
     options.add_argument("--removed", type=int, default=40, metavar="N", help="operators per round")
+    options.add_argument("--samples", type=int, default=30, metavar="N", help="of each function at most")
     options.add_argument("--seed", type=int, default=2026, metavar="N")
     options = options.parse_args()
     quiet()
@@ -126,14 +127,15 @@ def main():
         functions[f"torch.{info.name}".replace("torch.torch.", "torch.")].append(info)
     counts = collections.Counter()
     print("CPU")
-    cpu = make_table("cpu")
+    cpu = make_table("cpu", options.samples)
     compare(
         {"cpu": cpu},
         "cpu",
         {name: infos for name, infos in functions.items() if name in cpu.content["functions"]},
         counts,
+        options.samples,
     )
-    whole = make_table("sim")
+    whole = make_table("sim", options.samples)
     known = {name: infos for name, infos in functions.items() if name in whole.content["functions"]}
     used = {one for row in whole.content["functions"].values() for call in row["operators"] for one in call}
     # Composite operators do not reach the device: without a kernel they are what they are with one.
@@ -145,8 +147,8 @@ def main():
         print(f"round {number + 1}: without {', '.join(names)}")
         expressions = [f"^{name.replace('.', '[.]')}$" for name in names]
         with sim.fault("missing", ops=expressions):
-            tables = {"measured": make_table("sim"), "derived": removed_from(whole, names)}
-            compare(tables, "sim", known, counts)
+            tables = {"measured": make_table("sim", options.samples), "derived": removed_from(whole, names)}
+            compare(tables, "sim", known, counts, options.samples)
     failed = False
     for kind in ("cpu", "measured", "derived"):
         share = 100 * counts[kind, "agree"] / max(1, counts[kind, "all"])

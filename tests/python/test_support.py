@@ -24,7 +24,10 @@ def table():
 
     def make():
         watch = Watch("sim")
-        rows = {name: _row([call], watch, "sim") for name, call in functions.items()}
+        rows = {
+            name: _row([lambda device, call=call: lambda: call(device)], watch, "sim")
+            for name, call in functions.items()
+        }
         operators = _operators("PrivateUse1", watch.tried)
         _add_by_name(rows, operators)
         names = {"torch": dir(torch), "torch.Tensor": dir(torch.Tensor)}
