@@ -52,7 +52,7 @@ def dynamic_rows(root: Path, report: Report) -> None:
     files = [root] if root.is_file() else sorted(root.rglob("calls.jsonl"))
     if not files:
         raise _C.Error(
-            f"{root}: no calls.jsonl of OpObserve; make one: op-tools run --observe --detail 2 train.py, then give "
+            f"{root}: no calls.jsonl of OpObserve; make one: op-tools run --observe --observe-detail 2 train.py, then give "
             "op_observe_result here"
         )
     seen: dict[tuple[Any, ...], _Seen] = {}

@@ -1,6 +1,6 @@
 """Finds the functions that C++ and CUDA sources give to Python: TORCH_LIBRARY, PYBIND11_MODULE, RegisterOperators.
 
-A tokenizer, no parser: comments, strings and raw strings are told apart, so that a definition may span lines, and one in a
+A tokenizer, no parser: comments, strings and raw strings are known, so that a definition may span lines, and one in a
 comment is none. Preprocessor conditions are not evaluated: what is in any branch counts.
 """
 

@@ -24,7 +24,7 @@ _OTHER_OBJECTS = frozenset(
 
 @dataclass(frozen=True)
 class Finding:
-    """A use whose name is known, and what is said of it."""
+    """A use whose name is known, and its support."""
 
     file: str
     use: Use
@@ -139,7 +139,7 @@ class Project:
     # --- Support -------------------------------------------------------------------------------------------------------
 
     def findings(self, facts: FileFacts) -> Iterator[Finding]:
-        """What is said of each use of a torch function in a file, and of functions that are known not to be supported."""
+        """The support of each torch function that a file uses, and of functions that are known not to be supported."""
         for use in facts.uses:
             symbol = self.resolve(use.symbol)
             if symbol.startswith("?."):
