@@ -90,6 +90,19 @@ def removed_from(table, names):
     return SupportTable(content)
 
 
+def candidates_of(table):
+    """Operators that sample calls make, and that the device has kernels for. Composite operators do not reach the device:
+    without a kernel they are what they are with one."""
+    rows = table.content["operators"]
+    used = {one for row in table.content["functions"].values() for call in row["operators"] for one in call}
+    return sorted(one for one in used - NEEDED if one in rows and rows[one]["evidence"].startswith("kernel for"))
+
+
+def expressions_of(names):
+    """For the fault: these operators, and no others."""
+    return [f"^{name.replace('.', '[.]')}$" for name in names]
+
+
 def word(table, name):
     status = table.support(name).status
     return "supported" if status in ("fallback", "python") else status
@@ -137,16 +150,12 @@ def main():
     )
     whole = make_table("sim", options.samples)
     known = {name: infos for name, infos in functions.items() if name in whole.content["functions"]}
-    used = {one for row in whole.content["functions"].values() for call in row["operators"] for one in call}
-    # Composite operators do not reach the device: without a kernel they are what they are with one.
-    rows = whole.content["operators"]
-    candidates = sorted(one for one in used - NEEDED if one in rows and rows[one]["evidence"].startswith("kernel for"))
+    candidates = candidates_of(whole)
     chooser = random.Random(options.seed)
     for number in range(options.rounds):
         names = sorted(chooser.sample(candidates, options.removed))
         print(f"round {number + 1}: without {', '.join(names)}")
-        expressions = [f"^{name.replace('.', '[.]')}$" for name in names]
-        with sim.fault("missing", ops=expressions):
+        with sim.fault("missing", ops=expressions_of(names)):
             tables = {"measured": make_table("sim", options.samples), "derived": removed_from(whole, names)}
             compare(tables, "sim", known, counts, options.samples)
     failed = False

@@ -1,11 +1,16 @@
 """op-tools support: what a device runs. The proof support_tables runs all of torch's samples against the predictions."""
 
+import random
+from collections import Counter
+from pathlib import Path
+
 import pytest
 import torch
 
 import op_tools
 import op_tools.__main__
 import op_tools.sim_device as sim
+from op_tools.analyse import _support
 from op_tools.analyse._operators import Watch, registration
 from op_tools.analyse._support import _add_by_name, _operators, _row
 from op_tools.analyse._table import SupportTable, read_table
@@ -108,3 +113,27 @@ def test_a_backend_that_is_not_there_is_named(tmp_path, capsys):
     assert "--device cuda" in capsys.readouterr().err
     assert op_tools.__main__.main(["support", "--device", "cpu", "--import", "no_such_module", *out]) == 2
     assert "no_such_module" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_predictions_are_what_really_runs(monkeypatch, quiet):
+    """A share of what the proof support_tables does: every fifth function of torch's samples, 25 operators removed."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "proofs"))
+    import support_tables as proof
+
+    op_db, _ = _support._databases()
+    monkeypatch.setattr(_support, "_databases", lambda: (op_db[::5], []))
+    functions = {_support._names_of(info)[0]: [info] for info in op_db[::5]}
+    sim.set_asynchronous(False)
+    try:
+        whole = _support.make_table("sim", 3)
+        names = random.Random(5).sample(proof.candidates_of(whole), 25)
+        counts = Counter()
+        with sim.fault("missing", ops=proof.expressions_of(names)):
+            tables = {"measured": _support.make_table("sim", 3), "derived": proof.removed_from(whole, names)}
+            proof.compare(tables, "sim", functions, counts, 3)
+    finally:
+        sim.set_asynchronous(True)
+    assert counts["measured", "all"] > 100 and counts["measured", "really unsupported"] >= 10
+    for kind in ("measured", "derived"):
+        assert counts[kind, "agree"] >= 0.99 * counts[kind, "all"], kind
