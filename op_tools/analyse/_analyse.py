@@ -261,7 +261,7 @@ def _write(request: Request, outcome: Outcome, hits: list[Hit], sources: list[So
         if request.json:
             (folder / "analysis.json").write_text(report.to_json(table), encoding="utf-8", errors="backslashreplace")
         if request.sarif:
-            text = sarif(report, _C.__version__ if hasattr(_C, "__version__") else "")
+            text = sarif(report, _C.__version__)
             (folder / "analysis.sarif").write_text(text, encoding="utf-8", errors="backslashreplace")
         if request.fix:
             paths = {one.file: one.path for one in sources}
