@@ -161,7 +161,7 @@ class Session:
     def _typical(self) -> float:
         """Seconds of a run in which some operators are moved."""
         sides = [_median(one.seconds for one in side) for side in (self._nothing, self._everything)]
-        return statistics.mean(sides)
+        return sum(sides) / len(sides)
 
     def _estimate(self, groups: Sequence[Group]) -> None:
         """Tells how long it will take for one culprit."""
