@@ -69,8 +69,9 @@ def rows(table: Table, title: str, step: Step, count: int, rounds: int, promised
             f"<= {most}x" if most else "",
             f"{ratio:.2f}x",
             verdict(ratio, most=most) if most else "",
-            f"{ms(turns.median('plain', 'wall'))} a step, {calls:.0f} calls; +{turns.more(name, 'plain', 'wall') / calls * 1e6:.2f} us"
-            f" and {run.bytes / run.calls:.0f} bytes a call; the first step {min(run.first) / turns.median('plain', 'wall'):.1f}x",
+            f"{turns.ratio(name, 'plain'):.2f}x of the thread's time; a step takes {ms(turns.median('plain', 'wall'))} and has "
+            f"{calls:.0f} calls; {run.bytes / run.calls:.0f} bytes a call; "
+            f"the first step {min(run.first) / turns.median('plain', 'wall'):.1f}x",
         )
 
 

@@ -1,5 +1,5 @@
-// The frames of this thread's Python stack, innermost first, as tools ask for them at each call. While a thread is in an
-// operator its frames do not change, and what they hold stays alive.
+// The frames of this thread's Python stack, innermost first, as tools ask for them at each call. While a thread is in
+// an operator its frames do not change, and what they hold stays alive.
 //
 // On Python 3.11 they are read where they lie: no frame object is made, no dictionary of locals, and the GIL, which the
 // operators of torch have released, is taken only for code that this thread has not seen. Other versions have them in
@@ -38,8 +38,8 @@ class PythonFrames {
   void back();
 
   const KnownCode& code() const;
-  const std::string& line() const;          // "file:line function"; lives until the process ends
-  PyObject* self() const;                   // of a method: borrowed; nullptr where it has none
+  const std::string& line() const;                 // "file:line function"; lives until the process ends
+  PyObject* self() const;                          // of a method: borrowed; nullptr where it has none
   pybind11::object local(const char* name) const;  // None where it has none. Under the GIL
 
  private:

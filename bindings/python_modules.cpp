@@ -110,7 +110,7 @@ class Paths {
     return true;
   }
 
-  PyObject* const name_;                // never freed, like this object
+  PyObject* const name_;                   // never freed, like this object
   std::unordered_set<std::string> paths_;  // as many as the program has names
   std::unordered_map<Modules, Known, Hash> known_;
 };

@@ -16,8 +16,8 @@
 
 namespace op_tools {
 
-// The path of the innermost module in whose forward() this thread is, which lives until the process ends; nullptr when it
-// is in none.
+// The path of the innermost module in whose forward() this thread is, which lives until the process ends; nullptr when
+// it is in none.
 using ModuleSource = std::function<const std::string*()>;
 OP_TOOLS_API void set_module_source(ModuleSource source);  // once, when the bindings are loaded
 
@@ -29,8 +29,8 @@ const std::string& current_line();
 
 // The place in this thread's sequence of autograd nodes; asked before a call.
 uint64_t next_node();
-// The nodes that this thread made since `first` are those of a call in `module` and at `line`, which are nullptr where no
-// hook asked, with the id `call`; 0: no hook asked which call it is. The last 131,072 ranges of a thread are stored.
+// The nodes that this thread made since `first` are those of a call in `module` and at `line`, which are nullptr where
+// no hook asked, with the id `call`; 0: no hook asked which call it is. The last 131,072 ranges of a thread are stored.
 void note_nodes(uint64_t first, const std::string* module, const std::string* line, uint64_t call);
 // The call that made the node which this thread runs; 0: none, or not known.
 uint64_t call_of_current_node();

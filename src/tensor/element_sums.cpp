@@ -108,7 +108,8 @@ OP_TOOLS_WIDE void add_block(const double* numbers, const BlockSigns& signs, Lan
           here.fourth += part * kRun.signs[3];
         }(),
         ...);
-  }(std::make_index_sequence<1 << kProjections>());
+  }
+  (std::make_index_sequence<1 << kProjections>());
   lanes->add(here, signs);
 }
 

@@ -20,9 +20,10 @@ namespace op_tools {
 // A number that changes with where in memory the elements are, and with how they are read there; 0 where there is none.
 size_t place_of(const at::Tensor& tensor);
 
-// By place in memory, so for all tensors that show the same elements and count their versions together (x.detach(), a view
-// of the same form; not x.data, whose writes x does not see). Tensors without a place are known by their address. The
-// counter of versions is held: a weak reference to the tensor itself would show (torch.utils.swap_tensors refuses it).
+// By place in memory, so for all tensors that show the same elements and count their versions together (x.detach(), a
+// view of the same form; not x.data, whose writes x does not see). Tensors without a place are known by their address.
+// The counter of versions is held: a weak reference to the tensor itself would show (torch.utils.swap_tensors refuses
+// it).
 template <class T>
 class KnownTensors {
  public:
@@ -31,8 +32,8 @@ class KnownTensors {
     const auto found = known_.find(key_of(tensor, place));
     if (found == known_.end()) return {};
     const Known& known = found->second;
-    const bool is_same = !known.is_dead() && known.place == place && known.counts_for(tensor) &&
-                         known.version == version_of(tensor);
+    const bool is_same =
+        !known.is_dead() && known.place == place && known.counts_for(tensor) && known.version == version_of(tensor);
     return is_same ? known.value : T();
   }
 

@@ -124,7 +124,8 @@ at::Tensor words_of(const at::Tensor& tensor) {
   flat = at::_ops::view_dtype::call(flat, element == 1 ? at::kChar : element == 2 ? at::kShort : at::kInt);
   const int64_t per_word = kWordBytes / element, left = flat.numel() % per_word;
   if (left > 0) {
-    flat = at::_ops::constant_pad_nd::call(flat, c10::SymIntArrayRef({c10::SymInt(0), c10::SymInt(per_word - left)}), 0);
+    flat =
+        at::_ops::constant_pad_nd::call(flat, c10::SymIntArrayRef({c10::SymInt(0), c10::SymInt(per_word - left)}), 0);
   } else if (flat.storage_offset() % per_word != 0) {
     flat = flat.clone();  // words begin at multiples of eight bytes
   }
