@@ -22,6 +22,7 @@
 #include "calls/saved_call.h"
 #include "calls/snapshot.h"
 #include "compare/metrics/tolerance.h"
+#include "device_names.h"
 #include "hooks/chain.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
@@ -247,6 +248,7 @@ PYBIND11_MODULE(_C, module) {
   bind_tool_kinds(module);
   bind_switch(module);
   bind_files(module);
+  bind_device_names(module);
   bind_names(module);
 
   module.def("set_torch_function_mode", &set_torch_function_mode);

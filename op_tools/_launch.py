@@ -148,6 +148,8 @@ def start_from_environment() -> None:
     the program belongs to a user who may not know of op_tools."""
     words = [word for word in os.environ.get(_VARIABLE, "").split(",") if word.strip()]
     try:
+        if os.environ.get("OP_TOOLS_AS_CUDA"):
+            from . import as_cuda  # noqa: F401  (starts)
         tools = make_tools(words)
         for tool in tools:
             tool.start()  # stopped at exit, as every tool that is on then
@@ -158,12 +160,17 @@ def start_from_environment() -> None:
         _C.log_warn(f"no tool was started: {error}")
 
 
+def startup_variables() -> dict[str, str]:
+    """With these a Python that others start reads our variables as soon as it imports torch."""
+    startup = str(Path(__file__).parent / "startup")
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != startup]
+    return {"PYTHONPATH": os.pathsep.join([startup, *others])}
+
+
 def environment(tools: Sequence[Tool], *, fail_on_wrong: bool = False, log_level: str = "") -> dict[str, str]:
     """The variables with which a Python that others start has the tools on as soon as it imports torch, with the options
     that these tools were made with."""
-    startup = str(Path(__file__).parent / "startup")
-    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != startup]
-    variables = {"PYTHONPATH": os.pathsep.join([startup, *others])}
+    variables = startup_variables()
     words = []
     for tool in tools:
         kind = kind_of(tool._kind)

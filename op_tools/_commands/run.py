@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C, _launch
+from .._as_cuda._names import OTHER_ACCELERATORS
+from .._as_cuda._switch import start_from_environment as start_renaming
 from .._config import NAME, Config, read_config
 from .._kinds import Option, hook_options, kinds
 from .._tools import Tool
@@ -19,9 +21,26 @@ from ._command_line import Commands
 def _flags(options: argparse.Namespace, config: Config) -> list[str]:
     flags = [flag for flag in _launch.tools_by_flag() if getattr(options, flag.replace("-", "_"))]
     flags = flags or list(config.tools)
-    if not flags:
+    if not flags and not _renames(options):
         raise _C.Error(f"name at least one tool: --{', --'.join(_launch.tools_by_flag())}; or in {NAME}: tools = [...]")
     return flags
+
+
+def _renames(options: argparse.Namespace) -> bool:
+    """The program's device has another name here: --as-cuda, --as-accelerator."""
+    return bool(options.as_cuda or options.as_accelerator)
+
+
+def _rename_device(options: argparse.Namespace) -> dict[str, str]:
+    """The variables that say the same to the program's own processes."""
+    if not _renames(options):
+        return {}
+    if options.as_cuda and options.as_accelerator:
+        raise _C.Error("--as-cuda and --as-accelerator: a program is written for one of them")
+    variables = {"OP_TOOLS_AS_CUDA": options.as_cuda or options.as_accelerator}
+    if options.as_accelerator:
+        variables["OP_TOOLS_AS_CUDA_NAMES"] = ",".join(OTHER_ACCELERATORS)
+    return variables
 
 
 def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> list[Tool]:
@@ -62,6 +81,9 @@ def _run_program(options: argparse.Namespace) -> int:
     _take_folder(options)
     config = read_config(options.config)
     tools = chosen_tools(options, config)
+    if variables := _rename_device(options):
+        os.environ |= _launch.startup_variables() | variables  # for the processes that the program starts
+        start_renaming()
     run = _launch.run_module if options.module else _launch.run_script
     if not options.module and not Path(options.program).is_file():
         raise _C.Error(f"{options.program}: there is no such script; a module is run with -m")
@@ -85,7 +107,7 @@ def _print_environment(options: argparse.Namespace) -> int:
         fail_on_wrong=options.fail_on_wrong or config.fail_on_wrong,
         log_level=_log_level(options),
     )
-    for name, value in variables.items():
+    for name, value in (variables | _rename_device(options)).items():
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
     return 0
 
@@ -139,6 +161,14 @@ def _add_tool_options(command: argparse.ArgumentParser) -> None:
 def _add_launch(command: argparse.ArgumentParser) -> None:
     """What op-tools run and op-tools env have in common."""
     _add_tools(command)
+    command.add_argument(
+        "--as-cuda", metavar="DEVICE", help='the program\'s "cuda" is this device (npu, sim, ...); needs no tool'
+    )
+    command.add_argument(
+        "--as-accelerator",
+        metavar="DEVICE",
+        help=f"the same for a program that names {', '.join(OTHER_ACCELERATORS)}",
+    )
     command.add_argument(
         "--fail-on-wrong",
         action="store_true",

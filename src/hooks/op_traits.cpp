@@ -152,7 +152,7 @@ constexpr OpFamily kFamilies[] = {
     {kTakesCpuTensors, "indices or lengths may be on the CPU",
      "index index_put index_put_ _index_put_impl_ _pack_padded_sequence tensor_split _ctc_loss"},
     {kDeviceKernelOfComposite, "the parts would ask their tensors for a backend that only one kernel has",
-     "convolution convolution_backward"},
+     "convolution convolution_backward kaiser_window"},
 
     // --- Forms of calls
     {kLikeFactory, "sizes and dtype of a tensor, values of its own",
