@@ -74,7 +74,7 @@ const Value& OpCall::result() {
 const std::string& OpCall::module() {
   if (!module_) {
     notes_nodes();
-    module_ = current_module();
+    module_ = &current_module();
   }
   return *module_;
 }
@@ -89,7 +89,7 @@ uint64_t OpCall::forward_id() {
 const std::string& OpCall::line() {
   if (!line_) {
     notes_nodes();
-    line_ = current_line();
+    line_ = &current_line();
   }
   return *line_;
 }
@@ -309,6 +309,10 @@ void throw_held(const OpCall& call) {
 
 }  // namespace
 
+namespace {
+const std::string kNotAsked;  // of the forward call
+}
+
 GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.backward_states_ = std::make_shared<BackwardStates>();
   call.backward_states_->states.resize(hooks_.size());
@@ -323,8 +327,8 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
     call.incomplete = !gradients.complete;
     call.owns_values = !borrows;
     call.backward_states_ = states;
-    call.module_ = module.value_or("");
-    call.line_ = line.value_or("");
+    call.module_ = module ? module : &kNotAsked;
+    call.line_ = line ? line : &kNotAsked;
     chain->run(mask, call);
   };
   auto begins = [states = call.backward_states_]() -> std::shared_ptr<void> {
@@ -456,9 +460,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   run.after(innermost_);
   // At the torch level gradients are reported by call; at the aten level the engine's operators only know their node.
   if (call.level == Level::kAten && call.first_node_) {
-    tried(call, [&] {
-      note_nodes(*call.first_node_, call.module_.value_or(""), call.line_.value_or(""), call.notes_id_ ? call.id : 0);
-    });
+    tried(call, [&] { note_nodes(*call.first_node_, call.module_, call.line_, call.notes_id_ ? call.id : 0); });
   }
   if (prepared) tried(call, [&] { call.frame().conclude(call); });
   run.after(~innermost_);

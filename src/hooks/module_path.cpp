@@ -4,11 +4,11 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
 #include <deque>
-#include <map>
 #include <mutex>
 #include <optional>
-#include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "hooks/stack_source.h"
@@ -21,12 +21,11 @@ ModuleSource& source() {
   return *source;
 }
 
-// Where a call is made.
-using Place = std::pair<std::string, std::string>;  // module, line
+const std::string kNone;
 
-// The call that made a node.
+// The call that made a node. The strings live until the process ends; nullptr: not asked.
 struct Owner {
-  Place place;
+  const std::string *module = nullptr, *line = nullptr;
   uint64_t call = 0;
 };
 
@@ -40,48 +39,59 @@ class NodeOwners {
   }
 
   void add(uint64_t thread, uint64_t first, uint64_t end, Owner owner) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const Place* const name = &*places_.insert(std::move(owner.place)).first;
-    // Calls of one module follow each other: one range.
-    auto before = ranges_.lower_bound({thread, first});
-    if (before != ranges_.begin()) {
-      --before;
-      const NodeRange& range = before->second;
-      if (before->first.first == thread && range.end == first && range.place == name && range.call == owner.call) {
-        before->second.end = end;
-        return;
-      }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::deque<NodeRange>& ranges = ranges_of(thread);
+    // A call within a call was noted before the one around it.
+    const auto place = ranges.empty() || ranges.back().first < first
+                           ? ranges.end()
+                           : std::lower_bound(ranges.begin(), ranges.end(), first,
+                                              [](const NodeRange& one, uint64_t node) { return one.first < node; });
+    if (place != ranges.end() && place->first == first) {
+      *place = {first, end, owner};
+      return;
     }
-    const auto [added, is_new] = ranges_.insert_or_assign({thread, first}, NodeRange{end, name, owner.call});
-    if (!is_new) return;
-    in_order_.push_back(added->first);
-    if (in_order_.size() <= kMost) return;
-    ranges_.erase(in_order_.front());
-    in_order_.pop_front();
+    ranges.insert(place, {first, end, owner});
+    if (ranges.size() > kMost) ranges.pop_front();
   }
 
   Owner find(uint64_t thread, uint64_t node) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto after = ranges_.upper_bound({thread, node});
-    if (after == ranges_.begin()) return {};
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = threads_.find(thread);
+    if (found == threads_.end()) return {};
+    const std::deque<NodeRange>& ranges = found->second.ranges;
+    auto after = std::upper_bound(ranges.begin(), ranges.end(), node,
+                                  [](uint64_t number, const NodeRange& one) { return number < one.first; });
+    if (after == ranges.begin()) return {};
     --after;
-    if (after->first.first != thread || node >= after->second.end) return {};
-    return {*after->second.place, after->second.call};
+    return node < after->end ? after->owner : Owner();
   }
 
  private:
-  static constexpr size_t kMost = 1 << 17;
-  using Key = std::pair<uint64_t, uint64_t>;  // thread, first node
+  static constexpr size_t kMost = 1 << 17, kMostThreads = 256;
   struct NodeRange {
-    uint64_t end;
-    const Place* place;
-    uint64_t call;
+    uint64_t first, end;
+    Owner owner;
   };
 
+  struct Thread {
+    std::deque<NodeRange> ranges;
+    uint64_t used = 0;  // when it last made nodes
+  };
+
+  std::deque<NodeRange>& ranges_of(uint64_t thread) {
+    const auto [place, is_new] = threads_.try_emplace(thread);
+    place->second.used = ++uses_;
+    if (is_new && threads_.size() > kMostThreads) {
+      threads_.erase(std::min_element(threads_.begin(), threads_.end(), [](const auto& one, const auto& other) {
+        return one.second.used < other.second.used;
+      }));
+    }
+    return place->second.ranges;
+  }
+
   std::mutex mutex_;
-  std::set<Place> places_;  // as many as the program has modules and lines
-  std::map<Key, NodeRange> ranges_;
-  std::deque<Key> in_order_;
+  uint64_t uses_ = 0;
+  std::unordered_map<uint64_t, Thread> threads_;
 };
 
 // Of the node that this thread runs; nothing where it runs none.
@@ -97,18 +107,19 @@ void set_module_source(ModuleSource new_source) {
   source() = std::move(new_source);
 }
 
-std::string current_module() {
+const std::string& current_module() {
   if (source()) {
     // Asked in backward as well: a checkpoint runs modules again there.
-    if (std::string path = source()(); !path.empty()) return path;
+    if (const std::string* const path = source()()) return *path;
   }
-  return owner_of_node().value_or(Owner()).place.first;
+  const auto owner = owner_of_node();
+  return owner && owner->module ? *owner->module : kNone;
 }
 
-std::string current_line() {
-  if (const auto owner = owner_of_node()) return owner->place.second;
+const std::string& current_line() {
+  if (const auto owner = owner_of_node()) return owner->line ? *owner->line : kNone;
   const StackLines lines = current_lines(1);
-  return lines.empty() ? std::string() : *lines.front();
+  return lines.empty() ? kNone : *lines.front();
 }
 
 uint64_t call_of_current_node() {
@@ -119,9 +130,9 @@ uint64_t next_node() {
   return at::sequence_number::peek();
 }
 
-void note_nodes(uint64_t first, const std::string& module, const std::string& line, uint64_t call) {
+void note_nodes(uint64_t first, const std::string* module, const std::string* line, uint64_t call) {
   const uint64_t end = next_node();
-  if (end > first) NodeOwners::get().add(at::RecordFunction::currentThreadId(), first, end, {{module, line}, call});
+  if (end > first) NodeOwners::get().add(at::RecordFunction::currentThreadId(), first, end, {module, line, call});
 }
 
 std::string_view without_model(std::string_view path) {

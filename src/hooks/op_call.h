@@ -144,7 +144,7 @@ class OP_TOOLS_API OpCall {
   std::vector<std::shared_ptr<NodeWatch>> node_watches_;
   std::optional<Value> args_, kwargs_, result_;
   void notes_nodes();
-  std::optional<std::string> module_, line_;
+  const std::string *module_ = nullptr, *line_ = nullptr;  // live until the process ends; nullptr: not asked yet
   std::optional<uint64_t> first_node_;  // of those that the call makes; with module_, line_ or notes_id_
   bool notes_id_ = false;               // forward_id() was asked
 };

@@ -82,7 +82,13 @@ void CallParts::add(const Value& value, std::string& place) {
     return;
   }
   scalars_.append(scalars_.empty() ? "\"" : ",\"").append(place).append("\":");
-  scalars_ += json_text(shown(value));
+  if (const auto* number = value.get_if<int64_t>()) {  // most are; else a flag
+    scalars_ += std::to_string(*number);
+  } else if (const auto* flag = value.get_if<bool>()) {
+    scalars_ += *flag ? "true" : "false";
+  } else {
+    scalars_ += json_text(shown(value));
+  }
 }
 
 std::string CallParts::scalars() const {

@@ -16,6 +16,7 @@ uint32_t ModuleCalls::of(uint32_t thread, OpCall& call, Phase phase) {
   const std::string& path = call.module();
   if (phase == Phase::kBackward) return 0;  // paired by their forward calls
   Thread& here = threads_[thread];
+  if (here.asked == &path) return here.number;
   if (path != here.last) {
     // Every module around the call that the one before was not in has been entered.
     for (size_t end = path.find('.'); !path.empty(); end = path.find('.', end + 1)) {
@@ -25,8 +26,9 @@ uint32_t ModuleCalls::of(uint32_t thread, OpCall& call, Phase phase) {
     }
     here.last = path;
   }
-  if (path.empty()) return 0;
-  return here.entered[path] - 1;
+  here.asked = &path;
+  here.number = path.empty() ? 0 : here.entered[path] - 1;
+  return here.number;
 }
 
 }  // namespace op_tools

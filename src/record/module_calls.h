@@ -20,7 +20,9 @@ class ModuleCalls {
 
  private:
   struct Thread {
-    std::string last;  // the module of the call before
+    std::string last;                    // the module of the call before
+    const std::string* asked = nullptr;  // where that path is, which lives until the process ends
+    uint32_t number = 0;                 // the answer
     std::unordered_map<std::string, uint32_t> entered;
   };
   std::map<uint32_t, Thread> threads_;

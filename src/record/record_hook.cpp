@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -28,8 +28,8 @@
 #include "record/recording_file.h"
 #include "record/row_tables.h"
 #include "record/run_header.h"
+#include "record/value_rows.h"
 #include "tensor/internal_guard.h"
-#include "tensor/known_tensors.h"
 #include "tensor/statistics.h"
 
 namespace op_tools {
@@ -37,13 +37,6 @@ namespace {
 
 constexpr size_t kBytesPerBlock = 64 << 10;  // that a killed process may lose
 constexpr size_t kMostOpen = 10'000;         // questions to a device that wait for their answers
-constexpr uint32_t kNoValue = kNoCall;
-
-// The row of a tensor's value, and the question that its statistics come from; nullptr: it was not asked.
-struct KnownValue {
-  uint32_t number = kNoValue;
-  std::shared_ptr<StatisticsQuery> question = nullptr;
-};
 
 struct Input {
   StringNumber place;
@@ -54,6 +47,7 @@ struct Input {
 
 // What a name says of its operator.
 struct NameRules {
+  StringNumber op;
   bool uninitialized, writes_undeclared, factory;
 };
 
@@ -67,10 +61,15 @@ struct State final : HookState {
   std::optional<RandomWatch> random;
 };
 
+struct StringHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+
 struct Output {
-  std::string place;
+  StringNumber place;
   at::Tensor tensor;
-  KnownValue value;
+  KnownValue value = {};
   bool is_new = false;  // not known before: what the call made, wrote, or shows in another way
   bool is_view = false;
 };
@@ -106,59 +105,30 @@ struct RecordHook::Impl {
   const ResolvedRecordOptions options;
   const int64_t rank;
   const ForkGuard owner;
-  std::atomic<bool> jittered{false}, failed{false}, graph_ran{false};
+  std::atomic<bool> jittered{false}, failed{false}, graph_ran{false}, has_file{false};
 
   mutable std::mutex mutex;  // guards all that follows
   RowTables rows;
-  KnownTensors<KnownValue> known;
-  TensorOrigins origins;
+  ValueRows values{rows};
   ModuleCalls module_calls;
-  std::unordered_map<std::string_view, NameRules> rules;
-  std::map<c10::Device, StringNumber, bool (*)(const c10::Device&, const c10::Device&)> devices{
-      [](const c10::Device& one, const c10::Device& other) {
-        return std::pair(one.type(), one.index()) < std::pair(other.type(), other.index());
-      }};
+  std::unordered_map<std::string, NameRules, StringHash, std::equal_to<>> rules;
   std::map<std::thread::id, uint32_t> threads;
-  std::vector<std::pair<uint32_t, std::shared_ptr<StatisticsQuery>>> open;  // values that wait for a device
   std::unordered_map<StringNumber, RecordRow> ops;
   std::unique_ptr<RecordingFile> file;
   std::string failure;
-  uint64_t calls = 0, values = 0, read_backs = 0;
+  std::vector<RecordedUse> uses;  // of the call that is added
+  uint64_t calls = 0;
 
   bool is_on() const { return !failed.load(std::memory_order_relaxed) && !owner.in_child(); }
 
-  // ---- one lock for each of these ----
-
   NameRules rules_of(const OpCall& call) {
     const std::lock_guard<std::mutex> lock(mutex);
-    const std::string_view name = rows.text(rows.string(call.name));  // lives as long as the tables
-    const auto found = rules.find(name);
+    const auto found = rules.find(call.name);
     if (found != rules.end()) return found->second;
     const std::string_view base = base_name(call.name);
-    const NameRules made{returns_uninitialized(base), !undeclared_writes_of(call.name).empty(),
+    const NameRules made{rows.string(call.name), returns_uninitialized(base), !undeclared_writes_of(call.name).empty(),
                          call.op && makes_variable(*call.op)};
-    return rules.emplace(name, made).first->second;
-  }
-
-  KnownValue known_value(const at::Tensor& tensor) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    return known.find(tensor);
-  }
-
-  TensorOrigin origin_of(const at::Tensor& tensor) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    return origins.find(tensor);
-  }
-
-  // Names what the program's models know, if that may say where this tensor is from.
-  TensorOrigin named_origin(const at::Tensor& tensor, const OpCall& call, bool in_module) {
-    TensorOrigin origin = origin_of(tensor);
-    if (origin.origin != Origin::kUnknown || phase_of(call) == Phase::kBackward) return origin;
-    if (!in_module && !graph_ran.exchange(false)) return origin;
-    const std::vector<NamedTensor> named = named_tensors();
-    const std::lock_guard<std::mutex> lock(mutex);
-    for (const NamedTensor& one : named) origins.name(one.tensor, one.origin, rows.string(one.name));
-    return origins.find(tensor);
+    return rules.emplace(call.name, made).first->second;
   }
 
   // Called without the lock: it reads the tensor.
@@ -168,66 +138,13 @@ struct RecordHook::Impl {
 
   // ---- the lock is held ----
 
-  StringNumber device_locked(const at::Tensor& tensor) {
-    const auto [place, is_new] = devices.try_emplace(tensor.device(), 0);
-    if (is_new) place->second = rows.string(tensor.device().str());
-    return place->second;
-  }
-
   uint32_t thread_locked() {
     return threads.try_emplace(std::this_thread::get_id(), static_cast<uint32_t>(threads.size())).first->second;
   }
 
-  KnownValue add_value_locked(const at::Tensor& tensor, const TensorOrigin& origin,
-                              std::shared_ptr<StatisticsQuery> question) {
-    RecordedValue row;
-    row.origin = origin.origin;
-    row.producer = origin.producer;
-    row.output = origin.output;
-    row.name = origin.name;
-    row.dtype = tensor.scalar_type();
-    row.device = device_locked(tensor);
-    if (!tensor.is_nested()) {
-      row.shape = rows.list(own_sizes(tensor));
-      if (tensor.layout() == at::kStrided) row.stride = rows.list(own_strides(tensor));
-    }
-    row.nan = row.inf = row.zero = -1;
-    row.projections.fill(std::numeric_limits<double>::quiet_NaN());
-    if (question && question->answered()) fill(question->answer(), &row);
-    const uint32_t number = rows.add_value(row);
-    if (question && !question->answered()) open.emplace_back(number, question);
-    ++values;
-    return {number, std::move(question)};
-  }
-
-  static void fill(const Statistics& found, RecordedValue* row) {
-    if (!found.known) return;
-    row->known = true;
-    row->hash = found.hash;
-    row->nan = found.nan;
-    row->inf = found.inf;
-    row->zero = found.zero;
-    row->min = found.min;
-    row->max = found.max;
-    row->mean = found.mean;
-    row->norm = found.norm;
-    row->projections = found.projections;
-  }
-
   // Reads what devices have computed, and hands the rows to the system.
   void write_locked() {
-    if (!open.empty()) {
-      std::vector<StatisticsQuery*> questions;
-      for (const auto& [number, question] : open) questions.push_back(question.get());
-      std::sort(questions.begin(), questions.end());
-      questions.erase(std::unique(questions.begin(), questions.end()), questions.end());
-      StatisticsQuery::answer_all(questions);
-      ++read_backs;
-      for (const auto& [number, question] : open) {
-        if (RecordedValue* const row = rows.value(number)) fill(question->answer(), row);
-      }
-      open.clear();
-    }
+    values.answer();
     if (!file || rows.pending_bytes() == 0) return;
     try {
       file->append(rows.pending());
@@ -245,10 +162,7 @@ struct RecordHook::Impl {
 
   // "<folder>/rank<R>-<pid>.oprec"; a further recording of this process gets a number.
   void make_file(const OpCall& call) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex);
-      if (file) return;
-    }
+    if (has_file.load(std::memory_order_acquire)) return;
     const Value header = run_header(call, rank);  // asks the program's language: not under the lock
     const std::lock_guard<std::mutex> lock(mutex);
     if (file) return;
@@ -259,6 +173,7 @@ struct RecordHook::Impl {
       std::string path = base + ".oprec";
       for (int i = 2; ::access(path.c_str(), F_OK) == 0; ++i) path = base + "-" + std::to_string(i) + ".oprec";
       file = std::make_unique<RecordingFile>(path, header);
+      has_file.store(true, std::memory_order_release);
     } catch (const Error& error) {
       stop_locked(error.what());
     }
@@ -266,13 +181,32 @@ struct RecordHook::Impl {
 
   // ---- a call ----
 
+  // Where a tensor is from that no call is known to have made: what the program's models know of theirs may say it.
+  TensorOrigin named_origin(const at::Tensor& tensor, const OpCall& call, bool in_module) {
+    const auto known = [&] {
+      const std::lock_guard<std::mutex> lock(mutex);
+      return values.origin(tensor);
+    };
+    const TensorOrigin origin = known();
+    if (origin.origin != Origin::kUnknown || phase_of(call) == Phase::kBackward) return origin;
+    if (!in_module && !graph_ran.exchange(false)) return origin;
+    const std::vector<NamedTensor> named = named_tensors();
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (const NamedTensor& one : named) values.name(one);
+    return values.origin(tensor);
+  }
+
+  // The value of an input that was not known, unless the call has it twice.
   KnownValue input_value(const at::Tensor& tensor, const OpCall& call, bool in_module) {
-    if (KnownValue found = known_value(tensor); found.number != kNoValue) return found;
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (KnownValue found = values.find(tensor); found.is_known()) return found;
+    }
     const TensorOrigin origin = named_origin(tensor, call, in_module);
     std::shared_ptr<StatisticsQuery> question = ask(tensor);
     const std::lock_guard<std::mutex> lock(mutex);
-    KnownValue made = add_value_locked(tensor, origin, std::move(question));
-    known.put(tensor, made);
+    KnownValue made = values.add(tensor, origin, std::move(question));
+    values.know(tensor, made);
     return made;
   }
 
@@ -282,14 +216,23 @@ struct RecordHook::Impl {
     const bool in_module = options.with_modules && !call.module().empty();
     if (options.jitter > 0 && in_module && !jittered.load(std::memory_order_relaxed)) jitter_first(parts);
     const std::string scalars = parts.scalars();
-    for (PlacedTensor& one : parts.take_tensors()) {
-      if (!one.tensor.defined()) continue;
-      KnownValue value = input_value(one.tensor, call, in_module);
+    bool all_known = true;
+    {
       const std::lock_guard<std::mutex> lock(mutex);
-      state.inputs.push_back({rows.string(one.place), one.tensor, version_of(one.tensor), std::move(value)});
+      state.scalars = rows.string(scalars);
+      state.inputs.reserve(parts.tensors().size());
+      for (PlacedTensor& one : parts.take_tensors()) {
+        if (!one.tensor.defined()) continue;
+        KnownValue value = values.find(one.tensor);
+        all_known = all_known && value.is_known();
+        const int64_t version = version_of(one.tensor);
+        state.inputs.push_back({rows.string(one.place), std::move(one.tensor), version, std::move(value)});
+      }
     }
-    const std::lock_guard<std::mutex> lock(mutex);
-    state.scalars = rows.string(scalars);
+    if (all_known) return;
+    for (Input& input : state.inputs) {
+      if (!input.value.is_known()) input.value = input_value(input.tensor, call, in_module);
+    }
   }
 
   void jitter_first(const CallParts& parts) {
@@ -298,77 +241,74 @@ struct RecordHook::Impl {
       if (jittered.exchange(true)) return;
       jitter(one.tensor, options.jitter);
       const std::lock_guard<std::mutex> lock(mutex);
-      known.forget(one.tensor);  // its version is the same
+      values.forget(one.tensor);  // its version is the same
       return;
     }
   }
 
-  // What the call returned, then the inputs that it wrote.
+  // What the call returned, then the inputs that it wrote; with the values that are known.
   std::vector<Output> outputs_of(OpCall& call, const State& state) {
     std::vector<Output> outputs;
     if (!call.error.empty()) return outputs;
     CallParts parts;
     parts.add_result(call.result());
+    const bool writes_unseen = !state.written.empty();
+    const std::lock_guard<std::mutex> lock(mutex);
     for (PlacedTensor& one : parts.take_tensors()) {
-      if (one.tensor.defined()) outputs.push_back({std::move(one.place), std::move(one.tensor), {}});
+      if (one.tensor.defined()) outputs.push_back({rows.string(one.place), std::move(one.tensor)});
     }
     for (size_t i = 0; i < state.inputs.size(); ++i) {
       const Input& input = state.inputs[i];
-      const bool is_written =
-          version_of(input.tensor) != input.version || (i < state.written.size() && state.written[i]);
-      if (!is_written) continue;
-      const std::lock_guard<std::mutex> lock(mutex);
-      outputs.push_back({"written " + std::string(rows.text(input.place)), input.tensor, {}});
+      const bool is_written = version_of(input.tensor) != input.version || (writes_unseen && state.written[i]);
+      if (is_written) outputs.push_back({rows.written_place(input.place), input.tensor});
+    }
+    for (Output& output : outputs) {
+      if (!writes_unseen) output.value = values.find(output.tensor);
+      output.is_new = !output.value.is_known();
     }
     return outputs;
   }
 
-  // Finds or reads the values of outputs; without the lock.
+  // Reads what is new; without the lock.
   void read_outputs(const State& state, std::vector<Output>& outputs) {
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      Output& output = outputs[i];
-      const bool writes_unseen = !state.written.empty();
+    for (Output& output : outputs) {
+      if (!output.is_new) continue;
       for (const Input& input : state.inputs) {
         if (!input.tensor.has_storage() || !output.tensor.has_storage() ||
             !input.tensor.storage().is_alias_of(output.tensor.storage())) {
           continue;
         }
         output.is_view = output.is_view || version_of(input.tensor) == input.version;
-        if (output.is_view && !writes_unseen && same_memory_order(input.tensor, output.tensor)) {
+        if (output.is_view && state.written.empty() && same_memory_order(input.tensor, output.tensor)) {
           output.value.question = input.value.question;  // the same elements in the same order
         }
       }
-      if (!writes_unseen) {
-        if (KnownValue found = known_value(output.tensor); found.number != kNoValue) {
-          output.value = std::move(found);
-          continue;
-        }
+      const auto before = first_of(outputs, output.tensor);
+      if (before == &output && !output.value.question && !state.rules.uninitialized) {
+        output.value.question = ask(output.tensor);
       }
-      output.is_new = true;
-      if (!output.value.question && !state.rules.uninitialized) output.value.question = ask(output.tensor);
     }
+  }
+
+  // An input that was written is often what the call returned.
+  static Output* first_of(std::vector<Output>& outputs, const at::Tensor& tensor) {
+    return &*std::find_if(outputs.begin(), outputs.end(),
+                          [&](const Output& one) { return one.tensor.is_same(tensor); });
   }
 
   void add_outputs_locked(std::vector<Output>& outputs, bool is_factory, uint32_t row, std::vector<RecordedUse>& uses) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       Output& output = outputs[i];
       if (output.is_new) {
-        // An input that was written is often what the call returned.
-        const auto same = std::find_if(outputs.begin(), outputs.begin() + static_cast<std::ptrdiff_t>(i),
-                                       [&](const Output& one) { return one.tensor.is_same(output.tensor); });
-        if (same != outputs.begin() + static_cast<std::ptrdiff_t>(i)) {
+        if (const Output* const same = first_of(outputs, output.tensor); same != &output) {
           output.value = same->value;
         } else {
-          TensorOrigin origin = origins.find(output.tensor);
-          origin.origin = Origin::kCall;
-          origin.producer = row;
-          origin.output = static_cast<uint32_t>(i);
-          output.value = add_value_locked(output.tensor, origin, std::move(output.value.question));
-          if (!output.is_view) origins.made(output.tensor, row, origin.output);
-          if (!is_factory && output.value.question) known.put(output.tensor, output.value);
+          output.value = values.add_output(output.tensor, row, static_cast<uint32_t>(i), output.is_view,
+                                           std::move(output.value.question));
+          if (!is_factory && output.value.question) values.know(output.tensor, output.value);
         }
       }
-      uses.push_back({rows.string(output.place), output.value.number});
+      uses.push_back({output.place, output.value.number});
     }
   }
 
@@ -384,7 +324,7 @@ struct RecordHook::Impl {
     row.id = call.id;
     row.forward_id = forward_id;
     row.step = call.step;
-    row.op = rows.string(call.name);
+    row.op = state.rules.op;
     row.error = rows.string(call.error);
     row.scalars = state.scalars;
     row.random = rows.string(random);
@@ -395,16 +335,16 @@ struct RecordHook::Impl {
     row.phase = phase;
     row.grad_enabled = call.grad_enabled;
     if (options.with_modules) {
-      row.module = rows.string(call.module());
+      row.module = rows.lasting_string(call.module());
       row.module_call = module_calls.of(row.thread, call, phase);
     }
-    std::vector<RecordedUse> uses;
+    uses.clear();
     for (const Input& input : state.inputs) uses.push_back({input.place, input.value.number});
     add_outputs_locked(outputs, state.rules.factory, rows.next_call(), uses);
     count_locked(row);
     rows.add_call(row, uses, state.inputs.size());
     ++calls;
-    if (open.empty() ? rows.pending_bytes() >= kBytesPerBlock : open.size() >= kMostOpen) write_locked();
+    if (values.open() == 0 ? rows.pending_bytes() >= kBytesPerBlock : values.open() >= kMostOpen) write_locked();
   }
 
   void count_locked(const RecordedCall& call) {
@@ -506,8 +446,8 @@ RecordResult RecordHook::result() const {
   }
   result.failure = impl_->failure;
   result.calls = impl_->calls;
-  result.values = impl_->values;
-  result.read_backs = impl_->read_backs;
+  result.values = impl_->values.count();
+  result.read_backs = impl_->values.read_backs();
   return result;
 }
 

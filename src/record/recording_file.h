@@ -1,7 +1,7 @@
 // A recording's file: "<folder>/rank<R>-<pid>.oprec". Blocks of rows that are appended as the program runs, each with
 // its length and a checksum: whatever the end of the process, what was written before it can be read.
 //
-//   "OPREC01\n", then blocks: kind (u32), "BLCK" (u32), bytes of what follows (u64), XXH3 of kind, bytes and that (u64)
+//   "OPREC02\n", then blocks: kind (u32), "BLCK" (u32), bytes of what follows (u64), XXH3 of kind, bytes and that (u64)
 //   kind 1, the first: the header, as JSON
 //   kind 2: new strings, lists of sizes, values, uses and calls (recording.h); numbers count from the start
 //   kind 3: the tool was stopped; there may be backward passes after it

@@ -11,6 +11,7 @@ size_t RowTables::Hash::operator()(c10::ArrayRef<int64_t> numbers) const {
 }
 
 StringNumber RowTables::string(std::string_view text) {
+  if (text.empty()) return 0;
   const auto found = strings_.find(text);
   if (found != strings_.end()) return found->second;
   const auto number = static_cast<StringNumber>(texts_.size());
@@ -24,6 +25,12 @@ StringNumber RowTables::lasting_string(const std::string& text) {
   const auto [place, is_new] = lasting_.try_emplace(&text, 0);
   if (is_new) place->second = string(text);
   return place->second;
+}
+
+StringNumber RowTables::written_place(StringNumber place) {
+  const auto [written, is_new] = written_.try_emplace(place, 0);
+  if (is_new) written->second = string("written " + std::string(text(place)));
+  return written->second;
 }
 
 ListNumber RowTables::list(c10::ArrayRef<int64_t> numbers) {

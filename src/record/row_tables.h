@@ -21,6 +21,8 @@ class RowTables {
   StringNumber string(std::string_view text);
   // The same for a string that lives until the process ends: known by its address.
   StringNumber lasting_string(const std::string& text);
+  // "written args[0]" of "args[0]".
+  StringNumber written_place(StringNumber place);
   ListNumber list(c10::ArrayRef<int64_t> numbers);
   std::string_view text(StringNumber number) const { return texts_[number]; }
 
@@ -52,6 +54,7 @@ class RowTables {
 
   std::unordered_map<std::string, StringNumber, Hash, Equal> strings_{{"", 0}};
   std::unordered_map<const std::string*, StringNumber> lasting_;
+  std::unordered_map<StringNumber, StringNumber> written_;
   std::vector<std::string_view> texts_{""};  // of strings_
   std::unordered_map<std::vector<int64_t>, ListNumber, Hash, Equal> lists_{{{}, 0}};
   Recording pending_;

@@ -69,7 +69,7 @@ void set_program_source(ProgramSource new_source) {
 }
 
 Value run_header(const OpCall& call, int64_t rank) {
-  Items items{{"format", 1},
+  Items items{{"format", 2},
               {"op_tools", std::string(version())},
               {"torch", TORCH_VERSION},
               {"level", std::string(to_string(call.level))},

@@ -21,8 +21,9 @@ struct ElementSums {
   uint64_t hash = 0;
 };
 
-// The hash is a sum over the words of the elements, each mixed with its place: it can be computed in any order and by
-// torch's own operators on a device. Shifts keep the sign there.
+// The hash is a sum over the bytes of the elements in words of eight, each mixed with its place: it can be computed in
+// any order and by torch's own operators on a device. Shifts keep the sign there. The last word is filled up with
+// zeros.
 inline constexpr uint64_t kMixWord = 0x9E3779B97F4A7C15u, kMixPlace = 0xD1B54A32D192ED03u;
 
 // Contiguous, without the bits that change how memory reads. The numbers do not depend on the threads.

@@ -113,15 +113,28 @@ at::Tensor count(const at::Tensor& flags) {
   return at::_ops::sum::call(flags, at::kLong);
 }
 
-// The same sum as hash_of(), by the device's operators.
-at::Tensor hash_on_device(const at::Tensor& tensor) {
+// The bytes of the elements as words of eight bytes, the last filled up with zeros.
+at::Tensor words_of(const at::Tensor& tensor) {
+  constexpr int64_t kWordBytes = 8;
   at::Tensor dense = tensor.contiguous();
   if (dense.is_complex()) dense = at::_ops::view_as_real::call(dense);
-  const size_t element = tensor.is_complex() && tensor.element_size() < 16 ? tensor.element_size()
-                                                                           : static_cast<size_t>(dense.element_size());
-  const c10::ScalarType as = element == 1 ? at::kChar : element == 2 ? at::kShort : element == 4 ? at::kInt : at::kLong;
-  const at::Tensor flat = at::_ops::view::call(dense, c10::SymIntArrayRef(c10::SymInt(-1)));
-  const at::Tensor words = at::_ops::view_dtype::call(flat, as).to(at::kLong);
+  at::Tensor flat = at::_ops::view::call(dense, c10::SymIntArrayRef(c10::SymInt(-1)));
+  const int64_t element = flat.element_size();
+  if (element == kWordBytes) return at::_ops::view_dtype::call(flat, at::kLong);
+  flat = at::_ops::view_dtype::call(flat, element == 1 ? at::kChar : element == 2 ? at::kShort : at::kInt);
+  const int64_t per_word = kWordBytes / element, left = flat.numel() % per_word;
+  if (left > 0) {
+    flat =
+        at::_ops::constant_pad_nd::call(flat, c10::SymIntArrayRef({c10::SymInt(0), c10::SymInt(per_word - left)}), 0);
+  } else if (flat.storage_offset() % per_word != 0) {
+    flat = flat.clone();  // words begin at multiples of eight bytes
+  }
+  return at::_ops::view_dtype::call(flat, at::kLong);
+}
+
+// The same sum as hash_of() in element_sums.cpp, by the device's operators.
+at::Tensor hash_on_device(const at::Tensor& tensor) {
+  const at::Tensor words = words_of(tensor);
   const at::Tensor places =
       at::_ops::arange_start::call(1, words.numel() + 1, at::kLong, std::nullopt, words.device(), std::nullopt);
   const auto times = [](const at::Tensor& one, uint64_t factor) {

@@ -329,6 +329,95 @@ def test_backward_calls_know_their_forward_call(level, tmp_path):
         assert relu.module == "Net"
 
 
+def test_modules_that_share_one_and_modules_that_come_and_go_have_their_own_paths(tmp_path):
+    """What a thread remembers of its stack of modules is found by their addresses."""
+
+    class Inner(torch.nn.Module):
+        def forward(self, x):
+            return torch.neg(x)
+
+    class Left(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return self.inner(x)
+
+    class Right(Left):
+        pass
+
+    class Both(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            inner = Inner()
+            self.left, self.right = Left(inner), Right(inner)
+
+        def forward(self, x):
+            return self.right(self.left(x))
+
+    def work(_):
+        model = Both()
+        for _ in range(3):
+            model(torch.ones(2))
+        for i in range(100):
+            kind = type(f"Net{i}", (Inner,), {})
+            kind()(torch.ones(2))
+            del kind
+
+    found = record(work, tmp_path)
+    names = [call.module for call in calls_of(found, "torch.neg")]
+    assert names == ["Both.left.inner", "Both.right.inner"] * 3 + [f"Net{i}" for i in range(100)]
+
+
+def test_threads_are_each_in_their_own_module_and_line(tmp_path):
+    class First(torch.nn.Module):
+        def forward(self, x):
+            return torch.neg(x)
+
+    class Second(torch.nn.Module):
+        def forward(self, x):
+            return torch.abs(x)
+
+    def work(model):
+        for _ in range(200):
+            model(torch.ones(3))
+
+    def both(_):
+        threads = [threading.Thread(target=work, args=(model,)) for model in (First(), Second())]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    found = record(both, tmp_path, level="aten", all_threads=True)
+    calls = [call for call in found.calls if call.op in ("aten::neg", "aten::abs")]
+    wanted = {"First": "aten::neg", "Second": "aten::abs"}
+    assert len(calls) == 400
+    for call in calls:
+        assert wanted[call.module] == call.op
+        assert call.line.endswith(" forward")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_same_elements_are_one_value(level, tmp_path):
+    x = torch.ones(4)
+
+    def work(_):
+        torch.neg(x)
+        torch.neg(x.detach())
+        torch.neg(x.data)
+        torch.neg(x.view(2, 2))
+        x.data.mul_(3)
+        torch.neg(x.data)
+
+    found = record(work, tmp_path, level=level)
+    values = [call.inputs[0][1] for call in calls_of(found, "torch.neg" if level == "torch" else "aten::neg")]
+    assert values[0].number == values[1].number
+    assert values[0].hash == values[2].hash == values[3].hash
+    assert values[4].max == 3
+
+
 def test_calls_of_a_module_are_counted(tmp_path):
     class Twice(torch.nn.Module):
         def __init__(self):
