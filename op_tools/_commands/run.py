@@ -68,16 +68,13 @@ def _log_level(options: argparse.Namespace) -> str:
 
 
 def _take_folder(options: argparse.Namespace) -> None:
-    """--record DIR script.py: what stands between the flag and the program is the folder of the recording."""
+    """--record DIR --level aten script.py: what stands between the flag and the rest is the folder of the recording."""
     if not options.record or options.module or not options.arguments or Path(options.program).is_file():
         return
-    first, *others = options.arguments
-    if first == "-m" and others:
-        options.module, first, others = True, others[0], others[1:]
-    elif not Path(first).is_file():
-        return
-    vars(options)["record:output_dir"] = options.program
-    options.program, options.arguments = first, others
+    first = options.arguments[0]
+    if first.startswith("-") or Path(first).is_file():
+        vars(options)["record:output_dir"] = options.program
+        options.parser.parse_args(options.arguments, namespace=options)
 
 
 def _other_run(options: argparse.Namespace) -> Together | None:
@@ -237,7 +234,7 @@ def _add_run(commands: Commands) -> None:
     run.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
     run.add_argument("program", help="the script, or the module")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
-    run.set_defaults(run=_run_program)
+    run.set_defaults(run=_run_program, parser=run)
 
 
 def _add_env(commands: Commands) -> None:

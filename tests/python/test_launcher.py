@@ -113,10 +113,12 @@ def test_the_folder_of_a_recording_stands_behind_its_flag(op_tools_command, tmp_
     (tmp_path / "b").mkdir()
     script = op_tools_command("run", "--record", "a", "train.py", "x")
     module = op_tools_command("run", "--record", "b", "-m", "package")
+    between = op_tools_command("run", "--record", "c", "--level", "aten", "train.py", "x")
     assert script.returncode == 5, script.stderr
     assert module.returncode == 0, module.stderr
     assert list((tmp_path / "a").rglob("*.oprec"))
     assert list((tmp_path / "b").rglob("*.oprec"))
+    assert between.returncode == 5 and list((tmp_path / "c").rglob("*.oprec")), between.stderr
     assert op_tools_command("run", "--capture", "a", "train.py").returncode == 2
 
 
