@@ -178,15 +178,18 @@ class CudaFunctions:
     def initial_seed(self) -> int:
         return int(self._module.initial_seed())
 
+    def _current_for(self, device: Device) -> torch.device:
+        return self._names.device(None if device == "cuda" else device)  # torch's default, also of torch.npu here
+
     def get_rng_state(self, device: Device = "cuda") -> torch.Tensor:
-        state: torch.Tensor = self._module.get_rng_state(self._names.device(device))
+        state: torch.Tensor = self._module.get_rng_state(self._current_for(device))
         return state
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
         return [self.get_rng_state(index) for index in range(self.device_count())]
 
     def set_rng_state(self, new_state: torch.Tensor, device: Device = "cuda") -> None:
-        self._module.set_rng_state(new_state, self._names.device(device))
+        self._module.set_rng_state(new_state, self._current_for(device))
 
     def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
         for index, state in enumerate(new_states):

@@ -278,7 +278,7 @@ def test_a_program_for_another_vendor(tmp_path):
         "import torch, torch_npu\n"
         "from torch_npu.contrib import transfer_to_npu\n"
         "x = torch.ones(2, device='npu:0')\n"
-        "torch.npu.synchronize(); torch.npu.set_device(0)\n"
+        "torch.npu.synchronize(); torch.npu.set_device(0); torch.npu.set_rng_state(torch.npu.get_rng_state())\n"
         "print(x.is_npu, torch.ones(2).npu().sum().item(), torch.npu.is_available(), torch.nn.Linear(2, 2).npu().weight.is_npu)\n"
     )
     done = op_tools("run", "--as-accelerator", "sim", "train.py", cwd=tmp_path)
