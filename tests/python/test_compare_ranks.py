@@ -107,11 +107,11 @@ def run_of(tmp_path, name, **outputs):
     """Recordings of torch.neg, a rank each: outputs are the results' negatives."""
     folder = tmp_path / name
     for rank, tensor in enumerate(outputs.values()):
-        op_tools._C.set_rank(rank)
         negative = -tensor
-        with op_tools.OpRecord(output_dir=folder):
-            torch.neg(negative)
-    op_tools._C.set_rank(0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RANK", str(rank))
+            with op_tools.OpRecord(output_dir=folder):
+                torch.neg(negative)
     return folder
 
 
@@ -148,12 +148,12 @@ def test_a_tensor_is_what_its_parts_make(parts, plan, tmp_path):
 def test_values_tell_which_rank_has_which_part(tmp_path):
     def run(name, *outputs):
         for rank, tensor in enumerate(outputs):
-            op_tools._C.set_rank(rank)
             negative = -tensor
-            capture = op_tools.OpCapture(output_dir=tmp_path / f"{name}_capture")
-            with capture, op_tools.OpRecord(output_dir=tmp_path / name):
-                torch.neg(negative)
-        op_tools._C.set_rank(0)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("RANK", str(rank))
+                capture = op_tools.OpCapture(output_dir=tmp_path / f"{name}_capture")
+                with capture, op_tools.OpRecord(output_dir=tmp_path / name):
+                    torch.neg(negative)
         return tmp_path / name, tmp_path / f"{name}_capture"
 
     one = run("one", WHOLE)
