@@ -28,7 +28,7 @@ PARTS: dict[Purpose, str] = {
 }
 """How the report calls what runs were for."""
 COMPARISON = "OpAutoCompare"
-FURTHER_RUNS = 8  # besides the search: the check, refinement to calls, confirmation, placebo
+FURTHER_RUNS = 7  # besides the search: the check, refinement to calls, confirmation, placebo
 RANKED_RUNS = 2  # in which a search finds one of the first suspects
 COMPARED_STEP = 5  # steps on the CPU take as long as one under OpAutoCompare, which runs each operator several times
 BAR = 20
