@@ -1,6 +1,6 @@
 """op_tools.bisect() finds the operators in which faults were planted, and only those.
 
-    ./dev prove bisect_trials [--trials 200] [--seed 0] [--write]
+    ./dev prove bisect_trials [--trials 200] [--kinds KIND...] [--seed 0] [--write]
 
 A trial trains one of eight models for two steps on the simulated device, with one to three faulty operators of a kind, all of
 forward or all of backward, drawn by the trial's seed from those whose fault alone changes a loss by more than five times the band:
@@ -305,7 +305,7 @@ def tables(scores: dict[str, Score], costs: dict[int, Cost]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for kind, one in scores.items():
-        if one.trials:
+        if one.runs:
             runs = f"{mean(one.runs)} | {mean(one.runs_ranked)}"
             lines.append(
                 f"| `{kind}` | {one.trials} | {one.found} | {one.found_ranked} | {runs} | {one.healed_by_placebo} |"
@@ -324,11 +324,11 @@ def tables(scores: dict[str, Score], costs: dict[int, Cost]) -> str:
     return "\n".join(lines)
 
 
-def run_trials(count: int, seed: int) -> tuple[dict[str, Score], dict[int, Cost]]:
+def run_trials(count: int, kinds: list[str], seed: int) -> tuple[dict[str, Score], dict[int, Cost]]:
     scores = {kind: Score() for kind in KINDS}
     costs: dict[int, Cost] = collections.defaultdict(Cost)
     progress, number = Progress(count, "trials"), 0
-    kinds = list(KINDS)
+    first = 3 * len(kinds)
     while sum(score.trials for score in scores.values()) < count:
         kind = kinds[number % len(kinds)]
         before = scores[kind].trials
@@ -336,7 +336,7 @@ def run_trials(count: int, seed: int) -> tuple[dict[str, Score], dict[int, Cost]
         number += 1
         if scores[kind].trials > before:
             progress.step(f"{sum(score.found for score in scores.values())} found")
-        elif number == 3 * len(KINDS):
+        elif number == first:
             kinds = [kind for kind in kinds if scores[kind].trials]  # the others change no loss
     return scores, costs
 
@@ -344,12 +344,13 @@ def run_trials(count: int, seed: int) -> tuple[dict[str, Score], dict[int, Cost]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="only these faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     os.chdir(tempfile.mkdtemp(prefix="bisect_trials_"))
     torch.set_num_threads(1)
-    scores, costs = run_trials(options.trials, options.seed)
+    scores, costs = run_trials(options.trials, options.kinds, options.seed)
     cancelled = sum(cancelling(number) for number in range(20))
     trials, found, ranked = (
         sum(getattr(score, name) for score in scores.values()) for name in ("trials", "found", "found_ranked")
