@@ -167,7 +167,7 @@ def narrowed(
     count = min(len(items), most + 1)
     ends = [len(items) * number // count for number in range(count + 1)]
     # The last ones first: those that are probably needed are in front.
-    rests = [[*items[:low], *items[high:]] for low, high in reversed(list(zip(ends, ends[1:], strict=False)))]
+    rests = [[*items[: ends[share]], *items[ends[share + 1] :]] for share in reversed(range(count))]
     skipped = False
     for number in range(0, count, ways):
         some = rests[number : number + ways]

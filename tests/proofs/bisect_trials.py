@@ -305,7 +305,7 @@ def tables(scores: dict[str, Score], costs: dict[int, Cost]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for kind, one in scores.items():
-        if one.runs:
+        if one.trials:
             runs = f"{mean(one.runs)} | {mean(one.runs_ranked)}"
             lines.append(
                 f"| `{kind}` | {one.trials} | {one.found} | {one.found_ranked} | {runs} | {one.healed_by_placebo} |"
@@ -325,7 +325,7 @@ def tables(scores: dict[str, Score], costs: dict[int, Cost]) -> str:
 
 
 def run_trials(count: int, kinds: list[str], seed: int) -> tuple[dict[str, Score], dict[int, Cost]]:
-    scores = {kind: Score() for kind in KINDS}
+    scores = {kind: Score() for kind in kinds}
     costs: dict[int, Cost] = collections.defaultdict(Cost)
     progress, number = Progress(count, "trials"), 0
     first = 3 * len(kinds)
@@ -355,7 +355,7 @@ def main() -> int:
     trials, found, ranked = (
         sum(getattr(score, name) for score in scores.values()) for name in ("trials", "found", "found_ranked")
     )
-    races = scores["late_write"]
+    races = scores.get("late_write", Score())
     chance, told = (sum(getattr(score, name) for score in scores.values()) for name in ("cancel", "cancel_told"))
     summary = (
         f"Seed {options.seed}: {found} of {trials} found, {ranked} with suspects; the placebo healed {races.healed_by_placebo} of "

@@ -228,7 +228,7 @@ def test_a_compiled_script_through_the_launcher(tmp_path):
     alone = launched("compiled.py", cwd=tmp_path)
     for level in ("torch", "aten"):
         folder = tmp_path / level
-        flags = ("--capture", folder, "--level", level)
+        flags = ("--capture", "--level", level, "--output-dir", folder)
         done = launched("-m", "op_tools", "run", *flags, "compiled.py", cwd=tmp_path)
         assert done.stdout == alone.stdout
         assert list(folder.glob("op_capture_result/0/*/*/*/input.pth"))
