@@ -91,8 +91,7 @@ at::Tensor resolved(const at::Tensor& tensor) {
 }
 
 void fill_on_cpu(const at::Tensor& tensor, Statistics* answer) {
-  const at::Tensor plain = resolved(tensor);
-  const ElementSums sums = element_sums(plain.is_contiguous() ? plain : plain.contiguous());
+  const ElementSums sums = element_sums(resolved(tensor));
   answer->known = true;
   answer->nan = sums.nan;
   answer->inf = sums.inf;

@@ -120,6 +120,35 @@ def test_projections_do_not_depend_on_strides(tmp_path):
 # ---- where tensors come from ----
 
 
+VIEWS = {
+    "transposed": lambda x: x.t(),
+    "rows": lambda x: x[3:, 5:90],
+    "columns": lambda x: x[:, ::3],
+    "expanded": lambda x: x[:, :1].expand(-1, 70),
+    "permuted": lambda x: x[:12].reshape(3, 4, 17, 10).permute(2, 0, 3, 1),
+    "merged and not": lambda x: x[:, :160].reshape(37, 8, 20)[:, 1:5].transpose(1, 2),
+    "windows": lambda x: x.flatten().unfold(0, 9, 4),
+    "one of size 1": lambda x: x[:, None, 2:60].transpose(0, 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_has_the_numbers_of_its_copy(view, dtype, tmp_path):
+    torch.manual_seed(3)
+    x = (torch.randn(37, 170, dtype=torch.float64) * 20).to(dtype)
+    shown = VIEWS[view](x)
+    assert not shown.is_contiguous()
+
+    def work(_):
+        shown.clone(memory_format=torch.contiguous_format)
+
+    call = only(record(work, tmp_path), "torch.Tensor.clone")
+    (_, of_view), (_, of_copy) = call.inputs[0], call.outputs[0]
+    for name in ("hash", "nan", "inf", "zero", "min", "max", "mean", "norm", "projections"):
+        assert getattr(of_view, name) == getattr(of_copy, name), name
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
