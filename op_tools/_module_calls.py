@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim import optimizer as _optimizers
 from torch.utils.hooks import RemovableHandle
 
 from . import _C
 from ._run_facts import parameter_names
 
-_call_impl = torch.nn.Module._call_impl
+_call_impl: Callable[..., Any] = torch.nn.Module._call_impl
 _backward: Callable[..., Any] = torch.autograd.backward
 _inside = threading.local()
 _handle: RemovableHandle | None = None  # there is one while such a tool is on
@@ -22,8 +23,7 @@ _handle: RemovableHandle | None = None  # there is one while such a tool is on
 
 def _own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     named = {**module._parameters, **module._buffers}
-    unmade = torch.nn.parameter.UninitializedTensorMixin
-    return {name: one for name, one in named.items() if one is not None and not isinstance(one, unmade)}
+    return {name: one for name, one in named.items() if one is not None and not is_lazy(one)}
 
 
 def _call_of_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -66,7 +66,7 @@ def watch_modules() -> None:
     if wanted and _handle is None:
         _handle = _optimizers.register_optimizer_step_post_hook(_step_of_optimizer)
         # Before the hook that ends the training step.
-        _optimizers._global_optimizer_post_hooks.move_to_end(_handle.id, last=False)
+        _optimizers._global_optimizer_post_hooks.move_to_end(_handle.id, last=False)  # type: ignore[attr-defined]
         torch.nn.Module._call_impl = _call_of_module  # type: ignore[method-assign]
         torch.autograd.backward = _backward_of_loss
     elif not wanted and _handle is not None:

@@ -69,7 +69,8 @@ def _start() -> list[str]:
 
 def _capture_folder() -> str:
     """Of an OpCapture that is on beside the recording; "" where there is none."""
-    for tool in _C.running_tools():
+    tools: list[Any] = _C.running_tools()
+    for tool in tools:
         if tool._kind == "OpCapture":
             parent = tool._settings().get("output_dir") or os.environ.get("OP_TOOLS_OUTPUT_DIR") or ""
             return str(Path(parent).absolute() / "op_capture_result")
