@@ -31,6 +31,8 @@
 #include "record/run_header.h"
 #include "record/value_rows.h"
 #include "tensor/internal_guard.h"
+#include "tensor/merged_dims.h"
+#include "tensor/plain_tensor.h"
 #include "tensor/statistics.h"
 
 namespace op_tools {
@@ -91,11 +93,20 @@ std::string json_path(const std::string& path) {
   return path.substr(0, path.rfind('.')) + ".jsonl";
 }
 
+bool same_order(const at::Tensor& one, const at::Tensor& other) {
+  if (one.is_contiguous() && other.is_contiguous()) return true;
+  const auto has_dims = [](const at::Tensor& tensor) {
+    return !tensor.is_nested() && static_cast<int64_t>(own_sizes(tensor).size()) == tensor.dim();
+  };
+  return has_dims(one) && has_dims(other) &&
+         MergedDims(own_sizes(one), own_strides(one)) == MergedDims(own_sizes(other), own_strides(other));
+}
+
 bool same_memory_order(const at::Tensor& one, const at::Tensor& other) {
   return one.has_storage() && other.has_storage() && one.storage().is_alias_of(other.storage()) &&
          one.storage_offset() == other.storage_offset() && one.dtype() == other.dtype() &&
-         one.numel() == other.numel() && one.is_contiguous() && other.is_contiguous() &&
-         one.is_neg() == other.is_neg() && one.is_conj() == other.is_conj();
+         one.numel() == other.numel() && one.is_neg() == other.is_neg() && one.is_conj() == other.is_conj() &&
+         same_order(one, other);
 }
 
 }  // namespace

@@ -4,10 +4,12 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "tensor/float_conversion.h"
+#include "tensor/merged_dims.h"
 #include "tensor/parallel_for.h"
 
 namespace op_tools {
@@ -282,47 +284,37 @@ char* gather(const char* from, int64_t stride, int64_t n, char* to) {
   return to + n * static_cast<int64_t>(sizeof(T));
 }
 
-// The elements of a strided tensor in the order of their indices. Dimensions that follow each other in memory are one.
+// The elements of a strided tensor in the order of their indices.
 class Elements {
  public:
   explicit Elements(const at::Tensor& tensor)
       : data_(static_cast<const char*>(tensor.const_data_ptr())),
         element_(static_cast<int64_t>(tensor.element_size())) {
-    const auto sizes = tensor.sizes(), strides = tensor.strides();
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i] == 1) continue;
-      if (!sizes_.empty() && strides_.back() == sizes[i] * strides[i]) {
-        sizes_.back() *= sizes[i];
-        strides_.back() = strides[i];
-      } else {
-        sizes_.push_back(sizes[i]);
-        strides_.push_back(strides[i]);
-      }
-    }
-    is_dense_ = sizes_.empty() || (sizes_.size() == 1 && strides_[0] == 1);
+    if (!tensor.is_contiguous()) dims_.emplace(tensor.sizes(), tensor.strides());
   }
 
   // `n` elements from `first` on: where they are, or copied to `buffer`.
   const void* find(int64_t first, int64_t n, char* buffer) const {
-    if (is_dense_) return data_ + first * element_;
-    const size_t last = sizes_.size() - 1;
-    std::vector<int64_t> index(sizes_.size());
+    if (!dims_ || dims_->sizes.empty()) return data_ + first * element_;
+    const std::vector<int64_t>&sizes = dims_->sizes, &strides = dims_->strides;
+    const size_t last = sizes.size() - 1;
+    std::vector<int64_t> index(sizes.size());
     int64_t place = 0, left = first;
-    for (size_t i = last + 1; i-- > 0; left /= sizes_[i]) {
-      index[i] = left % sizes_[i];
-      place += index[i] * strides_[i];
+    for (size_t i = last + 1; i-- > 0; left /= sizes[i]) {
+      index[i] = left % sizes[i];
+      place += index[i] * strides[i];
     }
     for (char* to = buffer;;) {
-      const int64_t run = std::min(n, sizes_[last] - index[last]);
-      to = copy(data_ + place * element_, strides_[last], run, to);
+      const int64_t run = std::min(n, sizes[last] - index[last]);
+      to = copy(data_ + place * element_, strides[last], run, to);
       n -= run;
       if (n == 0) return buffer;
-      place -= index[last] * strides_[last];
+      place -= index[last] * strides[last];
       index[last] = 0;
       for (size_t i = last; i-- > 0;) {  // the next row
-        place += strides_[i];
-        if (++index[i] < sizes_[i]) break;
-        place -= index[i] * strides_[i];
+        place += strides[i];
+        if (++index[i] < sizes[i]) break;
+        place -= index[i] * strides[i];
         index[i] = 0;
       }
     }
@@ -350,8 +342,7 @@ class Elements {
 
   const char* const data_;
   const int64_t element_;
-  std::vector<int64_t> sizes_, strides_;
-  bool is_dense_ = true;
+  std::optional<MergedDims> dims_;  // nothing: contiguous
 };
 
 // Elements of one dtype, block by block.

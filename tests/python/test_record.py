@@ -149,6 +149,26 @@ def test_a_view_has_the_numbers_of_its_copy(view, dtype, tmp_path):
         assert getattr(of_view, name) == getattr(of_copy, name), name
 
 
+def test_views_in_the_order_of_what_they_show_and_in_another(tmp_path):
+    x = torch.randn(12, 7)
+
+    def work(_):
+        y = x.t()
+        (y.unsqueeze(0), y.view(7, 3, 4), y[:, None].squeeze(1), y[:, :11], y.t(), y.view(7, 3, 4).transpose(1, 2))
+
+    found = record(work, tmp_path, level="aten")
+    kept, others = [], []
+    for call in found.calls:
+        (_, shown), (_, made) = call.inputs[0], call.outputs[0]
+        same = (shown.hash, shown.projections, shown.mean) == (made.hash, made.projections, made.mean)
+        (kept if same else others).append(call.op)
+        expected = x.t().reshape(7, 3, 4).transpose(1, 2) if made.shape == (7, 4, 3) else None
+        if expected is not None:
+            assert made.norm == pytest.approx(expected.norm().item(), rel=1e-6)
+    assert {"aten::unsqueeze", "aten::view", "aten::squeeze.dim"} <= set(kept)
+    assert sorted(others) == ["aten::slice.Tensor", "aten::t", "aten::t", "aten::transpose.int"]
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
