@@ -47,10 +47,6 @@ def _differing_environment(header: dict[str, Any], other: dict[str, Any]) -> lis
     return ["env", *words] if words else []
 
 
-def _of_step(first: RunRow, folder: Path) -> list[str]:
-    return ["--steps", str(first.step), "--output-dir", str(folder)]
-
-
 def _run_command(headers: Sequence[dict[str, Any]], place: int, options: Sequence[str]) -> str:
     """One of the two programs again, as it was started."""
     own = headers[place]
@@ -63,8 +59,9 @@ def _commands_of_module(first: RunRow, headers: Sequence[dict[str, Any]], folder
     commands = []
     for place, side in enumerate("ab"):
         module = (first.module_b if place else first.module) or first.module
-        options = ["--record", "--level", "aten", *(["--modules", module] if module else [])]
-        commands.append(_run_command(headers, place, [*options, *_of_step(first, folder / side)]))
+        options = ["--record", "--level", "aten", "--steps", str(first.step)]
+        options += ["--modules", module] if module else []
+        commands.append(_run_command(headers, place, [*options, "--output-dir", str(folder / side)]))
     return [*commands, shlex.join(["op-tools", "compare", str(folder / "a"), str(folder / "b"), "--next"])]
 
 
@@ -99,6 +96,6 @@ def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
         items = dict.fromkeys(of_calls[call] for row in rows for call in found.calls_of(row.row)[place])
         listed = folder / f"calls_{side}.txt"
         listed.write_text("".join(f"{item}\n" for item in items if item), encoding="utf-8")
-        options = ["--capture", "--level", first.level, "--only-calls", str(listed)]
-        commands.append(_run_command(headers, place, [*options, *_of_step(first, folder / side)]))
+        options = ["--capture", "--level", first.level, "--steps", str(first.step), "--only-calls", str(listed)]
+        commands.append(_run_command(headers, place, [*options, "--output-dir", str(folder / side)]))
     return [*commands, shlex.join(["op-tools", "compare", "--confirm", str(folder / "a"), str(folder / "b")])]

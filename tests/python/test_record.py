@@ -127,6 +127,7 @@ VIEWS = {
     "expanded": lambda x: x[:, :1].expand(-1, 70),
     "permuted": lambda x: x[:12].reshape(3, 4, 17, 10).permute(2, 0, 3, 1),
     "merged and not": lambda x: x[:, :160].reshape(37, 8, 20)[:, 1:5].transpose(1, 2),
+    "large and transposed": lambda x: x.repeat(6, 5).t(),
     "windows": lambda x: x.flatten().unfold(0, 9, 4),
     "one of size 1": lambda x: x[:, None, 2:60].transpose(0, 1),
 }
