@@ -18,6 +18,7 @@
 #include "base/run_folder.h"
 #include "base/text_table.h"
 #include "base/version.h"
+#include "called_modules.h"
 #include "calls/call_store.h"
 #include "calls/saved_call.h"
 #include "calls/snapshot.h"
@@ -244,6 +245,7 @@ PYBIND11_MODULE(_C, module) {
   bind_replay(module);
   bind_runs(module);
   bind_judge(module);
+  bind_called_modules(module);
   bind_modules(module);
   bind_record(module);
   bind_timing(module);

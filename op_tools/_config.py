@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -95,6 +96,26 @@ def _known(where: str, shown: str, name: str, known: Mapping[str, Any]) -> Any:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
+
+
+def read_data(path: str | os.PathLike[str]) -> Any:
+    """What a file of JSON has, or of YAML (*.yaml, *.yml) where a library for it is installed.
+
+    Raises:
+        op_tools.Error: the file cannot be read, or is neither.
+    """
+    where = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        if Path(path).suffix in (".yaml", ".yml"):
+            return importlib.import_module("yaml").safe_load(text)
+        return json.loads(text)
+    except ImportError:
+        raise _C.Error(f"{where}: YAML needs a library: pip install pyyaml; or write it as JSON") from None
+    except OSError as error:
+        raise _C.Error(f"{where}: cannot be read: {error.strerror}") from None
+    except Exception as error:  # of the parser: each has its own
+        raise _C.Error(f"{where}: cannot be read: {error}") from None
 
 
 def _parsed(where: str) -> dict[str, Any]:

@@ -188,10 +188,14 @@ class OpRecordOptions(ToolOptions, total=False):
 
     statistics: bool | None
     """Note statistics and a hash of each tensor; off: shapes and links only. None: OP_RECORD_STATISTICS, else on."""
+    format: Literal["oprec", "jsonl"] | None
+    """`oprec`: one compact file; `jsonl`: at the end of the recording lines of JSON beside it, too. None: OP_RECORD_FORMAT, else oprec."""
     with_stack: bool | None
     """Note the program's line of each call. None: OP_RECORD_WITH_STACK, else on."""
     with_modules: bool | None
     """Note the module of each call. None: OP_RECORD_WITH_MODULES, else on."""
+    modules_only: bool | None
+    """A row for each call of a module, forward and backward, in place of each operator; and for the loss and each step of an optimizer (torch level). None: OP_RECORD_MODULES_ONLY, else off."""
     jitter: int | None
     """Change each element of the first floating-point tensor that a module is given by one unit in the last place, up or down as this seed says: a recording of the program's own noise; 0: do not. None: OP_RECORD_JITTER, else 0."""
 
