@@ -71,7 +71,7 @@ class Row:
 
 
 _FIELDS = {one.name for one in fields(Row)}
-COLUMNS = tuple(one.name for one in fields(Row))[:19]
+COLUMNS = tuple(one.name for one in fields(Row))[:18]
 assert COLUMNS[-1] == "worker"
 
 _PHASES = {"inplace": "inplace", "out": "out"}

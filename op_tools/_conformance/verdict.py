@@ -56,13 +56,16 @@ def text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def run_call(call: PreparedCall, device: torch.device, between: Callable[[], None] = lambda: None) -> Attempt:
+def run_call(
+    call: PreparedCall, device: torch.device, between: Callable[[], None] = lambda: None, *, wait: bool = True
+) -> Attempt:
     """Runs a call, and its backward pass where it has one; what it raises is in the result.
 
     Args:
         call: made for the device.
         device: is waited for.
         between: is called before the backward pass.
+        wait: False: leaves waiting to whoever reads the results, as programs do.
     """
     attempt = Attempt()
     try:
@@ -71,7 +74,8 @@ def run_call(call: PreparedCall, device: torch.device, between: Callable[[], Non
         if call.case.gradient:
             attempt.in_backward = True
             attempt.gradients = call.backward(attempt.results)
-        synchronize(device)
+        if wait:
+            synchronize(device)
     except Exception as error:  # whatever a kernel raises
         attempt.error = error
     return attempt
@@ -195,7 +199,7 @@ class Judge:
             call = make_call(case, self.device)
             torch.manual_seed(call.seed)
             generators = Generators(self.device)
-            attempt = run_call(call, self.device)
+            attempt = run_call(call, self.device, wait=False)
             if not attempts:
                 moved.append(generators.moved())
                 attempts.append(Attempt(attempt.outputs(), error=attempt.error))

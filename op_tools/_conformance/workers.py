@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -42,7 +43,12 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+
+
 def _serve(pipe: Connection, start: Callable[[], None], work: Callable[[Any], Any]) -> None:
+    # A worker that hangs must not outlive a run that was killed.
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     try:
         start()
     except BaseException:
