@@ -177,7 +177,7 @@ class Judge:
             row.reason = f"the CPU raises as well: {text_of(on_cpu)}" if on_cpu else text_of(error)
             row.blamed = raised[0].op if raised else case.op
             return row
-        telling = [one for one in found if _base(one.op) not in _AROUND] or found
+        telling = [one for one in found if base_name(one.op) not in _AROUND] or found
         passed = [one for one in telling if one.verdict == "pass"]
         if failed:
             _describe(row, failed[0])
@@ -251,7 +251,8 @@ def _kernels(rows: Sequence[CompareRow]) -> list[CompareRow]:
     return [row for row in rows if row.level == "aten" and row.verdict == "fail"]
 
 
-def _base(op: str) -> str:
+def base_name(op: str) -> str:
+    """Of a function or an operator: "softmax"."""
     return op.rpartition("::")[2].partition(".")[0] if "::" in op else op.rpartition(".")[2]
 
 
