@@ -12,6 +12,7 @@ from ._commands import (
     bisect,
     blackbox,
     compare,
+    conformance,
     convert,
     doctor,
     exporting,
@@ -37,6 +38,7 @@ _COMMANDS = (
     blackbox,
     support,
     analyse,
+    conformance,
     doctor,
 )
 

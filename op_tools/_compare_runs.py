@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
 from collections import Counter
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from . import _C
+from ._data_file import read_data
 from ._declared import RunRow
 from ._record import RECORDING, Recording
 from ._results import DEFAULT_ROWS, Result
@@ -457,19 +457,10 @@ def read_fusions(path: str | Path) -> list[tuple[list[str], list[str]]]:
     Raises:
         op_tools.Error: the file cannot be read, or has another form.
     """
+    entries = read_data(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise _C.Error(f"{path}: cannot be read: {error}") from None
-    try:
-        if Path(path).suffix in (".yaml", ".yml"):
-            entries = importlib.import_module("yaml").safe_load(text)
-        else:
-            entries = json.loads(text)
         fusions = [(list(map(str, one["a"])), list(map(str, one["b"]))) for one in entries]
-    except ImportError:
-        raise _C.Error(f"{path}: YAML needs a library: pip install pyyaml; or write it as JSON") from None
-    except Exception as error:  # whatever the form of the file makes of it
+    except (TypeError, KeyError, AttributeError) as error:
         raise _C.Error(f'{path}: expected a list of {{"a": [operators], "b": [operators]}}: {error}') from None
     if not all(one and other for one, other in fusions):
         raise _C.Error(f"{path}: a fusion has no operators on one side")

@@ -9,15 +9,14 @@ max_calls = 3
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import _C
+from ._data_file import read_toml
 from ._kinds import Kind, Option, kinds
 
 NAME = "op_tools.toml"
@@ -46,7 +45,7 @@ def read_config(path: str | None) -> Config:
     if path is None and not Path(NAME).is_file():
         return Config()
     where = path or NAME
-    content = _parsed(where)
+    content = read_toml(where)
     by_flag = {kind.flag: kind for kind in kinds().values()}
     tools, fail_on_wrong = content.pop("tools", []), content.pop("fail_on_wrong", False)
     if not isinstance(tools, list) or not all(isinstance(word, str) for word in tools):
@@ -89,16 +88,3 @@ def _known(where: str, shown: str, name: str, known: Mapping[str, Any]) -> Any:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
-
-
-def _parsed(where: str) -> dict[str, Any]:
-    if sys.version_info < (3, 11):
-        raise _C.Error(f"{where}: Python 3.11 is the first that reads TOML; give the options on the command line")
-    tomllib = importlib.import_module("tomllib")  # newer than the oldest Python that this runs with
-    try:
-        content: dict[str, Any] = tomllib.loads(Path(where).read_text(encoding="utf-8"))
-        return content
-    except OSError as error:
-        raise _C.Error(f"{where}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # no TOML, or no UTF-8
-        raise _C.Error(f"{where}: is no TOML: {error}") from None

@@ -241,7 +241,11 @@ class PreparedCall:
         if self.case.mutation == "strided-gradient" and output.dim():
             stride = strided(tuple(output.shape))
         spec = TensorSpec(tuple(output.shape), str(output.dtype).removeprefix("torch."), stride)
-        return tensors_of(self.case.id, [spec], output.device, prefix=f"gradient {place} ")[0]
+        # It belongs to the case: tools that are on look at the call alone.
+        made: list[torch.Tensor] = _C.unobserved(
+            tensors_of, self.case.id, [spec], output.device, prefix=f"gradient {place} "
+        )
+        return made[0]
 
 
 def strided(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from _program import parser, quiet
-from _workers import work_through
+
+from op_tools._conformance.workers import work_through
 
 ROOT = Path(__file__).resolve().parents[2]
 
