@@ -18,7 +18,7 @@ from . import _C
 # Open a file by name, though they are operators.
 _FILES = {"from_file", "_from_file"}
 # Written in Python and in no table of torch, yet called by models.
-_PLAIN = {
+_PLAIN: dict[str, Callable[..., Any]] = {
     "torch.tensor": torch.tensor,
     "torch.as_tensor": torch.as_tensor,
     "torch.nn.functional.hardswish": torch.nn.functional.hardswish,
