@@ -26,7 +26,8 @@ sys.path.insert(0, str(ROOT))
 
 from op_tools._conformance.case import Case  # noqa: E402
 from op_tools._conformance.lists import FOLDER, read_list, write_list  # noqa: E402
-from op_tools._conformance.op_db import Collector, operators  # noqa: E402
+from op_tools._conformance.op_db import Collector  # noqa: E402
+from op_tools._op_samples import operators  # noqa: E402
 
 
 def collect(name: str, file: Path, changed: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,9 @@ class Exported:
     """Cases that are not in the container, and why."""
 
 
-def export_cases(cases: Iterable[Case], target: Path, format: Literal["container", "folders"] = "container") -> Exported:
+def export_cases(
+    cases: Iterable[Case], target: Path, format: Literal["container", "folders"] = "container"
+) -> Exported:
     """Runs cases on the CPU and captures them, with inputs, outputs and gradients. Calls that have to raise are left out.
 
     Args:
@@ -44,7 +47,8 @@ def export_cases(cases: Iterable[Case], target: Path, format: Literal["container
         raise _C.Error(f"{target}: is not empty; name a new folder")
     done, written = Exported(), list[Case]()
     cpu = torch.device("cpu")
-    with OpCapture(output_dir=str(target), format=format) as capture:
+    with warnings.catch_warnings(), OpCapture(output_dir=str(target), format=format) as capture:
+        warnings.simplefilter("ignore")  # of torch, on arguments that cases have on purpose
         for case in cases:
             if case.variant == "error":
                 continue
@@ -52,7 +56,7 @@ def export_cases(cases: Iterable[Case], target: Path, format: Literal["container
                 prepared = _C.unobserved(make_call, case, cpu)
                 outputs = prepared.run()
                 if case.gradient:
-                    _C.unobserved(prepared.backward, outputs)
+                    prepared.backward(outputs)
             except Exception as error:  # of any kind: what this machine's CPU cannot run
                 done.problems.append(f"{case.id}: not exported: {str(error).partition(chr(10))[0]}")
                 continue

@@ -22,8 +22,7 @@ from torch.overrides import TorchFunctionMode
 from .. import _C
 from ._trees import TensorSpec, map_specs
 from .case import Case, leaves_of
-from .op_db import without_gradient
-from .recorded import case_of
+from .recorded import case_of, without_gradient
 
 # Of tensors that no kernel computes.
 _NOT_RECORDED = {

@@ -1,35 +1,30 @@
-"""torch's sample database (op_db), and the cases that its samples make.
+"""The cases that torch's sample database (op_db) makes.
 
-operators() and samples_of() are what the proofs of this project use, too. cases() runs each sample on the CPU, sees which
-torch function it calls with what, writes that down as a case, and runs the case: one that the CPU refuses is left out. So
-the list needs nothing of torch.testing.
+Each sample runs on the CPU; which torch function it calls, and with what, is a case, and the case is run: one that the CPU
+refuses is left out. So a list of cases needs nothing of torch.testing.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-import random
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from .. import _C
+from .._op_samples import clone_first, operators, out_target, result_kinds, samples_of, seed
 from . import values
-from ._trees import map_specs
 from .case import Case, leaves_of, make_call
 from .mutations import MUTATIONS, mutated
-from .recorded import case_of
+from .recorded import case_of, without_gradient
 
 # How many samples of an operator become cases, by dtype; evenly spread over all of its samples.
 SAMPLES = {
@@ -59,81 +54,6 @@ _INDICES = re.compile(
     "index|scatter|gather|take|put|embedding|select|unpool|search|bucket|one_hot|repeat|loss|split|unravel"
 )
 """Functions whose integers mean places, or which write to one place twice where they are drawn at random."""
-
-
-@functools.cache
-def operators() -> dict[str, Any]:
-    """The entries of op_db by name, with the variant where there are several.
-
-    Raises:
-        op_tools.Error: torch's samples cannot be imported.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ImportWarning)  # hypothesis is not there: nothing of it is used here
-            from torch.testing._internal import common_utils
-            from torch.testing._internal.common_methods_invocations import op_db
-            from torch.testing._internal.opinfo import core
-    except ImportError as error:
-        raise _C.Error(f"torch's sample calls need a package that is not installed: {error}") from error
-    # Every sample looks through the whole call stack for the test that asked for it: slow where the stack is deep.
-    for module in (common_utils, core):
-        module.extract_test_fn = lambda: None  # type: ignore[attr-defined]
-    return by_name(op_db)
-
-
-def by_name(database: list[Any]) -> dict[str, Any]:
-    """The entries of a database by name, with the variant where there are several."""
-    return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in database}
-
-
-def seed(number: int = 0) -> None:
-    """Sets every generator that samples draw from."""
-    torch.manual_seed(number)
-    np.random.seed(number)
-    random.seed(number)
-
-
-def samples_of(op: Any, dtype: torch.dtype, count: int, gradients: bool, number: int = 0) -> list[Any]:
-    """The first samples of an operator, the same ones each time for a `number`.
-
-    Raises:
-        Exception: of any kind; some samples cannot be made without a GPU.
-    """
-    seed(number)
-    return list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), count))
-
-
-def result_kinds(result: Any) -> tuple[bool, list[tuple[tuple[int, ...], torch.dtype]]] | None:
-    """Of a result that out= can hold: whether it is one tensor, and shape and dtype of each; else None."""
-    whole = isinstance(result, torch.Tensor) or (
-        isinstance(result, tuple | list) and all(isinstance(part, torch.Tensor) for part in result)
-    )
-    parts = ([result] if isinstance(result, torch.Tensor) else list(result)) if whole else []
-    if not parts or any(part.layout is not torch.strided or part.is_nested for part in parts):
-        return None
-    return isinstance(result, torch.Tensor), [(tuple(part.shape), part.dtype) for part in parts]
-
-
-def out_target(variant: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor for out=: of the right size, with gaps ("strided out"), or empty ("empty out")."""
-    if variant == "empty out":
-        return torch.zeros(0, dtype=dtype)
-    if variant == "strided out" and shape:
-        return torch.zeros(*shape[:-1], shape[-1] * 2, dtype=dtype)[..., ::2]
-    return torch.zeros(shape, dtype=dtype)
-
-
-def clone_first(variant: Callable[..., Any]) -> Callable[..., Any]:
-    """An in-place function that changes a copy: a leaf that requires grad may not be changed in place."""
-
-    def in_place(value: Any, *args: Any, **kwargs: Any) -> Any:
-        return variant(tree_map_only(torch.Tensor, torch.Tensor.clone, value), *args, **kwargs)
-
-    return in_place
-
-
-# --- Cases --------------------------------------------------------------------------------------------------------------
 
 
 class _Outermost(TorchFunctionMode):
@@ -250,15 +170,14 @@ def try_case(case: Case) -> Trial | None:
     except Exception:  # of any kind: it is no case
         return None
     floats = [one for one in leaves_of(outputs) if one.is_floating_point() or one.is_complex()]
-    finite = all(bool(one.detach().isfinite().all()) for one in floats if one.layout is torch.strided)
+    finite = all(_is_finite(one.detach()) for one in floats if one.layout is torch.strided)
     name = re.split(r"[.:]+", case.op)[-1]
     return Trial(operators.overloads.get(name, ""), finite, any(one is not None for one in gradients))
 
 
-def without_gradient(case: Case) -> Case:
-    """The case without a backward pass."""
-    args, kwargs = map_specs((case.args, case.kwargs), lambda spec: replace(spec, requires_grad=False))
-    return case.with_changes(args=args, kwargs=kwargs, gradient=False)
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Of the 8-bit types, too, for which torch has no function."""
+    return bool((tensor.float() if tensor.dtype.itemsize == 1 else tensor).isfinite().all())
 
 
 def first_that_runs(*forms: Case) -> Case | None:

@@ -45,7 +45,14 @@ def case_of(source: str, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     encode(list(given))  # raises for what JSON does not hold
     gradient = any(one.requires_grad for one in specs.made) and torch.is_grad_enabled()
     variant = variant_of(name, function, args, kwargs)
-    return Case.make(source, name, variant, tuple(given[0]), given[1], gradient=gradient and variant != "out")
+    case = Case.make(source, name, variant, tuple(given[0]), given[1], gradient=gradient and variant != "out")
+    return case if case.gradient else without_gradient(case)
+
+
+def without_gradient(case: Case) -> Case:
+    """The case without a backward pass."""
+    args, kwargs = map_specs((case.args, case.kwargs), lambda spec: replace(spec, requires_grad=False))
+    return case.with_changes(args=args, kwargs=kwargs, gradient=False)
 
 
 def variant_of(name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
