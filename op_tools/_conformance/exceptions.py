@@ -139,7 +139,7 @@ def _entry(place: str, given: Any) -> KnownFailure:
     for key, known in (("expect", EXPECTATIONS), ("phase", ("", *PHASES))):
         if given.get(key, known[0]) not in known:
             raise _C.Error(f"{place}: {key} is {given[key]!r}; give one of {', '.join(filter(None, known))}")
-    dtypes = given.get("dtype", ())
+    dtypes = given.get("dtype", [])
     dtypes = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes) if isinstance(dtypes, list) else None
     if dtypes is None or not all(isinstance(one, str) for one in dtypes):
         raise _C.Error(f"{place}: dtype is a name or a list of names")
