@@ -6,10 +6,11 @@ import argparse
 import functools
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from .. import _C
 from ._command_line import Commands, visible
+from ._conformance_cases import add_case_commands, add_selection, positive, selected_cases
 
 _USAGE = 64
 _METHODS = ("relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute")
@@ -41,13 +42,6 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not allowed; give a number from 1")
-    return number
-
-
 def _seconds(text: str) -> float:
     number = float(text)
     if not 0 < number < 1e6:
@@ -60,29 +54,6 @@ def _shard(text: str) -> tuple[int, int]:
     if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give I/N, with I from 0 to N - 1")
     return int(number), int(count)
-
-
-def _cases(options: argparse.Namespace) -> list[Any]:
-    from .._conformance.case import Filter, load_cases
-    from .._conformance.session import sampled
-
-    sources = tuple(options.source or ())
-    captures, mine = tuple(map(Path, options.captures)), tuple(map(Path, options.mine))
-    if not sources:
-        named = [name for name, given in (("captures", captures), ("mine", mine)) if given]
-        sources = tuple(named) or ("op_db", "models", "captures", "mine")[: 4 if options.list else 2]
-    wanted = Filter(
-        fname=options.fname,
-        dtypes=frozenset(options.filter_dtype),
-        models=frozenset(options.model),
-        phase=options.phase,
-        nhwc=options.nhwc,
-        four_bytes=options.four_bytes,
-    )
-    cases = list(load_cases(options.list, sources=sources, filter=wanted, captures=captures, mine=mine))
-    if not cases:
-        raise _C.Error("no case is left by these options: op-tools conformance list shows what there is")
-    return sampled(cases, options.sample) if options.sample else cases
 
 
 def _work(options: argparse.Namespace, *, writes: str) -> int:
@@ -104,7 +75,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
         Golden(Path(golden))  # says what is wrong with it before a worker does
     prepare()  # while this process finds its cases
     import_backends(options.imports)
-    cases = _cases(options)
+    cases = selected_cases(options)
     device_of(options.device)
     plan = WorkerPlan(
         device=options.device,
@@ -174,26 +145,6 @@ def _report(options: argparse.Namespace) -> int:
     return status
 
 
-def _add_selection(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--source",
-        nargs="+",
-        choices=("op_db", "models", "captures", "mine"),
-        help="where cases come from (op_db models)",
-    )
-    add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
-    add("--captures", nargs="+", default=[], metavar="DIR", help="captured calls as cases")
-    add("--mine", nargs="+", default=[], metavar="FILE", help="cases of your own (JSON)")
-    add("--fname", default="", metavar="RE", help="only functions whose name this regular expression matches")
-    add("--model", nargs="+", default=[], metavar="NAME", help="only the calls of these models")
-    add("--filter-dtype", nargs="+", default=[], metavar="DTYPE", help="leave out cases of these dtypes: float64 int64")
-    add("--phase", default="", choices=("forward", "backward", "inplace", "out"), help="only this phase")
-    add("--nhwc", action="store_true", help="tensors of four and five dimensions are channels-last")
-    add("--four-bytes", action="store_true", help="int64 tensors are int32")
-    add("--sample", type=_positive, metavar="N", help="N of the cases, always the same, spread over the operators")
-
-
 def _add_work(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", required=True, metavar="D", help="a device of this machine: cpu, cuda, npu, sim, npu:1")
@@ -206,7 +157,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE",
         help="import this first: the backend (torch_npu, op_tools.sim_device)",
     )
-    _add_selection(parser)
+    add_selection(parser)
     add(
         "--shard",
         type=_shard,
@@ -215,7 +166,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--jobs",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="worker processes (one for each core; under torchrun, or with --time, 1)",
     )
@@ -258,6 +209,7 @@ def add(commands: Commands) -> None:
     kinds.add_argument("--digests", action="store_true", help="keep hashes: only equal bits are recognised by them")
     kinds.add_argument("--float64", action="store_true", help="run the cases in float64")
     gen.set_defaults(run=_gen, parser=gen)
+    add_case_commands(actions)
     verify = actions.add_parser(
         "verify",
         help="does a summary follow from its rows?",

@@ -102,7 +102,7 @@ def saved_tensors(case: Case, device: torch.device) -> list[torch.Tensor]:
     for tensor, spec in zip(tensors, case.tensors, strict=True):
         memory = tensor.untyped_storage()._cdata
         if memory not in storages:
-            whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())  # type: ignore[call-overload]
+            whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
             storages[memory] = whole.clone().to(device)
         row = storages[memory]
         if row.dtype != tensor.dtype:

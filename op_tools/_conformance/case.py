@@ -19,7 +19,8 @@ import torch
 from .. import _C
 from .._python_calls import find
 from . import values
-from ._trees import TensorSpec, decode, encode, map_specs, specs_in
+from ._trees import TensorSpec as TensorSpec
+from ._trees import decode, encode, map_specs, specs_in
 
 SOURCES = ("op_db", "models", "captures", "mine")
 PHASES = ("forward", "backward", "inplace", "out")
@@ -219,7 +220,7 @@ class PreparedCall:
         args, kwargs = self.args, self.kwargs
         if self.case.gradient and self.case.variant == "inplace":
             # A leaf that requires grad may not be changed in place.
-            args = (args[0].clone(), *args[1:])
+            args = (_C.unobserved(torch.clone, args[0]), *args[1:])
         with torch.set_grad_enabled(self.case.gradient):
             return self.function(*args, **kwargs)
 

@@ -91,6 +91,8 @@ def fills_gaps(recipe: str) -> bool:
 
 def packed(tensor: torch.Tensor) -> str | tuple[Any, ...]:
     """The elements of a tensor as a recipe that gives exactly these."""
+    if tensor.is_meta:
+        raise _C.Error("tensors without values")
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     whole = flat.dtype in _INTEGERS or flat.dtype is torch.bool
     if flat.numel() <= 16 and (whole or flat.dtype in (torch.float32, torch.float64)):
