@@ -6,7 +6,7 @@ import argparse
 import functools
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .. import _C
 from ._command_line import Commands, visible

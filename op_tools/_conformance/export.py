@@ -26,7 +26,9 @@ class Exported:
     """Cases that are not in the container, and why."""
 
 
-def export_cases(cases: Iterable[Case], target: Path, format: Literal["container", "folders"] = "container") -> Exported:
+def export_cases(
+    cases: Iterable[Case], target: Path, format: Literal["container", "folders"] = "container"
+) -> Exported:
     """Runs cases on the CPU and captures them, with inputs, outputs and gradients. Calls that have to raise are left out.
 
     Args:
