@@ -656,6 +656,31 @@ def test_four_ranks_give_the_summary_of_one(listed):
     assert conformance("verify", "ranks") == 0
 
 
+def test_the_session_of_the_page_is_what_is_printed(monkeypatch, capsys):
+    page = (ROOT / "docs" / "conformance.md").read_text()
+    mine, known = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    Path("mine.json").write_text(mine)
+    Path("known.json").write_text(known)
+
+    def shown(name):
+        return page.split(f"<!-- session: {name} -->\n```text\n")[1].split("```")[0]
+
+    def printed(command, status):
+        (line,) = re.findall(rf"`op-tools ({command}[^`]*)`", page)
+        capsys.readouterr()
+        assert main(line.split()) == status
+        out, err = capsys.readouterr()
+        return "".join(f"{one.rstrip()}\n" for one in (err or out).splitlines())
+
+    (faults,) = re.findall(r"OP_TOOLS_SIM_FAULTS=([^`]*)`", page)
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", faults)
+    assert printed("conformance run .* -o before", 1) == shown("before")
+    assert shown("scorecard") in Path("before/scorecard.md").read_text()
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "missing:ops=_softmax")
+    assert printed("conformance run .* -o after", 0) == shown("after")
+    assert printed("conformance report before after", 0) == shown("report")
+
+
 # --- Golden data --------------------------------------------------------------------------------------------------------
 
 
