@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .. import _C
 from ._command_line import Commands, visible
@@ -20,8 +21,19 @@ class _Parser(argparse.ArgumentParser):
     """Wrong usage ends with status 64: 2 says that something could not be judged."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(_USAGE, f"{self.prog}: error: {message}\n")
+        _refuse(self, message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses what it does not know, which the parser above would do in another way."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
+def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    parser.print_usage(sys.stderr)
+    parser.exit(_USAGE, f"{parser.prog}: error: {message}\n")
 
 
 def _say(line: str) -> None:
@@ -50,7 +62,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     from .._conformance.ranks import is_shared
     from .._conformance.run import Settings, run_cases
     from .._conformance.session import WorkerPlan, device_of, import_backends
-    from .._conformance.workers import usable_cores
+    from .._conformance.workers import prepare, usable_cores
 
     under_torchrun = is_shared(())
     if under_torchrun and options.shard:
@@ -61,6 +73,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     if golden and not writes:
         golden = str(Path(golden).absolute())
         Golden(Path(golden))  # says what is wrong with it before a worker does
+    prepare()  # while this process finds its cases
     import_backends(options.imports)
     cases = selected_cases(options)
     device_of(options.device)
@@ -177,6 +190,7 @@ def add(commands: Commands) -> None:
         "all that was judged is right, 1 something is wrong, 2 it could not be judged, 64 wrong usage.",
         epilog="op-tools conformance run --device npu --import torch_npu -o result; op-tools conformance report before result",
     )
+    conformance.error = functools.partial(_refuse, conformance)  # type: ignore[method-assign, assignment]
     actions = conformance.add_subparsers(dest="action", required=True, parser_class=_Parser)
     run = actions.add_parser("run", help="judge a device", description="Runs cases on a device and judges each.")
     _add_work(run)

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+_LEAKING_RUNS, _MOST_RUNS = 4, 8
+
 
 @dataclass
 class Outputs:
@@ -70,18 +72,21 @@ def allocated(device: torch.device) -> int | None:
     return None if device.type == "cpu" or ask is None else int(ask(device.index))
 
 
-def leaked_bytes(run: Callable[[], object], device: torch.device, rounds: int = 4) -> int:
-    """Bytes that each further run of a call leaves behind; 0 where not every one does."""
-    least = None
-    for _ in range(rounds):
+def leaked_bytes(run: Callable[[], object], device: torch.device) -> int:
+    """Bytes that each run of a call leaves behind; 0 where not every one does."""
+    left: list[int] = []
+    for _ in range(_MOST_RUNS):
         before = allocated(device)
         run()
         synchronize(device)
         after = allocated(device)
-        if before is None or after is None or after <= before:
+        if before is None or after is None or after == before:
             return 0
-        least = after - before if least is None else min(least, after - before)
-    return least or 0
+        if after > before:  # else what was there before was freed meanwhile
+            left.append(after - before)
+        if len(left) == _LEAKING_RUNS:
+            return min(left)
+    return 0
 
 
 class Generators:

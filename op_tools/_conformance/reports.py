@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from .. import _C
-from .rows import ERROR, EXPECTED, NOT_JUDGED, RIGHT, STATUSES, UNSUPPORTED, WRONG, Row, write_csv
+from .rows import ERROR, EXPECTED, NOT_JUDGED, PASSED, RIGHT, STATUSES, UNSUPPORTED, WRONG, Row, write_csv
 from .summary import SUMMARY_FILE, Rows, summary_of
 
 _MOST_FAILURES = 50  # in the scorecard; error_report.csv has all
@@ -96,6 +96,11 @@ def verdict_text(summary: Mapping[str, Any]) -> str:
     if summary["self-test"]:
         text += f"; not to be trusted: {summary['self-test']}"
     return text
+
+
+def kept_text(summary: Mapping[str, Any]) -> str:
+    """Of golden data."""
+    return f"{summary['device']}: {summary['statuses'].get(PASSED, 0)} of {summary['cases']} cases kept"
 
 
 def model_text(name: str, model: Mapping[str, int]) -> str:

@@ -21,7 +21,7 @@ from .coverage import coverage_of
 from .exceptions import Exceptions
 from .golden import write_facts
 from .ranks import Ranks, ranks
-from .reports import verdict_text, write_reports
+from .reports import kept_text, verdict_text, write_reports
 from .rows import ROWS_FILE, Row, RowWriter, rows_below, shard_text
 from .self_test import SelfTest
 from .session import Session, WorkerPlan, share_of
@@ -144,14 +144,10 @@ def run_cases(
                 settings.folder, plan.writes, {name: facts[name] for name in ("device", "devices", "torch", "list")}
             )
         self_test = SelfTest()
-        try:
-            mine = share_of(cases, *settings.shard)
-            session = Session(mine, plan, settings.jobs, settings.timeout, exceptions, say)
-            rows = session.run(rows_file, resume=settings.resume)
-            trouble = self_test.outcome()
-        finally:
-            self_test.cancel()
-        return group.agreed(_finish(group, settings, facts, rows, trouble, say))
+        mine = share_of(cases, *settings.shard)
+        session = Session(mine, plan, settings.jobs, settings.timeout, exceptions, say)
+        rows = session.run(rows_file, resume=settings.resume)
+        return group.agreed(_finish(group, settings, facts, rows, self_test.outcome(), say))
 
 
 def _finish(
@@ -176,6 +172,6 @@ def _finish(
     facts = _tested(facts, (said for _, said in parts))
     _write_facts(settings.folder, facts)
     summary = write_reports(settings.folder, rows_below(settings.folder), facts)
-    say(verdict_text(summary))
+    say(kept_text(summary) if facts["keeps"] else verdict_text(summary))
     counts = Counter(status_of(found) for of_rank, _ in parts for found in of_rank.values())
     return exit_status(counts, facts["self-test"])

@@ -1,18 +1,24 @@
-"""Does the suite find what is wrong, here and now? Faults are planted on the simulated device: python -m op_tools._conformance.self_test
+"""Does the suite find what is wrong, here and now? Faults are planted on the simulated device.
 
 Runs in a process of its own, beside each shard: torch has one place for a device of another library, which the device that is
-tested may have. Prints one line of JSON.
+tested may have.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
+import threading
 from typing import Any
 
-_MODULE = "op_tools._conformance.self_test"
+import torch
+
+from .. import _C
+from .case import Case, TensorSpec
+from .rows import PASSED
+from .verdict import Judge
+from .workers import StartError, work_through
+
+_SECONDS = 300.0
 # What is planted, and where: (kind, operators, what becomes of the case whose function ends so).
 _FAULTS = (
     ("scale", "mm", "mm", "failed"),
@@ -26,40 +32,33 @@ class SelfTest:
     """The self-test of a shard, which runs while the cases do."""
 
     def __init__(self) -> None:
-        # Of the environment the search paths are wanted, and none of our variables nor the import of other backends.
+        self._outcome = "it did not end"
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        # None of our variables, which may plant faults, nor other backends.
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("OP_", "AUTOCOMPARE_"))}
-        environment = {**kept, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OP_TOOLS_LOG_LEVEL": "error"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        environment = {**kept, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OP_TOOLS_LOG_LEVEL": "off"}
+        try:
+            work = work_through([0], _start, find_trouble, jobs=1, seconds=_SECONDS, environment=environment)
+            ((_, trouble, failure),) = list(work)
+            self._outcome = str(failure) if failure else trouble
+        except (StartError, OSError) as error:
+            self._outcome = f"its process could not start: {error}"
 
-    def outcome(self, seconds: float = 300) -> str:
+    def outcome(self) -> str:
         """Waits for it; "" where all faults were found and nothing else, else what is wrong."""
-        try:
-            out, err = self._process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return f"the self-test did not end in {seconds:.0f} s"
-        try:
-            found: dict[str, str] = json.loads(out.strip().splitlines()[-1])
-            return found["trouble"]
-        except (ValueError, IndexError, KeyError):
-            return f"the self-test ended with status {self._process.returncode}: {err.strip()[-300:]}"
-
-    def cancel(self) -> None:
-        """It is not needed any more."""
-        self._process.kill()
-        self._process.communicate()
+        self._thread.join()
+        return f"the self-test failed: {self._outcome}" if self._outcome else ""
 
 
-def _cases() -> list[Any]:
-    from .case import Case, TensorSpec
+def _start() -> None:
+    _C.reload_log_level()
+    torch.set_num_threads(1)
 
+
+def _cases() -> list[Case]:
     def tensor(*shape: int, gradient: bool = False) -> TensorSpec:
         return TensorSpec(shape, "float32", requires_grad=gradient)
 
@@ -75,13 +74,9 @@ def _cases() -> list[Any]:
     ]
 
 
-def find_trouble() -> str:
+def find_trouble(_: object = None) -> str:
     """Plants each fault; "" where the suite finds it and nothing else."""
-    import torch
-
-    from .. import sim_device
-    from .rows import PASSED
-    from .verdict import Judge
+    from .. import sim_device  # torch has one place for such a device
 
     judge = Judge(torch.device("sim:0"))
     cases = _cases()
@@ -95,11 +90,3 @@ def find_trouble() -> str:
         if found != expected:
             return f"a planted fault, {kind} of {ops}: found {found}"
     return ""
-
-
-if __name__ == "__main__":
-    try:
-        said = find_trouble()
-    except Exception as error:  # whatever it is, the suite cannot be trusted here
-        said = f"{type(error).__name__}: {error}"
-    sys.stdout.write(json.dumps({"trouble": said}) + "\n")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
+import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
+
+import torch
 
 _START_SECONDS = 600  # for imports, on a machine that is busy
 
@@ -44,12 +49,46 @@ def usable_cores() -> int:
 
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
-def _serve(pipe: Connection, start: Callable[[], None], work: Callable[[Any], Any]) -> None:
-    # A worker that hangs must not outlive a run that was killed.
-    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+_starting = threading.Lock()  # functools.cache alone would let two threads start it
+
+
+def prepare() -> None:
+    """Starts what processes are forked from, which takes a second or two. Need not be called."""
+    with _starting:
+        _forks()
+
+
+@functools.cache
+def _forks() -> Any:
+    """Processes are forked from one that has imported torch and nothing else: they start in no time, after a crash as well.
+    Backends are not imported there: a process chooses."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["op_tools"])
+    chosen = os.environ.get(_AUTOLOAD)
+    os.environ[_AUTOLOAD] = "0"
     try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        del os.environ[_AUTOLOAD]
+        if chosen is not None:
+            os.environ[_AUTOLOAD] = chosen
+    return context
+
+
+def _serve(
+    pipe: Connection, start: Callable[[], None], work: Callable[[Any], Any], environment: dict[str, str], number: int
+) -> None:
+    # A worker that hangs must not outlive a run that was killed: then the process that it was forked from ends.
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    os.environ.clear()
+    os.environ.update(environment)
+    multiprocessing.current_process().name = f"worker-{number}"
+    try:
+        if environment.get(_AUTOLOAD, "1") == "1":
+            torch._import_device_backends()  # type: ignore[no-untyped-call]
         start()
     except BaseException:
         pipe.send(traceback.format_exc())
@@ -62,13 +101,15 @@ def _serve(pipe: Connection, start: Callable[[], None], work: Callable[[Any], An
 class _Worker:
     """A process; it has an item while it is busy."""
 
-    def __init__(self, start: Callable[[], None], work: Callable[[Any], Any], number: int) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(
+        self, start: Callable[[], None], work: Callable[[Any], Any], environment: dict[str, str], number: int
+    ) -> None:
+        context = _forks()
         self.number, self.is_ready, self.is_busy = number, False, False
         self.item: Any = None
         self.since = time.monotonic()
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, start, work), daemon=True, name=f"worker-{number}")
+        self.process = context.Process(target=_serve, args=(theirs, start, work, environment, number), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -112,6 +153,7 @@ def work_through(
     *,
     jobs: int,
     seconds: float | Callable[[Any], float],
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Any, Any, Failure | None]]:
     """Runs work(item) for all items in `jobs` processes.
 
@@ -121,6 +163,7 @@ def work_through(
         work: runs there for each item.
         jobs: how many processes.
         seconds: after which an item's process is taken to hang, and killed; a function of the item, or a number.
+        environment: of the processes; None: that of this process.
 
     Yields:
         (item, result, failure) as they come; failure is None, or says that the process died or took too long.
@@ -130,7 +173,9 @@ def work_through(
     """
     limit = seconds if callable(seconds) else lambda _: seconds
     waiting = deque(items)
-    workers = [_Worker(start, work, number) for number in range(min(jobs, len(waiting)))]
+    prepare()
+    make = functools.partial(_Worker, start, work, dict(os.environ if environment is None else environment))
+    workers = [make(number) for number in range(min(jobs, len(waiting)))]
     try:
         while workers:
             ready = set(wait([worker.pipe for worker in workers], timeout=0.5))
@@ -149,7 +194,7 @@ def work_through(
                     continue
                 if failure:
                     worker.end()
-                    workers[place] = worker = _Worker(start, work, worker.number) if waiting else worker
+                    workers[place] = worker = make(worker.number) if waiting else worker
                 if waiting and worker.is_ready:
                     worker.give(waiting.popleft())
                 elif not waiting:
