@@ -157,7 +157,7 @@ def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
         "record",
         help="make cases of a program's calls",
         description="Runs a Python program and writes which torch functions its second training step calls, with which shapes, "
-        "and how often. No values are kept: a model may be on the meta device.",
+        "and how often. Values are not written: a model may be on the meta device.",
     )
     record.add_argument("-o", "--output", required=True, metavar="FILE", help="the list to write")
     record.add_argument("--name", default="", metavar="NAME", help="of the model (the script's name)")

@@ -395,7 +395,7 @@ def load_cases(
         sources: which sources.
         filter: which cases of them; None: all.
         captures: folders of captures, for the source "captures".
-        mine: files of one's own, for the source "mine".
+        mine: files of the user, for the source "mine".
 
     Raises:
         op_tools.Error: an unknown source or model, a wrong expression, or a damaged file, with file and line.

@@ -119,7 +119,7 @@ def _inwards(number: float, direction: int) -> float:
 
 
 def _has_a_form(tensor: torch.Tensor) -> bool:
-    """Whether it is sorted, symmetric, triangular, of whole numbers, or of probabilities: random values would not be."""
+    """Whether it is sorted, symmetric, triangular, of integers, or of probabilities: random values would not be."""
     real = tensor.real
     if bool((real == real.round()).all()):
         return True
