@@ -342,9 +342,12 @@ def test_samples_of_torch_become_cases():
         ("function", "strided"),
     ]:
         assert kinds[kind], kind
-    assert {"torch.index_add", "torch.Tensor.index_add_", "torch.nn.functional.embedding", "torch.Tensor.T.__get__"} <= {
-        case.op for case in cases
-    }
+    assert {
+        "torch.index_add",
+        "torch.Tensor.index_add_",
+        "torch.nn.functional.embedding",
+        "torch.Tensor.T.__get__",
+    } <= {case.op for case in cases}
     assert {"float32", "bfloat16", "complex64", "int64", "bool"} <= {case.dtype for case in cases}
     for case in cases[::7]:
         call = make_call(case, CPU)
