@@ -1,9 +1,10 @@
 """Writes the suite of torch's samples: op_tools/_conformance/op_tools_cases/op_db/<torch minor>.jsonl.gz.
 
-    python tools/record_op_db.py [--only REGEX] [-o FILE] [--jobs N]
+    python tools/record_op_db.py [--only REGEX] [-o FILE] [--jobs N] [--folder DIR]
 
 Each operator's samples become cases in a process of its own: some changed calls kill torch's own kernels. An operator whose
-process dies is tried again without changed calls, and named. Takes about five minutes on two cores.
+process dies is tried again without changed calls, and named. Takes about ten minutes on two cores; with --folder, what
+was stopped goes on.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ def collect(name: str, file: Path, changed: bool) -> None:
     file.with_suffix(".part").rename(file)
 
 
-def run_all(names: list[str], folder: Path, jobs: int) -> list[str]:
-    """Collects all operators; those whose process died with changed calls are given back."""
+def run_all(names: list[str], folder: Path, jobs: int) -> None:
+    """Collects all operators that the folder lacks."""
     context = multiprocessing.get_context("fork")  # torch's samples are imported once
-    waiting, running, died = [(name, True) for name in reversed(names)], dict[BaseProcess, tuple[str, bool]](), []
+    waiting = [(name, True) for name in reversed(names) if not (folder / f"{name}.jsonl").is_file()]
+    running: dict[BaseProcess, tuple[str, bool]] = {}
     while waiting or running:
         while waiting and len(running) < jobs:
             name, changed = waiting.pop()
@@ -54,11 +56,10 @@ def run_all(names: list[str], folder: Path, jobs: int) -> list[str]:
             name, changed = running.pop(process)
             process.join()
             if process.exitcode and changed:
-                died.append(name)
+                (folder / f"{name}.died").touch()
                 waiting.append((name, False))
             elif process.exitcode:
                 sys.stdout.write(f"{name}: left out: its samples end the process with {process.exitcode}\n")
-    return died
 
 
 def once(names: list[str], folder: Path) -> Iterator[Case]:
@@ -78,12 +79,17 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     minor = ".".join(torch.__version__.split(".")[:2])
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "op_db" / f"{minor}.jsonl.gz")
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="keep what is done there, and go on with what it has"
+    )
     options = parser.parse_args()
     names = [name for name in operators() if re.search(options.only, name)]
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        for name in run_all(names, folder, options.jobs):
-            sys.stdout.write(f"{name}: without changed calls: one of them ends the process\n")
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        run_all(names, folder, options.jobs)
+        for file in sorted(folder.glob("*.died")):
+            sys.stdout.write(f"{file.stem}: without changed calls: one of them ends the process\n")
         left_out: Counter[str] = Counter()
         for file in folder.glob("*.left"):
             for line in file.read_text().splitlines():
