@@ -59,10 +59,10 @@ def _shard(text: str) -> tuple[int, int]:
 def _work(options: argparse.Namespace, *, writes: str) -> int:
     from .._conformance.exceptions import read_exceptions
     from .._conformance.golden import Golden
-    from .._conformance.ranks import is_shared
     from .._conformance.run import Settings, run_cases
     from .._conformance.session import WorkerPlan, device_of, import_backends
     from .._conformance.workers import prepare, usable_cores
+    from .._shards import is_shared
 
     under_torchrun = is_shared(())
     if under_torchrun and options.shard:
@@ -190,11 +190,11 @@ def add(commands: Commands) -> None:
         "all that was judged is right, 1 something is wrong, 2 it could not be judged, 64 wrong usage.",
         epilog="op-tools conformance run --device npu --import torch_npu -o result; op-tools conformance report before result",
     )
-    conformance.error = functools.partial(_refuse, conformance)  # type: ignore[method-assign, assignment]
+    conformance.error = functools.partial(_refuse, conformance)  # type: ignore[method-assign]
     actions = conformance.add_subparsers(dest="action", required=True, parser_class=_Parser)
     run = actions.add_parser("run", help="judge a device", description="Runs cases on a device and judges each.")
     _add_work(run)
-    run.add_argument("--golden", default="", metavar="DIR", help="judge by the results that gen kept there")
+    run.add_argument("--golden", default="", metavar="DIR", help="judge by the results that gen saved there")
     run.add_argument(
         "--device-config", default="", metavar="FILE", help="known failures of the device (TOML, YAML, JSON)"
     )

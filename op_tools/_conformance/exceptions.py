@@ -75,11 +75,11 @@ class KnownFailure:
 
 
 class Exceptions:
-    """All entries of a device, and how often each was met."""
+    """All entries of a device, and how often each was seen."""
 
     def __init__(self, entries: list[KnownFailure], today: datetime.date) -> None:
         self._entries, self._today = entries, today
-        self.met: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
 
     def may_be_slow(self, case: Case) -> bool:
         """Its time limit is SLOW_FACTOR times that of others."""
@@ -96,7 +96,7 @@ class Exceptions:
                 continue
             if row.status in RIGHT and case.variant == "error":
                 continue  # it is about results
-            self.met[one.place] += 1
+            self.seen[one.place] += 1
             if row.status in RIGHT:
                 row.status = UNEXPECTED_PASS
                 row.reason = f"{one.place} is not needed: {one.reason}"
@@ -111,7 +111,7 @@ class Exceptions:
 
     def not_met(self) -> list[str]:
         """Entries that no row of this run is about."""
-        return [one.place for one in self._entries if one.expect != "slow" and not self.met[one.place]]
+        return [one.place for one in self._entries if one.expect != "slow" and not self.seen[one.place]]
 
 
 def read_exceptions(path: str | Path | None, today: datetime.date | None = None) -> Exceptions:

@@ -1,4 +1,4 @@
-"""Golden data: what cases gave on another device, or in float64, kept in a folder. `gen` writes it, `run --golden` judges by it.
+"""Golden data: what cases gave on another device, or in float64, saved in a folder. `gen` writes it, `run --golden` judges by it.
 
 A folder has golden.json, which says what made it, and a file for each case that torch.load opens. They are read without
 running code that is in them.
@@ -18,10 +18,11 @@ from torch.utils._pytree import tree_map
 
 from .. import _C
 from .._files import load
+from ..analyse._operators import refused
 from .case import Case, PreparedCall, make_call
 from .repeat import Generators, Outputs, digest_of, find_differences
 from .rows import ERROR, FAILED, NOT_JUDGED, UNSUPPORTED, Row, row_of
-from .verdict import CPU, Judge, base_name, refused, run_call, text_of
+from .verdict import CPU, Judge, base_name, run_call, text_of
 
 FORMAT = 1
 FACTS_FILE = "golden.json"
@@ -86,7 +87,7 @@ class GoldenWriter:
     """One of KINDS."""
 
     def rows(self, case: Case) -> list[Row]:
-        """One row: "passed" where the case is kept."""
+        """One row: "passed" where the case is saved."""
         row = row_of(case, method=self.kind, reference=str(self.device))
         try:
             self._keep(case, row)
@@ -168,7 +169,7 @@ class Golden:
         self.device = str(facts.get("device", "?"))
 
     def of(self, case: Case) -> tuple[list[Any], list[Any]] | None:
-        """(results, gradients): tensors on the CPU, or digests; None: this case was not kept.
+        """(results, gradients): tensors on the CPU, or digests; None: this case was not saved.
 
         Raises:
             op_tools.Error: its file is damaged.
@@ -177,13 +178,14 @@ class Golden:
         if not path.is_file():
             return None
         content = load(path)
+        if not isinstance(content, dict) or content.get("case") != case.id:
+            raise _C.Error(f"{path}: is no golden data of the case {case.id}")
         kind = str if self.kind == "digests" else (torch.Tensor, type(None))
-        parts = [content.get(name) for name in ("results", "gradients")] if isinstance(content, dict) else [None]
-        if any(not isinstance(part, list) or not all(isinstance(one, kind) for one in part) for part in parts):
-            raise _C.Error(f"{path}: is no file of golden data")
-        if content.get("case") != case.id:
-            raise _C.Error(f"{path}: is of another case, {content.get('case')!r}")
-        return parts[0], parts[1]
+        results, gradients = content.get("results"), content.get("gradients")
+        for part in (results, gradients):
+            if not isinstance(part, list) or not all(isinstance(one, kind) for one in part):
+                raise _C.Error(f"{path}: is no file of golden data")
+        return results, gradients
 
 
 @dataclass(frozen=True)
@@ -194,8 +196,8 @@ class GoldenJudge(Judge):
 
     def judge(self, case: Case, call: PreparedCall) -> list[Row]:
         assert self.golden is not None
-        kept = self.golden.of(case)
-        if kept is None:
+        saved = self.golden.of(case)
+        if saved is None:
             return super().judge(case, call)
         attempt = run_call(call, self.device)
         if attempt.error is not None:
@@ -204,30 +206,30 @@ class GoldenJudge(Judge):
             return [row_of(case, phase, status=status, reason=text_of(attempt.error), blamed=case.op)]
         found = attempt.outputs()
         if self.golden.kind == "digests":
-            return self._by_digests(case, kept, found)
-        return self._by_values(case, kept, found)
+            return self._by_digests(case, saved, found)
+        return self._by_values(case, saved, found)
 
-    def _by_digests(self, case: Case, kept: tuple[list[Any], list[Any]], found: Outputs) -> list[Row]:
+    def _by_digests(self, case: Case, saved: tuple[list[Any], list[Any]], found: Outputs) -> list[Row]:
         ours = (
             [digest_of(one) for one in found.results],
             ["" if one is None else digest_of(one) for one in found.gradients],
         )
-        if ours != kept:
+        if ours != saved:
             return super().judge(case, make_call(case, self.device))
         phases = ["", "backward"] if case.gradient else [""]
         assert self.golden is not None
         return [row_of(case, phase, method="bits", reference=self.golden.device) for phase in phases]
 
-    def _by_values(self, case: Case, kept: tuple[list[Any], list[Any]], found: Outputs) -> list[Row]:
+    def _by_values(self, case: Case, saved: tuple[list[Any], list[Any]], found: Outputs) -> list[Row]:
         assert self.golden is not None
-        kept_is_float64 = self.golden.kind == "float64"
-        reference = f"cpu, {self.golden.device} in float64" if kept_is_float64 else f"{self.golden.device}, float64"
+        saved_is_float64 = self.golden.kind == "float64"
+        reference = f"cpu, {self.golden.device} in float64" if saved_is_float64 else f"{self.golden.device}, float64"
         rows = {phase: row_of(case, phase, reference=reference) for phase in ("", "backward")[: 1 + case.gradient]}
-        sides = _Sides(case, self.golden.kind, Outputs(*kept), self.method or "relative")
+        sides = _Sides(case, self.golden.kind, Outputs(*saved), self.method or "relative")
         for place, (phase, name, tensor) in enumerate(found.named()):
             _note(rows[phase], name, sides.judged(place, tensor))
-        if (len(found.results), len(found.gradients)) != (len(kept[0]), len(kept[1])):
-            rows[""].status, rows[""].reason = FAILED, f"{len(found.results)} results instead of {len(kept[0])}"
+        if (len(found.results), len(found.gradients)) != (len(saved[0]), len(saved[1])):
+            rows[""].status, rows[""].reason = FAILED, f"{len(found.results)} results instead of {len(saved[0])}"
         return list(rows.values())
 
 
@@ -253,9 +255,9 @@ def _note(row: Row, name: str, verdict: dict[str, Any]) -> None:
 class _Sides:
     """What results are judged by, made where it is asked for."""
 
-    def __init__(self, case: Case, kind: str, kept: Outputs, method: str) -> None:
+    def __init__(self, case: Case, kind: str, saved: Outputs, method: str) -> None:
         self._case, self._kind, self._method = case, kind, method
-        self._kept = [one for _, _, one in kept.named()]
+        self._kept = [one for _, _, one in saved.named()]
         self._made: dict[str, list[torch.Tensor | None]] = {}
         self._largest = max((size for spec in case.tensors for size in spec.shape), default=1)
 
@@ -280,20 +282,23 @@ class _Sides:
 
     def judged(self, place: int, result: torch.Tensor | None) -> dict[str, Any]:
         """The verdict about one tensor."""
-        kept = _at(self._kept, place)
-        if result is None or kept is None:
-            if (result is None) == (kept is None):
+        saved = _at(self._kept, place)
+        if result is None or saved is None:
+            if (result is None) == (saved is None):
                 return {"verdict": "pass"}
             return {"verdict": "fail", "kind": "presence", "explained": "only one side has it"}
-        if digest_of(result) and digest_of(result) == digest_of(kept):
+        if digest_of(result) and digest_of(result) == digest_of(saved):
             return {"verdict": "pass", "method": "bits"}
-        sides = kept, _at(self._run("float64", in_float64), place)
+        reference: torch.Tensor | None = saved
+        golden: torch.Tensor | None = saved
         if self._kind == "float64":
-            sides = _at(self._run("plain", lambda call: call), place), kept
-        found = self._asked(result, *sides, [])
+            reference = _at(self._run("plain", lambda call: call), place)
+        else:
+            golden = _at(self._run("float64", in_float64), place)
+        found = self._asked(result, reference, golden, [])
         if found["verdict"] == "fail":
             # Not in a callback: the judge computes without autograd.
-            found = self._asked(result, *sides, [_at(self._changed(sample), place) for sample in range(3)])
+            found = self._asked(result, reference, golden, [_at(self._changed(sample), place) for sample in range(3)])
         return found
 
     def _asked(

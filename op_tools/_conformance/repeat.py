@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ class Outputs:
             yield "backward", f"gradient {place}", gradient
 
 
-def outputs_of(results: list[torch.Tensor], gradients: list[torch.Tensor | None]) -> Outputs:
+def outputs_of(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> Outputs:
     """Copies on the CPU, with the strides that they have."""
     return Outputs(
         [one.detach().cpu() for one in results], [None if one is None else one.detach().cpu() for one in gradients]
@@ -43,7 +43,7 @@ def digest_of(tensor: torch.Tensor) -> str:
     flat = plain.as_strided((plain.numel(),), (1,))  # a dimension of size 1 may have any stride
     digest = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
     if flat.numel():
-        digest.update(memoryview(flat.view(torch.uint8).numpy()))
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -110,11 +110,9 @@ class Generators:
 @contextmanager
 def deterministic() -> Iterator[None]:
     """While it is entered, torch uses deterministic algorithms, and raises where an operator has none."""
-    was, fills = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    was = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(was)
-        torch.utils.deterministic.fill_uninitialized_memory = fills

@@ -98,9 +98,9 @@ def verdict_text(summary: Mapping[str, Any]) -> str:
     return text
 
 
-def kept_text(summary: Mapping[str, Any]) -> str:
+def saved_text(summary: Mapping[str, Any]) -> str:
     """Of golden data."""
-    return f"{summary['device']}: {summary['statuses'].get(PASSED, 0)} of {summary['cases']} cases kept"
+    return f"{summary['device']}: {summary['statuses'].get(PASSED, 0)} of {summary['cases']} cases saved"
 
 
 def model_text(name: str, model: Mapping[str, int]) -> str:

@@ -21,7 +21,7 @@ from .coverage import coverage_of
 from .exceptions import Exceptions
 from .golden import write_facts
 from .ranks import Ranks, ranks
-from .reports import kept_text, verdict_text, write_reports
+from .reports import saved_text, verdict_text, write_reports
 from .rows import ROWS_FILE, Row, RowWriter, rows_below, shard_text
 from .self_test import SelfTest
 from .session import Session, WorkerPlan, share_of
@@ -172,6 +172,6 @@ def _finish(
     facts = _tested(facts, (said for _, said in parts))
     _write_facts(settings.folder, facts)
     summary = write_reports(settings.folder, rows_below(settings.folder), facts)
-    say(kept_text(summary) if facts["keeps"] else verdict_text(summary))
+    say(saved_text(summary) if facts["keeps"] else verdict_text(summary))
     counts = Counter(status_of(found) for of_rank, _ in parts for found in of_rank.values())
     return exit_status(counts, facts["self-test"])

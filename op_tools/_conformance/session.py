@@ -44,7 +44,7 @@ class WorkerPlan:
     golden: str = ""
     """The folder to judge by, or to write to."""
     writes: str = ""
-    """A kind of golden data: cases are kept and not judged."""
+    """A kind of golden data: cases are saved and not judged."""
 
 
 class _Works(Protocol):
@@ -111,7 +111,7 @@ def _rows_of(line: str) -> list[Row]:
 
 
 def sampled(cases: Sequence[Case], count: int) -> list[Case]:
-    """So many of the cases, always the same ones, spread over the operators."""
+    """`count` of the cases, always the same ones, spread over the operators."""
     groups: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for place, case in enumerate(cases):
         order = hashlib.blake2b(case.id.encode(), digest_size=8).hexdigest()

@@ -66,7 +66,7 @@ def run_call(
         call: made for the device.
         device: is waited for.
         between: is called before the backward pass.
-        wait: False: leaves waiting to whoever reads the results, as programs do.
+        wait: False: leaves waiting to the caller, who reads the results as programs do.
     """
     attempt = Attempt()
     try:
@@ -88,8 +88,13 @@ def _compared(call: PreparedCall, device: torch.device, method: Method | None) -
     levels: tuple[Literal["torch", "aten"], ...] = ("torch", "aten")
     with tempfile.TemporaryDirectory(prefix="op_conformance_") as folder:
         tools = [OpAutoCompare(output_dir=folder, level=level, max_saved=0, method=method) for level in levels]
+
+        def end_forward() -> None:
+            for tool in tools:
+                tool.step()
+
         with tools[0], tools[1]:
-            attempt = run_call(call, device, lambda: [tool.step() for tool in tools] and None)
+            attempt = run_call(call, device, end_forward)
         attempt.rows = tuple(row for tool in reversed(tools) for row in tool.result().rows)
     return attempt
 
