@@ -171,7 +171,7 @@ def _flag(value: Any, result: Any) -> Any:
     return result
 
 
-_DEVICE = torch.device("meta")  # stands for the device of the run
+DEVICE = torch.device("meta")  # stands for the device of the run
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "tensor": lambda value: _decode_spec(value),
@@ -182,7 +182,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "ellipsis": lambda value: _flag(value, ...),
     "float": lambda value: float(value),
     "complex": lambda value: complex(float(value[0]), float(value[1])),
-    "device": lambda value: _flag(value, _DEVICE),
+    "device": lambda value: _flag(value, DEVICE),
     **{kind: _named(kind) for kind in _NAMED},
 }
 

@@ -289,6 +289,8 @@ def tensors_of(case_id: str, specs: list[TensorSpec], device: torch.device, pref
             storage = _storage(spec, size, f"{case_id}#{prefix}{place}", device)
             if spec.alias is not None:
                 storages[spec.alias] = storage
+        if storage.dtype != spec.torch_dtype:
+            raise _C.Error(f"tensors with the alias {spec.alias} have several dtypes")
         tensor = storage.as_strided(spec.shape, spec.strides, spec.offset)
         made.append(tensor.requires_grad_(True) if spec.requires_grad else tensor)
     return made

@@ -14,14 +14,13 @@ import torch
 
 from .. import _C
 from .._python_calls import find
-from ._trees import TensorSpec, contiguous_strides, encode, map_specs
+from ._trees import DEVICE, TensorSpec, contiguous_strides, encode, map_specs
 from .case import Case
 
 Values = Callable[[torch.Tensor], "str | tuple[Any, ...]"]
 """Gives the recipe for a tensor."""
 _OWN = re.compile(r"__i\w+__|\w*[^_]_|__setitem__")
 """Last parts of names of functions that change their first argument: __iadd__, add_, __setitem__."""
-_NO_PLACE = torch.device("meta")  # stands for the device of the run, as in _trees
 
 
 def case_of(source: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Values) -> Case:
@@ -90,7 +89,7 @@ class _Specs:
         if isinstance(tree, torch.Tensor):
             return self._tensor(tree)
         if isinstance(tree, torch.device) or (key == "device" and isinstance(tree, str)) or tree == "cpu":
-            return _NO_PLACE
+            return DEVICE
         if isinstance(tree, np.generic):
             return tree.item()
         if isinstance(tree, torch.Size):

@@ -256,6 +256,12 @@ def test_tensors_are_as_they_are_specified():
     assert two.tolist() == [3, 4] and one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()
 
 
+def test_an_alias_has_one_dtype():
+    pair = TensorSpec((2,), "float32", alias=0), TensorSpec((2,), "int32", alias=0)
+    with pytest.raises(op_tools.Error, match="several dtypes"):
+        make_call(Case.make("mine", "torch.add", "function", pair, {}), CPU)
+
+
 def test_gradients_have_random_cotangents_and_are_repeatable():
     call = make_call(conv(), CPU)
     first, second = (call.backward(call.run()) for _ in range(2))
@@ -364,6 +370,8 @@ def test_the_package_has_lists_of_cases():
         for line in gzip.decompress(list_of(suite).read_bytes()).splitlines():
             case = json.loads(line)
             ids.add(case["id"])
+            if count % 100 == 0:
+                Case.from_json(line.decode())  # its id is that of its content
             functions.add(case["op"])
             models.update(case.get("models", {}))
             count += 1
@@ -457,8 +465,10 @@ def test_captured_calls_are_cases(tmp_path):
     case = Case.from_json(case.to_json())
     call = make_call(case, CPU)
     assert torch.equal(call.run(), expected) and call.inputs[1].requires_grad and not call.inputs[0].requires_grad
-    with pytest.raises(op_tools.Error, match="no captured call"):
-        list(load_cases(sources=("captures",), captures=(tmp_path / "nothing",)))
+    (tmp_path / "nothing").mkdir()
+    for folder, why in (("nothing", "no captured call"), ("nowhere", "cannot be read")):
+        with pytest.raises(op_tools.Error, match=why):
+            list(load_cases(sources=("captures",), captures=(tmp_path / folder,)))
 
 
 MINE = [
