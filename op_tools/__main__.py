@@ -12,6 +12,7 @@ from ._commands import (
     bisect,
     blackbox,
     compare,
+    conformance,
     convert,
     doctor,
     exporting,
@@ -39,6 +40,7 @@ _COMMANDS = (
     blackbox,
     support,
     analyse,
+    conformance,
     doctor,
 )
 

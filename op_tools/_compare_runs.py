@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from . import _C
-from ._config import read_data
+from ._data_file import read_data
 from ._declared import RunRow
 from ._record import RECORDING, Recording
 from ._results import DEFAULT_ROWS, Result

@@ -9,16 +9,14 @@ max_calls = 3
 from __future__ import annotations
 
 import difflib
-import importlib
-import json
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import _C
+from ._data_file import read_toml
 from ._kinds import Kind, Option, kinds
 
 NAME = "op_tools.toml"
@@ -53,7 +51,7 @@ def read_config(path: str | None) -> Config:
     if path is None and not Path(NAME).is_file():
         return Config()
     where = path or NAME
-    content = _parsed(where)
+    content = read_toml(where)
     by_flag = {kind.flag: kind for kind in kinds().values()}
     tools, fail_on_wrong = content.pop("tools", []), content.pop("fail_on_wrong", False)
     if not isinstance(tools, list) or not all(isinstance(word, str) for word in tools):
@@ -96,36 +94,3 @@ def _known(where: str, shown: str, name: str, known: Mapping[str, Any]) -> Any:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
-
-
-def read_data(path: str | os.PathLike[str]) -> Any:
-    """What a file of JSON has, or of YAML (*.yaml, *.yml) where a library for it is installed.
-
-    Raises:
-        op_tools.Error: the file cannot be read, or is neither.
-    """
-    where = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        if Path(path).suffix in (".yaml", ".yml"):
-            return importlib.import_module("yaml").safe_load(text)
-        return json.loads(text)
-    except ImportError:
-        raise _C.Error(f"{where}: YAML needs a library: pip install pyyaml; or write it as JSON") from None
-    except OSError as error:
-        raise _C.Error(f"{where}: cannot be read: {error.strerror}") from None
-    except Exception as error:  # of the parser: each has its own
-        raise _C.Error(f"{where}: cannot be read: {error}") from None
-
-
-def _parsed(where: str) -> dict[str, Any]:
-    if sys.version_info < (3, 11):
-        raise _C.Error(f"{where}: Python 3.11 is the first that reads TOML; give the options on the command line")
-    tomllib = importlib.import_module("tomllib")  # newer than the oldest Python that this runs with
-    try:
-        content: dict[str, Any] = tomllib.loads(Path(where).read_text(encoding="utf-8"))
-        return content
-    except OSError as error:
-        raise _C.Error(f"{where}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # no TOML, or no UTF-8
-        raise _C.Error(f"{where}: is no TOML: {error}") from None

@@ -19,7 +19,7 @@ import torch
 
 from . import _C
 from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, RankComparison, RunsComparison
-from ._config import read_data
+from ._data_file import read_data
 from ._declared import RunRow
 from ._module_runs import CpuNumbers
 from ._record import OpRecord

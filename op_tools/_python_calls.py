@@ -17,8 +17,13 @@ from . import _C
 
 # Open a file by name, though they are operators.
 _FILES = {"from_file", "_from_file"}
-# Written in Python and no operator, yet called by every model.
-_PLAIN = {"torch.tensor": torch.tensor, "torch.as_tensor": torch.as_tensor}
+# Written in Python and in no table of torch, yet called by models.
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "torch.tensor": torch.tensor,
+    "torch.as_tensor": torch.as_tensor,
+    "torch.nn.functional.hardswish": torch.nn.functional.hardswish,
+    "torch.nn.functional.hardsigmoid": torch.nn.functional.hardsigmoid,
+}
 
 
 @functools.cache

@@ -59,6 +59,11 @@ def worded(title: str, name: str) -> Shown[Any]:
     return Shown(title, lambda row: str(getattr(row, name)))
 
 
+def duration_text(seconds: float) -> str:
+    """About how long something takes, in words."""
+    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60)} min"
+
+
 def sorted_rows(rows: Sequence[RowT], sort_by: str) -> list[RowT]:
     """By a field, numbers in descending order, strings in ascending order.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from .._results import duration_text
 from .items import Call, Group, Suspects, by_op, ordered, split
 from .judge import BisectJudge, Outcome
 from .result import MOST_SHOWN, BisectResult, culprits_of, curve_text
@@ -69,10 +70,6 @@ def suspects_of(given: str) -> Suspects | Literal["auto"] | None:
 
 def _count(things: Collection[object], word: str) -> str:
     return f"{len(things)} {word}{'s' * (len(things) != 1)}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60)} min"
 
 
 class Session:
@@ -183,7 +180,7 @@ class Session:
         self._known = f"{len(groups)} operators"
         self._say(
             f"{sum(len(group.calls) for group in groups)} calls of {len(groups)} operators; about {tests} runs for each culprit, "
-            f"{_duration(tests * self._typical() / self._jobs)}"
+            f"{duration_text(tests * self._typical() / self._jobs)}"
         )
 
     def _find_suspects(self, operators: int) -> Suspects | None:
@@ -218,7 +215,7 @@ class Session:
         filled = BAR * done // expected
         left = ""
         if self._everything:
-            left = f", {_duration((expected - done) * self._typical() / self._jobs)} left"
+            left = f", {duration_text((expected - done) * self._typical() / self._jobs)} left"
         self._draw(
             f"bisect [{'#' * filled}{'.' * (BAR - filled)}] run {done + 1} of about {expected}{left}; {self._known}"
         )

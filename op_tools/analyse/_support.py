@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import random
 import sys
 import types
 import warnings
@@ -21,6 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .. import _C
+from .._op_samples import operators, seed
 from ._operators import Tried, Watch, dispatch_key, on, registration
 from ._sources import find_sources, read_facts
 from ._table import FORMAT, OPERATOR_METHODS, SupportTable
@@ -90,24 +90,10 @@ def names_only() -> SupportTable:
 
 def _databases() -> tuple[list[Any], list[Any]]:
     """torch's samples of functions, and of modules."""
-    try:
-        from torch.testing._internal import common_utils
-        from torch.testing._internal.common_methods_invocations import op_db
-        from torch.testing._internal.common_modules import module_db
-        from torch.testing._internal.opinfo import core
-    except ImportError as error:
-        raise _C.Error(f"torch's sample calls need a package that is not installed: {error}") from error
-    # Each sample looks through the call stack for the test that asked for it: slow where the stack is deep.
-    for module in (common_utils, core):
-        module.extract_test_fn = lambda: None  # type: ignore[attr-defined]
-    return op_db, module_db
+    functions = list(operators().values())
+    from torch.testing._internal.common_modules import module_db
 
-
-def _seed() -> None:
-    torch.manual_seed(0)
-    random.seed(0)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(0)
+    return functions, module_db
 
 
 # Of a device: prepares a call, whose inputs are then there, and gives what makes it.
@@ -130,7 +116,7 @@ def _samples(info: Any, count: int) -> list[_Call]:
     if dtype is None:
         return []
     gradients = info.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
-    _seed()
+    seed()
     try:
         found = list(itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=gradients), count))
     except Exception:  # some samples cannot be made without a GPU
@@ -156,7 +142,7 @@ def _sample_call(info: Any, sample: Any) -> _Call:
 
 def _module_calls(module_db: list[Any], count: int) -> Iterator[tuple[list[str], list[_Call]]]:
     for info in module_db:
-        _seed()
+        seed()
         try:
             found = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=True)[
                 :count
@@ -181,7 +167,7 @@ def _row(calls: list[_Call], watch: Watch, device: str) -> dict[str, Any]:
     backward: set[str] = set()
     errors = 0
     for call in calls:
-        _seed()
+        seed()
         seen: set[str] = set()
         try:
             prepared = call(device)

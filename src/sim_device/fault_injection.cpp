@@ -167,12 +167,19 @@ FaultInjection::FaultInjection(const std::string& op, bool moves_data) {
     TORCH_CHECK(kind != Kind::kException, "sim: ", op, " failed on the device (a planted fault)");
     if (kind == Kind::kLatency) {
       latency_ += std::chrono::nanoseconds(static_cast<int64_t>(*fault->options.microseconds * 1000));
+    } else if (kind == Kind::kWrongGenerator) {
+      wrong_generator_.push_back({fault, hit->first, hit->second});
     } else if (on_device) {
       device_work_ = kind == Kind::kCrash ? std::function<void()>(crash) : [fault] { hang(fault); };
     } else {
       hits_.push_back({fault, hit->first, hit->second});
     }
   }
+}
+
+bool FaultInjection::draws_elsewhere() const {
+  for (const Hit& hit : wrong_generator_) hit.fault->note(op_, hit.call);
+  return !wrong_generator_.empty();
 }
 
 void FaultInjection::before(const std::vector<at::Tensor>& written) {

@@ -42,6 +42,7 @@ enum class Kind : uint8_t {
   kHang,
   kOutOfBounds,
   kLateWrite,
+  kWrongGenerator,
 };
 
 struct KindFacts {

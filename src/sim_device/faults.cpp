@@ -20,7 +20,7 @@ constexpr size_t kMostLogged = 10'000;
 constexpr const char* kFaultsVariable = "OP_TOOLS_SIM_FAULTS";
 constexpr const char* kLatencyVariable = "OP_TOOLS_SIM_LATENCY";
 
-constexpr std::array<KindFacts, 20> kKinds{{
+constexpr std::array<KindFacts, 21> kKinds{{
     {"scale", Kind::kScale, 1.01},
     {"element", Kind::kElement, 2},
     {"low_precision", Kind::kLowPrecision, 0},
@@ -41,6 +41,7 @@ constexpr std::array<KindFacts, 20> kKinds{{
     {"hang", Kind::kHang, 0},
     {"out_of_bounds", Kind::kOutOfBounds, 0},
     {"late_write", Kind::kLateWrite, 0},
+    {"wrong_generator", Kind::kWrongGenerator, 0},
 }};
 
 const KindFacts& facts_of(const std::string& kind) {

@@ -34,6 +34,9 @@ class FaultInjection {
   // Empty: nothing.
   const std::function<void()>& device_work() const { return device_work_; }
 
+  // Asked for a call that draws random numbers: whether it draws them from the CPU's generator.
+  bool draws_elsewhere() const;
+
   // CPU tensors all: what the call reads and what it writes in place.
   void before(const std::vector<at::Tensor>& written);
   void after(torch::jit::Stack& results, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& written);
@@ -53,6 +56,7 @@ class FaultInjection {
 
   std::string op_;
   std::vector<Hit> hits_;
+  std::vector<Hit> wrong_generator_;
   std::vector<at::Tensor> contents_;  // of what is written, for lost_write and late_write
   std::chrono::nanoseconds latency_{};
   std::function<void()> device_work_;

@@ -291,11 +291,12 @@ class DeviceKernel final : public c10::OperatorKernel {
     check_devices(facts_, aliases);
     if (facts_.counts_writes) count_writes(originals);
     const c10::OptionalDeviceGuard device(aliases.device());
-    if (facts_.generator >= 0 && arguments[static_cast<size_t>(facts_.generator)].isNone()) {
+    FaultInjection faults(facts_.name, !facts_.view);
+    const bool unnamed = facts_.generator >= 0 && arguments[static_cast<size_t>(facts_.generator)].isNone();
+    const bool elsewhere = (unnamed || facts_.draws_unasked) && faults.draws_elsewhere();
+    if (unnamed && !elsewhere) {
       arguments[static_cast<size_t>(facts_.generator)] = cpu_generator_in(default_generator(current_device()));
     }
-
-    FaultInjection faults(facts_.name, !facts_.view);
     if (facts_.view) {
       ++counters.views;
       facts_.kernel.redispatch(op, &arguments);
@@ -324,7 +325,7 @@ class DeviceKernel final : public c10::OperatorKernel {
     const std::vector<at::Tensor> written = faults.any() ? written_by(facts_, arguments) : std::vector<at::Tensor>();
     faults.before(written);
     {
-      const DrawsAsTheDevice draws(facts_.draws_unasked);
+      const DrawsAsTheDevice draws(facts_.draws_unasked && !elsewhere);
       facts_.kernel.redispatch(op, &arguments);
     }
     faults.after(arguments, aliases.aliases(), written);

@@ -6,19 +6,25 @@ backward pass and keeps all objects; seen() turns them into plain facts to compa
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import itertools
-import random
 import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_flatten
+
+from op_tools._op_samples import (  # noqa: F401  (by_name and operators: what the proofs take from here)
+    by_name,
+    clone_first,
+    operators,
+    out_target,
+    result_kinds,
+    samples_of,
+    seed,
+)
 
 # The memory of their results is what was there before.
 UNINITIALISED = {
@@ -30,41 +36,6 @@ UNINITIALISED = {
     "new_empty_strided",
 }
 DTYPES = {torch.float32: None, torch.bfloat16: 1, torch.complex64: 1, torch.int64: 1, torch.bool: 1}
-
-
-@functools.cache
-def operators() -> dict[str, Any]:
-    """The entries of op_db by name, with the variant where there are several."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ImportWarning)  # hypothesis is not there: nothing of it is used here
-        from torch.testing._internal import common_utils
-        from torch.testing._internal.common_methods_invocations import op_db
-        from torch.testing._internal.opinfo import core
-
-    # Every sample looks through the whole call stack for the test that asked for it: slow where the stack is deep.
-    common_utils.extract_test_fn = core.extract_test_fn = lambda: None
-
-    return by_name(op_db)
-
-
-def by_name(database: list[Any]) -> dict[str, Any]:
-    return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in database}
-
-
-def seed(number: int = 0) -> None:
-    torch.manual_seed(number)
-    np.random.seed(number)
-    random.seed(number)
-
-
-def samples_of(op: Any, dtype: torch.dtype, count: int, gradients: bool, number: int = 0) -> list[Any]:
-    """The first samples of an operator, the same ones each time for a `number`.
-
-    Raises:
-        Exception: of any kind; some samples cannot be made without a GPU.
-    """
-    seed(number)
-    return list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), count))
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
@@ -268,14 +239,7 @@ class Builder:
 
     def _in_place(self) -> Callable[..., Any] | None:
         variant = self.op.inplace_variant
-        if variant is None:
-            return None
-
-        def in_place(value: Any, *args: Any, **kwargs: Any) -> Any:
-            # A leaf that requires grad may not be changed in place.
-            return variant(tree_map_only(torch.Tensor, torch.Tensor.clone, value), *args, **kwargs)
-
-        return in_place
+        return None if variant is None else clone_first(variant)
 
     def _add_out(self, calls: list[Call], name: str, variant: str, sample: Any) -> None:
         if name not in self._results:
@@ -284,28 +248,12 @@ class Builder:
                 result = self.op.op(sample.input, *sample.args, **sample.kwargs)
             except Exception:
                 result = None
-            whole = isinstance(result, torch.Tensor) or (
-                isinstance(result, (tuple, list)) and all(isinstance(part, torch.Tensor) for part in result)
-            )
-            parts = tensors(result) if whole else []
-            strided = bool(parts) and all(part.layout is torch.strided and not part.is_nested for part in parts)
-            self._results[name] = (
-                (isinstance(result, torch.Tensor), [(tuple(part.shape), part.dtype) for part in parts])
-                if strided
-                else None
-            )
+            self._results[name] = result_kinds(result)
         if self._results[name] is None:
             return
         single, parts = self._results[name]
 
-        def target(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-            if variant == "empty out":
-                return torch.zeros(0, dtype=dtype)
-            if variant == "strided out" and shape:
-                return torch.zeros(*shape[:-1], shape[-1] * 2, dtype=dtype)[..., ::2]
-            return torch.zeros(shape, dtype=dtype)
-
-        targets = [target(*part) for part in parts]
+        targets = [out_target(variant, *part) for part in parts]
         kwargs = {**sample.kwargs, "out": targets[0] if single else tuple(targets)}
         calls.append(Call(f"{name} {variant}", self.op.op, (sample.input, sample.args, kwargs)))
 

@@ -35,10 +35,11 @@ from typing import Any
 
 import torch
 from _program import parser, quiet
-from _workers import Progress, work_through
+from _workers import Progress
 from op_db import make_tools, tool_names, trouble_of
 
 import op_tools
+from op_tools._conformance.workers import work_through
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "python"))

@@ -33,9 +33,10 @@ from typing import Any, Protocol
 import torch
 from _op_database import Builder, different, operators
 from _program import parser_over_operators
-from _workers import Progress, work_through
+from _workers import Progress
 
 import op_tools
+from op_tools._conformance.workers import work_through
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "proofs"
 REPEATS = 8  # of a call without a tool, to find out whether torch itself gives the same each time

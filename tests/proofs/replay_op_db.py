@@ -28,10 +28,11 @@ from typing import Any
 import torch
 from _op_database import Builder, Call, facts, operators, tensors
 from _program import parser_over_operators
-from _workers import Progress, work_through
+from _workers import Progress
 from op_db import RESULTS, start
 
 import op_tools
+from op_tools._conformance.workers import work_through
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("OP_TOOLS_BUILD_DIR", ROOT / "build" / "dev")) / "run_op_from_data"

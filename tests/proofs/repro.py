@@ -27,7 +27,8 @@ from pathlib import Path
 
 from _forked import ForkServer
 from _program import parser, quiet
-from _workers import work_through
+
+from op_tools._conformance.workers import work_through
 
 ROOT = Path(__file__).resolve().parents[2]
 

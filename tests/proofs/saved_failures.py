@@ -27,12 +27,12 @@ os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 import torch
 from _op_database import operators
-from _workers import work_through
 from compare_op_db import samples as samples_of
 from sim_op_db import REASONS, run
 
 import op_tools
 import op_tools.sim_device as sim
+from op_tools._conformance.workers import work_through
 from op_tools.run_op_from_data import main as replay
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.bool)

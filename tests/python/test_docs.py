@@ -89,11 +89,11 @@ def commands_of(page):
             yield program.removeprefix("op_tools."), rest.strip()
 
 
-def help_of_op_tools(command):
+def help_of_op_tools(*command):
     text = StringIO()
     with redirect_stdout(text), pytest.raises(SystemExit) as ended:
-        op_tools.__main__.main([command, "--help"] if command else ["--help"])
-    assert ended.value.code == 0, f"op-tools {command}: there is no such command"
+        op_tools.__main__.main([*command, "--help"])
+    assert ended.value.code == 0, f"op-tools {' '.join(command)}: there is no such command"
     return text.getvalue()
 
 
@@ -107,8 +107,11 @@ def unknown_words(program, words, build_dir):
         lines = re.findall(r"^\./dev (.+?)  ", output_of("bash", str(ROOT / "dev"), "help"), re.MULTILINE)
         return [word for word in words[:1] if word not in re.findall(r"\w+", " ".join(lines))]
     if program == "op-tools":
-        command = words[0] if words and not words[0].startswith("-") else ""
-        known = help_of_op_tools(command)
+        command = [words[0]] if words and not words[0].startswith("-") else []
+        known = help_of_op_tools(*command)
+        actions = re.search(r"^positional arguments:\n +\{([\w,-]+)\}", known, re.MULTILINE)
+        if command and actions and len(words) > 1 and words[1] in actions[1].split(","):
+            known += help_of_op_tools(*command, words[1])
     else:
         known = output_of(str(build_dir / "run_op_from_data"), "--help")
     flags = []

@@ -14,7 +14,7 @@ import op_tools.sim_device as sim
 
 KINDS = (
     "scale element low_precision swap_rows nan inf mutate_input noncontiguous above_size lost_write missing strides "
-    "latency leak exception nondeterministic crash hang out_of_bounds late_write"
+    "latency leak exception nondeterministic crash hang out_of_bounds late_write wrong_generator"
 )
 
 
@@ -199,6 +199,28 @@ def test_leak_keeps_memory_until_faults_are_cleared():
     assert fault.hits == 10 and sim.statistics()["allocated_bytes"] - before == 10 * 16 * 16 * 4
     sim.faults_clear()
     assert sim.statistics()["allocated_bytes"] == before
+
+
+@pytest.mark.parametrize(
+    ("ops", "draw"),
+    [
+        ("normal_", lambda: torch.empty(9, device="sim").normal_()),
+        ("native_dropout", lambda: torch.dropout(torch.ones(9, device="sim"), 0.5, True)),
+    ],
+)
+def test_wrong_generator_draws_from_the_cpu(ops, draw):
+    def moved():
+        own, cpu = torch.sim.get_rng_state(), torch.get_rng_state()
+        draw()
+        return not torch.equal(own, torch.sim.get_rng_state()), not torch.equal(cpu, torch.get_rng_state())
+
+    assert moved() == (True, False)
+    with sim.fault("wrong_generator", ops=ops) as fault:
+        assert moved() == (False, True)
+    assert fault.hits == 1
+    with sim.fault("wrong_generator", ops="add.*") as fault:
+        torch.ones(3, device="sim") + 1
+    assert (fault.matched, fault.hits) == (1, 0)
 
 
 def test_nondeterministic_gives_other_results_for_the_same_arguments():

@@ -1,0 +1,176 @@
+"""op-tools conformance list, record, export: which cases there are, cases of a program, cases for a device without Python."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import _C
+from ._command_line import visible
+
+if TYPE_CHECKING:
+    from .._conformance.case import Case
+
+_GROUPS: dict[str, Callable[[Case], str]] = {
+    "source": lambda case: case.source,
+    "op": lambda case: case.op,
+    "dtype": lambda case: case.dtype or "(none)",
+    "variant": lambda case: case.variant,
+    "mutation": lambda case: case.mutation or "(none)",
+    "layout": lambda case: case.layout,
+}
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(visible(text) + "\n")
+
+
+def positive(text: str) -> int:
+    """A number from 1, as the type of an argument."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not allowed; give a number from 1")
+    return number
+
+
+def selected_cases(options: argparse.Namespace) -> list[Case]:
+    """The cases that the options of add_selection() choose.
+
+    Raises:
+        op_tools.Error: there is none, or an option is wrong.
+    """
+    from .._conformance.case import Filter, load_cases
+    from .._conformance.session import sampled
+
+    sources = tuple(options.source or ())
+    captures, mine = tuple(map(Path, options.captures)), tuple(map(Path, options.mine))
+    if not sources:
+        named = [name for name, given in (("captures", captures), ("mine", mine)) if given]
+        sources = tuple(named) or ("op_db", "models", "captures", "mine")[: 4 if options.list else 2]
+    wanted = Filter(
+        fname=options.fname,
+        dtypes=frozenset(options.filter_dtype),
+        models=frozenset(options.model),
+        phase=options.phase,
+        nhwc=options.nhwc,
+        four_bytes=options.four_bytes,
+    )
+    cases = list(load_cases(options.list, sources=sources, filter=wanted, captures=captures, mine=mine))
+    if not cases:
+        raise _C.Error("no case is left by these options: op-tools conformance list shows what there is")
+    return sampled(cases, options.sample) if options.sample else cases
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that choose cases."""
+    add = parser.add_argument
+    add(
+        "--source",
+        nargs="+",
+        choices=("op_db", "models", "captures", "mine"),
+        help="where cases come from (op_db models)",
+    )
+    add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
+    add("--captures", nargs="+", default=[], metavar="DIR", help="captured calls as cases")
+    add("--mine", nargs="+", default=[], metavar="FILE", help="cases of your own (JSON)")
+    add("--fname", default="", metavar="RE", help="only functions whose name this regular expression matches")
+    add("--model", nargs="+", default=[], metavar="NAME", help="only the calls of these models")
+    add("--filter-dtype", nargs="+", default=[], metavar="DTYPE", help="leave out cases of these dtypes: float64 int64")
+    add("--phase", default="", choices=("forward", "backward", "inplace", "out"), help="only this phase")
+    add("--nhwc", action="store_true", help="tensors of four and five dimensions are channels-last")
+    add("--four-bytes", action="store_true", help="int64 tensors are int32")
+    add("--sample", type=positive, metavar="N", help="N of the cases, always the same, spread over the operators")
+
+
+def _counts(cases: Iterable[Case], by: str) -> str:
+    counts = Counter(_GROUPS[by](case) for case in cases)
+    rows = [[name, str(count)] for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    return _C.text_table([(by, False), ("cases", True)], rows, 120)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from .._conformance.lists import digest_of, model_names, write_list
+
+    if options.list_models:
+        rows = [[name, str(count)] for name, count in model_names().items()]
+        _say(_C.text_table([("model", False), ("cases", True)], rows, 120) + f"\n{len(rows)} models")
+        return 0
+    cases = selected_cases(options)
+    if options.ids:
+        _say("\n".join(case.id for case in cases))
+    else:
+        _say("\n\n".join(_counts(cases, by) for by in options.by))
+    if options.write:
+        count, digest = write_list(Path(options.write), cases)
+    else:
+        count, digest = len(cases), digest_of(cases)
+    where = f" in {options.write}" if options.write else ""
+    _say(f"{count} cases, {len({case.op for case in cases})} functions{where}, SHA-256 {digest}")
+    return 0
+
+
+def _record(options: argparse.Namespace) -> int:
+    from .._conformance.lists import write_list
+    from .._conformance.models import record_program
+
+    model = options.name or Path(options.script).stem
+    cases, which = record_program([options.script, *options.arguments], model)
+    calls = sum(case.models[model] for case in cases)
+    count, digest = write_list(Path(options.output), cases)
+    _say(f"{model}: {count} cases, {calls} calls of {which}, in {options.output}, SHA-256 {digest}")
+    _say(f"Next: op-tools conformance run --list {options.output} --device cpu -o result")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from .._conformance.export import export_cases
+
+    done = export_cases(selected_cases(options), Path(options.output), options.format)
+    sys.stderr.write("".join(f"op-tools: {visible(problem)}\n" for problem in done.problems))
+    _say(f"{done.calls} calls in {options.output}")
+    _say(f"Next: run_op_from_data {options.output} --acc_check")
+    return 1 if done.problems or not done.calls else 0
+
+
+def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
+    """Registers list, record and export among the actions of conformance."""
+    listing = actions.add_parser(
+        "list",
+        help="which cases there are",
+        description="Counts the cases that the options choose, and prints the SHA-256 of their lines.",
+    )
+    add_selection(listing)
+    listing.add_argument(
+        "--by", nargs="+", default=["source", "dtype"], choices=sorted(_GROUPS), help="what is counted (source dtype)"
+    )
+    listing.add_argument("--ids", action="store_true", help="print the id of each case instead")
+    listing.add_argument("--list-models", action="store_true", help="print the models, for --model, instead")
+    listing.add_argument(
+        "--write", default="", metavar="FILE", help="write the cases (JSON lines; packed if FILE ends in .gz)"
+    )
+    listing.set_defaults(run=_list, parser=listing)
+    record = actions.add_parser(
+        "record",
+        help="make cases of a program's calls",
+        description="Runs a Python program and writes which torch functions its second training step calls, with which shapes, "
+        "and how often. Values are not written: a model may be on the meta device.",
+    )
+    record.add_argument("-o", "--output", required=True, metavar="FILE", help="the list to write")
+    record.add_argument("--name", default="", metavar="NAME", help="of the model (the script's name)")
+    record.add_argument("script", help="the program")
+    record.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    record.set_defaults(run=_record, parser=record)
+    export = actions.add_parser(
+        "export",
+        help="write cases for run_op_from_data",
+        description="Runs cases on the CPU and captures inputs, outputs and gradients: run_op_from_data replays them on a device "
+        "without Python. Status 1 if some could not be exported.",
+    )
+    add_selection(export)
+    export.add_argument("-o", "--output", required=True, metavar="DIR", help="a new folder")
+    export.add_argument("--format", choices=("container", "folders"), default="container", help="(container)")
+    export.set_defaults(run=_export, parser=export)

@@ -1,0 +1,227 @@
+"""op-tools conformance: is every operator of a device right?"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .. import _C
+from ._command_line import Commands, visible
+from ._conformance_cases import add_case_commands, add_selection, positive, selected_cases
+
+_USAGE = 64
+_METHODS = ("relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute")
+_SECONDS = 120.0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage ends with status 64: 2 says that something could not be judged."""
+
+    def error(self, message: str) -> NoReturn:
+        _refuse(self, message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses what it does not know, which the parser above would do in another way."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
+def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    parser.print_usage(sys.stderr)
+    parser.exit(_USAGE, f"{parser.prog}: error: {message}\n")
+
+
+def _say(line: str) -> None:
+    _C.log_progress("")
+    sys.stderr.write(f"op-tools conformance: {visible(line)}\n")
+    sys.stderr.flush()
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"{number:g} is not allowed; give a number above 0")
+    return number
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give I/N, with I from 0 to N - 1")
+    return int(number), int(count)
+
+
+def _work(options: argparse.Namespace, *, writes: str) -> int:
+    from .._conformance.exceptions import read_exceptions
+    from .._conformance.golden import Golden
+    from .._conformance.run import Settings, run_cases
+    from .._conformance.session import WorkerPlan, device_of, import_backends
+    from .._conformance.workers import prepare, usable_cores
+    from .._shards import is_shared
+
+    under_torchrun = is_shared(())
+    if under_torchrun and options.shard:
+        options.parser.error("--shard: the ranks of torchrun are the shards")
+    exceptions_file = "" if writes else options.device_config
+    exceptions = read_exceptions(exceptions_file or None)
+    golden = str(Path(options.output).absolute()) if writes else options.golden
+    if golden and not writes:
+        golden = str(Path(golden).absolute())
+        Golden(Path(golden))  # says what is wrong with it before a worker does
+    prepare()  # while this process finds its cases
+    import_backends(options.imports)
+    cases = selected_cases(options)
+    device_of(options.device)
+    plan = WorkerPlan(
+        device=options.device,
+        imports=tuple(options.imports),
+        method=None if writes else options.method,
+        phase="" if writes else options.phase,
+        timed=not writes and options.time,
+        golden=golden,
+        writes=writes,
+    )
+    jobs = options.jobs or (1 if under_torchrun or options.time_alone else usable_cores())
+    settings = Settings(
+        Path(options.output), jobs, options.timeout, options.shard or (0, 1), options.resume, exceptions_file
+    )
+    status = run_cases(cases, plan, settings, exceptions, _say)
+    if not writes:
+        for place in exceptions.not_met():
+            _say(f"{place} is about no case of this run")
+    _say(f"files in {options.output}")
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
+    options.time_alone = options.time  # cases that run beside each other would measure each other
+    return _work(options, writes="")
+
+
+def _gen(options: argparse.Namespace) -> int:
+    options.time_alone = False
+    return _work(options, writes="float64" if options.float64 else "digests" if options.digests else "values")
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from .._conformance.reports import verdict_text
+    from .._conformance.summary import SOME_WRONG, differences, read_json
+
+    found = differences(Path(options.result))
+    for text in found:
+        sys.stdout.write(visible(f"{text}\n"))
+    if found:
+        return SOME_WRONG
+    summary = read_json(Path(options.result) / "summary.json")
+    sys.stdout.write(visible(f"the summary follows from the rows. {verdict_text(summary)}\n"))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from .._conformance.reports import model_text, verdict_text, write_reports
+    from .._conformance.rows import rows_below
+    from .._conformance.summary import read_facts
+    from .._conformance.trend import trend_of
+
+    folders = [Path(one) for one in options.results]
+    if len(folders) > 2:
+        options.parser.error("give one result, or an old and a new one")
+    if len(folders) == 2:
+        old, new = (read_facts(one) for one in folders)
+        if old["list"] != new["list"]:
+            _say("the results are of different lists: cases that only one has are counted apart")
+        trend = trend_of(*(rows_below(one) for one in folders))
+        sys.stdout.write(visible(trend.table()) + "\n")
+        return trend.exit_status
+    summary = write_reports(folders[0], rows_below(folders[0]), read_facts(folders[0]))
+    lines = [verdict_text(summary), *(model_text(name, model) for name, model in summary["models"].items())]
+    sys.stdout.write(visible("\n".join(lines)) + "\n")
+    status: int = summary["exit status"]
+    return status
+
+
+def _add_work(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--device", required=True, metavar="D", help="a device of this machine: cpu, cuda, npu, sim, npu:1")
+    add("-o", "--output", required=True, metavar="DIR", help="the folder of the result")
+    add(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this first: the backend (torch_npu, op_tools.sim_device)",
+    )
+    add_selection(parser)
+    add(
+        "--shard",
+        type=_shard,
+        metavar="I/N",
+        help="the I-th (from 0) of N parts of about equal cost; into the same DIR or not",
+    )
+    add(
+        "--jobs",
+        type=positive,
+        metavar="N",
+        help="worker processes (one for each core; under torchrun, or with --time, 1)",
+    )
+    add(
+        "--timeout",
+        type=_seconds,
+        default=_SECONDS,
+        metavar="S",
+        help=f"a case that takes longer hangs ({_SECONDS:g} seconds)",
+    )
+    add("--resume", action="store_true", help="go on where an interrupted run was")
+
+
+def add(commands: Commands) -> None:
+    """Registers the command."""
+    conformance = commands.add_parser(
+        "conformance",
+        help="is every operator of a device right? a suite of cases with verdicts, reports and golden data",
+        description="Runs calls of torch's operators on a device and judges what it gives. run judges, gen keeps the results of "
+        "another device to judge by, verify recomputes a summary from its rows, report compares two results. Exit status: 0 "
+        "all that was judged is right, 1 something is wrong, 2 it could not be judged, 64 wrong usage.",
+        epilog="op-tools conformance run --device npu --import torch_npu -o result; op-tools conformance report before result",
+    )
+    conformance.error = functools.partial(_refuse, conformance)  # type: ignore[method-assign]
+    actions = conformance.add_subparsers(dest="action", required=True, parser_class=_Parser)
+    run = actions.add_parser("run", help="judge a device", description="Runs cases on a device and judges each.")
+    _add_work(run)
+    run.add_argument("--golden", default="", metavar="DIR", help="judge by the results that gen saved there")
+    run.add_argument(
+        "--device-config", default="", metavar="FILE", help="known failures of the device (TOML, YAML, JSON)"
+    )
+    run.add_argument("--method", choices=_METHODS, help="how results are judged (relative)")
+    run.add_argument("--time", action="store_true", help="also measure each case: the median of up to 20 calls")
+    run.set_defaults(run=_run, parser=run)
+    gen = actions.add_parser(
+        "gen", help="keep what a device gives, to judge others by", description="Runs cases and keeps their results."
+    )
+    _add_work(gen)
+    kinds = gen.add_mutually_exclusive_group()
+    kinds.add_argument("--digests", action="store_true", help="keep hashes: only equal bits are recognised by them")
+    kinds.add_argument("--float64", action="store_true", help="run the cases in float64")
+    gen.set_defaults(run=_gen, parser=gen)
+    add_case_commands(actions)
+    verify = actions.add_parser(
+        "verify",
+        help="does a summary follow from its rows?",
+        description="Recomputes the summary of a result from its rows.",
+    )
+    verify.add_argument("result", metavar="DIR", help="a folder that run -o wrote")
+    verify.set_defaults(run=_verify, parser=verify)
+    report = actions.add_parser(
+        "report",
+        help="write a result's files again, or compare two results",
+        description="One result: writes its files again and prints what came out. Two: what became wrong, what was repaired, "
+        "and, where both have --time, what takes longer; status 1 where something became wrong.",
+    )
+    report.add_argument("results", nargs="+", metavar="DIR", help="a result; or an old one and a new one")
+    report.set_defaults(run=_report, parser=report)

@@ -1,0 +1,112 @@
+"""Cases out of captured calls: any op_capture_result, of OpCapture or of ditorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import _C
+from .._files import load_call
+from .._python_calls import find
+from ._trees import TensorSpec, encode
+
+if TYPE_CHECKING:
+    from .case import Case
+
+
+def captured_cases(root: Path) -> Iterator[Case]:
+    """The calls in a folder of captures, or in a container. Those that no case can hold are named in the log.
+
+    Raises:
+        op_tools.Error: there is no captured call.
+    """
+    found, problems, _ = _C.find_calls(os.fsencode(root))
+    if not found:
+        raise _C.Error(f"{root}: holds no captured call")
+    for problem in problems:
+        _C.log_warn(problem)
+    for path, *_ in found:
+        try:
+            yield _case_of(path)
+        except _C.Error as error:
+            _C.log_warn(f"{path}: is no case: {error}")
+
+
+def _case_of(path: str) -> Case:
+    from .case import Case, resolve
+
+    call = load_call(path)
+    resolve(call.name)
+    metas = call.meta.get("inputs", [])
+    requires = iter([bool(one.get("requires_grad", False)) for one in metas if isinstance(one, dict)])
+    wants_grad = call.meta.get("level", "torch") == "torch"
+    storages: dict[int, int] = {}
+
+    def spec(tensor: torch.Tensor) -> TensorSpec:
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+            raise _C.Error("a tensor is sparse, nested or quantized")
+        memory = storages.setdefault(tensor.untyped_storage()._cdata, len(storages))
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        grad = wants_grad and (tensor.is_floating_point() or tensor.is_complex()) and next(requires, False)
+        stride, offset = tuple(tensor.stride()), int(tensor.storage_offset())
+        return TensorSpec(tuple(tensor.shape), dtype, stride, offset, "saved", bool(grad), memory)
+
+    args, kwargs = map_tensors((call.args, call.kwargs), spec)
+    encode([list(args), kwargs])  # raises for what JSON does not hold
+    return Case.make(
+        "captures",
+        call.name,
+        "inplace" if _is_in_place(call.name) else "function",
+        tuple(args),
+        kwargs,
+        gradient=call.grad_outputs is not None,
+        data=path,
+    )
+
+
+def _is_in_place(name: str) -> bool:
+    last = name.removeprefix("aten::").split(".")[0 if name.startswith("aten::") else -1]
+    return last.endswith("_") and not last.endswith("__") and find(name) is not None
+
+
+def map_tensors(tree: Any, change: Any) -> Any:
+    """The tree with each tensor changed, in reading order."""
+    if isinstance(tree, torch.Tensor):
+        return change(tree)
+    if isinstance(tree, dict):
+        return {key: map_tensors(value, change) for key, value in tree.items()}
+    if isinstance(tree, slice):
+        return slice(*(map_tensors(one, change) for one in (tree.start, tree.stop, tree.step)))
+    if type(tree) in (list, tuple):
+        return type(tree)(map_tensors(one, change) for one in tree)
+    return tree
+
+
+def saved_tensors(case: Case, device: torch.device) -> list[torch.Tensor]:
+    """The tensors of a captured case, on a device; those that shared memory share it again.
+
+    Raises:
+        op_tools.Error: the capture is gone or damaged, or another one than when the case was made.
+    """
+    call = load_call(str(case.data))
+    tensors: list[torch.Tensor] = []
+    map_tensors((call.args, call.kwargs), tensors.append)
+    if [tuple(one.shape) for one in tensors] != [spec.shape for spec in case.tensors]:
+        raise _C.Error(f"{case.data}: is another call than when the case was made of it")
+    storages: dict[int, torch.Tensor] = {}
+    made = []
+    for tensor, spec in zip(tensors, case.tensors, strict=True):
+        memory = tensor.untyped_storage()._cdata
+        if memory not in storages:
+            whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+            storages[memory] = whole.clone().to(device)
+        row = storages[memory]
+        if row.dtype != tensor.dtype:
+            row = row.view(tensor.dtype)
+        copy = row.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        made.append(copy.requires_grad_(True) if spec.requires_grad else copy)
+    return made

@@ -1,0 +1,407 @@
+"""A case: one call of an operator, as one line of JSON that any machine can run.
+
+Everything about cases goes through here: sources make them, load_cases() finds and filters them, make_call() makes the
+tensors and gives what is run.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+from .._python_calls import find
+from . import values
+from ._trees import TensorSpec as TensorSpec
+from ._trees import decode, encode, map_specs, specs_in
+
+SOURCES = ("op_db", "models", "captures", "mine")
+PHASES = ("forward", "backward", "inplace", "out")
+VARIANTS = ("function", "method", "inplace", "out", "error")
+_FIELDS = ("op", "overload", "variant", "args", "kwargs", "gradient", "mutation", "models", "data", "source", "id")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call. Two cases with equal ids make the same call with the same bits."""
+
+    id: str
+    """"source/op.overload/hash": the hash is of all that decides what is called and with what."""
+    source: str
+    """"op_db", "models", "captures" or "mine"."""
+    op: str
+    """The function, as tools name it: "torch.nn.functional.linear", "torch.Tensor.add_", "aten::convolution_backward"."""
+    overload: str
+    """Of the dispatcher's operator behind it: "Tensor"; "" where there is none of that name."""
+    variant: str
+    """"function", "method", "inplace", "out" or "error" (a call that has to raise)."""
+    args: tuple[Any, ...]
+    """What it is called with; a tensor is a TensorSpec."""
+    kwargs: dict[str, Any]
+    gradient: bool = False
+    """A backward pass belongs to it."""
+    mutation: str = ""
+    """What was changed of the call that the source had: "nhwc", "strided", "alias" ...; "" for nothing."""
+    models: dict[str, int] = field(default_factory=dict)
+    """Name of a model -> how often one training step makes this call."""
+    data: str | None = None
+    """Of a captured call: its folder, which has the values."""
+
+    @classmethod
+    def make(
+        cls, source: str, op: str, variant: str, args: tuple[Any, ...], kwargs: dict[str, Any], **more: Any
+    ) -> Case:
+        """A case with the id that belongs to it. `more`: the other fields."""
+        made = cls("", source, op, more.pop("overload", ""), variant, args, kwargs, **more)
+        return replace(made, id=_id_of(made))
+
+    def with_changes(self, **fields: Any) -> Case:
+        """A changed case, with the id that belongs to it."""
+        made = replace(self, **fields)
+        return replace(made, id=_id_of(made))
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @functools.cached_property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors of args, then of kwargs, in reading order; their places are the argument indices of the values."""
+        return tuple(specs_in((self.args, self.kwargs)))
+
+    @property
+    def dtype(self) -> str:
+        """The main dtype: of the first tensor of floats, else of the first one, else of an argument dtype=; "" without."""
+        found = [one.dtype for one in self.tensors]
+        floats = [one for one in found if one.startswith(("float", "bfloat", "complex"))]
+        named = self.kwargs.get("dtype")
+        return next(iter([*floats, *found]), str(named).removeprefix("torch.") if named else "")
+
+    @property
+    def layout(self) -> str:
+        """The first of "expanded", "nhwc", "strided", "offset" that a tensor is, else "contiguous"."""
+        found = {one.layout for one in self.tensors}
+        return next((one for one in ("expanded", "nhwc", "strided", "offset") if one in found), "contiguous")
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the memory of its tensors."""
+        alone = sum(one.storage_size * one.itemsize for one in self.tensors if one.alias is None)
+        shared: dict[int, int] = {}
+        for one in self.tensors:
+            if one.alias is not None:
+                shared[one.alias] = max(shared.get(one.alias, 0), one.storage_size * one.itemsize)
+        return alone + sum(shared.values())
+
+    def to_json(self) -> str:
+        """One line, without its end."""
+        fields = {**_content(self), "source": self.source, "id": self.id}
+        if self.models:
+            fields["models"] = self.models
+        return json.dumps({key: fields[key] for key in _FIELDS if key in fields}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str) -> Case:
+        """The case of a line.
+
+        Raises:
+            op_tools.Error: the line is no case, with the reason; or its id is not that of its content.
+        """
+        made = cls.from_fields(_object(line))
+        if made.id != _id_of(made):
+            raise _C.Error(f"case {made.id}: was changed: its content has the id {_id_of(made)}")
+        return made
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Case:
+        """The case of what JSON gave. A missing id is made.
+
+        Raises:
+            op_tools.Error: there are unknown fields, or values of wrong kinds.
+        """
+        _check(fields)
+        args, kwargs = (decode(fields.get(key, empty)) for key, empty in (("args", []), ("kwargs", {"dict": []})))
+        if (
+            not isinstance(args, list)
+            or not isinstance(kwargs, dict)
+            or not all(isinstance(one, str) for one in kwargs)
+        ):
+            raise _C.Error('a case: "args" is a list, "kwargs" is {"dict": [["name", value], ...]}')
+        given = {key: fields[key] for key in ("gradient", "mutation", "models", "data") if key in fields}
+        made = cls(
+            fields.get("id", ""),
+            fields.get("source", "mine"),
+            fields["op"],
+            fields.get("overload", ""),
+            fields.get("variant", "function"),
+            tuple(args),
+            kwargs,
+            **given,
+        )
+        return made if made.id else replace(made, id=_id_of(made))
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _C.Error(f"a case: no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise _C.Error("a case: is no JSON object")
+    return fields
+
+
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("id", "source", "op", "overload", "variant", "mutation", "data"), str),
+    "args": list,
+    "kwargs": dict,
+    "gradient": bool,
+    "models": dict,
+}
+
+
+def _check(fields: dict[str, Any]) -> None:
+    if unknown := sorted(set(fields) - set(_FIELDS)):
+        raise _C.Error(f"a case: unknown fields {', '.join(unknown)}; there are {', '.join(_FIELDS)}")
+    if wrong := [key for key, value in fields.items() if not isinstance(value, _KINDS[key])]:
+        raise _C.Error(f'a case: "{wrong[0]}" has to be of kind {_KINDS[wrong[0]].__name__}')
+    if not fields.get("op"):
+        raise _C.Error('a case: "op" is missing')
+    for key, known in (("source", SOURCES), ("variant", VARIANTS)):
+        if fields.get(key, known[0]) not in known:
+            raise _C.Error(f'a case: "{key}" is {fields[key]!r}; there are {", ".join(known)}')
+    if any(type(one) is not int or one < 1 for one in fields.get("models", {}).values()):
+        raise _C.Error('a case: "models" has a number of calls for each name')
+
+
+def _content(case: Case) -> dict[str, Any]:
+    """What decides the call, as JSON; nothing that is as without saying."""
+    fields: dict[str, Any] = {"op": case.op, "variant": case.variant, "args": encode(list(case.args))}
+    if case.kwargs:
+        fields["kwargs"] = encode(case.kwargs)
+    for key in ("overload", "gradient", "mutation", "data"):
+        if value := getattr(case, key):
+            fields[key] = value
+    return fields
+
+
+def _id_of(case: Case) -> str:
+    text = json.dumps(_content(case), separators=(",", ":"), sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    op = case.op.replace("::", ".") + (f".{case.overload}" if case.overload else "")
+    return f"{case.source}/{op}/{digest}"
+
+
+# --- Running a case -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class PreparedCall:
+    """A case with its tensors, on a device."""
+
+    case: Case
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inputs: list[torch.Tensor]
+    """The tensors of the case in its order: the leaves that gradients are asked for are among them."""
+    seed: int
+    """For the generators of torch, before the call."""
+
+    def run(self) -> Any:
+        """Makes the call; its outputs. Raises what the call raises."""
+        torch.manual_seed(self.seed)
+        args, kwargs = self.args, self.kwargs
+        if self.case.gradient and self.case.variant == "inplace":
+            # A leaf that requires grad may not be changed in place.
+            args = (_C.unobserved(torch.clone, args[0]), *args[1:])
+        with torch.set_grad_enabled(self.case.gradient):
+            return self.function(*args, **kwargs)
+
+    def backward(self, outputs: Any) -> list[torch.Tensor | None]:
+        """The gradients of those inputs that require one, in their order, for random gradients of the outputs.
+
+        Args:
+            outputs: of :meth:`run`.
+        """
+        targets = [one for one in leaves_of(outputs) if one.requires_grad and one.grad_fn is not None]
+        wanted = [one for one in self.inputs if one.requires_grad]
+        if not targets or not wanted:
+            return [None] * len(wanted)
+        arriving = [self._cotangent(one, place) for place, one in enumerate(targets)]
+        return list(torch.autograd.grad(targets, wanted, arriving, allow_unused=True))
+
+    def _cotangent(self, output: torch.Tensor, place: int) -> torch.Tensor:
+        stride: tuple[int, ...] | None = None
+        if self.case.mutation == "strided-gradient" and output.dim():
+            stride = strided(tuple(output.shape))
+        spec = TensorSpec(tuple(output.shape), str(output.dtype).removeprefix("torch."), stride)
+        # It belongs to the case: tools that are on look at the call alone.
+        made: list[torch.Tensor] = _C.unobserved(
+            tensors_of, self.case.id, [spec], output.device, prefix=f"gradient {place} "
+        )
+        return made[0]
+
+
+def strided(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a tensor that has a gap behind every element."""
+    return tuple(2 * one for one in TensorSpec(shape, "float32").strides)
+
+
+def leaves_of(tree: Any) -> list[torch.Tensor]:
+    """The tensors in lists, tuples and dicts, in reading order."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    return [leaf for one in tree for leaf in leaves_of(one)] if isinstance(tree, list | tuple) else []
+
+
+def tensors_of(case_id: str, specs: list[TensorSpec], device: torch.device, prefix: str = "") -> list[torch.Tensor]:
+    """The tensors of a case. Those with an equal alias share their memory.
+
+    Args:
+        case_id: the key of the values, with the place of each tensor.
+        specs: of the tensors.
+        device: where they are made; the values come from the CPU. On "meta" there are none.
+        prefix: in front of the places.
+
+    Raises:
+        op_tools.Error: the values do not fit a tensor.
+    """
+    made: list[torch.Tensor] = []
+    storages: dict[int, torch.Tensor] = {}
+    for place, spec in enumerate(specs):
+        storage = None if spec.alias is None else storages.get(spec.alias)
+        if storage is None:
+            size = max(
+                [
+                    spec.storage_size,
+                    *(one.storage_size for one in specs if spec.alias is not None and one.alias == spec.alias),
+                ]
+            )
+            storage = _storage(spec, size, f"{case_id}#{prefix}{place}", device)
+            if spec.alias is not None:
+                storages[spec.alias] = storage
+        if storage.dtype != spec.torch_dtype:
+            raise _C.Error(f"tensors with the alias {spec.alias} have several dtypes")
+        tensor = storage.as_strided(spec.shape, spec.strides, spec.offset)
+        made.append(tensor.requires_grad_(True) if spec.requires_grad else tensor)
+    return made
+
+
+def _storage(spec: TensorSpec, size: int, name: str, device: torch.device) -> torch.Tensor:
+    """The whole memory of a tensor as a row. Generated values fill the gaps, too: a kernel that reads them is found."""
+    dtype = spec.torch_dtype
+    if device.type == "meta":
+        return torch.empty(size, dtype=dtype, device=device)
+    key = values.key_of(*name.rsplit("#", 1))
+    plain = spec.layout == "contiguous" and size == spec.storage_size
+    if plain or (isinstance(spec.values, str) and values.fills_gaps(spec.values)):
+        return values.make_values(spec.values, dtype, size, key).to(device)
+    elements = values.make_values(spec.values, dtype, spec.numel, key)
+    row = torch.zeros(size, dtype=dtype)
+    view, content = row.as_strided(spec.shape, spec.strides, spec.offset), elements.reshape(spec.shape)
+    for dim, step in enumerate(spec.strides):
+        if step == 0 and spec.shape[dim] > 1:  # the elements along it are one element
+            view, content = view.narrow(dim, 0, 1), content.narrow(dim, 0, 1)
+    view.copy_(content)
+    return row.to(device)
+
+
+def resolve(op: str) -> Callable[..., Any]:
+    """The function of a name.
+
+    Raises:
+        op_tools.Error: torch has none that a case may call.
+    """
+    name = op
+    if op.startswith("aten::"):
+        base, _, overload = op.removeprefix("aten::").partition(".")
+        name = f"torch.ops.aten.{base}" + (f".{overload}" if overload else "")
+    function = find(name)
+    if function is None:
+        raise _C.Error(f"{op}: is no operator of this torch ({torch.__version__}) that a case may call")
+    return function
+
+
+def make_call(case: Case, device: torch.device) -> PreparedCall:
+    """A case with its tensors on a device.
+
+    Args:
+        case: of :func:`load_cases`.
+        device: where the tensors are made.
+
+    Raises:
+        op_tools.Error: this torch has no such operator, values do not fit, or a captured call cannot be read.
+    """
+    name = case.op
+    if name.startswith("aten::") and case.overload:
+        name += f".{case.overload}"
+    function = resolve(name)
+    if case.data is not None:
+        from .captures import saved_tensors
+
+        inputs = saved_tensors(case, device)
+    else:
+        try:
+            inputs = tensors_of(case.id, list(case.tensors), device)
+        except (_C.Error, RuntimeError) as error:
+            raise _C.Error(f"case {case.id}: {error}") from None
+    left = iter(inputs)
+    args, kwargs = map_specs((case.args, case.kwargs), lambda _: next(left), device)
+    seed = int(case.id.rpartition("/")[2][:8] or "0", 16)
+    return PreparedCall(case, function, args, kwargs, inputs, seed)
+
+
+# --- Finding cases ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which cases are wanted."""
+
+    fname: str = ""
+    """A regular expression found in the op."""
+    dtypes: frozenset[str] = frozenset()
+    """Main dtypes that are left out, as DIOPI's --filter-dtype does."""
+    models: frozenset[str] = frozenset()
+    phase: str = ""
+    """"forward", "backward" (those with gradients), "inplace" or "out"; "": all."""
+    nhwc: bool = False
+    """Tensors of four and five dimensions are channels-last."""
+    four_bytes: bool = False
+    """int64 tensors are int32."""
+    max_bytes: int | None = None
+    """Leaves out cases with more bytes of tensors."""
+
+
+def load_cases(
+    suite: str = "",
+    *,
+    sources: tuple[str, ...] = ("op_db", "models"),
+    filter: Filter | None = None,
+    captures: tuple[Path, ...] = (),
+    mine: tuple[Path, ...] = (),
+) -> Iterator[Case]:
+    """The cases of the sources, in an order that is always the same.
+
+    Args:
+        suite: a file of cases (JSON lines, .gz or not) in place of the lists in the package; "": those lists.
+        sources: which sources.
+        filter: which cases of them; None: all.
+        captures: folders of captures, for the source "captures".
+        mine: files of the user, for the source "mine".
+
+    Raises:
+        op_tools.Error: an unknown source or model, a wrong expression, or a damaged file, with file and line.
+    """
+    from .lists import filtered, source_cases
+
+    return filtered(source_cases(suite, sources, captures, mine), filter or Filter())

@@ -1,0 +1,185 @@
+"""What is known to be wrong of a device: one file with an entry for each, which has a reason and may have an end.
+
+[[exception]]
+op = 'torch\\.nn\\.functional\\.gelu'  # a regular expression for the whole name
+dtype = ["float16", "bfloat16"]     # of the case; left out: all
+shape = "elements > 100000 and rank >= 3"
+phase = "backward"
+expect = "fail"                     # or "unsupported", "slow"
+reason = "the tanh form is used: fixed in driver 24.2"
+until = 2027-06-30
+"""
+
+from __future__ import annotations
+
+import datetime
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import _C
+from .._data_file import read_data
+from .case import PHASES, Case, TensorSpec
+from .rows import EXPECTED, RIGHT, UNEXPECTED_PASS, UNSUPPORTED, WRONG, Row
+
+EXPECTATIONS = ("fail", "unsupported", "slow")
+SLOW_FACTOR = 10  # by which a slow case may exceed --timeout
+_KEYS = ("op", "dtype", "shape", "phase", "expect", "reason", "until")
+_CONDITION = re.compile(r"\s*([a-z]+)\s*(<=|>=|==|!=|<|>)\s*(\d+)\s*")
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+_MEASURES: dict[str, Callable[[TensorSpec], int]] = {
+    "rank": lambda spec: len(spec.shape),
+    "elements": lambda spec: spec.numel,
+    "smallest": lambda spec: min(spec.shape, default=1),
+    "largest": lambda spec: max(spec.shape, default=1),
+}
+
+ShapeRule = Callable[[TensorSpec], bool]
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """One entry."""
+
+    op: re.Pattern[str]
+    expect: str
+    reason: str
+    dtypes: tuple[str, ...] = ()
+    """Empty: all."""
+    shape: ShapeRule | None = None
+    phase: str = ""
+    until: datetime.date | None = None
+    """The last day on which it holds."""
+    place: str = ""
+    """"FILE: exception 3"."""
+
+    def applies(self, case: Case, phase: str = "") -> bool:
+        """Whether it is about a case; with `phase`, about that row of it."""
+        return (
+            self.op.fullmatch(case.op) is not None
+            and (not self.dtypes or case.dtype in self.dtypes)
+            and (not self.phase or not phase or self.phase == phase)
+            and (self.shape is None or any(self.shape(one) for one in case.tensors))
+        )
+
+
+class Exceptions:
+    """All entries of a device, and how often each was seen."""
+
+    def __init__(self, entries: list[KnownFailure], today: datetime.date) -> None:
+        self._entries, self._today = entries, today
+        self.seen: Counter[str] = Counter()
+
+    def may_be_slow(self, case: Case) -> bool:
+        """Its time limit is SLOW_FACTOR times that of others."""
+        return any(one.expect == "slow" and not self._is_over(one) and one.applies(case) for one in self._entries)
+
+    def _is_over(self, one: KnownFailure) -> bool:
+        return one.until is not None and one.until < self._today
+
+    def apply(self, case: Case, row: Row) -> None:
+        """Changes the status of a row by the first entry about it."""
+        kinds = {"fail": WRONG, "unsupported": (UNSUPPORTED,)}
+        for one in self._entries:
+            if one.expect == "slow" or not one.applies(case, row.phase):
+                continue
+            if row.status in RIGHT and case.variant == "error":
+                continue  # it is about results
+            self.seen[one.place] += 1
+            if row.status in RIGHT:
+                row.status = UNEXPECTED_PASS
+                row.reason = f"{one.place} is not needed: {one.reason}"
+            elif row.status not in kinds[one.expect]:
+                continue
+            elif self._is_over(one):
+                row.status = WRONG[0] if row.status == UNSUPPORTED else row.status
+                row.reason = f"{one.place} ended on {one.until}: {one.reason}. {row.reason}"
+            else:
+                row.status, row.reason = EXPECTED, f"{one.reason} ({row.status}: {row.reason})"
+            return
+
+    def not_met(self) -> list[str]:
+        """Entries that no row of this run is about."""
+        return [one.place for one in self._entries if one.expect != "slow" and not self.seen[one.place]]
+
+
+def read_exceptions(path: str | Path | None, today: datetime.date | None = None) -> Exceptions:
+    """The entries of a file: TOML, YAML or JSON, `{"exception": [entry, ...]}`. None: there are none.
+
+    Raises:
+        op_tools.Error: the file cannot be read, or an entry is wrong; the text names file and entry.
+    """
+    entries = []
+    if path is not None:
+        content = read_data(path)
+        given = content.get("exception") if isinstance(content, dict) else None
+        if not isinstance(given, list) or set(content) != {"exception"}:
+            raise _C.Error(f"{path}: expected a list called exception, and nothing beside it")
+        entries = [_entry(f"{path}: exception {number}", one) for number, one in enumerate(given, 1)]
+    return Exceptions(entries, today or datetime.date.today())
+
+
+def _entry(place: str, given: Any) -> KnownFailure:
+    if not isinstance(given, dict):
+        raise _C.Error(f"{place}: is no table of {', '.join(_KEYS)}")
+    if unknown := sorted(set(given) - set(_KEYS)):
+        raise _C.Error(f"{place}: unknown {', '.join(map(repr, unknown))}; there are {', '.join(_KEYS)}")
+    for key in ("op", "expect", "reason"):
+        if not isinstance(given.get(key), str) or not given[key].strip():
+            raise _C.Error(f"{place}: {key} is missing")
+    for key, known in (("expect", EXPECTATIONS), ("phase", ("", *PHASES))):
+        if given.get(key, known[0]) not in known:
+            raise _C.Error(f"{place}: {key} is {given[key]!r}; give one of {', '.join(filter(None, known))}")
+    dtypes = given.get("dtype", [])
+    dtypes = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes) if isinstance(dtypes, list) else None
+    if dtypes is None or not all(isinstance(one, str) for one in dtypes):
+        raise _C.Error(f"{place}: dtype is a name or a list of names")
+    try:
+        op = re.compile(given["op"])
+    except re.error as error:
+        raise _C.Error(f"{place}: op {given['op']!r} is no regular expression: {error}") from None
+    return KnownFailure(
+        op,
+        given["expect"],
+        given["reason"],
+        dtypes,
+        _shape_rule(place, given["shape"]) if "shape" in given else None,
+        given.get("phase", ""),
+        _date(place, given.get("until")),
+        place,
+    )
+
+
+def _date(place: str, given: Any) -> datetime.date | None:
+    if isinstance(given, datetime.datetime):
+        return given.date()
+    if given is None or isinstance(given, datetime.date):
+        return given
+    try:
+        return datetime.date.fromisoformat(given)
+    except (TypeError, ValueError):
+        raise _C.Error(f"{place}: until is {given!r}; give a day, as 2027-06-30") from None
+
+
+def _shape_rule(place: str, text: Any) -> ShapeRule:
+    """Holds for a tensor of which all conditions hold."""
+    conditions = []
+    for part in re.split(r"\band\b", text if isinstance(text, str) else ""):
+        found = _CONDITION.fullmatch(part)
+        if not found or found[1] not in _MEASURES:
+            raise _C.Error(
+                f"{place}: shape is {text!r}; give conditions on {', '.join(_MEASURES)}, as in rank >= 3 and elements > 1000"
+            )
+        conditions.append((_MEASURES[found[1]], _COMPARE[found[2]], int(found[3])))
+    return lambda spec: all(compare(measure(spec), number) for measure, compare, number in conditions)

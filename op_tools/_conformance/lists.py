@@ -1,0 +1,241 @@
+"""Lists of cases: files of JSON lines, one for each suite and minor version of torch; what is wanted of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import itertools
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import _C
+from .._names import near_names
+from . import mutations
+
+if TYPE_CHECKING:
+    from .case import Case, Filter
+
+FOLDER = Path(__file__).parent / "op_tools_cases"
+LISTED = ("op_db", "models")
+
+
+def list_of(suite: str) -> Path:
+    """The list of a suite in the package: that of this torch's minor version, else the newest older one.
+
+    Raises:
+        op_tools.Error: there is none.
+    """
+    mine = _version(".".join(torch.__version__.split(".")[:2]))
+    known = {_version(path.name): path for path in FOLDER.glob(f"{suite}/*.jsonl.gz")}
+    older = [version for version in known if version <= mine]
+    if not older:
+        raise _C.Error(f"the package has no list of the suite {suite} for torch {torch.__version__}: {FOLDER / suite}")
+    return known[max(older)]
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in re.findall(r"\d+", text)[:2])
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a file, which may be packed (.gz).
+
+    Raises:
+        op_tools.Error: the file is not there, or damaged.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            yield from file
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise _C.Error(f"{path}: cannot be read: {error}") from None
+
+
+def write_list(path: Path, cases: Iterable[Case]) -> tuple[int, str]:
+    """Writes a list, packed where the name ends in .gz; the same cases give the same bytes.
+
+    Returns:
+        the number of cases, and the SHA-256 of the lines.
+
+    Raises:
+        op_tools.Error: the file cannot be written.
+    """
+    digest, count = hashlib.sha256(), 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as raw:
+            target: Any = gzip.GzipFile("", "wb", 9, raw, mtime=0) if path.suffix == ".gz" else raw
+            for case in cases:
+                line = case.to_json().encode() + b"\n"
+                digest.update(line)
+                target.write(line)
+                count += 1
+            if target is not raw:
+                target.close()
+    except OSError as error:
+        raise _C.Error(f"{path}: cannot be written: {error.strerror}") from None
+    return count, digest.hexdigest()
+
+
+def digest_of(cases: Iterable[Case]) -> str:
+    """The SHA-256 of the lines that these cases make."""
+    digest = hashlib.sha256()
+    for case in cases:
+        digest.update(case.to_json().encode() + b"\n")
+    return digest.hexdigest()
+
+
+def read_list(path: Path, *, ours: bool = False) -> Iterator[Case]:
+    """The cases of a file of lines. `ours`: of the package, so that the ids need no check, which takes a third of the time.
+
+    Raises:
+        op_tools.Error: with file and line.
+    """
+    from .case import Case
+
+    for number, line in enumerate(lines_of(path), 1):
+        if not line.strip():
+            continue
+        try:
+            yield Case.from_fields(json.loads(line)) if ours else Case.from_json(line)
+        except _C.Error as error:
+            raise _C.Error(f"{path}:{number}: {error}") from None
+
+
+def read_mine(path: Path) -> Iterator[Case]:
+    """The cases of a user's file: a JSON list of objects, or an object in each line. Ids are made.
+
+    Raises:
+        op_tools.Error: with file and place.
+    """
+    from .case import Case
+
+    text = "".join(lines_of(path))
+    try:
+        given = (
+            json.loads(text) if text.lstrip().startswith("[") else [json.loads(one) for one in text.splitlines() if one]
+        )
+    except (ValueError, RecursionError) as error:
+        raise _C.Error(f"{path}: is no JSON: {error}") from None
+    for number, fields in enumerate(given, 1):
+        try:
+            if not isinstance(fields, dict):
+                raise _C.Error("a case: is no JSON object")
+            case = Case.from_fields({**_plain(fields), "id": "", "source": "mine"})
+        except _C.Error as error:
+            raise _C.Error(f"{path}: case {number}: {error}") from None
+        yield case
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """People write kwargs as an object."""
+    kwargs = fields.get("kwargs")
+    if isinstance(kwargs, dict) and set(kwargs) != {"dict"}:
+        fields = {**fields, "kwargs": {"dict": [[key, value] for key, value in kwargs.items()]}}
+    return fields
+
+
+def source_cases(
+    suite: str, sources: tuple[str, ...], captures: tuple[Path, ...], mine: tuple[Path, ...]
+) -> Iterator[Case]:
+    """The cases of :func:`load_cases`, without a filter."""
+    from .captures import captured_cases
+    from .case import SOURCES
+
+    if unknown := [one for one in sources if one not in SOURCES]:
+        raise _C.Error(f"source {unknown[0]!r}: there are {', '.join(SOURCES)}")
+    if suite:
+        return (case for case in read_list(Path(suite)) if case.source in sources)
+    found: list[Iterable[Case]] = [read_list(list_of(one), ours=True) for one in LISTED if one in sources]
+    if "captures" in sources:
+        found += [captured_cases(path) for path in captures]
+    if "mine" in sources:
+        found += [read_mine(path) for path in mine]
+    return itertools.chain.from_iterable(found)
+
+
+def model_names() -> dict[str, int]:
+    """The models in the package, with the number of their cases; by name."""
+    found: Counter[str] = Counter()
+    for line in lines_of(list_of("models")):
+        found.update(json.loads(line).get("models", {}).keys())
+    return dict(sorted(found.items()))
+
+
+def filtered(cases: Iterable[Case], wanted: Filter) -> Iterator[Case]:
+    """The cases that a filter wants, changed as it says; each once.
+
+    Raises:
+        op_tools.Error: the filter has a wrong expression, dtype, phase or model.
+    """
+    expression = _checked(wanted)
+    seen: set[str] = set()
+    models: set[str] = set()
+    for case in cases:
+        models.update(case.models)
+        if not _is_wanted(case, wanted, expression):
+            continue
+        changed = _changed(case, wanted)
+        if changed.id not in seen and (wanted.max_bytes is None or changed.bytes <= wanted.max_bytes):
+            seen.add(changed.id)
+            yield changed
+    if missing := sorted(wanted.models - models):
+        raise _C.Error(
+            f"--model {missing[0]}: no case of this model; {_near(missing[0], sorted(models))}--list-models names them"
+        )
+
+
+def _near(name: str, known: list[str]) -> str:
+    found = near_names(name, known)
+    return f"did you mean {' or '.join(found)}? " if found else ""
+
+
+def _checked(wanted: Filter) -> re.Pattern[str] | None:
+    from .case import PHASES
+
+    if wanted.phase not in ("", *PHASES):
+        raise _C.Error(f"--phase {wanted.phase}: there are {', '.join(PHASES)}")
+    for name in wanted.dtypes:
+        if not isinstance(getattr(torch, name, None), torch.dtype):
+            raise _C.Error(f"--filter-dtype {name}: is no dtype of torch")
+    try:
+        return re.compile(wanted.fname) if wanted.fname else None
+    except re.error as error:
+        raise _C.Error(f"--fname {wanted.fname}: is no regular expression: {error}") from None
+
+
+def _is_wanted(case: Case, wanted: Filter, expression: re.Pattern[str] | None) -> bool:
+    if expression is not None:
+        names = {case.op, re.split(r"[.:]+", case.op)[-1]}
+        if not any(expression.fullmatch(name) for name in names):
+            return False
+    if wanted.models and not wanted.models & set(case.models):
+        return False
+    if case.dtype in wanted.dtypes:
+        return False
+    return not wanted.phase or wanted.phase in phases_of(case)
+
+
+def phases_of(case: Case) -> tuple[str, ...]:
+    """The phases that a case belongs to."""
+    if case.variant in ("inplace", "out"):
+        return (case.variant,)
+    return ("forward", "backward") if case.gradient else ("forward",)
+
+
+def _changed(case: Case, wanted: Filter) -> Case:
+    for name in (one for one, on in (("nhwc", wanted.nhwc), ("four-bytes", wanted.four_bytes)) if on):
+        changed = mutations.mutated(case, name)
+        case = case if changed is None else changed
+    return case if not wanted.models else dataclasses.replace(case, models=_only(case, wanted))
+
+
+def _only(case: Case, wanted: Filter) -> dict[str, int]:
+    return {name: calls for name, calls in case.models.items() if name in wanted.models}

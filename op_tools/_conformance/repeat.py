@@ -1,0 +1,118 @@
+"""What two runs of the same call show: other bits, memory that is not freed, numbers of another device's generator."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_LEAKING_RUNS, _MOST_RUNS = 4, 8
+
+
+@dataclass
+class Outputs:
+    """What a call gave, on the CPU."""
+
+    results: list[torch.Tensor]
+    gradients: list[torch.Tensor | None]
+
+    def named(self) -> Iterator[tuple[str, str, torch.Tensor | None]]:
+        """(phase of the pass, name, tensor) of each."""
+        for place, one in enumerate(self.results):
+            yield "", f"result {place}", one
+        for place, gradient in enumerate(self.gradients):
+            yield "backward", f"gradient {place}", gradient
+
+
+def outputs_of(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> Outputs:
+    """Copies on the CPU, with the strides that they have."""
+    return Outputs(
+        [one.detach().cpu() for one in results], [None if one is None else one.detach().cpu() for one in gradients]
+    )
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    """Of form and elements; two tensors with equal digests have the same bits. "" where the layout has none."""
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        return ""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    flat = plain.as_strided((plain.numel(),), (1,))  # a dimension of size 1 may have any stride
+    digest = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
+    if flat.numel():
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def find_differences(one: Outputs, other: Outputs) -> list[tuple[str, str]]:
+    """(phase of the pass, name) of what has other bits."""
+    found = []
+    for (phase, name, a), (_, _, b) in zip(one.named(), other.named(), strict=False):
+        if (a is None) != (b is None) or (a is not None and b is not None and digest_of(a) != digest_of(b)):
+            found.append((phase, name))
+    return found
+
+
+def _module_of(device: torch.device) -> Any:
+    return getattr(torch, device.type, None)
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for the device."""
+    if device.type not in ("cpu", "meta"):
+        torch.accelerator.synchronize(device)
+
+
+def allocated(device: torch.device) -> int | None:
+    """Bytes that tensors of the device hold; None where it does not say."""
+    ask = getattr(_module_of(device), "memory_allocated", None)
+    return None if device.type == "cpu" or ask is None else int(ask(device.index))
+
+
+def leaked_bytes(run: Callable[[], object], device: torch.device) -> int:
+    """Bytes that each run of a call leaves behind; 0 where not every one does."""
+    left: list[int] = []
+    for _ in range(_MOST_RUNS):
+        before = allocated(device)
+        run()
+        synchronize(device)
+        after = allocated(device)
+        if before is None or after is None or after == before:
+            return 0
+        if after > before:  # else what was there before was freed meanwhile
+            left.append(after - before)
+        if len(left) == _LEAKING_RUNS:
+            return min(left)
+    return 0
+
+
+class Generators:
+    """Which of two random generators moved: the CPU's and the device's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before = self._states()
+
+    def _states(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        ask = getattr(_module_of(self._device), "get_rng_state", None)
+        is_cpu = self._device.type == "cpu"
+        return torch.get_rng_state(), None if is_cpu or ask is None else ask(self._device).cpu()
+
+    def moved(self) -> tuple[bool, bool]:
+        """The CPU's; the device's."""
+        (cpu, own), (cpu_now, own_now) = self._before, self._states()
+        return not torch.equal(cpu, cpu_now), own is not None and own_now is not None and not torch.equal(own, own_now)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """While it is entered, torch uses deterministic algorithms, and raises where an operator has none."""
+    was = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was)

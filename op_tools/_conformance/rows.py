@@ -1,0 +1,176 @@
+"""What was found about a case: rows, as lines of JSON while a run goes on, and as cases.csv at its end."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from .. import _C
+from .case import Case
+
+ROWS_FILE = "rows.jsonl"
+
+PASSED, FAILED, UNSUPPORTED, NOT_JUDGED = "passed", "failed", "unsupported", "not judged"
+CRASHED, HUNG, ERROR = "crashed", "hung", "error"
+EXPECTED, UNEXPECTED_PASS = "expected", "unexpected pass"
+STATUSES = {
+    PASSED: "right",
+    FAILED: "wrong",
+    CRASHED: "the process of the case died",
+    HUNG: "the case did not end in its time",
+    UNSUPPORTED: "the device has no such operator, or not for these dtypes",
+    EXPECTED: "not right, as the device's list of exceptions says",
+    UNEXPECTED_PASS: "right, though the list of exceptions says that it is not",
+    NOT_JUDGED: "nothing says what is right: uninitialized memory, other random numbers, a call that the CPU cannot run",
+    ERROR: "could not be tried: a damaged file",
+}
+WRONG = (FAILED, CRASHED, HUNG)
+RIGHT = (PASSED, UNEXPECTED_PASS)
+
+
+@dataclass
+class Row:
+    """One phase of a case. The fields up to `worker` are the columns of cases.csv."""
+
+    case: str
+    source: str
+    op: str
+    overload: str
+    dtype: str
+    layout: str
+    phase: str
+    """"forward", "backward", "inplace" or "out"."""
+    status: str = PASSED
+    """One of STATUSES."""
+    method: str = ""
+    """How it was judged: a method of OpAutoCompare, "distribution", "error", "bits"."""
+    error: float | None = None
+    """The measure that decided, and its limit."""
+    limit: float | None = None
+    reference: str = ""
+    """What it was judged by: "cpu, float64", "float64", "cpu", or the device of the golden data."""
+    index: str = ""
+    """Of the worst element, and both its values."""
+    got: str = ""
+    expected: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+    worker: str = ""
+    blamed: str = ""
+    """The operator that is wrong: one that the case's function calls, where it is not the function itself."""
+    median: float | None = None
+    """With --time: median of the call's seconds."""
+    bytes: int = 0
+    models: dict[str, int] = field(default_factory=dict)
+    """Name of a model -> how often one of its steps makes this call."""
+
+
+_FIELDS = {one.name for one in fields(Row)}
+COLUMNS = tuple(one.name for one in fields(Row))[:18]
+assert COLUMNS[-1] == "worker"
+
+_PHASES = {"inplace": "inplace", "out": "out"}
+
+
+def row_of(case: Case, phase: str = "", **found: Any) -> Row:
+    """A row of a case. `phase`: "" is that of the call itself."""
+    return Row(
+        case=case.id,
+        source=case.source,
+        op=case.op,
+        overload=case.overload,
+        dtype=case.dtype,
+        layout=case.layout,
+        phase=phase or _PHASES.get(case.variant, "forward"),
+        bytes=case.bytes,
+        models=case.models,
+        **found,
+    )
+
+
+def shard_text(place: str, number: int, count: int) -> str:
+    """The name of a file of one shard."""
+    return place if count == 1 else f"{Path(place).stem}.{number}-of-{count}{Path(place).suffix}"
+
+
+class RowWriter:
+    """Appends rows: one line for each case, so that a kill at any moment leaves whole cases and perhaps one torn line.
+
+    Raises:
+        op_tools.Error: the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            size = os.fstat(self._file).st_size
+            if size and os.pread(self._file, 1, size - 1) != b"\n":
+                os.write(self._file, b"\n")  # ends the torn line
+        except OSError as error:
+            raise _C.Error(f"{path}: {error.strerror}") from None
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """All rows of one case."""
+        line = json.dumps([asdict(row) for row in rows], separators=(",", ":"), allow_nan=True)
+        os.write(self._file, line.encode() + b"\n")
+
+    def close(self) -> None:
+        """No more rows."""
+        os.close(self._file)
+
+
+def read_rows(path: Path) -> dict[str, list[Row]]:
+    """The rows by case. A torn line is left out.
+
+    Raises:
+        op_tools.Error: the file cannot be read, or holds something else.
+    """
+    found: dict[str, list[Row]] = {}
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise _C.Error(f"{path}: {error.strerror}") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            given = json.loads(line)
+        except ValueError:
+            continue  # torn: that case is run again
+        try:
+            rows = [Row(**one) for one in given]
+            wrong = not rows or any(row.status not in STATUSES or not isinstance(row.case, str) for row in rows)
+        except TypeError:
+            wrong = True
+        if wrong:
+            raise _C.Error(f"{path}:{number}: is no row of op-tools conformance")
+        found[rows[0].case] = rows
+    return found
+
+
+def rows_below(folder: Path) -> dict[str, list[Row]]:
+    """The rows of all shards of a result, sorted by case.
+
+    Raises:
+        op_tools.Error: there are none, or a file holds something else.
+    """
+    stem = Path(ROWS_FILE).stem
+    paths = sorted(folder.glob(f"{stem}*.jsonl"))
+    if not paths:
+        raise _C.Error(f"{folder}: no result of op-tools conformance run is here (no {ROWS_FILE})")
+    found: dict[str, list[Row]] = {}
+    for path in paths:
+        found.update(read_rows(path))
+    return dict(sorted(found.items()))
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> None:
+    """cases.csv."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for row in rows:
+            writer.writerow("" if (value := getattr(row, name)) is None else value for name in COLUMNS)

@@ -1,0 +1,177 @@
+"""One run of the suite: facts, self-test, the session of this shard, and the reports of all shards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+from .._run_facts import program_facts
+from .case import Case
+from .coverage import coverage_of
+from .exceptions import Exceptions
+from .golden import write_facts
+from .ranks import Ranks, ranks
+from .reports import saved_text, verdict_text, write_reports
+from .rows import ROWS_FILE, Row, RowWriter, rows_below, shard_text
+from .self_test import SelfTest
+from .session import Session, WorkerPlan, share_of
+from .summary import FORMAT, NOT_KNOWN, RUN_FILE, exit_status, read_facts, status_of
+
+_VARIABLES = ("OP_", "AUTOCOMPARE_", "TORCH", "PYTORCH", "OMP_", "MKL_", "CUDA_", "CUBLAS", "NVIDIA_")
+# What of a run must be the same for all its shards, and where it is resumed.
+_SAME = ("list", "cases", "device", "torch", "method", "phase", "golden", "exceptions", "keeps", "timed")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where a run puts its files, and which part of it this process is."""
+
+    folder: Path
+    jobs: int
+    timeout: float
+    shard: tuple[int, int] = (0, 1)
+    resume: bool = False
+    exceptions_file: str = ""
+
+
+def _digest_of_file(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
+
+
+def facts_of(cases: Sequence[Case], plan: WorkerPlan, settings: Settings) -> dict[str, Any]:
+    """What run.json says: all that the verdicts depend on."""
+    digest = hashlib.sha256()
+    for case in cases:
+        digest.update(case.to_json().encode() + b"\n")
+    program = program_facts()
+    return {
+        "format": FORMAT,
+        "device": plan.device,
+        "devices": program["devices"],
+        "torch": torch.__version__,
+        "op_tools": _C.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "git": program["git"],
+        "command": program["argv"],
+        "list": digest.hexdigest(),
+        "cases": len(cases),
+        "sources": dict(sorted(Counter(case.source for case in cases).items())),
+        "seed": "of each tensor: the case's id and the tensor's place",
+        "method": plan.method or "relative",
+        "tolerances": _C.tolerance_text().splitlines()[0],
+        "phase": plan.phase,
+        "golden": plan.golden,
+        "keeps": plan.writes,
+        "timed": plan.timed,
+        "exceptions": _digest_of_file(settings.exceptions_file),
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)},
+        "coverage": coverage_of(plan.device),
+        "self-test": "it is not finished",
+    }
+
+
+def _begin(settings: Settings, facts: dict[str, Any]) -> Path:
+    """Makes the folder and run.json; the file of this shard's rows."""
+    folder = settings.folder
+    rows_file = folder / shard_text(ROWS_FILE, *settings.shard)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / RUN_FILE).exists():
+            known = read_facts(folder)
+            if other := [name for name in _SAME if known.get(name) != facts[name]]:
+                raise _C.Error(f"-o {folder}: has a run with another {', '.join(other)}; give another folder")
+            if rows_file.exists() and not settings.resume:
+                raise _C.Error(f"-o {folder}: has a result; go on with it by --resume, or give another folder")
+        else:
+            _write_facts(folder, facts)
+    except OSError as error:
+        raise _C.Error(f"-o {folder}: {error.strerror}") from None
+    return rows_file
+
+
+def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
+    """In one step, as another shard may read it."""
+    path = folder / f"{RUN_FILE}.{os.getpid()}"
+    path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    path.replace(folder / RUN_FILE)
+
+
+def _tested(facts: dict[str, Any], troubles: Iterable[str]) -> dict[str, Any]:
+    """The facts with what the self-tests of the shards said."""
+    return {**facts, "self-test": "; ".join(dict.fromkeys(filter(None, troubles)))}
+
+
+def run_cases(
+    cases: Sequence[Case],
+    plan: WorkerPlan,
+    settings: Settings,
+    exceptions: Exceptions,
+    say: Callable[[str], None],
+) -> int:
+    """Runs this process's share of the cases, and writes the files of the result.
+
+    Args:
+        cases: of all shards.
+        plan: what the workers do.
+        settings: of this process.
+        exceptions: known failures of the device.
+        say: takes lines for people.
+
+    Returns:
+        the exit status: of the rows of this shard; under torchrun of all, on all ranks.
+
+    Raises:
+        op_tools.Error: the folder cannot be used, or a worker process could not start.
+    """
+    with ranks() as group:
+        if group.count > 1:
+            settings = Settings(**{**vars(settings), "shard": (group.number, group.count)})
+        facts = facts_of(cases, plan, settings)
+        rows_file = _begin(settings, facts)
+        if plan.writes and group.number == 0:
+            write_facts(
+                settings.folder, plan.writes, {name: facts[name] for name in ("device", "devices", "torch", "list")}
+            )
+        self_test = SelfTest()
+        mine = share_of(cases, *settings.shard)
+        session = Session(mine, plan, settings.jobs, settings.timeout, exceptions, say)
+        rows = session.run(rows_file, resume=settings.resume)
+        return group.agreed(_finish(group, settings, facts, rows, self_test.outcome(), say))
+
+
+def _finish(
+    group: Ranks,
+    settings: Settings,
+    facts: dict[str, Any],
+    rows: dict[str, list[Row]],
+    trouble: str,
+    say: Callable[[str], None],
+) -> int:
+    """Writes the reports; of all ranks on rank 0, which gives the status."""
+    parts = group.gathered(rows, trouble)
+    if not parts:
+        return NOT_KNOWN  # rank 0 tells
+    for number, (of_rank, _) in enumerate(parts[1:], 1):
+        path = settings.folder / shard_text(ROWS_FILE, number, group.count)
+        if not path.exists():  # of a rank on another machine
+            writer = RowWriter(path)
+            for found in of_rank.values():
+                writer.write(found)
+            writer.close()
+    facts = _tested(facts, (said for _, said in parts))
+    _write_facts(settings.folder, facts)
+    summary = write_reports(settings.folder, rows_below(settings.folder), facts)
+    say(saved_text(summary) if facts["keeps"] else verdict_text(summary))
+    counts = Counter(status_of(found) for of_rank, _ in parts for found in of_rank.values())
+    return exit_status(counts, facts["self-test"])

@@ -1,0 +1,155 @@
+"""What the rows of a run say together. All of it follows from rows and facts, so that `verify` can make it again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import _C
+from .rows import (
+    CRASHED,
+    ERROR,
+    EXPECTED,
+    FAILED,
+    HUNG,
+    NOT_JUDGED,
+    PASSED,
+    RIGHT,
+    UNEXPECTED_PASS,
+    UNSUPPORTED,
+    WRONG,
+    Row,
+    rows_below,
+)
+
+FORMAT = 1
+RUN_FILE, SUMMARY_FILE = "run.json", "summary.json"
+ALL_RIGHT, SOME_WRONG, NOT_KNOWN, USAGE = 0, 1, 2, 64
+_WORST_FIRST = (CRASHED, HUNG, FAILED, ERROR, UNSUPPORTED, EXPECTED, UNEXPECTED_PASS, PASSED, NOT_JUDGED)
+
+Rows = Mapping[str, list[Row]]
+
+
+def status_of(rows: Iterable[Row]) -> str:
+    """Of a case: that of its worst row."""
+    return min((row.status for row in rows), key=_WORST_FIRST.index)
+
+
+def summary_of(rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary.
+
+    Args:
+        rows: by case.
+        facts: of the run: the content of run.json.
+    """
+    statuses = {case: status_of(found) for case, found in rows.items()}
+    counts = Counter(statuses.values())
+    operators: dict[str, dict[str, Counter[str]]] = {}
+    for case, found in rows.items():
+        dtypes = operators.setdefault(found[0].op, {})
+        dtypes.setdefault(found[0].dtype, Counter())[statuses[case]] += 1
+    return {
+        "format": FORMAT,
+        "device": facts["device"],
+        "torch": facts["torch"],
+        "list": facts["list"],
+        "cases": facts["cases"],
+        "without rows": facts["cases"] - len(rows),
+        "statuses": {name: counts[name] for name in _WORST_FIRST if counts[name]},
+        "operators": {
+            op: {dtype: _sorted(of) for dtype, of in sorted(dtypes.items())} for op, dtypes in sorted(operators.items())
+        },
+        "models": _models(rows, statuses),
+        "self-test": facts["self-test"],
+        "exit status": exit_status(counts, facts["self-test"], facts["cases"] - len(rows)),
+    }
+
+
+def _sorted(counts: Counter[str]) -> dict[str, int]:
+    return {name: counts[name] for name in _WORST_FIRST if counts[name]}
+
+
+def exit_status(counts: Mapping[str, int], self_test: str, missing: int = 0) -> int:
+    """0: all that was judged is right; 1: something is wrong; 2: not known, as nothing was judged, cases are missing or
+    damaged, or the self-test failed."""
+    if self_test:
+        return NOT_KNOWN
+    if any(counts.get(one) for one in WRONG):
+        return SOME_WRONG
+    judged = any(counts.get(one) for one in (*RIGHT, EXPECTED))
+    return ALL_RIGHT if judged and not counts.get(ERROR) and not missing else NOT_KNOWN
+
+
+def _models(rows: Rows, statuses: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Of each model: its cases, the calls that a step makes of them, and the bytes of these calls; and what of them is right."""
+    found: dict[str, dict[str, int]] = {}
+    for case, of_case in rows.items():
+        for name, calls in of_case[0].models.items():
+            model = found.setdefault(
+                name,
+                {"cases": 0, "right": 0, "not judged": 0, "calls": 0, "calls right": 0, "bytes": 0, "bytes right": 0},
+            )
+            model["cases"] += 1
+            if statuses[case] == NOT_JUDGED:
+                model["not judged"] += 1
+                continue
+            right, size = statuses[case] in RIGHT, calls * of_case[0].bytes
+            model["right"] += right
+            model["calls"] += calls
+            model["calls right"] += calls * right
+            model["bytes"] += size
+            model["bytes right"] += size * right
+    return dict(sorted(found.items()))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object from a file of a result.
+
+    Raises:
+        op_tools.Error: the file cannot be read, or holds none.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _C.Error(f"{path}: {error.strerror}; is this a result of op-tools conformance run?") from None
+    except ValueError as error:
+        raise _C.Error(f"{path}: is no JSON: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise _C.Error(f"{path}: is not of a result that this version reads")
+    return content
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What a result's run.json says of its run.
+
+    Raises:
+        op_tools.Error: it is not there, or lacks something.
+    """
+    facts = read_json(folder / RUN_FILE)
+    for name, kind in (("device", str), ("torch", str), ("list", str), ("cases", int), ("self-test", str)):
+        if not isinstance(facts.get(name), kind):
+            raise _C.Error(f"{folder / RUN_FILE}: {name!r} is missing")
+    return facts
+
+
+def differences(folder: Path) -> list[str]:
+    """What of a result's summary does not follow from its rows; empty: nothing.
+
+    Raises:
+        op_tools.Error: a file of the result is missing or damaged.
+    """
+    told = read_json(folder / SUMMARY_FILE)
+    made = json.loads(json.dumps(summary_of(rows_below(folder), read_facts(folder))))
+    return [
+        f"{name}: {_short(told.get(name))} in {SUMMARY_FILE}, {_short(made.get(name))} by the rows"
+        for name in sorted(told.keys() | made.keys())
+        if told.get(name) != made.get(name)
+    ]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 80 else text[:77] + "..."

@@ -1,0 +1,100 @@
+"""Two results of one list: what became wrong, what was repaired, what takes longer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .._results import Shown, text_table, worded
+from .rows import CRASHED, ERROR, EXPECTED, FAILED, HUNG, RIGHT, UNSUPPORTED, Row
+from .summary import SOME_WRONG, Rows
+
+_NOT_RIGHT = (CRASHED, HUNG, FAILED, UNSUPPORTED, EXPECTED, ERROR)
+_MOST = 50
+
+
+@dataclass(frozen=True)
+class Change:
+    """A phase of a case whose status is another one."""
+
+    case: str
+    phase: str
+    before: str
+    after: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Slower:
+    """A case that both results have timed."""
+
+    case: str
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        return self.after / self.before
+
+
+@dataclass
+class Trend:
+    """What a new result shows beside an old one."""
+
+    regressions: list[Change] = field(default_factory=list)
+    repaired: list[Change] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    """Cases that were right and have no row now."""
+    new: int = 0
+    """Cases that only the new result has."""
+    times: list[Slower] = field(default_factory=list)
+    """The largest ratio first."""
+
+    @property
+    def exit_status(self) -> int:
+        """1 where something became wrong, or is not there any more."""
+        return SOME_WRONG if self.regressions or self.gone else 0
+
+    def table(self) -> str:
+        """For people."""
+        lines = [
+            f"{len(self.regressions)} regressions, {len(self.repaired)} repaired, {len(self.gone)} that were right are gone, "
+            f"{self.new} new cases"
+        ]
+        columns = [worded(name, name) for name in ("case", "phase", "before", "after", "reason")]
+        for title, changes in (("Regressions", self.regressions), ("Repaired", self.repaired)):
+            if changes:
+                lines += ["", f"{title}:", text_table(columns, changes, _MOST)]
+        if self.gone:
+            lines += ["", "Gone:", *self.gone[:_MOST]]
+        if self.times:
+            timed: list[Shown[Slower]] = [
+                worded("case", "case"),
+                Shown("before us", lambda one: f"{one.before * 1e6:.1f}", is_number=True),
+                Shown("after us", lambda one: f"{one.after * 1e6:.1f}", is_number=True),
+                Shown("ratio", lambda one: f"{one.ratio:.2f}", is_number=True),
+            ]
+            lines += ["", "Time, worst first:", text_table(timed, self.times, _MOST)]
+        return "\n".join(lines)
+
+
+def trend_of(old: Rows, new: Rows) -> Trend:
+    """Compares the rows of two results by case and phase."""
+    before, after = _by_phase(old), _by_phase(new)
+    trend = Trend(new=len(new.keys() - old.keys()))
+    trend.gone = sorted(case for case in old.keys() - new.keys() if all(row.status in RIGHT for row in old[case]))
+    for key in sorted(before.keys() & after.keys()):
+        was, now = before[key], after[key]
+        change = Change(*key, was.status, now.status, now.reason)
+        if was.status in RIGHT and now.status in _NOT_RIGHT:
+            trend.regressions.append(change)
+        elif was.status in _NOT_RIGHT and now.status in RIGHT:
+            trend.repaired.append(change)
+        if was.median and now.median:
+            trend.times.append(Slower(now.case, was.median, now.median))
+    trend.times.sort(key=lambda one: -one.ratio)
+    return trend
+
+
+def _by_phase(rows: Rows) -> Mapping[tuple[str, str], Row]:
+    return {(row.case, row.phase): row for of_case in rows.values() for row in of_case}

@@ -1,0 +1,293 @@
+"""Is a case right on a device? OpAutoCompare judges its calls; what a single call cannot show is asked here: does it repeat,
+draw from the device's generator, free its memory, and raise where it has to?"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from .. import _C
+from .._autocompare import CompareRow, OpAutoCompare
+from ..analyse._operators import refused
+from .case import Case, PreparedCall, leaves_of, make_call
+from .repeat import (
+    Generators,
+    Outputs,
+    deterministic,
+    find_differences,
+    leaked_bytes,
+    outputs_of,
+    synchronize,
+)
+from .rows import ERROR, FAILED, NOT_JUDGED, PASSED, UNSUPPORTED, Row, row_of
+
+CPU = torch.device("cpu")
+# Functions around the operator of a case: they say nothing of it where it has no verdict itself.
+_AROUND = ("clone", "detach", "ones_like", "add_")
+_TIMED_RUNS, _TIMED_SECONDS = 20, 0.2
+
+Method = Literal["relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute"]
+
+
+@dataclass
+class Attempt:
+    """A case that was run."""
+
+    results: Any = None
+    gradients: Sequence[torch.Tensor | None] = ()
+    error: Exception | None = None
+    in_backward: bool = False
+    """The error is one of the backward pass."""
+    rows: tuple[CompareRow, ...] = ()
+    """Of OpAutoCompare: what the dispatcher ran, then the functions."""
+
+    def outputs(self) -> Outputs:
+        return outputs_of(leaves_of(self.results), self.gradients)
+
+
+def text_of(error: BaseException) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def run_call(
+    call: PreparedCall, device: torch.device, between: Callable[[], None] = lambda: None, *, wait: bool = True
+) -> Attempt:
+    """Runs a call, and its backward pass where it has one; what it raises is in the result.
+
+    Args:
+        call: made for the device.
+        device: is waited for.
+        between: is called before the backward pass.
+        wait: False: leaves waiting to the caller, who reads the results as programs do.
+    """
+    attempt = Attempt()
+    try:
+        attempt.results = call.run()
+        between()
+        if call.case.gradient:
+            attempt.in_backward = True
+            attempt.gradients = call.backward(attempt.results)
+        if wait:
+            synchronize(device)
+    except Exception as error:  # whatever a kernel raises
+        attempt.error = error
+    return attempt
+
+
+def _compared(call: PreparedCall, device: torch.device, method: Method | None) -> Attempt:
+    """Runs it under OpAutoCompare at both levels: the device's kernels one by one; the function as a whole, with its
+    gradients."""
+    levels: tuple[Literal["torch", "aten"], ...] = ("torch", "aten")
+    with tempfile.TemporaryDirectory(prefix="op_conformance_") as folder:
+        tools = [OpAutoCompare(output_dir=folder, level=level, max_saved=0, method=method) for level in levels]
+
+        def end_forward() -> None:
+            for tool in tools:
+                tool.step()
+
+        with tools[0], tools[1]:
+            attempt = run_call(call, device, end_forward)
+        attempt.rows = tuple(row for tool in reversed(tools) for row in tool.result().rows)
+    return attempt
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges cases on one device."""
+
+    device: torch.device
+    method: Method | None = None
+    """None: OpAutoCompare's own."""
+    timed: bool = False
+    phase: str = ""
+    """Rows of this phase only; "": of all."""
+
+    def rows(self, case: Case) -> list[Row]:
+        """A row for each phase of a case."""
+        began = time.perf_counter()
+        try:
+            call = self._prepared(case)
+            rows = [call] if isinstance(call, Row) else self.judge(case, call)
+        except _C.Error as error:
+            rows = [row_of(case, status=ERROR, reason=str(error))]
+        wanted = [row for row in rows if self.phase in ("", row.phase)] or rows[:1]
+        if self.timed and rows[0].status == PASSED and case.variant != "error":
+            rows[0].median = self.median_seconds(case)
+        wanted[0].seconds = time.perf_counter() - began
+        return wanted
+
+    def _prepared(self, case: Case) -> PreparedCall | Row:
+        """The call on the device; a row where only the device cannot have its inputs."""
+        try:
+            return make_call(case, self.device)
+        except Exception as error:
+            make_call(case, CPU)  # raises where it is not the device's matter
+            status = UNSUPPORTED if refused(error) else FAILED
+            return row_of(case, status=status, reason=f"its inputs cannot be made on the device: {text_of(error)}")
+
+    def judge(self, case: Case, call: PreparedCall) -> list[Row]:
+        """The rows of a call that is prepared."""
+        if case.variant == "error":
+            return [self._has_to_raise(case, call)]
+        attempt = _compared(call, self.device, self.method)
+        rows = self._phases(case, attempt)
+        undefined = any(row.reason == "uninitialized memory" for row in attempt.rows)
+        wrong = attempt.error is not None or any(row.status == FAILED for row in rows)
+        if rows[0].status == PASSED and not wrong and not undefined:
+            self._again(case, attempt.outputs(), rows)
+        return rows
+
+    def _has_to_raise(self, case: Case, call: PreparedCall) -> Row:
+        on_cpu = run_call(make_call(case, CPU), CPU)
+        row = row_of(case, method="error", reference="cpu")
+        if on_cpu.error is None:
+            row.status, row.reason = NOT_JUDGED, "the CPU raises no error"
+            return row
+        row.expected = text_of(on_cpu.error)
+        error = run_call(call, self.device).error
+        row.got = "no error" if error is None else text_of(error)
+        if error is None:
+            row.status, row.reason = FAILED, "no error, where the CPU raises one"
+        elif refused(error) and not refused(on_cpu.error):
+            row.status, row.reason = UNSUPPORTED, text_of(error)
+        return row
+
+    def _phases(self, case: Case, attempt: Attempt) -> list[Row]:
+        """A row for the call itself, and one for its backward pass where it came so far."""
+        forward = [row for row in attempt.rows if row.step == 0 and row.phase != "backward"]
+        backward = [row for row in attempt.rows if row.step != 0 or row.phase == "backward"]
+        raised_first = attempt.error if not attempt.in_backward else None
+        rows = [self._phase(case, "", forward, raised_first)]
+        if case.gradient and attempt.in_backward:
+            rows.append(self._phase(case, "backward", backward, attempt.error))
+            if rows[0].status == FAILED and rows[1].status == FAILED and not _kernels(backward):
+                rows[1].blamed = rows[0].blamed
+                rows[1].reason = f"after the wrong result of the call: {rows[1].reason}"
+        return rows
+
+    def _phase(self, case: Case, phase: str, found: list[CompareRow], error: Exception | None) -> Row:
+        row = row_of(case, phase)
+        row.reference = "float64" if self.device.type == "cpu" else "cpu, float64"
+        failed = [one for one in found if one.verdict == "fail"]
+        if error is not None:
+            raised = [one for one in failed if one.kind == "raised"]
+            on_cpu = None if raised else run_call(make_call(case, CPU), CPU).error
+            row.status = NOT_JUDGED if on_cpu else UNSUPPORTED if refused(error) else FAILED
+            row.reason = f"the CPU raises as well: {text_of(on_cpu)}" if on_cpu else text_of(error)
+            row.blamed = raised[0].op if raised else case.op
+            return row
+        telling = [one for one in found if base_name(one.op) not in _AROUND] or found
+        passed = [one for one in telling if one.verdict == "pass"]
+        if failed:
+            _describe(row, failed[0])
+            row.status, row.blamed = FAILED, failed[0].op
+            row.reason = f"{failed[0].op}: {failed[0].kind} of {failed[0].what}. {failed[0].reason}".rstrip(". ")
+        elif passed:
+            _describe(row, max(passed, key=_share))
+        else:
+            row.status = NOT_JUDGED
+            row.reason = next((one.reason for one in telling if one.reason), "nothing was compared")
+        return row
+
+    def _again(self, case: Case, first: Outputs, rows: list[Row]) -> None:
+        """Runs it again as a program would, unwatched, and changes its rows by what that shows."""
+        attempts: list[Attempt] = []
+        moved: list[tuple[bool, bool]] = []
+
+        def run() -> None:
+            call = make_call(case, self.device)
+            torch.manual_seed(call.seed)
+            generators = Generators(self.device)
+            attempt = run_call(call, self.device, wait=False)
+            if not attempts:
+                moved.append(generators.moved())
+                attempts.append(Attempt(attempt.outputs(), error=attempt.error))
+
+        leaked = leaked_bytes(run, self.device)
+        second = attempts[0]
+        if second.error is not None:
+            _fail(rows[0], f"raised in the second call: {text_of(second.error)}")
+        elif different := find_differences(first, second.results):
+            phase, name = different[0]
+            row = rows[-1] if phase else rows[0]
+            if _is_rounding(first, second.results) and self._is_documented(case):
+                row.reason = f"not deterministic, as torch documents it: {name}"
+            else:
+                _fail(row, f"not deterministic: {name} has other bits in the second call")
+        elif self.device.type != "cpu" and moved[0] == (True, False):
+            _fail(rows[0], "draws from the CPU's random generator, and not from the device's")
+        elif leaked:
+            _fail(rows[0], f"each call leaves {leaked} bytes of device memory behind")
+
+    def _is_documented(self, case: Case) -> bool:
+        """torch has deterministic algorithms for it that do repeat, or says that there are none."""
+        with deterministic():
+            one, other = (run_call(make_call(case, self.device), self.device) for _ in range(2))
+        if one.error is not None:
+            return "deterministic" in str(one.error)
+        return other.error is None and not find_differences(one.outputs(), other.outputs())
+
+    def median_seconds(self, case: Case) -> float:
+        """Of the call alone, without its backward pass."""
+        times: list[float] = []
+        while len(times) < _TIMED_RUNS and (len(times) < 3 or sum(times) < _TIMED_SECONDS):
+            call = make_call(case, self.device)
+            synchronize(self.device)
+            began = time.perf_counter()
+            call.run()
+            synchronize(self.device)
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
+
+def _is_rounding(one: Outputs, other: Outputs) -> bool:
+    """Two results differ as those of another order of summation do."""
+    pairs = [(a, b) for (_, _, a), (_, _, b) in zip(one.named(), other.named(), strict=False)]
+    if any(a is None or b is None for a, b in pairs):
+        return False
+    judge = functools.partial(
+        _C.judge_tensors, golden=None, perturbed=None, method="relative", nan_equal=True, reduced=1000
+    )
+    return all(judge(a, b)["verdict"] != "fail" for a, b in pairs if a is not None)
+
+
+def _fail(row: Row, reason: str) -> None:
+    row.status, row.method, row.reason = FAILED, "bits", reason
+    row.error = row.limit = None
+    row.blamed = row.op
+
+
+def _kernels(rows: Sequence[CompareRow]) -> list[CompareRow]:
+    return [row for row in rows if row.level == "aten" and row.verdict == "fail"]
+
+
+def base_name(op: str) -> str:
+    """Of a function or an operator: "softmax"."""
+    return op.rpartition("::")[2].partition(".")[0] if "::" in op else op.rpartition(".")[2]
+
+
+def _share(row: CompareRow) -> float:
+    return row.number / row.limit if row.limit else 0.0
+
+
+def _describe(row: Row, found: CompareRow) -> None:
+    """Takes over how a comparison was decided."""
+    row.method = found.method
+    if found.method.startswith("relative to the CPU alone"):
+        row.reference = "cpu"
+    elif found.method == "statistical":
+        row.reference = "distribution"
+    row.error, row.limit = (found.number, found.limit) if found.limit or found.number else (None, None)
+    if found.worst_index is not None:
+        row.index = str(found.worst_index)
+        row.got, row.expected = found.worst_result or "", found.worst_reference or ""
+    if found.verdict == "pass" and found.reason:
+        row.reason = found.reason

@@ -1,0 +1,206 @@
+"""Processes that work through a list: one that crashes or hangs costs its item, not the run."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal
+
+import torch
+
+_START_SECONDS = 600  # for imports, on a machine that is busy
+
+
+class StartError(RuntimeError):
+    """A process could not do `start`: no item can be worked on."""
+
+
+class Failure(str):
+    """What became of an item without a result, in words. `kind`: its process died, or took too long."""
+
+    kind: Literal["crashed", "hung"]
+
+    def __new__(cls, kind: Literal["crashed", "hung"], text: str) -> Failure:
+        made = super().__new__(cls, text)
+        made.kind = kind
+        return made
+
+
+def worker_number() -> int:
+    """Of this process, from 0. A process that replaces a dead one has its number."""
+    name = multiprocessing.current_process().name
+    return int(name.rpartition("-")[2]) if name.startswith("worker-") else 0
+
+
+def usable_cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+
+
+_starting = threading.Lock()  # functools.cache alone would let two threads start it
+
+
+def prepare() -> None:
+    """Starts what processes are forked from, which takes a second or two. Need not be called."""
+    with _starting:
+        _forks()
+
+
+@functools.cache
+def _forks() -> Any:
+    """Processes are forked from one that has imported torch and nothing else: they start in no time, after a crash as well.
+    Backends are not imported there: a process chooses."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["op_tools"])
+    chosen = os.environ.get(_AUTOLOAD)
+    os.environ[_AUTOLOAD] = "0"
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        del os.environ[_AUTOLOAD]
+        if chosen is not None:
+            os.environ[_AUTOLOAD] = chosen
+    return context
+
+
+def _serve(
+    pipe: Connection, start: Callable[[], None], work: Callable[[Any], Any], environment: dict[str, str], number: int
+) -> None:
+    # A worker that hangs must not outlive a run that was killed: then the process that it was forked from ends.
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    os.environ.clear()
+    os.environ.update(environment)
+    multiprocessing.current_process().name = f"worker-{number}"
+    try:
+        if environment.get(_AUTOLOAD, "1") == "1":
+            torch._import_device_backends()  # type: ignore[no-untyped-call]
+        start()
+    except BaseException:
+        pipe.send(traceback.format_exc())
+        raise
+    pipe.send("")
+    while (item := pipe.recv()) is not None:
+        pipe.send(work(item))
+
+
+class _Worker:
+    """A process; it has an item while it is busy."""
+
+    def __init__(
+        self, start: Callable[[], None], work: Callable[[Any], Any], environment: dict[str, str], number: int
+    ) -> None:
+        context = _forks()
+        self.number, self.is_ready, self.is_busy = number, False, False
+        self.item: Any = None
+        self.since = time.monotonic()
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, start, work, environment, number), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def give(self, item: Any) -> None:
+        self.item, self.is_busy, self.since = item, True, time.monotonic()
+        with contextlib.suppress(OSError):  # it is dead: the end of its pipe says so
+            self.pipe.send(item)
+
+    def receive(self) -> tuple[Any, Failure | None]:
+        """A result."""
+        try:
+            return self.pipe.recv(), None
+        except (EOFError, OSError):
+            self.process.join()
+            return None, Failure("crashed", _ended(self.process.exitcode))
+
+    def has_started(self) -> None:
+        """Raises StartError if it has not."""
+        trouble, failure = self.receive()
+        if failure or trouble:
+            raise StartError(failure or str(trouble).strip())
+        self.is_ready = True
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def _ended(status: int | None) -> str:
+    if status is not None and status < 0:
+        with contextlib.suppress(ValueError):
+            return f"its process was ended by {signal.Signals(-status).name}"
+    return f"its process ended with status {status}"
+
+
+def work_through(
+    items: Iterable[Any],
+    start: Callable[[], None],
+    work: Callable[[Any], Any],
+    *,
+    jobs: int,
+    seconds: float | Callable[[Any], float],
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[tuple[Any, Any, Failure | None]]:
+    """Runs work(item) for all items in `jobs` processes.
+
+    Args:
+        items: each can be pickled, and is not None.
+        start: runs first in each process.
+        work: runs there for each item.
+        jobs: how many processes.
+        seconds: after which an item's process is taken to hang, and killed; a function of the item, or a number.
+        environment: of the processes; None: that of this process.
+
+    Yields:
+        (item, result, failure) as they come; failure is None, or says that the process died or took too long.
+
+    Raises:
+        StartError: `start` failed in a process.
+    """
+    limit = seconds if callable(seconds) else lambda _: seconds
+    waiting = deque(items)
+    prepare()
+    make = functools.partial(_Worker, start, work, dict(os.environ if environment is None else environment))
+    workers = [make(number) for number in range(min(jobs, len(waiting)))]
+    try:
+        while workers:
+            ready = set(wait([worker.pipe for worker in workers], timeout=0.5))
+            for place, worker in reversed(list(enumerate(workers))):
+                spent = time.monotonic() - worker.since
+                failure, result, item, was_busy = None, None, worker.item, worker.is_busy
+                if worker.pipe in ready and worker.is_ready:
+                    result, failure = worker.receive()
+                elif worker.pipe in ready:
+                    worker.has_started()
+                elif not worker.is_ready and spent > _START_SECONDS:
+                    raise StartError(f"a process is not ready after {_START_SECONDS} s")
+                elif worker.is_busy and spent > limit(item):
+                    failure = Failure("hung", f"not done after {limit(item):g} s")
+                else:
+                    continue
+                if failure:
+                    worker.end()
+                    workers[place] = worker = make(worker.number) if waiting else worker
+                if waiting and worker.is_ready:
+                    worker.give(waiting.popleft())
+                elif not waiting:
+                    workers.pop(place).end()
+                if was_busy:
+                    yield item, result, failure
+    finally:
+        for worker in workers:  # where the caller stopped early
+            worker.end()

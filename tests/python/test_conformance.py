@@ -1,0 +1,759 @@
+"""op-tools conformance: verdicts of cases, worker processes, exceptions, golden data, results, every flag and exit status."""
+
+import csv
+import datetime
+import functools
+import importlib.util
+import json
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+import op_tools
+import op_tools.sim_device as sim
+from op_tools.__main__ import main
+from op_tools._conformance.case import Case, TensorSpec
+from op_tools._conformance.exceptions import read_exceptions
+from op_tools._conformance.golden import Golden, GoldenJudge, GoldenWriter, write_facts
+from op_tools._conformance.rows import COLUMNS, RowWriter, read_rows, row_of
+from op_tools._conformance.session import sampled, share_of
+from op_tools._conformance.verdict import Judge
+from op_tools._conformance.workers import StartError, prepare, work_through
+
+ROOT = Path(__file__).resolve().parents[2]
+SIM = ("--device", "sim", "--import", "op_tools.sim_device")
+
+
+@pytest.fixture(autouse=True)
+def _no_fault_stays():
+    yield
+    sim.faults_clear()
+
+
+def tensor(*shape, dtype="float32", **more):
+    return TensorSpec(shape, dtype, **more)
+
+
+def case(op, *args, variant="function", gradient=False, kwargs=None, models=None):
+    return Case.make("mine", op, variant, args, kwargs or {}, gradient=gradient, models=models or {})
+
+
+MM = case("torch.mm", tensor(7, 9), tensor(9, 5), models={"net": 3})
+SOFTMAX = case("torch.nn.functional.softmax", tensor(6, 8, requires_grad=True), -1, gradient=True, models={"net": 1})
+ADD = case("torch.add", tensor(4, 6, dtype="int64", values="integers 0 9"), 2)
+ADD_ = case("torch.Tensor.add_", tensor(4, 6, dtype="float64"), 2, variant="inplace")
+OUT = case("torch.mul", tensor(4, 6), tensor(6), variant="out", kwargs={"out": tensor(4, 6)})
+RANDOM = case("torch.dropout", tensor(40, 50), 0.5, True)
+EMPTY = case("torch.empty", [3, 4], kwargs={"device": torch.device("meta")})
+RAISES = case("torch.mm", tensor(7, 9), tensor(8, 5), variant="error")
+WRONG_CALL = case("torch.mm", tensor(7, 9), tensor(8, 5))
+CASES = (MM, SOFTMAX, ADD, ADD_, OUT, RANDOM, EMPTY, RAISES, WRONG_CALL)
+
+
+def write_cases(path, cases=CASES):
+    path.write_text("".join(one.to_json() + "\n" for one in cases))
+    return path
+
+
+@pytest.fixture
+def listed(tmp_path):
+    return str(write_cases(tmp_path / "cases.jsonl"))
+
+
+def conformance(*arguments):
+    return main(["conformance", *map(str, arguments)])
+
+
+def statuses(folder):
+    return {
+        (row.case, row.phase): row.status for rows in read_rows(Path(folder) / "rows.jsonl").values() for row in rows
+    }
+
+
+def counts(folder):
+    return json.loads((Path(folder) / "summary.json").read_text())["statuses"]
+
+
+def junit(folder):
+    return ElementTree.parse(Path(folder) / "junit.xml").getroot()  # noqa: S314  (our own file)
+
+
+# --- Worker processes ---------------------------------------------------------------------------------------------------
+
+
+def _nothing():
+    pass
+
+
+def _fail_to_start():
+    raise ValueError("no such device here")
+
+
+def _obey(order):
+    if order == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if order == "hang":
+        time.sleep(1000)
+    return order, os.environ.get("ORDER")
+
+
+def test_workers_go_on_after_a_crash_and_a_hang():
+    items = ["a", "crash", "b", "hang", "c", "d"]
+    limits = {"hang": 0.5}
+    done = work_through(
+        items,
+        _nothing,
+        _obey,
+        jobs=2,
+        seconds=lambda item: limits.get(item, 60),
+        environment={**os.environ, "ORDER": "x"},
+    )
+    found = {item: (result, failure) for item, result, failure in done}
+    assert {item: result for item, (result, failure) in found.items() if failure is None} == {
+        one: (one, "x") for one in "abcd"
+    }
+    assert found["crash"][1].kind == "crashed" and "SIGSEGV" in found["crash"][1]
+    assert found["hang"][1].kind == "hung" and found["hang"][1] == "not done after 0.5 s"
+
+
+def test_a_worker_that_cannot_start_is_an_error():
+    with pytest.raises(StartError, match="no such device here"):
+        list(work_through([1, 2], _fail_to_start, _obey, jobs=2, seconds=60))
+
+
+# --- Verdicts -----------------------------------------------------------------------------------------------------------
+
+
+def judged(one, kind=None, ops="", device="sim:0", **fault):
+    judge = Judge(torch.device(device))
+    if kind is None:
+        return judge.rows(one)
+    with sim.fault(kind, ops=ops, **fault):
+        return judge.rows(one)
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:0"])
+def test_right_cases_pass(device):
+    for one in (MM, SOFTMAX, ADD, ADD_, OUT, RANDOM, RAISES):
+        rows = judged(one, device=device)
+        assert [row.status for row in rows] == ["passed"] * len(rows), rows
+        assert [row.phase for row in rows] == (["forward", "backward"] if one is SOFTMAX else [rows[0].phase])
+    assert judged(ADD_)[0].phase == "inplace" and judged(OUT)[0].phase == "out"
+    assert judged(RAISES)[0].method == "error"
+    assert judged(RANDOM)[0].reference == "distribution"
+
+
+def test_what_nothing_judges_says_why():
+    for one, why in ((EMPTY, "uninitialized memory"), (WRONG_CALL, "the CPU raises as well: RuntimeError: mat1")):
+        (row,) = judged(one)
+        assert row.status == "not judged" and row.reason.startswith(why)
+    (row,) = judged(case("torch.mm", tensor(7, 9), tensor(9, 5), variant="error"))
+    assert (row.status, row.reason) == ("not judged", "the CPU raises no error")
+
+
+@pytest.mark.parametrize(
+    ("one", "kind", "ops", "phase", "status", "why", "blamed"),
+    [
+        (MM, "scale", "mm", "forward", "failed", "aten::mm: values of output", "aten::mm"),
+        (
+            SOFTMAX,
+            "element",
+            "_softmax_backward_data",
+            "backward",
+            "failed",
+            "values of",
+            "aten::_softmax_backward_data",
+        ),
+        (MM, "nan", "mm", "forward", "failed", "NaN or infinite", "aten::mm"),
+        (MM, "strides", "mm", "forward", "failed", "strides of output", "aten::mm"),
+        (OUT, "mutate_input", "mul.*", "out", "failed", "changed input", "aten::mul.out"),
+        (OUT, "lost_write", "mul.*", "out", "failed", "values of", "aten::mul.out"),
+        (ADD, "scale", "add.Tensor", "forward", "failed", "values of output", "aten::add.Tensor"),
+        (MM, "exception", "mm", "forward", "failed", "RuntimeError: sim: aten::mm failed", "aten::mm"),
+        (MM, "missing", "mm", "forward", "unsupported", "Could not run 'aten::mm'", "aten::mm"),
+        (SOFTMAX, "missing", "_softmax_backward_data", "backward", "unsupported", "Could not run", None),
+        (MM, "leak", "mm", "forward", "failed", "each call leaves 140 bytes", "torch.mm"),
+        (MM, "late_write", "mm", "forward", "failed", "other bits in the second call", "torch.mm"),
+        (
+            RANDOM,
+            "wrong_generator",
+            "native_dropout",
+            "forward",
+            "failed",
+            "the CPU's random generator",
+            "torch.dropout",
+        ),
+    ],
+)
+def test_planted_faults_are_found_where_they_are(one, kind, ops, phase, status, why, blamed):
+    rows = {row.phase: row for row in judged(one, kind, ops)}
+    assert rows[phase].status == status and why in rows[phase].reason, rows[phase]
+    assert blamed is None or rows[phase].blamed == blamed
+    if phase == "backward":
+        assert rows["forward"].status == "passed"
+    assert all(row.status == "passed" for row in judged(ADD_, kind, ops))
+
+
+def test_a_second_call_that_differs_is_found_only_where_torch_promises_the_same():
+    # Below the rounding that OpAutoCompare allows, so that only a second call shows it.
+    (row,) = judged(MM, "nondeterministic", "mm", scale=1 + 2e-7)
+    assert row.status == "failed" and row.reason.startswith("not deterministic: result 0")
+
+
+def test_a_wrong_forward_is_blamed_for_the_backward_too():
+    forward, backward = judged(SOFTMAX, "scale", "_softmax")
+    assert forward.blamed == backward.blamed == "aten::_softmax"
+    assert backward.reason.startswith("after the wrong result of the call")
+
+
+def test_an_error_that_is_missing_is_found():
+    calls_that_raise_on_the_cpu_only = case(
+        "torch.linalg.cholesky", tensor(3, 3, values="uniform -2 -1"), variant="error"
+    )
+    (row,) = judged(calls_that_raise_on_the_cpu_only)
+    assert row.status == "passed" and row.expected.startswith("_LinAlgError")
+    (row,) = judged(RAISES, "missing", "mm")  # says nothing of the error that is due
+    assert row.status == "unsupported"
+
+
+def test_one_phase_and_times():
+    rows = Judge(torch.device("cpu"), phase="backward", timed=True).rows(SOFTMAX)
+    assert [row.phase for row in rows] == ["backward"]
+    (row,) = Judge(torch.device("cpu"), timed=True).rows(MM)
+    assert 0 < row.median < 10
+
+
+# --- Exceptions ---------------------------------------------------------------------------------------------------------
+
+ENTRY = {"op": r"torch\.mm", "expect": "fail", "reason": "driver 24.1"}
+TODAY = datetime.date(2026, 11, 23)
+
+
+def exceptions(path, *entries, today=TODAY):
+    path.write_text(json.dumps({"exception": list(entries)}))
+    return read_exceptions(path, today)
+
+
+def applied(found, one, **row):
+    made = row_of(one, **row)
+    found.apply(one, made)
+    return made.status, made.reason
+
+
+def test_an_exception_changes_what_a_failure_means(tmp_path):
+    path = tmp_path / "known.json"
+    found = exceptions(path, {**ENTRY, "dtype": ["float16", "float32"], "shape": "rank == 2 and elements > 40"})
+    failed = {"status": "failed", "reason": "rmse"}
+    assert applied(found, MM, **failed) == ("expected", "driver 24.1 (failed: rmse)")
+    assert applied(found, MM, status="crashed", reason="x")[0] == "expected"
+    assert applied(found, MM, status="unsupported", reason="x")[0] == "unsupported"
+    assert applied(found, MM) == ("unexpected pass", f"{path}: exception 1 is not needed: driver 24.1")
+    assert applied(found, ADD, **failed)[0] == "failed"
+    for key, other in (("dtype", "float64"), ("shape", "rank == 3"), ("shape", "smallest < 5"), ("phase", "backward")):
+        assert applied(exceptions(path, {**ENTRY, key: other}), MM, **failed)[0] == "failed", (key, other)
+    missing = exceptions(path, {**ENTRY, "expect": "unsupported"})
+    assert applied(missing, MM, status="unsupported", reason="x")[0] == "expected"
+    assert applied(missing, MM, **failed)[0] == "failed"
+    assert missing.not_met() == []
+    assert exceptions(path, ENTRY).not_met() == [f"{path}: exception 1"]
+
+
+def test_an_exception_ends(tmp_path):
+    path = tmp_path / "known.json"
+    entry = {**ENTRY, "until": "2026-11-22"}
+    status, reason = applied(exceptions(path, entry), MM, status="failed", reason="rmse")
+    assert status == "failed" and reason == f"{path}: exception 1 ended on 2026-11-22: driver 24.1. rmse"
+    assert applied(exceptions(path, {**entry, "expect": "unsupported"}), MM, status="unsupported")[0] == "failed"
+    day_before = datetime.date(2026, 11, 22)
+    assert applied(exceptions(path, entry, today=day_before), MM, status="failed")[0] == "expected"
+    slow = exceptions(path, {**ENTRY, "expect": "slow"})
+    assert slow.may_be_slow(MM) and not slow.may_be_slow(ADD)
+    assert not exceptions(path, {**entry, "expect": "slow"}).may_be_slow(MM)
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"expect": "fail", "reason": "x"}, "op is missing"),
+        ({**ENTRY, "reason": " "}, "reason is missing"),
+        ({**ENTRY, "expect": "skip"}, "expect is 'skip'; give one of fail, unsupported, slow"),
+        ({**ENTRY, "phase": "sideways"}, "phase is 'sideways'"),
+        ({**ENTRY, "tolerance": 1}, "unknown 'tolerance'"),
+        ({**ENTRY, "op": "("}, "is no regular expression"),
+        ({**ENTRY, "dtype": 3}, "dtype is a name or a list of names"),
+        ({**ENTRY, "shape": "rank = 3"}, "give conditions on rank, elements"),
+        ({**ENTRY, "shape": "__import__('os') > 3"}, "give conditions on"),
+        ({**ENTRY, "until": "soon"}, "until is 'soon'; give a day"),
+        ("torch.mm", "is no table"),
+    ],
+)
+def test_a_wrong_exception_is_named(tmp_path, entry, why):
+    with pytest.raises(op_tools.Error, match=re.escape("exception 1: ")) as error:
+        exceptions(tmp_path / "known.json", entry)
+    assert why in str(error.value)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="this Python has no TOML")
+def test_exceptions_in_toml_and_yaml(tmp_path):
+    toml = tmp_path / "known.toml"
+    toml.write_text("[[exception]]\nop = 'torch\\.mm'\nexpect = 'fail'\nreason = 'r'\nuntil = 2026-11-23\n")
+    assert applied(read_exceptions(toml, TODAY), MM, status="failed")[0] == "expected"
+    text = "exception:\n- op: torch.mm\n  expect: fail\n  reason: r\n  until: 2026-11-23\n"
+    (tmp_path / "known.yaml").write_text(text)
+    if importlib.util.find_spec("yaml"):
+        assert applied(read_exceptions(tmp_path / "known.yaml", TODAY), MM, status="failed")[0] == "expected"
+    else:
+        with pytest.raises(op_tools.Error, match="YAML needs a library: pip install pyyaml"):
+            read_exceptions(tmp_path / "known.yaml")
+    for name, content in (("a.toml", "x ="), ("a.yaml", "a: [1"), ("a.json", "{"), ("b.json", "[]")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(op_tools.Error, match=re.escape(str(tmp_path / name))):
+            read_exceptions(tmp_path / name)
+
+
+# --- Shares and files ---------------------------------------------------------------------------------------------------
+
+
+def test_shards_have_all_cases_once_and_about_the_same_cost():
+    cases = [case("torch.add", tensor(10 ** (n % 6)), n) for n in range(60)]
+    parts = [share_of(cases, number, 4) for number in range(4)]
+    assert sorted(one.id for part in parts for one in part) == sorted(one.id for one in cases)
+    loads = [sum(one.bytes + 200_000 for one in part) for part in parts]
+    assert max(loads) < 1.3 * min(loads)
+
+
+def test_a_sample_is_spread_over_the_operators():
+    cases = [case("torch.add", tensor(3), n) for n in range(50)] + [case("torch.mul", tensor(3), 1), MM]
+    chosen = sampled(cases, 4)
+    assert {one.op for one in chosen} == {"torch.add", "torch.mul", "torch.mm"}
+    assert len(chosen) == 4 and chosen == sampled(list(reversed(cases)), 4)[::-1]
+
+
+def test_a_torn_line_is_run_again_and_a_foreign_one_is_an_error(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    writer = RowWriter(path)
+    writer.write([row_of(MM)])
+    writer.write([row_of(ADD)])
+    writer.close()
+    path.write_bytes(path.read_bytes()[:-20])
+    assert list(read_rows(path)) == [MM.id]
+    writer = RowWriter(path)
+    writer.write([row_of(OUT)])
+    writer.close()
+    assert list(read_rows(path)) == [MM.id, OUT.id]
+    for foreign in ('[{"case": 3}]', "[]", "3", '[{"case": "a", "no": 1}]'):
+        path.write_text(foreign + "\n")
+        with pytest.raises(op_tools.Error, match=re.escape(f"{path}:1: is no row")):
+            read_rows(path)
+
+
+# --- The command --------------------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_is_right(listed, capsys):
+    assert conformance("run", *SIM, "--list", listed, "-o", "result", "--time") == 0
+    assert "7 of 7 judged cases right; 2 not judged" in capsys.readouterr().err
+    assert counts("result") == {"passed": 7, "not judged": 2}
+    rows = list(csv.reader(Path("result/cases.csv").read_text().splitlines()))
+    assert tuple(rows[0]) == COLUMNS and len(rows) == 11
+    assert ",".join(COLUMNS) == (
+        "case,source,op,overload,dtype,layout,phase,status,method,error,limit,reference,index,got,expected,reason,seconds,worker"
+    )
+    assert len(Path("result/error_report.csv").read_text().splitlines()) == 1
+    suite = junit("result")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("10", "0", "2")
+    card = Path("result/scorecard.md").read_text()
+    assert "net: 2 of 2 cases, 100.0 % of its calls, 100.0 % of its bytes" in card
+    assert "| torch.add |" in card and "| kernel |" in card
+    facts = json.loads(Path("result/run.json").read_text())
+    assert {"torch", "op_tools", "git", "list", "environment", "coverage", "system"} <= facts.keys()
+    assert facts["coverage"]["kernel"] > 1000 and facts["self-test"] == ""
+    assert conformance("verify", "result") == 0
+    assert "the summary follows from the rows" in capsys.readouterr().out
+
+
+def test_failures_a_crash_and_a_hang_are_named_and_the_run_goes_on(listed, monkeypatch, capsys):
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=mm;crash:ops=_softmax;hang:ops=add_.*;missing:ops=mul.*")
+    assert conformance("run", *SIM, "--list", listed, "-o", "result", "--timeout", 3, "--jobs", 2) == 1
+    found = statuses("result")
+    assert found[MM.id, "forward"] == "failed" and found[SOFTMAX.id, "forward"] == "crashed"
+    assert found[ADD_.id, "inplace"] == "hung" and found[OUT.id, "out"] == "unsupported"
+    assert found[ADD.id, "forward"] == found[RANDOM.id, "forward"] == "passed"
+    told = capsys.readouterr().err
+    assert f"{SOFTMAX.id}: its process was ended by SIGSEGV" in told and f"{ADD_.id}: not done after 3 s" in told
+    report = list(csv.DictReader(Path("result/error_report.csv").read_text().splitlines()))
+    assert {row["op"] for row in report} == {"torch.mm", "torch.nn.functional.softmax", "torch.Tensor.add_"}
+    suite = junit("result")
+    assert suite.get("failures") == "3"
+    assert "net: 0 of 2 cases, 0.0 % of its calls" in Path("result/scorecard.md").read_text()
+    assert conformance("report", "result") == 1
+    capsys.readouterr()
+
+    Path("known.json").write_text(
+        json.dumps(
+            {
+                "exception": [
+                    {**ENTRY},
+                    {"op": ".*softmax|.*add_", "expect": "fail", "reason": "firmware"},
+                    {"op": "torch.mul", "expect": "unsupported", "reason": "not yet"},
+                    {"op": "torch.add", "expect": "fail", "reason": "was mended"},
+                    {"op": "torch.sub", "expect": "fail", "reason": "nothing is about it"},
+                ]
+            }
+        )
+    )
+    arguments = ("--list", listed, "-o", "known", "--timeout", 3, "--device-config", "known.json")
+    assert conformance("run", *SIM, *arguments) == 0
+    assert counts("known") == {"expected": 4, "unexpected pass": 1, "passed": 2, "not judged": 2}
+    assert "known.json: exception 5 is about no case of this run" in capsys.readouterr().err
+
+    assert conformance("report", "result", "known") == 0
+    told = capsys.readouterr().out
+    assert "0 regressions, 0 repaired" in told
+    monkeypatch.delenv("OP_TOOLS_SIM_FAULTS")
+    assert conformance("run", *SIM, "--list", listed, "-o", "right") == 0
+    assert conformance("report", "result", "right") == 0
+    assert "4 repaired, 0 that were right are gone, 0 new cases" in capsys.readouterr().out
+    assert conformance("report", "right", "result") == 1
+    told = capsys.readouterr().out
+    assert told.startswith("4 regressions") and MM.id in told
+
+
+def test_times_of_two_results(tmp_path, capsys):
+    for name, seconds in (("old", 1e-5), ("new", 3e-5)):
+        folder = tmp_path / name
+        folder.mkdir()
+        writer = RowWriter(folder / "rows.jsonl")
+        writer.write([row_of(MM, median=seconds)])
+        writer.write([row_of(ADD, median=1e-5)])
+        writer.close()
+        facts = {"format": 1, "device": "x", "torch": "2", "list": name, "cases": 2, "self-test": ""}
+        (folder / "run.json").write_text(json.dumps(facts))
+    assert conformance("report", "old", "new") == 0
+    printed = capsys.readouterr()
+    assert "the results are of different lists" in printed.err
+    lines = printed.out.split("Time, worst first:")[1].splitlines()
+    assert MM.id in lines[2] and "3.00" in lines[2] and ADD.id in lines[3]
+
+
+def test_a_summary_that_does_not_follow_from_its_rows(listed, capsys):
+    assert conformance("run", "--device", "cpu", "--list", listed, "--fname", "mm|add", "-o", "result") == 0
+    path = Path("result/summary.json")
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "statuses": {"passed": 1000}}))
+    assert conformance("verify", "result") == 1
+    assert 'statuses: {"passed": 1000} in summary.json' in capsys.readouterr().out
+    path.write_text(json.dumps(told))
+    rows = Path("result/rows.jsonl")
+    rows.write_text("".join(rows.read_text().splitlines(keepends=True)[1:]))
+    assert conformance("verify", "result") == 1
+    assert "without rows: 0 in summary.json, 1 by the rows" in capsys.readouterr().out
+    for damage in ("{", "[]", '{"format": 1}'):
+        Path("result/run.json").write_text(damage)
+        assert conformance("verify", "result") == 2
+        assert "result/run.json" in capsys.readouterr().err
+    assert conformance("verify", "nothing") == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "left"),
+    [
+        (["--fname", "mm"], {MM, RAISES, WRONG_CALL}),
+        (["--model", "net"], {MM, SOFTMAX}),
+        (["--filter-dtype", "float32", "float64", "--fname", "torch.*add"], {ADD}),
+        (["--phase", "inplace"], {ADD_}),
+        (["--phase", "out"], {OUT}),
+        (["--phase", "backward"], {SOFTMAX}),
+        (["--sample", "2", "--fname", "mm|add"], None),
+        (["--shard", "0/2"], None),
+    ],
+)
+def test_flags_that_select_cases(listed, flags, left):
+    for stage in ("run", "gen"):
+        conformance(stage, "--device", "cpu", "--list", listed, "-o", stage, *flags)
+        path = next(Path(stage).glob("rows*.jsonl"))
+        found = set(read_rows(path))
+        if left is not None:
+            assert found == {one.id for one in left}, stage
+        else:
+            assert 0 < len(found) < len(CASES)
+
+
+def test_layouts_and_dtypes_that_are_changed(tmp_path):
+    image = case("torch.relu", tensor(2, 3, 4, 5))
+    listed = write_cases(tmp_path / "some.jsonl", [image, ADD])
+    for stage in ("run", "gen"):
+        assert conformance(stage, "--device", "cpu", "--list", listed, "-o", stage, "--nhwc", "--four-bytes") == 0
+        rows = [row for rows in read_rows(Path(stage) / "rows.jsonl").values() for row in rows]
+        assert {(row.op, row.dtype, row.layout) for row in rows} == {
+            ("torch.relu", "float32", "nhwc"),
+            ("torch.add", "int32", "contiguous"),
+        }
+
+
+def test_shards_in_one_folder_are_one_result(listed):
+    for number in range(2):
+        assert conformance("run", "--device", "cpu", "--list", listed, "-o", "parts", "--shard", f"{number}/2") == 0
+    assert conformance("run", "--device", "cpu", "--list", listed, "-o", "whole", "--jobs", 1) == 0
+    assert Path("parts/summary.json").read_text() == Path("whole/summary.json").read_text()
+    assert conformance("verify", "parts") == 0
+
+
+def test_the_method(listed):
+    assert (
+        conformance("run", "--device", "cpu", "--list", listed, "--fname", "mm", "--method", "allclose", "-o", "r") == 0
+    )
+    rows = read_rows(Path("r/rows.jsonl"))
+    assert rows[MM.id][0].method == "allclose"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "why"),
+    [
+        (["run", "--device", "cpu"], 64, "-o/--output"),
+        (["run", "-o", "r"], 64, "--device"),
+        (["nothing"], 64, ""),
+        (["run", "--device", "cpu", "-o", "r", "--shard", "2/2"], 64, "--shard"),
+        (["run", "--device", "cpu", "-o", "r", "--jobs", "0"], 64, "--jobs"),
+        (["run", "--device", "cpu", "-o", "r", "--timeout", "-1"], 64, "--timeout"),
+        (["run", "--device", "cpu", "-o", "r", "--sample", "x"], 64, "--sample"),
+        (["run", "--device", "cpu", "-o", "r", "--method", "magic"], 64, "--method"),
+        (["run", "--device", "cpu", "-o", "r", "--phase", "all"], 64, "--phase"),
+        (["run", "--device", "cpu", "-o", "r", "--digests"], 64, "--digests"),
+        (["gen", "--device", "cpu", "-o", "r", "--golden", "g"], 64, "--golden"),
+        (["gen", "--device", "cpu", "-o", "r", "--device-config", "f"], 64, "--device-config"),
+        (["gen", "--device", "cpu", "-o", "r", "--time"], 64, "--time"),
+        (["gen", "--device", "cpu", "-o", "r", "--method", "ulp"], 64, "--method"),
+        (["gen", "--device", "cpu", "-o", "r", "--digests", "--float64"], 64, "--float64"),
+        (["report", "a", "b", "c"], 64, "give one result"),
+        (["run", "--device", "nonsense", "-o", "r"], 2, "--device nonsense"),
+        (["run", "--device", "cpu", "--import", "no_such_backend", "-o", "r"], 2, "--import no_such_backend"),
+        (["run", "--device", "cpu", "-o", "r", "--fname", "("], 2, "--fname"),
+        (["run", "--device", "cpu", "-o", "r", "--fname", "no_such_function"], 2, "no case is left"),
+        (["run", "--device", "cpu", "-o", "r", "--model", "no_such_model"], 2, "--model no_such_model"),
+        (["run", "--device", "cpu", "-o", "r", "--filter-dtype", "float3"], 2, "--filter-dtype float3"),
+        (["run", "--device", "cpu", "-o", "r", "--golden", "nowhere"], 2, "nowhere/golden.json"),
+        (["run", "--device", "cpu", "-o", "r", "--device-config", "nowhere.json"], 2, "nowhere.json"),
+        (["run", "--device", "cpu", "-o", "cases.jsonl/r"], 2, "-o cases.jsonl/r"),
+        (["report", "nowhere"], 2, "nowhere"),
+    ],
+)
+def test_wrong_usage_and_what_cannot_be_done(listed, capsys, arguments, status, why):
+    arguments = [*arguments, "--list", listed] if arguments[0] in ("run", "gen") else arguments
+    try:
+        ended = conformance(*arguments)
+    except SystemExit as error:
+        ended = error.code
+    assert ended == status and why in capsys.readouterr().err
+
+
+def test_nothing_judged_is_no_success(tmp_path, monkeypatch):
+    listed = write_cases(tmp_path / "some.jsonl", [EMPTY])
+    assert conformance("run", "--device", "cpu", "--list", listed, "-o", "a") == 2
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "missing:ops=mm")
+    listed = write_cases(tmp_path / "some.jsonl", [MM])
+    assert conformance("run", *SIM, "--list", listed, "-o", "b") == 2
+    assert counts("b") == {"unsupported": 1}
+
+
+def test_a_self_test_that_finds_nothing_makes_the_result_void(listed, monkeypatch, capsys):
+    monkeypatch.setattr("op_tools._conformance.self_test.SelfTest.outcome", lambda _: "a planted fault was not found")
+    assert conformance("run", "--device", "cpu", "--list", listed, "--fname", "mm", "-o", "result") == 2
+    assert "not to be trusted: a planted fault was not found" in capsys.readouterr().err
+    assert conformance("report", "result") == 2
+
+
+def test_the_self_test_finds_what_is_planted(monkeypatch):
+    from op_tools._conformance import self_test
+
+    assert self_test.find_trouble() == ""
+    monkeypatch.setattr(self_test, "_FAULTS", (("latency_of_nothing", "mm", "mm", "failed"),))
+    with pytest.raises(op_tools.Error):
+        self_test.find_trouble()
+    with sim.fault("scale", ops="add.*"):
+        assert self_test.find_trouble().startswith("without a fault: {'torch.add'")
+
+
+def test_a_result_is_not_overwritten(listed, capsys):
+    run = functools.partial(conformance, "run", "--device", "cpu", "--list", listed, "-o", "result")
+    assert run("--fname", "mm") == 0
+    assert run("--fname", "mm") == 2
+    assert "go on with it by --resume" in capsys.readouterr().err
+    assert run("--fname", "add", "--resume") == 2
+    assert "has a run with another list, cases" in capsys.readouterr().err
+    before = Path("result/rows.jsonl").read_text()
+    assert run("--fname", "mm", "--resume") == 0
+    assert Path("result/rows.jsonl").read_text() == before
+
+
+def command(*arguments, launcher=(), **options):
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    options.setdefault("env", {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
+    return subprocess.Popen(
+        [sys.executable, "-m", *(launcher or ()), "op_tools", "conformance", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
+
+
+def test_kill_9_and_resume(tmp_path):
+    cases = [case("torch.add", tensor(3), number) for number in range(200)]
+    listed = write_cases(tmp_path / "many.jsonl", cases)
+    rows = Path("result/rows.jsonl")
+    run = command("run", "--device", "cpu", "--list", listed, "-o", "result", "--jobs", 1)
+    deadline = time.monotonic() + 100
+    while (not rows.exists() or rows.read_text().count("\n") < 20) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    run.kill()
+    run.communicate()
+    done = len(read_rows(rows))
+    assert 20 <= done < 200
+    kept = rows.read_text()
+    assert conformance("run", "--device", "cpu", "--list", listed, "-o", "result", "--resume") == 0
+    assert rows.read_text().startswith(kept[: kept.rindex("\n")])
+    assert counts("result") == {"passed": 200} and conformance("verify", "result") == 0
+
+
+def _one_rank(rank, port, arguments, told):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    told.put((rank, main(arguments)))
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
+def test_four_ranks_give_the_summary_of_one(listed):
+    """As torchrun starts them, but without importing torch once more for each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    prepare()
+    context = multiprocessing.get_context("forkserver")
+    told = context.Queue()
+    arguments = ["conformance", "run", "--device", "cpu", "--list", listed, "-o", "ranks"]
+    ranks = [context.Process(target=_one_rank, args=(rank, port, arguments, told)) for rank in range(4)]
+    for rank in ranks:
+        rank.start()
+    assert sorted(told.get(timeout=300) for _ in ranks) == [(rank, 0) for rank in range(4)]
+    for rank in ranks:
+        rank.join()
+    assert [rank.exitcode for rank in ranks] == [0] * 4
+    assert conformance("run", "--device", "cpu", "--list", listed, "-o", "one") == 0
+    assert Path("ranks/summary.json").read_text() == Path("one/summary.json").read_text()
+    assert len(list(Path("ranks").glob("rows*.jsonl"))) == 4
+    assert conformance("verify", "ranks") == 0
+
+
+def test_the_session_of_the_page_is_what_is_printed(monkeypatch, capsys):
+    page = (ROOT / "docs" / "conformance.md").read_text()
+    mine, known = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    Path("mine.json").write_text(mine)
+    Path("known.json").write_text(known)
+
+    def shown(name):
+        return page.split(f"<!-- session: {name} -->\n```text\n")[1].split("```")[0]
+
+    def printed(command, status):
+        (line,) = re.findall(rf"`op-tools ({command}[^`]*)`", page)
+        capsys.readouterr()
+        assert main(line.split()) == status
+        out, err = capsys.readouterr()
+        return "".join(f"{one.rstrip()}\n" for one in (err or out).splitlines())
+
+    (faults,) = re.findall(r"OP_TOOLS_SIM_FAULTS=([^`]*)`", page)
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", faults)
+    assert printed("conformance run .* -o before", 1) == shown("before")
+    assert shown("scorecard") in Path("before/scorecard.md").read_text()
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "missing:ops=_softmax")
+    assert printed("conformance run .* -o after", 0) == shown("after")
+    assert printed("conformance report before after", 0) == shown("report")
+
+
+# --- Golden data --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [[], ["--digests"], ["--float64"]])
+def test_golden_data_of_another_device(listed, monkeypatch, kind):
+    assert conformance("gen", "--device", "cpu", "--list", listed, "-o", "golden", *kind) == 0
+    assert counts("golden")["passed"] == 5  # not kept: random, uninitialized, two that raise
+    assert conformance("run", *SIM, "--list", listed, "-o", "right", "--golden", "golden") == 0
+    assert counts("right") == {"passed": 7, "not judged": 2}
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=mm;element:ops=_softmax_backward_data")
+    assert conformance("run", *SIM, "--list", listed, "-o", "wrong", "--golden", "golden") == 1
+    found = {key for key, status in statuses("wrong").items() if status == "failed"}
+    assert found == {(MM.id, "forward"), (SOFTMAX.id, "backward")}
+    row = read_rows(Path("wrong/rows.jsonl"))[MM.id][0]
+    assert row.error > row.limit > 0 and row.index and row.got != row.expected
+
+
+def golden_of(folder):
+    """The file of a case, and a judge by it."""
+    folder.mkdir()
+    cpu = torch.device("cpu")
+    (row,) = GoldenWriter(cpu, folder, "values").rows(MM)
+    assert row.status == "passed"
+    write_facts(folder, "values", {"device": "cpu"})
+    (path,) = folder.rglob("*.pth")
+    return path, GoldenJudge(cpu, golden=Golden(folder))
+
+
+class Evil:
+    def __reduce__(self):
+        return Path.touch, (Path("owned"),)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:200]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(pickle.dumps(Evil())),
+        lambda path: torch.save({"case": MM.id, "results": [Evil()], "gradients": []}, path),
+        lambda path: torch.save({"case": MM.id, "results": "none", "gradients": []}, path),
+        lambda path: torch.save([1, 2], path),
+        lambda path: torch.save({"case": "another", "results": [torch.ones(3)], "gradients": []}, path),
+    ],
+)
+def test_hostile_golden_files(tmp_path, damage):
+    path, judge = golden_of(tmp_path / "golden")
+    damage(path)
+    (row,) = judge.rows(MM)
+    assert row.status == "error" and str(path) in row.reason
+    assert not Path("owned").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": 99, "kind": "values"}', '{"format": 1, "kind": "magic"}'])
+def test_hostile_golden_facts(listed, content, capsys):
+    Path("golden").mkdir()
+    Path("golden/golden.json").write_text(content)
+    assert conformance("run", "--device", "cpu", "--list", listed, "-o", "result", "--golden", "golden") == 2
+    assert "golden/golden.json" in capsys.readouterr().err
+
+
+def test_golden_data_with_another_number_of_results(tmp_path):
+    path, judge = golden_of(tmp_path / "golden")
+    assert [row.status for row in judge.rows(MM)] == ["passed"]
+    torch.save({"case": MM.id, "results": [], "gradients": []}, path)
+    (row,) = judge.rows(MM)
+    assert (row.status, row.reason) == ("failed", "1 results instead of 0")
+
+
+def test_a_damaged_golden_file_makes_the_run_end_with_status_2(listed, capsys):
+    arguments = ("--device", "cpu", "--list", listed, "--fname", "mm|add")
+    assert conformance("gen", *arguments, "-o", "golden") == 0
+    for path in Path("golden/data").rglob("*.pth"):
+        path.write_bytes(b"no data")
+    assert conformance("run", *arguments, "-o", "result", "--golden", "golden") == 2
+    assert counts("result")["error"] == 2 and "2 error" in capsys.readouterr().err
