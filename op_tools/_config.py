@@ -35,6 +35,12 @@ class Config:
     fail_on_wrong: bool = False
 
 
+def switched(variable: str) -> bool | None:
+    """What a variable of the environment says: 1, true, on or 0, false, off. None: nothing, or something else."""
+    word = os.environ.get(variable, "").strip().lower()
+    return True if word in ("1", "true", "on") else False if word in ("0", "false", "off") else None
+
+
 def read_config(path: str | None) -> Config:
     """The file that is named, else op_tools.toml in the working directory, else nothing. What a variable of the
     environment says is left out: it wins over the file.

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from . import _C
-from ._config import Config, without_variables
+from ._config import Config, switched, without_variables
 from ._kinds import kind_of, kinds
 from ._together import Together
 from ._tools import Tool, stop_all, tool_classes
@@ -155,7 +155,7 @@ def start_from_environment() -> None:
         for tool in tools:
             tool.start()  # stopped at exit, as every tool that is on then
         mark_steps(tools)
-        if os.environ.get(_FAIL, "").lower() in ("1", "true", "on"):
+        if switched(_FAIL):
             atexit.register(_fail_if_wrong, tools)
     except _C.Error as error:
         _C.log_warn(f"no tool was started: {error}")

@@ -10,12 +10,11 @@ keeps it from starting. stop() gives everything back. docs/as_cuda.md says what 
 
 from __future__ import annotations
 
-import os
-
 from ._as_cuda._cuda_module import Rule
 from ._as_cuda._switch import is_on, rules, start, start_from_environment, stop
+from ._config import switched
 
 __all__ = ["Rule", "is_on", "rules", "start", "stop"]
 
-if os.environ.get("DITORCH_DISABLE_MOCK", "").strip().lower() not in ("1", "true", "on"):
+if not switched("DITORCH_DISABLE_MOCK"):
     start_from_environment()

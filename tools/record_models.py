@@ -22,7 +22,9 @@ import torch
 from torch import nn
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "proofs")]
+
+from library_models import declare_torchvision  # noqa: E402
 
 from op_tools._conformance.lists import FOLDER, write_list  # noqa: E402
 from op_tools._conformance.models import StepRecorder, merged  # noqa: E402
@@ -328,28 +330,6 @@ MODELS: dict[str, Callable[[], Made]] = {
 }
 
 
-def import_torchvision() -> None:
-    """A torchvision built for another build of torch lacks its own operators, which these models do not call; its import
-    asks for them."""
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for _ in range(100):
-        try:
-            import torchvision  # noqa: F401
-        except RuntimeError as error:
-            missing = re.search(r"operator torchvision::(\w+) does not exist", str(error))
-            if missing is None:
-                raise
-            library.define(f"{missing[1]}(Tensor self) -> Tensor")
-            for name in [one for one in sys.modules if one.partition(".")[0] == "torchvision"]:
-                del sys.modules[name]
-        else:
-            _KEPT.append(library)
-            return
-
-
-_KEPT: list[Any] = []
-
-
 class MetaRecorder(StepRecorder):
     """Answers what a model asks of values, which tensors on the meta device do not have: masks are full, nothing is found."""
 
@@ -389,7 +369,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "models" / f"{minor}.jsonl.gz")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    import_torchvision()
+    declare_torchvision()
     cases, failed = [], 0
     for name in MODELS:
         if not re.search(options.only, name):

@@ -12,6 +12,7 @@ import torch
 from torch.utils._device import _device_constructors
 
 from .. import _C
+from .._config import switched
 from ._cuda_module import Rule, cuda_rules
 from ._distributed import patch_distributed
 from ._entry_points import c_functions, c_types, patch_entry_points
@@ -69,10 +70,6 @@ def _from_variable(name: str) -> list[str]:
     return [one.strip() for one in os.environ.get(name, "").split(",") if one.strip()]
 
 
-def _is_off(name: str) -> bool:
-    return os.environ.get(name, "").strip().lower() in ("0", "false", "off")
-
-
 def _chosen(device: str | None) -> str | None:
     return device or os.environ.get("OP_TOOLS_AS_CUDA") or None
 
@@ -101,7 +98,7 @@ def start(
     if _names is not None:
         raise _C.Error(f"{', '.join(_names.program)} is {_names.backend} already: stop() first")
     if show is None:
-        show = not (_is_off("OP_TOOLS_AS_CUDA_SHOW") or _is_off("DITORCH_SHOW_DEVICE_AS_CUDA"))
+        show = False not in (switched("OP_TOOLS_AS_CUDA_SHOW"), switched("DITORCH_SHOW_DEVICE_AS_CUDA"))
     names = names_for(_chosen(device), tuple(program), show)
     listed = _from_variable("OP_TOOLS_AS_CUDA_UNAVAILABLE_FOR")
     rules = cuda_rules(names, (*unavailable_for, *listed))

@@ -78,6 +78,23 @@ def test_bring_up_names_the_wrong_operator_replays_it_and_lives_without_it(build
     assert "demo_bring_up.py:" in out
 
 
+def test_a_cuda_script_is_brought_to_another_device(build_dir, tmp_path):
+    out = run("demo_port.py", "--output", tmp_path / "demo", path=build_dir)
+    assert "Story 4: " in out and fits(out) == []
+    assert "conformance and bisect name the planted operator" in out
+    statuses = [int(line.split()[-1]) for line in out.splitlines() if line.startswith("exit status")]
+    assert statuses == [
+        0,
+        0,
+        1,
+        1,
+        0,
+        0,
+        1,
+        0,
+    ]  # analyse, run, conformance, autocompare, bisect, repro, on sim, on the CPU
+
+
 def test_bisect_goes_from_a_wrong_loss_to_a_script(build_dir, tmp_path):
     out = run("demo_bisect.py", "--output", tmp_path / "demo", path=build_dir)
     assert "Story 3: " in out and fits(out) == []
