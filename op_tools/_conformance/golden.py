@@ -181,11 +181,10 @@ class Golden:
         if not isinstance(content, dict) or content.get("case") != case.id:
             raise _C.Error(f"{path}: is no golden data of the case {case.id}")
         kind = str if self.kind == "digests" else (torch.Tensor, type(None))
-        results, gradients = content.get("results"), content.get("gradients")
-        for part in (results, gradients):
-            if not isinstance(part, list) or not all(isinstance(one, kind) for one in part):
-                raise _C.Error(f"{path}: is no file of golden data")
-        return results, gradients
+        parts: list[Any] = [content.get("results"), content.get("gradients")]
+        if any(not isinstance(part, list) or not all(isinstance(one, kind) for one in part) for part in parts):
+            raise _C.Error(f"{path}: is no file of golden data")
+        return parts[0], parts[1]
 
 
 @dataclass(frozen=True)

@@ -130,9 +130,9 @@ def share_of(cases: Sequence[Case], number: int, count: int) -> list[Case]:
     """The cases of one of `count` shards: all have about the same cost, and each case is in one."""
     loads = [(0, shard) for shard in range(count)]
     mine = []
-    for case in sorted(cases, key=lambda one: (-cost_of(one), one.id)):
+    for cost, _, case in sorted(((-cost_of(one), one.id, one) for one in cases), key=lambda one: one[:2]):
         load, shard = heapq.heappop(loads)
-        heapq.heappush(loads, (load + cost_of(case), shard))
+        heapq.heappush(loads, (load - cost, shard))
         if shard == number:
             mine.append(case)
     return mine

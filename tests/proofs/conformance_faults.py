@@ -15,6 +15,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 os.environ["OP_TOOLS_LOG_LEVEL"] = "off"
@@ -54,14 +55,15 @@ def trial(cases, kind, op, where, judge):
     hit, found, others = 0, 0, []
     fault = sim.fault(kind, ops=op, **ARGUMENTS.get(kind, {}))
     for case in cases:
-        before = fault.hits
+        before, called = fault.hits, fault.matched
         with fault if where(case) else contextlib.nullcontext():
             rows = judge.rows(case)
         wrong = [row for row in rows if row.status not in (PASSED, NOT_JUDGED)]
         if fault.hits > before:
             hit += 1
             found += bool(wrong)
-        others += [(case.id, row.blamed, row.reason) for row in wrong if fault.hits == before]
+        # A fault that fails itself (it writes to an expanded input) counts as a call, and not as a hit.
+        others += [(case.id, row.blamed, row.reason) for row in wrong if fault.matched == called]
     sim.faults_clear()
     return hit, found, others
 
@@ -136,6 +138,7 @@ def main():
     parser.add_argument("--list", default="", help="a list of cases (that of the package)")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     draw, judge = random.Random(options.seed), Judge(torch.device("sim:0"))
     trials, found, blamed, progress = (
         collections.Counter(),

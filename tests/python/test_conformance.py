@@ -480,14 +480,28 @@ def test_a_summary_that_does_not_follow_from_its_rows(listed, capsys):
     ],
 )
 def test_flags_that_select_cases(listed, flags, left):
+    stage = "gen" if "--phase" in flags else "run"
+    conformance(stage, "--device", "cpu", "--list", listed, "-o", "result", *flags)
+    found = set(read_rows(next(Path("result").glob("rows*.jsonl"))))
+    assert found == {one.id for one in left} if left is not None else 0 < len(found) < len(CASES)
+
+
+def test_flags_that_select_cases_together(listed):
+    flags = (
+        "--fname",
+        ".*(mm|add|mul)",
+        "--filter-dtype",
+        "int64",
+        "--phase",
+        "forward",
+        "--model",
+        "net",
+        "--jobs",
+        "1",
+    )
     for stage in ("run", "gen"):
-        conformance(stage, "--device", "cpu", "--list", listed, "-o", stage, *flags)
-        path = next(Path(stage).glob("rows*.jsonl"))
-        found = set(read_rows(path))
-        if left is not None:
-            assert found == {one.id for one in left}, stage
-        else:
-            assert 0 < len(found) < len(CASES)
+        assert conformance(stage, "--device", "cpu", "--list", listed, "-o", stage, *flags) == 0
+        assert set(read_rows(Path(stage) / "rows.jsonl")) == {MM.id}
 
 
 def test_layouts_and_dtypes_that_are_changed(tmp_path):
