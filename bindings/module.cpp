@@ -25,6 +25,7 @@
 #include "hooks/tool.h"
 #include "hooks/written_inputs.h"
 #include "interrupts.h"
+#include "memory/memory_hook.h"
 #include "python_hook.h"
 #include "python_judge.h"
 #include "python_modules.h"
@@ -223,6 +224,7 @@ PYBIND11_MODULE(_C, module) {
     return text_table(titled, rows, width);
   });
   module.def("kernel_entries", &interceptor::kernel_entries);
+  module.def("set_in_optimizer", &set_in_optimizer);
   module.def("set_rank", &set_rank);
   module.def("reload_log_level", &log::reload_level);
   module.def("log_warn", [](const std::string& text) { log::warn(text); });

@@ -12,10 +12,23 @@ from ._autocompare import CompareResult, CompareRow, OpAutoCompare  # noqa: E402
 from ._blackbox import BlackBox, OpBlackBox, read_black_box  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
 from ._compare_modules import ModuleComparison, ModuleRow, compare_modules  # noqa: E402
-from ._declared import BlackBoxRow, CaptureRow, ComparedOp, ObserveRow, OverflowRow, RedirectRow, TimeRow  # noqa: E402
+from ._declared import (  # noqa: E402
+    BlackBoxRow,
+    BlockRow,
+    CaptureRow,
+    ComparedOp,
+    DeviceMemoryRow,
+    MemoryRow,
+    ObserveRow,
+    OverflowRow,
+    OverwriteRow,
+    RedirectRow,
+    TimeRow,
+)
 from ._fallback import OpDtypeCast, OpFallback, RedirectResult  # noqa: E402
 from ._features import CallInfo, Feature, TensorInfo, apply_feature  # noqa: E402
 from ._files import load, load_call  # noqa: E402
+from ._memory_check import MemoryLeak, MemoryResult, OpMemoryCheck  # noqa: E402
 from ._observe import DynamicDim, ObserveResult, OpObserve, TensorShape  # noqa: E402
 from ._overflow import OpOverflowCheck, OverflowResult  # noqa: E402
 from ._time_measure import OpTimeMeasure, TimeResult  # noqa: E402
@@ -26,6 +39,7 @@ atexit.register(stop_all)
 __all__ = [
     "BlackBox",
     "BlackBoxRow",
+    "BlockRow",
     "Call",
     "CallInfo",
     "CaptureResult",
@@ -33,11 +47,15 @@ __all__ = [
     "CompareResult",
     "CompareRow",
     "ComparedOp",
+    "DeviceMemoryRow",
     "DynamicDim",
     "Error",
     "Feature",
     "Hook",
     "HookScope",
+    "MemoryLeak",
+    "MemoryResult",
+    "MemoryRow",
     "ModuleComparison",
     "ModuleRow",
     "ObserveResult",
@@ -47,10 +65,12 @@ __all__ = [
     "OpCapture",
     "OpDtypeCast",
     "OpFallback",
+    "OpMemoryCheck",
     "OpObserve",
     "OpOverflowCheck",
     "OpTimeMeasure",
     "OverflowResult",
+    "OverwriteRow",
     "OverflowRow",
     "RedirectResult",
     "RedirectRow",

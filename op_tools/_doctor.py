@@ -14,7 +14,7 @@ from . import _C
 from ._names import aten_names, near_names, tell_core, torch_names
 
 # What the names of our variables begin with, or hold: a name like these that nothing reads is a mistake.
-_OURS = re.compile(r"OP_(TOOLS|CAPTURE|AUTOCOMPARE|OVERFLOW|OBSERVE|TIME|DTYPE|FALLBACK|HOOK)")
+_OURS = re.compile(r"OP_(TOOLS|CAPTURE|AUTOCOMPARE|OVERFLOW|OBSERVE|MEMORY|TIME|DTYPE|FALLBACK|HOOK)")
 
 
 @dataclass

@@ -18,7 +18,7 @@ from ._command_line import Commands
 
 def _flags(options: argparse.Namespace, config: Config) -> list[str]:
     flags = [flag for flag in _launch.tools_by_flag() if getattr(options, flag.replace("-", "_"))]
-    flags = flags or list(config.tools)
+    flags = flags or list(config.tools) or _launch.words_of_dipu()
     if not flags:
         raise _C.Error(f"name at least one tool: --{', --'.join(_launch.tools_by_flag())}; or in {NAME}: tools = [...]")
     return flags
@@ -128,7 +128,7 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--fail-on-wrong",
         action="store_true",
-        help="exit status 1 when a tool found something wrong (autocompare, overflow)",
+        help="exit status 1 when a tool found something wrong (autocompare, overflow, memory)",
     )
     command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {NAME}, where there is one")
     loudness = command.add_mutually_exclusive_group()

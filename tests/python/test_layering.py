@@ -132,6 +132,7 @@ MAY_INCLUDE = {
     "observe": {"base", "tensor", "report", "hooks", "calls"},
     "timing": {"base", "tensor", "report", "autograd", "hooks"},
     "blackbox": {"base", "tensor", "report", "hooks", "timing"},
+    "memory": {"base", "tensor", "report", "hooks", "timing"},
     "fallback": {"base", "tensor", "autograd", "hooks", "timing"},
     "compare/metrics": {"base", "tensor", "hooks"},
     "compare/rerun": {"base", "tensor", "hooks", "calls", "fallback", "compare/metrics"},

@@ -1,9 +1,10 @@
-#include "timing/memory_watch.h"
+#include "tensor/memory_watch.h"
 
 #include <torch/csrc/profiler/orchestration/observer.h>
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace op_tools {
 
@@ -14,12 +15,15 @@ using torch::profiler::impl::ProfilerStateBase;
 // A profiler that is off: torch takes what stands in this place for a profiler's state, and asks it.
 class MemoryWatch::Listener final : public ProfilerStateBase {
  public:
-  Listener() : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)) {}
+  Listener(Listen listen, Listener* outer)
+      : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)), listen(std::move(listen)), outer(outer) {}
 
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+  void reportMemoryUsage(void* address, int64_t bytes, size_t total, size_t reserved, c10::Device device) override {
     now += bytes;
     if (bytes > 0) allocated += bytes;
     peak = std::max(peak, now);
+    if (listen) listen({address, bytes, device});
+    if (outer) outer->reportMemoryUsage(address, bytes, total, reserved, device);
   }
   bool memoryProfilingEnabled() const override { return true; }
   torch::profiler::impl::ActiveProfilerType profilerType() override {
@@ -27,11 +31,15 @@ class MemoryWatch::Listener final : public ProfilerStateBase {
   }
 
   int64_t now = 0, allocated = 0, peak = 0;
+  const Listen listen;
+  Listener* const outer;  // stands as long as this one: watches of a thread nest
 };
 
-MemoryWatch::MemoryWatch() {
-  if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE)) return;
-  listener_ = std::make_shared<Listener>();
+MemoryWatch::MemoryWatch(Listen listen) {
+  auto* const there = c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE);
+  auto* const outer = dynamic_cast<Listener*>(there);
+  if (there && !outer) return;
+  listener_ = std::make_shared<Listener>(std::move(listen), outer);
   guard_.emplace(c10::DebugInfoKind::PROFILER_STATE, listener_);
 }
 

@@ -1,0 +1,137 @@
+"""Who keeps memory alive: names of the program that lead to a tensor, or to an autograd graph that saved it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+UNKNOWN = "C++ owner, unknown"
+_MOST_NODES = 20_000  # of one graph
+_MOST_ROOTS = 50  # tensors whose graphs are walked
+_DEEPEST = 6  # containers around a tensor
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0  # a wrapper without memory of its own
+
+
+def _tensors() -> list[torch.Tensor]:
+    # By type(): isinstance() asks proxies for their __class__, which may be code of the program.
+    return [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+
+
+def _saved(node: Any) -> Iterator[torch.Tensor]:
+    for name in dir(node):
+        if not name.startswith("_saved_"):
+            continue
+        try:
+            value = getattr(node, name)
+        except RuntimeError:
+            continue  # freed already
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(one, torch.Tensor):
+                yield one
+
+
+def _graph(root: torch.Tensor) -> dict[int, str]:
+    """Addresses that the graph of a tensor holds, with the node that saved each."""
+    found: dict[int, str] = {}
+    waiting, seen = [root.grad_fn], {root.grad_fn}
+    while waiting and len(seen) < _MOST_NODES:
+        node: Any = waiting.pop()
+        for tensor in _saved(node):
+            found.setdefault(_address(tensor), node.name())
+        for parent, _ in node.next_functions:
+            if parent is not None and parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+    return found
+
+
+def _module_of(names: dict[str, Any]) -> str | None:
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__dict__", None) is names:
+            return name
+    return None
+
+
+def _key_of(names: dict[Any, Any], value: object) -> str:
+    return next((str(key) for key, one in list(names.items()) if one is value), "?")
+
+
+def _named_by(owner: Any, value: object) -> str | None:
+    """The end of a path: a name in a function or a module."""
+    if isinstance(owner, types.FrameType):
+        name = next((name for name, one in owner.f_locals.items() if one is value), None)
+        return None if name is None else f"{name} in {owner.f_code.co_name}()"
+    if type(owner) is dict and (module := _module_of(owner)) is not None:
+        return f"{_key_of(owner, value)} in {module}"
+    return None
+
+
+def _name(target: object, ours: set[int]) -> str:
+    """A path of names to an object: "element of list kept in __main__"."""
+    waiting: list[tuple[object, str]] = [(target, "")]
+    seen = {id(target), id(waiting)} | ours
+    last = ""
+    for _depth in range(_DEEPEST):
+        following: list[tuple[object, str]] = []
+        seen.add(id(following))
+        for value, path in waiting:
+            seen.add(id(path))
+            referrers = gc.get_referrers(value)
+            seen.add(id(referrers))
+            for owner in referrers:
+                is_own_frame = isinstance(owner, types.FrameType) and owner.f_code.co_filename == __file__
+                if id(owner) in seen or is_own_frame:
+                    continue
+                seen.add(id(owner))
+                if name := _named_by(owner, value):
+                    return f"{path}{name}"
+                if isinstance(owner, (types.FrameType, types.ModuleType)) or type(owner) is tuple and owner in waiting:
+                    continue
+                kind = type(owner).__name__
+                size = f" of {len(owner)}" if isinstance(owner, (list, dict, set, tuple)) else ""
+                last = last or f"a {kind}{size}"
+                following.append((owner, f"{path}{kind}{size}, "))
+        waiting = following
+    return last
+
+
+class Owners:
+    """Looks once at what the program holds; then answers for addresses."""
+
+    def __init__(self, addresses: Iterable[int]) -> None:
+        wanted = set(addresses)
+        tensors = _tensors()
+        self._ours = {id(tensors), id(self.__dict__)}
+        self._holders: dict[int, torch.Tensor] = {}
+        for tensor in tensors:
+            if (address := _address(tensor)) in wanted:
+                self._holders.setdefault(address, tensor)
+        self._ours.add(id(self._holders))
+        roots = [tensor for tensor in tensors if tensor.grad_fn is not None]
+        self._ours.add(id(roots))
+        graphs = [(root, _graph(root)) for root in roots[-_MOST_ROOTS:]]
+        graphs.sort(key=lambda one: -len(wanted & one[1].keys()))
+        self._ours |= {id(graphs), *map(id, graphs)}
+        self._graphs = graphs
+
+    def of(self, address: int) -> tuple[str, int]:
+        """Who holds it, and the address of the tensor whose graph does (0: it is held directly)."""
+        for root, held in self._graphs:
+            if address in held:
+                name = _name(root, self._ours) or UNKNOWN
+                return f"autograd graph of {name} (saved by {held[address]})", _address(root)
+        holder = self._holders.get(address)
+        if holder is not None:
+            return _name(holder, self._ours) or UNKNOWN, 0
+        return UNKNOWN, 0
