@@ -218,12 +218,14 @@ class OpMemoryCheck(Tool):
 
     def stop(self) -> None:
         ends = self._depth == 1
-        if ends:
-            self._leaks = self._look()
-            for handle in self._handles:
-                handle.remove()
-            _C.set_in_optimizer(False)
-        super().stop()
+        try:
+            if ends:
+                self._leaks = self._look()
+                for handle in self._handles:
+                    handle.remove()
+                _C.set_in_optimizer(False)
+        finally:
+            super().stop()
         if ends and self.result().root:
             self._write()
 

@@ -13,7 +13,8 @@ import torch
 UNKNOWN = "C++ owner, unknown"
 _MOST_NODES = 20_000  # of one graph
 _MOST_ROOTS = 50  # tensors whose graphs are walked
-_DEEPEST = 6  # containers around a tensor
+_DEEPEST = 4  # containers around a tensor
+_MOST_ASKED = 24  # objects on the way to a name: each question goes through all objects of the process
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -81,12 +82,14 @@ def _name(target: object, ours: set[int]) -> str:
     """A path of names to an object: "element of list kept in __main__"."""
     waiting: list[tuple[object, str]] = [(target, "")]
     seen = {id(target), id(waiting)} | ours
-    last = ""
+    last, asked = "", 0
     for _depth in range(_DEEPEST):
         following: list[tuple[object, str]] = []
         seen.add(id(following))
         for value, path in waiting:
-            seen.add(id(path))
+            asked += 1
+            if asked > _MOST_ASKED:
+                return last
             referrers = gc.get_referrers(value)
             seen.add(id(referrers))
             for owner in referrers:
