@@ -35,6 +35,10 @@ import op_tools.sim_device as sim
 
 OF_DIGITS = {**MODELS, "resnet": ResNet}
 HARMLESS = ("latency", "leak")  # nothing that they do is a wrong result
+# These end the process or damage its memory (tests/proofs/deaths.py), or are wrong only until the program waits for the
+# device (tests/proofs/bisect_trials.py).
+NOT_HERE = ("crash", "hang", "out_of_bounds", "late_write")
+KINDS = tuple(kind for kind in sim.FAULT_KINDS if kind not in NOT_HERE)
 # Copies and views are how values are looked at; a fault in them is a fault of the looking.
 PASSED_OVER = (
     "aten::_copy_from",
@@ -170,9 +174,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=100, help="trials for each kind and level (100)")
     parser.add_argument("--quick", action="store_true", help="three trials: a look")
-    parser.add_argument(
-        "--kinds", nargs="*", choices=sim.FAULT_KINDS, default=list(sim.FAULT_KINDS), help="only these faults"
-    )
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="only these faults")
     parser.add_argument("--levels", nargs="*", default=["aten", "torch"], help="only these levels")
     parser.add_argument("--models", nargs="*", default=[*OF_DIGITS, *_zoo.ZOO], help="only these models")
     parser.add_argument("--seed", type=int, default=0, help="the first trial's seed (0)")

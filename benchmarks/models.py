@@ -28,6 +28,8 @@ TOOLS: dict[str, tuple[Make, dict[str, object]]] = {
     "OpAutoCompare": (op_tools.OpAutoCompare, {}),
     "OpTimeMeasure": (op_tools.OpTimeMeasure, {"lines": False}),
     "OpOverflowCheck": (op_tools.OpOverflowCheck, {}),
+    "OpRecord": (op_tools.OpRecord, {}),
+    "OpRecord, without statistics": (op_tools.OpRecord, {"statistics": False}),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 
 import torch
@@ -81,11 +82,17 @@ def main() -> None:
         return run
 
     nothing = op_tools.Hook()
+    temporary = tempfile.TemporaryDirectory()
+    folder = temporary.name
     turns = Turns(
         {
             "plain": under(contextlib.nullcontext),
             "aten, left out": under(lambda: op_tools.HookScope(nothing, level="aten", ops="mm")),
             "aten, taken": under(lambda: op_tools.HookScope(nothing, level="aten", ops="add.Tensor")),
+            "black box": under(lambda: op_tools.OpBlackBox(output_dir=folder)),
+            "black box, names only": under(
+                lambda: op_tools.OpBlackBox(output_dir=folder, with_stack=False, with_modules=False)
+            ),
             "dispatch mode": under(DispatchMode),
             "torch, left out": under(lambda: op_tools.HookScope(nothing, ops="torch.mm")),
             "torch, taken": under(lambda: op_tools.HookScope(nothing, ops="torch.add")),
@@ -102,6 +109,16 @@ def main() -> None:
     table.row(
         "aten level, a hook that does nothing", "plain torch", "<= +250 ns", ns(more), verdict(more, most=250e-9), plain
     )
+    for which in ("black box, names only", "black box"):
+        more = turns.more(which, "aten, taken")
+        table.row(
+            f"OpBlackBox{which.removeprefix('black box')}",
+            "a hook that does nothing",
+            "<= +100 ns",
+            ns(more),
+            verdict(more, most=100e-9),
+            plain,
+        )
     times = turns.more("dispatch mode", "plain") / more
     table.row(
         "aten level, a hook that does nothing, once more",
@@ -130,6 +147,7 @@ def main() -> None:
         verdict(more, most=0.5e-6),
         mode,
     )
+    temporary.cleanup()
     report.write()
 
 

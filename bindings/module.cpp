@@ -15,21 +15,28 @@
 #include "base/log.h"
 #include "base/op_filter.h"
 #include "base/options.h"
+#include "base/run_folder.h"
 #include "base/text_table.h"
 #include "base/version.h"
 #include "calls/call_store.h"
 #include "calls/saved_call.h"
+#include "calls/snapshot.h"
 #include "compare/metrics/tolerance.h"
+#include "device_names.h"
+#include "hooks/chain.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
 #include "hooks/tool.h"
 #include "hooks/written_inputs.h"
 #include "interrupts.h"
 #include "memory/memory_hook.h"
+#include "mode_off_stack.h"
 #include "python_hook.h"
 #include "python_judge.h"
 #include "python_modules.h"
+#include "python_record.h"
 #include "python_replay.h"
+#include "python_runs.h"
 #include "python_stack.h"
 #include "python_switch.h"
 #include "python_timing.h"
@@ -101,6 +108,31 @@ py::tuple call_summary(const StoredCall& call) {
   return py::make_tuple(text_of(call.path()), meta, bytes, passes);
 }
 
+// A sequence of gradients, or None, as a saved call has it.
+Value gradients_from(py::handle gradients) {
+  return take_snapshot(to_value(gradients), "").value;
+}
+
+// Writes a call that was made elsewhere (an import) to folders in `root`, as OpCapture writes its own: `call` has what
+// call_dict() gives, `mutated` ({tensor index: the tensor after the call}) and `node_gradients`, and `meta` the fields
+// of meta.json that do not follow from the values.
+std::string write_saved_call(const std::string& root, const py::dict& call, const std::string& meta) {
+  SavedCall saved;
+  saved.meta = CallMeta::from_json(meta);
+  saved.name = saved.meta.name;
+  saved.id = saved.meta.id;
+  saved.set_inputs(take_snapshot(make_tuple({to_value(call["args"]), to_value(call["kwargs"])}), ""));
+  if (!call["result"].is_none()) {
+    saved.set_output(take_snapshot(make_tuple({to_value(call["result"]), to_value(call["mutated"])}), ""));
+  }
+  saved.node_gradients = call["node_gradients"].cast<bool>();
+  if (!call["grad_outputs"].is_none()) {
+    saved.backward.push_back({gradients_from(call["grad_outputs"]), gradients_from(call["grad_inputs"])});
+  }
+  make_folders(root);
+  return write_call(*CallStore::in_folder(root), saved);
+}
+
 void bind_files(py::module_& module) {
   module.def("read_pth",
              [](const std::string& path) { return read_file(path, [&] { return to_python(read_call_file(path)); }); });
@@ -123,6 +155,9 @@ void bind_files(py::module_& module) {
     std::vector<std::string> problems;
     const size_t exported = export_calls(from, to, &problems);
     return py::make_tuple(exported, texts_of(problems));
+  });
+  module.def("write_call", [](const std::string& root, const py::dict& call, const std::string& meta) {
+    return text_of(read_file(root, [&] { return write_saved_call(root, call, meta); }));
   });
 }
 
@@ -203,19 +238,27 @@ PYBIND11_MODULE(_C, module) {
   });
 
   bind_interrupts(module);
+  bind_mode_off_stack(module);
   bind_quiet_warnings(module);
   init_stack_source();
   bind_hook(module);
   bind_replay(module);
+  bind_runs(module);
   bind_judge(module);
   bind_modules(module);
+  bind_record(module);
   bind_timing(module);
   bind_tool_kinds(module);
   bind_switch(module);
   bind_files(module);
+  bind_device_names(module);
   bind_names(module);
 
   module.def("set_torch_function_mode", &set_torch_function_mode);
+  module.def("unobserved", [](const py::function& function, const py::args& args, const py::kwargs& kwargs) {
+    const Unobserved guard;
+    return function(*args, **kwargs);
+  });
   module.def("interceptor_key", [] { return c10::toString(kInterceptorKey); });
   module.def("text_table", [](const std::vector<std::pair<std::string, bool>>& columns,
                               const std::vector<std::vector<std::string>>& rows, size_t width) {
@@ -227,5 +270,6 @@ PYBIND11_MODULE(_C, module) {
   module.def("set_in_optimizer", &set_in_optimizer);
   module.def("set_rank", &set_rank);
   module.def("reload_log_level", &log::reload_level);
+  module.def("log_progress", &log::progress);
   module.def("log_warn", [](const std::string& text) { log::warn(text); });
 }

@@ -1,79 +1,43 @@
 #include "python_modules.h"
 
 #include <c10/util/SmallVector.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
+#include <functional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "hooks/module_path.h"
 #include "interrupts.h"
+#include "python_frames.h"
+#include "record/named_tensors.h"
 
 namespace op_tools::python {
 namespace {
 
 namespace py = pybind11;
 
-enum class CodeKind : uint8_t { kOther, kModule, kEngine };
+// The modules in whose forward this thread is, innermost first, borrowed: what stands before a backward pass that this
+// thread runs does not contain the operators of that pass.
+using Modules = c10::SmallVector<PyObject*, 8>;
 
-// torch.nn.Module.__call__, and the function through which backward starts. A compiled frame has a code object of its
-// own, of the same file and name. Objects are never freed: a reused address would give a wrong answer.
-CodeKind kind_of(PyCodeObject* code) {
-  static auto* known = new std::unordered_map<PyCodeObject*, CodeKind>;
-  const auto found = known->find(code);
-  if (found != known->end()) return found->second;
-  static PyObject* const module_file =
-      py::object(py::module_::import("torch.nn.modules.module").attr("__file__")).release().ptr();
-  static PyObject* const engine_file =
-      py::object(py::module_::import("torch.autograd.graph").attr("__file__")).release().ptr();
-  const auto is = [&](PyObject* file, const char* name) {
-    return PyUnicode_CompareWithASCIIString(code->co_name, name) == 0 &&
-           PyUnicode_Compare(code->co_filename, file) == 0;
-  };
-  CodeKind kind = CodeKind::kOther;
-  if (is(module_file, "_wrapped_call_impl")) kind = CodeKind::kModule;
-  if (is(engine_file, "_engine_run_backward")) kind = CodeKind::kEngine;
-  Py_INCREF(code);
-  return known->emplace(code, kind).first->second;
-}
-
-py::object self_of(PyFrameObject* frame) {
-#if PY_VERSION_HEX >= 0x030C0000
-  PyObject* const self = PyFrame_GetVarString(frame, "self");
-#else
-#if PY_VERSION_HEX >= 0x030B0000
-  const auto locals = py::reinterpret_steal<py::object>(PyFrame_GetLocals(frame));
-#else
-  const auto locals =
-      py::reinterpret_steal<py::object>(PyObject_GetAttrString(reinterpret_cast<PyObject*>(frame), "f_locals"));
-#endif
-  static PyObject* const name = PyUnicode_InternFromString("self");
-  PyObject* const self = locals ? PyObject_GetItem(locals.ptr(), name) : nullptr;
-#endif
-  if (!self) forget_error();
-  return py::reinterpret_steal<py::object>(self);
-}
-
-using Modules = c10::SmallVector<py::object, 8>;
-
-// The modules in whose forward this thread is, innermost first: what stands before a backward pass that this thread
-// runs does not contain the operators of that pass.
-Modules modules_on_stack() {
+// `at_module(frame)`: called for the frame of each.
+template <class AtModule>
+Modules modules_on_stack(AtModule&& at_module) {
   Modules modules;
-  auto frame =
-      py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
-  while (frame) {
-    auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
-    PyCodeObject* const code = PyFrame_GetCode(raw);
-    const CodeKind kind = kind_of(code);
-    Py_DECREF(code);
+  for (PythonFrames frame; frame; frame.back()) {
+    const CodeKind kind = frame.code().kind;
     if (kind == CodeKind::kEngine) break;
-    if (kind == CodeKind::kModule) {
-      if (py::object self = self_of(raw)) modules.push_back(std::move(self));
-    }
-    frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
+    if (kind != CodeKind::kModule) continue;
+    PyObject* const self = frame.self();
+    if (!self) continue;
+    modules.push_back(self);
+    at_module(frame);
   }
   return modules;
 }
@@ -94,70 +58,138 @@ class NotCompiled {
   const py::object set_, before_;
 };
 
-// Paths by the stack of modules. Modules are held weakly: an address that lives again is another module.
+// Paths by the stack of modules. Modules are held weakly: an address that lives again is another module. Under the GIL.
 class Paths {
  public:
+  struct Known {
+    std::vector<py::object> alive;  // weak references, in the order of the modules
+    const std::string* path;        // lives until the process ends
+  };
+
   explicit Paths(const py::object& name) : name_(py::object(name).release().ptr()) {}
 
-  std::string path(const Modules& modules) {
-    Key key;
-    for (const py::object& module : modules) key.push_back(module.ptr());
-    const auto found = known_.find(key);
+  const Known& of(const Modules& modules) {
+    const auto found = known_.find(modules);
     if (found != known_.end()) {
-      if (std::all_of(found->second.alive.begin(), found->second.alive.end(), &is_alive)) return found->second.path;
+      if (is_of(found->second, modules)) return found->second;
       known_.erase(found);
     }
-    Known made;
-    for (const py::object& module : modules) made.alive.push_back(py::weakref(module));
+    Known made{{}, nullptr};
     py::tuple stack(modules.size());
-    for (size_t i = 0; i < modules.size(); ++i) stack[i] = modules[modules.size() - 1 - i];
+    for (size_t i = 0; i < modules.size(); ++i) {
+      made.alive.push_back(py::weakref(modules[i]));
+      stack[modules.size() - 1 - i] = py::reinterpret_borrow<py::object>(modules[i]);
+    }
     {
       const NotCompiled not_compiled;
-      made.path = to_its_end([&] { return py::handle(name_)(stack).cast<std::string>(); });
+      made.path = &*paths_.insert(to_its_end([&] { return py::handle(name_)(stack).cast<std::string>(); })).first;
     }
     if (known_.size() >= kMost) known_.clear();  // a program that makes modules for ever
-    return known_.emplace(std::move(key), std::move(made)).first->second.path;
+    return known_.insert_or_assign(modules, std::move(made)).first->second;
+  }
+
+  static size_t hash(const Modules& modules) {
+    size_t hash = modules.size();
+    for (const PyObject* one : modules) hash = hash * 1000003 ^ std::hash<const void*>()(one);
+    return hash;
+  }
+  // Not under the GIL, too, if all modules live.
+  static bool refers_to(const PyObject* reference, const PyObject* module) {
+    return reinterpret_cast<const PyWeakReference*>(reference)->wr_object == module;
   }
 
  private:
   static constexpr size_t kMost = 100'000;
-  using Key = c10::SmallVector<PyObject*, 8>;
   struct Hash {
-    size_t operator()(const Key& key) const {
-      size_t hash = key.size();
-      for (const PyObject* one : key) hash = hash * 1000003 ^ std::hash<const void*>()(one);
-      return hash;
+    size_t operator()(const Modules& modules) const { return hash(modules); }
+  };
+  static bool is_of(const Known& known, const Modules& modules) {
+    for (size_t i = 0; i < modules.size(); ++i) {
+      if (!refers_to(known.alive[i].ptr(), modules[i])) return false;
     }
-  };
-  struct Known {
-    std::vector<py::object> alive;  // weak references, in the order of the key
-    std::string path;
-  };
-  static bool is_alive(const py::object& reference) {
-#if PY_VERSION_HEX >= 0x030D0000
-    PyObject* object = nullptr;
-    const bool alive = PyWeakref_GetRef(reference.ptr(), &object) == 1;
-    Py_XDECREF(object);
-    return alive;
-#else
-    return PyWeakref_GET_OBJECT(reference.ptr()) != Py_None;
-#endif
+    return true;
   }
 
-  PyObject* const name_;  // never freed, like this object
-  std::unordered_map<Key, Known, Hash> known_;
+  PyObject* const name_;                   // never freed, like this object
+  std::unordered_set<std::string> paths_;  // as many as the program has names
+  std::unordered_map<Modules, Known, Hash> known_;
 };
 
-// Asked until the process ends; all under the GIL.
+// The paths that this thread asked for last, found without the GIL.
+class LastPaths {
+ public:
+  const std::string* find(const Modules& modules) const {
+    const Slot& slot = slots_[Paths::hash(modules) / kSpread % kSlots];
+    if (slot.depth != modules.size()) return nullptr;
+    for (size_t i = 0; i < modules.size(); ++i) {
+      // A module dies, and its references with it, before its address can be that of one which lives here.
+      if (slot.modules[i] != modules[i] || !Paths::refers_to(slot.references[i], modules[i])) return nullptr;
+    }
+    return slot.path;
+  }
+  // Under the GIL.
+  void put(const Modules& modules, const Paths::Known& known) {
+    if (modules.size() > kMostDepth) return;
+    Slot& slot = slots_[Paths::hash(modules) / kSpread % kSlots];
+    for (size_t i = 0; i < slot.depth; ++i) Py_DECREF(slot.references[i]);
+    slot.depth = modules.size();
+    slot.path = known.path;
+    for (size_t i = 0; i < modules.size(); ++i) {
+      slot.modules[i] = modules[i];
+      slot.references[i] = known.alive[i].inc_ref().ptr();
+    }
+  }
+
+ private:
+  static constexpr size_t kMostDepth = 12, kSlots = 64, kSpread = 16;
+  struct Slot {
+    size_t depth;
+    const std::string* path;
+    PyObject* modules[kMostDepth];
+    PyObject* references[kMostDepth];  // owned; those of a thread that has ended stay
+  };
+  Slot slots_[kSlots];
+};
+thread_local LastPaths last_paths = {};
+
+// Asked until the process ends.
 void set_module_namer(const py::object& name) {
   auto* paths = new Paths(name);
-  set_module_source([paths]() -> std::string {
-    // Threads that Python does not know have no stack; a dying interpreter is not to be asked.
-    if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return {};
+  set_module_source([paths]() -> const std::string* {
+    const Modules modules = modules_on_stack([](const PythonFrames&) {});
+    if (modules.empty()) return nullptr;
+    if (const std::string* const known = last_paths.find(modules)) return known;
     const py::gil_scoped_acquire gil;
     const py::error_scope restored;  // the program's own Python error may be set
-    const Modules modules = modules_on_stack();
-    return modules.empty() ? std::string() : paths->path(modules);
+    const Paths::Known& known = paths->of(modules);
+    last_paths.put(modules, known);
+    return known.path;
+  });
+}
+
+// `find(model, args, kwargs)`: the outermost module that runs and what it was called with, or three times None. Gives
+// (name, origin, tensor) of what it knows.
+void set_tensor_namer(const py::object& find) {
+  PyObject* const never_freed = py::object(find).release().ptr();
+  set_named_tensor_source([never_freed] {
+    std::vector<NamedTensor> named;
+    if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return named;
+    const py::gil_scoped_acquire gil;
+    const py::error_scope restored;
+    py::object args = py::none(), kwargs = py::none();  // of the outermost module
+    const Modules modules = modules_on_stack([&](const PythonFrames& frame) {
+      args = frame.local("args");
+      kwargs = frame.local("kwargs");
+    });
+    const py::object model =
+        modules.empty() ? py::object(py::none()) : py::reinterpret_borrow<py::object>(modules.back());
+    const NotCompiled not_compiled;
+    const py::object found = to_its_end([&] { return py::handle(never_freed)(model, args, kwargs); });
+    for (const py::handle one : found) {
+      const auto [name, origin, tensor] = one.cast<std::tuple<std::string, int, at::Tensor>>();
+      named.push_back({name, static_cast<Origin>(origin), tensor});
+    }
+    return named;
   });
 }
 
@@ -165,6 +197,7 @@ void set_module_namer(const py::object& name) {
 
 void bind_modules(py::module_& module) {
   module.def("set_module_namer", &set_module_namer);
+  module.def("set_tensor_namer", &set_tensor_namer);
   module.def("admits_module", [](const std::string& path, const std::string& only) {
     const OpFilter filter(only, "", "modules=", "");
     return !filter.has_only() || admits_module(filter, path);

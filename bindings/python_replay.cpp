@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <atomic>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "interrupts.h"
 #include "python_values.h"
 #include "run_op_from_data/replay.h"
+#include "run_op_from_data/resolve.h"
 #include "torch_function_mode.h"
 
 namespace op_tools::python {
@@ -22,30 +24,40 @@ class Caller final : public replay::PythonCaller {
   explicit Caller(py::object find) : find_(std::move(find)) {}
 
   bool knows(std::string_view name) override {
-    const py::gil_scoped_acquire gil;
-    try {
-      return !find_(std::string(name)).is_none();
-    } catch (const py::error_already_set& error) {
-      throw std::runtime_error(error.what());
-    }
+    return in_python([&] { return !find_(std::string(name)).is_none(); });
   }
 
   Value call(std::string_view name, const Value& args, const Value& kwargs) override {
-    const py::gil_scoped_acquire gil;
-    try {
+    return in_python([&] {
       const py::object function = find_(std::string(name));
       // Replay passes the call to the tools that are on; intercepted again by the torch-function mode, it would count
       // twice.
       const WithoutTorchFunction once;
       return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
+    });
+  }
+
+  bool is_interrupted() override {
+    const py::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() == 0) return interrupted_;
+    forget_error();  // held: thrown where Python called
+    return true;
+  }
+
+ private:
+  template <class Code>
+  auto in_python(Code&& code) -> decltype(code()) {
+    const py::gil_scoped_acquire gil;
+    try {
+      return code();
     } catch (const py::error_already_set& error) {
-      hold_for_program(error);
+      interrupted_ = hold_for_program(error) || interrupted_;
       // Its text only: the exception object must not die where there is no GIL.
       throw std::runtime_error(error.what());
     }
   }
 
- private:
+  std::atomic<bool> interrupted_{false};  // an exception for the program ended a call
   py::object find_;  // lives as long as the Python call that made this, so it dies with the GIL held
 };
 
@@ -65,6 +77,18 @@ void bind_replay(py::module_& module) {
         return status;
       },
       py::arg("arguments"), py::arg("find"));
+  // A call as the dispatcher's operator behind it: its name, and its arguments by schema position. `recorded`: the
+  // tuple under "aten" in input.pth, or None. op_tools.Error: Python alone knows the function.
+  module.def(
+      "operator_of_call",
+      [](const std::string& name, const py::object& args, const py::object& kwargs, const py::object& recorded) {
+        const replay::Resolver resolver;
+        const Value aten = to_value(recorded);
+        const replay::BoundCall bound =
+            aten.is<None>() ? resolver.bind(name, to_value(args), to_value(kwargs)) : resolver.bind_recorded(aten);
+        return py::make_tuple(bound.target, to_python(make_list(replay::arguments_of(bound))));
+      },
+      py::arg("name"), py::arg("args"), py::arg("kwargs"), py::arg("recorded"));
 }
 
 }  // namespace op_tools::python

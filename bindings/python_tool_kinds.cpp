@@ -8,6 +8,7 @@
 
 #include "base/options.h"
 #include "hooks/tool.h"
+#include "runs/run_rows.h"
 
 namespace op_tools::python {
 namespace {
@@ -50,6 +51,8 @@ void bind_tool_kinds(py::module_& module) {
     }
     return kinds;
   });
+  // Of results that are no tool's.
+  module.def("further_rows", [] { return described({RunRow::columns().describe()}); });
   module.def("hook_options", [] { return described(HookOptions()); });
   module.def("variables", [] {
     py::list variables;

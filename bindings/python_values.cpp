@@ -11,10 +11,12 @@
 
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "interrupts.h"
+#include "python_objects.h"
 
 namespace op_tools::python {
 namespace {
@@ -108,14 +110,17 @@ std::optional<py::object> numpy_number(py::handle object) {
 // are asked: a class's __index__ is the program's own code, and a torch.SymInt that is asked for its value is symbolic
 // no longer.
 Value other_value(py::handle object, int depth) {
-  if (PyIndex_Check(object.ptr()) && !PyType_HasFeature(Py_TYPE(object.ptr()), Py_TPFLAGS_HEAPTYPE)) {
+  const PyTypeObject* const type = Py_TYPE(object.ptr());
+  const bool is_array = std::string_view(type->tp_name) == "numpy.ndarray";  // one without dimensions can be an index
+  if (!is_array && PyIndex_Check(object.ptr()) && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
     const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
     if (number) return int_value(number);
     forget_error();
   }
   if (const auto number = numpy_number(object)) return convert(*number, depth + 1);
-  if (PyCallable_Check(object.ptr())) return Unsupported{type_name(object), "a callable has no form in a file"};
-  return Unsupported{type_name(object), "objects of this type have no form in a file"};
+  const py::object form = form_of(object);
+  if (PyDict_Check(form.ptr())) return convert(form, depth + 1);
+  return Unsupported{type_name(object), py::str(form)};
 }
 
 Value convert(py::handle object, int depth) {
@@ -221,11 +226,11 @@ struct ToPython {
   py::object operator()(const Ellipsis&) const { return py::ellipsis(); }
   py::object operator()(const List& value) const { return py::list(python_tuple(*value.items)); }
   py::object operator()(const Tuple& value) const { return python_tuple(*value.items); }
-  py::object operator()(const NamedTuple& value) const { return python_tuple(*value.items); }
+  py::object operator()(const NamedTuple& value) const { return named_tuple(value.type, python_tuple(*value.items)); }
   py::object operator()(const Dict& value) const {
     py::dict dict;
     for (const auto& [key, item] : *value.items) dict[shared_key(to_python(key))] = to_python(item);
-    return dict;
+    return from_form(std::move(dict));
   }
   py::object operator()(const Set& value) const { return py::set(python_tuple(*value.items)); }
   py::object operator()(const Bytes& value) const { return py::bytes(value.bytes); }
@@ -256,6 +261,9 @@ void visit_at(py::handle object, c10::function_ref<void(const at::Tensor&)> visi
     for (PyObject* part : {slice->start, slice->stop, slice->step}) visit_at(part, visit, depth + 1);
   } else if (PyAnySet_Check(raw)) {
     for (const py::handle item : py::iter(object)) visit_at(item, visit, depth + 1);
+  } else if (is_dataclass(raw)) {
+    const py::object form = form_of(object);
+    if (PyDict_Check(form.ptr())) visit_at(form, visit, depth + 1);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "hooks/chain.h"
 #include "hooks/current_chain.h"
 #include "hooks/error_origin.h"
+#include "hooks/failed_backward.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_call.h"
 #include "interrupts.h"
@@ -275,11 +277,33 @@ class LeftOut {
   LeftOut* const outer_;
 };
 
+// An engine's thread frees a pass that failed within microseconds, if the machine lets it run.
+constexpr std::chrono::milliseconds kEngineFrees{100};
+
+// The error that a left-out function raised goes to the program: what failed meanwhile in backward passes is reported
+// with it, if the engine raised it. Code of the program that the engine called (a hook on a tensor, a custom function)
+// is further down in the traceback.
+void report_failed_backwards() {
+  py::error_already_set error;
+  py::object last = error.trace();
+  while (last && !last.is_none() && !last.attr("tb_next").is_none()) last = last.attr("tb_next");
+  const bool of_engine =
+      last && !last.is_none() && error.matches(PyExc_Exception) &&
+      py::str(last.attr("tb_frame").attr("f_code").attr("co_name")).cast<std::string>() == "_engine_run_backward";
+  if (of_engine) {
+    const std::string text = py::str(error.value());
+    const py::gil_scoped_release no_gil;  // backward runs on the CPU
+    for (const FailedBackward& report : FailedBackwards::take(kEngineFrees)) report(text);
+  }
+  error.restore();
+}
+
 // Calls a left-out function that is written in Python. A filter may admit what it calls, so the mode stays on the stack
 // and only skips the function itself. Not for calls with subclasses among the arguments (`types`): skipping would
 // bypass their own __torch_function__.
 PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs) {
   const LeftOut running(function);
+  const FailedBackwards collecting;
   const int64_t place = ModeStack::stack_len();
   ModeStack::push_onto_stack(g_mode);
   const bool skipped_before = ModeStack::exchange_skip_next(true);
@@ -288,6 +312,7 @@ PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs
   // A scope that was left inside took the mode with it. A mode of the program's may be above it: one that an interrupt
   // left there between its push and its pop.
   take_mode_from(place);
+  if (!result) report_failed_backwards();
   return result;
 }
 

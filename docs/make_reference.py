@@ -15,7 +15,7 @@ import pdoc
 import pdoc.render
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ["op_tools", "op_tools.sim_device", "op_tools.run_op_from_data", "op_tools.integrations"]
+MODULES = ["op_tools", "op_tools.sim_device", "op_tools.run_op_from_data", "op_tools.integrations", "op_tools.formats"]
 # Frameworks that the callbacks derive from, and the names that they take from them.
 FRAMEWORKS = {
     "lightning.pytorch": ["Callback", "Trainer"],

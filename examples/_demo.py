@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 WIDTH = 80
 
@@ -68,3 +69,34 @@ def replay(arguments: list[str], environment: dict[str, str] | None = None) -> s
         text=True,
         check=False,
     )
+
+
+def curve(losses: list[float]) -> str:
+    shown = losses[:: max(1, len(losses) // 8)] + losses[-1:]
+    return "  ".join(f"{loss:.3f}" for loss in shown)
+
+
+def loaded_library() -> str:
+    """The file from which this process has its simulated device."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return next(line.split()[-1] for line in lines if "libop_tools_sim_device" in line)
+
+
+def run(command: list[str], environment: dict[str, str]) -> int:
+    """Runs a command that a reader can paste; prints what it prints, and its exit status."""
+    print(coloured(command_text(command, environment), 32) + "\n", flush=True)
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    print(wrapped(done.stdout + done.stderr))
+    print(f"exit status {done.returncode}\n")
+    return done.returncode
+
+
+def hand_out(folder: str, script: Path, fault: str) -> list[int]:
+    """A script of a saved call, run on the device, whose kernel is wrong there, too, and on the CPU: the three exit statuses."""
+    environment = {"OP_TOOLS_SIM_FAULTS": fault}
+    command = [sys.executable, "-m", "op_tools", "repro", folder, "--shrink", "-o", str(script)]
+    return [
+        run([*command, "--load", loaded_library()], environment),
+        run([sys.executable, str(script)], environment),
+        run([sys.executable, str(script), "cpu"], environment),
+    ]

@@ -4,7 +4,7 @@
 
 The device is the simulated one, with a wrong kernel planted: the gradient of relu has the wrong sign. OpAutoCompare
 names the operator and the line, and saves the call; run_op_from_data reproduces the failure from the file, without the model;
-OpFallback runs that operator on the CPU, and the loss curve is what it should be.
+op-tools repro makes a script of it that needs torch alone, for who made the device; OpFallback runs that operator on the CPU, and the loss curve is what it should be.
 """
 
 import argparse
@@ -17,7 +17,7 @@ os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 import torch
 import torch.nn.functional as F
-from _demo import replay, story, title, wrapped
+from _demo import curve, hand_out, replay, story, title, wrapped
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -57,11 +57,6 @@ def train(steps: int) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
     return losses
-
-
-def curve(losses: list[float]) -> str:
-    shown = losses[:: max(1, len(losses) // 8)] + losses[-1:]
-    return "  ".join(f"{loss:.3f}" for loss in shown)
 
 
 def replay_failure(folder: str) -> int:
@@ -108,14 +103,17 @@ def main() -> int:
         title("3. The first failure again, from its file, without the model")
         status = replay_failure(failure["saved"])
 
-        title(f"4. OpFallback: {failure['op']} on the CPU")
+        title("4. A script for who made the device: torch alone, exit status 1 there, 0 on the CPU")
+        handed_out = hand_out(f"{failure['saved']}/device", output / "repro.py", FAULT)
+
+        title(f"5. OpFallback: {failure['op']} on the CPU")
         with op_tools.OpFallback(ops=failure["op"]):
             restored = train(options.steps)
         print("right:  ", curve(right))
         print("device: ", curve(restored))
     same = max(abs(a - b) for a, b in zip(right, restored, strict=True)) < 1e-3
     print("the loss is what it should be" if same else "the loss is still not what it should be")
-    return 0 if status == 1 and same and wrong[-1] > right[-1] + 1 else 1
+    return 0 if status == 1 and handed_out == [0, 1, 0] and same and wrong[-1] > right[-1] + 1 else 1
 
 
 if __name__ == "__main__":

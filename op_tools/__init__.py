@@ -9,9 +9,15 @@ from ._version import check_torch
 check_torch()
 
 from ._autocompare import CompareResult, CompareRow, OpAutoCompare  # noqa: E402
+from ._bisect.judge import BisectJudge  # noqa: E402
+from ._bisect.program import Checkpoint, bisect  # noqa: E402
+from ._bisect.result import BisectResult  # noqa: E402
 from ._blackbox import BlackBox, OpBlackBox, read_black_box  # noqa: E402
 from ._C import Call, Error, __version__  # noqa: E402
+from ._compare_many import ManyRuns, OddRow, compare_many  # noqa: E402
 from ._compare_modules import ModuleComparison, ModuleRow, compare_modules  # noqa: E402
+from ._compare_ranks import RanksComparison, SpreadRow, compare_ranks  # noqa: E402
+from ._compare_runs import RankComparison, RunsComparison, compare_runs  # noqa: E402
 from ._declared import (  # noqa: E402
     BlackBoxRow,
     BlockRow,
@@ -22,21 +28,28 @@ from ._declared import (  # noqa: E402
     ObserveRow,
     OverflowRow,
     OverwriteRow,
+    RecordRow,
     RedirectRow,
+    RunRow,
     TimeRow,
 )
 from ._fallback import OpDtypeCast, OpFallback, RedirectResult  # noqa: E402
 from ._features import CallInfo, Feature, TensorInfo, apply_feature  # noqa: E402
 from ._files import load, load_call  # noqa: E402
 from ._memory_check import MemoryLeak, MemoryResult, OpMemoryCheck  # noqa: E402
+from ._live import LiveResult, OpAgainst  # noqa: E402
 from ._observe import DynamicDim, ObserveResult, OpObserve, TensorShape  # noqa: E402
 from ._overflow import OpOverflowCheck, OverflowResult  # noqa: E402
+from ._record import OpRecord, RecordedCall, RecordedTensor, Recording, RecordResult, read_recording  # noqa: E402
+from ._shadow import OpShadow, ShadowResult  # noqa: E402
 from ._time_measure import OpTimeMeasure, TimeResult  # noqa: E402
 from ._tools import CaptureResult, Hook, HookScope, OpCapture, Tool, ToolResult, load_tools, stop_all  # noqa: E402
 
 atexit.register(stop_all)
 
 __all__ = [
+    "BisectJudge",
+    "BisectResult",
     "BlackBox",
     "BlackBoxRow",
     "BlockRow",
@@ -44,6 +57,7 @@ __all__ = [
     "CallInfo",
     "CaptureResult",
     "CaptureRow",
+    "Checkpoint",
     "CompareResult",
     "CompareRow",
     "ComparedOp",
@@ -56,10 +70,14 @@ __all__ = [
     "MemoryLeak",
     "MemoryResult",
     "MemoryRow",
+    "LiveResult",
+    "ManyRuns",
     "ModuleComparison",
     "ModuleRow",
     "ObserveResult",
     "ObserveRow",
+    "OddRow",
+    "OpAgainst",
     "OpAutoCompare",
     "OpBlackBox",
     "OpCapture",
@@ -68,12 +86,25 @@ __all__ = [
     "OpMemoryCheck",
     "OpObserve",
     "OpOverflowCheck",
+    "OpRecord",
+    "OpShadow",
     "OpTimeMeasure",
     "OverflowResult",
     "OverwriteRow",
     "OverflowRow",
+    "RankComparison",
+    "RanksComparison",
+    "RecordResult",
+    "RecordRow",
+    "RecordedCall",
+    "RecordedTensor",
+    "Recording",
     "RedirectResult",
     "RedirectRow",
+    "RunRow",
+    "RunsComparison",
+    "ShadowResult",
+    "SpreadRow",
     "TensorInfo",
     "TensorShape",
     "TimeResult",
@@ -82,9 +113,14 @@ __all__ = [
     "ToolResult",
     "__version__",
     "apply_feature",
+    "bisect",
+    "compare_many",
     "compare_modules",
+    "compare_ranks",
+    "compare_runs",
     "load",
     "load_call",
     "load_tools",
     "read_black_box",
+    "read_recording",
 ]

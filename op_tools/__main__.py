@@ -7,10 +7,38 @@ import sys
 from collections.abc import Sequence
 
 from . import _C
-from ._commands import blackbox, doctor, files, ops, run
+from ._commands import (
+    analyse,
+    bisect,
+    blackbox,
+    compare,
+    convert,
+    doctor,
+    exporting,
+    files,
+    importing,
+    ops,
+    repro,
+    run,
+    support,
+)
 from ._commands._command_line import visible
 
-_COMMANDS = (ops, run, files, blackbox, doctor)
+_COMMANDS = (
+    ops,
+    run,
+    files,
+    compare,
+    importing,
+    exporting,
+    convert,
+    bisect,
+    repro,
+    blackbox,
+    support,
+    analyse,
+    doctor,
+)
 
 
 def _parser() -> argparse.ArgumentParser:

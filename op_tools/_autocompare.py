@@ -90,7 +90,7 @@ class CompareResult(Result):
     ops: list[ComparedOp] = field(default_factory=list)
     """One row per operator."""
     calls: int = 0
-    """Forward calls that were compared."""
+    """Forward calls and backward passes that were compared."""
     passed: int = 0
     """Comparisons that passed."""
     failed: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 import struct
 import time
 from collections.abc import Iterator
@@ -15,13 +16,21 @@ from typing_extensions import Unpack
 
 from . import _C
 from ._declared import BlackBoxRow, OpBlackBoxOptions
+from ._results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 from ._tools import Tool
 
 _SUFFIX = ".blackbox"
+_WIDTH = 100  # of the table
 # As src/blackbox/blackbox_file.h lays them out.
-_HEADER = struct.Struct("<8s II Ii IIII QQQ qq II Q II Q")
+_HEADER = struct.Struct("<8s II Ii IIII QQQ qq II Q II Q QQ II q")
+_STREAM = struct.Struct("<q I4x q Q")
 _REGION = struct.Struct("<QQQ40x")
-_CALL = struct.Struct("<qqQq IIII BB14x")
+_CALL = struct.Struct("<qqQq IIII BBBB II4x")
+_KEPT = struct.Struct("<QQ")
+_MOST_STREAMS = 64
+_KEPT_TEXTS = ("", "copying", "inputs", "too large", "failed", "no room")
+# The files of a saved call that are stored; other names are not written anywhere.
+_KEPT_FILES = ("input.pth", "meta.json")
 
 
 class _Header(NamedTuple):
@@ -45,10 +54,15 @@ class _Header(NamedTuple):
     regions_used: int
     closed: int
     left_out: int
+    kept_at: int
+    kept_bytes: int
+    kept_places: int
+    streams_used: int
+    copied: int
 
 
-@dataclass(frozen=True)
-class BlackBox:
+@dataclass(frozen=True, repr=False)
+class BlackBox(Result):
     """What the file of one process says."""
 
     path: str
@@ -67,6 +81,8 @@ class BlackBox:
     """The last calls of each thread, in the order in which they began."""
     left_out: int = 0
     """Calls that had no place in the file: of more than 64 threads at once, or nested more than 31 deep."""
+    copied: float | None = None
+    """When this copy of the file was made, in seconds since 1970; None: it is the file itself."""
 
     @property
     def open(self) -> list[BlackBoxRow]:
@@ -74,10 +90,21 @@ class BlackBox:
         return [row for row in self.rows if row.state == "open"]
 
     @property
+    def suspects(self) -> list[BlackBoxRow]:
+        """The calls that have returned, but no event has shown that their device did them; the first of each stream is
+        the one that the device was in, or comes after it by at most ``marks`` calls."""
+        return sorted(
+            (row for row in self.rows if row.state == "ended" and row.stream and not row.done), key=lambda row: row.id
+        )
+
+    @property
     def verdict(self) -> str:
         """In one sentence: where the process is, or where it ended."""
         who = f"rank {self.rank}, process {self.pid}"
         inside = [_described(row) for row in self.open]
+        if self.copied is not None:
+            state = f"was in {' and in '.join(inside)}" if inside else "was in no operator"
+            return f"{who} {state} when its file was copied"
         if inside:
             since = f", since {time.time() - self.open[-1].begun:.1f} s" if self.alive else ""
             return f"{who} {'is' if self.alive else 'ended'} in {' and in '.join(inside)}{since}"
@@ -86,44 +113,76 @@ class BlackBox:
         if not self.rows:
             return f"{who} {'has made' if self.alive else 'ended before'} {'no' if self.alive else 'its first'} call"
         where = "is in no operator" if self.alive else "ended outside of any operator"
-        return f"{who} {where}; the last was {_described(self.rows[-1])}"
+        last = self.rows[-1]
+        waits = " (it may wait for the other ranks)" if self.alive and last.number else ""
+        return f"{who} {where}; the last was {_described(last)}{waits}"
 
-    def table(self, last: int = 10) -> str:
+    @property
+    def device_verdict(self) -> str:
+        """What is known of devices, a line per stream, and how to find the guilty call; "" where all is done."""
+        suspects = self.suspects
+        if self.closed or not suspects:
+            return ""
+        lines = []
+        for stream in dict.fromkeys(row.stream for row in suspects):
+            of_stream = [row for row in suspects if row.stream == stream]
+            done = [row for row in self.rows if row.stream == stream and row.done]
+            last = (
+                f"the last call known to be done is {_described(done[-1])}" if done else "no call is known to be done"
+            )
+            lines.append(f"{stream}: {last}; launched since: {len(of_stream)}, the first {_described(of_stream[0])}")
+        names = ",".join(sorted({row.op for row in [*suspects, *self.open]}))
+        lines.append(
+            "to name the guilty one: op-tools run --blackbox --time --time-mode sync --time-level aten "
+            f"--time-ops '{names}' PROGRAM"
+        )
+        return "\n".join(lines)
+
+    def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
         """The last calls as a text table; those that never ended are marked.
 
         Args:
-            last: how many; 0 for all.
+            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order. None: in the
+                order in which they began.
+            row_limit: how many, the last ones where sort_by is None; -1: all. Calls that never ended are among them.
+
+        Raises:
+            op_tools.Error: the rows have no such field.
         """
-        rows = self.rows[-last:] if last else self.rows
+        if sort_by:
+            return text_table(self._columns(self.rows), sorted_rows(self.rows, sort_by), row_limit, _WIDTH)
+        if row_limit < -1:
+            return text_table(self._columns(self.rows), self.rows, row_limit)  # says what is allowed
+        rows = self.rows if row_limit < 0 else self.rows[len(self.rows) - min(row_limit, len(self.rows)) :]
         shown = [*(row for row in self.open if row not in rows), *rows]
-        several = len({row.thread for row in shown}) > 1
-        threads = [("thread", True)] if several else []
-        return _C.text_table(
-            [("", False), ("ms", True), *threads, *((title, False) for title in ("op", "inputs", "module", "line"))],
-            [
-                [
-                    {"open": ">", "failed": "!"}.get(row.state, ""),
-                    "" if row.ms is None else f"{row.ms:.3f}",
-                    *([str(row.thread)] if several else []),
-                    row.op.removeprefix("aten::") + (" backward" if row.phase == "backward" else ""),
-                    row.inputs,
-                    row.module,
-                    row.line.rpartition("/")[2],
-                ]
-                for row in shown
-            ],
-            100,
-        )
+        return text_table(self._columns(shown), shown, -1, _WIDTH)
+
+    @staticmethod
+    def _columns(rows: list[BlackBoxRow]) -> list[Shown[BlackBoxRow]]:
+        several = len({row.thread for row in rows}) > 1
+        return [
+            Shown("", lambda row: {"open": ">", "failed": "!"}.get(row.state, "")),
+            Shown("ms", lambda row: "" if row.ms is None else f"{row.ms:.3f}", is_number=True),
+            *([Shown[BlackBoxRow]("thread", lambda row: str(row.thread), is_number=True)] if several else []),
+            Shown("op", lambda row: row.op.removeprefix("aten::") + (" backward" if row.phase == "backward" else "")),
+            worded("inputs", "inputs"),
+            worded("module", "module"),
+            Shown("line", lambda row: row.line.rpartition("/")[2]),
+        ]
 
     def to_json(self) -> str:
         """All of it as one line of JSON."""
-        return json.dumps({**asdict(self), "verdict": self.verdict})
+        return json.dumps({**asdict(self), "verdict": self.verdict, "device_verdict": self.device_verdict})
 
 
 def _described(row: BlackBoxRow) -> str:
     text = f"{row.op} ({row.phase}, step {row.step}) on {row.inputs or 'no tensors'}"
     if row.module:
         text += f", module {row.module}"
+    if row.number:
+        text += f", number {row.number} of process group {row.group or '?'}"
+    if row.stored == "copying":
+        text += ", before it began: its inputs were being copied"
     return text + (f", line {row.line}" if row.line else "")
 
 
@@ -138,10 +197,11 @@ class _Reader:
         except (OSError, ValueError) as error:
             raise _C.Error(f"{path}: cannot be read as a file of OpBlackBox: {error}") from None
         self.header = _Header(*self.unpack(_HEADER, 0))
-        known = (b"OPTBLBX1", 4096, _CALL.size)
+        known = (b"OPTBLBX2", 4096, _CALL.size)
         if self.header[:3] != known:
             raise _C.Error(f"{path}: is no file of OpBlackBox, or of another version of it")
-        need = self.header.strings_at + self.header.string_bytes
+        header = self.header
+        need = max(header.strings_at + header.string_bytes, header.kept_at + header.kept_places * header.kept_bytes)
         if need > len(self.data) or self.header.strings_used > self.header.string_bytes:
             raise _C.Error(f"{path}: is cut off: it has {len(self.data)} bytes of {need}")
 
@@ -158,7 +218,9 @@ class _Reader:
         return self.data[start + 4 : start + 4 + min(size, 1 << 16)].decode(errors="replace")
 
     def row(self, at: int, thread: int, *, is_open: bool) -> BlackBoxRow:
-        begin, end, call_id, step, op, module, line, inputs, phase, failed = self.unpack(_CALL, at)
+        found = self.unpack(_CALL, at)
+        begin, end, call_id, step, op, module, line, inputs, phase, failed, stream, kept, number, group = found
+        name, done_until = self.stream(stream)
         return BlackBoxRow(
             state="open" if is_open else "failed" if failed else "ended",
             op=self.string(op),
@@ -171,7 +233,41 @@ class _Reader:
             thread=thread,
             begun=(begin + self.header.clock_to_unix) / 1e9,
             ms=None if is_open else (end - begin) / 1e6,
+            stored=_KEPT_TEXTS[kept] if kept < len(_KEPT_TEXTS) else "?",
+            stream=name,
+            done=not is_open and (not name or end <= done_until),
+            group=self.string(group),
+            number=number,
         )
+
+    def stream(self, place: int) -> tuple[str, int]:
+        """What a person calls it, and until when it is known to have done what was launched."""
+        if not 1 <= place <= min(self.header.streams_used, _MOST_STREAMS):
+            return "", 0
+        number, device, done_until, _ = self.unpack(_STREAM, _HEADER.size + (place - 1) * _STREAM.size)
+        return f"{self.string(device)}, stream {number}", done_until
+
+    def kept(self) -> dict[int, dict[str, bytes]]:
+        """By the number of the call: the files of its inputs."""
+        calls: dict[int, dict[str, bytes]] = {}
+        header = self.header
+        for index in range(header.kept_places):
+            place = header.kept_at + index * header.kept_bytes
+            call, size = self.unpack(_KEPT, place)
+            if not call or size > header.kept_bytes - _KEPT.size:
+                continue
+            at, end = place + _KEPT.size, place + _KEPT.size + size
+            files = calls.setdefault(call, {})
+            while at + _KEPT.size <= end:
+                name_size, file_size = self.unpack(_KEPT, at)
+                at += _KEPT.size
+                if name_size + file_size > end - at:
+                    break
+                name = self.data[at : at + name_size].decode(errors="replace")
+                if name in _KEPT_FILES:
+                    files[name] = self.data[at + name_size : at + name_size + file_size]
+                at += name_size + file_size
+        return calls
 
     def rows(self) -> Iterator[BlackBoxRow]:
         header = self.header
@@ -218,7 +314,122 @@ def read_black_box(path: str | Path) -> BlackBox:
         alive=reader.is_mapped(),
         rows=sorted(reader.rows(), key=lambda row: row.begun),
         left_out=header.left_out,
+        copied=header.copied / 1e9 if header.copied else None,
     )
+
+
+def save_kept_calls(path: str | Path, folder: str | Path) -> list[Path]:
+    """Writes the calls whose inputs a file of OpBlackBox has (``inputs=``) as saved calls, for ``run_op_from_data``.
+
+    Args:
+        path: the file.
+        folder: where each call gets a folder of its own, ``<operator>/<number>``.
+
+    Returns:
+        The calls' folders, in the order in which the calls began; those that never ended last.
+
+    Raises:
+        op_tools.Error: it is no such file, it has no inputs, or the folder cannot be written.
+    """
+    kept = _Reader(Path(path)).kept()
+    rows = [
+        row
+        for row in read_black_box(path).rows
+        if row.stored == "inputs" and set(kept.get(row.id, ())) >= set(_KEPT_FILES)
+    ]
+    if not rows:
+        raise _C.Error(f"{path}: has no inputs of calls; OpBlackBox keeps them with inputs=N")
+    written = []
+    for row in sorted(rows, key=lambda row: (row.state == "open", row.begun)):
+        name = row.op.replace("::", ".")
+        if not re.fullmatch(r"\w[\w.]*", name):
+            raise _C.Error(f"{path}: is damaged: {row.op!r} is no operator")
+        place = Path(folder) / name / str(row.id)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            for file in _KEPT_FILES:
+                (place / file).write_bytes(kept[row.id][file])
+        except OSError as error:
+            raise _C.Error(f"{place}: cannot be written: {error}") from None
+        written.append(place)
+    return written
+
+
+def ask_for_stacks(path: str | Path, seconds: float = 10) -> str:
+    """Asks a process for a copy of its file and the stacks of its threads; the same as making the file ``<path>.ask``.
+
+    Args:
+        path: the file of OpBlackBox of a process that lives.
+        seconds: how long to wait for the answer.
+
+    Returns:
+        The stacks.
+
+    Raises:
+        op_tools.Error: the process does not live, or does not answer.
+    """
+    stacks, request = Path(f"{path}.stacks"), Path(f"{path}.ask")
+    if not read_black_box(path).alive:
+        raise _C.Error(f"{path}: its process does not live on this machine")
+    before = stacks.stat().st_size if stacks.exists() else 0
+    request.touch()
+    ends = time.monotonic() + seconds
+    while request.exists() or not stacks.exists() or stacks.stat().st_size == before:
+        if time.monotonic() > ends:
+            raise _C.Error(f"{path}: its process has not answered within {seconds:g} s")
+        time.sleep(0.02)
+    time.sleep(0.1)  # the stacks are written line by line
+    return stacks.read_bytes()[before:].decode(errors="replace")
+
+
+# Operators whose inputs differ between ranks as they are meant to: one rank gives or gets more than the others.
+_UNEQUAL = frozenset(
+    f"c10d::{name}" for name in ("gather_", "scatter_", "alltoall_", "alltoall_base_", "reduce_scatter_", "allgather_")
+)
+
+
+def compare_ranks(boxes: list[BlackBox]) -> list[str]:
+    """How far the ranks are in the collectives of each process group, and where they disagree: a line for each finding.
+
+    Of several runs of a rank the last counts.
+    """
+    newest: dict[int, BlackBox] = {}
+    for box in sorted(boxes, key=lambda box: box.started):
+        newest[box.rank] = box
+    groups: dict[str, dict[int, dict[int, BlackBoxRow]]] = {}
+    for rank, box in sorted(newest.items()):
+        for row in box.rows:
+            if row.number:
+                groups.setdefault(row.group, {}).setdefault(rank, {})[row.number] = row
+    return [line for group, ranks in groups.items() if len(ranks) > 1 for line in _compare_group(group, ranks)]
+
+
+def _compare_group(group: str, ranks: dict[int, dict[int, BlackBoxRow]]) -> list[str]:
+    last = {rank: max(rows) for rank, rows in ranks.items()}
+    reached, furthest = min(last.values()), max(last.values())
+    name = f"process group {group or '?'}"
+    lines = []
+    for number in sorted({number for rows in ranks.values() for number in rows}):
+        calls = {rank: rows[number] for rank, rows in ranks.items() if number in rows}
+        shown = {rank: (row.op, "" if row.op in _UNEQUAL else row.inputs) for rank, row in calls.items()}
+        if len(set(shown.values())) > 1:
+            what = "; ".join(
+                f"rank {rank}: {row.op} on {row.inputs or 'no tensors'}, line {row.line}" for rank, row in calls.items()
+            )
+            lines.append(f"{name}: the ranks disagree in collective {number}: {what}")
+            break
+    common = next(rows[reached] for rows in ranks.values() if reached in rows)
+    lines.append(
+        f"{name}: the last collective that all ranks have begun is number {reached}, {common.op} on {common.inputs}"
+    )
+    behind = [str(rank) for rank, number in last.items() if number < furthest]
+    if behind:
+        ahead = next(rows[furthest] for rank, rows in ranks.items() if last[rank] == furthest)
+        lines.append(
+            f"{name}: behind {'is rank' if len(behind) == 1 else 'are ranks'} {', '.join(behind)}: "
+            f"others have begun number {furthest}, {ahead.op} on {ahead.inputs}"
+        )
+    return lines
 
 
 def find_black_boxes(path: str | Path) -> list[Path]:
@@ -240,12 +451,12 @@ def show_black_boxes(path: str | Path, last: int = 10) -> str:
     boxes.sort(key=lambda box: (not (box.open and not box.alive), not box.open, box.rank, box.pid))
     parts = []
     if len(boxes) > 1:
-        parts.append("\n".join(box.verdict for box in boxes))
+        parts.append("\n".join([*(box.verdict for box in boxes), *compare_ranks(boxes)]))
     for box in boxes:
-        title = f"{box.verdict}\n{box.program}\n{box.path}"
+        title = "\n".join(text for text in (box.verdict, box.device_verdict, box.program, box.path) if text)
         if box.left_out:
             title += f"\n{box.left_out} calls had no place in the file"
-        parts.append(f"{title}\n\n{box.table(last)}" if box.rows else title)
+        parts.append(f"{title}\n\n{box.table(row_limit=last or -1)}" if box.rows else title)
     return "\n\n".join(parts)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from typing_extensions import TypedDict
@@ -27,6 +27,8 @@ class ToolOptions(TypedDict, total=False):
     """Only calls made in these modules of the model, or inside them. None: OP_<TOOL>_MODULES, else all."""
     steps: Iterable[int] | None
     """Record only in these steps, counted from 0 by `step()`. None: OP_<TOOL>_STEPS, else all."""
+    only_calls: str | os.PathLike[str] | None
+    """Only the calls that this file lists, as `list_calls=` and op-tools bisect name them. None: OP_<TOOL>_ONLY_CALLS, else all."""
     skip_cpu: bool | None
     """Pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU, else off."""
     all_threads: bool | None
@@ -141,6 +143,8 @@ class OpTimeMeasureOptions(ToolOptions, total=False):
 class OpDtypeCastOptions(ToolOptions, total=False):
     """Options of OpDtypeCast."""
 
+    list_calls: str | os.PathLike[str] | None
+    """Write the calls that could run elsewhere into this file, with the rank at the end of its name, and run none elsewhere but those of only_calls. None: OP_DTYPE_CAST_LIST_CALLS, else nothing."""
     cast: str | Mapping[torch.dtype, torch.dtype] | None
     """Dtypes to compute in instead of others. None: OP_DTYPE_CAST_DICT, else float16 and bfloat16 to float32."""
 
@@ -148,6 +152,10 @@ class OpDtypeCastOptions(ToolOptions, total=False):
 class OpFallbackOptions(ToolOptions, total=False):
     """Options of OpFallback."""
 
+    list_calls: str | os.PathLike[str] | None
+    """Write the calls that could run elsewhere into this file, with the rank at the end of its name, and run none elsewhere but those of only_calls. None: OP_FALLBACK_LIST_CALLS, else nothing."""
+    target: Literal["cpu", "same"] | None
+    """`cpu`, or `same`: the tensors' own device, on copies of them, waiting for it before and after. None: OP_FALLBACK_TARGET, else cpu."""
     on_missing: bool | None
     """Run on the device first, and on the CPU only what the device does not implement (NotImplementedError). None: OP_FALLBACK_ON_MISSING, else off."""
     cast: str | Mapping[torch.dtype, torch.dtype] | None
@@ -165,6 +173,27 @@ class OpBlackBoxOptions(ToolOptions, total=False):
     """Note the module of each call. None: OP_BLACKBOX_WITH_MODULES, else on."""
     stall: float | None
     """Write the stacks of all threads when no call has begun or ended for N seconds; 0: never. None: OP_BLACKBOX_STALL, else 0."""
+    inputs: int | None
+    """Keep the inputs of the last N calls in the file, so that they can be run again; 0: of none. None: OP_BLACKBOX_INPUTS, else 0."""
+    inputs_ops: str | Iterable[str] | None
+    """Keep inputs of these operators only: regular expressions. None: OP_BLACKBOX_INPUTS_OPS, else all."""
+    inputs_mb: int | None
+    """A call whose inputs are more than N MB is described only. None: OP_BLACKBOX_INPUTS_MB, else 1."""
+    marks: int | None
+    """On a device: look after each N calls of a stream how far it has come; 0: never. None: OP_BLACKBOX_MARKS, else 16."""
+
+
+class OpRecordOptions(ToolOptions, total=False):
+    """Options of OpRecord."""
+
+    statistics: bool | None
+    """Note statistics and a hash of each tensor; off: shapes and links only. None: OP_RECORD_STATISTICS, else on."""
+    with_stack: bool | None
+    """Note the program's line of each call. None: OP_RECORD_WITH_STACK, else on."""
+    with_modules: bool | None
+    """Note the module of each call. None: OP_RECORD_WITH_MODULES, else on."""
+    jitter: int | None
+    """Change each element of the first floating-point tensor that a module is given by one unit in the last place, up or down as this seed says: a recording of the program's own noise; 0: do not. None: OP_RECORD_JITTER, else 0."""
 
 
 class OpMemoryCheckOptions(ToolOptions, total=False):
@@ -416,6 +445,30 @@ class BlackBoxRow:
     """Seconds since 1970."""
     ms: float | None
     """How long the program's thread was in it; nothing for an open call."""
+    stored: str
+    """`inputs`: they are in the file; `too large`, `failed`, `no room`: why not; `copying`: the call had not begun; empty: not asked."""
+    stream: str
+    """The stream of a device: `sim:0, stream 0`."""
+    done: bool
+    """An event of its stream showed that the device had done it; on the CPU: it ended."""
+    group: str
+    """The process group of a collective."""
+    number: int
+    """The collective's number in its group, from 1."""
+
+
+@dataclass(frozen=True)
+class RecordRow:
+    """Calls of one operator in a recording."""
+
+    op: str
+    """The operator."""
+    calls: int
+    """Forward calls."""
+    backward: int
+    """Backward calls."""
+    failed: int
+    """Calls that raised."""
 
 
 @dataclass(frozen=True)
@@ -520,3 +573,61 @@ class DeviceMemoryRow:
     """The operator that reached it."""
     reports: bool
     """Its allocator reports; False: only tensors that operators returned are known."""
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A pair of calls of two runs, a pair of groups of calls, or a call that only one run made."""
+
+    row: int
+    """Its number."""
+    rank: int
+    """Of the distributed launch."""
+    step: int
+    """The training step."""
+    verdict: str
+    """`agrees`; `born here`: its inputs agree, its results do not; `carried`; `healed`; `only in A`; `only in B`."""
+    finding: str
+    """In what way the results differ, where a difference was born; else empty."""
+    phase: str
+    """`forward` or `backward`."""
+    level: str
+    """`torch` or `aten`."""
+    op: str
+    """The operator; of a group: all, joined by ` + `."""
+    module: str
+    """The module that made the call."""
+    line: str
+    """The program's line."""
+    op_b: str
+    """The same of run B; empty: only A has the call."""
+    module_b: str
+    """The same of run B."""
+    line_b: str
+    """The same of run B."""
+    id_a: int | None
+    """The number of the call in A, as in the folders of OpCapture; of a group the last."""
+    id_b: int | None
+    """That in B."""
+    calls_a: int
+    """How many calls of A stand here: more than 1 in a group."""
+    calls_b: int
+    """How many of B."""
+    other: list[str]
+    """What else differs: `op`, `dtype`, `shape`, `scalars`."""
+    input_difference: float
+    """The largest difference of an input, as a share of the norm of the tensor."""
+    output_difference: float
+    """That of the output which is nearest to its limit, or over it."""
+    limit: float
+    """How large that may be for these inputs, this dtype and this operator."""
+    noise: float | None
+    """How large it is between A and the noise recording."""
+    tensor_a: dict[str, Any] | None
+    """That output in A: place, shape, dtype and statistics."""
+    tensor_b: dict[str, Any] | None
+    """That output in B."""
+    source: int | None
+    """The row in which the difference was born."""
+    via: int | None
+    """The row that handed it on to this one."""

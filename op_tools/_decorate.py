@@ -16,20 +16,38 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class _FramesOut:
+    """Takes the frames of this file off the traceback of an error that is on its way to the program. Python 3.10 puts them
+    back."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        own = _driven.__code__.co_filename
+        while error and error.__traceback__ and error.__traceback__.tb_frame.f_code.co_filename == own:
+            error.__traceback__ = error.__traceback__.tb_next
+
+
+_frames_out = _FramesOut()
+
+
 def _driven(tool: _C.Switch, steps: Any) -> Generator[Any, Any, Any]:
     """Runs a generator, or what is awaited, to its end; the tool, which is on, pauses while it is suspended."""
     advance = functools.partial(steps.send, None)
     while True:
         try:
-            value = advance()
+            with _frames_out:
+                value = advance()
         except StopIteration as end:
             return end.value
         try:
-            try:
-                tool._pause()
-                answer = yield value
-            finally:
-                tool._resume()
+            with _frames_out:
+                try:
+                    tool._pause()
+                    answer = yield value
+                finally:
+                    tool._resume()
         except GeneratorExit:
             steps.close()
             raise
@@ -51,7 +69,7 @@ class _Awaited:
 
 def _of_async_generator(tool: _C.Switch, function: Callable[..., Any]) -> Callable[..., Any]:
     async def inside(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        with tool:
+        with tool, _frames_out:
             values = function(*args, **kwargs)
             advance: Callable[[], Any] = functools.partial(values.asend, None)
             while True:
@@ -60,11 +78,12 @@ def _of_async_generator(tool: _C.Switch, function: Callable[..., Any]) -> Callab
                 except StopAsyncIteration:
                     return
                 try:
-                    try:
-                        tool._pause()
-                        answer = yield value
-                    finally:
-                        tool._resume()
+                    with _frames_out:
+                        try:
+                            tool._pause()
+                            answer = yield value
+                        finally:
+                            tool._resume()
                 except GeneratorExit:
                     await _Awaited(tool, values.aclose())
                     raise
@@ -78,7 +97,7 @@ def _of_async_generator(tool: _C.Switch, function: Callable[..., Any]) -> Callab
 
 def _of_coroutine(tool: _C.Switch, function: Callable[..., Any]) -> Callable[..., Any]:
     async def inside(*args: Any, **kwargs: Any) -> Any:
-        with tool:
+        with tool, _frames_out:
             return await _Awaited(tool, function(*args, **kwargs))
 
     return inside
@@ -86,7 +105,7 @@ def _of_coroutine(tool: _C.Switch, function: Callable[..., Any]) -> Callable[...
 
 def _of_generator(tool: _C.Switch, function: Callable[..., Any]) -> Callable[..., Any]:
     def inside(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        with tool:
+        with tool, _frames_out:
             return (yield from _driven(tool, function(*args, **kwargs)))
 
     return inside
@@ -94,7 +113,7 @@ def _of_generator(tool: _C.Switch, function: Callable[..., Any]) -> Callable[...
 
 def _of_function(tool: _C.Switch, function: Callable[..., Any]) -> Callable[..., Any]:
     def inside(*args: Any, **kwargs: Any) -> Any:
-        with tool:
+        with tool, _frames_out:
             return function(*args, **kwargs)
 
     return inside

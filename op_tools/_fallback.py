@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from typing_extensions import Unpack
 
 from ._declared import OpDtypeCastOptions, OpFallbackOptions, RedirectRow
-from ._results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_rows, text_table, worded
+from ._results import Shown, SortableResult, counted, measured, megabytes, sorted_rows, worded
 from ._tools import Tool
 
 
 @dataclass(frozen=True, repr=False)
-class RedirectResult(Result):
-    """What a run of OpFallback or OpDtypeCast did."""
+class RedirectResult(SortableResult):
+    """What a run of OpFallback or OpDtypeCast did. Its table has the slowest operators first; times in milliseconds."""
 
     rows: list[RedirectRow] = field(default_factory=list)
     """One row per operator."""
 
-    def table(self, sort_by: str = "milliseconds", row_limit: int = DEFAULT_ROWS) -> str:
-        """The rows as a text table, the slowest first, and their totals. Times in milliseconds.
+    def _in_order(self) -> Sequence[RedirectRow]:
+        return sorted_rows(self.rows, "milliseconds")
 
-        Args:
-            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order.
-            row_limit: number of rows; -1: all.
-
-        Raises:
-            op_tools.Error: the rows have no such field.
-        """
-        columns = [
+    def _columns(self) -> list[Shown[Any]]:
+        return [
             worded("op", "op"),
             counted("calls", "calls"),
             megabytes("MB", "bytes"),
-            Shown[RedirectRow](
-                "ms",
-                lambda row: f"{row.milliseconds:.3f}",
-                is_number=True,
-                total=lambda rows: f"{sum(row.milliseconds for row in rows):.3f}",
-            ),
+            measured("ms", "milliseconds"),
             Shown[RedirectRow](
                 "stayed",
                 lambda row: str(sum(row.stayed.values())),
@@ -45,7 +36,6 @@ class RedirectResult(Result):
                 total=lambda rows: str(sum(sum(row.stayed.values()) for row in rows)),
             ),
         ]
-        return text_table(columns, sorted_rows(self.rows, sort_by), row_limit)
 
 
 class _Redirect(Tool):

@@ -13,7 +13,8 @@ from . import _C
 
 def load(path: str | Path) -> Any:
     """Reads a captured .pth file, with the values that torch.load cannot restore: slices, Ellipsis, memory formats,
-    generators and tensors with shared contents.
+    generators, tensors with shared contents, named tuples, dataclasses, arrays of numpy. A class is taken from the modules that
+    are imported; where there is none, a dataclass is a dict, a named tuple a tuple.
 
     Args:
         path: the file.

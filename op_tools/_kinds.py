@@ -133,6 +133,11 @@ def kinds() -> dict[str, Kind]:
     }
 
 
+def further_rows() -> tuple[Row, ...]:
+    """Rows of results that are no tool's."""
+    return _rows(_C.further_rows())
+
+
 @functools.cache
 def kind_of(name: str) -> Kind:
     """The tool of that name.

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from . import _C
 from ._config import Config, without_variables
 from ._kinds import kind_of, kinds
+from ._together import Together
 from ._tools import Tool, stop_all, tool_classes
 
 _VARIABLE = "OP_TOOLS"
@@ -69,7 +70,7 @@ def make_tools(
     return tools
 
 
-def mark_steps(tools: Sequence[Tool]) -> RemovableHandle:
+def mark_steps(tools: Sequence[Tool | Together]) -> RemovableHandle:
     """Makes each step of an optimizer a training step of the tools, for their `steps`; until the handle is removed."""
 
     def mark(*_: Any) -> None:
@@ -80,7 +81,7 @@ def mark_steps(tools: Sequence[Tool]) -> RemovableHandle:
 
 
 @contextlib.contextmanager
-def running(tools: Sequence[Tool]) -> Iterator[None]:
+def running(tools: Sequence[Tool | Together]) -> Iterator[None]:
     """All tools on."""
     steps = mark_steps(tools)
     try:
@@ -146,7 +147,7 @@ def run_module(name: str, arguments: Sequence[str]) -> None:
 def words_of_dipu() -> list[str]:
     """Tools that variables of DIPU start. There any value does; here 0 means off, as for every variable."""
     value = os.environ.get("DIPU_MEM_CHECK", "").lower()
-    return [] if value in ("", "0", "false", "off") else ["memory"]
+    return [] if value in ("", "0", "false", "off") else ["memory-check"]
 
 
 def start_from_environment() -> None:
@@ -154,6 +155,8 @@ def start_from_environment() -> None:
     the program belongs to a user who may not know of op_tools."""
     words = [word for word in os.environ.get(_VARIABLE, "").split(",") if word.strip()] or words_of_dipu()
     try:
+        if os.environ.get("OP_TOOLS_AS_CUDA"):
+            from . import as_cuda  # noqa: F401  (starts)
         tools = make_tools(words)
         for tool in tools:
             tool.start()  # stopped at exit, as every tool that is on then
@@ -164,12 +167,17 @@ def start_from_environment() -> None:
         _C.log_warn(f"no tool was started: {error}")
 
 
+def startup_variables() -> dict[str, str]:
+    """With these a Python that others start reads our variables as soon as it imports torch."""
+    startup = str(Path(__file__).parent / "startup")
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != startup]
+    return {"PYTHONPATH": os.pathsep.join([startup, *others])}
+
+
 def environment(tools: Sequence[Tool], *, fail_on_wrong: bool = False, log_level: str = "") -> dict[str, str]:
     """The variables with which a Python that others start has the tools on as soon as it imports torch, with the options
     that these tools were made with."""
-    startup = str(Path(__file__).parent / "startup")
-    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != startup]
-    variables = {"PYTHONPATH": os.pathsep.join([startup, *others])}
+    variables = startup_variables()
     words = []
     for tool in tools:
         kind = kind_of(tool._kind)
@@ -194,7 +202,7 @@ def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def is_wrong(tools: Iterable[Tool]) -> bool:
+def is_wrong(tools: Iterable[Any]) -> bool:
     """One of the tools found something wrong: results of the device, or a producer of NaN."""
     return any(not getattr(tool.result(), "ok", True) for tool in tools)
 

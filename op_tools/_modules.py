@@ -41,7 +41,7 @@ def _child_name(parent: torch.nn.Module, child: torch.nn.Module) -> str:
     return names[child]
 
 
-def _without_compiled(module: torch.nn.Module) -> torch.nn.Module:
+def without_compiled(module: torch.nn.Module) -> torch.nn.Module:
     # Not get(): TorchScript's modules have their parts in an object that does not know it.
     inner = module._modules[_COMPILED] if _COMPILED in module._modules else None  # noqa: SIM401
     return module if inner is None else inner
@@ -53,7 +53,7 @@ def path_of(modules: tuple[torch.nn.Module, ...]) -> str:
     Args:
         modules: the outermost first.
     """
-    inside = [_without_compiled(module) for module in modules]
+    inside = [without_compiled(module) for module in modules]
     if inside[0] not in _places:
         _note_places(inside[0])
     path = _places[inside[0]]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from typing_extensions import Unpack
 
 from ._declared import OpOverflowCheckOptions, OverflowRow
-from ._results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
+from ._results import Shown, SortableResult, worded
 from ._tools import Tool
 
 
 @dataclass(frozen=True, repr=False)
-class OverflowResult(Result):
-    """What a run of OpOverflowCheck found."""
+class OverflowResult(SortableResult):
+    """What a run of OpOverflowCheck found. Its table has producers first, then propagators, in the order of the calls."""
 
     rows: list[OverflowRow] = field(default_factory=list)
     """The first 1,000 findings; the file has all."""
@@ -33,19 +35,11 @@ class OverflowResult(Result):
         """True if no call made a NaN or an infinity."""
         return self.producers == 0
 
-    def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
-        """The findings as a text table.
+    def _in_order(self) -> Sequence[OverflowRow]:
+        return sorted(self.rows, key=lambda row: (row.kind != "producer", row.expected))
 
-        Args:
-            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order. None: producers first, then propagators, in
-                the order of the calls.
-            row_limit: number of rows; -1: all.
-
-        Raises:
-            op_tools.Error: the rows have no such field.
-        """
-        by_kind = sorted(self.rows, key=lambda row: (row.kind != "producer", row.expected))
-        columns = [
+    def _columns(self) -> list[Shown[Any]]:
+        return [
             *(worded(title, title) for title in ("kind", "op", "phase")),
             Shown[OverflowRow]("module", lambda row: row.module or ""),
             Shown[OverflowRow]("step", lambda row: str(row.step), is_number=True),
@@ -53,7 +47,6 @@ class OverflowResult(Result):
             Shown[OverflowRow]("of", lambda row: "x".join(map(str, row.shape)) or "1", is_number=True),
             Shown[OverflowRow]("line", lambda row: row.line or ""),
         ]
-        return text_table(columns, sorted_rows(self.rows, sort_by) if sort_by else by_kind, row_limit)
 
 
 def _special(title: str, name: str) -> Shown[OverflowRow]:

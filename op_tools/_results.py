@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from . import _C
 
@@ -39,14 +39,19 @@ def counted(title: str, name: str) -> Shown[Any]:
     )
 
 
-def megabytes(title: str, name: str) -> Shown[Any]:
-    """A column of bytes in megabytes, and their sum."""
+def measured(title: str, name: str, unit: float = 1) -> Shown[Any]:
+    """A column of numbers with three places, and their sum."""
     return Shown(
         title,
-        lambda row: f"{getattr(row, name) / 1e6:.3f}",
+        lambda row: f"{getattr(row, name) / unit:.3f}",
         is_number=True,
-        total=lambda rows: f"{sum(getattr(row, name) for row in rows) / 1e6:.3f}",
+        total=lambda rows: f"{sum(getattr(row, name) for row in rows) / unit:.3f}",
     )
+
+
+def megabytes(title: str, name: str) -> Shown[Any]:
+    """A column of bytes in megabytes, and their sum."""
+    return measured(title, name, 1e6)
 
 
 def worded(title: str, name: str) -> Shown[Any]:
@@ -76,8 +81,9 @@ def sorted_rows(rows: Sequence[RowT], sort_by: str) -> list[RowT]:
     return ordered + [row for row in rows if getattr(row, sort_by) is None]
 
 
-def text_table(columns: Sequence[Shown[RowT]], rows: Sequence[RowT], row_limit: int) -> str:
-    """The first `row_limit` rows (-1: all), how many more there are, and a line with the totals of all."""
+def text_table(columns: Sequence[Shown[RowT]], rows: Sequence[RowT], row_limit: int, width: int = 240) -> str:
+    """The first `row_limit` rows (-1: all), how many more there are, and a line with the totals of all. A terminal's width
+    comes before `width`."""
     if row_limit < -1:
         raise _C.Error(f"row_limit={row_limit} is not allowed; give a number of rows, or -1 for all")
     shown = rows if row_limit < 0 else rows[:row_limit]
@@ -87,13 +93,24 @@ def text_table(columns: Sequence[Shown[RowT]], rows: Sequence[RowT], row_limit: 
     has_total = len(rows) > 1 and any(totals)
     if has_total:
         lines.append([f"total of {len(rows)}" if not totals[0] else totals[0], *totals[1:]])
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 240
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
     text = _C.text_table([(column.title, column.is_number) for column in columns], lines, width)
     if not left:
         return text
     parts = text.split("\n")
     parts.insert(len(parts) - has_total, f"... and {left} more rows (row_limit=)")
     return "\n".join(parts)
+
+
+class RowAsDict:
+    """A row that also reads as a dict: row["bytes"]."""
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self, name)
+        except AttributeError:
+            raise KeyError(name) from None
 
 
 class Result:
@@ -138,6 +155,30 @@ class Result:
         more = f"<p>... and {len(self.rows) - len(shown)} more rows</p>" if len(self.rows) > len(shown) else ""
         facts = html.escape(", ".join([type(self).__name__, f"{len(self.rows)} rows", *self._facts()]))
         return f"<p>{facts}</p><table>{head}{body}</table>{more}"
+
+
+class SortableResult(Result):
+    """A result whose table shows the rows in any order."""
+
+    def _columns(self) -> list[Shown[Any]]:
+        raise NotImplementedError
+
+    def _in_order(self) -> Sequence[Any]:
+        """The rows in the order that suits the tool."""
+        return cast("Sequence[Any]", self.rows)
+
+    def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
+        """The rows as a text table, and their totals.
+
+        Args:
+            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order. None: what matters
+                most comes first.
+            row_limit: number of rows; -1: all.
+
+        Raises:
+            op_tools.Error: the rows have no such field.
+        """
+        return text_table(self._columns(), sorted_rows(self.rows, sort_by) if sort_by else self._in_order(), row_limit)
 
 
 def html_row(tag: str, cells: Iterable[object]) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from . import _C
 from ._files import load_call
+from ._record import RECORDING, show_recordings
 
 _INPUT = "input.pth"
 
@@ -153,7 +154,7 @@ def call(folder: str) -> str:
 
 
 def show(path: str) -> str:
-    """One call when the path is a call's (or a file of it), else the table of what is below.
+    """One call when the path is a call's (or a file of it), recordings where there are any, else the table of what is below.
 
     Args:
         path: a folder, a container calls.zip, or a call in a container: calls.zip!OP/ID.
@@ -167,6 +168,8 @@ def show(path: str) -> str:
     found = Path(path)
     if not found.exists():
         raise _C.Error(f"{path}: there is no such folder")
+    if found.suffix == RECORDING or (found.is_dir() and any(found.glob(f"*{RECORDING}"))):
+        return show_recordings(found)
     if found.is_file() and found.suffix in (".pth", ".json") and (found.parent / _INPUT).exists():
         found = found.parent
     return call(str(found)) if (found / _INPUT).exists() else table(found)

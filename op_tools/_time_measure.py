@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,18 @@ from . import (
     _flops,  # noqa: F401  (tells the core how many operations a call has)
 )
 from ._declared import OpTimeMeasureOptions, TimeRow
-from ._results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_rows, text_table, worded
+from ._results import (
+    DEFAULT_ROWS,
+    Result,
+    RowAsDict,
+    Shown,
+    counted,
+    measured,
+    megabytes,
+    sorted_rows,
+    text_table,
+    worded,
+)
 from ._tools import Tool
 
 _GROUPS = {"op": "rows", "shape": "by_shape", "line": "by_line", "module": "by_module"}
@@ -24,13 +35,29 @@ _GROUPS = {"op": "rows", "shape": "by_shape", "line": "by_line", "module": "by_m
 
 def _milliseconds(title: str) -> Shown[TimeRow]:
     """A column of times. Only self times add up: the total of a call contains those of the calls inside of it."""
-    name = f"{title}_ms"
-    return Shown(
-        f"{title} ms",
-        lambda row: f"{getattr(row, name):.3f}",
-        is_number=True,
-        total=(lambda rows: f"{sum(getattr(row, name) for row in rows):.3f}") if title == "self" else None,
-    )
+    column = measured(f"{title} ms", f"{title}_ms")
+    return column if title == "self" else replace(column, total=None)
+
+
+@dataclass(frozen=True)
+class AliveMemory(RowAsDict):
+    """Memory that the calls of one place made and that is still in use."""
+
+    where: str
+    """The source line with with_stack=True, else the operator."""
+    count: int
+    """Number of storages."""
+    bytes: int
+
+
+@dataclass(frozen=True)
+class TimedStack(RowAsDict):
+    """Calls that were made from the same lines."""
+
+    frames: list[str]
+    """The operator, then the lines, the innermost first."""
+    total_ms: float
+    self_ms: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,10 +72,10 @@ class TimeResult(Result):
     """One row per source line; needs with_stack=True."""
     by_module: list[TimeRow] = field(default_factory=list)
     """One row per module; needs with_modules=True."""
-    alive: list[dict[str, Any]] = field(default_factory=list)
-    """Memory still in use, with memory=True: dicts with "where", "count" and "bytes"."""
-    stacks: list[dict[str, Any]] = field(default_factory=list)
-    """Stacks, with with_stack=True: dicts with "frames", "total_ms" and "self_ms"."""
+    alive: list[AliveMemory] = field(default_factory=list)
+    """Memory still in use, with memory=True, most bytes first."""
+    stacks: list[TimedStack] = field(default_factory=list)
+    """Stacks, with with_stack=True."""
     mode: str = "sync"
     """"sync", "event" or "host"."""
     root: str = ""
@@ -100,7 +127,7 @@ class TimeResult(Result):
             columns.append(Shown("GFLOP/s", lambda row: f"{row.gflop_per_s:.1f}" if row.flops else "", is_number=True))
         if any(row.allocated_bytes for row in shown):
             columns.append(megabytes("alloc MB", "allocated_bytes"))
-            columns.append(Shown("peak MB", lambda row: f"{row.peak_bytes / 1e6:.3f}", is_number=True))
+            columns.append(replace(megabytes("peak MB", "peak_bytes"), total=None))
         return text_table(columns, rows, row_limit)
 
     def export_stacks(self, path: str, metric: str = "self") -> None:
@@ -121,9 +148,9 @@ class TimeResult(Result):
         blanks = str.maketrans(" ;\t\n", "____")
         with Path(path).open("w", encoding="utf-8") as file:
             for stack in self.stacks:
-                microseconds = int(1000 * stack[f"{metric}_ms"])
+                microseconds = int(1000 * getattr(stack, f"{metric}_ms"))
                 if microseconds > 0:
-                    frames = ";".join(frame.translate(blanks) for frame in reversed(stack["frames"]))
+                    frames = ";".join(frame.translate(blanks) for frame in reversed(stack.frames))
                     file.write(f"{frames} {microseconds}\n")
 
     def export_chrome_trace(self, path: str, merge_with: str | None = None) -> None:
@@ -214,7 +241,9 @@ class OpTimeMeasure(Tool):
         """What the last run measured so far."""
         report = self._report()
         rows = {name: [TimeRow(**row) for row in report.get(name, [])] for name in _GROUPS.values()}
-        return TimeResult(**{**report, **rows})
+        alive = [AliveMemory(**one) for one in report.get("alive", [])]
+        stacks = [TimedStack(**one) for one in report.get("stacks", [])]
+        return TimeResult(**{**report, **rows, "alive": alive, "stacks": stacks})
 
     def export_chrome_trace(self, path: str, merge_with: str | None = None) -> None:
         """Writes the trace, as torch.profiler's trace handlers call it.

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
@@ -27,13 +27,15 @@ from . import (
     _compiled,  # noqa: F401  (gives the core the torch level's mode)
     _higher_order,  # noqa: F401  (lets torch's operators in Python pass)
     _interrupts,  # noqa: F401  (tells the core which exceptions are the program's)
+    _mode_stack,  # noqa: F401  (an interrupt leaves no mode off its stack)
     _modules,  # noqa: F401  (tells the core the names of modules)
+    _printing,  # noqa: F401  (what repr of a tensor computes is not seen)
 )
 from ._declared import CaptureRow, OpCaptureOptions, ToolOptions
 from ._decorate import decorated
 from ._kinds import Option, arguments_text, hook_options, kind_of, kinds, row_class, signature_of
 from ._names import tell_core
-from ._results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_rows, text_table, worded
+from ._results import DEFAULT_ROWS, Shown, SortableResult, counted, megabytes, sorted_rows, worded
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,29 +77,21 @@ def _tell_rank() -> None:
 
 
 @dataclass(frozen=True, repr=False)
-class ToolResult(Result):
-    """What a run of a tool without a result class of its own recorded."""
+class ToolResult(SortableResult):
+    """What a run of a tool without a result class of its own recorded. Its table has the rows as they were recorded."""
 
     rows: list[Any] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)  # what its report says besides the rows
 
-    def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
-        """The rows for people.
-
-        Args:
-            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order. None: as recorded.
-            row_limit: number of rows; -1: all.
-
-        Raises:
-            op_tools.Error: the rows have no such field.
-        """
-        if not self.rows:
-            return ""
+    def _columns(self) -> list[Shown[Any]]:
         columns = []
         for one in fields(self.rows[0]):
             is_number = isinstance(getattr(self.rows[0], one.name), (int, float))
-            columns.append(Shown(one.name, worded("", one.name).text, is_number))
-        return text_table(columns, sorted_rows(self.rows, sort_by) if sort_by else self.rows, row_limit)
+            columns.append(Shown[Any](one.name, worded("", one.name).text, is_number))
+        return columns
+
+    def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
+        return super().table(sort_by, row_limit) if self.rows else ""
 
 
 class Tool(_C.Switch):
@@ -210,8 +204,8 @@ class Tool(_C.Switch):
 
 
 @dataclass(frozen=True, repr=False)
-class CaptureResult(Result):
-    """What a run of OpCapture recorded."""
+class CaptureResult(SortableResult):
+    """What a run of OpCapture recorded. Its table has the operators with most bytes first."""
 
     rows: list[CaptureRow] = field(default_factory=list)
     """One row per operator."""
@@ -232,23 +226,16 @@ class CaptureResult(Result):
     limit: str = ""
     """What ended the capture before its end: max_gb, or too little free space on the disk; else ""."""
 
-    def table(self, sort_by: str = "bytes", row_limit: int = DEFAULT_ROWS) -> str:
-        """The rows as a text table, most bytes first, and their totals.
+    def _in_order(self) -> Sequence[CaptureRow]:
+        return sorted_rows(self.rows, "bytes")
 
-        Args:
-            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order.
-            row_limit: number of rows; -1: all.
-
-        Raises:
-            op_tools.Error: the rows have no such field.
-        """
-        columns = [
+    def _columns(self) -> list[Shown[Any]]:
+        return [
             worded("op", "op"),
             counted("calls", "calls"),
             counted("backward", "backward"),
             megabytes("MB", "bytes"),
         ]
-        return text_table(columns, sorted_rows(self.rows, sort_by), row_limit)
 
 
 class OpCapture(Tool):
@@ -371,7 +358,7 @@ def stop_all() -> None:
     """Stops every tool that is still on; called when the interpreter exits."""
     interrupt: BaseException | None = None
     for tool in _C.running_tools():
-        while tool._depth > 0:
+        while (depth := tool._depth) > 0:
             try:
                 tool.__exit__(None, None, None)
             except _C.Error as error:
@@ -379,6 +366,8 @@ def stop_all() -> None:
                 break
             except BaseException as error:  # the others are stopped as well
                 interrupt = interrupt or error
+                if tool._depth >= depth:  # it will not stop
+                    break
     if interrupt is not None:
         raise interrupt
     # Python ends by SIGINT, as shells expect it, when a KeyboardInterrupt ended the program; it forgets that when a string is

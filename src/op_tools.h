@@ -20,5 +20,6 @@
 #include "memory/memory_hook.h"
 #include "observe/observe_hook.h"
 #include "observe/overflow_check.h"
+#include "record/record_hook.h"
 #include "tensor/value.h"
 #include "timing/time_hook.h"

@@ -7,6 +7,7 @@
 #include "memory/memory_hook.h"
 #include "observe/observe_hook.h"
 #include "observe/overflow_check.h"
+#include "record/record_hook.h"
 #include "timing/time_hook.h"
 
 namespace op_tools {
@@ -15,7 +16,8 @@ std::vector<ToolKind> own_tools() {
   return {
       tool_kind<CaptureHook>(),  tool_kind<CompareHook>(),  tool_kind<OverflowHook>(),
       tool_kind<ObserveHook>(),  tool_kind<TimeHook>(),     tool_kind<DtypeCastHook>(),
-      tool_kind<FallbackHook>(), tool_kind<BlackBoxHook>(), tool_kind<MemoryHook>(),
+      tool_kind<FallbackHook>(), tool_kind<BlackBoxHook>(), tool_kind<RecordHook>(),
+      tool_kind<MemoryHook>(),
   };
 }
 

@@ -1,5 +1,6 @@
 """Writes what follows from the declarations of options and rows in C++: op_tools/_declared.py (types for checkers, and
-the row classes) and the tables between markers in docs/*.md. Run it after changing a declaration and building:
+the row classes) and the tables between markers in docs/*.md; and src/base/other_names.cpp, the names under which torch has the
+same function twice. Run it after changing a declaration and building:
 
 python tools/generate_declared.py          writes
 python tools/generate_declared.py --check  exit status 1 when a file is not what would be written
@@ -23,9 +24,11 @@ if "op_tools" not in sys.modules:
     package = sys.modules["op_tools"] = types.ModuleType("op_tools")
     package.__path__ = [str(ROOT / "op_tools")]
 
-from op_tools._kinds import Option, Row, hook_options, kinds  # noqa: E402
+from op_tools._kinds import Option, Row, further_rows, hook_options, kinds  # noqa: E402
+from op_tools._names import other_names, torch_names  # noqa: E402
 
 DECLARED = ROOT / "op_tools" / "_declared.py"
+OTHER_NAMES = ROOT / "src" / "base" / "other_names.cpp"
 # In a page: <!-- options: OpCapture --> table <!-- end -->; "options: all" are those that all tools share.
 _BLOCK = re.compile(r"<!-- (options|columns): (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 _HEAD = '''"""What each tool can be set to, and the rows of its result. Made by tools/generate_declared.py from the declarations in
@@ -69,10 +72,31 @@ def declared_text() -> str:
     for kind in kinds().values():
         parts.append(_options_class(f"{kind.name}Options", "ToolOptions", f"Options of {kind.name}.", kind.own_options))
         rows.update({row.name: row for row in kind.rows})
+    rows.update({row.name: row for row in further_rows()})
     text = "\n\n\n".join([*parts, *map(_row_class, rows.values())]) + "\n"
     if ": Any" not in text and "[Any" not in text and "Any]" not in text:
         text = text.replace("from typing import Any, Literal", "from typing import Literal")
     return text.replace("TypedDict\n\n\n\n", "TypedDict\n\n\n")
+
+
+def other_names_text() -> str:
+    """What src/base/other_names.cpp holds."""
+    seen = set(torch_names())
+    rows = "".join(f'    {{"{name}", "{other}"}},\n' for name, other in sorted(other_names()) if name in seen)
+    return (
+        "// Made by tools/generate_declared.py: do not edit.\n"
+        '#include "base/other_names.h"\n\n'
+        "namespace op_tools {\n\n"
+        "// clang-format off\n"
+        "const std::vector<std::pair<std::string, std::string>>& other_names_of_torch() {\n"
+        "  static const auto* const names = new std::vector<std::pair<std::string, std::string>>{\n"
+        f"{rows}"
+        "  };\n"
+        "  return *names;\n"
+        "}\n"
+        "// clang-format on\n\n"
+        "}  // namespace op_tools\n"
+    )
 
 
 def _table(titles: list[str], rows: list[list[str]]) -> str:
@@ -82,7 +106,8 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
 
 def _block(kind: str, name: str) -> str:
     if kind == "columns":
-        (row,) = (row for one in kinds().values() for row in one.rows if row.name == name)
+        of_tools = [row for one in kinds().values() for row in one.rows]
+        (row,) = (row for row in (*of_tools, *further_rows()) if row.name == name)
         return _table(
             ["column", "type", "meaning"], [[f"`{one.name}`", f"`{one.type}`", one.help] for one in row.columns]
         )
@@ -115,7 +140,7 @@ def documented_tools(pages: Iterable[str]) -> set[str]:
 
 def stale(*, write: bool) -> list[Path]:
     """Files that are not what they would be now; they are, afterwards, with `write`."""
-    wanted = {DECLARED: declared_text()}
+    wanted = {DECLARED: declared_text(), OTHER_NAMES: other_names_text()}
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         wanted[page] = page_text(page.read_text(encoding="utf-8"))
     found = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]

@@ -6,11 +6,36 @@ import argparse
 import sys
 import time
 
-from .._blackbox import find_black_boxes, read_black_box, show_black_boxes
+from .. import _C
+from .._blackbox import ask_for_stacks, find_black_boxes, read_black_box, save_kept_calls, show_black_boxes
 from ._command_line import Commands
 
 
+def _save(options: argparse.Namespace) -> int:
+    found = find_black_boxes(options.path)
+    if len(found) > 1:
+        raise _C.Error(
+            f"{options.path}: has {len(found)} files of OpBlackBox; name the one whose calls are to be saved"
+        )
+    for folder in save_kept_calls(found[0], options.save):
+        sys.stdout.write(f"{folder}\n")
+    return 0
+
+
+def _ask(options: argparse.Namespace) -> int:
+    asked = [path for path in find_black_boxes(options.path) if read_black_box(path).alive]
+    if not asked:
+        raise _C.Error(f"{options.path}: none of its processes lives on this machine")
+    for path in asked:
+        sys.stdout.write(f"{path}\n{ask_for_stacks(path)}\n")
+    return 0
+
+
 def _black_box(options: argparse.Namespace) -> int:
+    if options.save:
+        return _save(options)
+    if options.stacks:
+        return _ask(options)
     while True:
         if options.json:
             lines = [read_black_box(one).to_json() for one in find_black_boxes(options.path)]
@@ -37,4 +62,10 @@ def add(commands: Commands) -> None:
     box.add_argument("--last", type=int, default=10, metavar="N", help="the last N calls of each process; 0: all (10)")
     box.add_argument("--json", action="store_true", help="a line of JSON per process")
     box.add_argument("--follow", action="store_true", help="again every second, while one of the processes lives")
+    box.add_argument(
+        "--save", metavar="FOLDER", help="write the calls whose inputs are in the file there, for run_op_from_data"
+    )
+    box.add_argument(
+        "--stacks", action="store_true", help="ask the processes for copies of their files and their stacks"
+    )
     box.set_defaults(run=_black_box)

@@ -10,18 +10,40 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C, _launch
+from .._as_cuda._names import OTHER_ACCELERATORS
+from .._as_cuda._switch import start_from_environment as start_renaming
 from .._config import NAME, Config, read_config
 from .._kinds import Option, hook_options, kinds
+from .._live import OpAgainst
+from .._shadow import OpShadow
+from .._together import Together
 from .._tools import Tool
-from ._command_line import Commands
+from ._command_line import Commands, visible
 
 
 def _flags(options: argparse.Namespace, config: Config) -> list[str]:
     flags = [flag for flag in _launch.tools_by_flag() if getattr(options, flag.replace("-", "_"))]
     flags = flags or list(config.tools) or _launch.words_of_dipu()
-    if not flags:
+    if not flags and not _renames(options):
         raise _C.Error(f"name at least one tool: --{', --'.join(_launch.tools_by_flag())}; or in {NAME}: tools = [...]")
     return flags
+
+
+def _renames(options: argparse.Namespace) -> bool:
+    """The program's device has another name here: --as-cuda, --as-accelerator."""
+    return bool(options.as_cuda or options.as_accelerator)
+
+
+def _rename_device(options: argparse.Namespace) -> dict[str, str]:
+    """The variables that say the same to the program's own processes."""
+    if not _renames(options):
+        return {}
+    if options.as_cuda and options.as_accelerator:
+        raise _C.Error("--as-cuda and --as-accelerator: a program is written for one of them")
+    variables = {"OP_TOOLS_AS_CUDA": options.as_cuda or options.as_accelerator}
+    if options.as_accelerator:
+        variables["OP_TOOLS_AS_CUDA_NAMES"] = ",".join(OTHER_ACCELERATORS)
+    return variables
 
 
 def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> list[Tool]:
@@ -45,9 +67,44 @@ def _log_level(options: argparse.Namespace) -> str:
     return "info" if options.verbose else "warn" if options.quiet else ""
 
 
+def _take_folder(options: argparse.Namespace) -> None:
+    """--record DIR --level aten script.py: what stands between the flag and the rest is the folder of the recording."""
+    if not options.record or options.module or not options.arguments or Path(options.program).is_file():
+        return
+    first = options.arguments[0]
+    if first.startswith("-") or Path(first).is_file():
+        vars(options)["record:output_dir"] = options.program
+        options.parser.parse_args(options.arguments, namespace=options)
+
+
+def _other_run(options: argparse.Namespace) -> Together | None:
+    """What looks at another run beside this one, with the options for every tool."""
+    if not options.against and not options.shadow:
+        if options.stop:
+            raise _C.Error("--stop needs --against")
+        return None
+    if options.against and options.shadow:
+        raise _C.Error("--against and --shadow are for a run each")
+    names = {option.name for option in hook_options()}
+    given = {name.removeprefix("all:"): value for name, value in vars(options).items() if name.startswith("all:")}
+    shared: dict[str, Any] = {name: value for name, value in given.items() if name in names}
+    if options.against:
+        return OpAgainst(options.against, stop=options.stop, **shared)
+    return OpShadow(options.shadow, **shared)
+
+
 def _run_program(options: argparse.Namespace) -> int:
+    _take_folder(options)
     config = read_config(options.config)
-    tools = chosen_tools(options, config)
+    other = _other_run(options)
+    tools: list[Tool | Together] = [other] if other else []
+    if not other or any(getattr(options, flag.replace("-", "_")) for flag in _launch.tools_by_flag()):
+        tools += chosen_tools(options, config)
+    elif others := {name for name in vars(options) if ":" in name} - {f"all:{one.name}" for one in hook_options()}:
+        raise _C.Error(f"{', '.join(sorted(others))}: none of these tools has such an option")
+    if variables := _rename_device(options):
+        os.environ |= _launch.startup_variables() | variables  # for the processes that the program starts
+        start_renaming()
     run = _launch.run_module if options.module else _launch.run_script
     if not options.module and not Path(options.program).is_file():
         raise _C.Error(f"{options.program}: there is no such script; a module is run with -m")
@@ -61,6 +118,9 @@ def _run_program(options: argparse.Namespace) -> int:
     except SystemExit as ended:
         if ended.code or not (fails and _launch.is_wrong(tools)):
             raise  # the program's own status
+    finally:
+        if isinstance(other, OpShadow) and other.was_started:
+            sys.stdout.write(visible(other.result().table()) + "\n")
     return int(fails and _launch.is_wrong(tools))
 
 
@@ -71,7 +131,7 @@ def _print_environment(options: argparse.Namespace) -> int:
         fail_on_wrong=options.fail_on_wrong or config.fail_on_wrong,
         log_level=_log_level(options),
     )
-    for name, value in variables.items():
+    for name, value in (variables | _rename_device(options)).items():
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
     return 0
 
@@ -126,9 +186,17 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
     """What op-tools run and op-tools env have in common."""
     _add_tools(command)
     command.add_argument(
+        "--as-cuda", metavar="DEVICE", help='the program\'s "cuda" is this device (npu, sim, ...); needs no tool'
+    )
+    command.add_argument(
+        "--as-accelerator",
+        metavar="DEVICE",
+        help=f"the same for a program that names {', '.join(OTHER_ACCELERATORS)}",
+    )
+    command.add_argument(
         "--fail-on-wrong",
         action="store_true",
-        help="exit status 1 when a tool found something wrong (autocompare, overflow, memory)",
+        help="exit status 1 when a tool found something wrong (autocompare, overflow, memory-check, against, shadow)",
     )
     command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {NAME}, where there is one")
     loudness = command.add_mutually_exclusive_group()
@@ -154,10 +222,19 @@ def _add_run(commands: Commands) -> None:
         epilog="op-tools run --capture --time --ops 'torch.nn.functional.*' train.py --lr 0.1",
     )
     _add_launch(run)
+    run.add_argument(
+        "--against",
+        metavar="A",
+        help="compare with this recording as the program runs, and save the first call that differs",
+    )
+    run.add_argument("--stop", action="store_true", help="with --against: end the program there, with status 1")
+    run.add_argument(
+        "--shadow", metavar="CAPTURE", help="give each operator the captured inputs: which are wrong by themselves?"
+    )
     run.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
     run.add_argument("program", help="the script, or the module")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
-    run.set_defaults(run=_run_program)
+    run.set_defaults(run=_run_program, parser=run)
 
 
 def _add_env(commands: Commands) -> None:

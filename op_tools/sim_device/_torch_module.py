@@ -78,7 +78,7 @@ class device_of(device):  # noqa: N801
     """Makes a tensor's device the current one for a block."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        super().__init__(tensor.get_device() if tensor.device.type == "sim" else None)
+        super().__init__(tensor.get_device() if tensor.get_device() >= 0 else None)
 
 
 # --- Streams
@@ -185,3 +185,7 @@ def install() -> None:
     module: ModuleType = sys.modules[__name__]
     torch._register_device_module("sim", module)  # type: ignore[no-untyped-call]
     backend_registration.generate_methods_for_privateuse1_backend()
+    if torch.distributed.is_available():  # gloo works on the memory of the host, which is the device's
+        backend = torch.distributed.Backend
+        backend.default_device_backend_map["sim"] = backend.GLOO
+        backend.backend_capability[backend.GLOO].append("sim")

@@ -111,6 +111,7 @@ struct GradientPasses::Pass {
   std::shared_ptr<GradientPasses> call;  // set while the pass is open
   int task = 0;
   size_t nodes_left = 0;
+  int nodes_running = 0;            // that started and have not ended: those of a node that raised never do
   std::vector<at::Tensor> outputs;  // by output
   std::vector<at::Tensor> inner;  // by output: the part that comes from the call's own nodes; empty while there is none
   std::vector<at::Tensor> sums;   // by target
@@ -153,6 +154,8 @@ void GradientPasses::node_ran(const GradientRoutes& routes, const Gradients& gra
       pass.failure = error.what();
     }
     if (--pass.nodes_left == 0 && close(pass)) done = &pass;  // the graph task still owns it
+  } catch (const StopProgram& stop) {
+    stop.raise();
   } catch (const std::exception& error) {
     log::error(std::string("gradients of a call are not recorded: ") + error.what());
   }
@@ -188,6 +191,28 @@ void GradientPasses::inner_node_ran(const GradientRoutes& routes, const Gradient
   });
 }
 
+void GradientPasses::node_starts() {
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (task < 0) return;
+  try {
+    const InternalGuard guard;
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++pass_of(task).nodes_running;
+  } catch (const StopProgram& stop) {
+    stop.raise();
+  } catch (const std::exception& error) {
+    log::error(std::string("backward of a call is not followed: ") + error.what());
+  }
+}
+
+// Before the node's other hooks, of which the last one reports the pass.
+void GradientPasses::node_ended() noexcept {
+  const int task = torch::autograd::get_current_graph_task_id();
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto open = std::find_if(open_.begin(), open_.end(), [task](const Pass* pass) { return pass->task == task; });
+  if (open != open_.end()) --(*open)->nodes_running;
+}
+
 void GradientPasses::end(Pass& pass) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -196,9 +221,21 @@ void GradientPasses::end(Pass& pass) {
   report(pass);
 }
 
-void GradientPasses::drop(Pass& pass) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  close(pass);
+void GradientPasses::drop(Pass& pass) noexcept {
+  bool raised = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!close(pass)) return;
+    raised = pass.nodes_running > 0 && pass.failure.empty() && !pass.unreadable;
+  }
+  if (!raised || !on_backward_.failed) return;
+  try {
+    CallGradients gradients;
+    gradients.outputs = std::move(pass.outputs);
+    gradients.complete = false;
+    on_backward_.failed(std::move(gradients));
+  } catch (const std::exception&) {  // out of memory: the error of the pass reaches the program in any case
+  }
 }
 
 bool GradientPasses::is_last(int task) {

@@ -71,14 +71,18 @@ class GradientPasses : public std::enable_shared_from_this<GradientPasses> {
   void output_node_runs(const GradientRoutes& routes, const Gradients& gradients, Borrow borrow);
   void base_node_runs(const GradientRoutes& routes, const Gradients& gradients, Borrow borrow);
   void part_node_ran(const GradientRoutes& routes, const Gradients& gradients);
+  // Around each node, where it has to be known which one raised (OnBackward::failed).
+  bool follows_nodes() const { return static_cast<bool>(on_backward_.failed); }
+  void node_starts();
+  void node_ended() noexcept;
   // For nodes that lead to another output of the call: lstm_cell's cell state, from which its hidden state is computed.
   void inner_node_ran(const GradientRoutes& routes, const Gradients& gradients);
 
  private:
   struct Pass;
 
-  void end(Pass& pass);  // the graph task has ended: no more gradients arrive
-  void drop(Pass& pass);
+  void end(Pass& pass);            // the graph task has ended: no more gradients arrive
+  void drop(Pass& pass) noexcept;  // it has ended in an error
   template <class Store>
   void node_ran(const GradientRoutes& routes, const Gradients& gradients, Borrow when, Store store);
   bool is_last(int task);  // the node is the only one of the pass that has not run

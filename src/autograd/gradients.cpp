@@ -75,6 +75,33 @@ class PartHook : public torch::autograd::FunctionPostHook {
   const NodeObserver<Report> observer_;
 };
 
+// Around a node of the call.
+class NodeStarts : public torch::autograd::FunctionPreHook {
+ public:
+  explicit NodeStarts(std::shared_ptr<GradientPasses> call) : call_(std::move(call)) {}
+  variable_list operator()(const variable_list& gradients) override {
+    call_->node_starts();
+    return gradients;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+ private:
+  const std::shared_ptr<GradientPasses> call_;
+};
+
+class NodeEnded : public torch::autograd::FunctionPostHook {
+ public:
+  explicit NodeEnded(std::shared_ptr<GradientPasses> call) : call_(std::move(call)) {}
+  variable_list operator()(const variable_list& gradients, const variable_list&) override {
+    call_->node_ended();
+    return gradients;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+ private:
+  const std::shared_ptr<GradientPasses> call_;
+};
+
 bool is_accumulator(const Node& node) {
   return node.sequence_nr() == std::numeric_limits<uint64_t>::max();
 }
@@ -233,6 +260,7 @@ void GradientCollector::Subgraph::add_base(size_t index, const at::Tensor& outpu
 }
 
 void GradientCollector::Subgraph::attach_part_hooks(Node* node) {
+  if (call_->follows_nodes()) node->add_post_hook(std::make_unique<NodeEnded>(call_));
   Routes routes, inner;  // to inputs; to outputs of the call
   for (uint32_t j = 0; j < node->num_outputs(); ++j) {
     const Edge& edge = node->next_edge(j);
@@ -275,6 +303,8 @@ void GradientCollector::Subgraph::attach_hooks() {
   };
   attach(output_routes_, &GradientPasses::output_node_runs);
   attach(base_routes_, &GradientPasses::base_node_runs);
+  if (!call_->follows_nodes()) return;
+  for (Node* const node : nodes_) node->add_pre_hook(std::make_unique<NodeStarts>(call_));
 }
 
 GradientCollector::GradientCollector(std::unique_ptr<Inputs> inputs) : inputs_(std::move(inputs)) {}

@@ -67,7 +67,11 @@ class OP_TOOLS_API GradientCollector {
     OnBackward(Done done, std::function<std::shared_ptr<void>()> begins = nullptr)  // NOLINT: a function is enough
         : done(std::move(done)), begins(std::move(begins)) {}
     std::function<void(const CallGradients&)> done;
-    // May be empty. Called before the first node of a pass runs; what it returns stays alive until `done` returned.
+    // May be empty. A pass ended in an error while a node of the call ran; the gradients are those that had arrived.
+    // Called when the engine frees the pass, in a destructor: it must not run operators, nor throw.
+    std::function<void(CallGradients)> failed;
+    // May be empty. Called before the first node of a pass runs; what it returns stays alive until `done` returned. May
+    // throw StopProgram only.
     std::function<std::shared_ptr<void>()> begins;
     // Gradients need not be copied: `done` reads them before it returns, or keeps them beside their versions.
     bool borrows = false;

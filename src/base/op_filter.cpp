@@ -13,6 +13,7 @@
 #include <shared_mutex>
 
 #include "base/error.h"
+#include "base/other_names.h"
 
 namespace op_tools {
 namespace {
@@ -79,14 +80,26 @@ struct Glob {
   }
 };
 
-// What the Python package tells of torch's functions.
+// What is known of torch's functions without torch.
 struct KnownNames {
   std::shared_mutex mutex;
   std::multimap<std::string, std::string, std::less<>> others;
   NameAdviser adviser;
 
+  void add(const std::vector<std::pair<std::string, std::string>>& names) {
+    for (const auto& pair : names) {
+      const auto [first, last] = others.equal_range(pair.first);
+      if (std::none_of(first, last, [&](const auto& known) { return known.second == pair.second; }))
+        others.insert(pair);
+    }
+  }
+
   static KnownNames& get() {
-    static auto* const known = new KnownNames;  // leaked: calls may come until the process ends
+    static auto* const known = [] {
+      auto* made = new KnownNames;
+      made->add(other_names_of_torch());
+      return made;
+    }();  // leaked: calls may come until the process ends
     return *known;
   }
 };
@@ -505,7 +518,7 @@ constexpr std::string_view kMetadataOps[] = {
 void add_other_names(const std::vector<std::pair<std::string, std::string>>& names) {
   KnownNames& known = KnownNames::get();
   const std::unique_lock lock(known.mutex);
-  for (const auto& [name, other] : names) known.others.emplace(name, other);
+  known.add(names);
 }
 
 void set_name_adviser(NameAdviser adviser) {

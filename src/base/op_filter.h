@@ -6,8 +6,7 @@
 // that must match the whole name. An aten name matches with or without namespace and overload: aten::add.Tensor
 // is matched by `aten::add.Tensor`, `add.Tensor`, `aten::add`, `add`, `.*\.Tensor`. A torch name only as it is:
 // `torch.Tensor.add` does not match torch.Tensor.add_. Both given: skip is taken off only.
-// One torch function may have several names (torch.unique, torch.functional.unique): any of them matches, after
-// add_other_names().
+// One torch function may have several names (torch.unique, torch.functional.unique): any of them matches.
 // A comma inside brackets, braces or parentheses ("a{1,2}") does not separate.
 #pragma once
 
@@ -49,8 +48,8 @@ class OP_TOOLS_API OpFilter {
   std::unique_ptr<Impl> impl_;
 };
 
-// Further names of functions: name as tools see it, name as users may write it. From the Python package, at its first
-// tool. Any thread; names that were added stay.
+// Further names of functions than other_names.h has, of another version of torch: name as tools see it, name as users
+// may write it. From the Python package, at its first tool. Any thread; names that were added stay.
 OP_TOOLS_API void add_other_names(const std::vector<std::pair<std::string, std::string>>& names);
 
 // What a user may have meant by an item of a filter that matched nothing at that level: "; did you mean ...?" or "".

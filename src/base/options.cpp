@@ -41,6 +41,9 @@ ToolOptions::ToolOptions(std::string_view given)
               {"modules", prefix + "_MODULES", "only calls made in these modules of the model, or inside them", "names",
                "all"}),
       steps(this, {}, {"steps", "", "record only in these steps, counted from 0 by `step()`"}, at_least(0)),
+      calls(this, "",
+            {"only_calls", prefix + "_ONLY_CALLS",
+             "only the calls that this file lists, as `list_calls=` and op-tools bisect name them", "path", "all"}),
       skip_cpu(this, false, {"skip_cpu", "OP_TOOLS_SKIP_CPU", "pass over calls whose tensors are all on the CPU"}),
       all_threads(this, false,
                   {"all_threads", "",
@@ -65,6 +68,9 @@ ResolvedOptions ToolOptions::for_scope() const {
     std::sort(resolved.steps->begin(), resolved.steps->end());
     resolved.steps->erase(std::unique(resolved.steps->begin(), resolved.steps->end()), resolved.steps->end());
   }
+  if (!calls.get().empty()) {
+    resolved.calls = std::make_shared<CallList>(read_call_list(calls, calls.source()));
+  }
   resolved.skip_cpu = skip_cpu;
   resolved.all_threads = all_threads;
   return resolved;
@@ -75,7 +81,12 @@ std::vector<Variable> process_variables() {
       {"OP_TOOLS", "tools that op-tools env starts in every Python: capture,time:aten"},
       {"OP_TOOLS_LOG_LEVEL",
        "trace, debug, info (a line for each call), notice, warn, error, critical or off (notice)"},
+      {"OP_TOOLS_AS_CUDA", "the device that a program means by \"cuda\" (as_cuda): npu, sim, ..."},
+      {"OP_TOOLS_AS_CUDA_NAMES", "as_cuda: the names that the program has for its device; cuda"},
+      {"OP_TOOLS_AS_CUDA_SHOW", "as_cuda: 0: device.type says the device's own name"},
+      {"OP_TOOLS_AS_CUDA_UNAVAILABLE_FOR", "as_cuda: packages to which torch.cuda.is_available() says False"},
       {"OP_TOOLS_FAIL_ON_WRONG", "1: with OP_TOOLS, exit status 1 when a tool found something wrong"},
+      {"OP_TOOLS_BISECT_JOB", "set by op-tools bisect --jobs: the number of a run among those at the same time"},
       {"OP_TOOLS_COMPAT", "ditorch: print and spell as ditorch's op_tools"},
       {"RANK", "of a distributed launch: the folder of the results"},
       {"OP_TOOLS_SIM_FAULTS", "faults of the simulated device"},

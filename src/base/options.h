@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/call_list.h"
 #include "base/export.h"
 #include "base/option.h"
 
@@ -28,6 +29,7 @@ struct ResolvedOptions {
   std::shared_ptr<const OpFilter> modules;  // nullptr: in all modules, and outside of them
   Level level = Level::kAten;
   std::optional<std::vector<int64_t>> steps;
+  std::shared_ptr<const CallList> calls;  // nullptr: all
   bool skip_cpu = false;
   bool all_threads = false;
 };
@@ -40,6 +42,7 @@ struct OP_TOOLS_API ToolOptions : OptionSet {
   Option<std::string> output_dir;
   Option<std::string> modules;
   Option<std::vector<int64_t>> steps;
+  Option<std::string> calls;
   Option<bool> skip_cpu;
   Option<bool> all_threads;
 

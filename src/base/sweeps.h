@@ -13,7 +13,7 @@ class Sweeps {
  public:
   bool due(size_t entries, size_t bytes_noted) {
     bytes_ += bytes_noted;
-    return entries >= at_ || bytes_ >= kMostBytes;
+    return entries >= at_ || bytes_ >= entries * kBytesPerEntry;
   }
   void done(size_t entries) {  // that are left
     at_ = std::max(kLeast, 2 * entries);
@@ -21,7 +21,8 @@ class Sweeps {
   }
 
  private:
-  static constexpr size_t kLeast = 4096, kMostBytes = size_t{64} << 20;
+  // An operator that makes 64 KB takes a hundred times as long as a look at an entry.
+  static constexpr size_t kLeast = 4096, kBytesPerEntry = size_t{64} << 10;
   size_t at_ = kLeast, bytes_ = 0;
 };
 

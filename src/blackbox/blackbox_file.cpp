@@ -47,11 +47,14 @@ std::string host_name() {
 
 }  // namespace
 
-BlackBoxFile::BlackBoxFile(const std::string& path, int64_t calls, int64_t rank)
+BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t rank)
     : path_(path), serial_(files_made.fetch_add(1) + 1) {
-  const size_t region_bytes = page_aligned(offsetof(Region, ring) + static_cast<size_t>(calls) * sizeof(BlackBoxCall));
+  const size_t region_bytes =
+      page_aligned(offsetof(Region, ring) + static_cast<size_t>(size.calls) * sizeof(BlackBoxCall));
   const size_t strings_at = kPage + kThreads * region_bytes;
-  bytes_ = strings_at + kStringBytes;
+  const size_t kept_at = strings_at + kStringBytes;
+  const size_t kept_bytes = page_aligned(sizeof(KeptPlace) + static_cast<size_t>(size.kept_bytes));
+  bytes_ = kept_at + static_cast<size_t>(size.kept_places) * kept_bytes;
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (descriptor_ < 0) fail(path, "cannot make the file");
   if (::ftruncate(descriptor_, static_cast<off_t>(bytes_)) == 0 && has_room(0, kPage)) {
@@ -73,17 +76,20 @@ BlackBoxFile::BlackBoxFile(const std::string& path, int64_t calls, int64_t rank)
   header_->rank = static_cast<uint32_t>(rank);
   header_->threads = kThreads;
   header_->nested = kMostNested;
-  header_->calls = static_cast<uint32_t>(calls);
+  header_->calls = static_cast<uint32_t>(size.calls);
   header_->region_bytes = region_bytes;
   header_->strings_at = strings_at;
   header_->string_bytes = kStringBytes;
+  header_->kept_at = kept_at;
+  header_->kept_bytes = kept_bytes;
+  header_->kept_places = static_cast<uint32_t>(size.kept_places);
   header_->clock_to_unix = clock_to_unix();
   header_->started = clock_now();
   header_->strings_used.store(sizeof(uint32_t), std::memory_order_release);  // the empty string
   header_->host = intern(host_name());
   header_->program = intern(command_line());
   std::atomic_thread_fence(std::memory_order_release);
-  std::memcpy(header_->magic, "OPTBLBX1", sizeof header_->magic);  // from here on a reader may look
+  std::memcpy(header_->magic, "OPTBLBX2", sizeof header_->magic);  // from here on a reader may look
 }
 
 BlackBoxFile::~BlackBoxFile() {
@@ -94,7 +100,7 @@ BlackBoxFile::~BlackBoxFile() {
 
 // Takes blocks of the disk for a part of the file before anything is stored there: on a full disk a store to a part
 // without blocks would end the program with SIGBUS.
-bool BlackBoxFile::has_room(size_t at, size_t bytes) {
+bool BlackBoxFile::has_room(size_t at, size_t bytes) const {
   const int problem = ::posix_fallocate(descriptor_, static_cast<off_t>(at), static_cast<off_t>(bytes));
   if (problem) errno = problem;
   return problem == 0;
@@ -135,25 +141,26 @@ BlackBoxFile::Region* BlackBoxFile::take_region() {
   return region;
 }
 
-void BlackBoxFile::begin(Thread& thread, const BlackBoxCall& call) {
+BlackBoxCall* BlackBoxFile::begin(Thread& thread, const BlackBoxCall& call) {
   Region* const region = thread.region;
   const uint64_t depth = region ? region->depth.load(std::memory_order_relaxed) : kMostNested;
   if (depth >= kMostNested) {
     header_->left_out.fetch_add(1, std::memory_order_relaxed);
-    return;
+    return nullptr;
   }
   BlackBoxCall& open = region->open[depth];
   open = call;
   open.begin = thread.clock.now();
   region->depth.store(depth + 1, std::memory_order_release);  // a reader sees the whole call, or none
+  return &open;
 }
 
-void BlackBoxFile::end(Thread& thread, uint64_t id, bool failed) {
+uint8_t BlackBoxFile::end(Thread& thread, uint64_t id, bool failed) {
   Region* const region = thread.region;
-  if (!region) return;
+  if (!region) return 0;
   uint64_t depth = region->depth.load(std::memory_order_relaxed);
   while (depth > 0 && region->open[depth - 1].id != id) --depth;
-  if (depth == 0) return;  // it was nested too deep
+  if (depth == 0) return 0;  // it was nested too deep
   const uint64_t ended = region->ended.load(std::memory_order_relaxed);
   BlackBoxCall& done = region->ring[ended % header_->calls];
   done = region->open[depth - 1];
@@ -161,6 +168,42 @@ void BlackBoxFile::end(Thread& thread, uint64_t id, bool failed) {
   done.failed = failed;
   region->ended.store(ended + 1, std::memory_order_release);
   region->depth.store(depth - 1, std::memory_order_release);
+  return done.stream;
+}
+
+BlackBoxFile::KeptPlace* BlackBoxFile::kept_place(uint32_t index) {
+  const size_t at = header_->kept_at + index * header_->kept_bytes;
+  if (!has_room(at, header_->kept_bytes)) return nullptr;
+  return reinterpret_cast<KeptPlace*>(memory_ + at);
+}
+
+void BlackBoxFile::copy_to(const std::string& path) const {
+  const std::string temporary = path + ".tmp";
+  const int to = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (to < 0) fail(temporary, "cannot make the file");
+  const auto copy = [&](size_t at, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+      const ssize_t written = ::pwrite(to, memory_ + at + done, bytes - done, static_cast<off_t>(at + done));
+      if (written <= 0) return false;
+      done += static_cast<size_t>(written);
+    }
+    return true;
+  };
+  bool all = ::ftruncate(to, static_cast<off_t>(bytes_)) == 0 &&
+             copy(0, kPage + header_->regions_used.load(std::memory_order_acquire) * header_->region_bytes) &&
+             copy(header_->strings_at, header_->strings_used.load(std::memory_order_acquire));
+  for (uint32_t i = 0; all && i < header_->kept_places; ++i) {
+    const size_t at = header_->kept_at + i * header_->kept_bytes;
+    const auto* const place = reinterpret_cast<const KeptPlace*>(memory_ + at);
+    if (place->call.load(std::memory_order_acquire)) all = copy(at, sizeof(KeptPlace) + place->bytes);
+  }
+  const int64_t now = clock_now() + header_->clock_to_unix;
+  all = all && ::pwrite(to, &now, sizeof now, offsetof(Header, copied)) == sizeof now;
+  const int problem = errno;
+  ::close(to);
+  if (all && ::rename(temporary.c_str(), path.c_str()) == 0) return;
+  if (!all) errno = problem;
+  fail(temporary, "cannot write the copy");
 }
 
 StringId BlackBoxFile::intern(std::string_view text) {
@@ -212,15 +255,31 @@ void BlackBoxFile::each_call(const Visit& visit) const {
   }
 }
 
-const BlackBoxFile::Region* BlackBoxFile::stuck(int64_t since) const {
-  const Region* longest = nullptr;
+std::optional<BlackBoxFile::Stuck> BlackBoxFile::stuck(int64_t since) const {
+  std::optional<Stuck> open, on_stream, collective;
+  const auto take = [](std::optional<Stuck>& found, Stuck::In in, const Region& region, const BlackBoxCall& call) {
+    found = Stuck{in, region.thread, call};
+  };
   for (uint32_t i = 0; i < header_->regions_used.load(std::memory_order_acquire); ++i) {
     const Region& region = region_at(i);
     const uint64_t depth = region.depth.load(std::memory_order_acquire);
-    if (depth == 0 || region.open[depth - 1].begin >= since) continue;
-    if (!longest || region.open[depth - 1].begin < longest->open[longest->depth.load() - 1].begin) longest = &region;
+    if (depth == 0) continue;
+    const BlackBoxCall& call = region.open[depth - 1];
+    if (call.begin < since && (!open || call.begin < open->call.begin)) take(open, Stuck::In::kCall, region, call);
   }
-  return longest;
+  if (open) return open;
+  each_call([&](const Region& region, const BlackBoxCall& call, bool is_open) {
+    if (is_open || call.end >= since) return;
+    if (call.stream && call.stream <= kStreams) {
+      const int64_t done = header_->streams[call.stream - 1].done_until.load(std::memory_order_relaxed);
+      if (call.end > done && (!on_stream || call.end < on_stream->call.end)) {
+        take(on_stream, Stuck::In::kStream, region, call);
+      }
+    }
+    if (!collective || call.end > collective->call.end) take(collective, Stuck::In::kCollective, region, call);
+  });
+  if (on_stream) return on_stream;
+  return collective && collective->call.number ? collective : std::nullopt;
 }
 
 }  // namespace op_tools

@@ -7,15 +7,18 @@
 //   Header, one page
 //   Region, one per thread: its number, the calls it is in (`open`, the innermost last), and a ring of those that ended
 //   strings: names, modules, lines and descriptions of inputs, each once; a call has their places
+//   stored inputs: places of equal size, each with the files of one saved call (kept_inputs.h)
 //
 // A page of the file takes disk and memory when it is first written: a region that no thread uses costs nothing.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -29,6 +32,16 @@ namespace op_tools {
 // A place in the table of strings; 0: the empty string, also where the table is full.
 using StringId = uint32_t;
 
+// What the file has of a call's inputs.
+enum class Kept : uint8_t {
+  kNotAsked,
+  kCopying,   // the call had not begun: what was asked of its inputs did not come back
+  kInputs,    // all: the call can be run again
+  kTooLarge,  // more than inputs_mb
+  kFailed,    // they could not be copied, or have no form in a file
+  kNoRoom,    // the disk is full
+};
+
 // All integers are little-endian; times are nanoseconds of clock_now() (timing/stopwatch.h).
 struct BlackBoxCall {
   int64_t begin;
@@ -38,7 +51,11 @@ struct BlackBoxCall {
   StringId op, module, line, inputs;
   uint8_t phase;   // 0 forward, 1 backward
   uint8_t failed;  // the operator raised
-  uint8_t reserved[14];
+  uint8_t stream;  // the stream of a device, from 1; 0: none
+  Kept kept;
+  uint32_t number;  // of a collective, among those of its process group, from 1
+  StringId group;   // its process group
+  uint32_t reserved;
 };
 static_assert(sizeof(BlackBoxCall) == 64);
 
@@ -46,10 +63,20 @@ class BlackBoxFile {
  public:
   static constexpr uint32_t kThreads = 64;     // with a region of their own
   static constexpr uint32_t kMostNested = 31;  // calls of one thread that are open at once; deeper ones are not noted
+  static constexpr uint32_t kStreams = 64;
   static constexpr size_t kStringBytes = 8 << 20;
 
+  // A stream of a device. The calls that had returned when the last reached event was put into it are done there.
+  struct Stream {
+    int64_t id;
+    StringId device;
+    uint32_t reserved;
+    std::atomic<int64_t> done_until;  // when that was; 0: nothing is known to be done
+    std::atomic<uint64_t> launched;   // calls
+  };
+
   struct Header {
-    char magic[8];  // "OPTBLBX1"
+    char magic[8];  // "OPTBLBX2"
     uint32_t header_bytes, call_bytes;
     uint32_t pid, rank;
     uint32_t threads, nested, calls;  // regions; open calls and ring of each
@@ -61,6 +88,18 @@ class BlackBoxFile {
     std::atomic<uint32_t> regions_used;
     std::atomic<uint32_t> closed;    // the tool was stopped
     std::atomic<uint64_t> left_out;  // calls of threads without a region, or nested too deep
+    uint64_t kept_at, kept_bytes;    // places of stored inputs: where the first is, how large each is
+    uint32_t kept_places;
+    std::atomic<uint32_t> streams_used;
+    int64_t copied;  // when this copy was made, in nanoseconds since 1970; 0: it is the file of the process itself
+    Stream streams[kStreams];
+  };
+  static_assert(sizeof(Header) <= 4096);
+
+  // Of one call; its files follow: for each the lengths of name and contents (uint64_t), then both.
+  struct KeptPlace {
+    std::atomic<uint64_t> call;  // its number; 0: it is being written
+    uint64_t bytes;              // of the files
   };
 
   struct Region {
@@ -73,8 +112,12 @@ class BlackBoxFile {
   };
   static_assert(offsetof(Region, open) == 64);
 
-  // `calls`: of each ring. Makes the file; throws Error with path and system message.
-  BlackBoxFile(const std::string& path, int64_t calls, int64_t rank);
+  struct Size {
+    int64_t calls = 4096;                     // of each ring
+    int64_t kept_places = 0, kept_bytes = 0;  // stored inputs: how many calls', and of how many bytes each
+  };
+  // Makes the file; throws Error with path and system message.
+  BlackBoxFile(const std::string& path, const Size& size, int64_t rank);
   ~BlackBoxFile();
   BlackBoxFile(const BlackBoxFile&) = delete;
   BlackBoxFile& operator=(const BlackBoxFile&) = delete;
@@ -84,13 +127,30 @@ class BlackBoxFile {
     uint64_t file = 0;         // its serial number
     Region* region = nullptr;  // nullptr: none was left
     TscClock clock{};
-    std::unordered_map<uint64_t, StringId> known{};  // by a hash of what they say
+
+    // Strings that the thread wrote, by a number that stands for them; a later one may have taken the place of `key`'s.
+    struct Known {
+      uint64_t key = 0;
+      StringId string = 0;
+      bool is_collective = false;  // of operators
+    };
+    Known& known(uint64_t key) { return known_[(key * 0x9E3779B97F4A7C15U) >> (64 - kKnownBits)]; }
+
+   private:
+    static constexpr int kKnownBits = 11;
+    std::vector<Known> known_ = std::vector<Known>(size_t{1} << kKnownBits);
   };
   Thread& thread();
 
-  void begin(Thread& thread, const BlackBoxCall& call);
-  // Ends the innermost open call of that number, and those that were begun in it and never ended.
-  void end(Thread& thread, uint64_t id, bool failed);
+  // The call in the file until it ends; nullptr: it has no place.
+  BlackBoxCall* begin(Thread& thread, const BlackBoxCall& call);
+  // Ends the innermost open call of that number, and those that were begun in it and never ended. Its stream; 0: none.
+  uint8_t end(Thread& thread, uint64_t id, bool failed);
+
+  // The place number `index` for stored inputs, on the disk; nullptr: the disk is full.
+  KeptPlace* kept_place(uint32_t index);
+  // Writes what is used of the file into another one, which takes the place of one that is there. Throws Error.
+  void copy_to(const std::string& path) const;
 
   // Writes a string that is not there yet. Any thread.
   StringId intern(std::string_view text);
@@ -100,17 +160,23 @@ class BlackBoxFile {
   const std::string& path() const { return path_; }
   // Grows while any thread begins or ends a call.
   uint64_t progress() const;
-  // The thread that has been in one call since before `since`; nullptr: there is none.
-  const Region* stuck(int64_t since) const;
+  // Where the process stands when no call has begun or ended since before `since`: the call that is open, else the
+  // first that a stream has not done, else the collective that ended last, which may be waited for.
+  struct Stuck {
+    enum class In : uint8_t { kCall, kStream, kCollective } in = In::kCall;
+    uint64_t thread = 0;
+    BlackBoxCall call{};
+  };
+  std::optional<Stuck> stuck(int64_t since) const;
   std::string_view text(StringId id) const;
   // Calls, thread by thread, the older first, the open ones last. Those that end meanwhile may be seen half.
-  using Visit = std::function<void(const Region&, const BlackBoxCall&, bool is_open)>;
+  using Visit = c10::function_ref<void(const Region&, const BlackBoxCall&, bool is_open)>;
   void each_call(const Visit& visit) const;
 
  private:
   Region& region_at(uint32_t index) const;
   Region* take_region();
-  bool has_room(size_t at, size_t bytes);
+  bool has_room(size_t at, size_t bytes) const;
 
   const std::string path_;
   const ForkGuard owner_;

@@ -1,41 +1,54 @@
 #include "blackbox/blackbox_hook.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <functional>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
 #include "base/run_folder.h"
-#include "base/text_table.h"
 #include "blackbox/blackbox_file.h"
+#include "blackbox/collectives.h"
+#include "blackbox/kept_inputs.h"
+#include "blackbox/stall_reports.h"
 #include "blackbox/stall_watch.h"
+#include "blackbox/stream_marks.h"
 #include "hooks/backward_pass.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
 #include "tensor/tensor_meta.h"
-#include "timing/stopwatch.h"
 
 namespace op_tools {
 namespace {
 
-std::atomic<StackDump> g_stack_dump{nullptr};
-
-// The file's string of what `hash` stands for: `text` is asked once per thread.
+// The file's string of what `key` stands for: `text` is asked where the thread does not know it.
 template <class Text>
-StringId string_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, uint64_t hash, Text&& text) {
-  const auto [place, is_new] = thread.known.try_emplace(hash, 0);
-  if (is_new) place->second = file.intern(text());
-  return place->second;
+BlackBoxFile::Thread::Known& known_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, uint64_t key, Text&& text) {
+  BlackBoxFile::Thread::Known& known = thread.known(key);
+  if (known.key != key) known = {key, file.intern(text()), /*is_collective=*/false};
+  return known;
 }
 
-StringId string_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, std::string_view text) {
-  if (text.empty()) return 0;
-  return string_of(file, thread, std::hash<std::string_view>()(text), [&] { return text; });
+uint64_t key_of(std::string_view text) {
+  return std::hash<std::string_view>()(text);
+}
+
+BlackBoxFile::Thread::Known op_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, const OpCall& call) {
+  const uint64_t key = key_of(call.name);
+  const bool is_new = thread.known(key).key != key;
+  BlackBoxFile::Thread::Known& known = known_of(file, thread, key, [&] { return call.name; });
+  if (is_new) known.is_collective = is_collective(call);
+  return known;
+}
+
+StringId module_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& call) {
+  const std::string& module = call.module();
+  if (module.empty()) return 0;
+  return known_of(file, thread, key_of(module), [&]() -> std::string_view { return module; }).string;
 }
 
 // "float32[64, 10], int64[64] cuda:0"
@@ -53,34 +66,60 @@ std::string inputs_text(OpCall& call) {
   return text;
 }
 
-StringId inputs_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& call) {
+// `device`: that of the first input that is not on the CPU, or which an argument names.
+StringId inputs_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& call, c10::Device* device) {
   Signature signature;
   uint64_t devices = 0;
+  bool any = false;
   call.frame().visit_inputs([&](const at::Tensor& tensor) {
+    any = true;
     signature.add(tensor);
-    devices = devices * 1031 + static_cast<uint64_t>(tensor.device().type()) * 64 +
-              static_cast<uint64_t>(tensor.device().index() + 1);
+    const c10::Device on = tensor.device();
+    if (on.is_cpu()) return;
+    if (device->is_cpu()) *device = on;
+    devices = devices * 1031 + static_cast<uint64_t>(on.type()) * 64 + static_cast<uint64_t>(on.index() + 1);
   });
-  return string_of(file, thread, signature.value() ^ (devices * 0x9E3779B97F4A7C15U),
-                   [&] { return inputs_text(call); });
+  if (!any) {
+    *device = call.frame().named_device().value_or(*device);
+    return 0;
+  }
+  return known_of(file, thread, (signature.value() ^ (devices * 0x9E3779B97F4A7C15U)) + 1,
+                  [&] { return inputs_text(call); })
+      .string;
 }
 
 StringId line_of(BlackBoxFile& file, BlackBoxFile::Thread& thread) {
   const StackLines lines = current_lines(/*most=*/1);
   if (lines.empty()) return 0;
   // The string lives until the process ends, so its address stands for it.
-  return string_of(file, thread, reinterpret_cast<uintptr_t>(lines.front()), [&] { return *lines.front(); });
+  return known_of(file, thread, reinterpret_cast<uintptr_t>(lines.front()),
+                  [&] { return std::string_view(*lines.front()); })
+      .string;
 }
 
 double seconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / 1e9;
 }
 
-}  // namespace
-
-void set_stack_dump(StackDump dump) {
-  g_stack_dump.store(dump);
+const char* to_string(Kept kept) {
+  switch (kept) {
+    case Kept::kNotAsked:
+      return "";
+    case Kept::kCopying:
+      return "copying";
+    case Kept::kInputs:
+      return "inputs";
+    case Kept::kTooLarge:
+      return "too large";
+    case Kept::kFailed:
+      return "failed";
+    case Kept::kNoRoom:
+      return "no room";
+  }
+  return "";
 }
+
+}  // namespace
 
 const Columns<BlackBoxRow>& BlackBoxRow::columns() {
   static const Columns<BlackBoxRow> all{
@@ -98,76 +137,62 @@ const Columns<BlackBoxRow>& BlackBoxRow::columns() {
           {"thread", &BlackBoxRow::thread, "the thread, as the system numbers it"},
           {"begun", &BlackBoxRow::begun, "seconds since 1970"},
           {"ms", &BlackBoxRow::ms, "how long the program's thread was in it; nothing for an open call"},
+          {"stored", &BlackBoxRow::stored,
+           "`inputs`: they are in the file; `too large`, `failed`, `no room`: why not; `copying`: the call had not "
+           "begun; "
+           "empty: not asked"},
+          {"stream", &BlackBoxRow::stream, "the stream of a device: `sim:0, stream 0`"},
+          {"done", &BlackBoxRow::done,
+           "an event of its stream showed that the device had done it; on the CPU: it ended"},
+          {"group", &BlackBoxRow::group, "the process group of a collective"},
+          {"number", &BlackBoxRow::number, "the collective's number in its group, from 1"},
       }};
   return all;
 }
 
 struct BlackBoxHook::Impl {
-  explicit Impl(const ResolvedBlackBoxOptions& options) : options(options) {
+  explicit Impl(const ResolvedBlackBoxOptions& options) : options(options), rank(distributed_rank()) {
     try {
-      const std::string root = claim_run_folder(options.output_dir, "op_blackbox_result", distributed_rank());
+      const std::string root = claim_run_folder(options.output_dir, "op_blackbox_result", rank);
       const std::string path = root + "/" + std::to_string(::getpid()) + ".blackbox";
-      file = std::make_unique<BlackBoxFile>(path, options.calls, distributed_rank());
+      // Beside the tensors' bytes the files of a call have their own form, its line and its module.
+      const int64_t bytes = options.inputs > 0 ? (options.inputs_mb << 20) + (64 << 10) : 0;
+      file = std::make_unique<BlackBoxFile>(path, BlackBoxFile::Size{options.calls, options.inputs, bytes}, rank);
     } catch (const std::exception& error) {
       log::error(std::string("OpBlackBox records nothing: ") + error.what());
       return;
     }
-    if (options.stall > 0) watch_for_stalls();
+    kept = std::make_unique<KeptInputs>(*file, options, rank);
+    marks = std::make_unique<StreamMarks>(*file, options.marks);
+    reports = std::make_unique<StallReports>(*file, *marks, options.stall);
+    watch = std::make_unique<StallWatch>(reports->interval(), [this] { reports->check(); });
   }
   ~Impl() {
-    // In a forked child there is no such thread to wait for.
-    if (file && file->is_parents()) static_cast<void>(watch.release());
+    if (!file || !file->is_parents()) return;
+    // In a forked child there is no such thread to wait for, and devices may not be spoken to.
+    static_cast<void>(watch.release());
+    static_cast<void>(marks.release());
   }
 
   // nullptr: there is none, which was reported, or this is a forked child, which starts without tools.
   BlackBoxFile* own_file() const { return file && !file->is_parents() ? file.get() : nullptr; }
 
-  void watch_for_stalls() {
-    const auto limit = static_cast<int64_t>(options.stall * 1e9);
-    const auto interval = std::chrono::milliseconds(std::clamp<int64_t>(limit / 4'000'000, 10, 1000));
-    watch = std::make_unique<StallWatch>(
-        interval, [this, limit, seen = uint64_t{0}, since = clock_now(), reported = uint64_t{0}]() mutable {
-          const uint64_t progress = file->progress();
-          if (progress != seen) {
-            seen = progress;
-            since = clock_now();
-            return;
-          }
-          if (clock_now() - since < limit || reported == progress) return;
-          if (report_stall(*file, clock_now() - since)) reported = progress;
-        });
+  void note_collective(OpCall& call, BlackBoxCall& record) {
+    record.group = file->intern(process_group_of(call));
+    const std::lock_guard lock(mutex);
+    record.number = ++collectives[record.group];
   }
-
-  static bool report_stall(BlackBoxFile& box, int64_t waited);
 
   const ResolvedBlackBoxOptions options;
+  const int64_t rank;
   std::unique_ptr<BlackBoxFile> file;
-  std::unique_ptr<StallWatch> watch;  // asks the file: ends before it
+  std::unique_ptr<KeptInputs> kept;
+  std::unique_ptr<StreamMarks> marks;
+  std::mutex mutex;                                    // guards the next
+  std::unordered_map<StringId, uint32_t> collectives;  // by process group
+  std::unique_ptr<StallReports> reports;
+  std::unique_ptr<StallWatch> watch;  // asks the above: ends before them
 };
-
-// Nothing is asked of the stuck threads: they may hold any lock, Python's too.
-bool BlackBoxHook::Impl::report_stall(BlackBoxFile& box, int64_t waited) {
-  const BlackBoxFile::Region* const region = box.stuck(clock_now() - waited + 1);
-  if (!region) return false;
-  const uint64_t depth = region->depth.load(std::memory_order_acquire);
-  if (depth == 0) return false;
-  const BlackBoxCall call = region->open[depth - 1];
-  const std::string path = box.path() + ".stacks";
-  std::string text = "OpBlackBox: no call has begun or ended for " + formatted("%.1f", seconds(waited)) +
-                     " s: thread " + std::to_string(region->thread) + " is in " + std::string(box.text(call.op));
-  if (call.module) text += ", module " + std::string(box.text(call.module));
-  if (call.line) text += ", line " + std::string(box.text(call.line));
-  const StackDump dump = g_stack_dump.load();
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor >= 0) {
-    const std::string title = text + "\n";
-    const bool written = ::write(descriptor, title.data(), title.size()) == static_cast<ssize_t>(title.size());
-    if (dump && written) dump(descriptor);
-    ::close(descriptor);
-  }
-  log::warn(text + "; op-tools blackbox " + box.path() + " shows the calls, " + path + " has the stacks");
-  return true;
-}
 
 BlackBoxHook::BlackBoxHook(const ResolvedBlackBoxOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 BlackBoxHook::~BlackBoxHook() = default;
@@ -179,20 +204,36 @@ std::unique_ptr<HookState> BlackBoxHook::before(OpCall& call) {
     return nullptr;
   }
   BlackBoxFile::Thread& thread = file->thread();
+  const BlackBoxFile::Thread::Known op = op_of(*file, thread, call);
+  c10::Device device = c10::kCPU;
   BlackBoxCall record{};
   record.id = call.id;
   record.step = call.step;
   record.phase = phase_of(call) == Phase::kBackward;
-  record.op = string_of(*file, thread, call.name);
-  record.inputs = inputs_of(*file, thread, call);
-  if (impl_->options.with_modules) record.module = string_of(*file, thread, call.module());
+  record.op = op.string;
+  record.inputs = inputs_of(*file, thread, call, &device);
+  if (!device.is_cpu()) record.stream = impl_->marks->current(device);
+  if (op.is_collective) impl_->note_collective(call, record);
+  if (impl_->options.with_modules) record.module = module_of(*file, thread, call);
   if (impl_->options.with_stack) record.line = line_of(*file, thread);
-  file->begin(thread, record);
+  if (!impl_->kept->wants(call)) {
+    file->begin(thread, record);
+    return nullptr;
+  }
+  // The call is in the file before its inputs are copied, which may wait for a device that hangs.
+  record.kept = Kept::kCopying;
+  BlackBoxCall* const open = file->begin(thread, record);
+  const Kept kept = impl_->kept->keep(call);
+  if (open) open->kept = kept;
   return nullptr;
 }
 
 void BlackBoxHook::after(OpCall& call, HookState*) {
-  if (BlackBoxFile* const file = impl_->own_file()) file->end(file->thread(), call.id, !call.error.empty());
+  BlackBoxFile* const file = impl_->own_file();
+  if (!file) return;
+  const uint8_t stream = file->end(file->thread(), call.id, !call.error.empty());
+  if (stream) impl_->marks->launched(stream);
+  if (impl_->options.inputs > 0) impl_->kept->ended(call.id);
 }
 
 void BlackBoxHook::scope_left() {
@@ -223,6 +264,15 @@ BlackBoxResult BlackBoxHook::result() const {
     row.thread = static_cast<int64_t>(region.thread);
     row.begun = seconds(call.begin + to_unix);
     if (!is_open) row.ms = static_cast<double>(call.end - call.begin) / 1e6;
+    row.stored = to_string(call.kept);
+    row.done = !is_open;
+    if (call.stream) {
+      const BlackBoxFile::Stream& stream = file->header().streams[call.stream - 1];
+      row.stream = text(stream.device) + ", stream " + std::to_string(stream.id);
+      row.done = row.done && call.end <= stream.done_until.load(std::memory_order_acquire);
+    }
+    row.group = text(call.group);
+    row.number = call.number;
   });
   std::stable_sort(result.rows.begin(), result.rows.end(),
                    [](const BlackBoxRow& one, const BlackBoxRow& other) { return one.begun < other.begun; });

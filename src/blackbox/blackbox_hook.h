@@ -29,6 +29,11 @@ struct BlackBoxRow {
   int64_t thread = 0;
   double begun = 0;          // seconds since 1970
   std::optional<double> ms;  // of calls that ended
+  std::string stored;        // what the file has of its inputs
+  std::string stream;
+  bool done = false;
+  std::string group;  // of a collective
+  int64_t number = 0;
   static const Columns<BlackBoxRow>& columns();
 };
 
@@ -48,6 +53,7 @@ class OP_TOOLS_API BlackBoxHook final : public Hook {
   ~BlackBoxHook() override;
 
   std::string_view name() const override { return kNames.tool; }
+  Wants wants() const override { return {.progress = true}; }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
   void scope_left() override;
@@ -61,10 +67,5 @@ class OP_TOOLS_API BlackBoxHook final : public Hook {
 };
 
 using OpBlackBox = ToolScope<BlackBoxHook>;
-
-// Writes the stacks of all threads of the program's language to a file, whatever they hold: set once by the bindings of
-// that language.
-using StackDump = void (*)(int descriptor);
-OP_TOOLS_API void set_stack_dump(StackDump dump);
 
 }  // namespace op_tools

@@ -1,4 +1,4 @@
-// Looks whether a process gets on: a thread of its own that asks the black box every now and then. It takes no lock
+// A thread that asks the black box every now and then how the process gets on (stall_reports.h). It takes no lock
 // that the program's threads hold, and stops with its owner. Not alive in a forked child.
 #pragma once
 

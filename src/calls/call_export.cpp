@@ -38,16 +38,20 @@ Place place_of(const StoredCall& stored, const SavedCall& call) {
     return part;
   };
   std::string part = take_last_part();
-  // ditorch has a folder below the number, too, which is no side of a comparison.
-  if (!parse_id(part, place.id) && call.is_ours) {
-    place.side = std::move(part);
+  if (!parse_id(part, place.id)) {
+    // ditorch has a folder below the number, too: the time, which is no side of a comparison.
+    if (call.is_ours) place.side = std::move(part);
     part = take_last_part();
   }
   if (!parse_id(part, place.id))
     throw Error(stored.path() + ": not exported: it lies in no folder <operator>/<number>");
-  take_last_part();                     // the operator
+  part = take_last_part();  // the operator, or in captures of ditorch the process, whose calls have its numbers
+  uint64_t process = 0;
+  const bool has_process = !call.is_ours && parse_id(part, process);
+  if (has_process) take_last_part();
   if (before == '!') take_last_part();  // the container
   while (!place.run.empty() && place.run.back() == '/') place.run.pop_back();
+  if (has_process) place.run += "/" + part;
   return place;
 }
 

@@ -140,6 +140,12 @@ Value RandomWatch::moved() const {
   return make_dict(std::move(items));
 }
 
+Value RandomWatch::all() const {
+  std::vector<std::pair<Value, Value>> items{{"cpu", cpu_->as_tensor()}};
+  for (const auto& [device, before] : devices_) items.emplace_back(device, before);
+  return make_dict(std::move(items));
+}
+
 CpuStreamGuard::CpuStreamGuard() : cpu_(cpu_state()) {}
 
 CpuStreamGuard::~CpuStreamGuard() {

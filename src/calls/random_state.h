@@ -23,6 +23,8 @@ class OP_TOOLS_API RandomWatch {
 
   // Dict {device: state before the call} of the generators that moved; None when none did.
   Value moved() const;
+  // The same of all generators that are watched, whether or not they moved: for who cannot ask after the call.
+  Value all() const;
   // False where the call may draw from a generator that is not watched: an argument, or that of a device which does not
   // show the state of its own.
   bool sees_all_generators() const { return sees_all_; }

@@ -34,6 +34,7 @@ Value input_file(const SavedCall& call) {
   if (!call.rng.is<None>()) items.emplace_back("rng", call.rng);
   if (!call.judged.is<None>()) items.emplace_back("judged", call.judged);
   if (!call.restrided.empty()) items.emplace_back("restrided", strides_value(call.restrided));
+  if (call.node_gradients) items.emplace_back("node_gradients", true);
   return make_dict(std::move(items));
 }
 
@@ -127,6 +128,9 @@ void parse_input(const Value& file, SavedCall& call) {
   if (const auto* number = id ? id->get_if<int64_t>() : nullptr) call.id = static_cast<uint64_t>(*number);
   call.is_ours = id != nullptr;
   call.from_ditorch = find_key(file, "identifier") && !call.is_ours;
+  const Value* of_node = find_key(file, "node_gradients");
+  const bool* is_of_node = of_node ? of_node->get_if<bool>() : nullptr;
+  call.node_gradients = call.from_ditorch || (is_of_node && *is_of_node);
 }
 
 SavedOutput parse_output(const Value& file) {

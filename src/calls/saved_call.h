@@ -56,12 +56,15 @@ struct SavedCall {
   std::string meta_text;      // meta.json as it is; written again as it is
   std::string cut_off;        // what is missing because the program ended while it wrote the call; empty: nothing
   bool is_ours = true;        // written by op_tools
-  bool from_ditorch = false;  // its gradients are the last autograd node's, and its result is unpacked
+  bool from_ditorch = false;  // its result is unpacked
+  // Its gradients are those that the result's last autograd node gave, in that node's order, not one for each tensor
+  // argument: what ditorch and msprobe save.
+  bool node_gradients = false;
 
   // From snapshots, whose notes and tensors become those of `meta`; there is a meta.json then.
-  void set_inputs(Snapshot inputs);   // of Tuple (args, kwargs)
-  void set_aten(Value tree);          // None, or Tuple (name, args) over the same tensors as args and kwargs
-  void set_output(Snapshot outputs);  // of Tuple (result, Dict {index: tensor that the call changed})
+  OP_TOOLS_API void set_inputs(Snapshot inputs);  // of Tuple (args, kwargs)
+  void set_aten(Value tree);  // None, or Tuple (name, args) over the same tensors as args and kwargs
+  OP_TOOLS_API void set_output(Snapshot outputs);  // of Tuple (result, Dict {index: tensor that the call changed})
 };
 
 // Writes what is there. `side`: a folder below the call's own. Returns the call's folder as people see it.

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/export.h"
 #include "tensor/tensor_meta.h"
 #include "tensor/value.h"
 
@@ -34,7 +35,8 @@ struct Snapshot {
 // `root`: how `where` of a note begins ("" for a dict of args and kwargs, "result"). `owned`: the tensors are private
 // already, CPU ones are taken without a copy. `restride`: wide strides are given up (Snapshot::restrided); false: they
 // stay. Throws c10::Error when a device copy fails.
-Snapshot take_snapshot(const Value& value, const std::string& root, bool owned = false, bool restride = true);
+OP_TOOLS_API Snapshot take_snapshot(const Value& value, const std::string& root, bool owned = false,
+                                    bool restride = true);
 
 // Where in the tree the values without a form in a file are, in words.
 void note_unsupported(const Value& value, const std::string& where, std::vector<Note>& notes);

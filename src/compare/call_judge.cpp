@@ -453,21 +453,7 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
 std::vector<Check> CallJudge::forward() {
   checks_.clear();
   if (!observed_.raised.empty()) {
-    if (facts_.alone) return {};
-    if (is_ended_by_program(observed_.raised)) {
-      add("", not_comparable(observed_.raised));
-      return std::move(checks_);
-    }
-    if (facts_.in_transform) {
-      add("", not_comparable("it raises inside a functorch transform: " + observed_.raised));
-      return std::move(checks_);
-    }
-    if (is_refused_by_autograd_or_vmap(observed_.raised)) {
-      add("", not_comparable("autograd refuses it, wherever it runs"));
-      return std::move(checks_);
-    }
-    const RunOutcome& reference = reference_run();
-    if (reference.returned()) add("", differs("raised", "the device raised, the CPU returns: " + observed_.raised));
+    judge_raised();
     return std::move(checks_);
   }
   const Values leaves = leaves_of(observed_.result);
@@ -490,6 +476,21 @@ std::vector<Check> CallJudge::forward() {
   for (size_t i = 0; i < leaves.size(); ++i) judge_leaf(i, leaves.size(), &tensor_index);
   judge_inputs();
   return std::move(checks_);
+}
+
+// The call, or its backward, raised.
+void CallJudge::judge_raised() {
+  if (facts_.alone) return;
+  if (is_ended_by_program(observed_.raised)) return add("", not_comparable(observed_.raised));
+  if (facts_.in_transform) {
+    return add("", not_comparable("it raises inside a functorch transform: " + observed_.raised));
+  }
+  if (is_refused_by_autograd_or_vmap(observed_.raised)) {
+    return add("", not_comparable("autograd refuses it, wherever it runs"));
+  }
+  if (!reference_run().returned()) return;
+  const std::string where = backward_ ? "the device raised in the backward" : "the device raised";
+  add("", differs("raised", where + ", the CPU returns: " + observed_.raised));
 }
 
 void CallJudge::judge_inputs() {
@@ -543,6 +544,10 @@ void CallJudge::judge_inputs() {
 std::vector<Check> CallJudge::gradients() {
   checks_.clear();
   backward_ = true;
+  if (!observed_.raised.empty()) {
+    judge_raised();
+    return std::move(checks_);
+  }
   if (facts_.random && !facts_.repeatable) {
     add("input grads", not_comparable("random"));
     return std::move(checks_);

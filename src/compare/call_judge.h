@@ -73,6 +73,7 @@ class OP_TOOLS_API CallJudge {
   const RunOutcome& reference_run();
   const RunOutcome& other_run(const RunVariant& variant);
   void judge_leaf(size_t leaf, size_t count, size_t* tensor_index);
+  void judge_raised();
   void judge_inputs();
   double coarser_unit(c10::ScalarType dtype) const;
   bool is_unchanged(size_t input);

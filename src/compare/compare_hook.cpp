@@ -49,10 +49,25 @@ struct BackwardState final : HookState {
   std::shared_ptr<ComparedState> compared;
   std::vector<TensorFingerprint> fingerprints;
 
-  // Was it changed? That is asked at the end of the pass, and only of what is wrong.
+  // Was it changed? That is asked at the end of the pass, and only of what is wrong. What the device reports of earlier
+  // work comes to light here, and ends the pass as it would have ended a moment later: it is no error of this call.
   std::shared_ptr<void> hold_during_backward() const override {
     auto held = std::make_shared<std::vector<c10::Storage>>();
-    for (const TensorFingerprint& one : fingerprints) held->push_back(one.memory());
+    std::optional<c10::Device> last;
+    for (const TensorFingerprint& one : fingerprints) {
+      held->push_back(one.memory());
+      const c10::Storage& memory = held->back();
+      if (!memory || memory.device().is_cpu() || memory.device().is_meta() || last == memory.device()) continue;
+      last = memory.device();
+      try {
+        wait_for_device(*last);
+      } catch (const std::exception& error) {
+        const std::string text = "OpAutoCompare: an error of the program's own came to light when " + last->str() +
+                                 " was waited for before a backward, and is passed on: " + exception_text(error);
+        log::error(text);
+        throw StopProgram(text, std::current_exception());
+      }
+    }
     return held;
   }
 };
@@ -152,7 +167,8 @@ CompareHook::CompareHook(const ResolvedCompareOptions& options) : impl_(std::mak
 CompareHook::~CompareHook() = default;
 
 Wants CompareHook::wants() const {
-  return {.gradients = impl_->options.gradients, .borrows_gradients = true};
+  return {
+      .gradients = impl_->options.gradients, .borrows_gradients = true, .failed_backward = impl_->options.gradients};
 }
 
 std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
@@ -329,16 +345,17 @@ void CompareHook::Impl::backward(OpCall& call) {
   observed->facts = facts_of(*state->compared);
   observed->facts.incomplete = call.incomplete;
   observed->at_once = is_judged_at_once(observed->facts);
+  observed->run.raised = call.error;
   for (const Value& values : {call.args(), call.result()}) {
     wait_for_program(flatten_tensors(values), "after the backward of", call);
   }
   if (observed->at_once) {
     // Read here and now: only what is elsewhere has to be copied.
     observed->snapshot = take_snapshot(make_tuple({call.args()}), "", /*owned=*/true);
-    observed->run.gradients = tensors_in(call.result());
+    if (call.error.empty()) observed->run.gradients = tensors_in(call.result());
   } else {
     observed->snapshot = take_snapshot(make_tuple({call.args(), call.result()}), "", call.owns_values);
-    observed->run.gradients = tensors_in((*sequence_items(observed->snapshot.value))[1]);
+    if (call.error.empty()) observed->run.gradients = tensors_in((*sequence_items(observed->snapshot.value))[1]);
   }
   observed->output_gradients = tensors_in((*sequence_items(observed->snapshot.value))[0]);
   if (log::enabled(log::Level::kInfo)) {

@@ -100,7 +100,14 @@ void OrderedPool::submit(size_t bytes, Work work) {
   impl.waiting_bytes += bytes;
   if (full) {
     lock.unlock();
-    impl.finish(number, work(), bytes);
+    Commit commit;
+    try {
+      commit = work();
+    } catch (...) {
+      impl.finish(number, nullptr, bytes);  // later numbers wait for this one
+      throw;
+    }
+    impl.finish(number, std::move(commit), bytes);
     return;
   }
   while (impl.threads.size() < impl.wanted_threads) impl.threads.emplace_back([&impl] { impl.run(); });

@@ -29,6 +29,7 @@
 #include "tensor/cpu_kernels.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
+#include "timing/stopwatch.h"
 
 namespace op_tools {
 namespace {
@@ -165,12 +166,18 @@ class Redirect {
     const auto device = device_of(tensors_);
     if (!device) return refuse("its tensors are on several devices");
     device_ = *device;
-    if (elsewhere_.to_cpu ? device_.is_cpu() && !names_device() : !casts_any()) {
+    if (elsewhere_.to_cpu ? device_.is_cpu() && !names_device() : !casts_any() && !elsewhere_.on_copies) {
       return {Redirected::Outcome::kNothingToDo, {}};
     }
+    if (elsewhere_.on_copies && device_.is_cpu()) return {Redirected::Outcome::kNothingToDo, {}};
     if (!facts_.never.empty()) return refuse(facts_.never);
-    if (!elsewhere_.to_cpu) return {};
-    if (!facts_.kernel.exists(op_)) return refuse("the CPU has no kernel for it");
+    for (const IValue& argument : arguments_) {
+      if (argument.isDevice() && !is_same_device(argument.toDevice(), device_)) {
+        return refuse("it moves data to another device");
+      }
+    }
+    if (!elsewhere_.to_cpu && !elsewhere_.on_copies) return {};
+    if (elsewhere_.to_cpu && !facts_.kernel.exists(op_)) return refuse("the CPU has no kernel for it");
     for (const at::Tensor& tensor : tensors_) {
       // An index or a length may be on the CPU; other data there is the user's mistake, and the device's to complain
       // of.
@@ -183,18 +190,14 @@ class Redirect {
       each_tensor(arguments_[i], [&](const at::Tensor& tensor) { on_cpu |= tensor.device().is_cpu(); });
       if (on_cpu) return refuse("it changes a tensor on the CPU: a copy between devices");
     }
-    for (const IValue& argument : arguments_) {
-      if (argument.isDevice() && !is_same_device(argument.toDevice(), device_)) {
-        return refuse("it moves data to another device");
-      }
-    }
     return {};
   }
 
   Redirected run(interceptor::OperatorFrame& frame) {
     std::optional<MovedTensors> moved;
     std::optional<RandomStream> random;
-    const Target target{elsewhere_.to_cpu ? c10::Device(c10::kCPU) : device_, elsewhere_.cast};
+    const Target target{elsewhere_.to_cpu ? c10::Device(c10::kCPU) : device_, elsewhere_.cast, elsewhere_.on_copies};
+    if (elsewhere_.on_copies) wait_for_device(device_);
     try {
       moved.emplace(tensors_, target, GradientsGo::kToOriginals);
       if (elsewhere_.to_cpu) start_random(random);
@@ -208,6 +211,7 @@ class Redirect {
       // Autocast has cast the arguments already, by the device's lists: the CPU's lists must not cast them again.
       c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
       facts_.kernel.call(op_, &there);
+      if (elsewhere_.on_copies) wait_for_device(device_);
     } catch (const c10::NotImplementedError& error) {
       if (random) random->take_back();
       return {Redirected::Outcome::kRefused, "it cannot be done there: " + first_sentence(error)};
@@ -411,6 +415,11 @@ class Redirect {
 
 const std::string& why_not_redirected(const OperatorHandle& op) {
   return facts_of(op).never;
+}
+
+Redirected would_redirect(const OperatorHandle& op, const interceptor::OperatorFrame& frame,
+                          const Elsewhere& elsewhere) {
+  return Redirect(op, facts_of(op), elsewhere, frame.arguments()).check();
 }
 
 Redirected redirect(const OperatorHandle& op, interceptor::OperatorFrame& frame, const Elsewhere& elsewhere) {

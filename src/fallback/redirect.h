@@ -18,6 +18,7 @@ namespace op_tools {
 
 struct Elsewhere {
   bool to_cpu = true;       // false: on the tensors' own device
+  bool on_copies = false;   // there: on copies of the tensors, with the device idle before and after
   DtypeMap cast = nullptr;  // empty: dtypes as they are
 };
 
@@ -29,6 +30,10 @@ struct Redirected {
 
 // Why an operator is never redirected (a view, a factory, a collective, ...); empty when it can be.
 OP_TOOLS_API const std::string& why_not_redirected(const c10::OperatorHandle& op);
+
+// What redirect() would say before it runs anything.
+OP_TOOLS_API Redirected would_redirect(const c10::OperatorHandle& op, const interceptor::OperatorFrame& frame,
+                                       const Elsewhere& elsewhere);
 
 // Nothing of the program has changed when it did not run: the caller then runs the operator where it belongs. Throws
 // what the operator throws.

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -16,7 +17,9 @@
 #include "base/text_table.h"
 #include "fallback/cast_rules.h"
 #include "fallback/redirect.h"
+#include "hooks/call_items.h"
 #include "hooks/signature.h"
+#include "report/row_file.h"
 #include "timing/stopwatch.h"
 
 namespace op_tools {
@@ -47,10 +50,17 @@ struct RedirectHook::Impl {
 
   void note_stayed(std::string_view name, std::string_view op, const std::string& why);
 
+  // The file has each once, and at once: the program may crash in this very call.
+  void list(const OpCall& call, const CallItem& item);
+  Elsewhere elsewhere(std::string_view name) const { return {plan.to_cpu, plan.on_copies, rules.for_op(name)}; }
+
   mutable std::mutex mutex;
   std::map<std::string, RedirectResult::Row, std::less<>> rows;
   std::set<std::string, std::less<>> reported;
   std::unordered_set<uint64_t> known_on_device;  // signatures of in-place calls that the device has done before
+  CallItems items;
+  std::unordered_set<uint64_t> listed;
+  std::unique_ptr<RowFile> file;
 
   RedirectResult::Row& row_locked(std::string_view name) {
     auto found = rows.find(name);
@@ -117,7 +127,7 @@ void RedirectHook::Impl::run(OpCall& call, std::string_view name) {
   if (prints) print("input", describe(call.args()));
   Stopwatch watch(c10::Device(c10::kCPU), /*synchronize=*/false);  // the moves wait for the device
   watch.start();
-  const Redirected done = redirect(*call.op, *frame, {plan.to_cpu, rules.for_op(name)});
+  const Redirected done = redirect(*call.op, *frame, elsewhere(name));
   if (done.outcome == Redirected::Outcome::kRan) {
     const double milliseconds = watch.stop();
     std::lock_guard<std::mutex> lock(mutex);
@@ -134,6 +144,24 @@ void RedirectHook::Impl::run(OpCall& call, std::string_view name) {
   frame->proceed();
 }
 
+void RedirectHook::Impl::list(const OpCall& call, const CallItem& item) {
+  if (call.level != Level::kAten || !call.op) return;
+  const auto* const frame = dynamic_cast<OperatorFrame*>(&const_cast<OpCall&>(call).frame());
+  if (!frame || would_redirect(*call.op, *frame, elsewhere(call.name)).outcome != Redirected::Outcome::kRan) return;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!listed.insert(item.hashes.back()).second) return;
+  if (!file) file = std::make_unique<RowFile>(plan.list + "." + std::to_string(distributed_rank()));
+  file->put("op", item.op);
+  file->put("module", item.module);
+  file->put("line", item.line);
+  file->put("phase", to_string(item.phase));
+  file->put("occurrence", item.occurrence);
+  constexpr std::array kColumns{"of_op", "of_line", "of_call"};
+  for (size_t i = 0; i < kColumns.size(); ++i) file->put(kColumns[i], item_text(item.hashes[i]));
+  file->end_row();
+  file->flush();
+}
+
 RedirectHook::RedirectHook(Plan plan) : impl_(std::make_unique<Impl>(std::move(plan))) {}
 RedirectHook::~RedirectHook() = default;
 
@@ -143,7 +171,17 @@ std::string_view RedirectHook::name() const {
 
 // Not for the aten call itself: a Detour, too, needs all operators open.
 Wants RedirectHook::wants() const {
-  return {.aten_ops = true};
+  return {.aten_ops = true, .progress = true};
+}
+
+std::unique_ptr<HookState> RedirectHook::before(OpCall& call) {
+  // At the aten level, where every call has its own item and the other forms of the call are not asked for.
+  if (!impl_->plan.list.empty()) {
+    const CallItem item = impl_->items.next(call, call.step);
+    impl_->list(call, item);
+    if (!impl_->plan.moved || !item.is_in(*impl_->plan.moved)) call.decline();
+  }
+  return nullptr;
 }
 
 void RedirectHook::execute(OpCall& call) {
@@ -199,15 +237,27 @@ void RedirectHook::scope_left() {
   }
   std::string text(impl_->plan.name);
   text += ": " + std::to_string(calls) +
-          (impl_->plan.to_cpu ? " operators ran on the CPU" : " operators ran in other dtypes");
+          (impl_->plan.to_cpu      ? " operators ran on the CPU"
+           : impl_->plan.on_copies ? " operators ran on copies"
+                                   : " operators ran in other dtypes");
   if (!cells.empty()) text += "\n" + text_table({{"op"}, {"calls", true}, {"moved", true}, {"ms", true}}, cells);
   log::notice(text);
 }
 
 FallbackHook::FallbackHook(const ResolvedFallbackOptions& options)
-    : RedirectHook({kNames.tool, cast_settings(options.cast), /*to_cpu=*/true, options.on_missing}) {}
+    : RedirectHook({.name = kNames.tool,
+                    .cast = cast_settings(options.cast),
+                    .to_cpu = options.target == FallbackTarget::kCpu,
+                    .on_copies = options.target == FallbackTarget::kSame,
+                    .on_missing = options.on_missing,
+                    .list = options.list_calls,
+                    .moved = options.moved_calls()}) {}
 
 DtypeCastHook::DtypeCastHook(const ResolvedDtypeCastOptions& options)
-    : RedirectHook({kNames.tool, cast_settings(options.cast), /*to_cpu=*/false, /*on_missing=*/false}) {}
+    : RedirectHook({.name = kNames.tool,
+                    .cast = cast_settings(options.cast),
+                    .to_cpu = false,
+                    .list = options.list_calls,
+                    .moved = options.moved_calls()}) {}
 
 }  // namespace op_tools

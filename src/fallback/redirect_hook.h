@@ -41,6 +41,7 @@ class OP_TOOLS_API RedirectHook : public Hook {
   std::string_view name() const override;
   Wants wants() const override;
   bool is_executor() const override { return true; }
+  std::unique_ptr<HookState> before(OpCall& call) override;
   void execute(OpCall& call) override;
   void scope_left() override;
   Value report() const override;
@@ -52,7 +53,10 @@ class OP_TOOLS_API RedirectHook : public Hook {
     std::string_view name;
     CastSettings cast;
     bool to_cpu = true;
+    bool on_copies = false;
     bool on_missing = false;
+    std::string list;  // the file for the calls that could run elsewhere; empty: all of them do
+    std::shared_ptr<const CallList> moved = nullptr;  // with `list`: those that do; nullptr: none
   };
   explicit RedirectHook(Plan plan);
 

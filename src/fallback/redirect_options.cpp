@@ -50,9 +50,21 @@ CastSettings cast_settings(const Option<std::string>& cast) {
   return settings;
 }
 
+// The hook lists all calls, so it sees all of them, and chooses by itself which it runs elsewhere.
+ResolvedOptions RedirectOptions::for_scope() const {
+  ResolvedOptions resolved = ToolOptions::for_scope();
+  if (!list_calls.get().empty()) resolved.calls = nullptr;
+  return resolved;
+}
+
+std::shared_ptr<const CallList> RedirectOptions::moved_calls() const {
+  if (list_calls.get().empty() || calls.get().empty()) return nullptr;
+  return std::make_shared<CallList>(read_call_list(calls.get(), calls.source()));
+}
+
 // At the aten level, DIPU's list stands in for `ops`.
 ResolvedOptions FallbackOptions::for_scope() const {
-  ResolvedOptions resolved = ToolOptions::for_scope();
+  ResolvedOptions resolved = RedirectOptions::for_scope();
   const auto list = environment(kDipuList);
   if (!list || ops.is_set()) return resolved;
   if (level == Level::kAten) {

@@ -1,10 +1,12 @@
 // Options of OpFallback and OpDtypeCast (base/options.h has what all tools share).
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/call_list.h"
 #include "base/export.h"
 #include "base/options.h"
 
@@ -20,8 +22,36 @@ struct CastSettings {
 // An argument also silences the variables for single operators.
 OP_TOOLS_API CastSettings cast_settings(const Option<std::string>& cast);
 
-struct OP_TOOLS_API FallbackOptions : ToolOptions {
-  FallbackOptions() : ToolOptions("OP_FALLBACK") {}
+// What OpFallback and OpDtypeCast have in common.
+struct OP_TOOLS_API RedirectOptions : ToolOptions {
+  Option<std::string> list_calls{
+      this,
+      "",
+      {"list_calls", prefix + "_LIST_CALLS",
+       "write the calls that could run elsewhere into this file, with the rank at the end of its name, and run none "
+       "elsewhere but those of only_calls",
+       "path", "nothing"}};
+
+  ResolvedOptions for_scope() const override;
+  std::shared_ptr<const CallList> moved_calls() const;  // of only_calls, beside list_calls; nullptr: none
+
+ protected:
+  using ToolOptions::ToolOptions;
+};
+
+// Where OpFallback runs operators. kSame: on their own device, on copies of their tensors, with the device idle before
+// and after. What that changes for the better is no wrong kernel, but a race, a layout or a stale read.
+enum class FallbackTarget : uint8_t { kCpu, kSame };
+
+struct OP_TOOLS_API FallbackOptions : RedirectOptions {
+  FallbackOptions() : RedirectOptions("OP_FALLBACK") {}
+
+  Option<FallbackTarget> target{
+      this,
+      FallbackTarget::kCpu,
+      {"target", "OP_FALLBACK_TARGET",
+       "`cpu`, or `same`: the tensors' own device, on copies of them, waiting for it before and after"},
+      {"cpu", "same"}};
 
   Option<bool> on_missing{
       this,
@@ -39,8 +69,8 @@ struct OP_TOOLS_API FallbackOptions : ToolOptions {
 };
 using ResolvedFallbackOptions = Resolved<FallbackOptions>;
 
-struct OP_TOOLS_API DtypeCastOptions : ToolOptions {
-  DtypeCastOptions() : ToolOptions("OP_DTYPE_CAST") {}
+struct OP_TOOLS_API DtypeCastOptions : RedirectOptions {
+  DtypeCastOptions() : RedirectOptions("OP_DTYPE_CAST") {}
 
   Option<std::string> cast{this,
                            "torch.float16->torch.float32, torch.bfloat16->torch.float32",

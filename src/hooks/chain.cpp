@@ -14,6 +14,7 @@
 #include "base/op_filter.h"
 #include "base/stop_program.h"
 #include "hooks/error_origin.h"
+#include "hooks/failed_backward.h"
 #include "hooks/module_path.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
@@ -72,10 +73,29 @@ const Value& OpCall::result() {
 
 const std::string& OpCall::module() {
   if (!module_) {
-    first_node_ = next_node();
-    module_ = current_module();
+    notes_nodes();
+    module_ = &current_module();
   }
   return *module_;
+}
+
+uint64_t OpCall::forward_id() {
+  if (level == Level::kTorch) return phase == Phase::kBackward ? id : 0;
+  notes_nodes();
+  notes_id_ = true;
+  return call_of_current_node();
+}
+
+const std::string& OpCall::line() {
+  if (!line_) {
+    notes_nodes();
+    line_ = &current_line();
+  }
+  return *line_;
+}
+
+void OpCall::notes_nodes() {
+  if (!first_node_) first_node_ = next_node();
 }
 
 void OpCall::save_for_backward(std::shared_ptr<HookState> state) {
@@ -97,11 +117,14 @@ ActiveHook::ActiveHook(std::shared_ptr<Hook> hook, ResolvedOptions options)
     : hook(std::move(hook)),
       options(with_sorted_steps(std::move(options))),
       wants(this->hook->wants()),
-      asks_calls(this->options.steps || this->options.modules || this->options.skip_cpu) {}
+      asks_calls(this->options.steps || this->options.modules || this->options.skip_cpu || this->options.calls),
+      items(this->options.calls ? std::make_unique<CallItems>() : nullptr) {}
 
 bool ActiveHook::asks(OpCall& call) const {
+  const int64_t now = step.load(std::memory_order_relaxed);
+  // First, because it counts. Torch level: backward comes for the calls that were admitted.
+  if (options.calls && call.phase == Phase::kForward && !items->next(call, now).is_in(*options.calls)) return false;
   if (options.steps && call.phase == Phase::kForward) {
-    const int64_t now = step.load(std::memory_order_relaxed);
     if (!std::binary_search(options.steps->begin(), options.steps->end(), now)) return false;
   }
   // Backward comes for the calls that were admitted.
@@ -143,11 +166,28 @@ uint64_t next_number() {
 }
 }  // namespace
 
+namespace {
+std::atomic<int> g_unobserved{0};  // of all threads
+thread_local int tl_unobserved = 0;
+}  // namespace
+
+Unobserved::Unobserved() {
+  ++tl_unobserved;
+  g_unobserved.fetch_add(1, std::memory_order_relaxed);
+}
+
+Unobserved::~Unobserved() {
+  --tl_unobserved;
+  g_unobserved.fetch_sub(1, std::memory_order_relaxed);
+}
+
 Chain::Chain(std::vector<std::shared_ptr<ActiveHook>> hooks)
     : number(next_number()), hooks_(std::move(hooks)), op_masks_(std::make_unique<std::atomic<uint64_t>[]>(kOpSlots)) {
   for (size_t i = 0; i < hooks_.size(); ++i) {
     if (hooks_[i]->hook->is_innermost()) innermost_ |= uint32_t{1} << i;
+    if (hooks_[i]->hook->is_executor()) executors_ |= uint32_t{1} << i;
     if (hooks_[i]->wants.gradients && !hooks_[i]->wants.borrows_gradients) owns_gradients_ |= uint32_t{1} << i;
+    if (hooks_[i]->wants.failed_backward) wants_failed_backward_ |= uint32_t{1} << i;
   }
 }
 
@@ -190,6 +230,8 @@ Wants Chain::wants(uint32_t mask) const {
 
 namespace {
 
+constexpr uint64_t kCallsBetweenLines = 1024;  // of the progress
+
 // How a hook's part in a call ended.
 struct Ended {
   bool normally;
@@ -229,20 +271,23 @@ bool tried(const OpCall& op, Call&& call) noexcept {
   return false;
 }
 
-// Backward of a torch-level call: the engine has run it already, the frame only shows what came out.
+// Backward of a torch-level call: the engine has run it already, the frame only shows what came out, or what it raised.
 class BackwardFrame final : public Frame {
  public:
-  explicit BackwardFrame(const CallGradients& gradients) : gradients_(gradients) {}
+  BackwardFrame(const CallGradients& gradients, const std::string& error) : gradients_(gradients), error_(error) {}
   Value args() override { return as_tuple(gradients_.outputs); }
   Value kwargs() override { return make_dict({}); }
   Value result() override { return as_tuple(gradients_.inputs); }
-  void proceed() override {}
+  void proceed() override {
+    if (!error_.empty()) throw std::runtime_error(error_);
+  }
 
  private:
   static Value as_tuple(const std::vector<at::Tensor>& tensors) {
     return make_tuple(Values(tensors.begin(), tensors.end()));
   }
   const CallGradients& gradients_;
+  const std::string& error_;
 };
 
 // Below Python operators throw torch's errors and the standard library's. What is neither comes from Python code that
@@ -264,20 +309,26 @@ void throw_held(const OpCall& call) {
 
 }  // namespace
 
+namespace {
+const std::string kNotAsked;  // of the forward call
+}
+
 GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   call.backward_states_ = std::make_shared<BackwardStates>();
   call.backward_states_->states.resize(hooks_.size());
   const bool borrows = (call.hooks & owns_gradients_) == 0;
-  auto backward = [chain = shared_from_this(), states = call.backward_states_, mask = call.hooks, id = call.id, borrows,
-                   name = std::string(call.name), module = call.module_](const CallGradients& gradients) {
-    BackwardFrame frame(gradients);
+  auto backward = [chain = shared_from_this(), states = call.backward_states_, id = call.id, borrows,
+                   name = std::string(call.name), module = call.module_,
+                   line = call.line_](uint32_t mask, const CallGradients& gradients, const std::string& error) {
+    BackwardFrame frame(gradients, error);
     const GuardedState thread;
     OpCall call(id, Level::kTorch, Phase::kBackward, name, frame, thread);
     call.pass = gradients.pass;
     call.incomplete = !gradients.complete;
     call.owns_values = !borrows;
     call.backward_states_ = states;
-    call.module_ = module.value_or("");
+    call.module_ = module ? module : &kNotAsked;
+    call.line_ = line ? line : &kNotAsked;
     chain->run(mask, call);
   };
   auto begins = [states = call.backward_states_]() -> std::shared_ptr<void> {
@@ -287,7 +338,20 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
     }
     return held->empty() ? nullptr : held;
   };
-  GradientCollector::OnBackward on_backward(std::move(backward), std::move(begins));
+  GradientCollector::OnBackward on_backward(
+      [backward, mask = call.hooks](const CallGradients& gradients) { backward(mask, gradients, ""); },
+      std::move(begins));
+  if (const uint32_t wanting = call.hooks & wants_failed_backward_) {
+    on_backward.failed = [backward, wanting](CallGradients gradients) {
+      note_failed_backward([backward, wanting, gradients = std::move(gradients)](const std::string& error) {
+        try {
+          backward(wanting, gradients, error);
+        } catch (const std::exception& same) {  // the error, which is on its way to the program already
+          hold_for_program(same);
+        }
+      });
+    };
+  }
   on_backward.borrows = borrows;
   return on_backward;
 }
@@ -341,7 +405,10 @@ void Chain::Run::before(uint32_t group) {
     const Ended ended = contained(active, "before()", [&] {
       if (!active.accepts(call_)) return;
       call_.declined_ = false;
-      active.seen.fetch_add(1, std::memory_order_relaxed);
+      const uint64_t seen = active.seen.fetch_add(1, std::memory_order_relaxed) + 1;
+      if (active.wants.progress && seen % kCallsBetweenLines == 0) {
+        log::progress(std::string(active.hook->name()) + ": " + std::to_string(seen) + " calls");
+      }
       call_.hook_ = i;
       call_.step = active.step.load(std::memory_order_relaxed);
       states_[i] = active.hook->before(call_);
@@ -368,6 +435,10 @@ void Chain::Run::after(uint32_t group) {
 }
 
 void Chain::run(uint32_t mask, OpCall& call) const {
+  if (g_unobserved.load(std::memory_order_relaxed) != 0 && tl_unobserved != 0) {
+    mask &= executors_;
+    if (mask == 0) return call.frame().proceed();
+  }
   Run run(*this, mask, call);
   run.before(~innermost_);
   call.hooks = run.mask();
@@ -388,8 +459,8 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   }
   run.after(innermost_);
   // At the torch level gradients are reported by call; at the aten level the engine's operators only know their node.
-  if (call.level == Level::kAten && call.module_ && !call.module_->empty()) {
-    tried(call, [&] { note_nodes(call.first_node_, *call.module_); });
+  if (call.level == Level::kAten && call.first_node_) {
+    tried(call, [&] { note_nodes(*call.first_node_, call.module_, call.line_, call.notes_id_ ? call.id : 0); });
   }
   if (prepared) tried(call, [&] { call.frame().conclude(call); });
   run.after(~innermost_);

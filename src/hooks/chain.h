@@ -13,6 +13,7 @@
 #include "autograd/gradients.h"
 #include "base/export.h"
 #include "base/options.h"
+#include "hooks/call_items.h"
 #include "hooks/hook.h"
 
 namespace op_tools {
@@ -30,13 +31,24 @@ struct ActiveHook {
   const std::shared_ptr<Hook> hook;
   const ResolvedOptions options;
   const Wants wants;
-  const bool asks_calls;  // some option takes more than a name to decide
+  const bool asks_calls;                   // some option takes more than a name to decide
+  const std::unique_ptr<CallItems> items;  // where only listed calls are wanted
   std::atomic<bool> off{false};
   std::atomic<uint64_t> seen{0};
   std::atomic<int64_t> step{0};
 
  private:
   bool asks(OpCall& call) const;
+};
+
+// While one lives, this thread's calls are none of the program's (what repr of a tensor reads): hooks do not see them,
+// but executors run them.
+class OP_TOOLS_API Unobserved {
+ public:
+  Unobserved();
+  ~Unobserved();
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
 };
 
 class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
@@ -70,7 +82,9 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
 
   std::vector<std::shared_ptr<ActiveHook>> hooks_;
   uint32_t innermost_ = 0;                             // mask
+  uint32_t executors_ = 0;                             // mask
   uint32_t owns_gradients_ = 0;                        // mask: those that want copies of them
+  uint32_t wants_failed_backward_ = 0;                 // mask
   std::unique_ptr<std::atomic<uint64_t>[]> op_masks_;  // 0: not asked yet, else mask | kAsked
 };
 

@@ -24,9 +24,12 @@ struct Wants {
   // With gradients: they are read in after() only, or stored beside their versions. If all hooks of a call want it so,
   // the engine's own gradients are passed without a copy (CallGradients in autograd/gradients.h).
   bool borrows_gradients = false;
+  bool failed_backward =
+      false;               // with gradients: after() is called for passes that raised in the call, too, with an error
   bool aten_call = false;  // torch level: Frame::aten_call() is read in after()
   bool aten_ops = false;   // torch level: the hook intercepts the aten operators of its calls itself (Detour)
   bool nodes = false;      // torch level: after() calls OpCall::watch_nodes()
+  bool progress = false;   // a line on a terminal says how many calls it saw; not for a tool that draws its own
 };
 
 class OP_TOOLS_API HookState {
@@ -35,7 +38,8 @@ class OP_TOOLS_API HookState {
 
   // Of a state that OpCall::save_for_backward() was given: what must stay alive while a backward pass over the call
   // runs. Autograd frees what a node saved as soon as the node has run, which is before the hook is called. Called by
-  // the engine's thread before the call's first node runs; freed when the pass was reported.
+  // the engine's thread before the call's first node runs; freed when the pass was reported. May throw StopProgram
+  // only.
   virtual std::shared_ptr<void> hold_during_backward() const { return nullptr; }
 };
 

@@ -4,11 +4,14 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
 #include <deque>
-#include <map>
 #include <mutex>
-#include <unordered_set>
+#include <optional>
+#include <unordered_map>
 #include <utility>
+
+#include "hooks/stack_source.h"
 
 namespace op_tools {
 namespace {
@@ -18,56 +21,85 @@ ModuleSource& source() {
   return *source;
 }
 
-// NodeRangees of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
-// module of each. The oldest are forgotten: their graphs are gone.
-class NodeModules {
+const std::string kNone;
+
+// The call that made a node. The strings live until the process ends; nullptr: not asked.
+struct Owner {
+  const std::string *module = nullptr, *line = nullptr;
+  uint64_t call = 0;
+};
+
+// Ranges of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
+// owner of each. The oldest are forgotten: their graphs are gone.
+class NodeOwners {
  public:
-  static NodeModules& get() {
-    static NodeModules* modules = new NodeModules;  // leaked: threads may outlive static destruction
-    return *modules;
+  static NodeOwners& get() {
+    static NodeOwners* owners = new NodeOwners;  // leaked: threads may outlive static destruction
+    return *owners;
   }
 
-  void add(uint64_t thread, uint64_t first, uint64_t end, const std::string& module) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const std::string* const name = &*names_.insert(module).first;
-    // Calls of one module follow each other: one range.
-    auto before = ranges_.lower_bound({thread, first});
-    if (before != ranges_.begin()) {
-      --before;
-      if (before->first.first == thread && before->second.end == first && before->second.module == name) {
-        before->second.end = end;
-        return;
-      }
+  void add(uint64_t thread, uint64_t first, uint64_t end, Owner owner) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::deque<NodeRange>& ranges = ranges_of(thread);
+    // A call within a call was noted before the one around it.
+    const auto place = ranges.empty() || ranges.back().first < first
+                           ? ranges.end()
+                           : std::lower_bound(ranges.begin(), ranges.end(), first,
+                                              [](const NodeRange& one, uint64_t node) { return one.first < node; });
+    if (place != ranges.end() && place->first == first) {
+      *place = {first, end, owner};
+      return;
     }
-    const auto [added, is_new] = ranges_.insert_or_assign({thread, first}, NodeRange{end, name});
-    if (!is_new) return;
-    in_order_.push_back(added->first);
-    if (in_order_.size() <= kMost) return;
-    ranges_.erase(in_order_.front());
-    in_order_.pop_front();
+    ranges.insert(place, {first, end, owner});
+    if (ranges.size() > kMost) ranges.pop_front();
   }
 
-  std::string find(uint64_t thread, uint64_t node) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto after = ranges_.upper_bound({thread, node});
-    if (after == ranges_.begin()) return {};
+  Owner find(uint64_t thread, uint64_t node) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = threads_.find(thread);
+    if (found == threads_.end()) return {};
+    const std::deque<NodeRange>& ranges = found->second.ranges;
+    auto after = std::upper_bound(ranges.begin(), ranges.end(), node,
+                                  [](uint64_t number, const NodeRange& one) { return number < one.first; });
+    if (after == ranges.begin()) return {};
     --after;
-    return after->first.first == thread && node < after->second.end ? *after->second.module : std::string();
+    return node < after->end ? after->owner : Owner();
   }
 
  private:
-  static constexpr size_t kMost = 1 << 17;
-  using Key = std::pair<uint64_t, uint64_t>;  // thread, first node
+  static constexpr size_t kMost = 1 << 17, kMostThreads = 256;
   struct NodeRange {
-    uint64_t end;
-    const std::string* module;
+    uint64_t first, end;
+    Owner owner;
   };
 
+  struct Thread {
+    std::deque<NodeRange> ranges;
+    uint64_t used = 0;  // when it last made nodes
+  };
+
+  std::deque<NodeRange>& ranges_of(uint64_t thread) {
+    const auto [place, is_new] = threads_.try_emplace(thread);
+    place->second.used = ++uses_;
+    if (is_new && threads_.size() > kMostThreads) {
+      threads_.erase(std::min_element(threads_.begin(), threads_.end(), [](const auto& one, const auto& other) {
+        return one.second.used < other.second.used;
+      }));
+    }
+    return place->second.ranges;
+  }
+
   std::mutex mutex_;
-  std::unordered_set<std::string> names_;  // as many as the program's models have modules
-  std::map<Key, NodeRange> ranges_;
-  std::deque<Key> in_order_;
+  uint64_t uses_ = 0;
+  std::unordered_map<uint64_t, Thread> threads_;
 };
+
+// Of the node that this thread runs; nothing where it runs none.
+std::optional<Owner> owner_of_node() {
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return std::nullopt;
+  return NodeOwners::get().find(node->thread_id(), node->sequence_nr());
+}
 
 }  // namespace
 
@@ -75,22 +107,32 @@ void set_module_source(ModuleSource new_source) {
   source() = std::move(new_source);
 }
 
-std::string current_module() {
+const std::string& current_module() {
   if (source()) {
     // Asked in backward as well: a checkpoint runs modules again there.
-    if (std::string path = source()(); !path.empty()) return path;
+    if (const std::string* const path = source()()) return *path;
   }
-  const auto node = torch::autograd::get_current_node();
-  return node ? NodeModules::get().find(node->thread_id(), node->sequence_nr()) : std::string();
+  const auto owner = owner_of_node();
+  return owner && owner->module ? *owner->module : kNone;
+}
+
+const std::string& current_line() {
+  if (const auto owner = owner_of_node()) return owner->line ? *owner->line : kNone;
+  const StackLines lines = current_lines(1);
+  return lines.empty() ? kNone : *lines.front();
+}
+
+uint64_t call_of_current_node() {
+  return owner_of_node().value_or(Owner()).call;
 }
 
 uint64_t next_node() {
   return at::sequence_number::peek();
 }
 
-void note_nodes(uint64_t first, const std::string& module) {
+void note_nodes(uint64_t first, const std::string* module, const std::string* line, uint64_t call) {
   const uint64_t end = next_node();
-  if (end > first) NodeModules::get().add(at::RecordFunction::currentThreadId(), first, end, module);
+  if (end > first) NodeOwners::get().add(at::RecordFunction::currentThreadId(), first, end, {module, line, call});
 }
 
 std::string_view without_model(std::string_view path) {

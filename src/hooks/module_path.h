@@ -16,17 +16,24 @@
 
 namespace op_tools {
 
-// The path of the innermost module in whose forward() this thread is; empty when it is in none.
-using ModuleSource = std::function<std::string()>;
+// The path of the innermost module in whose forward() this thread is, which lives until the process ends; nullptr when
+// it is in none.
+using ModuleSource = std::function<const std::string*()>;
 OP_TOOLS_API void set_module_source(ModuleSource source);  // once, when the bindings are loaded
 
-// What the source says, else the module of the autograd node that this thread runs; empty when neither knows.
-std::string current_module();
+// What the source says, else the module of the autograd node that this thread runs; empty when neither knows. All these
+// strings live until the process ends.
+const std::string& current_module();
+// The user's line of the call that made the autograd node which this thread runs; else that in which this thread is.
+const std::string& current_line();
 
 // The place in this thread's sequence of autograd nodes; asked before a call.
 uint64_t next_node();
-// The nodes that this thread made since `first` are those of a call in `module`. The last 131,072 ranges are stored.
-void note_nodes(uint64_t first, const std::string& module);
+// The nodes that this thread made since `first` are those of a call in `module` and at `line`, which are nullptr where
+// no hook asked, with the id `call`; 0: no hook asked which call it is. The last 131,072 ranges of a thread are stored.
+void note_nodes(uint64_t first, const std::string* module, const std::string* line, uint64_t call);
+// The call that made the node which this thread runs; 0: none, or not known.
+uint64_t call_of_current_node();
 
 // "ResNet.layer3.0.conv1" -> "layer3.0.conv1"; empty for the outermost module itself.
 OP_TOOLS_API std::string_view without_model(std::string_view path);

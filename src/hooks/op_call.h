@@ -115,6 +115,12 @@ class OP_TOOLS_API OpCall {
   // The module in whose forward() the program made the call, as in "ResNet.layer3.0.conv1" (module_path.h); of a
   // backward call that of its forward call. Empty: none, or not known. Found out when first asked, in before().
   const std::string& module();
+  // The user's line that made it, "file:line function", likewise.
+  const std::string& line();
+
+  // Backward: the call whose gradients it is part of; 0 in forward, or not known. Asked in before(), in forward too: at
+  // the aten level it is known for the nodes of calls that were asked.
+  uint64_t forward_id();
 
   // Torch level, for a hook that wants nodes, in after() of the forward call: follow its backward, node by node.
   void watch_nodes(std::shared_ptr<NodeWatch> watch) { node_watches_.push_back(std::move(watch)); }
@@ -137,8 +143,10 @@ class OP_TOOLS_API OpCall {
   std::shared_ptr<BackwardStates> backward_states_;
   std::vector<std::shared_ptr<NodeWatch>> node_watches_;
   std::optional<Value> args_, kwargs_, result_;
-  std::optional<std::string> module_;
-  uint64_t first_node_ = 0;  // valid with module_: of those that the call makes
+  void notes_nodes();
+  const std::string *module_ = nullptr, *line_ = nullptr;  // live until the process ends; nullptr: not asked yet
+  std::optional<uint64_t> first_node_;  // of those that the call makes; with module_, line_ or notes_id_
+  bool notes_id_ = false;               // forward_id() was asked
 };
 
 // A process-wide number for a new call.

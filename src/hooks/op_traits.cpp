@@ -152,7 +152,7 @@ constexpr OpFamily kFamilies[] = {
     {kTakesCpuTensors, "indices or lengths may be on the CPU",
      "index index_put index_put_ _index_put_impl_ _pack_padded_sequence tensor_split _ctc_loss"},
     {kDeviceKernelOfComposite, "the parts would ask their tensors for a backend that only one kernel has",
-     "convolution convolution_backward"},
+     "convolution convolution_backward kaiser_window"},
 
     // --- Forms of calls
     {kLikeFactory, "sizes and dtype of a tensor, values of its own",
@@ -161,6 +161,21 @@ constexpr OpFamily kFamilies[] = {
      "__iadd__ __isub__ __imul__ __itruediv__ __idiv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__ "
      "__ilshift__ __irshift__ __setitem__ __set__"},
     {kStepsByDtype, "its result is a step between numbers of the dtype", "nextafter nextafter_"},
+    {kBetweenTwoRanks, "one rank sends, one receives", "send recv_ recv_any_source_"},
+    {kJumps, "a gradient that is another one on the other side of a threshold",
+     "threshold_backward leaky_relu_backward hardtanh_backward hardswish_backward hardsigmoid_backward "
+     "softshrink_backward "
+     "hardshrink_backward elu_backward rrelu_with_noise_backward max_pool2d_with_indices_backward "
+     "max_pool3d_with_indices_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward "
+     "smooth_l1_loss_backward huber_loss_backward"},
+    {kJumps, "a quotient, whose divisor may be next to nothing",
+     "div div_ divide divide_ true_divide addcdiv addcdiv_ reciprocal reciprocal_ rsqrt rsqrt_ _foreach_div "
+     "_foreach_div_ "
+     "_foreach_addcdiv _foreach_addcdiv_ _foreach_reciprocal _foreach_rsqrt _fused_adam_ _fused_adamw_"},
+    {kJumps, "steps, signs, remainders and choices",
+     "sign sgn round floor ceil trunc frac fmod remainder floor_divide heaviside threshold hardshrink topk sort "
+     "argsort "
+     "where masked_fill bernoulli multinomial fake_quantize_per_tensor_affine fake_quantize_per_channel_affine"},
     {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},
     {kHasDefaultByDtype, "singular values below the dtype's precision count as zero",
@@ -307,6 +322,10 @@ std::string_view trait_name(OpTrait trait) {
       return "writes the first argument";
     case kStepsByDtype:
       return "steps by the dtype";
+    case kBetweenTwoRanks:
+      return "between two ranks";
+    case kJumps:
+      return "jumps";
     case kHasDefaultByDtype:
       return "has a default by dtype";
   }

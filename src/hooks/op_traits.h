@@ -46,6 +46,8 @@ enum class OpTrait : uint8_t {
   kDeviceKernelOfComposite,  // composite on the CPU; devices have a kernel for it
   kWritesFirstArgument,      // Python's in-place forms whose names do not end with one underscore
   kStepsByDtype,             // the result is a step between numbers of the dtype: another one in another dtype
+  kBetweenTwoRanks,          // takes a process group, but not all of its ranks call it
+  kJumps,                    // a small change of an input may change an element of the result by as much as its size
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
 };
 

@@ -152,6 +152,7 @@ void HookScope::leave() {
   impl.open_ops.reset();
   impl.on = false;
   try {
+    if (impl.active->wants.progress) log::progress("");
     impl.active->hook->scope_left();
   } catch (const std::exception& error) {
     if (!hold_for_program(error)) impl.active->fail("scope_left()", error.what());

@@ -51,6 +51,11 @@ MemoryTable::OpenCall::~OpenCall() {
   if (open_) table_.end(*this, {std::string(op_), {}, {}, {}, current_memory_phase(), false});
 }
 
+bool MemoryTable::OpenCall::any() const {
+  const std::lock_guard lock(table_.mutex_);
+  return !blocks_.empty();
+}
+
 MemoryTable::OpenCall::OnDevice& MemoryTable::OpenCall::on(uint8_t device) {
   for (OnDevice& one : on_) {
     if (one.device == device) return one;
@@ -64,7 +69,6 @@ void MemoryTable::end(OpenCall& call, const MemoryPlace& place) {
   for (OpenCall* one = tl_call; one != nullptr; one = one->outer_) {
     if (one == &call) tl_call = call.outer_;
   }
-  if (call.blocks_.empty()) return;
   MemoryPlace where = place;
   if (call.backtrace_) where.stack += call.backtrace_->get();
   const std::lock_guard lock(mutex_);

@@ -11,6 +11,7 @@
 #include <c10/util/Backtrace.h>
 
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -54,7 +55,7 @@ class MemoryTable final : public CpuMemoryListener {
     ~OpenCall();
     OpenCall(const OpenCall&) = delete;
     OpenCall& operator=(const OpenCall&) = delete;
-    bool any() const { return !blocks_.empty(); }
+    bool any() const;
 
    private:
     friend class MemoryTable;
@@ -148,7 +149,7 @@ class MemoryTable final : public CpuMemoryListener {
   mutable std::mutex mutex_;
   const bool backtrace_;
   Blocks blocks_;
-  std::vector<Place> places_;
+  std::deque<Place> places_;  // stay where they are: what is added is often like one that is there
   std::unordered_map<std::string, uint32_t> place_of_;
   std::vector<DeviceState> devices_;
   std::vector<OverwriteRow> overwrites_;

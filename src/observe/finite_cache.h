@@ -12,6 +12,7 @@
 
 #include "base/sweeps.h"
 #include "observe/nonfinite.h"
+#include "tensor/known_tensors.h"
 
 namespace op_tools {
 
@@ -38,32 +39,6 @@ struct Flag {
   bool judged = false;
 };
 using FlagPtr = std::shared_ptr<Flag>;
-
-// Flags by tensor, as long as it lives and is not written. A tensor is known again by its address, and by its counter
-// of versions, which is held: a weak reference to the tensor itself would show (torch.utils.swap_tensors refuses it).
-// The counter is shared with the tensor's views, so a view that got the address has to show the same elements.
-class KnownTensors {
- public:
-  FlagPtr find(const at::Tensor& tensor) const;
-  void put(const at::Tensor& tensor, FlagPtr flag);
-
- private:
-  struct Known {
-    c10::VariableVersion counter;
-    int64_t version;
-    size_t place;
-    FlagPtr flag;
-    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage = std::nullopt;
-
-    // No tensor of the program has the counter any more; or only other known ones, which are views of each other.
-    bool is_dead() const { return counter.unique() || (storage && storage->expired()); }
-  };
-
-  void sweep();
-
-  std::unordered_map<const c10::TensorImpl*, Known> known_;
-  Sweeps sweeps_;
-};
 
 // Memory that was not written since it was allocated. Known by the storage: of what a factory returns torch makes
 // another tensor, and would make a copy of one whose counter of versions is held elsewhere.

@@ -12,10 +12,10 @@
 #include "hooks/backward_pass.h"
 #include "hooks/call_info.h"
 #include "hooks/stack_source.h"
-#include "observe/statistics.h"
 #include "report/json_writer.h"
 #include "report/row_file.h"
 #include "tensor/internal_guard.h"
+#include "tensor/statistics.h"
 
 namespace op_tools {
 namespace {

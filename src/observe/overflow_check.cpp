@@ -122,7 +122,7 @@ struct OverflowHook::Impl {
   const OpFilter allowing;
 
   mutable std::mutex mutex;  // guards all that follows
-  KnownTensors known;
+  KnownTensors<FlagPtr> known;
   UnwrittenMemory unwritten;
   OverflowWindow window;
   int64_t step = 0;

@@ -33,7 +33,7 @@ class OP_TOOLS_API OverflowHook final : public Hook {
   ~OverflowHook() override;
 
   std::string_view name() const override { return kNames.tool; }
-  Wants wants() const override { return {.gradients = true, .borrows_gradients = true}; }
+  Wants wants() const override { return {.gradients = true, .borrows_gradients = true, .progress = true}; }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
   void scope_left() override;

@@ -217,8 +217,14 @@ class Pickler {
   }
   void add(const List& list) { put_list(*list.items); }
   void add(const Tuple& tuple) { put_tuple(*tuple.items); }
-  // A plain tuple for people who torch.load the file; meta.json says what it was.
-  void add(const NamedTuple& named) { put_tuple(*named.items); }
+  void add(const NamedTuple& named) {
+    // Torch's own (torch.return_types.max) are plain tuples for people who torch.load the file.
+    if (named.type.starts_with("torch.return_types.")) return put_tuple(*named.items);
+    put_tag("__namedtuple__");
+    add(named.type);
+    put_tuple(*named.items);
+    out_.ops("\x86s");
+  }
   void add(const Dict& dict) {
     out_.op('}');
     if (dict.items->empty()) return;

@@ -4,7 +4,8 @@
 //
 // Writing: tensors must be dense (strided), sparse COO/CSR/CSC/BSR/BSC, on the CPU; storages are written once each and
 // trimmed to the byte range that the tree's tensors touch, so strides and aliasing survive and a view of a large
-// storage stays small. Slices, Ellipsis, memory formats, generators and unsupported things are tagged dicts
+// storage stays small. Slices, Ellipsis, memory formats, generators, named tuples and unsupported things are tagged
+// dicts
 // ({"__slice__": (a, b, c)}); op_tools.load() turns them back, torch.load gives the dicts.
 // Reading: a subset of pickle 2..5 that builds only plain values and tensors, every index checked, bounded depth
 // and size, no cycles, CRC verified. Never runs code. Files of Python's torch.save are read too.

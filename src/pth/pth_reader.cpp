@@ -427,6 +427,8 @@ class Unpickler {
     const Value &first = (*tuple->items)[0], &second = (*tuple->items)[1];
     if (*tag == "__unsupported__" && first.is<std::string>() && second.is<std::string>())
       return Unsupported{*first.get_if<std::string>(), *second.get_if<std::string>()};
+    if (*tag == "__namedtuple__" && first.is<std::string>() && second.is<Tuple>())
+      return NamedTuple{second.get_if<Tuple>()->items, *first.get_if<std::string>()};
     if (*tag == "__generator__" && first.is<c10::Device>()) {
       const auto* state = second.get_if<at::Tensor>();
       const bool is_state =

@@ -4,6 +4,9 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
 
 namespace op_tools {
 namespace {
@@ -13,6 +16,23 @@ void append_digits(std::string& out, Number number) {
   char digits[32];  // a double takes 24 at most
   const auto end = std::to_chars(std::begin(digits), std::end(digits), number).ptr;
   out.append(digits, end);
+}
+
+Value value_of(const nlohmann::json& json) {
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_float()) return json.get<double>();
+  if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return json.get<double>();
+  if (json.is_number()) return json.get<int64_t>();
+  if (json.is_string()) return json.get<std::string>();
+  if (json.is_array()) {
+    Values items;
+    for (const nlohmann::json& item : json) items.push_back(value_of(item));
+    return make_list(std::move(items));
+  }
+  if (!json.is_object()) return {};
+  std::vector<std::pair<Value, Value>> items;
+  for (const auto& [key, item] : json.items()) items.emplace_back(key, value_of(item));
+  return make_dict(std::move(items));
 }
 
 }  // namespace
@@ -127,6 +147,19 @@ void JsonWriter::tree(const Value& value) {
     end();
   } else {
     text(describe(value));
+  }
+}
+
+Value value_of_json(std::string_view text) {
+  constexpr int kDeepest = 100;
+  const auto limited = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    if (depth > kDeepest) throw Error("JSON that is nested too deep");
+    return true;
+  };
+  try {
+    return value_of(nlohmann::json::parse(text, limited));
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(std::string("not the JSON expected: ") + error.what());
   }
 }
 

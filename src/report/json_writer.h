@@ -90,4 +90,7 @@ class OP_TOOLS_API JsonWriter {
 // A Value as JSON: numbers, strings, lists and dicts as they are, everything else as the string that describe() gives.
 OP_TOOLS_API std::string json_text(const Value& value);
 
+// And back: numbers, strings, booleans, lists and dicts. Throws Error when it is no JSON, or nested deeper than 100.
+OP_TOOLS_API Value value_of_json(std::string_view text);
+
 }  // namespace op_tools

@@ -43,6 +43,9 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
                                                       c10::dtype_or_default(dtype)));
 }
 
+// Nothing to do: work that is still queued keeps the memory of its tensors.
+void record_stream(at::Tensor& /*self*/, c10::Stream /*stream*/) {}
+
 // What the queue of the other device has done so far comes before what `queue` does next.
 void follow(Queue& queue, Queue& other) {
   const auto event = std::make_shared<Event>();
@@ -117,6 +120,7 @@ void register_copies() {
   register_function("aten::_copy_from", &copy_from);
   register_function("aten::_copy_from_and_resize", &copy_from_and_resize);
   register_function("aten::_local_scalar_dense", &local_scalar_dense);
+  register_function("aten::record_stream", &record_stream);
   // A tensor with a conjugate or negative bit comes here with it. The fallbacks of those keys would clone it, which
   // copies it, which comes here, until the stack is full.
   for (const char* op : {"aten::_copy_from", "aten::_copy_from_and_resize"}) {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "sim_device/faults.h"
 #include "sim_device/memory.h"
 #include "sim_device/queue.h"
 
@@ -70,7 +71,10 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
   bool queryStream(const c10::Stream& stream) const override { return queue_of(stream).idle(); }
   void synchronizeStream(const c10::Stream& stream) const override { queue_of(stream).wait(); }
-  void synchronizeDevice(c10::DeviceIndex device) const override { wait_for_device(index_or_current(device)); }
+  void synchronizeDevice(c10::DeviceIndex device) const override {
+    wait_for_device(index_or_current(device));
+    late_writes().arrive();
+  }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex /*device*/, c10::EventFlag) const override {
     if (!*event) *event = std::make_unique<EventHandle>(std::make_shared<Event>()).release();
@@ -191,6 +195,7 @@ void manual_seed(uint64_t seed) {
 
 void synchronize() {
   for (int device = 0; device < kDevices; ++device) wait_for_device(static_cast<c10::DeviceIndex>(device));
+  late_writes().arrive();
 }
 
 void register_device() {

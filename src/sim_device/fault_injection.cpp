@@ -1,7 +1,13 @@
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <sys/mman.h>
 
+#include <cstdlib>
 #include <limits>
+#include <thread>
 
 #include "sim_device/aliases.h"
 #include "sim_device/fault_state.h"
@@ -42,6 +48,56 @@ bool reverse_strides(torch::jit::Stack& results, const std::vector<at::Tensor>& 
     at::Tensor other = at::empty_strided(right.sizes(), strides, right.options());
     other.copy_(right);
     value = other;
+    return true;
+  }
+  return false;
+}
+
+// A store to memory that the process must not touch: SIGSEGV, as in a kernel that follows a wrong pointer.
+[[noreturn]] void crash() {
+  auto* const page = static_cast<volatile char*>(::mmap(nullptr, 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  *page = 1;
+  std::abort();  // where a handler of that signal returned
+}
+
+// A kernel that ends only when its fault is taken out.
+void hang(const std::shared_ptr<Fault::State>& fault) {
+  while (planted_faults().has(fault)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// The same values in memory that has room behind them: an allocator that looks for such writes (another one than
+// torch's own is set) has it, and watches it; torch's own would be destroyed by the write.
+at::Tensor with_room_behind(const at::Tensor& result) {
+  constexpr size_t kRoom = 64;
+  c10::Allocator* const allocator = c10::GetCPUAllocator();
+  const size_t bytes = result.nbytes();
+  const size_t room = allocator == c10::GetDefaultCPUAllocator() ? kRoom : 0;
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes + room), allocator,
+                             /*resizable=*/true);
+  at::Tensor other = at::empty({0}, result.options());
+  other.set_(storage, 0, result.sizes(), {});
+  other.copy_(result);
+  return other;
+}
+
+// Inverts the bits of the element that lies in memory behind the last one of the first result.
+bool write_behind(torch::jit::Stack& results, const std::vector<at::Tensor>& arguments) {
+  for (c10::IValue& value : results) {
+    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().numel() == 0) continue;
+    at::Tensor result = value.toTensor();
+    int64_t behind = result.storage_offset() + 1;
+    for (int64_t i = 0; i < result.dim(); ++i) behind += (result.size(i) - 1) * result.stride(i);
+    const auto shares = [&](const at::Tensor& argument) { return share_memory(result, argument); };
+    if (static_cast<size_t>(behind + 1) * result.itemsize() > result.storage().nbytes()) {
+      // Memory of an argument cannot be replaced, and what lies behind it may be anything.
+      if (std::any_of(arguments.begin(), arguments.end(), shares)) return false;
+      result = with_room_behind(result);
+      value = result;
+      behind = result.numel();
+    }
+    auto* const bytes =
+        static_cast<unsigned char*>(result.storage().mutable_data()) + static_cast<size_t>(behind) * result.itemsize();
+    for (size_t i = 0; i < result.itemsize(); ++i) bytes[i] = static_cast<unsigned char>(~bytes[i]);
     return true;
   }
   return false;
@@ -103,13 +159,16 @@ FaultInjection::FaultInjection(const std::string& op, bool moves_data) {
     if (!moves_data && !at_launch) continue;
     const auto hit = fault->next_call();
     if (!hit) continue;
-    if (at_launch || kind == Kind::kLatency) fault->note(op, hit->first);
+    const bool on_device = kind == Kind::kCrash || kind == Kind::kHang;
+    if (at_launch || on_device || kind == Kind::kLatency) fault->note(op, hit->first);
     TORCH_CHECK_NOT_IMPLEMENTED(kind != Kind::kMissing, "Could not run '", op,
                                 "' with arguments from the 'sim' backend: the operator is not implemented for this "
                                 "device (a planted fault)");
     TORCH_CHECK(kind != Kind::kException, "sim: ", op, " failed on the device (a planted fault)");
     if (kind == Kind::kLatency) {
       latency_ += std::chrono::nanoseconds(static_cast<int64_t>(*fault->options.microseconds * 1000));
+    } else if (on_device) {
+      device_work_ = kind == Kind::kCrash ? std::function<void()>(crash) : [fault] { hang(fault); };
     } else {
       hits_.push_back({fault, hit->first, hit->second});
     }
@@ -117,8 +176,10 @@ FaultInjection::FaultInjection(const std::string& op, bool moves_data) {
 }
 
 void FaultInjection::before(const std::vector<at::Tensor>& written) {
-  const auto loses = [](const Hit& hit) { return hit.fault->facts.kind == Kind::kLostWrite; };
-  if (std::none_of(hits_.begin(), hits_.end(), loses)) return;
+  const auto shows_old = [](const Hit& hit) {
+    return hit.fault->facts.kind == Kind::kLostWrite || hit.fault->facts.kind == Kind::kLateWrite;
+  };
+  if (std::none_of(hits_.begin(), hits_.end(), shows_old)) return;
   for (const at::Tensor& tensor : written) contents_.push_back(tensor.defined() ? tensor.clone() : tensor);
 }
 
@@ -139,6 +200,17 @@ bool FaultInjection::lose_writes(const std::vector<at::Tensor>& written) const {
   return lost;
 }
 
+bool FaultInjection::write_late(const at::Tensor& result, const std::vector<at::Tensor>& written) const {
+  at::Tensor old = at::zeros_like(result);
+  for (size_t i = 0; i < written.size(); ++i) {
+    if (share_memory(result, written[i]) && result.sizes() == contents_[i].sizes()) old = contents_[i];
+  }
+  const at::Tensor right = result.clone();
+  if (!values::replace(result, old.contiguous())) return false;
+  late_writes().add(result, right);
+  return true;
+}
+
 bool FaultInjection::inject(const Hit& hit, torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
                             const std::vector<at::Tensor>& written) const {
   std::vector<at::Tensor> returned;
@@ -150,6 +222,8 @@ bool FaultInjection::inject(const Hit& hit, torch::jit::Stack& results, const st
       return reverse_strides(results, inputs);
     case Kind::kLostWrite:
       return lose_writes(written);
+    case Kind::kOutOfBounds:
+      return write_behind(results, inputs);
     case Kind::kMutateInput:
       return change_input(hit, inputs, written, returned);
     default:
@@ -157,6 +231,7 @@ bool FaultInjection::inject(const Hit& hit, torch::jit::Stack& results, const st
   }
   const at::Tensor* result = first_filled(returned);
   if (!result) result = first_filled(written);  // _foreach_add_ and others return nothing
+  if (result && hit.fault->facts.kind == Kind::kLateWrite) return write_late(*result, written);
   return result && change_result(hit, *result, inputs);
 }
 

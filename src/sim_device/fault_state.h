@@ -38,6 +38,10 @@ enum class Kind : uint8_t {
   kLeak,
   kException,
   kNondeterministic,
+  kCrash,
+  kHang,
+  kOutOfBounds,
+  kLateWrite,
 };
 
 struct KindFacts {
@@ -107,6 +111,10 @@ class Planted {
     change([&](List& list) {
       if (std::find(list.begin(), list.end(), item) == list.end()) list.push_back(item);
     });
+  }
+  bool has(const std::shared_ptr<T>& item) const {
+    const auto now = list();
+    return std::find(now->begin(), now->end(), item) != now->end();
   }
   bool remove(const std::shared_ptr<T>& item) {  // false: it was not there
     bool removed = false;

@@ -11,6 +11,7 @@
 #include "sim_device/faults.h"
 #include "sim_device/kernels.h"
 #include "sim_device/memory.h"
+#include "sim_device/values.h"
 
 namespace op_tools::sim_device {
 namespace {
@@ -19,7 +20,7 @@ constexpr size_t kMostLogged = 10'000;
 constexpr const char* kFaultsVariable = "OP_TOOLS_SIM_FAULTS";
 constexpr const char* kLatencyVariable = "OP_TOOLS_SIM_LATENCY";
 
-constexpr std::array<KindFacts, 16> kKinds{{
+constexpr std::array<KindFacts, 20> kKinds{{
     {"scale", Kind::kScale, 1.01},
     {"element", Kind::kElement, 2},
     {"low_precision", Kind::kLowPrecision, 0},
@@ -36,6 +37,10 @@ constexpr std::array<KindFacts, 16> kKinds{{
     {"leak", Kind::kLeak, 0},
     {"exception", Kind::kException, 0},
     {"nondeterministic", Kind::kNondeterministic, 1.001},
+    {"crash", Kind::kCrash, 0},
+    {"hang", Kind::kHang, 0},
+    {"out_of_bounds", Kind::kOutOfBounds, 0},
+    {"late_write", Kind::kLateWrite, 0},
 }};
 
 const KindFacts& facts_of(const std::string& kind) {
@@ -262,6 +267,7 @@ std::vector<std::string> fault_kinds() {
 
 void faults_clear() {
   planted_faults().clear();
+  late_writes().arrive();
   const std::lock_guard lock(leaks().mutex);
   leaks().memory.clear();
 }
@@ -274,6 +280,25 @@ Planted<Fault::State>& planted_faults() {
 
 Planted<const Latency::State>& planted_latencies() {
   static auto* all = new Planted<const Latency::State>;  // NOLINT
+  return *all;
+}
+
+void LateWrites::add(at::Tensor result, at::Tensor right) {
+  const std::lock_guard lock(mutex_);
+  waiting_.emplace_back(std::move(result), std::move(right));
+  if (waiting_.size() <= kMost) return;
+  values::replace(waiting_.front().first, waiting_.front().second);
+  waiting_.pop_front();
+}
+
+void LateWrites::arrive() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [result, right] : waiting_) values::replace(result, right);
+  waiting_.clear();
+}
+
+LateWrites& late_writes() {
+  static auto* all = new LateWrites;  // NOLINT: as planted_faults()
   return *all;
 }
 

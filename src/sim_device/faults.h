@@ -7,9 +7,13 @@
 #include <ATen/core/stack.h>
 
 #include <chrono>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim_device/sim_device.h"
@@ -26,6 +30,9 @@ class FaultInjection {
 
   bool any() const { return !hits_.empty(); }
   std::chrono::nanoseconds latency() const { return latency_; }
+  // What the device does in place of the kernel, when the call's turn in the queue comes: it crashes, or never ends.
+  // Empty: nothing.
+  const std::function<void()>& device_work() const { return device_work_; }
 
   // CPU tensors all: what the call reads and what it writes in place.
   void before(const std::vector<at::Tensor>& written);
@@ -42,12 +49,28 @@ class FaultInjection {
   bool inject(const Hit& hit, torch::jit::Stack& results, const std::vector<at::Tensor>& inputs,
               const std::vector<at::Tensor>& written) const;
   bool lose_writes(const std::vector<at::Tensor>& written) const;
+  bool write_late(const at::Tensor& result, const std::vector<at::Tensor>& written) const;
 
   std::string op_;
   std::vector<Hit> hits_;
-  std::vector<at::Tensor> contents_;  // of what is written, for lost_write
+  std::vector<at::Tensor> contents_;  // of what is written, for lost_write and late_write
   std::chrono::nanoseconds latency_{};
+  std::function<void()> device_work_;
 };
+
+// What `late_write` holds back: it arrives when the program waits for a whole device, as the work of a stream that no
+// other stream waits for. Any thread.
+class LateWrites {
+ public:
+  void add(at::Tensor result, at::Tensor right);
+  void arrive();
+
+ private:
+  static constexpr size_t kMost = 64;  // earlier ones have arrived by then
+  std::mutex mutex_;
+  std::deque<std::pair<at::Tensor, at::Tensor>> waiting_;  // CPU sides of the results, and what they should hold
+};
+LateWrites& late_writes();
 
 std::chrono::nanoseconds latency_of(const std::string& op);
 

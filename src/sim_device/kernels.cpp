@@ -305,6 +305,7 @@ class DeviceKernel final : public c10::OperatorKernel {
 
     const auto latency = latency_of(facts_.name) + faults.latency();
     Queue& queue = queue_for_work();
+    if (faults.device_work()) queue.push(faults.device_work());
     std::vector<int64_t> signature;
     const bool asynchronous = asynchronous_mode.load(std::memory_order_relaxed);
     if (asynchronous && facts_.may_run_later && aliases.device() && !aliases.has_cpu_tensor() && !faults.any()) {
@@ -401,7 +402,7 @@ bool runs_on_cpu(const c10::OperatorHandle& op, const std::string& name) {
   if (has_trait(base_name(name), OpTrait::kDeviceKernelOfComposite) || is_foreach(base_name(name))) return true;
   // This library's own.
   if (is_one_of(name, {"aten::empty.memory_format", "aten::empty_strided", "aten::_copy_from",
-                       "aten::_copy_from_and_resize", "aten::_local_scalar_dense"})) {
+                       "aten::_copy_from_and_resize", "aten::_local_scalar_dense", "aten::record_stream"})) {
     return false;
   }
   return CpuKernel(op).is_direct(op) ||

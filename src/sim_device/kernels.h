@@ -11,9 +11,10 @@
 namespace op_tools::sim_device {
 
 // Each is called once, by load(). What they register stays for the life of the process.
-void register_kernels();   // the boxed kernel, for every operator that the CPU has
-void register_copies();    // empty tensors, copies, item(): the operators that a backend itself has to bring
-void register_autocast();  // casts under torch.autocast("sim")
+void register_kernels();      // the boxed kernel, for every operator that the CPU has
+void register_copies();       // empty tensors, copies, item(): the operators that a backend itself has to bring
+void register_autocast();     // casts under torch.autocast("sim")
+void register_collectives();  // torch.distributed on the host storages
 
 void register_kernel(const char* op, c10::DispatchKey key, c10::KernelFunction kernel);  // "aten::add.Tensor"
 

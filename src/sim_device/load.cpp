@@ -36,6 +36,7 @@ void load() {
     register_copies();
     register_kernels();
     register_autocast();
+    register_collectives();
     std::atexit(finish);
     loaded = true;
   }

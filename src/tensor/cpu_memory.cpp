@@ -33,7 +33,7 @@ struct Memory {
   std::mutex mutex;
   std::unordered_map<const void*, Block> blocks;  // allocated while somebody listened
   std::shared_ptr<const Listeners> listeners = std::make_shared<Listeners>();
-  size_t guards = 0;
+  std::atomic<size_t> guards{0};  // listeners that want them
   std::atomic<bool> listens{false};
   c10::Allocator* next = nullptr;
 };
@@ -91,11 +91,7 @@ class WatchedAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     Memory& all = memory();
     if (!all.listens.load(std::memory_order_acquire) || bytes == 0 || is_ours()) return all.next->allocate(bytes);
-    bool guarded = false;
-    {
-      const std::lock_guard lock(all.mutex);
-      guarded = all.guards > 0;
-    }
+    const bool guarded = all.guards.load(std::memory_order_acquire) > 0;
     c10::DataPtr given = all.next->allocate(guarded ? bytes + 2 * kGuardBytes : bytes);
     // An allocator whose pointers are more than an address: its blocks are not followed.
     if (given.get() == nullptr || given.get() != given.get_context()) return given;

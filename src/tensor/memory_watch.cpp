@@ -1,5 +1,7 @@
 #include "tensor/memory_watch.h"
 
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/flat_hash_map.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 
 #include <algorithm>
@@ -12,6 +14,40 @@ using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 using torch::profiler::impl::ProfilerStateBase;
 
+namespace {
+
+// Torch notes the size of each block that is allocated on the CPU while a watch is on, and forgets it when the block is
+// freed, if a watch is on then. A note that stays lies beside the block: the C library cannot use the block's place
+// again as a whole, and a process grows by each of its tensors. This says which notes there are. Thread-safe; without
+// an allocation for each.
+class Notes {
+ public:
+  static Notes& get() {
+    static Notes* const notes = new Notes;  // never destroyed: threads may end after it
+    return *notes;
+  }
+  void made(const void* block) {
+    const std::lock_guard lock(mutex_);
+    notes_[block] = ++last_;
+  }
+  void gone(const void* block) {
+    const std::lock_guard lock(mutex_);
+    notes_.erase(block);
+  }
+  uint64_t of(const void* block) const {  // 0: none
+    const std::lock_guard lock(mutex_);
+    const auto found = notes_.find(block);
+    return found == notes_.end() ? 0 : found->second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  ska::flat_hash_map<const void*, uint64_t> notes_;
+  uint64_t last_ = 0;
+};
+
+}  // namespace
+
 // A profiler that is off: torch takes what stands in this place for a profiler's state, and asks it.
 class MemoryWatch::Listener final : public ProfilerStateBase {
  public:
@@ -19,6 +55,7 @@ class MemoryWatch::Listener final : public ProfilerStateBase {
       : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)), listen(std::move(listen)), outer(outer) {}
 
   void reportMemoryUsage(void* address, int64_t bytes, size_t total, size_t reserved, c10::Device device) override {
+    if (device.is_cpu()) bytes > 0 ? Notes::get().made(address) : Notes::get().gone(address);
     now += bytes;
     if (bytes > 0) allocated += bytes;
     peak = std::max(peak, now);
@@ -55,12 +92,29 @@ int64_t MemoryWatch::peak() const {
 void AliveMemory::add(const c10::Storage& made, uint32_t owner) {
   std::lock_guard<std::mutex> lock(mutex_);
   // An address in the map is not reused: the weak reference reserves it.
-  made_.try_emplace(made.unsafeGetStorageImpl(), Made{made.getWeakStorageImpl(), owner});
-  if (!sweeps_.due(made_.size(), made.nbytes())) return;
+  const void* const block = made.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  made_.try_emplace(made.unsafeGetStorageImpl(), Made{made.getWeakStorageImpl(), owner, block, Notes::get().of(block)});
+  if (sweeps_.due(made_.size(), made.nbytes())) sweep();
+}
+
+void AliveMemory::sweep() {
+  std::vector<Made> gone;
   for (auto one = made_.begin(); one != made_.end();) {
-    one = one->second.storage.expired() ? made_.erase(one) : std::next(one);
+    if (!one->second.storage.expired()) {
+      ++one;
+      continue;
+    }
+    if (one->second.note != 0) gone.push_back(std::move(one->second));
+    one = made_.erase(one);
   }
   sweeps_.done(made_.size());
+  const auto* const asked = c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE);
+  if (!dynamic_cast<const MemoryWatch::Listener*>(asked)) return;  // torch.profiler would show it
+  for (const Made& made : gone) {
+    if (Notes::get().of(made.block) == made.note) {
+      c10::profiledCPUMemoryReporter().Delete(const_cast<void*>(made.block));
+    }
+  }
 }
 
 std::vector<AliveMemory::Alive> AliveMemory::alive() const {

@@ -41,6 +41,7 @@ class OP_TOOLS_API MemoryWatch {
   int64_t peak() const;       // most bytes at once above what there was before
 
  private:
+  friend class AliveMemory;
   class Listener;
   std::shared_ptr<Listener> listener_;
   std::optional<c10::DebugInfoGuard> guard_;
@@ -61,7 +62,11 @@ class OP_TOOLS_API AliveMemory {
   struct Made {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     uint32_t owner;
+    const void* block;
+    uint64_t note;  // torch's note of the block's size (memory_watch.cpp); 0: none
   };
+  void sweep();  // with the mutex
+
   mutable std::mutex mutex_;
   std::unordered_map<const c10::StorageImpl*, Made> made_;
   Sweeps sweeps_;

@@ -177,3 +177,20 @@ TEST_CASE("Work beside the program is handed over in order", "[compare]") {
   REQUIRE(order.size() == 50);
   CHECK(std::is_sorted(order.begin(), order.end()));
 }
+
+TEST_CASE("Work that throws in the thread that hands it over is passed by", "[compare]") {
+  OrderedPool pool(1, 1);
+  std::atomic<bool> go{false};
+  std::vector<int> order;
+  pool.submit(10, [&]() -> OrderedPool::Commit {
+    while (!go) std::this_thread::yield();
+    return [&] { order.push_back(0); };
+  });
+  CHECK_THROWS_AS(pool.submit(10, []() -> OrderedPool::Commit { throw std::runtime_error("planted"); }),
+                  std::runtime_error);
+  go = true;
+  pool.flush();  // would wait for ever
+  pool.submit(10, [&]() -> OrderedPool::Commit { return [&] { order.push_back(2); }; });
+  pool.flush();
+  CHECK(order == std::vector<int>{0, 2});
+}

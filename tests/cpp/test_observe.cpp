@@ -19,11 +19,11 @@
 #include "catch.h"
 #include "hooks/conditional_hook.h"
 #include "observe/observe_hook.h"
-#include "observe/statistics.h"
 #include "quiet_log.h"
 #include "recording_hook.h"
 #include "scoped_variable.h"
 #include "temporary_folder.h"
+#include "tensor/statistics.h"
 
 using namespace op_tools;  // NOLINT: a test
 using op_tools::test::QuietLog;
@@ -59,8 +59,8 @@ TEST_CASE("Statistics are those of all elements, however many", "[observe]") {
   const Statistics found = statistics_of(at::arange(numel, at::kFloat).sub(2));
   CHECK(found.known);
   CHECK(found.numel == numel);
-  CHECK(*found.min.get_if<double>() == -2);
-  CHECK(*found.max.get_if<double>() == static_cast<double>(numel - 3));
+  CHECK(*found.least().get_if<double>() == -2);
+  CHECK(*found.most().get_if<double>() == static_cast<double>(numel - 3));
   CHECK(found.mean == Approx(static_cast<double>(numel - 5) / 2).epsilon(1e-12));
   CHECK(found.zero == (numel > 2));
   CHECK(found.nan == 0);
@@ -85,8 +85,8 @@ TEST_CASE("Whole numbers beyond what a double holds stay exact", "[observe]") {
   x.select(0, 700).fill_(std::numeric_limits<int64_t>::max());
   x.select(0, 1).fill_(std::numeric_limits<int64_t>::min() + 1);
   const Statistics found = statistics_of(x);
-  CHECK(*found.max.get_if<int64_t>() == std::numeric_limits<int64_t>::max());
-  CHECK(*found.min.get_if<int64_t>() == std::numeric_limits<int64_t>::min() + 1);
+  CHECK(*found.most().get_if<int64_t>() == std::numeric_limits<int64_t>::max());
+  CHECK(*found.least().get_if<int64_t>() == std::numeric_limits<int64_t>::min() + 1);
 }
 
 TEST_CASE("Each call is a row with its arguments, results and what they hold", "[observe]") {

@@ -172,11 +172,10 @@ class Run:
             scope = tool._scope
             assert scope is None or scope.hook_failures == 0, f"{name} went off by it"
         assert not op_tools._C.running_tools(), "a tool is still held"
+        assert torch.overrides._len_torch_function_stack() == 0, "a function mode was left"
         entries = op_tools._C.kernel_entries()
         step(self.model, self.x)
         assert op_tools._C.kernel_entries() == entries, "operators are still intercepted"
-        # torch's own Python code may put a mode back late, when its frames are freed: it is gone after the next call.
-        assert torch.overrides._len_torch_function_stack() == 0, "a function mode was left"
         assert torch._C._len_torch_dispatch_stack() == 0, "a dispatch mode was left"
         for tool in made:  # each works as before
             with tool:

@@ -3,18 +3,23 @@
 Each trains for two steps and is evaluated once, in a variant that its number picks (eager attention, checkpointed
 activations, autocast, plain), without a tool and under each tool, at both levels. Losses, gradients, parameters, buffers,
 the evaluation's output and the random state must be the same bits; no tool may go off. What OpCapture wrote is replayed:
-no call may disagree. What OpAutoCompare reports is shown, and counted as found.
+no call may disagree. What OpAutoCompare and OpOverflowCheck report is shown, each operator once, and counted as found.
 
-    library_models.py [--models REGEX] [--tool NAME ...] [--level torch aten] [--variant plain ...] [--jobs 2]
+    library_models.py [--names REGEX] [--tool NAME ...] [--level torch aten] [--variant plain ...] [--jobs 2]
+    library_models.py --seed 1 --models 12     # further models: drawn from all others that the libraries have
 
-The libraries are not among the project's requirements; a model whose library is missing counts as skipped.
+The libraries are not among the project's requirements; a model whose library is missing counts as skipped. Of drawn models
+those are left out that have more than 12 million parameters in spite of small widths; for one that is skipped the next is
+drawn.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -22,7 +27,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +37,8 @@ from _program import parser, quiet
 from _workers import Progress, work_through
 from op_db import make_tools, tool_names, trouble_of
 
+import op_tools
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "python"))
 
@@ -40,6 +47,8 @@ from models import same_bits  # noqa: E402
 REPLAY = Path(os.environ.get("OP_TOOLS_BUILD_DIR", ROOT / "build" / "dev")) / "run_op_from_data"
 VARIANTS = ("plain", "eager", "checkpoint", "autocast")
 STEPS = 2
+MOST_PARAMETERS = 12e6  # of a drawn model
+SECONDS = 600  # for a model, under all tools
 
 # Widths that most of transformers' configurations know under these names; each takes those that it has.
 TINY: dict[str, Any] = {
@@ -85,6 +94,13 @@ TINY: dict[str, Any] = {
     "moe_intermediate_size": 32,
     "sliding_window": 8,
 }
+# The libraries' tables of models by task; a kind that is in several takes the first. The automatic class of each.
+TASKS = {
+    "IMAGE_CLASSIFICATION": "AutoModelForImageClassification",
+    "SEQ_TO_SEQ_CAUSAL_LM": "AutoModelForSeq2SeqLM",
+    "MASKED_LM": "AutoModelForMaskedLM",
+    "CAUSAL_LM": "AutoModelForCausalLM",
+}
 LANGUAGE = (  # causal
     "gpt2 gpt_neo gpt_neox gptj llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 gemma3_text phi phi3 "
     "opt bloom falcon mpt mamba mamba2 olmo olmo2 olmoe stablelm starcoder2 cohere granite granitemoe codegen biogpt "
@@ -129,37 +145,37 @@ def tiny_config(kind: str, **more: Any) -> Any:
     )
 
 
+def kinds_of(task: str) -> list[str]:
+    from transformers.models.auto import modeling_auto
+
+    return list(getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES"))
+
+
 def of_transformers(kind: str, variant: str) -> Case:
     import transformers
 
-    attention = {"attn_implementation": "eager"} if variant == "eager" else {}
-    tokens = lambda: torch.randint(3, 99, (2, 12))  # noqa: E731
-    if kind in IMAGES:
-        config = tiny_config(kind, num_labels=5)
-        model = transformers.AutoModelForImageClassification.from_config(config, **attention)
-        side = getattr(config, "image_size", 64)
-        side = side if isinstance(side, int) and side >= 32 else 64
-
-        def images() -> dict[str, torch.Tensor]:
-            return {
-                "pixel_values": torch.randn(2, 3, side, side),
-                "labels": torch.randint(getattr(config, "num_labels", 2), (2,)),
-            }
-
-        return Case(model, images)
-    if kind in PAIRS:
-        config = tiny_config(kind)
+    task = next((task for task in TASKS if kind in kinds_of(task)), None)
+    if task is None:
+        raise NotHereError(f"transformers has no model {kind} of these tasks")
+    is_image = task == "IMAGE_CLASSIFICATION"
+    config = tiny_config(kind, num_labels=5) if is_image else tiny_config(kind)
+    if task == "SEQ_TO_SEQ_CAUSAL_LM":
         config.decoder_start_token_id = 0
-        model = transformers.AutoModelForSeq2SeqLM.from_config(config, **attention)
-    elif kind in MASKED:
-        model = transformers.AutoModelForMaskedLM.from_config(tiny_config(kind), **attention)
-    else:
-        model = transformers.AutoModelForCausalLM.from_config(tiny_config(kind), **attention)
+    attention = {"attn_implementation": "eager"} if variant == "eager" else {}
+    model = getattr(transformers, TASKS[task]).from_config(config, **attention)
+    side = getattr(config, "image_size", 64)
+    side = side if isinstance(side, int) and side >= 32 else 64
+
+    def images() -> dict[str, torch.Tensor]:
+        return {
+            "pixel_values": torch.randn(2, 3, side, side),
+            "labels": torch.randint(getattr(config, "num_labels", 2), (2,)),
+        }
 
     def text() -> dict[str, torch.Tensor]:
-        return {"input_ids": tokens(), "labels": tokens()}
+        return {"input_ids": torch.randint(3, 99, (2, 12)), "labels": torch.randint(3, 99, (2, 12))}
 
-    return Case(model, text)
+    return Case(model, images if is_image else text)
 
 
 class Classifier(torch.nn.Module):
@@ -175,17 +191,16 @@ class Classifier(torch.nn.Module):
 def of_timm(name: str, variant: str) -> Case:
     import timm
 
-    size = (
-        {"img_size": 64}
-        if any(part in name for part in ("vit_", "mixer", "levit", "xcit")) and "mobile" not in name
-        else {}
-    )
     try:
-        model = Classifier(timm.create_model(name, num_classes=5, **size))
+        try:
+            inner = timm.create_model(name, num_classes=5, img_size=64)
+        except TypeError:  # it takes images of all sizes
+            inner = timm.create_model(name, num_classes=5)
     except RuntimeError as error:
         if "Unknown model" in str(error):
             raise NotHereError(str(error)) from error
         raise
+    model = Classifier(inner)
     if variant == "checkpoint" and hasattr(model.inner, "set_grad_checkpointing"):
         model.inner.set_grad_checkpointing()
     return Case(model, lambda: {"images": torch.randn(2, 3, 64, 64), "labels": torch.randint(5, (2,))})
@@ -200,6 +215,27 @@ def build(name: str, variant: str) -> Case:
     if variant == "checkpoint" and getattr(case.model, "supports_gradient_checkpointing", False):
         case.model.gradient_checkpointing_enable()
     return case
+
+
+def drawn(seed: int) -> Iterator[str]:
+    """All small models that NAMES does not have, in an order of this seed, of both libraries in turn."""
+    import timm
+
+    chance = random.Random(seed)
+    kinds = sorted({f"transformers/{kind}" for task in TASKS for kind in kinds_of(task)} - set(NAMES))
+    names = sorted({f"timm/{name}" for name in timm.list_models()} - set(NAMES))
+    for pair in zip(chance.sample(kinds, len(kinds)), chance.sample(names, len(kinds)), strict=True):
+        for name in pair:
+            try:
+                with torch.device("meta"):  # without memory
+                    parameters = sum(one.numel() for one in build(name, "plain").model.parameters())
+            except Exception as error:  # of the library, on such a configuration
+                print(f"left out {name}: {type(error).__name__}: {error}".splitlines()[0][:150], flush=True)
+                continue
+            if parameters > MOST_PARAMETERS:
+                print(f"left out {name}: {parameters / 1e6:.0f} million parameters", flush=True)
+            else:
+                yield name
 
 
 def train(name: str, variant: str, tools: list[Any]) -> dict[str, torch.Tensor]:
@@ -271,6 +307,18 @@ def replayed(folder: str, *options: str) -> tuple[int, list[str]]:
     return report["summary"]["ran"], wrong
 
 
+def alarms_of(tool: Any) -> list[str]:
+    """What it reports of operators that are right."""
+    if isinstance(tool, op_tools.OpAutoCompare):
+        found = {(one.op, one.phase, one.what, one.reason) for one in tool.result().failures}
+    elif isinstance(tool, op_tools.OpOverflowCheck):
+        rows = [row for row in tool.result().rows if row.kind == "producer"]
+        found = {(row.op, row.phase, f"{row.nan} nan, {row.pos_inf} inf, {row.neg_inf} -inf", row.line) for row in rows}
+    else:
+        return []
+    return [f"{type(tool).__name__} reports {' '.join(map(str, alarm))}" for alarm in sorted(found, key=str)]
+
+
 def look_at(name: str, variant: str, tools: list[tuple[str, str]]) -> list[Row]:
     try:
         plain = train(name, variant, [])
@@ -293,10 +341,7 @@ def look_at(name: str, variant: str, tools: list[tuple[str, str]]) -> list[Row]:
             except Exception as error:
                 row.found.append(f"raised {type(error).__name__}: {error}".splitlines()[0][:200])
             row.found += [trouble for tool in made if (trouble := trouble_of(tool))]
-            for tool in made:
-                if type(tool).__name__ == "OpAutoCompare":
-                    alarms = {(one["op"], one["what"], one["reason"]) for one in tool.result().failures}
-                    row.found += [f"OpAutoCompare reports {' '.join(map(str, alarm))}" for alarm in sorted(alarms)]
+            row.found += [alarm for tool in made for alarm in alarms_of(tool)]
             if tool_name == "OpCapture":
                 row.calls, wrong = replayed(folder, "--only_run_forward")
                 row.found += wrong[:3]
@@ -321,24 +366,11 @@ def work(item: tuple[str, str, list[tuple[str, str]]]) -> list[Row]:
     return look_at(*item)
 
 
-def main() -> int:
-    command_line = parser(__doc__)
-    command_line.add_argument("--models", default="", metavar="REGEX")
-    command_line.add_argument("--tool", nargs="+", default=tool_names(), choices=tool_names(), metavar="NAME")
-    command_line.add_argument("--level", nargs="+", default=["torch", "aten"], choices=["torch", "aten"])
-    command_line.add_argument("--variant", nargs="+", choices=VARIANTS, help="all of these, for each model")
-    command_line.add_argument("--jobs", type=int, default=2, metavar="N")
-    options = command_line.parse_args()
-    tools = [(tool, level) for tool in options.tool for level in options.level]
-    items = [
-        (name, variant, tools)
-        for number, name in enumerate(NAMES)
-        if re.search(options.models, name)
-        for variant in (options.variant or [VARIANTS[number % len(VARIANTS)]])
-    ]
+def looked_at(items: list[tuple[str, str, list[tuple[str, str]]]], jobs: int) -> list[Row]:
+    """The rows of these models, shown as they come."""
     progress = Progress(len(items), "models")
     rows: list[Row] = []
-    for (name, variant, _), made, trouble in work_through(items, start, work, jobs=options.jobs, seconds=600):
+    for (name, variant, _), made, trouble in work_through(items, start, work, jobs=jobs, seconds=SECONDS):
         for row in made or [Row(name, variant, found=[trouble])]:
             rows.append(row)
             if row.skipped:
@@ -346,6 +378,46 @@ def main() -> int:
             for found in row.found:
                 print(f"{row.model} ({row.variant}), {row.tool}, {row.level}: {found}", flush=True)
         progress.step(name)
+    return rows
+
+
+def looked_at_drawn(seed: int, count: int, tools: list[tuple[str, str]], variants: list[str], jobs: int) -> list[Row]:
+    """The rows of that many models that ran."""
+    start()
+    names, number = drawn(seed), 0
+    rows: list[Row] = []
+    while (wanted := count - len({row.model for row in rows if not row.skipped})) > 0:
+        items = []
+        for name in itertools.islice(names, wanted):
+            items.append((name, variants[number % len(variants)], tools))
+            number += 1
+        if not items:
+            break
+        rows += looked_at(items, jobs)
+    return rows
+
+
+def main() -> int:
+    command_line = parser(__doc__)
+    command_line.add_argument("--names", default="", metavar="REGEX")
+    command_line.add_argument("--seed", type=int, default=1, metavar="N", help="of the models that are drawn")
+    command_line.add_argument("--models", type=int, metavar="N", help="draw so many; without it: the usual ones")
+    command_line.add_argument("--tool", nargs="+", default=tool_names(), choices=tool_names(), metavar="NAME")
+    command_line.add_argument("--level", nargs="+", default=["torch", "aten"], choices=["torch", "aten"])
+    command_line.add_argument("--variant", nargs="+", choices=VARIANTS, help="all of these, for each model")
+    command_line.add_argument("--jobs", type=int, default=2, metavar="N")
+    options = command_line.parse_args()
+    tools = [(tool, level) for tool in options.tool for level in options.level]
+    if options.models:
+        rows = looked_at_drawn(options.seed, options.models, tools, list(options.variant or VARIANTS), options.jobs)
+    else:
+        items = [
+            (name, variant, tools)
+            for number, name in enumerate(NAMES)
+            if re.search(options.names, name)
+            for variant in (options.variant or [VARIANTS[number % len(VARIANTS)]])
+        ]
+        rows = looked_at(items, options.jobs)
     skipped = [row for row in rows if row.skipped]
     wrong = [row for row in rows if row.found]
     ran = {(row.model, row.variant) for row in rows} - {(row.model, row.variant) for row in skipped}

@@ -432,3 +432,107 @@ def test_what_autograd_refuses_is_not_the_devices_failure(level):
     with op_tools.OpAutoCompare(level=level) as compare, pytest.raises(RuntimeError, match="leaf"):
         leaf.add_(1)
     assert compare.result().failures == []
+
+
+def error_in_backward(model, kind, ops):
+    x = on_device(4, 16, grad=True)
+    with op_tools.OpAutoCompare() as tool:
+        loss = model(x)
+        with sim.fault(kind, ops=ops, call=0) as fault, pytest.raises(RuntimeError, match="planted"):
+            loss.backward()
+    assert fault.hits == 1
+    return tool.result()
+
+
+@pytest.mark.parametrize("kind", ["missing", "exception"])
+def test_what_raises_in_backward_alone_is_found_and_only_its_call_blamed(kind):
+    """Other calls of the pass are open when the error ends it: the other branch, the calls that had not come yet."""
+    layer = nn.Linear(16, 8).to("sim")
+
+    def model(x):
+        return (F.gelu(layer(x)).sum() * 2 + torch.tanh(x).sum()).exp()
+
+    for ops, name in (("gelu_backward", "gelu"), ("tanh_backward", "tanh"), ("mm", "linear")):
+        (row,) = error_in_backward(model, kind, ops).failures
+        assert (row["op"].split(".")[-1], row["phase"], row["kind"]) == (name, "backward", "raised")
+        assert "planted" in row["reason"] and row["source"].startswith(__file__)
+
+
+def test_an_error_of_the_program_in_backward_is_blamed_on_no_call():
+    def raises(gradient):
+        raise ValueError("of the program")
+
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise ValueError("of the program")
+
+    def hooked(x):
+        y = torch.tanh(x)
+        y.register_hook(raises)
+        return y.exp().sum()
+
+    def hooked_node(x):
+        y = torch.tanh(x)
+        y.grad_fn.register_prehook(lambda gradients: raises(gradients[0]))
+        return y.exp().sum()
+
+    def written(x):
+        y = torch.exp(x)
+        z = y.sin().sum()
+        y.add_(1)
+        return z
+
+    def freed(x):
+        y = torch.exp(x).sum()
+        y.backward()
+        return y
+
+    for program in (hooked, hooked_node, written, freed, lambda x: Own.apply(torch.exp(x)).sum()):
+        x = on_device(4, 4, grad=True)
+        with op_tools.OpAutoCompare() as tool:
+            loss = program(x)
+            with pytest.raises((ValueError, RuntimeError)):
+                loss.backward()
+        assert tool.result().failures == []
+
+
+def test_a_backward_that_raises_everywhere_or_outside_of_the_tool_is_no_finding():
+    x = on_device(4, 4, grad=True)
+    with op_tools.OpAutoCompare() as tool:
+        loss = torch.tanh(x).sum()
+    with sim.fault("exception", ops="tanh_backward"), pytest.raises(RuntimeError, match="planted"):
+        loss.backward()
+    with op_tools.OpAutoCompare() as second, pytest.raises(RuntimeError):
+        torch.ones(2, device="sim").sum().backward()
+    assert tool.result().failures == [] and second.result().failures == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_constant_rows_are_no_finding(device, level):
+    """What is left of equal numbers and their mean is rounding, and 0 / 0 of it is NaN or not."""
+
+    def gradient(program, x):
+        program(x.detach().clone().requires_grad_()).sum().backward()
+
+    for seed in range(10):
+        torch.manual_seed(seed)
+        expanded = torch.randn(4, 1).to(device).expand(4, 50)
+        for rows in (expanded, expanded.contiguous(), expanded * 1e4 + 1e4):
+            with op_tools.OpAutoCompare(level=level) as tool:
+                for program in (torch.corrcoef, torch.cov, lambda x: x.var(1), lambda x: x.std(1), F.normalize):
+                    program(rows)
+                    gradient(program, rows)
+                for norm in (
+                    lambda x: F.layer_norm(x, (50,)),
+                    lambda x: F.batch_norm(x.t(), None, None, training=True),
+                    lambda x: F.group_norm(x.reshape(1, 4, 50), 4),
+                    lambda x: F.instance_norm(x.reshape(1, 4, 50)),
+                ):
+                    norm(rows)
+            assert tool.result().failures == [], seed

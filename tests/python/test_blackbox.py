@@ -16,6 +16,7 @@ import torch
 
 import op_tools
 from op_tools.__main__ import main
+from op_tools._blackbox import ask_for_stacks, save_kept_calls
 
 # A kernel that does what its argument says.
 PROGRAM = """
@@ -214,3 +215,139 @@ def test_it_goes_on_without_a_file(tmp_path, capfd):
         assert torch.equal(torch.relu(torch.ones(1)), torch.ones(1))
     assert box.path == ""
     assert "OpBlackBox records nothing" in capfd.readouterr().err
+
+
+# Calls on the simulated device, the first of each operator apart: it runs in the calling thread.
+ON_DEVICE = """
+import sys
+import torch, op_tools
+import op_tools.sim_device as sim
+
+output, kind, asynchronous, inputs = sys.argv[1:]
+sim.set_asynchronous(asynchronous == "1")
+a = torch.arange(16.0).view(4, 4).to("sim")
+torch.mm(a, a).relu()
+torch.accelerator.synchronize()
+with op_tools.OpBlackBox(output_dir=output, marks=1, inputs=int(inputs), inputs_ops="mm", stall=0.2):
+    for _ in range(5):
+        torch.mm(a, a).relu()
+    torch.accelerator.synchronize()
+    torch.abs(a)
+    torch.accelerator.synchronize()
+    sim.fault(kind, ops="mm").start()
+    b = torch.mm(a, a)  # the guilty line
+    for _ in range(3):
+        torch.relu(a)
+    torch.accelerator.synchronize()
+"""
+
+
+def device_program(folder, kind, asynchronous=True, inputs=0):
+    return [sys.executable, "-c", ON_DEVICE, str(folder), kind, str(int(asynchronous)), str(inputs)]
+
+
+def test_a_kernel_that_crashes_is_the_open_call_of_a_synchronous_device_and_runs_again_from_the_file(tmp_path):
+    done = subprocess.run(device_program(tmp_path, "crash", asynchronous=False, inputs=4), timeout=300)
+    assert done.returncode == -signal.SIGSEGV
+    (path,) = tmp_path.rglob("*.blackbox")
+    box = op_tools.read_black_box(path)
+    (guilty,) = box.open
+    assert guilty.op == "aten::mm" and guilty.stored == "inputs" and guilty.line.endswith("<string>:18 <module>")
+    assert main(["blackbox", str(path), "--save", str(tmp_path / "saved")]) == 0
+    folders = sorted((tmp_path / "saved").rglob("meta.json"))
+    assert len(folders) == 4, "of the last calls of this operator"
+    call = op_tools.load_call(tmp_path / "saved" / "aten.mm" / str(guilty.id))
+    assert torch.equal(call.args[0], torch.arange(16.0).view(4, 4)) and call.meta["level"] == "aten"
+    report = tmp_path / "report.json"
+    again = [sys.executable, "-m", "op_tools.run_op_from_data", str(tmp_path / "saved"), "--json", str(report)]
+    assert subprocess.run(again, timeout=300).returncode == 0
+
+
+def test_a_kernel_that_crashes_later_is_the_first_that_no_event_showed_to_be_done(tmp_path):
+    assert subprocess.run(device_program(tmp_path, "crash"), timeout=300).returncode == -signal.SIGSEGV
+    (path,) = tmp_path.rglob("*.blackbox")
+    box = op_tools.read_black_box(path)
+    launched = [*box.suspects, *box.open]
+    assert launched and launched[0].line.endswith("<string>:18 <module>")
+    assert all(row.stream == "sim:0, stream 0" for row in launched)
+    if box.suspects:
+        assert "the last call known to be done is aten::abs" in box.device_verdict
+        assert "--time-mode sync --time-level aten --time-ops '" in box.device_verdict
+
+
+def test_a_kernel_that_hangs_is_named_while_the_program_waits_outside_of_any_call(tmp_path, capsys):
+    with subprocess.Popen(device_program(tmp_path, "hang"), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while "no call has begun or ended" not in (line := process.stderr.readline()):
+                assert line, "the process ended"
+            assert "waits, and its device has not done aten::mm" in line and "<string>:18 <module>" in line
+            (path,) = tmp_path.rglob("*.blackbox")
+            copy = op_tools.read_black_box(f"{path}.copy")
+            assert copy.copied is not None and "was in no operator when its file was copied" in copy.verdict
+            assert copy.suspects[0].op == "aten::mm"
+            Path(f"{path}.stacks").write_text("")
+            assert main(["blackbox", str(path), "--stacks"]) == 0
+            assert ".ask was there" in (asked := capsys.readouterr().out) and "in <module>" in asked
+            assert main(["blackbox", str(path)]) == 0
+            assert "launched since: 4, the first aten::mm" in capsys.readouterr().out
+        finally:
+            process.kill()
+    with pytest.raises(op_tools.Error, match="does not live"):
+        ask_for_stacks(path)
+
+
+def test_the_command_that_it_names_makes_the_crash_the_open_call(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import torch
+import op_tools.sim_device as sim
+
+a = torch.ones(4, 4).to("sim")
+for _ in range(3):
+    torch.mm(a, a).relu()
+sim.fault("crash", ops="mm").start()
+torch.mm(a, a)
+for _ in range(100):
+    a.relu()
+torch.accelerator.synchronize()
+"""
+    )
+    flags = "--blackbox --time --time-mode sync --time-level aten --time-ops aten::mm,aten::relu".split()
+    command = [sys.executable, "-m", "op_tools", "run", *flags, "--output-dir", str(tmp_path), str(program)]
+    assert subprocess.run(command, timeout=300, capture_output=True).returncode == -signal.SIGSEGV
+    (path,) = tmp_path.rglob("*.blackbox")
+    (guilty,) = op_tools.read_black_box(path).open
+    assert guilty.op == "aten::mm" and guilty.line.endswith("program.py:9 <module>")
+
+
+def test_inputs_that_are_kept_are_those_before_the_call(tmp_path):
+    torch.manual_seed(0)
+    x = torch.arange(6.0).view(2, 3)
+    large = torch.zeros(1 << 19)  # 2 MB
+    with op_tools.OpBlackBox(output_dir=tmp_path, inputs=3, inputs_ops="aten::add_.*, bernoulli_.*, abs") as box:
+        for _ in range(5):
+            x.add_(1)
+        drawn = torch.ones(100).bernoulli_(0.5)
+        torch.abs(large)
+        torch.relu(x)
+    rows = {row.op: row.stored for row in box.result().rows}
+    assert rows["aten::abs"] == "too large" and rows["aten::relu"] == ""
+    places = save_kept_calls(box.path, tmp_path / "saved")
+    assert len(places) == 3
+    first = op_tools.load_call(places[0])
+    assert torch.equal(first.args[0], torch.arange(6.0).view(2, 3) + 3)
+    random_call = op_tools.load(places[-1] / "input.pth")
+    assert random_call["name"] == "aten::bernoulli_.float"
+    state = torch.get_rng_state()
+    torch.set_rng_state(random_call["rng"]["cpu"])
+    assert torch.equal(random_call["args"][0].bernoulli_(0.5), drawn), "the state is that before the call"
+    torch.set_rng_state(state)
+
+
+def test_a_file_without_inputs_is_told_so(tmp_path, capsys):
+    with op_tools.OpBlackBox(output_dir=tmp_path) as box:
+        torch.relu(torch.ones(1))
+    assert main(["blackbox", box.path, "--save", str(tmp_path / "saved")]) == 2
+    assert "keeps them with inputs=N" in capsys.readouterr().err
+    assert not (tmp_path / "saved").exists()

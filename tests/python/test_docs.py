@@ -17,6 +17,9 @@ import pytest
 
 import op_tools
 import op_tools.__main__
+import op_tools.compat.pytorch15
+import op_tools.compat.troubleshooter
+import op_tools.formats
 import op_tools.sim_device
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,7 +195,13 @@ def public_members(scope, name):
 
 PUBLIC = [
     (name, member)
-    for module, prefix in ((op_tools, "op_tools"), (op_tools.sim_device, "op_tools.sim_device"))
+    for module, prefix in (
+        (op_tools, "op_tools"),
+        (op_tools.sim_device, "op_tools.sim_device"),
+        (op_tools.formats, "op_tools.formats"),
+        (op_tools.compat.troubleshooter.migrator, "op_tools.compat.troubleshooter.migrator"),
+        (op_tools.compat.pytorch15, "op_tools.compat.pytorch15"),
+    )
     for key in module.__all__
     if inspect.isclass(getattr(module, key)) or inspect.isfunction(getattr(module, key))
     for name, member in public_members(getattr(module, key), f"{prefix}.{key}")

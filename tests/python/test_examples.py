@@ -76,3 +76,15 @@ def test_bring_up_names_the_wrong_operator_replays_it_and_lives_without_it(build
     assert "torch.nn.functional.relu 0th input grad" in out
     assert "the loss is what it should be" in out
     assert "demo_bring_up.py:" in out
+
+
+def test_bisect_goes_from_a_wrong_loss_to_a_script(build_dir, tmp_path):
+    out = run("demo_bisect.py", "--output", tmp_path / "demo", path=build_dir)
+    assert "Story 3: " in out and fits(out) == []
+    assert "op-tools bisect found the planted operator" in out and "next: op-tools repro" in out
+    assert [line for line in out.splitlines() if line.startswith("exit status")] == [
+        "exit status 0",  # bisect
+        "exit status 0",  # repro
+        "exit status 1",  # the script on the device
+        "exit status 0",  # on the CPU
+    ]

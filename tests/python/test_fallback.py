@@ -1,6 +1,7 @@
 """OpFallback: operators run on the CPU and everything looks as if the device had done it."""
 
 import gc
+import json
 import sys
 import threading
 from pathlib import Path
@@ -874,3 +875,59 @@ def test_lengths_of_packed_sequences_are_where_the_program_expects_them(level, b
         moved = program()
     assert [tensor.device.type for tensor in moved] == [tensor.device.type for tensor in plain]
     assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(moved, plain, strict=True))
+
+
+def test_calls_that_are_listed_are_the_same_in_every_run_and_can_be_chosen(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4)).to("sim")
+    x = torch.ones(2, 4, device="sim")
+
+    def run(**options):
+        tool = op_tools.OpFallback(level="aten", **options)
+        with tool:
+            for _ in range(2):
+                model(x).sum().backward()
+                tool.step()
+        return {row.op: row.calls for row in tool.result().rows if row.calls}
+
+    lists = []
+    for name in ("first", "second"):
+        assert run(list_calls=str(tmp_path / name)) == {}, "listing moves nothing"
+        lists.append([json.loads(line) for line in (tmp_path / f"{name}.0").read_text().splitlines()])
+    by_item = [{one["of_call"]: one for one in calls} for calls in lists]
+    assert by_item[0] == by_item[1] and len(by_item[0]) == len(lists[0])
+    linear = [one for one in lists[0] if one["op"] == "aten::addmm"]
+    assert [(one["module"], one["phase"]) for one in linear] == [
+        ("Sequential.0", "forward"),
+        ("Sequential.2", "forward"),
+    ]
+    backward = [one for one in lists[0] if one["op"] == "aten::tanh_backward"]
+    assert [(one["module"], one["phase"]) for one in backward] == [("Sequential.1", "backward")]
+    assert "test_fallback.py:" in backward[0]["line"], "that of the forward call"
+
+    (tmp_path / "calls").write_text(f"{linear[1]['of_call']}\n{backward[0]['of_op']}\n")
+    assert run(only_calls=str(tmp_path / "calls")) == {"aten::addmm": 2, "aten::tanh_backward": 2}
+    both = run(only_calls=str(tmp_path / "calls"), list_calls=str(tmp_path / "third"))
+    assert both == {"aten::addmm": 2, "aten::tanh_backward": 2}
+    again = [json.loads(line) for line in (tmp_path / "third.0").read_text().splitlines()]
+    moved = {linear[1]["of_call"], backward[0]["of_call"]}
+    assert moved < {one["of_call"] for one in again} < set(by_item[0]), "without the backward of what moved"
+
+
+def test_on_copies_everything_is_what_it_was():
+    torch.manual_seed(0)
+    x = torch.randn(8, 8, device="sim", requires_grad=True)
+
+    def run():
+        y = torch.nn.functional.dropout((x @ x).t().relu(), 0.5)
+        y.mul_(2)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        return y.detach().cpu(), gradient.cpu()
+
+    torch.manual_seed(1)
+    right = run()
+    torch.manual_seed(1)
+    tool = op_tools.OpFallback(level="aten", target="same")
+    with tool:
+        result = run()
+    assert all(torch.equal(one, other) for one, other in zip(result, right))
+    assert sum(row.calls for row in tool.result().rows) > 4

@@ -2,6 +2,8 @@
 does it at many random moments."""
 
 import ctypes
+import opcode
+import os
 import signal
 import sys
 import threading
@@ -14,6 +16,7 @@ import torch.nn.functional as F
 
 import op_tools
 import op_tools.sim_device  # at the top: before the first backward() of the process
+from op_tools import run_op_from_data
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "proofs"))
 
@@ -278,9 +281,83 @@ def test_mode_that_the_program_leaves_inside_a_call_does_not_keep_ours_on_the_st
     torch.overrides._pop_mode()
 
 
+class Arrives:
+    """A trace function: raises at the n-th place where Python looks for what has arrived. These are the begin of a function,
+    the end of a call, and a jump backward."""
+
+    LOOKS = ("RESUME", "CALL", "JUMP_BACKWARD")
+
+    def __init__(self, place):
+        self.left = place
+        self.last = {}  # instruction of each frame
+
+    def __call__(self, frame, event, arg):
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            before = self.last.get(frame, "")
+            self.last[frame] = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
+            self.left -= before.startswith(self.LOOKS)
+            if self.left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="co_code shows these instructions from Python 3.11 on")
+def test_interrupt_anywhere_in_torchs_code_around_a_call_leaves_the_tool_on():
+    places = 0
+    with op_tools.HookScope(op_tools.Hook(), ops="torch.nn.functional.softmax, torch.sin") as tool:
+        while True:
+            arrives = Arrives(places)
+            sys.settrace(arrives)
+            try:
+                F.softmax(X, -1)
+            except KeyboardInterrupt:
+                pass
+            else:
+                break
+            finally:
+                sys.settrace(None)
+            seen = tool.calls_seen
+            torch.sin(X)
+            assert tool.calls_seen == seen + 1, f"off after an interrupt at place {places}"
+            places += 1
+    assert places > 10
+    assert torch.overrides._len_torch_function_stack() == 0
+
+
 def test_random_moments():
     import interrupts
 
     run = interrupts.interrupted(moments=40, seed=1, folder=".")
     assert run.failures == []
     assert sum(run.arrived.values()) + run.dropped == 40
+
+
+def test_ctrl_c_while_a_replay_looks_for_a_function_ends_it(capfd):
+    with op_tools.OpCapture(ops="torch.ones") as tool:
+        torch.ones(3)
+    looked_for = []
+
+    def find(name):
+        looked_for.append(name)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        op_tools._C.run_op_from_data([tool.result().root, "--acc_check"], find)
+    assert looked_for == ["torch.ones"]
+    assert "interrupted" in capfd.readouterr().err
+
+
+def test_ctrl_c_ends_a_replay_between_two_calls(tmp_path, capfd):
+    with op_tools.OpCapture(output_dir=tmp_path, format="container") as tool:
+        for _ in range(2000):
+            torch.exp(torch.ones(3))
+    root = tool.result().root
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_op_from_data.main([str(root), "--acc_check", "--run_times", "300"])
+    printed = capfd.readouterr()
+    assert "interrupted" in printed.err
+    assert "bit for bit" not in printed.out

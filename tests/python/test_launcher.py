@@ -107,6 +107,21 @@ def test_an_optimizers_step_is_a_training_step(op_tools_command, tmp_path):
     assert sorted(call.meta["step"] for call in calls) == [0, 1, 2]
 
 
+def test_the_folder_of_a_recording_stands_behind_its_flag(op_tools_command, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "package.py").write_text("import torch; torch.ones(2).exp()")
+    (tmp_path / "b").mkdir()
+    script = op_tools_command("run", "--record", "a", "train.py", "x")
+    module = op_tools_command("run", "--record", "b", "-m", "package")
+    between = op_tools_command("run", "--record", "c", "--level", "aten", "train.py", "x")
+    assert script.returncode == 5, script.stderr
+    assert module.returncode == 0, module.stderr
+    assert list((tmp_path / "a").rglob("*.oprec"))
+    assert list((tmp_path / "b").rglob("*.oprec"))
+    assert between.returncode == 5 and list((tmp_path / "c").rglob("*.oprec")), between.stderr
+    assert op_tools_command("run", "--capture", "a", "train.py").returncode == 2
+
+
 def test_wrong_usage_is_said(op_tools_command, tmp_path):
     no_tool = op_tools_command("run", "train.py")
     assert no_tool.returncode == 2
@@ -414,10 +429,16 @@ def test_a_config_file_with_a_mistake_is_refused(text, said, tmp_path):
 
 def test_env_exports_a_variable_for_every_option(capsys, monkeypatch, tmp_path):
     values = {"bool": "", "int": "3", "float": "0.5", "names": "torch.add", "path": "there", "ints": "1,2"}
+    calls = tmp_path / "calls"
+    calls.write_text("0123456789abcdef\n")
     for kind in kinds().values():
         flags = []
         for option in kind.options:
             text = values.get(option.type, option.choices[-1] if option.choices else "torch.float16->torch.float32")
+            if option.name == "only_calls":
+                text = str(calls)
+            if option.name == "list_calls":
+                text = str(tmp_path / "list")
             if option.name == "calls":
                 text = "16"  # the least that OpBlackBox takes
             if option.name != "raise_on_failure":  # not together with async_

@@ -37,7 +37,7 @@ RULES = {
         [],
     ),
     "Python stays in the bindings": (
-        r"\bPyObject\b|\bpybind11\b|\bpy::|#include <Python\.h>|torch/csrc/(?!(autograd|profiler)/(?!python))",
+        r"\bPyObject\b|\bpybind11\b|\bpy::|#include <Python\.h>|torch/csrc/(?!(autograd|profiler|distributed/c10d)/(?!python))",
         [path for path in PRODUCT if not path.startswith("bindings/")],
         [],
     ),
@@ -49,7 +49,7 @@ RULES = {
     "folders are walked where files are named": (
         r"std::filesystem|\bopendir\b|\bmkdir\b",
         PRODUCT,
-        ["src/calls/stored_calls.cpp", "src/base/run_folder.cpp"],
+        ["src/calls/stored_calls.cpp", "src/base/run_folder.cpp", "src/record/recording_reader.cpp"],
     ),
     "one stopwatch": (
         r"\b(steady_clock|high_resolution_clock)\b|clock_gettime|getApproximateTime|synchronizeDevice|\bsynchronize\s*\(",
@@ -101,7 +101,7 @@ RULES = {
             "src/compare/metrics/tensor_diff.cpp",
             "src/fallback/",
             "src/observe/nonfinite.cpp",
-            "src/observe/statistics.cpp",
+            "src/tensor/statistics.cpp",
         ],
     ),
     "tolerances": (
@@ -130,10 +130,12 @@ MAY_INCLUDE = {
     "calls": {"base", "tensor", "report", "pth", "hooks"},
     "capture": {"base", "tensor", "report", "hooks", "calls"},
     "observe": {"base", "tensor", "report", "hooks", "calls"},
+    "record": {"base", "tensor", "report", "hooks", "calls"},
+    "runs": {"base", "tensor", "report", "hooks", "record", "compare/metrics"},
     "timing": {"base", "tensor", "report", "autograd", "hooks"},
-    "blackbox": {"base", "tensor", "report", "hooks", "timing"},
     "memory": {"base", "tensor", "report", "hooks", "timing"},
-    "fallback": {"base", "tensor", "autograd", "hooks", "timing"},
+    "blackbox": {"base", "tensor", "report", "pth", "hooks", "calls", "timing"},
+    "fallback": {"base", "tensor", "report", "autograd", "hooks", "timing"},
     "compare/metrics": {"base", "tensor", "hooks"},
     "compare/rerun": {"base", "tensor", "hooks", "calls", "fallback", "compare/metrics"},
     "compare": {"base", "tensor", "report", "hooks", "calls", "timing", "fallback", "compare/metrics", "compare/rerun"},

@@ -122,9 +122,7 @@ def test_all_stories():
     assert len(told) == len(lifecycle.STORIES)
 
 
-@pytest.mark.parametrize(
-    "tool", ["OpTimeMeasure", "OpCapture", "OpAutoCompare", "OpObserve", "OpOverflowCheck", "OpFallback"]
-)
+@pytest.mark.parametrize("tool", sorted(op_tools._kinds.kinds()))
 def test_tool_imports_nothing_of_torch_that_the_program_has_not_imported(tool, python):
     done = python(f"""
 import sys, torch, op_tools
@@ -198,6 +196,75 @@ def test_error_of_the_program_has_no_frame_of_ours():
         assert {Path(file).name for file in files} == {Path(__file__).name}
 
 
+class Failing:
+    """Functions of each kind that raise an error of the program, and how they are run."""
+
+    def fails(self):
+        return torch.mm(torch.ones(2, 2), torch.ones(3, 3))
+
+    def function(self, tool):
+        tool(lambda: self.fails())()
+
+    def generator(self, tool):
+        @tool
+        def generator():
+            yield 1
+            self.fails()
+
+        list(generator())
+
+    def throw_into_generator(self, tool):
+        @tool
+        def generator():
+            yield 1
+
+        run = generator()
+        next(run)
+        run.throw(RuntimeError("shapes cannot be multiplied"))
+
+    def coroutine(self, tool):
+        @tool
+        async def coroutine():
+            await asyncio.sleep(0)
+            self.fails()
+
+        asyncio.run(coroutine())
+
+    def async_generator(self, tool):
+        @tool
+        async def generator():
+            yield 1
+            self.fails()
+
+        async def use():
+            async for _ in generator():
+                pass
+
+        asyncio.run(use())
+
+    def throw_into_async_generator(self, tool):
+        @tool
+        async def generator():
+            yield 1
+
+        async def use():
+            run = generator()
+            await anext(run)
+            await run.athrow(RuntimeError("shapes cannot be multiplied"))
+
+        asyncio.run(use())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 puts a frame back that was taken off")
+@pytest.mark.parametrize("kind", [name for name in vars(Failing) if not name.startswith("_") and name != "fails"])
+def test_error_of_a_decorated_function_has_no_frame_of_ours(kind):
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as error:
+        getattr(Failing(), kind)(op_tools.OpObserve())
+    files = {Path(frame.filename) for frame in traceback.extract_tb(error.tb)}
+    assert Path(__file__) in files
+    assert [file for file in files if file.is_relative_to(Path(op_tools.__file__).parent)] == []
+
+
 def test_error_of_a_program_that_op_tools_runs_is_shown_as_its_own(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("def f():\n    raise ValueError('mine')\n\n\nf()\n")
@@ -210,3 +277,27 @@ def test_error_of_a_program_that_op_tools_runs_is_shown_as_its_own(tmp_path):
     ]
     assert [one.returncode for one in shown] == [1, 1]
     assert shown[1].stderr == shown[0].stderr
+
+
+def test_importing_the_package_imports_no_library_that_few_programs_need(python):
+    done = python("""
+import sys, torch
+before = set(sys.modules)
+import op_tools
+print(*sorted({name.split(".")[0] for name in set(sys.modules) - before} - {"op_tools"}))
+""")
+    assert set(done.stdout.split()) <= {"html"}
+
+
+def test_a_tool_that_cannot_be_stopped_does_not_keep_the_program_from_its_end():
+    program = """
+import op_tools
+
+class Stubborn(op_tools.OpCapture):
+    def stop(self):
+        raise KeyError("stubborn")
+
+Stubborn().start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert "stubborn" in done.stderr

@@ -1,6 +1,8 @@
 """What is printed by default, what is counted, and what SIGTERM leaves."""
 
+import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -38,6 +40,34 @@ def test_by_default_a_run_prints_its_summary_and_no_line_per_call(tool, python):
     assert lines[0].startswith(tool.partition(".")[2].partition("(")[0])
 
 
+def on_a_terminal(program, folder):
+    """What a program writes to a terminal's stderr."""
+    ours, theirs = pty.openpty()
+    path = os.pathsep.join([str(Path(op_tools.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    settings = {**os.environ, "PYTHONPATH": path, "OP_TOOLS_LOG_LEVEL": ""}
+    with subprocess.Popen([sys.executable, "-c", program], cwd=folder, env=settings, stderr=theirs) as running:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux says so that the other side is closed
+            while more := os.read(ours, 65536):
+                shown += more
+    os.close(ours)
+    assert running.returncode == 0, shown.decode()
+    return shown.decode()
+
+
+@pytest.mark.parametrize("name", sorted(op_tools._kinds.kinds()))
+def test_each_tool_draws_one_line_of_progress_on_a_terminal(name, tmp_path):
+    program = f"""
+import torch, op_tools
+x = torch.ones(2)
+with op_tools.{name}(ops="torch.neg", level="torch") as tool:
+    for _ in range(1100):
+        torch.neg(x)
+"""
+    assert f"\r\x1b[K{name}: " in on_a_terminal(program, tmp_path)
+
+
 def test_lines_for_each_call_at_info_and_as_ditorch_prints_them(python):
     text = PROGRAM.replace("{tool}", "tool = op_tools.OpCapture(ops='torch.relu|torch.Tensor.relu').start()")
     for settings in ({"OP_TOOLS_LOG_LEVEL": "info"}, {"OP_TOOLS_LOG_LEVEL": "", "OP_TOOLS_COMPAT": "ditorch"}):
@@ -63,11 +93,28 @@ def test_printing_a_tensor_counts_nothing(capsys):
     assert seen == ["torch.Tensor.__repr__", "torch.Tensor.neg"]
 
 
+def test_printing_a_tensor_counts_nothing_at_the_aten_level_either(tmp_path):
+    import op_tools.sim_device
+
+    x = torch.randn(3, 3)
+    there = x.to("sim")
+    with op_tools.OpObserve(level="aten", output_dir=tmp_path) as observe:
+        text = f"{x!r} {[x]}" + str(x) + repr({"x": x}) + repr(there)
+        torch.neg(x)
+    assert {row.op for row in observe.result().rows} == {"aten::neg"}
+    assert text.count("tensor(") == 5
+    # A device that lacks what repr needs still gets it from the CPU.
+    lacking = op_tools.sim_device.fault("missing", ops="aten::abs|aten::isfinite|aten::ne.*|aten::masked_select")
+    with lacking, op_tools.OpFallback(level="aten"):
+        assert repr(there) == text[-len(repr(there)) :]
+
+
 KILLED = """
 import os, signal, sys, time, torch, op_tools
 tool = {tool}
 tool.start()
 torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3, requires_grad=True)).relu().sum().backward()
+torch.log(torch.zeros(2))
 print("ready", flush=True)
 while True:
     time.sleep(0.01)
@@ -77,6 +124,9 @@ FILES = {
     "op_tools.OpTimeMeasure()": "summary.csv",
     "op_tools.OpObserve()": "calls.jsonl",
     "op_tools.OpAutoCompare()": "autocompare.csv",
+    "op_tools.OpOverflowCheck()": "overflow.jsonl",
+    "op_tools.OpRecord()": "*.oprec",
+    "op_tools.OpBlackBox()": "*.blackbox",
 }
 
 
@@ -97,6 +147,8 @@ def test_sigterm_flushes_the_tool_and_ends_the_program(tool, tmp_path):
     assert file.stat().st_size > 100
     if file.suffix == ".zip":
         assert op_tools._C.find_calls(str(file))[1] == []  # it has its directory
+    if file.suffix == ".oprec":
+        assert op_tools.read_recording(file).complete
 
 
 def test_the_programs_own_handler_of_sigterm_stays_and_ours_goes():

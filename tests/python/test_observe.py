@@ -129,6 +129,16 @@ def test_the_hash_is_the_same_for_all_strides_and_devices(dtype, device):
         assert statistics(changed.to(device))["hash"] != expected
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_hash_of_a_part_is_the_devices_as_well(dtype):
+    """Words of eight bytes: parts that begin within one, and that do not fill the last."""
+    x = sample(dtype, (40,), False)
+    for begin, end in [(0, 1), (0, 7), (1, 9), (3, 40), (5, 5 + 8), (8, 39)]:
+        expected = statistics(x[begin:end].clone())["hash"]
+        assert statistics(x[begin:end])["hash"] == expected
+        assert statistics(x.to("sim")[begin:end])["hash"] == expected
+
+
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_statistics_of_parts_and_of_nothing(dtype, device):

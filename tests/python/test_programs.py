@@ -944,6 +944,20 @@ def accumulated(a):
     return scan(lambda total, row: (total + row, total * row), torch.zeros(2), a)
 
 
+@pytest.mark.parametrize("on", ["a mode of the program's", "a tool"])
+def test_a_mode_off_its_stack_is_traced_by_torch_compile(on):
+    """Module.to() calls the mode in torch's own Python code."""
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    layer, a = torch.nn.Linear(3, 3), x(2, 3)
+    compiled = torch.compile(lambda a: layer.to(torch.float32)(a), backend="eager", fullgraph=True)
+    with Mode() if on != "a tool" else op_tools.OpObserve():
+        assert torch.equal(compiled(a), layer(a))
+
+
 COMPILED_BY_TORCH = {
     "cond": lambda a: torch.cond(a.sum() > 0, lambda b: b.sin(), lambda b: b.cos(), (a,)),
     "scan": accumulated,

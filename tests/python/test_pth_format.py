@@ -239,7 +239,7 @@ def test_what_torch_save_wrote_comes_back_from_our_reader(build_dir, tmp_path, p
     stand_ins = {
         "slices": ((slice(1, None, 2), ...), ({"__slice__": (1, None, 2)}, {"__ellipsis__": True})),
         "returned": (torch.return_types.max((torch.ones(1), torch.zeros(1))), (torch.ones(1), torch.zeros(1))),
-        "named": (Pair(1, 2), (1, 2)),
+        "named": (Pair(1, 2), {"__namedtuple__": ("test_pth_format.Pair", (1, 2))}),
         "frozen": (frozenset([1]), {1}),
         "bytearray": (bytearray(b"a\xff"), b"a\xff"),
         "long": (2**64, {"__unsupported__": ("int", "does not fit into 64 bits")}),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -362,3 +363,16 @@ def test_numbers_of_numpy_are_numbers(replay, tmp_path):
     assert len(metas) == 4 and not [meta["unsupported"] for meta in metas if meta.get("unsupported")]
     report = replay(capture.result().root, "--acc_check")
     assert report.summary["ran"] == report.summary["bit_equal"] == 4, report.out
+
+
+def test_the_program_takes_names_as_users_write_them_and_says_which_are_near(tmp_path, build_dir):
+    with op_tools.OpCapture(output_dir=tmp_path) as tool:
+        torch.unique(torch.tensor([3, 1, 3]))
+        torch.norm(torch.ones(3))
+    program = [build_dir / "run_op_from_data", tool.result().root, "--acc_check"]
+    found = subprocess.run([*program, "--filter", "torch.unique"], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "1 call in" in found.stdout and "left out by --filter" in found.stdout
+    missed = subprocess.run([*program, "--filter", "torch.uniqe"], capture_output=True, text=True, check=False)
+    assert missed.returncode == 2
+    assert "did you mean torch.functional.unique" in missed.stdout + missed.stderr

@@ -15,6 +15,7 @@ TOOLS = [
     op_tools.OpTimeMeasure,
     op_tools.OpObserve,
     op_tools.OpOverflowCheck,
+    op_tools.OpRecord,
     op_tools.OpFallback,
     op_tools.OpDtypeCast,
 ]
@@ -29,7 +30,7 @@ def result_of(kind):
     return tool, tool.result()
 
 
-@pytest.mark.parametrize("kind", TOOLS)
+@pytest.mark.parametrize("kind", [*TOOLS, op_tools.OpBlackBox])
 def test_every_result_has_rows_a_table_and_shows_itself(kind, monkeypatch):
     tool, result = result_of(kind)
     assert type(result).__name__ in repr(result) and f"{len(result.rows)} row" in repr(result)
@@ -107,3 +108,28 @@ def test_rows_of_comparisons_are_read_by_field_and_by_name():
 def test_an_argument_of_a_wrong_type_is_an_error_that_says_so(options, text):
     with pytest.raises(op_tools.Error, match=f"^{text}.* is not "):
         op_tools.OpCapture(**options).start()
+
+
+def test_the_table_of_a_black_box_ends_with_the_last_calls_unless_it_is_sorted(tmp_path):
+    with op_tools.OpBlackBox(output_dir=tmp_path) as tool:
+        for size in (2, 3, 4):
+            torch.exp(torch.ones(size))
+    result = tool.result()
+    assert result.table(row_limit=1).splitlines()[-1].split()[1:3] == ["exp", "float32[4]"]
+    assert len(result.table(row_limit=-1).splitlines()) == len(result.rows) + 1
+    by_op = result.table(sort_by="op", row_limit=2)
+    assert f"... and {len(result.rows) - 2} more rows" in by_op
+    with pytest.raises(op_tools.Error, match="sort_by='nothing'"):
+        result.table(sort_by="nothing")
+
+
+def test_memory_in_use_and_stacks_are_rows_that_read_as_dicts_too(tmp_path):
+    with op_tools.OpTimeMeasure(memory=True, with_stack=True, output_dir=tmp_path) as tool:
+        kept = torch.exp(torch.ones(1000))
+    result = tool.result()
+    assert kept.sum() > 0
+    assert any(one.bytes == one["bytes"] == 4000 and "test_results.py" in one.where for one in result.alive)
+    assert all(dataclasses.is_dataclass(one) for one in (*result.alive, *result.stacks))
+    assert any(one.frames[0] == "torch.exp" and one["self_ms"] >= 0 for one in result.stacks)
+    with pytest.raises(KeyError):
+        result.alive[0]["nothing"]

@@ -1,5 +1,10 @@
 """Every kind of fault does what it says, to the calls that were asked for, and counts how often."""
 
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +14,7 @@ import op_tools.sim_device as sim
 
 KINDS = (
     "scale element low_precision swap_rows nan inf mutate_input noncontiguous above_size lost_write missing strides "
-    "latency leak exception nondeterministic"
+    "latency leak exception nondeterministic crash hang out_of_bounds late_write"
 )
 
 
@@ -167,6 +172,22 @@ def test_strides_gives_the_values_in_another_layout():
         row = x[0] * x[0]
     assert result.stride() == (1, 4) and different(result, host * host) == 0
     assert row.stride() == (1,) and fault.hits == 1, "one dimension has one layout"
+
+
+def test_late_write_arrives_when_the_device_is_waited_for():
+    host, x = pair(8, 8)
+    y = x.clone()
+    with sim.fault("late_write", ops="tanh, add_.Tensor") as fault:
+        late = torch.tanh(x)
+        read_too_early = late + 1
+        y.add_(1)
+        before = y.cpu()
+    assert fault.hits == 2
+    assert different(before, host) == 0, "what is written in place is what it was"
+    assert different(late, torch.zeros(8, 8)) == 0
+    torch.sim.synchronize()
+    assert different(late, host.tanh()) == different(y, host + 1) == 0
+    assert different(read_too_early, torch.ones(8, 8)) == 0, "it was read before"
 
 
 def test_leak_keeps_memory_until_faults_are_cleared():
@@ -359,3 +380,49 @@ print(torch.mm(x, x).tolist())
     lines = done.stdout.splitlines()
     assert [text for (_, _, text), line in zip(WRONG_VARIABLES, lines, strict=False) if text not in line] == []
     assert lines[-1] == "[[2.0, 2.0], [2.0, 2.0]]", "what was refused planted nothing"
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_crash_ends_the_process_with_sigsegv(asynchronous):
+    program = f"""
+import torch
+import op_tools.sim_device as sim
+sim.set_asynchronous({asynchronous})
+x = torch.ones(3, device="sim")
+x.sigmoid()
+sim.fault("crash", ops="sigmoid", call=1).start()
+x.sigmoid()
+torch.accelerator.synchronize()
+x.sigmoid()
+torch.accelerator.synchronize()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=300)
+    assert done.returncode == -signal.SIGSEGV, done.stderr
+
+
+def test_hang_ends_when_the_fault_is_taken_out():
+    host, x = pair(4)
+    torch.sigmoid(x).cpu()
+    with sim.fault("hang", ops="sigmoid") as fault:
+        result = torch.sigmoid(x)
+        event = torch.Event("sim")
+        event.record()
+        time.sleep(0.05)
+        assert not event.query() and fault.hits == 1
+    torch.accelerator.synchronize()
+    assert event.query() and different(result, host.sigmoid()) == 0
+
+
+def test_out_of_bounds_writes_one_element_behind_the_result():
+    host, x = pair(2, 3)
+    whole = torch.zeros(4, 3, device="sim")
+    with sim.fault("out_of_bounds", ops="add.out, add_.Tensor, sigmoid") as fault:
+        torch.add(x, x, out=whole[:2])
+        new = torch.sigmoid(x)
+        assert fault.hits == 2
+        x.add_(1)
+        assert fault.hits == 2 and fault.matched == 3, "nothing of the program's lies behind it"
+    assert different(new, host.sigmoid()) == 0 and different(x, host + 1) == 0
+    assert different(whole[:2], host + host) == 0
+    behind = whole[2:].cpu().flatten()
+    assert behind[0].isnan() and not behind[1:].any(), "the bits of a zero, inverted"

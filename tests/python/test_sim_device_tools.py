@@ -107,3 +107,30 @@ def test_cells_that_only_devices_have_as_one_operator_replay_on_the_cpu(cells, r
     done = replay(tool.result().root, "--acc_check")
     assert done.status == 0, done.out
     assert done.summary["agreed"] == done.summary["calls"] == sum(row.calls for row in tool.result().rows)
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_a_recording_of_a_device_has_the_numbers_of_the_cpu_in_one_transfer_a_step(level, tmp_path):
+    """The same values on both sides: equal hashes and counts, and projections up to their summation."""
+    inputs = [
+        torch.randn(300, 7),
+        torch.randn(5).to(torch.bfloat16),
+        torch.arange(12).reshape(3, 4).t(),
+        torch.zeros(0),
+    ]
+    found = {}
+    for device in ("cpu", "sim"):
+        given = [one.to(device) for one in inputs]
+        with op_tools.OpRecord(level=level, output_dir=tmp_path / device) as tool:
+            for one in given:
+                torch.neg(one)
+            tool.step()
+            torch.neg(given[0])
+        assert tool.result().failure == "" and tool.result().read_backs == (2 if device == "sim" else 0)  # of two steps
+        found[device] = [call.inputs[0][1] for call in op_tools.read_recording(tool.path).calls]
+    for on_cpu, on_sim in zip(found["cpu"], found["sim"], strict=True):
+        assert on_sim.known and on_sim.device == "sim:0"
+        exact = [(one.hash, one.shape, one.nan, one.inf, one.zero, one.min, one.max) for one in (on_cpu, on_sim)]
+        assert exact[0] == exact[1]
+        assert on_sim.projections == pytest.approx(on_cpu.projections, rel=1e-9, abs=1e-9)
+        assert on_sim.norm == pytest.approx(on_cpu.norm, rel=1e-12)

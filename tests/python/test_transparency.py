@@ -48,6 +48,16 @@ def test_training_is_bit_equal_with_a_hook_that_does_nothing(level, model, autoc
     assert different(result, expected(model, "adam", autocast)) == []
 
 
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_training_is_bit_equal_with_recording_on(level, model, autocast, tmp_path):
+    with op_tools.OpRecord(level=level, output_dir=tmp_path) as tool:
+        result = train(model, "adam", autocast)
+    assert tool.result().calls > 30 and tool.result().failure == ""
+    assert different(result, expected(model, "adam", autocast)) == []
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_training_is_bit_equal_with_several_tools_of_both_levels_on(model):
     with (

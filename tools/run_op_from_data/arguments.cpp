@@ -130,6 +130,20 @@ void add_program(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
   app.add_flag("-q,--quiet", options.quiet, "The summary only");
 }
 
+void add_shrinking(CLI::App& app, ReplayOptions& options) {
+  app.add_option("--shrink", options.shrink,
+                 "Look for the smallest form of the one call in DIR that still fails on the device; written to FOLDER, "
+                 "which is there. Started again after a crash of the operator, it goes on from its journal there")
+      ->type_name("FOLDER");
+  app.add_option("--attempts", options.attempts, "Of --shrink, at most N (200)")
+      ->check(CLI::Range(1, 1000000))
+      ->type_name("N");
+  app.add_option("--attempt_seconds", options.attempt_seconds,
+                 "Of --shrink: after S seconds in one attempt the process ends with SIGALRM (60)")
+      ->check(CLI::Range(1, 1000000))
+      ->type_name("S");
+}
+
 }  // namespace
 
 Arguments parse_arguments(const std::vector<std::string>& arguments) {
@@ -143,6 +157,7 @@ Arguments parse_arguments(const std::vector<std::string>& arguments) {
   add_measurement(app, options, unparsed);
   add_selection(app, options, unparsed);
   add_program(app, options, unparsed);
+  add_shrinking(app, options);
   // CLI11 takes the arguments from the end.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {

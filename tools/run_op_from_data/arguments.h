@@ -42,6 +42,9 @@ struct ReplayOptions {
   std::string json;                    // a file
   std::string compare;                 // a file that --json wrote elsewhere
   std::optional<uint64_t> seed;        // in place of saved random states
+  std::string shrink;                  // a folder for the smallest form of the one call that still fails
+  int attempts = 200;                  // of shrink, at most
+  int attempt_seconds = 60;            // after which the process ends with SIGALRM
   std::vector<std::string> libraries;  // to load first: operators, devices
 };
 

@@ -11,7 +11,8 @@ namespace {
 //   tensor, dtype, device, int, number, str, seq.
 // Target: an operator's name, with its overload where the parameters leave no choice; `[0]` takes
 // the first of what it
-//   returns, `[float]` and `[int]` make that of the number.
+//   returns, `[:2]` the first two, `[float]` and `[int]` make that of the number. A name without `::` is one of
+//   compositions.cpp.
 // Arguments: `argument` or `argument=value`; a value is a parameter, a literal (None, True, 1, 0.5,
 // 'text', a dtype) or
 //   function(parameter), one of those in resolve.cpp.
@@ -282,6 +283,45 @@ constexpr NameRule kRules[] = {
      "aten::_unique2[0]", "self, sorted"},
     {"torch.Tensor.unique", "self, sorted=True, return_inverse==True, return_counts==True, dim==None", "aten::_unique2",
      "self, sorted, return_inverse=True, return_counts=True"},
+    {"torch.functional.unique_consecutive", "input, return_inverse==False, return_counts==False, dim=None",
+     "aten::unique_consecutive[0]", "self=input, dim"},
+    {"torch.functional.unique_consecutive", "input, return_inverse==True, return_counts==False, dim=None",
+     "aten::unique_consecutive[:2]", "self=input, return_inverse=True, dim"},
+    {"torch.functional.unique_consecutive", "input, return_inverse==True, return_counts==True, dim=None",
+     "aten::unique_consecutive", "self=input, return_inverse=True, return_counts=True, dim"},
+    {"torch.Tensor.unique_consecutive", "self, return_inverse==False, return_counts==False, dim=None",
+     "aten::unique_consecutive[0]", "self, dim"},
+    {"torch.Tensor.unique_consecutive", "self, return_inverse==True, return_counts==False, dim=None",
+     "aten::unique_consecutive[:2]", "self, return_inverse=True, dim"},
+    {"torch.Tensor.unique_consecutive", "self, return_inverse==True, return_counts==True, dim=None",
+     "aten::unique_consecutive", "self, return_inverse=True, return_counts=True, dim"},
+    {"torch.functional.stft",
+     "input, n_fft, hop_length=None, win_length=None, window=None, center=True, pad_mode='reflect', normalized=False, "
+     "onesided=None, return_complex=None, align_to_window=None",
+     "aten::stft.center",
+     "self=input, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex, "
+     "align_to_window"},
+    {"torch.Tensor.stft",
+     "self, n_fft, hop_length=None, win_length=None, window=None, center=True, pad_mode='reflect', normalized=False, "
+     "onesided=None, return_complex=None, align_to_window=None",
+     "aten::stft.center",
+     "self, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex, "
+     "align_to_window"},
+    {"torch.functional.lu", "A, pivot=True, get_infos==False, out==None", "aten::_lu_with_info[:2]",
+     "self=A, pivot, check_errors=True"},
+    {"torch.functional.lu", "A, pivot=True, get_infos==True, out==None", "aten::_lu_with_info",
+     "self=A, pivot, check_errors=False"},
+
+    // --- A few operators each.
+    {"torch.Tensor.__rtruediv__", "self:tensor, other", "divided_by", "self, other"},
+    {"torch.Tensor.__rdiv__", "self:tensor, other", "divided_by", "self, other"},
+    {"torch.nn.functional.dropout3d", "input:tensor, p=0.5, training=True, inplace==False", "dropout3d",
+     "input, p, training"},
+    {"torch.nn.functional.normalize", "input:tensor, p:number=2.0, dim:int=1, eps:number=1e-12, out==None", "normalize",
+     "input, p, dim, eps"},
+    {"torch.nn.functional.softmin", "input:tensor, dim:int, _stacklevel=3, dtype=None", "softmin", "input, dim, dtype"},
+    {"torch.nn.functional.softsign", "input:tensor", "softsign", "input"},
+    {"torch.nn.functional.tanhshrink", "input:tensor", "tanhshrink", "input"},
 
     // --- Conversions of a tensor.
     {"torch.Tensor.to", "self, dtype:dtype, non_blocking=False, copy=False, memory_format=None", "aten::to.dtype",
@@ -370,11 +410,7 @@ constexpr NameRule kRules[] = {
     {"torch.nn.functional.max_unpool3d", "", "", ""},
     {"torch.nn.functional.fractional_max_pool2d", "", "", ""},
     {"torch.nn.functional.fractional_max_pool3d", "", "", ""},
-    {"torch.functional.stft", "", "", ""},
-    {"torch.Tensor.stft", "", "", ""},
     {"torch.functional.tensordot", "", "", ""},
-    {"torch.functional.unique_consecutive", "", "", ""},
-    {"torch.Tensor.unique_consecutive", "", "", ""},
     {"torch.Tensor.resize", "", "", ""},
     {"torch.Tensor.backward", "", "", ""},
     {"torch.Tensor.new", "", "", ""},

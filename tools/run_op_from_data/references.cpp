@@ -58,7 +58,7 @@ const RunOutcome& References::run(const RunVariant& variant, size_t pass) {
 }
 
 RunOutcome References::forward(const RunVariant& variant) {
-  if (!call_.backward.empty() && !call_.from_ditorch) {
+  if (!call_.backward.empty() && !call_.node_gradients) {
     // One run serves both; whether it can go backward says nothing about the forward call.
     if (const RunOutcome& both = run(variant, 0); both.returned()) return both;
   }
@@ -66,7 +66,7 @@ RunOutcome References::forward(const RunVariant& variant) {
 }
 
 RunOutcome References::backward(const RunVariant& variant, size_t pass) {
-  if (!call_.from_ditorch) return run(variant, pass);
+  if (!call_.node_gradients) return run(variant, pass);
   RunOutcome made = run(variant, kNoPass);
   if (!made.returned()) return made;
   made.gradients = last_node_gradients(flatten_tensors(made.result), gradient_list(call_.backward[pass].grad_outputs),

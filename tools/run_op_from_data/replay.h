@@ -23,6 +23,8 @@ class PythonCaller {
   virtual ~PythonCaller() = default;
   virtual bool knows(std::string_view name) = 0;
   virtual Value call(std::string_view name, const Value& args, const Value& kwargs) = 0;
+  // Asked between two calls, on the thread that called run(): Ctrl-C has arrived, and the rest is left out.
+  virtual bool is_interrupted() { return false; }
 };
 
 // Replays what the options say; lines go to the log, the summary to standard output. Returns the

@@ -119,6 +119,7 @@ int Reporter::finish(std::vector<std::string> problems, double seconds) {
   for (const CallReport& report : reports_) {
     if (report.status == Status::kLeftOut) {
       ++summary.left_out;
+      summary.left_out_names.insert(report.name);
       continue;
     }
     if (report.status == Status::kRan && !report.missing.empty()) {

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "hooks/op_traits.h"
+#include "run_op_from_data/compositions.h"
 #include "run_op_from_data/indexing.h"
 #include "run_op_from_data/made_tensor.h"
 #include "run_op_from_data/python_names.h"
@@ -240,7 +241,8 @@ BoundCall bound_to(const c10::OperatorHandle& op, Stack stack) {
   call.uninitialized = returns_uninitialized(base_name(name.name));
   call.returns_nothing = op.schema().returns().empty();
   call.workspace = workspace_of(base_name(name.name));
-  call.run = [op, stack = std::move(stack)]() mutable { return run_operator(op, &stack); };
+  call.stack = std::make_shared<Stack>(std::move(stack));
+  call.run = [op, stack = call.stack] { return run_operator(op, stack.get()); };
   return call;
 }
 
@@ -396,15 +398,19 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
       if (!arguments) continue;
       std::string target(rule->target.substr(0, rule->target.find('[')));
       const std::string_view suffix = rule->target.substr(target.size());
+      if (const Composition composed = composition(target)) {
+        return {target, false, false, [composed, arguments] { return composed(*arguments); }};
+      }
       BoundCall call = bind_or_python(name, target, Form::kFunction, {}, *arguments);
       if (suffix == "[float]" || suffix == "[int]") {
         call.run = [run = std::move(call.run), suffix] { return as_number(run(), suffix == "[float]"); };
       }
-      if (suffix == "[0]") {
-        call.run = [run = std::move(call.run)] {
+      if (suffix == "[0]" || suffix == "[:2]") {
+        call.run = [run = std::move(call.run), one = suffix == "[0]"] {
           const Value all = run();
           const Values* items = sequence_items(all);
-          return items && !items->empty() ? (*items)[0] : all;
+          if (!items || items->size() < 2) return all;
+          return one ? (*items)[0] : make_tuple({(*items)[0], (*items)[1]});
         };
       }
       return call;
@@ -420,6 +426,18 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
     return bind_or_python(name, target, space.form, args, keywords);
   }
   throw python_only(name, "");
+}
+
+Values arguments_of(const BoundCall& call) {
+  const auto dot = call.target.find('.');
+  const c10::OperatorName name(call.target.substr(0, dot), dot == std::string::npos ? "" : call.target.substr(dot + 1));
+  const auto op = c10::Dispatcher::singleton().findSchema(name);
+  if (!call.stack || !op) throw Error("this is no single operator of the dispatcher");
+  Values values;
+  for (size_t i = 0; i < call.stack->size(); ++i) {
+    values.push_back(to_value((*call.stack)[i], *op->schema().arguments()[i].real_type()));
+  }
+  return values;
 }
 
 Resolver::Resolver() : impl_(std::make_unique<Impl>()) {

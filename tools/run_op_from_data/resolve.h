@@ -8,6 +8,8 @@
 // any thread may ask.
 #pragma once
 
+#include <ATen/core/stack.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -33,7 +35,12 @@ struct BoundCall {
   std::function<Value()> run;    // throws what the operator throws
   bool returns_nothing = false;  // an in-place operator over lists: its result is in its inputs
   int workspace = -1;            // the result at this place is scratch memory whose padding is never written
+  std::shared_ptr<torch::jit::Stack> stack = {};  // what run() takes; null: no operator of the dispatcher
 };
+
+// The arguments of a call that has not run, by schema position. Throws Error when it is none of the dispatcher's
+// operators.
+Values arguments_of(const BoundCall& call);
 
 class Resolver {
  public:

@@ -191,7 +191,7 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
   }
   CallFacts backward = facts;
   backward.incomplete = true;  // gradients that were not saved
-  if (call.from_ditorch) backward.golden = false;
+  if (call.node_gradients) backward.golden = false;
   for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
     RunOutcome now = outcome_of(run, pass);
     RunOutcome saved = saved_outcome(call, pass);
@@ -230,6 +230,18 @@ std::vector<Check> RunJudge::against_cpu(const SavedCall& call, const TestRun& r
     if (is_failure) facts.incomplete = call.backward[pass].incomplete;
     const RunOutcome with_gradients = outcome_of(run, pass);
     append(judged(CallJudge(facts, with_gradients, runs_of(references, pass)).gradients()), "cpu", pass, &checks);
+  }
+  return checks;
+}
+
+std::vector<Check> RunJudge::alone(const SavedCall& call, const TestRun& run, References& references) const {
+  CallFacts facts = call.judged.is<None>() ? facts_of(call, run) : recorded_facts(call);
+  facts.alone = true;
+  std::vector<Check> checks;
+  append(CallJudge(facts, run.outcome, runs_of(references, std::nullopt)).forward(), "cpu", 0, &checks);
+  for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
+    const RunOutcome with_gradients = outcome_of(run, pass);
+    append(CallJudge(facts, with_gradients, runs_of(references, pass)).gradients(), "cpu", pass, &checks);
   }
   return checks;
 }

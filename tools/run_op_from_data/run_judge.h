@@ -34,6 +34,8 @@ class RunJudge {
 
   std::vector<Check> against_saved(const SavedCall& call, const TestRun& run, References& references) const;
   std::vector<Check> against_cpu(const SavedCall& call, const TestRun& run, References& references) const;
+  // A run on the CPU against float64.
+  std::vector<Check> alone(const SavedCall& call, const TestRun& run, References& references) const;
   // A failure of OpAutoCompare, which judged the saved values: the same verdict once more.
   std::vector<Check> saved_failure(const SavedCall& call, References& references) const;
 

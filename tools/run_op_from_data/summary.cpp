@@ -10,8 +10,12 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <numeric>
 #include <set>
+#include <string_view>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -275,10 +279,55 @@ void check_json(const std::string& name) {
   if (problem) throw Error("--json " + name + ": cannot be written: " + problem);
 }
 
+namespace {
+
+// Letters to change, add or take away.
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t changed = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string_view last_part(std::string_view name) {
+  return name.substr(name.find_last_of(".:") + 1);  // from the start, where there is none
+}
+
+// The names that the filter may mean, the nearest first: by their last part, then as a whole.
+std::vector<std::string> nearest(const std::string& filter, const std::set<std::string>& names) {
+  constexpr size_t kShown = 3, kMostLetters = 200;
+  using Rank = std::tuple<size_t, size_t, std::string>;
+  std::vector<Rank> ranked;
+  const std::string item = filter.substr(0, std::min(filter.find(','), kMostLetters));
+  for (const std::string& name : names) {
+    ranked.emplace_back(distance(last_part(item), last_part(name)), distance(item, name), name);
+  }
+  std::sort(ranked.begin(), ranked.end());
+  ranked.resize(std::min(ranked.size(), kShown));
+  std::vector<std::string> near;
+  for (auto& [by_last, by_all, name] : ranked) near.push_back(std::move(name));
+  return near;
+}
+
+}  // namespace
+
 void note_filter(Summary* summary) {
   if (summary->filter.empty() || !summary->calls.empty() || summary->left_out == 0) return;
-  summary->problems.push_back("--filter " + summary->filter + ": none of the " + count_text(summary->left_out, "call") +
-                              " has such a name; op-tools show lists their names");
+  std::string text =
+      "--filter " + summary->filter + ": none of the " + count_text(summary->left_out, "call") + " has such a name";
+  std::string near;
+  for (const std::string& name : nearest(summary->filter, summary->left_out_names)) {
+    near += (near.empty() ? "; did you mean " : " or ") + name;
+  }
+  text += near.empty() ? "; op-tools show lists their names" : near + "? (op-tools show lists all)";
+  summary->problems.push_back(std::move(text));
 }
 
 void write_json(const std::string& name, json summary, json calls) {

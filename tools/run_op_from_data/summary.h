@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ struct Summary {
   bool acc_check = false, sync_time_measure = false;
   std::string device, filter, compare;  // as in ReplayOptions
   std::vector<CallDigest> calls;
-  std::vector<std::string> problems;  // "path: reason" of what could not even be tried, or was cut off
-  size_t left_out = 0;                // by --filter
+  std::vector<std::string> problems;          // "path: reason" of what could not even be tried, or was cut off
+  size_t left_out = 0;                        // by --filter
+  std::set<std::string> left_out_names = {};  // not known of parts that were merged
   double seconds = 0;
 
   size_t count(const char* status) const;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -171,8 +172,35 @@ CallArguments with_defaults_of_dtype(CallArguments call, std::string_view name) 
   return call;
 }
 
+// An expanded tensor has one number for many elements: equal rows stay equal however it changes. An operator rounds its
+// own numbers element by element (a mean, the differences from it), so each element is to change by itself.
+CallArguments with_elements_apart(const CallArguments& call) {
+  constexpr int64_t kMost = int64_t{1} << 24;           // elements of a copy
+  std::map<const c10::TensorImpl*, at::Tensor> copies;  // args, kwargs and the aten call have the same tensors
+  const auto apart = [&](const at::Tensor& tensor) -> Value {
+    const bool plain = tensor.layout() == at::kStrided && rounding_of(tensor.scalar_type()).unit > 0;
+    if (!plain || tensor.numel() == 0 || tensor.numel() > kMost) return tensor;
+    bool expanded = false;
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      expanded = expanded || (tensor.size(dim) > 1 && tensor.stride(dim) == 0);
+    }
+    if (!expanded) return tensor;
+    at::Tensor& copy = copies[tensor.unsafeGetTensorImpl()];
+    if (!copy.defined()) {
+      copy = tensor.detach().contiguous().set_requires_grad(tensor.requires_grad());
+    }
+    return copy;
+  };
+  const Value all = map_tensors(make_tuple({call.args, call.kwargs, call.aten}), apart);
+  const Values& parts = *sequence_items(all);
+  return {parts[0], parts[1], parts[2]};
+}
+
 // In the dtypes of the recording, with the values that the variant's dtypes would change.
-CallArguments prepared(const CallArguments& call, std::string_view name, const RunVariant& variant) {
+CallArguments prepared(const CallArguments& recorded, std::string_view name, const RunVariant& variant) {
+  // Of several changes, to have both kinds.
+  const bool apart = variant.changes_inputs() && variant.sample % 2 == 1;
+  const CallArguments call = apart ? with_elements_apart(recorded) : recorded;
   if (!variant.in_float64()) return call;
   return with_defaults_of_dtype(variant.kind == RunVariant::Kind::kFloat32Scalars ? with_float32_scalars(call) : call,
                                 name);

@@ -5,25 +5,34 @@
 // Minimum, maximum, NaN, infinity and zero counts and the hash are exact; mean and norm are summed in float64: off by
 // no more than 1e-12 of the mean of |x|, and of the norm. A NaN anywhere makes all four NaN, as in torch. Complex
 // numbers: minimum, maximum and mean are those of |x|. The hash is of the bytes of the elements in the order of their
-// indices: strides, device and place in memory make no difference.
+// indices: strides, device and place in memory make no difference. Projections: sign_pattern.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
+#include "tensor/sign_pattern.h"
 #include "tensor/value.h"
 
 namespace op_tools {
 
 struct Statistics {
   bool known = false;  // false: its elements are no numbers of this kind (sparse, quantized, meta, ...)
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
   int64_t numel = 0, nan = 0, inf = 0, zero = 0;
-  Value min,
-      max;  // of the kind of the elements: bool, int64, double (text for integers beyond int64); None where empty
-  double mean = 0, norm = 0;  // norm: root of the sum of squares
+  double min = 0, max = 0;
+  int64_t exact_min = 0, exact_max = 0;  // of 64-bit integers; unsigned ones with the highest bit turned
+  double mean = 0, norm = 0;             // norm: root of the sum of squares
+  std::array<double, sign_pattern::kProjections> projections{};
   uint64_t hash = 0;
+
+  // Minimum and maximum, of the kind of the elements: bool, int64, double (text for integers beyond int64); None where
+  // empty.
+  Value least() const;
+  Value most() const;
 };
 
 // A Dict for rows: min, max, mean (None for an empty tensor), norm, nan, inf, zero, hash (16 hexadecimal digits).
@@ -46,7 +55,6 @@ class StatisticsQuery {
   void take(const int64_t* words);
 
   Statistics answer_;
-  c10::ScalarType dtype_;
   at::Tensor words_;  // on the device: the numbers, as 64-bit words
 };
 

@@ -1,0 +1,242 @@
+#include "python_frames.h"
+
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "interrupts.h"
+
+#ifdef OP_TOOLS_RAW_FRAMES
+#define Py_BUILD_CORE 1
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+#endif
+
+namespace op_tools::python {
+namespace {
+
+namespace py = pybind11;
+
+// Code of torch and of op_tools is not the user's: lines in it don't help to find the call. Nor does what Python itself
+// puts between (copy.deepcopy, contextlib, typing_extensions' mark of what is deprecated).
+class OwnFolders {
+ public:
+  OwnFolders() {
+    for (const char* package : {"torch", "op_tools"}) {
+      const auto file = py::str(py::module_::import(package).attr("__file__")).cast<std::string>();
+      folders_.push_back(file.substr(0, file.rfind('/') + 1));
+    }
+    const auto file = py::str(py::module_::import("os").attr("__file__")).cast<std::string>();
+    python_ = file.substr(0, file.rfind('/') + 1);
+  }
+  bool hold(const std::string& file) const {
+    for (const std::string& folder : folders_) {
+      if (file.compare(0, folder.size(), folder) == 0) return true;
+    }
+    if (file.find("/typing_extensions.py") != std::string::npos) return true;
+    return file.compare(0, python_.size(), python_) == 0 &&
+           file.find("-packages/", python_.size()) == std::string::npos;
+  }
+
+ private:
+  std::vector<std::string> folders_;
+  std::string python_;  // of its standard library, which site-packages lie in as well
+};
+
+// A compiled frame has a code object of its own, of the same file and name.
+CodeKind kind_of(PyCodeObject* code) {
+  static PyObject* const module_file =
+      py::object(py::module_::import("torch.nn.modules.module").attr("__file__")).release().ptr();
+  static PyObject* const engine_file =
+      py::object(py::module_::import("torch.autograd.graph").attr("__file__")).release().ptr();
+  const auto is = [&](PyObject* file, const char* name) {
+    return PyUnicode_CompareWithASCIIString(code->co_name, name) == 0 &&
+           PyUnicode_Compare(code->co_filename, file) == 0;
+  };
+  if (is(module_file, "_wrapped_call_impl")) return CodeKind::kModule;
+  return is(engine_file, "_engine_run_backward") ? CodeKind::kEngine : CodeKind::kOther;
+}
+
+// Under the GIL.
+struct CodeEntry : KnownCode {
+  // By position in the code (its last instruction): finding the number of a line reads the whole table of lines.
+  std::unordered_map<int, std::string> lines;
+};
+CodeEntry& entry_of(PyCodeObject* code) {
+  static auto* known = new std::unordered_map<PyCodeObject*, CodeEntry>;
+  const auto found = known->find(code);
+  if (found != known->end()) return found->second;
+  static const auto* own = new OwnFolders;
+  CodeEntry made{{kind_of(code), false, py::str(code->co_filename).cast<std::string>(),
+                  py::str(code->co_name).cast<std::string>()},
+                 {}};
+  made.of_user = !own->hold(made.file) && made.file.compare(0, 8, "<frozen ") != 0;
+  Py_INCREF(code);
+  return known->emplace(code, std::move(made)).first->second;
+}
+
+// What this thread has seen, so that it need not ask under the GIL.
+struct Seen {
+  static constexpr size_t kSlots = 512;
+  struct Code {
+    PyCodeObject* code;
+    const KnownCode* known;
+  } codes[kSlots];
+  struct Line {
+    PyCodeObject* code;
+    int instruction;
+    const std::string* line;
+  } lines[kSlots];
+};
+thread_local Seen seen = {};
+
+size_t slot_of(const PyCodeObject* code, int instruction) {
+  return (reinterpret_cast<uintptr_t>(code) / 64 * 31 + static_cast<size_t>(instruction) * 0x9E3779B1u) % Seen::kSlots;
+}
+
+const KnownCode& known_code(PyCodeObject* code) {
+  Seen::Code& slot = seen.codes[slot_of(code, 0)];
+  if (slot.code != code) {
+    const py::gil_scoped_acquire gil;
+    const py::error_scope restored;  // the program's own Python error may be set
+    const KnownCode& known = entry_of(code);
+    slot = {code, &known};
+  }
+  return *slot.known;
+}
+
+// `number`: of the line.
+template <class Number>
+const std::string& known_line(PyCodeObject* code, int instruction, Number&& number) {
+  Seen::Line& slot = seen.lines[slot_of(code, instruction)];
+  if (slot.code != code || slot.instruction != instruction) {
+    const py::gil_scoped_acquire gil;
+    CodeEntry& entry = entry_of(code);
+    std::string& line = entry.lines[instruction];
+    if (line.empty()) line = entry.file + ":" + std::to_string(number()) + " " + entry.function;
+    slot = {code, instruction, &line};
+  }
+  return *slot.line;
+}
+
+bool is_pythons_thread() {
+  return Py_IsInitialized() && PyGILState_GetThisThreadState();
+}
+
+}  // namespace
+
+#ifdef OP_TOOLS_RAW_FRAMES
+
+PythonFrames::PythonFrames() {
+  if (!is_pythons_thread()) return;
+  frame_ = PyGILState_GetThisThreadState()->cframe->current_frame;
+  skip_incomplete();
+}
+
+// A frame that has just begun has no locals yet.
+void PythonFrames::skip_incomplete() {
+  while (frame_ && frame_->owner != FRAME_OWNED_BY_GENERATOR &&
+         frame_->prev_instr < _PyCode_CODE(frame_->f_code) + frame_->f_code->_co_firsttraceable) {
+    frame_ = frame_->previous;
+  }
+}
+
+PythonFrames::operator bool() const {
+  return frame_ != nullptr;
+}
+
+void PythonFrames::back() {
+  frame_ = frame_->previous;
+  skip_incomplete();
+}
+
+const KnownCode& PythonFrames::code() const {
+  return known_code(frame_->f_code);
+}
+
+const std::string& PythonFrames::line() const {
+  const int instruction = _PyInterpreterFrame_LASTI(frame_) * static_cast<int>(sizeof(_Py_CODEUNIT));
+  return known_line(frame_->f_code, instruction, [&] { return PyCode_Addr2Line(frame_->f_code, instruction); });
+}
+
+PyObject* PythonFrames::self() const {
+  PyObject* const first = frame_->f_code->co_argcount > 0 ? frame_->localsplus[0] : nullptr;
+  return first && PyCell_Check(first) ? PyCell_GET(first) : first;
+}
+
+py::object PythonFrames::local(const char* name) const {
+  PyObject* const names = frame_->f_code->co_localsplusnames;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
+    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), name) != 0) continue;
+    PyObject* const found = frame_->localsplus[i];
+    PyObject* const value = found && PyCell_Check(found) ? PyCell_GET(found) : found;
+    return value ? py::reinterpret_borrow<py::object>(value) : py::object(py::none());
+  }
+  return py::none();
+}
+
+#else
+
+namespace {
+
+PyFrameObject* raw(const py::object& frame) {
+  return reinterpret_cast<PyFrameObject*>(frame.ptr());
+}
+
+struct OwnCode {
+  explicit OwnCode(const py::object& frame) : code(PyFrame_GetCode(raw(frame))) {}
+  ~OwnCode() { Py_DECREF(code); }
+  OwnCode(const OwnCode&) = delete;
+  OwnCode& operator=(const OwnCode&) = delete;
+  PyCodeObject* const code;
+};
+
+}  // namespace
+
+PythonFrames::PythonFrames() {
+  if (!is_pythons_thread()) return;
+  gil_.emplace();
+  frame_ = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+}
+
+PythonFrames::operator bool() const {
+  return static_cast<bool>(frame_);
+}
+
+void PythonFrames::back() {
+  frame_ = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw(frame_))));
+}
+
+const KnownCode& PythonFrames::code() const {
+  return known_code(OwnCode(frame_).code);
+}
+
+const std::string& PythonFrames::line() const {
+  return known_line(OwnCode(frame_).code, PyFrame_GetLasti(raw(frame_)),
+                    [&] { return PyFrame_GetLineNumber(raw(frame_)); });
+}
+
+// The frame has it as long as the call is on.
+PyObject* PythonFrames::self() const {
+  const py::object found = local("self");
+  return found.is_none() ? nullptr : found.ptr();
+}
+
+py::object PythonFrames::local(const char* name) const {
+  const py::error_scope restored;  // the program's own Python error may be set
+#if PY_VERSION_HEX >= 0x030C0000
+  PyObject* const found = PyFrame_GetVarString(raw(frame_), name);
+#else
+  const auto locals = py::reinterpret_steal<py::object>(PyObject_GetAttrString(frame_.ptr(), "f_locals"));
+  PyObject* const found = locals ? PyMapping_GetItemString(locals.ptr(), name) : nullptr;
+#endif
+  if (!found) {
+    forget_error();
+    return py::none();
+  }
+  return py::reinterpret_steal<py::object>(found);
+}
+
+#endif
+
+}  // namespace op_tools::python

@@ -1,0 +1,55 @@
+// The frames of this thread's Python stack, innermost first, as tools ask for them at each call. While a thread is in
+// an operator its frames do not change, and what they hold stays alive.
+//
+// On Python 3.11 they are read where they lie: no frame object is made, no dictionary of locals, and the GIL, which the
+// operators of torch have released, is taken only for code that this thread has not seen. Other versions have them in
+// other forms: there Python's own functions are asked, under the GIL.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <optional>
+#include <string>
+
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
+#define OP_TOOLS_RAW_FRAMES 1
+struct _PyInterpreterFrame;
+#endif
+
+namespace op_tools::python {
+
+enum class CodeKind : uint8_t {
+  kOther,
+  kModule,  // torch.nn.Module.__call__
+  kEngine,  // through which a backward pass starts
+};
+
+// A code object. Never freed, nor is the object: a reused address would give a wrong answer.
+struct KnownCode {
+  CodeKind kind;
+  bool of_user;  // not torch's, op_tools' or Python's own
+  std::string file, function;
+};
+
+class PythonFrames {
+ public:
+  PythonFrames();  // at the innermost one; at none in threads that Python does not know, and when it is shut down
+  explicit operator bool() const;
+  void back();
+
+  const KnownCode& code() const;
+  const std::string& line() const;                 // "file:line function"; lives until the process ends
+  PyObject* self() const;                          // of a method: borrowed; nullptr where it has none
+  pybind11::object local(const char* name) const;  // None where it has none. Under the GIL
+
+ private:
+#ifdef OP_TOOLS_RAW_FRAMES
+  void skip_incomplete();
+  _PyInterpreterFrame* frame_ = nullptr;
+#else
+  std::optional<pybind11::gil_scoped_acquire> gil_;
+  pybind11::object frame_;
+#endif
+};
+
+}  // namespace op_tools::python

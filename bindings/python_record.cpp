@@ -1,0 +1,81 @@
+#include "python_record.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "interrupts.h"
+#include "python_values.h"
+#include "record/recording_file.h"
+#include "record/run_header.h"
+
+namespace op_tools::python {
+namespace {
+
+py::str text_of(std::string_view bytes) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
+// Rows as tuples, in the order of the fields of op_tools' classes.
+py::tuple call_row(const Recording& all, size_t i) {
+  const RecordedCall& call = all.calls.at(i);
+  const auto uses = [&](c10::ArrayRef<RecordedUse> some) {
+    py::list list;
+    for (const RecordedUse& use : some) list.append(py::make_tuple(text_of(all.string(use.place)), use.value));
+    return list;
+  };
+  const auto text = [&](StringNumber number) { return text_of(all.string(number)); };
+  return py::make_tuple(call.id, text(call.op), std::string(to_string(call.level)), to_string(call.phase), call.step,
+                        text(call.module), call.module_call, text(call.line), text(call.error), text(call.scalars),
+                        text(call.random), call.thread, call.pass, call.forward_id, call.grad_enabled,
+                        uses(all.inputs(call)), uses(all.outputs(call)));
+}
+
+py::tuple value_row(const Recording& all, size_t i) {
+  constexpr const char* kOrigins[] = {"unknown", "call", "parameter", "buffer", "gradient", "input"};
+  const RecordedValue& value = all.values.at(i);
+  const auto sizes = [&](ListNumber number) {
+    py::tuple list(all.list(number).size());
+    for (size_t k = 0; k < list.size(); ++k) list[k] = all.list(number)[k];
+    return list;
+  };
+  const py::object producer = value.producer == kNoCall ? py::object(py::none()) : py::int_(value.producer);
+  return py::make_tuple(kOrigins[static_cast<size_t>(value.origin)], text_of(all.string(value.name)), producer,
+                        value.output, torch_name(value.dtype), text_of(all.string(value.device)), sizes(value.shape),
+                        sizes(value.stride), value.known, value.hash, value.nan, value.inf, value.zero, value.min,
+                        value.max, value.mean, value.norm, value.projections);
+}
+
+}  // namespace
+
+void bind_record(py::module_& module) {
+  py::class_<Recording, std::shared_ptr<Recording>>(module, "Recording")
+      .def_readonly("path", &Recording::path)
+      .def_readonly("complete", &Recording::complete)
+      .def_readonly("damage", &Recording::damage)
+      .def_property_readonly("header", [](const Recording& all) { return to_python(all.header); })
+      .def_property_readonly("calls", [](const Recording& all) { return all.calls.size(); })
+      .def_property_readonly("values", [](const Recording& all) { return all.values.size(); })
+      .def("call", &call_row)
+      .def("value", &value_row);
+  module.def("read_recording", [](const std::string& path) {
+    const py::gil_scoped_release no_gil;
+    return std::make_shared<Recording>(read_recording(path));
+  });
+  module.def("find_recordings", [](const std::string& path) { return find_recordings(path); });
+  module.def("set_program_source", [](const py::function& facts) {
+    PyObject* const never_freed = py::object(facts).release().ptr();
+    set_program_source([never_freed]() -> Value {
+      if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return {};
+      const py::gil_scoped_acquire gil;
+      const py::error_scope restored;
+      return to_value(to_its_end([&] { return py::handle(never_freed)(); }));
+    });
+  });
+}
+
+}  // namespace op_tools::python

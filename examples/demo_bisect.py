@@ -1,0 +1,72 @@
+"""From a wrong loss to a script for who made the device, by itself: op-tools bisect, then op-tools repro.
+
+    ./dev run python examples/demo_bisect.py
+
+The device is the simulated one, with a wrong kernel planted: the gradient of gelu is too large. op-tools bisect runs the
+training script, which is not changed, with other operators on the CPU each time, until it knows which one has to move. op-tools
+repro makes a script of its first call: exit status 1 on the device, 0 on the CPU.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
+
+from _demo import curve, hand_out, run, story, title
+
+import op_tools.sim_device  # noqa: F401  (its library is named in a command)
+
+WRONG = "aten::gelu_backward"
+FAULT = f"scale:ops={WRONG},scale=1.5"
+SCRIPT = """\
+import torch
+import op_tools.sim_device
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(
+    torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1)
+).to("sim")
+optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+x = torch.randn(32, 8)
+y = x.sum(1, keepdim=True).tanh()
+for _ in range(5):
+    loss = torch.nn.functional.mse_loss(model(x.to("sim")), y.to("sim"))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("loss", loss.item())
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary one)")
+    options = parser.parse_args()
+    output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_bisect_"))
+    output.mkdir(parents=True, exist_ok=True)
+    script, found = output / "train.py", output / "result.json"
+    script.write_text(SCRIPT)
+
+    story(3, "the loss is wrong; from there to a script for who made the device")
+    title("1. A training script, and which operator has to move for its loss to be right")
+    print(SCRIPT)
+    print(f"Planted: {WRONG} is 1.5 times too large.\n")
+    command = [sys.executable, "-m", "op_tools", "bisect", "--output", str(output / "bisect"), "--json", str(found)]
+    bisected = run([*command, "--", str(script)], {"OP_TOOLS_SIM_FAULTS": FAULT})
+    result = json.loads(found.read_text())
+    print("before:", curve(result["before"]))
+    print("after: ", curve(result["after"]))
+
+    title("2. A script of its first call: exit status 1 on the device, 0 on the CPU")
+    handed_out = hand_out(result["captured"][0], output / "repro.py", FAULT)
+    named = [culprit["op"] for culprit in result["culprits"]]
+    print("op-tools bisect found the planted operator" if named == [WRONG] else f"found: {named}, planted: {WRONG}")
+    return 0 if bisected == 0 and named == [WRONG] and handed_out == [0, 1, 0] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

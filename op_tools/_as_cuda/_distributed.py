@@ -1,0 +1,73 @@
+"""torch.distributed: the backend that a program names for CUDA is the accelerator's own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _C
+from ._names import Names
+from ._patches import Patches
+
+# What programs call the collectives of their accelerator.
+_BACKENDS = ("nccl", "hccl", "cncl", "mccl", "xccl")
+
+
+def _own_backend(names: Names) -> str:
+    found = torch.distributed.Backend.default_device_backend_map.get(names.backend)
+    if found is None:
+        raise _C.Error(
+            f"torch.distributed has no backend for {names.backend}: import the package that registers it, or name gloo"
+        )
+    return str(found)
+
+
+def _backend(names: Names, given: Any) -> Any:
+    """A backend as init_process_group() takes it: "nccl", "cpu:gloo,cuda:nccl"."""
+    if not isinstance(given, str):
+        return given
+    parts = []
+    for part in given.lower().split(","):
+        device, colon, backend = part.rpartition(":")
+        own = _own_backend(names) if backend in _BACKENDS else backend
+        parts.append(f"{names.rename(device)}{colon}{own}")
+    return ",".join(parts)
+
+
+def _renamed(names: Names, function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def with_names(*arguments: Any, **keywords: Any) -> Any:
+        bound = signature.bind(*arguments, **keywords)
+        given = bound.arguments
+        if "backend" in given:
+            given["backend"] = _backend(names, given["backend"])
+        for name in ("device_type", "device"):
+            if name in given:
+                given[name] = names.rename(given[name])
+        return function(*bound.args, **bound.kwargs)
+
+    return with_names
+
+
+def patch_distributed(names: Names, patches: Patches) -> None:
+    """Where a program names a backend or a device to torch.distributed."""
+    if not torch.distributed.is_available():
+        return
+    core = torch.distributed.distributed_c10d
+    for name in ("init_process_group", "new_group"):
+        function = _renamed(names, getattr(core, name))
+        patches.set(core, name, function)
+        patches.set(torch.distributed, name, function)
+    has_own = names.backend in torch.distributed.Backend.default_device_backend_map
+    for owner in (core, torch.distributed):
+        patches.set(owner, "is_nccl_available", lambda: has_own)
+    meshes = torch.distributed.device_mesh
+    for owner in (meshes, torch.distributed):
+        patches.set(owner, "init_device_mesh", _renamed(names, meshes.init_device_mesh))
+    patches.set(meshes.DeviceMesh, "__init__", _renamed(names, meshes.DeviceMesh.__init__))

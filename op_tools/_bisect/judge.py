@@ -1,0 +1,149 @@
+"""Is the outcome of a trial right: how far its curve of numbers is from that of a right run, and how the run ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from .. import _C
+from .search import Answer
+
+NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+LOSS = rf"\bloss\b[\"']?\s*[:=]?\s*({NUMBER})"
+"""Finds `loss 0.5`, `loss: 0.5`, `loss=nan` and `"loss": 0.5`."""
+SKIPPED = 125  # the exit status of a trial that says nothing, as with git bisect run
+REFERENCE_BAND = 0.01
+LEAST_BAND = 1e-3  # two right ways to compute differ by less after some steps in float32
+ROUNDING = 1e-7
+
+Ended = Literal["done", "failed", "crashed", "hung", "left the band", "skipped"]
+
+
+@dataclass
+class Outcome:
+    """What one trial gave."""
+
+    curve: list[float] = field(default_factory=list)
+    """A number for each step, the loss mostly."""
+    ended: Ended = "done"
+    note: str = ""
+    """How it ended, where that is not well: an exit status, a signal, the last line of an error."""
+    seconds: float = 0.0
+
+
+class Metric:
+    """Reads numbers from lines of output.
+
+    Args:
+        pattern: a regular expression; its first group (else all of it) is a number.
+
+    Raises:
+        op_tools.Error: the expression is wrong.
+    """
+
+    def __init__(self, pattern: str = LOSS) -> None:
+        try:
+            self._pattern = re.compile(pattern, re.IGNORECASE)
+        except re.error as error:
+            raise _C.Error(f"--metric {pattern!r} is no regular expression: {error}") from None
+
+    def numbers(self, line: str) -> list[float]:
+        """The numbers in a line; none where what the expression finds is no number."""
+        found = []
+        for match in self._pattern.finditer(line):
+            text: str | None = match.group(1 if self._pattern.groups else 0)
+            with contextlib.suppress(ValueError):
+                found.append(float(text or ""))
+        return found
+
+
+def read_reference(path: str, metric: Metric) -> list[float]:
+    """The numbers of a right run: a list in JSON, the list under "loss" in an object, or lines as the program prints them.
+
+    Raises:
+        op_tools.Error: the file cannot be read, or holds no finite numbers.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise _C.Error(f"--reference {path}: {error.strerror}") from None
+    try:
+        found: Any = json.loads(text)
+        found = found.get("loss") if isinstance(found, dict) else found
+        numbers = [float(one) for one in (found if isinstance(found, list) else [found])]
+    except (ValueError, TypeError):
+        numbers = [number for line in text.splitlines() for number in metric.numbers(line)]
+    if not numbers or not all(map(math.isfinite, numbers)):
+        raise _C.Error(f"--reference {path}: give a JSON list of finite numbers, or lines such as 'loss 0.5'")
+    return numbers
+
+
+def distance(curve: Sequence[float], reference: Sequence[float]) -> float:
+    """The largest relative distance at the steps that both have; infinite for NaN. 0 for curves without numbers."""
+    scale = max((abs(one) for one in reference), default=0.0) * 1e-3 or 1.0
+    far = 0.0
+    for one, right in zip(curve, reference, strict=False):
+        if not math.isfinite(one):
+            return math.inf
+        far = max(far, abs(one - right) / max(abs(right), scale))
+    return far
+
+
+class BisectJudge:
+    """Judges outcomes. Without a reference, the run in which everything was moved is taken for right.
+
+    Args:
+        reference: the numbers of a right run.
+        band: how far a right run may be from them, relatively; None: REFERENCE_BAND with a reference, else measured.
+
+    Raises:
+        op_tools.Error: the band is no positive number.
+    """
+
+    def __init__(self, reference: Sequence[float] | None = None, band: float | None = None) -> None:
+        if band is not None and not (math.isfinite(band) and band > 0):
+            raise _C.Error(f"band={band} is not allowed; give a number above 0, such as 0.01")
+        self.reference = list(reference) if reference is not None else None
+        self.band = band if band is not None else REFERENCE_BAND if reference is not None else None
+        self._given = self.band is not None
+
+    def far(self, outcome: Outcome) -> float:
+        """The distance of an `outcome`; infinite where the run did not come to its end."""
+        if outcome.ended != "done" or (self.reference and len(outcome.curve) < len(self.reference)):
+            return math.inf
+        return distance(outcome.curve, self.reference or [])
+
+    def left_band(self, curve: Sequence[float]) -> bool:
+        """The `curve` of a run that goes on is outside already: the run need not go on."""
+        if self.reference is None or self.band is None:
+            return False
+        return distance(curve, self.reference) > self.band
+
+    def answer(self, outcome: Outcome) -> Answer:
+        """What an `outcome` is: good, bad, or skip."""
+        if outcome.ended == "skipped":
+            return "skip"
+        band = ROUNDING if self.band is None else self.band
+        return "good" if self.far(outcome) <= band else "bad"
+
+    def settle(self, nothing: Sequence[Outcome], everything: Sequence[Outcome]) -> bool:
+        """Chooses reference and band from the opening runs with `nothing` and with `everything` moved. True: the two sides touch."""
+        if self.reference is None:
+            ended = [one for one in everything if one.ended == "done"]
+            self.reference = ended[0].curve if ended else []
+        right = [self.far(one) for one in everything]
+        wrong = [self.far(one) for one in nothing]
+        if not self._given:
+            noise = max((one for one in right if math.isfinite(one)), default=0.0)
+            middle = math.sqrt(max(noise, ROUNDING) * min([*wrong, 1.0]))
+            self.band = max(min(max(LEAST_BAND, 10 * noise), middle), ROUNDING)
+        assert self.band is not None
+        return sum(one <= self.band for one in wrong) not in (0, len(wrong)) or sum(
+            one <= self.band for one in right
+        ) not in (0, len(right))

@@ -1,0 +1,107 @@
+"""What a bisection found, for programs and for people."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .._results import text_table, worded
+from .items import Group, as_dict
+
+MOST_SHOWN = 3  # next steps
+
+Verdict = Literal["found", "not an operator", "inconsistent"]
+
+
+@dataclass(frozen=True)
+class BisectResult:
+    """What a bisection found."""
+
+    verdict: Verdict
+    explanation: str
+    remedy: str
+    culprits: list[dict[str, Any]] = field(default_factory=list)
+    """Dicts with op, module, line, phase and calls: how many calls in a step."""
+    runs: int = 0
+    seconds: float = 0.0
+    placebo: bool | None = None
+    """Moving the same operators to their own device heals too: a race, a layout or a stale read. None: not tried."""
+    before: list[float] = field(default_factory=list)
+    """The curve with nothing moved."""
+    after: list[float] = field(default_factory=list)
+    """The curve with the culprits moved."""
+    captured: list[str] = field(default_factory=list)
+    """The first call of each culprit: folders for op-tools repro and run_op_from_data."""
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 found, 1 not an operator, 2 inconsistent."""
+        return ("found", "not an operator", "inconsistent").index(self.verdict)
+
+    def to_json(self) -> str:
+        """One object; numbers that JSON has no form for are strings."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, float) and not math.isfinite(value):
+                return str(value)
+            return [plain(one) for one in value] if isinstance(value, list) else value
+
+        names = (
+            "verdict",
+            "explanation",
+            "remedy",
+            "culprits",
+            "runs",
+            "seconds",
+            "placebo",
+            "before",
+            "after",
+            "captured",
+        )
+        return json.dumps({name: plain(getattr(self, name)) for name in names}, indent=1)
+
+    def table(self) -> str:
+        """The culprits and what follows, for people."""
+        lines = [f"{self.verdict}: {self.explanation}", f"{self.runs} runs, {self.seconds:.0f} s"]
+        if self.culprits:
+            columns = [worded(name, name) for name in ("op", "phase", "module", "line", "calls")]
+            rows = [_Row(**culprit) for culprit in self.culprits]
+            lines.append(text_table(columns, rows, -1))
+            lines.append(f"before: {curve_text(self.before)}")
+            lines.append(f"after:  {curve_text(self.after)}")
+        import shlex  # not with the package: only the end of a bisection needs it
+
+        lines += [f"next: op-tools repro {shlex.quote(folder)}" for folder in self.captured[:MOST_SHOWN]]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"BisectResult\n{self.table()}"
+
+
+@dataclass(frozen=True)
+class _Row:
+    op: str
+    module: str
+    line: str
+    phase: str
+    calls: int
+
+
+def curve_text(numbers: Sequence[float], most: int = 8) -> str:
+    shown = " ".join(f"{number:.5g}" for number in numbers[:most])
+    return shown + (" ..." if len(numbers) > most else "") if numbers else "(no numbers)"
+
+
+def culprits_of(group: Group) -> list[dict[str, Any]]:
+    """A row for each place; `calls`: how many there are in a step."""
+    places: dict[tuple[str, ...], int] = {}
+    for call in group.calls:
+        facts = as_dict(call)
+        place = tuple(str(facts[name]) for name in ("op", "module", "line", "phase"))
+        places[place] = places.get(place, 0) + 1
+    return [
+        dict(zip(("op", "module", "line", "phase"), place, strict=True), calls=count) for place, count in places.items()
+    ]

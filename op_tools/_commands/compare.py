@@ -1,0 +1,130 @@
+"""op-tools compare: where two runs part."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import sys
+from pathlib import Path
+
+from .._compare_many import ManyRuns, compare_many
+from .._compare_ranks import RanksComparison, compare_ranks, read_rules
+from .._compare_runs import RunsComparison, compare_runs, rank_count, read_fusions
+from .._compare_tables import FORMATS, write_table
+from .._confirm import confirm
+from .._declared import RunRow
+from .._next import next_commands
+from ._command_line import Commands, visible
+
+# Options of two runs, rank by rank; and those of one rank against several.
+_OF_PAIRS, _OF_RANKS = ("noise", "next", "fusions", "csv"), ("rules",)
+
+
+def _write_csv(path: str, found: RunsComparison) -> None:
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(field.name for field in dataclasses.fields(RunRow))
+        for row in found.rows:
+            writer.writerow(dataclasses.astuple(row))
+
+
+def _show(found: RunsComparison, *, with_next: bool) -> None:
+    sys.stdout.write(visible(found.table()) + "\n")
+    diverged = next((rank for rank in found.ranks if rank.first is not None), None)
+    if diverged is None:
+        return
+    if not with_next:
+        sys.stdout.write("\nWhat to do next: --next prints the commands that capture these calls on both sides.\n")
+        return
+    commands = next_commands(diverged)
+    text = "What to do next: capture these calls on both sides, and judge them one by one:"
+    if not commands:
+        text = "--next: a recording does not say what program it is of"
+    elif (count := (diverged._found.a.header or {}).get("world_size", 1)) > 1:
+        text += f"\n(rank {diverged.rank} of {count}: with your launcher, as in torchrun --no-python op-tools run ...)"
+    sys.stdout.write(visible("\n".join(["", text, *(f"  {one}" for one in commands)])) + "\n")
+
+
+def _compare(options: argparse.Namespace) -> int:
+    if options.format and not options.csv:
+        return _usage("--format is the form of --csv FILE")
+    if options.confirm:
+        if options.runs:
+            return _usage("--confirm takes the two captures, and no recordings")
+        report = confirm(*options.confirm)
+        sys.stdout.write(visible(report.table()) + "\n")
+        return report.exit_status
+    many: ManyRuns | RanksComparison
+    counts = [rank_count(run) for run in options.runs]
+    is_pair = len(counts) == 2 and not (counts[0] == 1 < counts[1])
+    if others := [f"--{name}" for name in (_OF_RANKS if is_pair else _OF_PAIRS) if getattr(options, name)]:
+        return _usage(f"{', '.join(others)}: not for these recordings; see --help")
+    if len(counts) == 1 and counts[0] > 1:
+        many = compare_many([options.runs[0]])
+    elif len(counts) > 2:
+        many = compare_many(options.runs)
+    elif len(counts) == 2 and not is_pair:
+        rules = read_rules(options.rules) if options.rules else ()
+        many = compare_ranks(*options.runs, rules=rules, captures=options.captures)
+    elif is_pair:
+        fusions = read_fusions(options.fusions) if options.fusions else ()
+        found = compare_runs(*options.runs, noise=options.noise, fusions=fusions, captures=options.captures)
+        _show(found, with_next=options.next)
+        if options.json:
+            Path(options.json).write_text(found.to_json(), encoding="utf-8")
+        if options.csv and options.format:
+            write_table(found, options.csv, options.format)
+        elif options.csv:
+            _write_csv(options.csv, found)
+        return found.exit_status
+    else:
+        return _usage("give two recordings, or the folder of a run with several ranks")
+    sys.stdout.write(visible(many.table()) + "\n")
+    if options.json:
+        Path(options.json).write_text(many.to_json(), encoding="utf-8")
+    return many.exit_status
+
+
+def _usage(text: str) -> int:
+    sys.stderr.write(f"op-tools compare: {text}\n")
+    return 64
+
+
+def add(commands: Commands) -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="where two runs part: the first call whose results differ though its inputs agree",
+        description="Compares recordings of OpRecord call by call. Two runs: A is the one to compare with. Three and more: "
+        "runs of one program, of which the odd one is looked for. One folder with several ranks: replicas, which must "
+        "agree. One rank and a folder with several: how the tensors are spread over them. Exit status: 0 they agree, "
+        "1 they diverge, 2 some could not be compared, 64 wrong usage.",
+        epilog="op-tools run --record a train.py; op-tools run --record b train.py; op-tools compare a b",
+    )
+    compare.add_argument("runs", nargs="*", metavar="RUN", help="a folder of OpRecord, or one of its files *.oprec")
+    compare.add_argument("--noise", metavar="RUN", help="a recording of A's program with its rounding changed")
+    compare.add_argument(
+        "--next",
+        action="store_true",
+        help="write the lists of the calls around the divergence, and print the commands that capture them on both sides",
+    )
+    compare.add_argument(
+        "--confirm", nargs=2, metavar=("CAPTURE_A", "CAPTURE_B"), help="judge two captures: operator or input?"
+    )
+    compare.add_argument(
+        "--captures", nargs=2, metavar=("A", "B"), help="captures that were made beside the recordings: judge by values"
+    )
+    compare.add_argument("--fusions", metavar="FILE", help="known fusions of operators (JSON or YAML)")
+    compare.add_argument(
+        "--rules",
+        metavar="FILE",
+        help="of one rank against several: how tensors are split, REGEX = b s h[tp] in each line",
+    )
+    compare.add_argument("--json", metavar="FILE", help="a record for each pair, and a summary, as lines of JSON")
+    compare.add_argument("--csv", metavar="FILE", help="a row for each pair")
+    compare.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="of --csv: the columns of that tool; troubleshooter: FILE is the folder of its tables",
+    )
+    compare.set_defaults(run=_compare)

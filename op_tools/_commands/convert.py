@@ -1,0 +1,28 @@
+"""op-tools convert: arrays between .h5, .pth, .npy and .txt."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ..formats import convert
+from ._command_line import Commands
+
+
+def _run(options: argparse.Namespace) -> int:
+    written = convert(options.source, options.target)
+    sys.stdout.write(f"{len(written)} files: {', '.join(written[:3])}{', ...' if len(written) > 3 else ''}\n")
+    return 0
+
+
+def add(commands: Commands) -> None:
+    command = commands.add_parser(
+        "convert",
+        help="arrays between .h5, .pth, .npy and .txt",
+        description="Converts by the suffixes of the names. Where one file holds several arrays and the other form holds one, "
+        "the latter is a folder: its suffix says what is in it (out.npy/).",
+        epilog="op-tools convert dump.h5 arrays.npy; op-tools convert a.npy a.txt; op-tools convert arrays.npy all.pth",
+    )
+    command.add_argument("source", help="a file .h5, .pth, .pt, .npy or .txt, or a folder of .npy or .txt")
+    command.add_argument("target", help="a file or folder with such a suffix; it must not be there")
+    command.set_defaults(run=_run)

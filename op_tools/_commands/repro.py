@@ -1,0 +1,83 @@
+"""op-tools repro: a file that shows the failure of a saved call, for who has neither op_tools nor the model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from .. import _C
+from ..repro import Made, Plan, device_of, make, shrink, write_cpp, write_issue
+from ._command_line import Commands, visible
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"op-tools: {visible(line)}\n")
+    sys.stderr.flush()
+
+
+def _shrunk(options: argparse.Namespace, plan: Plan, into: str) -> tuple[str, list[str]]:
+    """The folder of the smallest call that fails, and what was found about sizes."""
+    done = shrink(options.folder, into, plan, attempts=options.attempts, timeout=options.timeout, say=_say)
+    for note in done.notes:
+        _say(note)
+    return done.folder, done.notes
+
+
+def _print_result(made: Made) -> None:
+    side = f"; it needs {made.side_path}" if made.side_path else ""
+    _say(f"{made.path}: reproduces: {made.reproduced} of 3{side}")
+    if made.finding:
+        sys.stdout.write(visible(f"{made.finding}\n"))
+    sys.stdout.write(visible(f"{made.path}\n"))
+
+
+def _repro(options: argparse.Namespace) -> int:
+    plan = Plan(options.device or device_of(options.folder), tuple(options.imports), tuple(options.load))
+    path = Path(options.output or "repro.py")
+    if path.suffix != ".py":
+        raise _C.Error(f"-o {path}: the name of a script ends with .py")
+    folder: str = options.folder
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory() as into:
+        if options.shrink:
+            folder, notes = _shrunk(options, plan, into)
+        saved, _, made = make(folder, path, plan, options.timeout, _say, notes)
+        _print_result(made)
+        status = 0 if made.reproduces else 1
+        if options.cpp:
+            built = write_cpp(folder, path.with_suffix(""), made, options.timeout, _say)
+            status = max(status, 0 if built.reproduces or built.trouble.startswith("not built: there is no") else 1)
+        if options.issue:
+            _say(f"{write_issue(saved, made)}: a bug report in PyTorch's form")
+    return status
+
+
+def add(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "repro",
+        help="a script with torch alone that shows the failure of a saved call",
+        description="Writes a script that runs a saved call on the device, on the CPU and in float64, and ends with status 1 if "
+        "the device is wrong. It needs torch alone. It is run in three fresh processes before it is handed out. Exit status: "
+        "0 it reproduces in all of them; 1 it does not (its first lines say so); 2 wrong usage, or a call that has no form "
+        "in a script.",
+        epilog="op-tools repro op_autocompare_result/0/.../torch.nn.functional.linear/93/device --shrink",
+    )
+    parser.add_argument(
+        "folder", help="a saved call: a capture, a failure of OpAutoCompare, a producer of OpOverflowCheck"
+    )
+    parser.add_argument("--device", metavar="D", help="where it is wrong (the device on which it was saved)")
+    parser.add_argument("--shrink", action="store_true", help="first look for the smallest call that still fails")
+    parser.add_argument("--cpp", action="store_true", help="also the same as a C++ program with its CMakeLists.txt")
+    parser.add_argument("--issue", action="store_true", help="also a bug report in PyTorch's form, FILE.md")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the script (repro.py)")
+    parser.add_argument(
+        "--import", dest="imports", action="append", default=[], metavar="MODULE", help="a vendor's module: torch_npu"
+    )
+    parser.add_argument(
+        "--load", action="append", default=[], metavar="LIB", help="a library of operators or of a device"
+    )
+    parser.add_argument("--attempts", type=int, default=200, metavar="N", help="of --shrink, at most (200)")
+    parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds for one run (60)")
+    parser.set_defaults(run=_repro)

@@ -1,0 +1,62 @@
+"""op-tools support: what a device runs, as a table for op-tools analyse."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from .. import _C
+from ._command_line import Commands, visible
+
+
+def _support(options: argparse.Namespace) -> int:
+    for name in options.imports:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise _C.Error(f"--import {name}: {error}") from error
+    from ..analyse._support import make_table  # imports torch's tests, which takes seconds
+
+    terminal = sys.stderr.isatty()
+
+    def progress(name: str) -> None:
+        if terminal:
+            sys.stderr.write(f"\r{name[:78]:<78}")
+
+    table = make_table(options.device, options.samples, progress)
+    if terminal:
+        sys.stderr.write("\r" + " " * 78 + "\r")
+    table.write(options.output)
+    lines = [f"torch {table.torch}, device {table.device}: {len(table.content['operators'])} operators"]
+    lines += [f"{count:6} functions {status}" for status, count in table.counts().items()]
+    lines.append(f"Next: op-tools analyse -i YOUR_CODE -o RESULTS --support {options.output}")
+    sys.stdout.write(visible("\n".join(lines)) + "\n")
+    return 0
+
+
+def add(commands: Commands) -> None:
+    """Registers the command."""
+    command = commands.add_parser(
+        "support",
+        help="which operators and functions of torch a device runs, as a table for op-tools analyse",
+        description="Asks the dispatcher what is registered for the device, and makes torch's own sample calls on it, "
+        "forward and backward: which operators each function calls, and which the device refuses. Any machine can "
+        "analyse code with the table. Takes a minute or two.",
+        epilog="op-tools support --device npu --import torch_npu -o npu.json; "
+        "op-tools analyse -i train -o out --support npu.json",
+    )
+    command.add_argument("--device", required=True, metavar="D", help="a device of this machine: cpu, cuda, npu, sim")
+    command.add_argument("-o", "--output", required=True, metavar="FILE", help="the table to write (JSON)")
+    command.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this first: the backend (torch_npu, op_tools.sim_device)",
+    )
+    command.add_argument(
+        "--samples", type=int, default=1000, metavar="N", help="sample calls per function at most (1000: all)"
+    )
+    command.set_defaults(run=_support)

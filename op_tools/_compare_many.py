@@ -1,0 +1,98 @@
+"""Many runs of one program, or the ranks of one run: which one is the odd one out?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from . import _C
+from ._compare_runs import AGREED, DIVERGED, open_run
+from ._record import RecordedCall, RecordedCalls, Recording
+from ._results import Result, Shown, text_table, worded
+
+
+@dataclass(frozen=True)
+class OddRow:
+    """The first call in which a run differs from most others that gave the call the same bits."""
+
+    run: str
+    """Its recording."""
+    rank: int
+    op: str
+    phase: str
+    module: str
+    line: str
+    step: int
+    id: int
+    finding: str
+    like_it: int
+    """How many runs have its results."""
+    others: int
+    """How many have those of the majority."""
+    collective: str
+    """The next operator in its run that other processes take part in: through it the difference reaches them."""
+
+
+@dataclass(frozen=True, repr=False)
+class ManyRuns(Result):
+    """Many runs and the odd ones among them."""
+
+    runs: list[str]
+    rows: list[OddRow]
+
+    @property
+    def exit_status(self) -> int:
+        """0: none is odd; 1: some are."""
+        return DIVERGED if self.rows else AGREED
+
+    def table(self) -> str:
+        """For people."""
+        if not self.rows:
+            return f"{len(self.runs)} runs: each call has the same bits in all that gave it the same bits"
+        columns: list[Shown[OddRow]] = [
+            Shown("rank", lambda row: str(row.rank), is_number=True),
+            worded("step", "step"),
+            worded("op", "op"),
+            worded("module", "module"),
+            worded("finding", "finding"),
+            Shown("against", lambda row: f"{row.like_it} : {row.others}"),
+            worded("then through", "collective"),
+        ]
+        places = [f"{row.run}: {row.line}" for row in self.rows if row.line]
+        return "\n".join(
+            [f"{len(self.rows)} of {len(self.runs)} runs are odd", text_table(columns, self.rows, -1), *places]
+        )
+
+    def to_json(self) -> str:
+        """A first_divergence record for each odd run, and a summary, as lines of JSON."""
+        records = [{"kind": "first_divergence", "verdict": "born here", **asdict(row)} for row in self.rows]
+        summary = {"kind": "summary", "exit_status": self.exit_status, "runs": len(self.runs), "odd": len(self.rows)}
+        return "".join(json.dumps(one) + "\n" for one in [*records, summary])
+
+
+def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns:
+    """Looks for the odd one among runs of one program on the same data: an intermittent fault, a sick device.
+
+    Args:
+        runs: at least three recordings: files, folders (each rank of a folder is a run), or what
+            :func:`read_recording` gave.
+
+    Returns:
+        the odd runs, each with its first odd call.
+
+    Raises:
+        op_tools.Error: there are fewer than three, or a path holds no recording.
+    """
+    cores = [(rank, core) for run in runs for rank, core in open_run(run).items()]
+    rows = []
+    for run, call, _, _, like_it, others, parameter, collective in _C.find_odd_calls([core for _, core in cores]):
+        rank, core = cores[run]
+        calls = RecordedCalls(core)
+        one: RecordedCall = calls[call]
+        finding = "a parameter is another one" if parameter else "other results"
+        through = calls[collective].op if collective is not None else ""
+        place = (one.op, one.phase, one.module, one.line, one.step, one.id)
+        rows.append(OddRow(core.path, rank, *place, finding, like_it, others, through))
+    return ManyRuns([core.path for _, core in cores], rows)

@@ -1,0 +1,349 @@
+"""One rank against many: how a program's tensors are spread over ranks, proven by what they held, and where it is not so."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from . import _C
+from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, PathOrRecording, open_run
+from ._confirm import captured_calls, tensors_of, wrong_by_itself
+from ._files import load_call
+from ._record import RecordedCall, RecordedCalls, RecordedTensor
+from ._results import Result, Shown, text_table, worded
+
+_NO_CALL = 0xFFFFFFFF  # kNoCall in src/record/recording.h
+# What other orders of sums may make of a statistic, in units of its dtype.
+_UNITS = 512.0
+
+Rules = Sequence[tuple[str, str]]
+_Folder = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class SpreadRow:
+    """A tensor of a call, and how the ranks have it."""
+
+    step: int
+    op: str
+    phase: str
+    module: str
+    line: str
+    place: str
+    shape: tuple[int, ...]
+    plan: str
+    """`replica`, `concatenation along dim N`, `sum`, `mean`; "" if none of them holds."""
+    proof: str
+    """`bits`: the tensors are the same bit for bit; `values`: captures were put together and compared; `projections`,
+    `statistics`: as far as these tell; else ""."""
+    finding: str
+    """Empty, or in what way this call is the first that breaks the plan."""
+    ranks: list[int]
+    """Of a finding: the ranks whose own call is wrong, as far as it is known."""
+    id: int
+
+
+@dataclass(frozen=True, repr=False)
+class RanksComparison(Result):
+    """One rank against many."""
+
+    one: str
+    many: list[str]
+    rows: list[SpreadRow]
+    """The results of all calls that the one rank and all of the others make."""
+    alone: int
+    """Calls of the one rank that some of the others do not make."""
+
+    @property
+    def first(self) -> SpreadRow | None:
+        """The first call whose inputs are spread by a plan, and whose results are not."""
+        return next((row for row in self.rows if row.finding), None)
+
+    @property
+    def exit_status(self) -> int:
+        """0: all is proven; 1: a call breaks the plan; 2: for some tensors no plan was found."""
+        if self.first is not None:
+            return DIVERGED
+        return AGREED if all(row.plan for row in self.rows) else INCOMPLETE
+
+    def table(self) -> str:
+        """For people."""
+        counts = Counter((row.plan or "no plan found", row.proof) for row in self.rows)
+        lines = [f"A: {self.one}", *(f"B: {path}" for path in self.many), "", "Results:"]
+        lines += [f"{plan}{f' (by {proof})' if proof else ''}: {n}" for (plan, proof), n in counts.most_common()]
+        if self.alone:
+            lines.append(f"{self.alone} calls of A have no partner on all ranks")
+        columns: list[Shown[SpreadRow]] = [
+            Shown("step", lambda row: str(row.step), is_number=True),
+            worded("op", "op"),
+            worded("module", "module"),
+            Shown("shape in A", lambda row: str(list(row.shape))),
+            worded("plan", "plan"),
+        ]
+        first = self.first
+        shown = self.rows if first is None else self.rows[: self.rows.index(first) + 1]
+        lines += ["", text_table(columns, shown[-10:], -1)]
+        if first is not None:
+            which = f" on rank {', '.join(map(str, first.ranks))}" if first.ranks else ""
+            lines += ["", f"First divergence: {first.op} ({first.phase}, step {first.step}){which}: {first.finding}"]
+            lines += [f"  module: {first.module}", f"  line: {first.line}"]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """A record for each row, one first_divergence where there is one, and a summary, as lines of JSON."""
+        records = [{"kind": "spread", **asdict(row)} for row in self.rows]
+        if self.first is not None:
+            records.append({"kind": "first_divergence", "verdict": "born here", **asdict(self.first)})
+        records.append({"kind": "summary", "exit_status": self.exit_status, "ranks": len(self.many)})
+        return "".join(json.dumps(one) + "\n" for one in records)
+
+
+# --- How a tensor of one rank is spread over others ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Spread:
+    plan: str = ""
+    proof: str = ""
+
+
+def _unit(*tensors: RecordedTensor) -> float:
+    known = [getattr(torch, one.dtype.removeprefix("torch."), None) for one in tensors]
+    return max((torch.finfo(one).eps for one in known if one is not None and one.is_floating_point), default=0.0)
+
+
+def _numel(tensor: RecordedTensor) -> int:
+    return math.prod(tensor.shape)
+
+
+def _is_near(a: float, b: float, scale: float, unit: float) -> bool:
+    return a == b or abs(a - b) <= _UNITS * unit * scale
+
+
+def _is_combination(whole: RecordedTensor, parts: Sequence[RecordedTensor], factor: float) -> bool:
+    """The whole is the sum of the parts times the factor: its projections are, because they are sums themselves."""
+    unit = _unit(whole, *parts)
+    scale = whole.norm + sum(part.norm for part in parts)
+    sums = [factor * math.fsum(numbers) for numbers in zip(*(part.projections for part in parts), strict=True)]
+    pairs = [*zip(whole.projections, sums, strict=True)]
+    pairs.append((whole.mean * _numel(whole), factor * math.fsum(part.mean * _numel(part) for part in parts)))
+    return all(_is_near(a, b, scale, unit) for a, b in pairs)
+
+
+def _is_concatenation(whole: RecordedTensor, parts: Sequence[RecordedTensor]) -> bool:
+    """What holds for the whole of its parts' statistics."""
+    counts = (
+        (whole.nan, [p.nan for p in parts]),
+        (whole.inf, [p.inf for p in parts]),
+        (whole.zero, [p.zero for p in parts]),
+    )
+    if any(one >= 0 and one != sum(others) for one, others in counts[:2]):
+        return False
+    unit = _unit(whole, *parts)
+    largest = max(abs(whole.min), abs(whole.max))
+    return (
+        _is_near(whole.min, min(part.min for part in parts), largest, unit)
+        and _is_near(whole.max, max(part.max for part in parts), largest, unit)
+        and _is_near(whole.norm, math.sqrt(math.fsum(part.norm**2 for part in parts)), whole.norm, unit)
+        and _is_near(
+            whole.mean * _numel(whole),
+            math.fsum(part.mean * _numel(part) for part in parts),
+            whole.norm * math.sqrt(_numel(whole)),
+            unit,
+        )
+    )
+
+
+def _split_dim(whole: RecordedTensor, parts: Sequence[RecordedTensor]) -> int | None:
+    """The only dimension in which the parts differ from the whole, and which they fill together."""
+    if any(len(part.shape) != len(whole.shape) for part in parts):
+        return None
+    dims = [d for d, size in enumerate(whole.shape) if any(part.shape[d] != size for part in parts)]
+    return dims[0] if len(dims) == 1 and sum(part.shape[dims[0]] for part in parts) == whole.shape[dims[0]] else None
+
+
+def _spreads(whole: RecordedTensor, parts: Sequence[RecordedTensor]) -> Iterator[_Spread]:
+    """All plans that hold, the one that says most first."""
+    if not whole.known or not all(part.known for part in parts):
+        return
+    if all(part.shape == whole.shape for part in parts):
+        if whole.hash and all(part.hash == whole.hash for part in parts):
+            yield _Spread("replica", "bits")
+        elif all(_is_combination(whole, [part], 1.0) for part in parts):
+            yield _Spread("replica", "projections")
+        if _is_combination(whole, parts, 1.0):
+            yield _Spread("sum", "projections")
+        if _is_combination(whole, parts, 1 / len(parts)):
+            yield _Spread("mean", "projections")
+    elif (dim := _split_dim(whole, parts)) is not None and _is_concatenation(whole, parts):
+        yield _Spread(f"concatenation along dim {dim}", "statistics")
+
+
+def _by_values(spread: _Spread, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> _Spread:
+    """Puts the parts together, as the plan says, and compares: statistics do not tell which rank has which part."""
+    wide = [part.to(torch.float64) for part in parts]
+    made = {
+        "replica": lambda: wide[0],
+        "sum": lambda: torch.stack(wide).sum(0),
+        "mean": lambda: torch.stack(wide).mean(0),
+    }.get(spread.plan, lambda: torch.cat(wide, int(spread.plan.rpartition(" ")[2])))()
+    unit = torch.finfo(whole.dtype).eps if whole.is_floating_point() else 0.0
+    others = wide if spread.plan == "replica" else [made]
+    near = [(one - whole.to(torch.float64)).norm() <= _UNITS * unit * whole.norm() for one in others]
+    return replace(spread, proof="values") if all(near) else _Spread()
+
+
+def _wanted_plan(rule: str) -> str:
+    """The plan that a rule stands for: "b s h[tp]": the last dimension is split; "b s h": replicas; "sum", "mean"."""
+    words = rule.split()
+    if words in (["sum"], ["mean"]):
+        return words[0]
+    split = [place for place, word in enumerate(words) if word.endswith("]")]
+    if len(split) > 1:
+        raise _C.Error(f"rule {rule!r}: one dimension can be split, not {len(split)}")
+    return f"concatenation along dim {split[0]}" if split else "replica"
+
+
+def read_rules(path: str | Path) -> list[tuple[str, str]]:
+    """Rules from a file, a line each: ``REGEX = b s h[tp]``. The expression is searched for in "module operator place".
+
+    Raises:
+        op_tools.Error: the file cannot be read, or a line has another form.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise _C.Error(f"{path}: cannot be read: {error}") from None
+    rules = []
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        pattern, gap, rule = text.rpartition("=")
+        try:
+            re.compile(pattern.strip())
+            if not gap or not pattern.strip() or not rule.strip():
+                raise _C.Error("expected REGEX = b s h[tp]")
+            _wanted_plan(rule)
+        except (re.error, _C.Error) as error:
+            raise _C.Error(f"{path}, line {number}: {error}") from None
+        rules.append((pattern.strip(), rule.strip()))
+    return rules
+
+
+# --- All calls ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Ranks:
+    one: _C.Recording
+    many: list[_C.Recording]
+    rules: Rules
+    paths_one: dict[int, str]  # captured calls by id; empty: there are none
+    paths: dict[tuple[int, int], str]  # by rank and id
+    rows: list[SpreadRow] = field(default_factory=list)
+    alone: int = 0
+    is_broken: bool = False
+    _known: dict[tuple[int, ...], _Spread] = field(default_factory=dict)
+
+    def compare(self) -> None:
+        calls = RecordedCalls(self.one)
+        others = [RecordedCalls(core) for core in self.many]
+        partners = [_C.compare_runs(self.one, core).pairs for core in self.many]
+        for number, call in enumerate(calls):
+            found = [pairs[number] for pairs in partners]
+            if _NO_CALL in found:
+                self.alone += 1
+                continue
+            self._look(call, [side[one] for side, one in zip(others, found, strict=True)])
+
+    def _look(self, call: RecordedCall, parts: list[RecordedCall]) -> None:
+        sides = [call, *parts]
+        if len({len(one.inputs) for one in sides}) > 1 or len({len(one.outputs) for one in sides}) > 1:
+            self.alone += 1
+            return
+        inputs = [self._spread(call, *pair) for pair in self._together(call.inputs, [one.inputs for one in parts])]
+        captured = self._captured(sides) if call.phase == "forward" else []
+        for number, (place, whole, of_ranks) in enumerate(self._together(call.outputs, [one.outputs for one in parts])):
+            spread = self._spread(call, place, whole, of_ranks)
+            if spread.plan and place.startswith("result") and all(number < len(one) for one in captured) and captured:
+                spread = _by_values(spread, captured[0][number], [one[number] for one in captured[1:]])
+            finding, ranks = "", list[int]()
+            if not spread.plan and all(one.plan for one in inputs) and not self.is_broken:
+                self.is_broken = True
+                finding = "its inputs are spread by a plan, its result is not"
+                ranks = self._wrong(parts)
+            row = (call.step, call.op, call.phase, call.module, call.line, place, whole.shape)
+            self.rows.append(SpreadRow(*row, spread.plan, spread.proof, finding, ranks, call.id))
+
+    def _captured(self, sides: list[RecordedCall]) -> list[list[torch.Tensor]]:
+        """The results in full, of A and of each rank; nothing where one of them was not captured."""
+        paths = [self.paths_one.get(sides[0].id)]
+        paths += [self.paths.get((rank, call.id)) for rank, call in enumerate(sides[1:])]
+        return [tensors_of(load_call(path).result) for path in paths if path] if all(paths) else []
+
+    @staticmethod
+    def _together(
+        whole: list[tuple[str, RecordedTensor]], parts: list[list[tuple[str, RecordedTensor]]]
+    ) -> Iterator[tuple[str, RecordedTensor, list[RecordedTensor]]]:
+        for i, (place, tensor) in enumerate(whole):
+            yield place, tensor, [part[i][1] for part in parts]
+
+    def _spread(self, call: RecordedCall, place: str, whole: RecordedTensor, parts: list[RecordedTensor]) -> _Spread:
+        key = (whole.number, *(part.number for part in parts))
+        if key not in self._known:
+            name = f"{call.module} {call.op} {place}"
+            rule = next((rule for pattern, rule in self.rules if re.search(pattern, name)), None)
+            plans = [one for one in _spreads(whole, parts) if rule is None or one.plan == _wanted_plan(rule)]
+            self._known[key] = plans[0] if plans else _Spread()
+        return self._known[key]
+
+    def _wrong(self, parts: list[RecordedCall]) -> list[int]:
+        """The ranks whose captured call disagrees with the CPU on its own inputs."""
+        paths = {rank: self.paths.get((rank, call.id), "") for rank, call in enumerate(parts)}
+        wrong = wrong_by_itself([path for path in paths.values() if path])
+        return [rank for rank, path in paths.items() if path in wrong]
+
+
+def compare_ranks(
+    one: PathOrRecording, many: PathOrRecording, *, rules: Rules = (), captures: tuple[_Folder, _Folder] | None = None
+) -> RanksComparison:
+    """Compares a program on one rank with the same program on several: each tensor of the one must be a replica, a
+    concatenation, a sum or a mean of those that the ranks have. What holds is the plan, and the first call whose inputs
+    follow one and whose results do not is named.
+
+    Args:
+        one: a recording of one rank.
+        many: the folder of the other run, with a file for each rank.
+        rules: (REGEX, rule) for tensors of which the plan is known: "b s h[tp]" (the dimension in brackets is split over the
+            ranks), "b s h" (replicas), "sum", "mean". The expression is searched for in "module operator place".
+        captures: the folders of OpCapture that was on beside OpRecord in both runs: plans are proven by values, and the ranks
+            that are wrong are named.
+
+    Returns:
+        a row for each result.
+
+    Raises:
+        op_tools.Error: a path holds no recording, `one` has several ranks, or `many` has one; a rule has another form.
+    """
+    of_one, of_many = open_run(one), open_run(many)
+    if len(of_one) != 1 or len(of_many) < 2:
+        raise _C.Error(f"expected one rank and several, not {len(of_one)} and {len(of_many)}")
+    for _, rule in rules:
+        _wanted_plan(rule)
+    cores = [of_many[rank] for rank in sorted(of_many)]
+    folders = [captured_calls(folder) for folder in captures] if captures is not None else [[], []]
+    paths_one = {call.id: call.path for call in folders[0]}
+    paths = {(call.rank, call.id): call.path for call in folders[1]}
+    (core,) = of_one.values()
+    ranks = _Ranks(core, cores, rules, paths_one, paths)
+    ranks.compare()
+    return RanksComparison(core.path, [one.path for one in cores], ranks.rows, ranks.alone)

@@ -1,0 +1,141 @@
+"""What a recording says of its program: the command line, versions, the git commit, and names of the models' tensors."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import _C
+from ._modules import without_compiled, without_wrapper
+
+# As `Origin` in src/record/recording.h counts them.
+_PARAMETER, _BUFFER, _GRADIENT, _INPUT = 2, 3, 4, 5
+
+_Named = tuple[str, int, torch.Tensor]
+
+# The models that were seen running, each with the memory of its first tensor (another one after .to(device)), and with the
+# names of its gradients.
+_Gradients = list[tuple[str, "weakref.ref[torch.nn.Module]", str]]
+_models: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, _Gradients]] = weakref.WeakKeyDictionary()
+
+
+def _git_commit(folder: Path) -> str:
+    """The commit that is checked out in a folder; "" where there is none. No process is started for it."""
+    for place in (folder, *folder.parents):
+        git = place / ".git"
+        if git.is_file():  # a worktree
+            git = Path(git.read_text(encoding="utf-8").partition("gitdir:")[2].strip())
+        if not (git / "HEAD").is_file():
+            continue
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        common = git / "commondir"
+        root = git / common.read_text(encoding="utf-8").strip() if common.is_file() else git
+        if (root / name).is_file():
+            return (root / name).read_text(encoding="utf-8").strip()
+        packed = root / "packed-refs"
+        lines = packed.read_text(encoding="utf-8").splitlines() if packed.is_file() else []
+        return next((line.partition(" ")[0] for line in lines if line.endswith(f" {name}")), "")
+    return ""
+
+
+def _devices() -> list[str]:
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        return []
+    module = getattr(torch, accelerator.type, None)
+    name = getattr(module, "get_device_name", None)
+    if name is None:
+        return [accelerator.type]
+    return [str(name(index)) for index in range(torch.accelerator.device_count())]
+
+
+def program_facts() -> dict[str, Any]:
+    """For the header of a recording."""
+    facts: dict[str, Any] = {"python": platform.python_version(), "argv": list(sys.argv), "folder": str(Path.cwd())}
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        facts["git"] = _git_commit(Path(main).absolute().parent if main else Path.cwd())
+    except (OSError, ValueError):  # an unreadable repository is no reason to record nothing
+        facts["git"] = ""
+    distributed = torch.distributed
+    in_group = distributed.is_available() and distributed.is_initialized()
+    facts["world_size"] = distributed.get_world_size() if in_group else int(os.environ.get("WORLD_SIZE") or 1)
+    facts["devices"] = _devices()
+    facts["tf32"] = {
+        "matmul": torch.backends.cuda.matmul.allow_tf32 if torch.cuda.is_available() else False,
+        "cudnn": torch.backends.cudnn.allow_tf32 if torch.cuda.is_available() else False,
+    }
+    return facts
+
+
+def _tensors_in(value: Any, place: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield place, value
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _tensors_in(item, f"{place}[{i}]")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _tensors_in(item, f"{place}.{name}")
+
+
+def _tensors_of(model: torch.nn.Module) -> Iterator[_Named]:
+    kind = type(model).__name__
+    for name, parameter in model.named_parameters():
+        yield f"{kind}.{without_wrapper(name)}", _PARAMETER, parameter
+    for name, buffer in model.named_buffers():
+        yield f"{kind}.{without_wrapper(name)}", _BUFFER, buffer
+
+
+def _parameter(module: torch.nn.Module | None, name: str) -> torch.Tensor | None:
+    """By its module: torch.utils.swap_tensors refuses a tensor that weak references know."""
+    return None if module is None else module._parameters.get(name)
+
+
+def _place_of(model: torch.nn.Module) -> int | None:
+    """Changes where the parameters are exchanged; None: they are those of a transformation of functorch, for one call."""
+    first = next(model.parameters(), None)
+    if first is None or isinstance(first, torch.nn.parameter.UninitializedParameter):
+        return 0
+    return None if torch._C._functorch.is_functorch_wrapped_tensor(first) else first.data_ptr()
+
+
+def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any) -> list[_Named]:
+    """What is known of the tensors of models: inside of one, its parameters and buffers (where they are new) and what it was
+    called with; outside, the gradients of all."""
+    if model is None:
+        return [
+            (name, _GRADIENT, parameter.grad)
+            for _, gradients in list(_models.values())
+            for name, module, short in gradients
+            if (parameter := _parameter(module(), short)) is not None and parameter.grad is not None
+        ]
+    model = without_compiled(model)
+    place = _place_of(model)
+    found: list[_Named] = []
+    if place is not None and (model not in _models or _models[model][0] != place):
+        found += _tensors_of(model)
+        kind = type(model).__name__
+        gradients = [
+            (".".join(filter(None, (f"grad:{kind}", without_wrapper(path), short))), weakref.ref(module), short)
+            for path, module in model.named_modules()
+            for short in module._parameters
+        ]
+        _models[model] = (place, gradients)
+    name = type(model).__name__
+    inputs = [*_tensors_in(list(args or ()), f"{name}.input"), *_tensors_in(dict(kwargs or {}), f"{name}.input")]
+    return found + [(where, _INPUT, tensor) for where, tensor in inputs]
+
+
+_C.set_program_source(program_facts)
+_C.set_tensor_namer(named_tensors)

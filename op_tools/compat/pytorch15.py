@@ -1,0 +1,328 @@
+"""The dumper of PyTorch 1.5 for Ascend (torch.utils.dumper): ``from op_tools.compat.pytorch15 import dumper``.
+
+Writes every operator and every autograd node with inputs and outputs to a .h5 file, or those only whose results overflow; or
+replaces the inputs of operators by those of another run's file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import importlib
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from typing_extensions import Self
+
+from .. import _C
+from .._tools import Hook, HookScope
+from ..formats._files import extra, load_values
+from ..formats._h5 import Entry, H5Writer, entries, ir_name_of
+from ..formats._model import ForeignTensor, leaves
+from ._align import align
+
+# Operators that are no computation.
+_NOT_DUMPED = frozenset(("aten::_to_copy", "aten::_local_scalar_dense", "aten::detach", "aten::lift_fresh"))
+# Names that differ between devices, by the name that they have in a map.
+_SAME_NODES = {
+    "NpuConvolutionBackward": "ConvolutionBackward",
+    "CudnnConvolutionBackward": "ConvolutionBackward",
+    "ThnnConvDepthwise2DBackward": "ConvolutionBackward",
+    "CudnnBatchNormBackward": "NativeBatchNormBackward",
+}
+
+
+def dumper(
+    check_overflow: bool = False,
+    dump_path: str = ".",
+    load_file_path: str = "",
+    use_load: bool = False,
+    load_with_acl_dump: bool = False,
+) -> Dumper:
+    """Dumps the operators of the code in a ``with`` statement.
+
+    Args:
+        check_overflow: write only operators whose results have NaN or infinities that their inputs have not; their names are
+            printed.
+        dump_path: the folder for the .h5 file, whose name is the time.
+        load_file_path: the .h5 file of another run.
+        use_load: replace the inputs of operators by those of that file: of each operator the first entry not used yet with
+            the same shapes, dtypes and numbers.
+        load_with_acl_dump: also dump the device's operators behind those that were loaded, by acl.json in the working
+            directory. Needs torch_npu.
+
+    Returns:
+        the context manager; its `path` is the file ("" if nothing was written), `overflowed` the names of the operators that
+        did, and `loaded` the entries that were used.
+
+    Raises:
+        op_tools.Error: h5py or torch_npu is needed and not there, or the file to load cannot be read.
+    """
+    return Dumper(check_overflow, dump_path, load_file_path, use_load, load_with_acl_dump)
+
+
+class Dumper:
+    """What :func:`dumper` returns.
+
+    Args:
+        check_overflow: as of dumper.
+        dump_path: as of dumper.
+        load_file_path: as of dumper.
+        use_load: as of dumper.
+        load_with_acl_dump: as of dumper.
+    """
+
+    def __init__(
+        self, check_overflow: bool, dump_path: str, load_file_path: str, use_load: bool, load_with_acl_dump: bool
+    ) -> None:
+        extra("h5py", "the dumper of PyTorch 1.5")
+        if use_load and not load_file_path:
+            raise _C.Error("dumper: use_load=True needs load_file_path")
+        self.check_overflow = check_overflow
+        self.path = ""
+        self.overflowed: list[str] = []
+        self._folder = Path(dump_path)
+        self._source = _Source(Path(load_file_path)) if use_load else None
+        self._acl = _acl() if load_with_acl_dump else None
+        self._writer: H5Writer | None = None
+        self._lock = threading.Lock()
+        self._scopes = contextlib.ExitStack()
+        self.is_on = False
+
+    @property
+    def loaded(self) -> list[str]:
+        """The entries whose inputs were used: "add_Tensor/3"."""
+        return list(self._source.used) if self._source else []
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as scopes:
+            scopes.callback(HookScope(_Nodes(self), level="torch").start().stop)
+            scopes.callback(HookScope(_Operators(self), level="aten").start().stop)
+            self._scopes = scopes.pop_all()
+        self.is_on = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.is_on = False
+        self._scopes.close()
+
+    def _before(self, name: str, inputs: dict[str, Any]) -> bool:
+        """Replaces the inputs of an operator by those of the file; whether there were some."""
+        if self._source is None or not self._source.load(name, inputs):
+            return False
+        if self._acl:
+            self._acl.init_dump()
+            self._acl.set_dump("acl.json")
+        return True
+
+    def _after(self, name: str, inputs: dict[str, Any], outputs: dict[str, Any], was_loaded: bool) -> None:
+        """Writes a call, or in overflow mode only one that overflowed."""
+        if was_loaded and self._acl:
+            self._acl.finalize_dump()
+        if self.check_overflow:
+            if _is_finite(outputs) or not _is_finite(inputs):
+                return
+            self.overflowed.append(name)
+            _C.log_warn(f"overflow: {name}")
+        with self._lock:
+            if self._writer is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                now = datetime.datetime.now().strftime("%Y%m%d_%H%M%S.%f")
+                self.path = str(self._folder / f"{now}.h5")
+                self._writer = H5Writer(self.path)
+            self._writer.add(name, inputs, outputs)
+
+
+def get_op_map(origin: str | Path, target: str | Path) -> list[tuple[str | None, str | None]]:
+    """Which operators of two .h5 files do the same, in their order.
+
+    Args:
+        origin: the file of one run.
+        target: the file of the other.
+
+    Returns:
+        pairs as ("add_Tensor/1", "add_Tensor/3"); None where one run has no such operator.
+
+    Raises:
+        op_tools.Error: a file cannot be read.
+    """
+    found = [entries(Path(path)) for path in (origin, target)]
+    keys = [[_key(entry) for entry in side] for side in found]
+    names = [[f"{entry.ir_name}/{entry.seqid}" for entry in side] for side in found]
+    return [(names[0][a] if a is not None else None, names[1][b] if b is not None else None) for a, b in align(*keys)]
+
+
+def _key(entry: Entry) -> tuple[Any, ...]:
+    name = _SAME_NODES.get(entry.ir_name, entry.ir_name)
+    shapes = [leaf.shape for leaf in leaves(list(entry.outputs.values())) if isinstance(leaf, ForeignTensor)]
+    return (name, *shapes)
+
+
+# --- What is dumped ---
+
+
+class _Operators(Hook):
+    """Operators of the forward pass; the backward pass is dumped by its nodes, as 1.5 does."""
+
+    def __init__(self, dump: Dumper) -> None:
+        self._dump = dump
+
+    def before(self, call: _C.Call) -> tuple[str, dict[str, Any], bool] | None:
+        if torch._C._current_graph_task_id() != -1 or call.name in _NOT_DUMPED:
+            return None
+        schema = _schema(call.name)
+        if schema is None:
+            return None
+        inputs = {one.name: value for one, value in zip(schema.arguments, call.args, strict=False)} | call.kwargs
+        name = ir_name_of(call.name)
+        was_loaded = self._dump._before(name, inputs)
+        if schema.is_mutable:
+            inputs = {key: _copied(value) for key, value in inputs.items()}
+        return name, inputs, was_loaded
+
+    def after(self, call: _C.Call, state: object) -> None:
+        if isinstance(state, tuple) and not call.error:
+            name, inputs, was_loaded = state
+            results = call.result if isinstance(call.result, (tuple, list)) else (call.result,)
+            plain = isinstance(call.result, list)  # a list of tensors is one result
+            outputs = {"result": call.result} if plain or len(results) == 1 else {}
+            outputs = outputs or {f"result{i}": one for i, one in enumerate(results)}
+            self._dump._after(name, inputs, outputs, was_loaded)
+
+
+class _Nodes(Hook):
+    """Autograd nodes, found from the results of functions, and watched by hooks of their own."""
+
+    def __init__(self, dump: Dumper) -> None:
+        self._dump = dump
+
+    def after(self, call: _C.Call, _: object) -> None:
+        waiting = [one.grad_fn for one in leaves(call.result) if isinstance(one, torch.Tensor)]
+        while waiting:
+            node: Any = waiting.pop()
+            if node is None or node.metadata.get(_WATCHED) is self._dump:
+                continue
+            node.metadata[_WATCHED] = self._dump
+            if type(node).__name__ != "AccumulateGrad":
+                node.register_hook(functools.partial(self._ran, type(node).__name__))
+            waiting += [below for below, _ in node.next_functions]
+
+    def _ran(self, kind: str, made: Any, given: Any) -> None:
+        if not self._dump.is_on:
+            return
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            try:
+                grads = [one for one in given if one is not None]
+                gradients = [one for one in made if one is not None]
+                inputs = {"grads": grads, **_saved()}
+                self._dump._after(re.sub(r"\d+$", "", kind), inputs, {"grad_inputs": gradients}, False)
+            except Exception as error:  # the program's backward pass goes on
+                _C.log_warn(f"dumper: {kind} is not dumped: {error}")
+
+
+_WATCHED = "op_tools.compat.pytorch15"
+
+
+def _saved() -> dict[str, Any]:
+    """What the node that runs now saved for its backward."""
+    node = torch._C._current_autograd_node()
+    found = {}
+    for name in dir(node):
+        if name.startswith("_saved_"):
+            with contextlib.suppress(RuntimeError):  # changed in place since, or freed
+                found[name.removeprefix("_saved_")] = getattr(node, name)
+    return found
+
+
+@functools.cache
+def _schema(name: str) -> Any:
+    """The schema of an operator that is dumped; None for views, which compute nothing."""
+    base, _, overload = name.partition("::")[2].partition(".")
+    found = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+    schema = getattr(found, "_schema", None)
+    if schema is None or not name.startswith("aten::"):
+        return None
+    is_view = any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
+    return None if is_view else schema
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    return [_copied(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _is_finite(values: dict[str, Any]) -> bool:
+    found = [one for one in leaves(list(values.values())) if isinstance(one, torch.Tensor)]
+    return all(bool(torch.isfinite(one).all()) for one in found if one.is_floating_point() or one.is_complex())
+
+
+# --- Loading ---
+
+
+class _Source:
+    """The entries of a file by operator, each used once."""
+
+    def __init__(self, file: Path) -> None:
+        if not file.is_file():
+            raise _C.Error(f"{file}: there is no such file to load")
+        self.used: list[str] = []
+        self._waiting: dict[str, list[Entry]] = defaultdict(list)
+        for entry in entries(file):
+            self._waiting[entry.ir_name].append(entry)
+
+    def load(self, name: str, inputs: dict[str, Any]) -> bool:
+        """Overwrites the tensors of a call with those of the first entry that is like it; whether there is one."""
+        for entry in self._waiting.get(name, []):
+            pairs = [(inputs[key], value) for key, value in entry.inputs.items() if inputs.get(key) is not None]
+            if len(pairs) != len(entry.inputs) or not all(_is_like(live, saved) for live, saved in pairs):
+                continue
+            self._waiting[name].remove(entry)
+            self.used.append(f"{name}/{entry.seqid}")
+            for live, saved in pairs:
+                _overwrite(live, saved)
+            return True
+        return False
+
+
+def _is_like(live: Any, saved: Any) -> bool:
+    if isinstance(saved, ForeignTensor):
+        if not isinstance(live, torch.Tensor) or tuple(live.shape) != saved.shape:
+            return False
+        kinds = [str(live.dtype), saved.dtype]
+        return kinds[0] == kinds[1] or set(kinds) == {"torch.int32", "torch.int64"}
+    if isinstance(saved, list):
+        is_list = isinstance(live, (list, tuple)) and len(live) == len(saved)
+        return is_list and all(_is_like(*pair) for pair in zip(live, saved, strict=True))
+    if isinstance(saved, float) or isinstance(live, float):
+        return isinstance(live, (int, float)) and not isinstance(live, bool)
+    return bool(live == saved)
+
+
+def _overwrite(live: Any, saved: Any) -> None:
+    if isinstance(saved, list):
+        for one, other in zip(live, saved, strict=True):
+            _overwrite(one, other)
+    elif isinstance(saved, ForeignTensor):
+        with torch.no_grad():
+            # .data: autograd must not see it, as it does not see the 1.5 dumper's.
+            live.data.copy_(load_values(saved))
+
+
+def _acl() -> Any:
+    try:
+        return importlib.import_module("torch_npu").npu
+    except ImportError:
+        raise _C.Error("dumper: load_with_acl_dump=True needs torch_npu and its device") from None
+
+
+__all__: Sequence[str] = ["Dumper", "dumper", "get_op_map"]

@@ -1,0 +1,132 @@
+"""Arrays between .h5, .pth, .npy and .txt: op-tools convert."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+from .._files import load
+from ._files import extra, inside, load_npy, read_text, tensor_of
+from ._h5 import load_dataset, members, opened, write_tensor
+from ._statistics import array_of
+
+_SUFFIXES = (".h5", ".hdf5", ".pth", ".pt", ".npy", ".txt")
+_ONE = "data"  # the name of the only array of a file that has no names
+
+
+def convert(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> list[str]:
+    """Converts arrays between .h5, .pth, .npy and .txt, by the suffixes of the names.
+
+    Args:
+        source: a file, or a folder of .npy or .txt.
+        target: a file; where it can hold one array and there are several, a folder of this name. It must not be there.
+
+    Returns:
+        the files that were written.
+
+    Raises:
+        op_tools.Error: a suffix is not known, the source cannot be read, or the target is there.
+    """
+    given, wanted = Path(source), Path(target)
+    for path in (given, wanted):
+        if path.suffix not in _SUFFIXES and not path.is_dir():
+            raise _C.Error(f"{path}: the suffix is {path.suffix!r}, expected one of {', '.join(_SUFFIXES)}")
+    if wanted.suffix not in _SUFFIXES:
+        raise _C.Error(f"{wanted}: the suffix says what to write; expected one of {', '.join(_SUFFIXES)}")
+    if wanted.exists():
+        raise _C.Error(f"{wanted}: is there already")
+    arrays = _read(given)
+    if not arrays:
+        raise _C.Error(f"{given}: holds no arrays")
+    try:
+        return _write(arrays, wanted)
+    except OSError as error:
+        raise _C.Error(f"{error.filename or wanted}: {error.strerror or error}") from None
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    """The arrays of a file or folder by their names."""
+    if not path.exists():
+        raise _C.Error(f"{path}: there is no such file or folder")
+    if path.is_dir():
+        files = sorted(one for one in path.rglob("*") if one.suffix in (".npy", ".txt") and one.is_file())
+        return {str(one.relative_to(path).with_suffix("")): _read(one)[_ONE] for one in files}
+    if path.suffix in (".h5", ".hdf5"):
+        with opened(path) as file:
+            names = list(_datasets(file, ""))
+        return {name.removeprefix("/"): load_dataset(str(path), name) for name in names}
+    if path.suffix in (".pth", ".pt"):
+        return dict(_tensors(load(path), ""))
+    return {_ONE: load_npy(path) if path.suffix == ".npy" else _read_txt(path)}
+
+
+def _datasets(group: Any, name: str) -> list[str]:
+    found = []
+    for key, one in members(group, name):
+        found += _datasets(one, f"{name}/{key}") if hasattr(one, "keys") else [f"{name}/{key}"]
+    return found
+
+
+def _tensors(value: Any, name: str) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        return [(name or _ONE, value.detach())]
+    items: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        items = list(enumerate(value))
+    return [pair for key, one in items for pair in _tensors(one, f"{name}/{key}" if name else str(key))]
+
+
+def _read_txt(path: Path) -> torch.Tensor:
+    numpy = extra("numpy", "reading .txt files")
+    numbers = []
+    for count, line in enumerate(read_text(path).splitlines(), 1):
+        try:
+            numbers += [float(word) for word in line.replace(",", " ").split()]
+        except ValueError as error:
+            raise _C.Error(f"{path}: line {count}: {error}") from None
+    return tensor_of(numpy.array(numbers, dtype="float64"), str(path))
+
+
+def _write(arrays: dict[str, torch.Tensor], path: Path) -> list[str]:
+    if path.suffix in (".pth", ".pt"):
+        torch.save(arrays[_ONE] if list(arrays) == [_ONE] else arrays, path)
+        return [str(path)]
+    if path.suffix in (".h5", ".hdf5"):
+        with opened(path, "w") as file:
+            for name, tensor in arrays.items():
+                folder, _, own = name.rpartition("/")
+                if not write_tensor(file.require_group(folder or "/"), own, tensor, 0):
+                    raise _C.Error(f"{path}: {name}: {tensor.dtype} has no form in .h5")
+        return [str(path)]
+    if list(arrays) == [_ONE]:
+        _write_array(arrays[_ONE], path)
+        return [str(path)]
+    written = []
+    for name, tensor in arrays.items():
+        place = path
+        for part in name.split("/"):
+            place.mkdir(parents=True, exist_ok=True)
+            place = inside(place, part, name)
+        place = place.with_name(place.name + path.suffix)
+        _write_array(tensor, place)
+        written.append(str(place))
+    return written
+
+
+def _write_array(tensor: torch.Tensor, path: Path) -> None:
+    numpy = extra("numpy", f"writing {path.suffix} files")
+    array = array_of(tensor)
+    if path.suffix == ".npy":
+        numpy.save(path, array)
+    elif array.dtype.kind == "c":
+        raise _C.Error(f"{path}: complex numbers have no form in .txt")
+    else:
+        # One number a line, with the digits that give it back.
+        digits = {"float16": 5, "float32": 9}.get(str(array.dtype), 17)
+        numpy.savetxt(path, array.reshape(-1), fmt=f"%.{digits}g" if array.dtype.kind == "f" else "%d")

@@ -1,0 +1,251 @@
+"""Writes our captures in the formats of other tools."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+from .._files import CapturedCall, load, load_call
+from ._files import extra
+from ._h5 import H5Writer, ir_name_of
+from ._model import leaves
+from ._msprobe_writer import MsprobeWriter
+from ._names import their_name
+from ._statistics import array_of
+from ._troubleshooter_writer import STATISTICS, ApiDumpWriter
+
+
+@dataclass
+class Exported:
+    """What an export wrote."""
+
+    calls: int = 0
+    """How many calls are in the files."""
+    problems: list[str] = field(default_factory=list)
+    """What could not be exported, and why."""
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A call, and where it is."""
+
+    path: str
+    call: CapturedCall
+
+    @property
+    def rank(self) -> int:
+        return int(self.call.meta.get("rank", 0))
+
+    @property
+    def step(self) -> int:
+        return int(self.call.meta.get("step", 0))
+
+
+def export_captures(source: str | os.PathLike[str], target: str | os.PathLike[str], format: str) -> Exported:
+    """Writes captured calls in another tool's format.
+
+    Args:
+        source: a call's folder, any folder above, or a container calls.zip.
+        target: the folder to write to; made where it is missing, and refused if anything is in it.
+        format: "msprobe", "troubleshooter", "h5" or "npy".
+
+    Returns:
+        how many calls were written, and what could not be.
+
+    Raises:
+        op_tools.Error: the source holds no calls, or the target is not empty or cannot be written.
+    """
+    if format not in EXPORTS:
+        raise _C.Error(f"format {format!r}: expected one of {', '.join(EXPORTS)}")
+    root = Path(target)
+    if root.is_file() or (root.is_dir() and any(root.iterdir())):
+        raise _C.Error(f"{root}: is not empty; name a new folder")
+    if Path(source).is_file():
+        # A container: its calls as folders, whose files can be read one by one.
+        with tempfile.TemporaryDirectory() as folder:
+            _, problems = _C.export_calls(os.fsencode(source), os.fsencode(folder))
+            done = export_captures(folder, target, format)
+            done.problems[:0] = problems
+            return done
+    done = Exported()
+    calls = _read(source, done)
+    if not calls:
+        raise _C.Error("\n".join(done.problems) or f"{os.fspath(source)}: holds no captured calls")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        EXPORTS[format](calls, root, done)
+    except OSError as error:
+        raise _C.Error(f"{error.filename or root}: {error.strerror or error}") from None
+    return done
+
+
+def _read(source: str | os.PathLike[str], done: Exported) -> list[_Captured]:
+    found, problems, _ = _C.find_calls(os.fsencode(source))
+    done.problems += problems
+    calls = []
+    for path, _, _, passes in found:
+        try:
+            calls.append(_Captured(path, load_call(path)))
+        except _C.Error as error:
+            done.problems.append(str(error))
+            continue
+        if passes > 1:
+            done.problems.append(f"{path}: {passes} backward passes, of which the first is exported")
+    return sorted(calls, key=lambda one: (one.rank, one.step))
+
+
+def _number(names: dict[str, int], name: str) -> int:
+    """Counts the calls of a name from 0."""
+    names[name] = names.get(name, -1) + 1
+    return names[name]
+
+
+def _their(one: _Captured, done: Exported, *, aten: bool) -> tuple[str, str] | None:
+    kind, function = their_name(one.call.name)
+    if not kind or (kind == "Aten" and not aten) or kind == "Distributed":
+        done.problems.append(f"{one.path}: not exported: the format has no name for {one.call.name}")
+        return None
+    return kind, function
+
+
+def _stack(one: _Captured) -> tuple[str, ...]:
+    """Lines as Python prints them, with the code where the file is here."""
+    lines = []
+    for text in one.call.meta.get("stack", []):
+        match = re.fullmatch(r"(.+):(\d+) (.+)", str(text))
+        if match:
+            code = linecache.getline(match[1], int(match[2])).strip()
+            lines.append(f"File {match[1]}, line {match[2]}, in {match[3]}, \n {code}")
+    return tuple(lines)
+
+
+def _to_msprobe(calls: list[_Captured], root: Path, done: Exported) -> None:
+    groups: dict[tuple[int, int], list[_Captured]] = defaultdict(list)
+    for one in calls:
+        groups[one.step, one.rank].append(one)
+    for (step, rank), group in groups.items():
+        writer = MsprobeWriter(root / f"step{step}" / f"rank{rank}")
+        numbers: dict[str, int] = {}
+        named = []
+        for one in group:
+            if parts := _their(one, done, aten=True):
+                name = ".".join((*parts, str(_number(numbers, ".".join(parts)))))
+                writer.forward(name, one.call.args, one.call.kwargs, one.call.result, _stack(one))
+                named.append((name, one.call))
+                done.calls += 1
+        for name, call in reversed(named):
+            if call.grad_outputs is not None and call.grad_inputs is not None:
+                writer.backward(name, call.grad_outputs, call.grad_inputs)
+        writer.end()
+        done.problems += writer.lost
+
+
+def _to_troubleshooter(calls: list[_Captured], root: Path, done: Exported) -> None:
+    ranks: dict[int, dict[int, list[_Captured]]] = defaultdict(lambda: defaultdict(list))
+    for one in calls:
+        ranks[one.rank][one.step].append(one)
+    with_kwargs = 0
+    for rank, steps in ranks.items():
+        writer = ApiDumpWriter(root / f"rank{rank}", values=True, wanted=STATISTICS, filter_data=False)
+        numbers: dict[str, int] = {}
+        for group in steps.values():
+            named = []
+            for one in group:
+                if parts := _their(one, done, aten=False):
+                    number = _number(numbers, "_".join(parts))
+                    named.append((f"{'_'.join(parts)}_{number}", one.call))
+                    writer.value(f"{named[-1][0]}_forward_input", tuple(one.call.args))
+                    writer.value(f"{named[-1][0]}_forward_output", one.call.result)
+                    writer.stack(*parts, number, _stack(one))
+                    with_kwargs += bool(one.call.kwargs)
+                    done.calls += 1
+            for name, call in reversed(named):
+                single = isinstance(call.result, torch.Tensor)
+                for i, gradient in enumerate(call.grad_outputs or ()):
+                    if gradient is not None:
+                        writer.value(f"{name}_backward_input" + ("" if single else f".{i}"), gradient)
+        writer.end()
+    if with_kwargs:
+        done.problems.append(f"{with_kwargs} calls: keyword arguments have no place in this format")
+
+
+def _to_h5(calls: list[_Captured], root: Path, done: Exported) -> None:
+    files: dict[tuple[int, int], H5Writer] = {}
+    for one in calls:
+        try:
+            name, args, kwargs = _operator(one)
+            schema = _schema(name)
+            inputs = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}
+            inputs.update(kwargs)
+            results = one.call.result if isinstance(one.call.result, (tuple, list)) else (one.call.result,)
+            names = [returned.name for returned in schema.returns]
+            plain = ["result"] if len(results) == 1 else [f"result{i}" for i in range(len(results))]
+            outputs = dict(zip(names if len(names) == len(results) and all(names) else plain, results, strict=True))
+        except _C.Error as error:
+            done.problems.append(f"{one.path}: not exported: {error}")
+            continue
+        key = (one.rank, one.step)
+        if key not in files:
+            files[key] = H5Writer(root / f"rank{one.rank}_step{one.step}.h5")
+        done.problems += files[key].add(ir_name_of(name), inputs, outputs)
+        if one.call.grad_outputs is not None:
+            node = "".join(part.capitalize() for part in ir_name_of(name).partition("_")[0].split("_")) + "Backward"
+            gradients = [gradient for gradient in one.call.grad_inputs or () if gradient is not None]
+            grads = [gradient for gradient in one.call.grad_outputs if gradient is not None]
+            done.problems += files[key].add(node, {"grads": grads}, {"grad_inputs": gradients})
+        done.calls += 1
+
+
+def _operator(one: _Captured) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """The aten operator that is the call, or is behind it."""
+    if one.call.name.startswith("aten::"):
+        return one.call.name, one.call.args, one.call.kwargs
+    behind = load(Path(one.path) / "input.pth").get("aten")
+    if not isinstance(behind, tuple) or len(behind) != 2:
+        raise _C.Error(f"no single aten operator is behind {one.call.name}; capture with level='aten'")
+    return str(behind[0]), tuple(behind[1]), {}
+
+
+def _schema(name: str) -> Any:
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    found = getattr(packet, overload or "default", None)
+    if found is None or not hasattr(found, "_schema"):
+        raise _C.Error(f"torch has no operator {name}")
+    return found._schema
+
+
+def _to_npy(calls: list[_Captured], root: Path, done: Exported) -> None:
+    numpy = extra("numpy", "writing .npy files")
+    for one in calls:
+        call = one.call
+        folder = root / str(one.rank) / re.sub(r"::|/", ".", call.name) / str(call.meta.get("id", Path(one.path).name))
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = {"args": call.args, "result": call.result, "grad_outputs": call.grad_outputs}
+        for what, tree in {**parts, "grad_inputs": call.grad_inputs, **call.kwargs}.items():
+            for i, leaf in enumerate(leaves(tree)):
+                if not isinstance(leaf, torch.Tensor):
+                    continue
+                try:
+                    numpy.save(folder / f"{what}.{i}.npy", array_of(leaf))
+                except _C.Error as error:
+                    done.problems.append(f"{one.path}: {what}.{i}: not exported: {error}")
+        done.calls += 1
+
+
+EXPORTS: dict[str, Callable[[list[_Captured], Path, Exported], None]] = {
+    "msprobe": _to_msprobe,
+    "troubleshooter": _to_troubleshooter,
+    "h5": _to_h5,
+    "npy": _to_npy,
+}

@@ -1,0 +1,169 @@
+"""Reads the files of dumps. They come from outside: every failure is an op_tools.Error with the path and the place."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import _C
+from .._files import load
+from ._model import ForeignTensor
+
+if TYPE_CHECKING:
+    import types
+
+
+def extra(name: str, purpose: str) -> types.ModuleType:
+    """An optional package.
+
+    Raises:
+        op_tools.Error: it is not installed.
+    """
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise _C.Error(f"{purpose} needs {name}: pip install {name}, or pip install 'op_tools[formats]'") from None
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        op_tools.Error: it cannot be read, or is no UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise _C.Error(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        kind = "a pickle, which is never unpickled" if data[:1] == b"\x80" else "no text"
+        raise _C.Error(f"{path}: offset {error.start}: byte 0x{data[error.start]:02x}: this is {kind}") from None
+
+
+def parse_json(text: str, where: str, line: int = 0) -> Any:
+    """The value of a JSON text; NaN and Infinity are numbers.
+
+    Args:
+        text: the text.
+        where: the file, for messages.
+        line: the text's line in the file, from 1; 0: the text is the whole file.
+
+    Raises:
+        op_tools.Error: it is no JSON; with line and column.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        at = f"line {line or error.lineno}, column {error.colno}"
+        raise _C.Error(f"{where}: {at}: no JSON: {error.msg}; is the file cut off?") from None
+    except (ValueError, RecursionError) as error:
+        raise _C.Error(f"{where}: line {line or 1}: no JSON that can be read: {error}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        op_tools.Error: it cannot be read, or holds no object.
+    """
+    value = parse_json(read_text(path), str(path))
+    if not isinstance(value, dict):
+        raise _C.Error(f"{path}: line 1: holds a {type(value).__name__}, expected an object")
+    return value
+
+
+def inside(folder: Path, name: str, where: str) -> Path:
+    """The file of that name in a folder.
+
+    Raises:
+        op_tools.Error: the name leads out of the folder.
+    """
+    is_plain = name not in ("", ".", "..") and "/" not in name and "\\" not in name and "\0" not in name
+    path = folder / name if is_plain else folder
+    if not is_plain or not path.resolve().is_relative_to(folder.resolve()):
+        raise _C.Error(f"{where}: the file name {name!r} leads out of {folder}; it is not read")
+    return path
+
+
+def tensor_of(array: Any, where: str) -> torch.Tensor:
+    """A numpy array as a tensor of its own memory.
+
+    Raises:
+        op_tools.Error: torch has no such dtype.
+    """
+    try:
+        native = array.astype(array.dtype.newbyteorder("="), copy=True, order="C")
+        return torch.from_numpy(native)
+    except (TypeError, ValueError) as error:
+        raise _C.Error(f"{where}: no tensor: {error}") from None
+
+
+def load_npy(path: Path) -> torch.Tensor:
+    """The array of a .npy file; objects in it are refused.
+
+    Raises:
+        op_tools.Error: it is missing, damaged, or no array of numbers.
+    """
+    numpy = extra("numpy", "reading .npy files")
+    try:
+        # Mapped: a header that promises more than the file holds is refused before memory is taken.
+        array = numpy.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, numpy.ndarray):
+            raise ValueError("several arrays in one file (.npz)")
+    except Exception as error:  # numpy raises whatever its parser raises
+        size = path.stat().st_size if path.is_file() else 0
+        raise _C.Error(f"{path}: no .npy file that can be read ({size} bytes): {error}") from None
+    return tensor_of(array, str(path))
+
+
+@functools.lru_cache(maxsize=1)
+def _state(path: str) -> Any:
+    """A file of many tensors, of which the last one that was read is held."""
+    return load(path)
+
+
+def load_values(tensor: ForeignTensor) -> torch.Tensor:
+    """The values of a tensor of a dump, in the dtype that it had.
+
+    Args:
+        tensor: the tensor.
+
+    Raises:
+        op_tools.Error: the dump has no values of it, or they are damaged, or are not what the dump says of them.
+    """
+    if not tensor.values:
+        raise _C.Error(f"{tensor.role} {tensor.place}: the dump has no values, only statistics")
+    path = Path(tensor.values)
+    container, bang, key = tensor.values.partition("!")
+    if bang and Path(container).suffix in (".h5", ".hdf5"):
+        from ._h5 import load_dataset
+
+        value = load_dataset(container, key)
+    elif bang:
+        value = _state(container)[key].detach()
+    elif path.suffix == ".npy":
+        value = load_npy(path)
+    else:
+        loaded = load(path)
+        if not isinstance(loaded, torch.Tensor):
+            raise _C.Error(f"{path}: holds a {type(loaded).__name__}, expected a tensor")
+        value = loaded.detach()
+    if tensor.shape is not None and tuple(value.shape) != tensor.shape:
+        raise _C.Error(f"{tensor.values}: shape {tuple(value.shape)}, but the dump says {tensor.shape}")
+    dtype = dtype_named(tensor.dtype)
+    # Dtypes that the format does not have are stored wider: bfloat16 as float32.
+    return value if dtype is None else value.to(dtype)
+
+
+def dtype_named(name: str) -> torch.dtype | None:
+    """The dtype of that name ("torch.float32"); None if there is none."""
+    found = getattr(torch, name.removeprefix("torch."), None)
+    return found if isinstance(found, torch.dtype) else None

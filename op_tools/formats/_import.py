@@ -1,0 +1,183 @@
+"""Makes our captures of a dump's calls."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+from .._python_calls import find
+from ._files import load_values
+from ._model import Dump, ForeignCall, ForeignTensor, Missing, leaves, map_leaves
+from ._names import is_in_place
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import made of a dump."""
+
+    calls: int
+    """How many calls are captures now."""
+    problems: tuple[str, ...]
+    """What could not be imported, and why: by call, and what could not be read."""
+
+
+def import_dump(dump: Dump, target: str | os.PathLike[str]) -> Imported:
+    """Writes the calls of a dump as captures, for run_op_from_data, load_call and op-tools show.
+
+    Args:
+        dump: what :func:`read_dump` read.
+        target: the folder to write to; made where it is missing, and refused if anything is in it.
+
+    Returns:
+        how many calls were written, and what could not be.
+
+    Raises:
+        op_tools.Error: the target is not empty, or cannot be written.
+    """
+    root = Path(target)
+    if root.is_file() or (root.is_dir() and any(root.iterdir())):
+        raise _C.Error(f"{root}: is not empty; name a new folder")
+    problems = list(dump.problems)
+    backward: dict[tuple[int, int, str], list[ForeignCall]] = {}
+    for call in dump.calls:
+        if call.phase == "backward":  # of a module, gradients of parameters may come before the call's own
+            backward.setdefault((call.rank, call.step, call.foreign_name), []).append(call)
+    written = 0
+    for call in dump.calls:
+        if call.phase != "forward":
+            continue
+        key = (call.rank, call.step, call.foreign_name)
+        found = backward.pop(key, [])
+        passes = [one for one in found if isinstance(one.args, tuple)]
+        if rest := [one for one in found if one not in passes]:
+            backward[key] = rest
+        try:
+            _write(call, passes[0] if passes else None, root / str(call.rank) / dump.format)
+            written += 1
+        except _C.Error as error:
+            problems.append(f"{call.foreign_name} (rank {call.rank}, step {call.step}): not imported: {error}")
+    for left in backward.values():
+        problems += [
+            f"{one.foreign_name} (rank {one.rank}, step {one.step}): not imported: {one.why_not or _ALONE}"
+            for one in left
+        ]
+    return Imported(written, tuple(problems))
+
+
+_ALONE = "a backward call whose forward call is not in the dump, or is not named by it"
+
+
+def summary(problems: tuple[str, ...]) -> list[str]:
+    """The problems for people: those of equal reasons in one line, with the first call and their number."""
+    groups: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for problem in problems:
+        reason = problem.partition(": not imported: ")[2] or problem
+        groups[reason] += 1
+        first.setdefault(reason, problem)
+    return [
+        first[reason] + (f" (and {count - 1} more calls for this reason)" if count > 1 else "")
+        for reason, count in groups.items()
+    ]
+
+
+def _write(call: ForeignCall, backward: ForeignCall | None, root: Path) -> None:
+    if call.why_not:
+        raise _C.Error(call.why_not)
+    if call.args is None:
+        raise _C.Error("its arguments are not in the dump")
+    for leaf in leaves([call.args, call.kwargs, call.result]):
+        if isinstance(leaf, Missing):
+            raise _C.Error(f"an argument is {leaf.why}")
+    if not call.certain:
+        _try(call)
+    if not call.tensors:
+        raise _C.Error("the dump has no tensor of it")
+    if any(not one.values for one in call.tensors):
+        raise _C.Error("the dump has no values of it, only statistics")
+    args, kwargs, result = (map_leaves(tree, _loaded) for tree in (call.args, call.kwargs or {}, call.result))
+    tensor = result[0] if isinstance(result, tuple) and result else result
+    in_place = is_in_place(call.name) and isinstance(tensor, torch.Tensor)
+    grad_outputs, grad_inputs = _gradients(backward, args)
+    fields = {
+        "args": args,
+        "kwargs": kwargs,
+        "result": result,
+        "mutated": {0: tensor} if in_place else {},
+        "node_gradients": bool(backward and backward.by_node),
+        "grad_outputs": grad_outputs,
+        "grad_inputs": grad_inputs,
+    }
+    meta = {
+        "name": call.name,
+        "level": call.level,
+        "id": call.number,
+        "step": call.step,
+        "rank": call.rank,
+        "stack": list(call.stack),
+        # Which class the whole model has no dump says.
+        **({"module": call.module, "model": ""} if call.module else {}),
+    }
+    _C.write_call(os.fsencode(root), fields, json.dumps(meta))
+
+
+def _loaded(leaf: Any) -> Any:
+    if not isinstance(leaf, ForeignTensor):
+        return leaf
+    value = load_values(leaf)
+    can_require = value.is_floating_point() or value.is_complex()
+    return value.requires_grad_(bool(leaf.requires_grad) and can_require)
+
+
+def _gradients(backward: ForeignCall | None, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Gradients of outputs and inputs, where the dump has both."""
+    if backward is None or not backward.args or not backward.result:
+        return None, None
+    if any(not one.values for one in backward.tensors):
+        return None, None
+    grad_inputs = map_leaves(tuple(leaves(backward.result)), _loaded)
+    if not backward.by_node:  # one for each tensor argument: of a module, its parameters are behind its inputs
+        given = sum(isinstance(one, torch.Tensor) for one in leaves(args))
+        grad_inputs = (*grad_inputs, *[None] * (given - len(grad_inputs)))
+    return map_leaves(tuple(backward.args), _loaded), grad_inputs
+
+
+def _try(call: ForeignCall) -> None:
+    """Runs a call on meta tensors, which tells whether the dump has arguments enough.
+
+    Raises:
+        op_tools.Error: it has not.
+    """
+    function = find(call.name)
+    if function is None:
+        raise _C.Error(f"torch has no function {call.name}")
+
+    def meta(leaf: Any) -> Any:
+        if not isinstance(leaf, ForeignTensor):
+            return leaf
+        dtype = getattr(torch, leaf.dtype.removeprefix("torch."), torch.float32)
+        return torch.empty(leaf.shape or (), dtype=dtype, device="meta")
+
+    try:
+        # Functions that make tensors of sizes only (arange) make them on the meta device, too.
+        with torch.device("meta"), torch.no_grad():
+            made = function(*map_leaves(call.args, meta), **map_leaves(call.kwargs or {}, meta))
+    except NotImplementedError:  # not on meta tensors
+        return
+    except Exception as error:  # whatever a function raises that lacks arguments
+        text = str(error).partition("\n")[0]
+        raise _C.Error(f"the dump leaves out what is no tensor of floats, and without it: {text}") from None
+    known = [tuple(one.shape) for one in leaves(made) if isinstance(one, torch.Tensor)]
+    saved = [one.shape for one in leaves(call.result) if isinstance(one, ForeignTensor)]
+    if saved and known != saved:
+        raise _C.Error(
+            f"with the arguments in the dump its result has the shapes {known}, in the dump {saved}: "
+            "the dump leaves out what is no tensor of floats"
+        )

@@ -1,0 +1,118 @@
+"""What a dump of another tool holds, in one form for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ForeignTensor:
+    """A tensor of a dump: what the dump says of it, and where its values are."""
+
+    role: str
+    """"input", "output", "grad_output", "grad_input", "parameter" or "parameter_grad"."""
+    place: str
+    """Where in the arguments or the result: "0", "1.0" (the first of a list), "weight"."""
+    dtype: str = ""
+    """"torch.float32"; "" if the dump does not say."""
+    shape: tuple[int, ...] | None = None
+    min: float | None = None
+    max: float | None = None
+    mean: float | None = None
+    norm: float | None = None
+    hash: str = ""
+    """As the tool wrote it: md5 or crc32 of the bytes; "" without."""
+    requires_grad: bool | None = None
+    label: str = ""
+    """The tool's own name of the tensor, where it has one: "Functional_pad_0_forward_input.0"."""
+    values: str = ""
+    """The file with the values, or "FILE.h5!/op/1/input/self"; "" if the dump has statistics only."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """An argument that the call had and the dump does not hold."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class ForeignCall:
+    """A forward or backward call of a dump."""
+
+    name: str
+    """Our name, as "torch.nn.functional.linear" or "aten::add.Tensor"; "" if there is none."""
+    foreign_name: str
+    """The tool's name with its number, without phase: "Functional_linear_0", "Tensor.add.3"."""
+    number: int
+    """The position in the dump of its rank, over all steps; forward and backward calls are counted together."""
+    phase: str
+    """"forward" or "backward"."""
+    step: int = 0
+    rank: int = 0
+    level: str = "torch"
+    """"torch", "aten", or "module" for a call of a whole module."""
+    module: str = ""
+    """The path of the module that made the call: "layer1.0.conv"; "" if not known."""
+    stack: tuple[str, ...] = ()
+    """"file:line function", the innermost line first."""
+    args: Any = None
+    """A tuple of arguments with a ForeignTensor for each tensor and Missing for what the dump lacks; None if the dump does
+    not hold the arguments. Of a backward call: the gradients of the outputs."""
+    kwargs: Any = None
+    """A dict, as args."""
+    result: Any = None
+    """What the call returned. Of a backward call: the gradients that it gave; None where there was none."""
+    tensors: tuple[ForeignTensor, ...] = ()
+    """All of them, inputs before outputs."""
+    why_not: str = ""
+    """Why the call cannot be one of our captures; "" if nothing in the dump is against it."""
+    by_node: bool = False
+    """Of a backward call: the gradients that it gave are those of the result's last autograd node, in that node's order; else
+    one for each tensor argument."""
+    certain: bool = True
+    """Whether the arguments are known to be complete; else an import tries them on meta tensors."""
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the dump has the values of all of its tensors."""
+        return bool(self.tensors) and all(one.values for one in self.tensors)
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A dump as it was read."""
+
+    path: Path
+    format: str
+    """"troubleshooter", "msprobe" or "h5"."""
+    calls: tuple[ForeignCall, ...]
+    """By rank, then in the order of the dump."""
+    problems: tuple[str, ...] = ()
+    """What could not be read: "FILE:LINE: reason"."""
+    header: dict[str, str] = field(default_factory=dict)
+    """What the dump says of itself: task, level, framework."""
+
+
+def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """The tree with each leaf changed; lists, tuples and dicts stay what they are."""
+    if isinstance(tree, dict):
+        return {key: map_leaves(value, change) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(map_leaves(value, change) for value in tree)
+    return change(tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves in reading order."""
+    found: list[Any] = []
+    map_leaves(tree, found.append)
+    return found
+
+
+def tensors_in(*trees: Any) -> tuple[ForeignTensor, ...]:
+    """The tensors of the trees in reading order."""
+    return tuple(leaf for tree in trees for leaf in leaves(tree) if isinstance(leaf, ForeignTensor))

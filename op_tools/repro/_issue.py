@@ -1,0 +1,67 @@
+"""A script as a bug report: Markdown in the form that PyTorch asks for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ._literals import comment
+from ._make import Made, shown_name
+from ._saved import Saved
+from ._trial import run
+
+_LINES = 400
+
+
+def _fenced(text: str, language: str = "") -> str:
+    """A code block that nothing in the text can end."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
+
+
+def issue_text(saved: Saved, made: Made) -> str:
+    """The report.
+
+    Args:
+        saved: the call.
+        made: its script.
+    """
+    device = made.script.plan.device
+    environment = run([sys.executable, "-m", "torch.utils.collect_env"])
+    side = f"It loads `{made.side_path.name}`, attached.\n" if made.side_path else ""
+    lines = made.script.text.splitlines()
+    script = (
+        "\n".join(lines)
+        if len(lines) <= _LINES
+        else "\n".join([*lines[:_LINES], "# ... cut; the whole file is attached"])
+    )
+    return "\n".join(
+        [
+            f"# {comment(shown_name(saved))} is wrong on {comment(device)}",
+            "",
+            "### 🐛 Describe the bug",
+            "",
+            f"`{comment(shown_name(saved))}` gives a wrong result on `{comment(device)}`. The script below runs it there, on the CPU "
+            "and on the CPU in float64.",
+            f"The CPU's result agrees with float64; the device's does not. {comment(made.finding)}.",
+            side,
+            f"It reproduces in {made.reproduced} of 3 runs in fresh processes; exit status 1: wrong, 0: right.",
+            "",
+            _fenced(script, "python"),
+            "Its output:",
+            "",
+            _fenced(made.output),
+            "### Versions",
+            "",
+            _fenced(environment.out or "python -m torch.utils.collect_env gave nothing"),
+        ]
+    )
+
+
+def write_issue(saved: Saved, made: Made) -> Path:
+    """Writes the report beside the script."""
+    path = made.path.with_suffix(".md")
+    path.write_text(issue_text(saved, made))
+    return path

@@ -1,0 +1,212 @@
+"""A saved call as the scripts want it: memories that tensors share, and tensors as views of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+from .._files import CapturedCall, load, load_call
+from .._python_calls import find
+from ._literals import dotted
+
+
+@dataclass
+class View:
+    """A tensor: which memory it shows, and how."""
+
+    memory: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    requires_grad: bool = False
+    is_leaf: bool = True
+    on_cpu: bool = False
+    conj: bool = False
+    neg: bool = False
+    spread: tuple[int, ...] | None = None
+    """Strides that it had in the program, where the file has it without its gaps."""
+
+
+@dataclass
+class Saved:
+    """A saved call."""
+
+    call: CapturedCall
+    path: str
+    memories: list[torch.Tensor] = field(default_factory=list)
+    inputs: list[View] = field(default_factory=list)
+    """By tensor index of the arguments."""
+    gradients: list[View | None] = field(default_factory=list)
+    """Of the results, of one backward pass; empty: forward alone."""
+    index: dict[int, int] = field(default_factory=dict)
+    """id() of an argument tensor -> its number among `inputs`."""
+    function: str = ""
+    """The text that names what is called."""
+    random_state: torch.Tensor | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """What `function` is given."""
+    aten: tuple[Any, ...] | None = None
+    """The one aten call behind a torch call: (name, arguments)."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def device(self) -> str:
+        """Type of the device on which it was called."""
+        return _device(self.call)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        state = self.call.meta.get("state", {})
+        return state if isinstance(state, dict) else {}
+
+
+def _device(call: CapturedCall) -> str:
+    devices = [str(one["device"]) for one in call.meta.get("inputs", [])]
+    found = next((one for one in devices if one.partition(":")[0] not in ("cpu", "meta")), "cpu")
+    return found.removesuffix(":0")
+
+
+def device_of(folder: str) -> str:
+    """The device on which a saved call ran."""
+    return _device(load_call(folder))
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors of a value, in the order of their indices."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_of(item)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from tensors_of(item)
+    elif isinstance(value, slice):
+        yield from tensors_of((value.start, value.stop, value.step))
+
+
+def function_of(name: str) -> str:
+    """The text that calls an operator, by its name in files. Names that stand for nothing that may be called raise."""
+    text = name
+    if "::" in text:
+        space, _, rest = text.partition("::")
+        parts = ["torch", "ops", space, *rest.split(".")]
+        if len(parts) == 4:
+            parts.append("default")
+    else:
+        parts = text.split(".")
+        if parts[0] != "torch":
+            parts = ["torch", "ops", *parts]
+    known = find(".".join(parts)) if parts[:2] != ["torch", "ops"] or parts[2] == "aten" else None
+    try:
+        written = dotted(parts)
+        found: Any = torch
+        for part in parts[1:]:
+            found = getattr(found, part)
+    except (AttributeError, ValueError, RuntimeError):
+        raise _C.Error(
+            f"{name!r} is no function of this torch, or of what was imported with --import or --load"
+        ) from None
+    if parts[:2] == ["torch", "ops"] and not isinstance(found, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        raise _C.Error(f"{name!r} is no operator")
+    if not (parts[:2] == ["torch", "ops"] and parts[2] != "aten") and known is None:
+        raise _C.Error(f"{name!r} is none of the operator functions that files may name")
+    return written
+
+
+class _Memories:
+    """Flat copies of the storages of tensors."""
+
+    def __init__(self, saved: Saved) -> None:
+        self.saved = saved
+        self.by_storage: dict[tuple[int, torch.dtype], tuple[int, int]] = {}
+        self.dtypes: dict[int, set[torch.dtype]] = {}
+
+    def add(self, tensors: list[torch.Tensor]) -> None:
+        extents: dict[tuple[int, torch.dtype], list[int]] = {}
+        for one in tensors:
+            if one.layout != torch.strided or one.is_quantized:
+                raise _C.Error(
+                    f"{self.saved.path}: {one.layout} tensors have no form in a script; run_op_from_data runs them"
+                )
+            low = int(one.storage_offset())
+            high = low + sum((size - 1) * int(step) for size, step in zip(one.shape, one.stride(), strict=True)) + 1
+            if one.numel() == 0:
+                high = low
+            extent = extents.setdefault(self._key(one), [low, high])
+            extent[:] = min(extent[0], low), max(extent[1], high)
+        for (address, dtype), (low, high) in extents.items():
+            one = next(one for one in tensors if self._key(one) == (address, dtype))
+            flat = torch.empty(0, dtype=dtype).set_(one.detach().untyped_storage(), low, (high - low,), (1,))
+            self.by_storage[address, dtype] = len(self.saved.memories), low
+            self.saved.memories.append(flat.clone())
+            dtypes = self.dtypes.setdefault(address, set())
+            dtypes.add(dtype)
+            if len(dtypes) == 2:
+                self.saved.notes.append("inputs that share memory in several dtypes have memory of their own here")
+
+    def view(self, one: torch.Tensor) -> View:
+        memory, low = self.by_storage[self._key(one)]
+        offset = int(one.storage_offset()) - low if one.numel() else 0
+        made = View(memory, tuple(one.shape), tuple(one.stride()), offset, conj=one.is_conj(), neg=one.is_neg())
+        made.requires_grad, made.is_leaf = one.requires_grad, True
+        return made
+
+    @staticmethod
+    def _key(one: torch.Tensor) -> tuple[int, torch.dtype]:
+        return one.untyped_storage()._cdata, one.dtype
+
+
+def _number(name: str) -> int:
+    found = re.match(r"\d+", name)
+    return int(found[0]) if found else 0
+
+
+def read(folder: str, gradients: bool = True) -> Saved:
+    """Reads a call. Raises op_tools.Error for what no script can hold."""
+    call = load_call(folder)
+    if call.meta.get("unsupported"):
+        first = call.meta["unsupported"][0]
+        if str(first.get("where", "")).startswith(("args", "kwargs")):
+            raise _C.Error(f"{folder}: an input could not be saved when the call was captured: {first.get('type')}")
+    saved = Saved(call, folder)
+    raw = load(Path(folder) / "input.pth") if (Path(folder) / "input.pth").is_file() else {}
+    if raw:  # the recorded aten call has these tensors
+        saved.call = call = replace(call, args=tuple(raw["args"]), kwargs=dict(raw["kwargs"]))
+        saved.aten = raw.get("aten")
+    saved.args, saved.kwargs = call.args, call.kwargs
+    try:
+        saved.function = function_of(call.name)
+    except _C.Error:
+        # A function that files may not name, and an operator that they may.
+        target, arguments = _C.operator_of_call(call.name, call.args, call.kwargs, saved.aten)
+        saved.function, saved.args, saved.kwargs = function_of(target), tuple(arguments), {}
+    states = raw.get("rng") or {}
+    saved.random_state = states.get("cpu") if isinstance(states, dict) else None
+    tensors = [*tensors_of(call.args), *tensors_of(call.kwargs)]
+    arriving = list(call.grad_outputs or ()) if gradients else []
+    memories = _Memories(saved)
+    memories.add(tensors + [one for one in arriving if one is not None])
+    metas = call.meta.get("inputs", [])
+    keeps_cpu = any(str(one.get("device", "cpu")).partition(":")[0] not in ("cpu", "meta") for one in metas)
+    wants_grad = call.meta.get("level", "torch") == "torch" and saved.state.get("grad_enabled", True)
+    for number, one in enumerate(tensors):
+        view = memories.view(one)
+        if number < len(metas):
+            view.on_cpu = keeps_cpu and str(metas[number].get("device", "")) == "cpu"
+            view.requires_grad = bool(metas[number].get("requires_grad", False))
+            view.is_leaf = bool(metas[number].get("is_leaf", True))
+        view.requires_grad = view.requires_grad and wants_grad and (one.is_floating_point() or one.is_complex())
+        strides = (raw.get("restrided") or {}).get(number)
+        view.spread = tuple(strides) if strides else None
+        saved.index.setdefault(id(one), number)
+        saved.inputs.append(view)
+    saved.gradients = [None if one is None else memories.view(one) for one in arriving]
+    return saved

@@ -1,0 +1,322 @@
+"""The text of a repro script: what differs from call to call, and the common part (_body.py) below it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+from ._literals import INLINE, bytes_of, comment, drawn_tensor, elements_to_write, expression, flat_tensor
+from ._saved import Saved, View
+
+_MARK = "# --- From here on: pasted.\n"
+_STUB = """\
+# The simulated device waits to be asked, and torch wants a module of its name.
+ctypes.CDLL({path!r}, ctypes.RTLD_GLOBAL).op_tools_load_device()
+stub = types.ModuleType("torch.sim")
+stub._is_in_bad_fork, stub.is_initialized, stub._initialized = lambda: False, lambda: True, True
+torch._register_device_module("sim", stub)
+atexit.register(time.sleep, 0.05)  # autograd's threads release the last graph shortly after backward
+"""
+_NO_LEAF = """\
+class NoLeaf(torch.autograd.Function):
+    \"\"\"Makes an input that an operator may change in place, as it was in the program.\"\"\"
+
+    @staticmethod
+    def forward(ctx, anchor, tensor):
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, None
+
+
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a script is written."""
+
+    device: str
+    imports: tuple[str, ...] = ()
+    """Modules that the script imports."""
+    libraries: tuple[str, ...] = ()
+    """Shared libraries that it loads."""
+    calls: int = 1
+    """Runs on the device; a failure may be in the second one only."""
+    data: str = "inline"
+    """"inline", "drawn" or "file"."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Results that are not compared, and why."""
+    compared: tuple[str, ...] = ("shape", "dtype")
+    backward: bool = True
+    restore_random: bool = False
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script and what belongs to it."""
+
+    text: str
+    plan: Plan
+    elements: int
+    """Numbers that stand in it."""
+    side_file: dict[str, torch.Tensor] = field(default_factory=dict)
+    """What it loads from the file beside it."""
+
+
+def inline_elements(saved: Saved) -> int:
+    """How many numbers a script with all data inline would have."""
+    return sum(elements_to_write(memory) for memory in saved.memories)
+
+
+def _contiguous(view: View) -> bool:
+    expected = 1
+    for size, step in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if size != 1 and step != expected:
+            return False
+        expected *= size
+    return True
+
+
+class _Writer:
+    def __init__(self, saved: Saved, plan: Plan, side_name: str) -> None:
+        self.saved, self.plan, self.side_name = saved, plan, side_name
+        self.side: dict[str, torch.Tensor] = {}
+        self.elements = 0
+        self.changes_inputs = _changes_inputs(saved)
+
+    def memory(self, number: int) -> str:
+        flat = self.saved.memories[number]
+        count = elements_to_write(flat)
+        if self.plan.data != "inline" and count > INLINE // 8:
+            drawn = drawn_tensor(flat) if self.plan.data == "drawn" else None
+            if drawn:
+                return drawn
+            self.side[f"memory {number}"] = flat
+            return f'saved["memory {number}"]'
+        try:
+            text = flat_tensor(flat)
+        except ValueError:
+            self.side[f"memory {number}"] = flat
+            return f'saved["memory {number}"]'
+        self.elements += count
+        return text
+
+    def view(self, view: View) -> str:
+        flat, count = f"m{view.memory}", len(self.saved.memories[view.memory])
+        shape, strides = list(view.shape), list(view.strides)
+        numel = 1
+        for size in shape:
+            numel *= size
+        whole = view.offset == 0 and numel == count and _contiguous(view)
+        if view.spread:
+            text = (
+                f"{flat}.new_empty_strided({shape}, {list(view.spread)}).copy_({flat}.as_strided({shape}, {strides}))"
+            )
+        elif whole:
+            text = flat if len(shape) == 1 else f"{flat}.view({shape})"
+        else:
+            text = f"{flat}.as_strided({shape}, {strides}, {view.offset})"
+        text = f"{text}.conj()" if view.conj else text
+        return f"torch._neg_view({text})" if view.neg else text
+
+    def inputs(self) -> str:
+        users: dict[int, list[View]] = {}
+        for view in [*self.saved.inputs, *filter(None, self.saved.gradients if self.plan.backward else [])]:
+            users.setdefault(view.memory, []).append(view)
+        lines = []
+        for number, views in sorted(users.items()):
+            place = ', "cpu"' if any(view.on_cpu for view in views) else ""
+            lines.append(f"m{number} = put({self.memory(number)}{place})")
+        names = []
+        needs_graph = any(view.requires_grad for view in self.saved.inputs)
+        for number, view in enumerate(self.saved.inputs):
+            text = self.view(view)
+            if view.requires_grad:
+                text = f"NoLeaf.apply(anchor, {text})" if self.changes_inputs else f"{text}.detach().requires_grad_()"
+            lines.append(f"x{number} = {text}")
+            names.append(f"x{number}")
+        gradients = self.saved.gradients if self.plan.backward else []
+        arriving = ["None" if view is None else self.view(view) for view in gradients]
+        head = 'def inputs(put):\n    """The tensors of the call, and the gradients that arrive at its results."""\n'
+        if any("generator=random" in line for line in lines):
+            lines.insert(0, "random = torch.Generator().manual_seed(0)")
+        if needs_graph and self.changes_inputs:
+            lines.insert(0, "anchor = torch.ones(1, requires_grad=True)")
+        lines.append(f"return [{', '.join(names)}], [{', '.join(arriving)}]")
+        return head + "".join(f"    {line}\n" for line in lines)
+
+    def call(self) -> str:
+        call, saved = self.saved.call, self.saved
+
+        def name(tensor: torch.Tensor) -> str:
+            if id(tensor) in saved.index:
+                return f"x[{saved.index[id(tensor)]}]"
+            if tensor.dim() > 0:
+                raise _C.Error(f"{saved.path}: an argument is a tensor that the call does not have")
+            return expression(tensor.item(), name)  # a number that an operator takes as a tensor
+
+        items = [expression(one, name) for one in saved.args]
+        for key, value in saved.kwargs.items():
+            if not isinstance(key, str) or not key.isidentifier():
+                raise _C.Error(f"{saved.path}: {key!r} is no name of an argument")
+            items.append(f"{key}={expression(value, name)}")
+        if call.name.partition(".")[0] in ("aten::_softmax", "aten::_log_softmax") and len(items) == 3:
+            items[2] = f"{items[2]} and not wide"
+        lines = list(self.state_lines())
+        text = f"return {saved.function}({', '.join(items)})"
+        head = 'def call(x, device, wide):\n    """The operator."""\n'
+        indent = "    "
+        for line in lines:
+            head += f"{indent}{line}\n"
+            indent += "    " if line.endswith(":") else ""
+        return head + f"{indent}{text}\n"
+
+    def state_lines(self) -> list[str]:
+        state, lines = self.saved.state, []
+        if self.saved.call.meta.get("rng_consumed"):
+            lines.append("torch.manual_seed(0)")
+            if self.plan.restore_random and self.saved.random_state is not None:
+                self.side["random state of the CPU"] = self.saved.random_state
+                lines.append('torch.set_rng_state(saved["random state of the CPU"])')
+        if self.saved.call.meta.get("level", "torch") != "torch":
+            return lines
+        autocast = state.get("autocast") or {}
+        dtype = _dtype(
+            autocast.get(self.plan.device.partition(":")[0]) or autocast.get(self.saved.device.partition(":")[0])
+        )
+        if dtype:
+            lines.append('kind = device.partition(":")[0]')
+            lines.append(f"torch.set_autocast_dtype(kind, {dtype})")
+            lines.append("with autocast(kind, not wide):")
+        if state.get("inference_mode"):
+            lines.append("with torch.inference_mode():")
+        elif not state.get("grad_enabled", True):
+            lines.append("with torch.no_grad():")
+        return lines
+
+
+_AUTOCAST = """\
+@contextlib.contextmanager
+def autocast(kind, on):
+    torch.set_autocast_enabled(kind, on)
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+        torch.set_autocast_enabled(kind, False)
+
+
+"""
+
+
+def _dtype(name: Any) -> str:
+    """torch.bfloat16 of a file's text; "" where it is none."""
+    found = getattr(torch, str(name).removeprefix("torch."), None)
+    return str(found) if isinstance(found, torch.dtype) else ""
+
+
+def _changes_inputs(saved: Saved) -> bool:
+    base = saved.call.name.partition("::")[2].partition(".")[0] or saved.call.name.rpartition(".")[2]
+    in_place = (base.endswith("_") and not base.endswith("__")) or base in (
+        "__setitem__",
+        "__iadd__",
+        "__isub__",
+        "__imul__",
+    )
+    kwargs = saved.call.kwargs
+    by_keyword = kwargs.get("out") is not None or kwargs.get("inplace") is True
+    return in_place or by_keyword or any(one is True for one in saved.call.args)  # F.relu(x, True)
+
+
+def _flags(saved: Saved) -> str:
+    state, lines = saved.state, []
+    if state.get("deterministic") is True:
+        lines.append("torch.use_deterministic_algorithms(True)")
+    if state.get("float32_matmul_precision") in ("high", "medium"):
+        lines.append(f"torch.set_float32_matmul_precision({state['float32_matmul_precision']!r})")
+    default = _dtype(state.get("default_dtype"))
+    if default not in ("", "torch.float32"):
+        lines.append(f"torch.set_default_dtype({default})")
+    return "".join(line + "\n" for line in lines)
+
+
+def _coarse(saved: Saved) -> float:
+    autocast = saved.state.get("autocast") or {}
+    if saved.call.meta.get("level", "torch") != "torch":
+        return 0.0
+    names = [_dtype(one) for one in autocast.values()]
+    return max([torch.finfo(getattr(torch, one.removeprefix("torch."))).eps for one in names if one] or [0.0])
+
+
+def _loads(plan: Plan) -> tuple[list[str], str]:
+    """Modules to import, and the lines that load libraries."""
+    modules, lines = [], ""
+    for one in plan.imports:
+        if not all(part.isidentifier() for part in one.split(".")):
+            raise _C.Error(f"--import {one!r}: that is no name of a module")
+        modules.append(one)
+    for path in plan.libraries:
+        if plan.device.partition(":")[0] == "sim":
+            modules += ["atexit", "ctypes", "time", "types"]
+            lines += _STUB.format(path=path)
+        else:
+            lines += f"torch.ops.load_library({path!r})\n"
+    return modules, lines
+
+
+def _common() -> str:
+    """The pasted part."""
+    return Path(__file__).with_name("_body.py").read_text().split(_MARK)[1].strip("\n")
+
+
+def write(saved: Saved, plan: Plan, side_name: str, head: str) -> Script:
+    """The script for a call.
+
+    Args:
+        saved: the call.
+        plan: how it is written.
+        side_name: the name of the file beside it.
+        head: what its docstring says.
+    """
+    writer = _Writer(saved, plan, side_name)
+    inputs, call = writer.inputs(), writer.call()
+    modules, loads = _loads(plan)
+    common = _common()
+    if "with autocast(" in call:
+        modules.append("contextlib")
+    if writer.side:
+        modules.append("pathlib")
+    standard = sorted({*modules, "math", "platform", "sys"} - set(plan.imports))
+    text = '"""' + "\n".join(comment(line) for line in head.splitlines()).strip() + '\n"""\n\n'
+    text += "".join(f"import {one}\n" for one in standard) + "\nimport torch\n"
+    text += "".join(f"import {one}\n" for one in plan.imports) + "\n"
+    text += "from math import inf, nan\n" if re.search(r"\b(inf|nan)\b", inputs) else ""
+    text += loads + _flags(saved) + f"DEVICE = sys.argv[1] if len(sys.argv) > 1 else {plan.device!r}\n"
+    if writer.side:
+        text += f"saved = torch.load(pathlib.Path(__file__).with_name({side_name!r}), weights_only=True)\n"
+    options = [
+        f"calls={plan.calls}" if plan.calls != 1 else "",
+        f"left_out={sorted(plan.left_out)!r}" if plan.left_out else "",
+        f"compared={list(plan.compared)!r}" if plan.compared != Plan("").compared else "",
+        f"coarse={_coarse(saved)!r}" if _coarse(saved) else "",
+        f"alone={plan.device == 'cpu'}" if plan.device == "cpu" else "",
+    ]
+    text += "\n\n" + (_NO_LEAF if "NoLeaf" in inputs else "") + (_AUTOCAST if "autocast(" in call else "")
+    text += f"{inputs}\n\n{call}\n\n{common}\n\n\n"
+    arguments = ", ".join(["inputs", "call", "DEVICE", *filter(None, options)])
+    text += f'if __name__ == "__main__":\n    sys.exit(main({arguments}))\n'
+    return Script(text, plan, writer.elements, writer.side)
+
+
+def with_data(plan: Plan, data: str) -> Plan:
+    return replace(plan, data=data)
+
+
+__all__ = ["Plan", "Script", "bytes_of", "inline_elements", "with_data", "write"]

@@ -1,0 +1,118 @@
+"""Runs in fresh processes: of the judge over a saved call, and of a finished script."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import _C
+
+TIMEOUT = 300.0
+"""Seconds after which a process counts as hanging."""
+
+
+@dataclass
+class Ended:
+    """How a process ended."""
+
+    status: int | None
+    """None: it was still running at the time limit."""
+    out: str = ""
+    err: str = ""
+
+    @property
+    def died(self) -> str:
+        """Words for a process that did not end by itself; "" for one that did."""
+        if self.status is None:
+            return "hangs"
+        if self.status < 0:
+            try:
+                return f"ends with {signal.Signals(-self.status).name}"
+            except ValueError:
+                return f"ends with signal {-self.status}"
+        return ""
+
+
+def run(
+    command: list[str], timeout: float = TIMEOUT, environment: dict[str, str] | None = None, folder: Path | None = None
+) -> Ended:
+    """Runs a command; its output is text that may hold anything."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+            env=environment,
+            cwd=folder,
+        )
+    except subprocess.TimeoutExpired:
+        return Ended(None)
+    except OSError as error:
+        raise _C.Error(f"{command[0]}: {error.strerror}") from None
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass
+class Judged:
+    """What run_op_from_data says of a call on a device."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    trouble: str = ""
+    """Why there are no rows."""
+    died: str = ""
+
+    @property
+    def failures(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["verdict"] == "fail"]
+
+
+def replay_command(imports: tuple[str, ...]) -> list[str]:
+    """run_op_from_data in a Python of its own, with a vendor's modules imported first."""
+    lines = "".join(f"import {one}\n" for one in imports)
+    text = f"import sys\n{lines}from op_tools.run_op_from_data import main\nsys.exit(main(sys.argv[1:]))"
+    return [sys.executable, "-c", text]
+
+
+def package_environment() -> dict[str, str]:
+    """The environment for a process that has to find this op_tools, wherever this process got it from."""
+    path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "OP_TOOLS_LOG_LEVEL": "error"}
+
+
+def judge(folder: str, device: str, imports: tuple[str, ...], libraries: tuple[str, ...], calls: int = 1) -> Judged:
+    """Has a call judged on the device, by the judge of OpAutoCompare."""
+    with tempfile.TemporaryDirectory() as made:
+        report = Path(made) / "report.json"
+        command = [*replay_command(imports), folder, "--acc_check", "--device", device, "--json", str(report)]
+        command += ["--quiet", "--no_summary", "--run_times", str(calls)]
+        for library in libraries:
+            command += ["--load", library]
+        done = run(command, environment=package_environment())
+        if done.died:
+            return Judged(died=done.died)
+        if not report.exists():
+            raise _C.Error(
+                f"{folder}: it cannot be run: {done.err.strip().splitlines()[-1] if done.err.strip() else 'no reason'}"
+            )
+        (call,) = json.loads(report.read_text())["calls"]
+    against = "saved" if device.partition(":")[0] == "cpu" else "cpu"
+    rows = [row for row in call.get("checks", []) if row["against"] == against]
+    return Judged(rows, call.get("reason", ""))
+
+
+def run_script(path: Path, device: str = "", timeout: float = TIMEOUT) -> Ended:
+    """Runs a script in a fresh process, which does not find the op_tools of this one."""
+    ours = Path(__file__).resolve().parents[2]
+    found = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and Path(one).resolve() != ours]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(found)}
+    return run([sys.executable, str(path), *([device] if device else [])], timeout, environment)

@@ -1,0 +1,48 @@
+#include "blackbox/collectives.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <algorithm>
+#include <string_view>
+
+#include "hooks/interceptor.h"
+#include "hooks/op_traits.h"
+
+namespace op_tools {
+namespace {
+
+constexpr std::string_view kGroupClass = "__torch__.torch.classes.c10d.ProcessGroup";
+constexpr std::string_view kGroupName = "group_name";  // of operators that take the group by its name
+
+bool is_group(const c10::Argument& argument) {
+  return argument.name() == kGroupName || argument.type()->str() == kGroupClass;
+}
+
+}  // namespace
+
+bool is_collective(const OpCall& call) {
+  if (!call.op || !call.op->hasSchema()) return false;
+  const auto& arguments = call.op->schema().arguments();
+  return std::any_of(arguments.begin(), arguments.end(), is_group) &&
+         !has_trait(base_name(call.name), OpTrait::kBetweenTwoRanks);
+}
+
+std::string process_group_of(OpCall& call) {
+  const auto* const frame = dynamic_cast<interceptor::OperatorFrame*>(&call.frame());
+  if (!frame) return {};
+  const std::vector<c10::IValue> values = frame->arguments();
+  const auto& arguments = call.op->schema().arguments();
+  for (size_t i = 0; i < std::min(values.size(), arguments.size()); ++i) {
+    if (!is_group(arguments[i])) continue;
+    if (values[i].isString()) return values[i].toStringRef();
+    if (!values[i].isObject()) continue;
+    const auto capsule = values[i].toObjectRef().getSlot(0).toCapsule();
+    const auto* const group = static_cast<const c10d::ProcessGroup*>(capsule.get());
+    return group->getGroupName() + ", " + std::to_string(group->getSize()) + " ranks";
+  }
+  return {};
+}
+
+}  // namespace op_tools

@@ -1,0 +1,62 @@
+#include "record/named_tensors.h"
+
+#include <utility>
+
+#include "tensor/plain_tensor.h"
+
+namespace op_tools {
+namespace {
+
+NamedTensorSource& source() {
+  static NamedTensorSource* source = new NamedTensorSource;  // leaked: asked until the process ends
+  return *source;
+}
+
+}  // namespace
+
+void set_named_tensor_source(NamedTensorSource new_source) {
+  source() = std::move(new_source);
+}
+
+std::vector<NamedTensor> named_tensors() {
+  return source() ? source()() : std::vector<NamedTensor>();
+}
+
+TensorOrigin TensorOrigins::find(const at::Tensor& tensor) const {
+  if (!tensor.has_storage()) return {};
+  const auto found = storages_.find(tensor.storage().unsafeGetStorageImpl());
+  if (found == storages_.end() || found->second.storage.expired()) return {};
+  const Known& known = found->second;
+  if (known.producer != kNoCall && known.version == version_of(tensor)) {
+    return {Origin::kCall, known.producer, known.output, known.name};
+  }
+  return {known.named, kNoCall, 0, known.name};
+}
+
+TensorOrigins::Known* TensorOrigins::known_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return nullptr;
+  if (sweeps_.due(storages_.size(), tensor.storage().nbytes())) {
+    std::erase_if(storages_, [](const auto& one) { return one.second.storage.expired(); });
+    sweeps_.done(storages_.size());
+  }
+  // A storage that is held weakly keeps its address; one that is gone is another's now only when it was released here.
+  const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  return &storages_.try_emplace(storage, Known{tensor.storage().getWeakStorageImpl()}).first->second;
+}
+
+void TensorOrigins::made(const at::Tensor& tensor, uint32_t call, uint32_t output) {
+  Known* const known = known_of(tensor);
+  if (!known) return;
+  known->producer = call;
+  known->output = output;
+  known->version = version_of(tensor);
+}
+
+void TensorOrigins::name(const at::Tensor& tensor, Origin origin, StringNumber name) {
+  Known* const known = known_of(tensor);
+  if (!known || (known->named == Origin::kParameter && origin == Origin::kInput)) return;
+  known->named = origin;
+  known->name = name;
+}
+
+}  // namespace op_tools

@@ -1,0 +1,465 @@
+#include "record/record_hook.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/fork_guard.h"
+#include "base/log.h"
+#include "base/run_folder.h"
+#include "calls/random_state.h"
+#include "hooks/backward_pass.h"
+#include "hooks/op_traits.h"
+#include "hooks/stack_source.h"
+#include "hooks/written_inputs.h"
+#include "record/call_parts.h"
+#include "record/jitter.h"
+#include "record/module_calls.h"
+#include "record/named_tensors.h"
+#include "record/recording_file.h"
+#include "record/row_tables.h"
+#include "record/run_header.h"
+#include "record/value_rows.h"
+#include "tensor/internal_guard.h"
+#include "tensor/statistics.h"
+
+namespace op_tools {
+namespace {
+
+constexpr size_t kBytesPerBlock = 64 << 10;  // that a killed process may lose
+constexpr size_t kMostOpen = 10'000;         // questions to a device that wait for their answers
+
+struct Input {
+  StringNumber place;
+  at::Tensor tensor;
+  int64_t version;
+  KnownValue value;
+};
+
+// What a name says of its operator.
+struct NameRules {
+  StringNumber op;
+  bool uninitialized, writes_undeclared, factory;
+};
+
+struct State final : HookState {
+  explicit State(NameRules rules) : rules(rules) {}
+
+  const NameRules rules;
+  std::vector<Input> inputs;
+  std::vector<bool> written;  // by input, where the operator writes what no counter shows; else empty
+  StringNumber scalars = 0;
+  std::optional<RandomWatch> random;
+};
+
+struct StringHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+
+struct Output {
+  StringNumber place;
+  at::Tensor tensor;
+  KnownValue value = {};
+  bool is_new = false;  // not known before: what the call made, wrote, or shows in another way
+  bool is_view = false;
+};
+
+bool is_backward_at_torch(const OpCall& call) {
+  return call.level == Level::kTorch && call.phase == Phase::kBackward;
+}
+
+bool same_memory_order(const at::Tensor& one, const at::Tensor& other) {
+  return one.has_storage() && other.has_storage() && one.storage().is_alias_of(other.storage()) &&
+         one.storage_offset() == other.storage_offset() && one.dtype() == other.dtype() &&
+         one.numel() == other.numel() && one.is_contiguous() && other.is_contiguous() &&
+         one.is_neg() == other.is_neg() && one.is_conj() == other.is_conj();
+}
+
+}  // namespace
+
+const Columns<RecordRow>& RecordRow::columns() {
+  static const Columns<RecordRow> all{"RecordRow",
+                                      "Calls of one operator in a recording.",
+                                      {
+                                          {"op", &RecordRow::op, "the operator"},
+                                          {"calls", &RecordRow::calls, "forward calls"},
+                                          {"backward", &RecordRow::backward, "backward calls"},
+                                          {"failed", &RecordRow::failed, "calls that raised"},
+                                      }};
+  return all;
+}
+
+struct RecordHook::Impl {
+  explicit Impl(const ResolvedRecordOptions& options) : options(options), rank(distributed_rank()) {}
+
+  const ResolvedRecordOptions options;
+  const int64_t rank;
+  const ForkGuard owner;
+  std::atomic<bool> jittered{false}, failed{false}, graph_ran{false}, has_file{false};
+
+  mutable std::mutex mutex;  // guards all that follows
+  RowTables rows;
+  ValueRows values{rows};
+  ModuleCalls module_calls;
+  std::unordered_map<std::string, NameRules, StringHash, std::equal_to<>> rules;
+  std::map<std::thread::id, uint32_t> threads;
+  std::unordered_map<StringNumber, RecordRow> ops;
+  std::unique_ptr<RecordingFile> file;
+  std::string failure;
+  std::vector<RecordedUse> uses;  // of the call that is added
+  uint64_t calls = 0;
+
+  bool is_on() const { return !failed.load(std::memory_order_relaxed) && !owner.in_child(); }
+
+  NameRules rules_of(const OpCall& call) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = rules.find(call.name);
+    if (found != rules.end()) return found->second;
+    const std::string_view base = base_name(call.name);
+    const NameRules made{rows.string(call.name), returns_uninitialized(base), !undeclared_writes_of(call.name).empty(),
+                         call.op && makes_variable(*call.op)};
+    return rules.emplace(call.name, made).first->second;
+  }
+
+  // Called without the lock: it reads the tensor.
+  std::shared_ptr<StatisticsQuery> ask(const at::Tensor& tensor) const {
+    return options.statistics ? std::make_shared<StatisticsQuery>(tensor) : nullptr;
+  }
+
+  // ---- the lock is held ----
+
+  uint32_t thread_locked() {
+    return threads.try_emplace(std::this_thread::get_id(), static_cast<uint32_t>(threads.size())).first->second;
+  }
+
+  // Reads what devices have computed, and hands the rows to the system.
+  void write_locked() {
+    values.answer();
+    if (!file || rows.pending_bytes() == 0) return;
+    try {
+      file->append(rows.pending());
+    } catch (const Error& error) {
+      stop_locked(error.what());
+    }
+    rows.written();
+  }
+
+  void stop_locked(const std::string& why) {
+    failed.store(true, std::memory_order_relaxed);
+    failure = why;
+    log::error("OpRecord stops recording; the program goes on: " + why);
+  }
+
+  // "<folder>/rank<R>-<pid>.oprec"; a further recording of this process gets a number.
+  void make_file(const OpCall& call) {
+    if (has_file.load(std::memory_order_acquire)) return;
+    const Value header = run_header(call, rank);  // asks the program's language: not under the lock
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (file) return;
+    const std::string folder = options.output_dir.get().empty() ? "op_record_result" : options.output_dir.get();
+    try {
+      make_folders(folder);
+      const std::string base = folder + "/rank" + std::to_string(rank) + "-" + std::to_string(::getpid());
+      std::string path = base + ".oprec";
+      for (int i = 2; ::access(path.c_str(), F_OK) == 0; ++i) path = base + "-" + std::to_string(i) + ".oprec";
+      file = std::make_unique<RecordingFile>(path, header);
+      has_file.store(true, std::memory_order_release);
+    } catch (const Error& error) {
+      stop_locked(error.what());
+    }
+  }
+
+  // ---- a call ----
+
+  // Where a tensor is from that no call is known to have made: what the program's models know of theirs may say it.
+  TensorOrigin named_origin(const at::Tensor& tensor, const OpCall& call, bool in_module) {
+    const auto known = [&] {
+      const std::lock_guard<std::mutex> lock(mutex);
+      return values.origin(tensor);
+    };
+    const TensorOrigin origin = known();
+    if (origin.origin != Origin::kUnknown || phase_of(call) == Phase::kBackward) return origin;
+    if (!in_module && !graph_ran.exchange(false)) return origin;
+    const std::vector<NamedTensor> named = named_tensors();
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (const NamedTensor& one : named) values.name(one);
+    return values.origin(tensor);
+  }
+
+  // The value of an input that was not known, unless the call has it twice.
+  KnownValue input_value(const at::Tensor& tensor, const OpCall& call, bool in_module) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (KnownValue found = values.find(tensor); found.is_known()) return found;
+    }
+    const TensorOrigin origin = named_origin(tensor, call, in_module);
+    std::shared_ptr<StatisticsQuery> question = ask(tensor);
+    const std::lock_guard<std::mutex> lock(mutex);
+    KnownValue made = values.add(tensor, origin, std::move(question));
+    values.know(tensor, made);
+    return made;
+  }
+
+  void take_inputs(OpCall& call, State& state) {
+    CallParts parts;
+    parts.add_arguments(call.args(), call.kwargs());
+    const bool in_module = options.with_modules && !call.module().empty();
+    if (options.jitter > 0 && in_module && !jittered.load(std::memory_order_relaxed)) jitter_first(parts);
+    const std::string scalars = parts.scalars();
+    bool all_known = true;
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      state.scalars = rows.string(scalars);
+      state.inputs.reserve(parts.tensors().size());
+      for (PlacedTensor& one : parts.take_tensors()) {
+        if (!one.tensor.defined()) continue;
+        KnownValue value = values.find(one.tensor);
+        all_known = all_known && value.is_known();
+        const int64_t version = version_of(one.tensor);
+        state.inputs.push_back({rows.string(one.place), std::move(one.tensor), version, std::move(value)});
+      }
+    }
+    if (all_known) return;
+    for (Input& input : state.inputs) {
+      if (!input.value.is_known()) input.value = input_value(input.tensor, call, in_module);
+    }
+  }
+
+  void jitter_first(const CallParts& parts) {
+    for (const PlacedTensor& one : parts.tensors()) {
+      if (!can_jitter(one.tensor)) continue;
+      if (jittered.exchange(true)) return;
+      jitter(one.tensor, options.jitter);
+      const std::lock_guard<std::mutex> lock(mutex);
+      values.forget(one.tensor);  // its version is the same
+      return;
+    }
+  }
+
+  // What the call returned, then the inputs that it wrote; with the values that are known.
+  std::vector<Output> outputs_of(OpCall& call, const State& state) {
+    std::vector<Output> outputs;
+    if (!call.error.empty()) return outputs;
+    CallParts parts;
+    parts.add_result(call.result());
+    const bool writes_unseen = !state.written.empty();
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (PlacedTensor& one : parts.take_tensors()) {
+      if (one.tensor.defined()) outputs.push_back({rows.string(one.place), std::move(one.tensor)});
+    }
+    for (size_t i = 0; i < state.inputs.size(); ++i) {
+      const Input& input = state.inputs[i];
+      const bool is_written = version_of(input.tensor) != input.version || (writes_unseen && state.written[i]);
+      if (is_written) outputs.push_back({rows.written_place(input.place), input.tensor});
+    }
+    for (Output& output : outputs) {
+      if (!writes_unseen) output.value = values.find(output.tensor);
+      output.is_new = !output.value.is_known();
+    }
+    return outputs;
+  }
+
+  // Reads what is new; without the lock.
+  void read_outputs(const State& state, std::vector<Output>& outputs) {
+    for (Output& output : outputs) {
+      if (!output.is_new) continue;
+      for (const Input& input : state.inputs) {
+        if (!input.tensor.has_storage() || !output.tensor.has_storage() ||
+            !input.tensor.storage().is_alias_of(output.tensor.storage())) {
+          continue;
+        }
+        output.is_view = output.is_view || version_of(input.tensor) == input.version;
+        if (output.is_view && state.written.empty() && same_memory_order(input.tensor, output.tensor)) {
+          output.value.question = input.value.question;  // the same elements in the same order
+        }
+      }
+      const auto before = first_of(outputs, output.tensor);
+      if (before == &output && !output.value.question && !state.rules.uninitialized) {
+        output.value.question = ask(output.tensor);
+      }
+    }
+  }
+
+  // An input that was written is often what the call returned.
+  static Output* first_of(std::vector<Output>& outputs, const at::Tensor& tensor) {
+    return &*std::find_if(outputs.begin(), outputs.end(),
+                          [&](const Output& one) { return one.tensor.is_same(tensor); });
+  }
+
+  void add_outputs_locked(std::vector<Output>& outputs, bool is_factory, uint32_t row, std::vector<RecordedUse>& uses) {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      Output& output = outputs[i];
+      if (output.is_new) {
+        if (const Output* const same = first_of(outputs, output.tensor); same != &output) {
+          output.value = same->value;
+        } else {
+          output.value = values.add_output(output.tensor, row, static_cast<uint32_t>(i), output.is_view,
+                                           std::move(output.value.question));
+          if (!is_factory && output.value.question) values.know(output.tensor, output.value);
+        }
+      }
+      uses.push_back({output.place, output.value.number});
+    }
+  }
+
+  void add_call(OpCall& call, State& state, std::vector<Output>& outputs) {
+    const Phase phase = phase_of(call);
+    if (phase == Phase::kBackward) graph_ran.store(true, std::memory_order_relaxed);
+    const std::string random = state.random ? random_text(state.random->moved()) : std::string();
+    const StackLines lines = options.with_stack ? current_lines(/*most=*/1) : StackLines();
+    const uint64_t forward_id = call.forward_id();
+
+    const std::lock_guard<std::mutex> lock(mutex);
+    RecordedCall row;
+    row.id = call.id;
+    row.forward_id = forward_id;
+    row.step = call.step;
+    row.op = state.rules.op;
+    row.error = rows.string(call.error);
+    row.scalars = state.scalars;
+    row.random = rows.string(random);
+    row.line = lines.empty() ? 0 : rows.lasting_string(*lines.front());
+    row.thread = thread_locked();
+    row.pass = call.pass;
+    row.level = call.level;
+    row.phase = phase;
+    row.grad_enabled = call.grad_enabled;
+    if (options.with_modules) {
+      row.module = rows.lasting_string(call.module());
+      row.module_call = module_calls.of(row.thread, call, phase);
+    }
+    uses.clear();
+    for (const Input& input : state.inputs) uses.push_back({input.place, input.value.number});
+    add_outputs_locked(outputs, state.rules.factory, rows.next_call(), uses);
+    count_locked(row);
+    rows.add_call(row, uses, state.inputs.size());
+    ++calls;
+    if (values.open() == 0 ? rows.pending_bytes() >= kBytesPerBlock : values.open() >= kMostOpen) write_locked();
+  }
+
+  void count_locked(const RecordedCall& call) {
+    RecordRow& row = ops[call.op];
+    if (row.op.empty()) row.op = rows.text(call.op);
+    ++(call.phase == Phase::kBackward ? row.backward : row.calls);
+    row.failed += call.error != 0;
+  }
+
+  static std::string random_text(const Value& moved) {
+    std::string text;
+    const auto* dict = moved.get_if<Dict>();
+    if (!dict) return text;
+    for (const auto& [device, state] : *dict->items) {
+      text.append(text.empty() ? "" : ",").append(*device.get_if<std::string>());
+    }
+    return text;
+  }
+};
+
+RecordHook::RecordHook(const ResolvedRecordOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+RecordHook::~RecordHook() = default;
+
+std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
+  Impl& impl = *impl_;
+  if (!impl.is_on()) {
+    call.decline();
+    return nullptr;
+  }
+  auto state = std::make_unique<State>(impl.rules_of(call));
+  if (is_backward_at_torch(call)) return state;  // its gradients are read in after()
+  impl.make_file(call);
+  call.forward_id();  // asked now, it is known in the call's backward as well
+  impl.take_inputs(call, *state);
+  // Writes to tensors of inference mode are not counted.
+  const bool is_uncounted = std::any_of(state->inputs.begin(), state->inputs.end(),
+                                        [](const Input& input) { return input.tensor.is_inference(); });
+  if (is_uncounted || state->rules.writes_undeclared) state->written = written_inputs(call);
+  state->random.emplace(call.args(), call.kwargs());
+  return state;
+}
+
+void RecordHook::after(OpCall& call, HookState* given) {
+  Impl& impl = *impl_;
+  if (!given || !impl.is_on()) return;
+  State& state = static_cast<State&>(*given);
+  if (is_backward_at_torch(call)) impl.take_inputs(call, state);
+  std::vector<Output> outputs = impl.outputs_of(call, state);
+  impl.read_outputs(state, outputs);
+  impl.add_call(call, state, outputs);
+}
+
+void RecordHook::step_begins(int64_t) {
+  if (!impl_->is_on()) return;
+  const InternalGuard ours;
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->module_calls.step_begins();
+  impl_->write_locked();
+}
+
+void RecordHook::flush() {
+  if (!impl_->is_on()) return;
+  const InternalGuard ours;
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->write_locked();
+}
+
+void RecordHook::scope_left() {
+  flush();
+  if (!impl_->is_on()) return;
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    if (!impl_->file) return;
+    try {
+      impl_->file->end();
+    } catch (const Error& error) {
+      impl_->stop_locked(error.what());
+      return;
+    }
+  }
+  if (impl_->options.jitter > 0 && !impl_->jittered) {
+    log::warn("OpRecord: jitter= changed nothing: no module was called with a floating-point tensor");
+  }
+  const RecordResult all = result();
+  log::notice("OpRecord: " + std::to_string(all.calls) + " calls in " + all.path + ", " +
+              std::to_string(all.bytes / 1000) + " kB");
+}
+
+RecordResult RecordHook::result() const {
+  RecordResult result;
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  for (const auto& [op, row] : impl_->ops) result.rows.push_back(row);
+  std::sort(result.rows.begin(), result.rows.end(), [](const RecordRow& one, const RecordRow& other) {
+    return std::pair(-(one.calls + one.backward), one.op) < std::pair(-(other.calls + other.backward), other.op);
+  });
+  if (impl_->file) {
+    result.path = impl_->file->path();
+    result.bytes = impl_->file->bytes();
+  }
+  result.failure = impl_->failure;
+  result.calls = impl_->calls;
+  result.values = impl_->values.count();
+  result.read_backs = impl_->values.read_backs();
+  return result;
+}
+
+Value RecordHook::report() const {
+  const RecordResult all = result();
+  return make_dict({{"rows", RecordRow::columns().values(all.rows)},
+                    {"path", all.path},
+                    {"failure", all.failure},
+                    {"calls", static_cast<int64_t>(all.calls)},
+                    {"values", static_cast<int64_t>(all.values)},
+                    {"bytes", static_cast<int64_t>(all.bytes)},
+                    {"read_backs", static_cast<int64_t>(all.read_backs)}});
+}
+
+}  // namespace op_tools

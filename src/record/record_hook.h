@@ -1,0 +1,65 @@
+// OpRecord: the whole course of a run in one small file, to be compared with another's: a row per call, forward and
+// backward, and per tensor what it held and where that came from (recording.h; recording_file.h has the file).
+//
+// A tensor is read once, as long as it is not written: on the CPU at once, on a device by its own operators, whose
+// answers are read together at the end of a step. Nothing of the program's memory is held.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/export.h"
+#include "hooks/hook.h"
+#include "hooks/tool.h"
+#include "hooks/tool_scope.h"
+#include "record/record_options.h"
+#include "report/columns.h"
+
+namespace op_tools {
+
+// Calls of one operator.
+struct RecordRow {
+  std::string op;
+  int64_t calls = 0, backward = 0, failed = 0;
+  static const Columns<RecordRow>& columns();
+};
+
+struct RecordResult {
+  std::vector<RecordRow> rows;  // most calls first
+  std::string path;             // the file; empty where there was nothing to write
+  std::string failure;          // why no more is recorded; empty: nothing is wrong
+  uint64_t calls = 0, values = 0, bytes = 0;
+  uint64_t read_backs = 0;  // transfers of statistics from a device
+};
+
+class OP_TOOLS_API RecordHook final : public Hook {
+ public:
+  using Options = RecordOptions;
+  using Row = RecordRow;
+  static constexpr ToolNames kNames{"OpRecord", "op_record", "record"};
+
+  explicit RecordHook(const ResolvedRecordOptions& options);
+  ~RecordHook() override;
+
+  std::string_view name() const override { return kNames.tool; }
+  Wants wants() const override { return {.gradients = true, .borrows_gradients = true, .progress = true}; }
+  std::unique_ptr<HookState> before(OpCall& call) override;
+  void after(OpCall& call, HookState* state) override;
+  void step_begins(int64_t step) override;
+  void scope_left() override;
+  void flush() override;
+  Value report() const override;
+
+  RecordResult result() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+using OpRecord = ToolScope<RecordHook>;
+
+}  // namespace op_tools

@@ -1,0 +1,119 @@
+#include "record/recording_file.h"
+
+#define XXH_INLINE_ALL
+#include <fcntl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "record/recording_blocks.h"
+#include "report/json_writer.h"
+
+namespace op_tools {
+
+using namespace recording_blocks;  // NOLINT: the format of this file
+
+namespace {
+
+template <class T>
+void put(std::string& to, const T* items, size_t count) {
+  if (count > 0) to.append(reinterpret_cast<const char*>(items), count * sizeof(T));
+}
+
+void put_rows(std::string& to, const Recording& rows) {
+  const auto count = [](size_t size) { return static_cast<uint32_t>(size); };
+  const RowCounts counts{count(rows.strings.size()), count(rows.lists.size()), count(rows.values.size()),
+                         count(rows.uses.size()),    count(rows.calls.size()), 0};
+  put(to, &counts, 1);
+  for (const std::string& text : rows.strings) {
+    const uint32_t length = count(text.size());
+    put(to, &length, 1);
+  }
+  for (const std::vector<int64_t>& list : rows.lists) {
+    const uint32_t length = count(list.size());
+    put(to, &length, 1);
+  }
+  put(to, rows.values.data(), rows.values.size());
+  put(to, rows.uses.data(), rows.uses.size());
+  put(to, rows.calls.data(), rows.calls.size());
+  for (const std::vector<int64_t>& list : rows.lists) put(to, list.data(), list.size());
+  for (const std::string& text : rows.strings) to += text;
+}
+
+}  // namespace
+
+uint64_t recording_blocks::checksum(const BlockHead& head, std::string_view payload) {
+  const uint64_t seed = XXH3_64bits(&head, offsetof(BlockHead, checksum));
+  return XXH3_64bits_withSeed(payload.data(), payload.size(), seed);
+}
+
+RecordingFile::RecordingFile(std::string path, const Value& header) : path_(std::move(path)) {
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw Error(path_ + ": cannot make the file: " + std::strerror(errno));
+  block_ = kMagic;
+  try {
+    add_block(kHeader, json_text(header));
+  } catch (...) {
+    ::close(descriptor_);
+    ::unlink(path_.c_str());
+    throw;
+  }
+}
+
+RecordingFile::~RecordingFile() {
+  ::close(descriptor_);
+}
+
+void RecordingFile::append(const Recording& rows) {
+  std::string payload;
+  put_rows(payload, rows);
+  add_block(kRows, payload);
+}
+
+void RecordingFile::end() {
+  add_block(kEnd, {});
+}
+
+void RecordingFile::add_block(uint32_t kind, std::string_view payload) {
+  BlockHead head;
+  head.kind = kind;
+  head.bytes = payload.size();
+  head.checksum = checksum(head, payload);
+  put(block_, &head, 1);
+  block_ += payload;
+  size_t done = 0;
+  while (done < block_.size()) {
+    const ssize_t wrote = ::write(descriptor_, block_.data() + done, block_.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) {
+      const int problem = errno;
+      block_.clear();
+      // A block that was cut off would make all that follows unreadable.
+      const bool taken_back = ::ftruncate(descriptor_, static_cast<off_t>(bytes_)) == 0 &&
+                              ::lseek(descriptor_, static_cast<off_t>(bytes_), SEEK_SET) >= 0;
+      throw Error(path_ + ": cannot be written: " + std::strerror(problem) +
+                  (taken_back ? "" : "; its end is cut off"));
+    }
+    done += static_cast<size_t>(wrote);
+  }
+  bytes_ += block_.size();
+  block_.clear();
+}
+
+void write_recording(const Recording& recording, const std::string& path) {
+  RecordingFile file(path, recording.header);
+  Recording part;
+  if (recording.strings.size() > 1) part.strings.assign(recording.strings.begin() + 1, recording.strings.end());
+  if (recording.lists.size() > 1) part.lists.assign(recording.lists.begin() + 1, recording.lists.end());
+  part.values = recording.values;
+  part.uses = recording.uses;
+  part.calls = recording.calls;
+  file.append(part);
+  if (recording.complete) file.end();
+}
+
+}  // namespace op_tools

@@ -1,0 +1,59 @@
+// A recording's file: "<folder>/rank<R>-<pid>.oprec". Blocks of rows that are appended as the program runs, each with
+// its length and a checksum: whatever the end of the process, what was written before it can be read.
+//
+//   "OPREC02\n", then blocks: kind (u32), "BLCK" (u32), bytes of what follows (u64), XXH3 of kind, bytes and that (u64)
+//   kind 1, the first: the header, as JSON
+//   kind 2: new strings, lists of sizes, values, uses and calls (recording.h); numbers count from the start
+//   kind 3: the tool was stopped; there may be backward passes after it
+//
+// All integers are little-endian. A value's projections are sums of its elements with the signs of
+// tensor/sign_pattern.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/export.h"
+#include "record/recording.h"
+
+namespace op_tools {
+
+// Writes one. Whatever append() was given is the system's when it returns: a process that is killed loses nothing of
+// it. One thread at a time.
+class OP_TOOLS_API RecordingFile {
+ public:
+  // Makes the file. Throws Error, with path and system message, as all methods do.
+  RecordingFile(std::string path, const Value& header);
+  ~RecordingFile();
+  RecordingFile(const RecordingFile&) = delete;
+  RecordingFile& operator=(const RecordingFile&) = delete;
+
+  // Rows that are new: the numbers in them count from the file's begin (string 0 and list 0 are there from the start).
+  // What cannot be written as a whole is taken back: the file stays readable.
+  void append(const Recording& rows);
+  void end();  // the recording is complete, unless more is appended
+  const std::string& path() const { return path_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  void add_block(uint32_t kind, std::string_view payload);
+
+  const std::string path_;
+  int descriptor_ = -1;
+  uint64_t bytes_ = 0;
+  std::string block_;  // that is being put together
+};
+
+// A whole recording in memory as a file: of other tools' dumps, and for tests.
+OP_TOOLS_API void write_recording(const Recording& recording, const std::string& path);
+
+// The whole file, also while it is written. Throws Error, with path and offset, when it is no recording; a damaged or
+// unfinished file is read up to the damage (Recording::complete).
+OP_TOOLS_API Recording read_recording(const std::string& path);
+
+// The files of a folder (or the file itself), sorted by rank. Throws Error when there is none.
+OP_TOOLS_API std::vector<std::string> find_recordings(const std::string& path);
+
+}  // namespace op_tools

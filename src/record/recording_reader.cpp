@@ -1,0 +1,272 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "record/recording_blocks.h"
+#include "record/recording_file.h"
+#include "report/json_writer.h"
+
+namespace op_tools {
+
+using namespace recording_blocks;  // NOLINT: the format of this file
+
+namespace {
+
+// What is wrong in a block; the reader adds where it is.
+struct Damage {
+  std::string what;
+};
+
+// A file of which parts are read; its size is that at the beginning, for it may grow.
+class Source {
+ public:
+  explicit Source(const std::string& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    struct stat status {};
+    if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) fail();
+    if (!S_ISREG(status.st_mode)) throw Error(path_ + ": is no file");
+    size_ = static_cast<uint64_t>(status.st_size);
+  }
+  ~Source() { ::close(descriptor_); }
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+  uint64_t at() const { return at_; }
+  uint64_t left() const { return size_ - at_; }
+  std::string take(uint64_t bytes) {  // no more than left()
+    std::string text(bytes, '\0');
+    for (size_t done = 0; done < bytes;) {
+      const ssize_t got = ::pread(descriptor_, text.data() + done, bytes - done, static_cast<off_t>(at_ + done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail();
+      if (got == 0) throw Error(path_ + ": became shorter while it was read");
+      done += static_cast<size_t>(got);
+    }
+    at_ += bytes;
+    return text;
+  }
+
+ private:
+  [[noreturn]] void fail() {
+    const int problem = errno;
+    if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+    throw Error(path_ + ": cannot be read: " + std::strerror(problem));
+  }
+
+  const std::string& path_;
+  int descriptor_;
+  uint64_t size_ = 0, at_ = 0;
+};
+
+// The next parts of a block, none beyond its end.
+class Parts {
+ public:
+  explicit Parts(std::string_view bytes) : left_(bytes) {}
+  std::string_view take(uint64_t bytes) {
+    if (bytes > left_.size()) throw Damage{"a block of rows is shorter than its counts say"};
+    const std::string_view part = left_.substr(0, bytes);
+    left_.remove_prefix(bytes);
+    return part;
+  }
+  template <class T>
+  void take(size_t count, T* to) {
+    const std::string_view part = take(uint64_t{count} * sizeof(T));
+    if (count > 0) std::memcpy(static_cast<void*>(to), part.data(), part.size());
+  }
+  bool is_empty() const { return left_.empty(); }
+
+ private:
+  std::string_view left_;
+};
+
+void require(bool holds, const char* what) {
+  if (!holds) throw Damage{what};
+}
+
+// Is the byte of a bool, which may not be read as one before?
+template <class Row>
+void require_flags(std::string_view rows, size_t place) {
+  for (size_t at = place; at < rows.size(); at += sizeof(Row)) {
+    require(static_cast<unsigned char>(rows[at]) <= 1, "a boolean is neither 0 nor 1");
+  }
+}
+
+template <class Row>
+void add_rows(std::string_view bytes, std::vector<Row>& to) {
+  const size_t before = to.size();
+  to.resize(before + bytes.size() / sizeof(Row));
+  if (!bytes.empty()) std::memcpy(static_cast<void*>(to.data() + before), bytes.data(), bytes.size());
+}
+
+void check_value(const Recording& all, const RecordedValue& value) {
+  require(value.origin <= Origin::kInput, "an unknown origin of a value");
+  const auto dtype = static_cast<int>(value.dtype);
+  require(dtype >= 0 && dtype <= static_cast<int>(c10::ScalarType::NumOptions), "an unknown dtype");
+  require(value.producer == kNoCall || value.producer < all.calls.size(), "a producer that is no call");
+  require(value.name < all.strings.size() && value.device < all.strings.size(), "a string that is not there");
+  require(value.shape < all.lists.size() && value.stride < all.lists.size(), "a list that is not there");
+  require(std::min({value.nan, value.inf, value.zero}) >= -1, "a negative count");
+  for (const int64_t size : all.lists[value.shape]) require(size >= 0, "a negative size");
+}
+
+void check_call(const Recording& all, const RecordedCall& call) {
+  require(call.level <= Level::kTorch && call.phase <= Phase::kBackward, "an unknown level or phase");
+  for (const StringNumber one : {call.op, call.module, call.line, call.error, call.scalars, call.random}) {
+    require(one < all.strings.size(), "a string that is not there");
+  }
+  const uint64_t end = uint64_t{call.first_use} + call.inputs + call.outputs;
+  require(end <= all.uses.size(), "a tensor of a call that is not there");
+}
+
+// Adds the rows of a block, all of them or, with Damage, none that counts (the caller cuts back).
+void add_block(std::string_view payload, Recording& all) {
+  Parts parts(payload);
+  RowCounts counts;
+  parts.take(1, &counts);
+  const auto fits = [](size_t there, uint32_t more) { return there + more < kNoCall; };
+  require(fits(all.strings.size(), counts.strings) && fits(all.lists.size(), counts.lists) &&
+              fits(all.values.size(), counts.values) && fits(all.uses.size(), counts.uses) &&
+              fits(all.calls.size(), counts.calls),
+          "more rows than a recording has");
+  // All are there before memory is taken for them.
+  require((uint64_t{counts.strings} + counts.lists) * sizeof(uint32_t) <= payload.size(),
+          "a block of rows is shorter than its counts say");
+  std::vector<uint32_t> lengths(counts.strings), list_lengths(counts.lists);
+  parts.take(lengths.size(), lengths.data());
+  parts.take(list_lengths.size(), list_lengths.data());
+  const std::string_view values = parts.take(uint64_t{counts.values} * sizeof(RecordedValue));
+  require_flags<RecordedValue>(values, offsetof(RecordedValue, known));
+  const std::string_view uses = parts.take(uint64_t{counts.uses} * sizeof(RecordedUse));
+  const std::string_view calls = parts.take(uint64_t{counts.calls} * sizeof(RecordedCall));
+  require_flags<RecordedCall>(calls, offsetof(RecordedCall, grad_enabled));
+  for (const uint32_t length : list_lengths) {
+    const std::string_view numbers = parts.take(uint64_t{length} * sizeof(int64_t));
+    add_rows(numbers, all.lists.emplace_back());
+  }
+  for (const uint32_t length : lengths) all.strings.emplace_back(parts.take(length));
+  require(parts.is_empty(), "a block of rows is longer than its counts say");
+
+  const size_t old_values = all.values.size(), old_uses = all.uses.size(), old_calls = all.calls.size();
+  add_rows(values, all.values);
+  add_rows(uses, all.uses);
+  add_rows(calls, all.calls);
+  for (size_t i = old_values; i < all.values.size(); ++i) check_value(all, all.values[i]);
+  for (size_t i = old_uses; i < all.uses.size(); ++i) {
+    const RecordedUse& use = all.uses[i];
+    require(use.place < all.strings.size() && use.value < all.values.size(), "a tensor's value that is not there");
+  }
+  for (size_t i = old_calls; i < all.calls.size(); ++i) check_call(all, all.calls[i]);
+}
+
+// A block's payload; nothing where the file ends before the block does.
+std::optional<std::string> next_block(Source& source, uint32_t* kind) {
+  if (source.left() < sizeof(BlockHead)) {
+    source.take(source.left());
+    return std::nullopt;
+  }
+  BlockHead head;
+  std::memcpy(&head, source.take(sizeof head).data(), sizeof head);
+  require(head.mark == kBlockMark, "no block begins here");
+  if (head.bytes > source.left()) {
+    source.take(source.left());
+    return std::nullopt;
+  }
+  std::string payload = source.take(head.bytes);
+  require(head.checksum == checksum(head, payload), "the checksum of a block is wrong");
+  *kind = head.kind;
+  return payload;
+}
+
+void add_all(Source& source, Recording& all) {
+  all.complete = false;
+  while (source.left() > 0) {
+    const uint64_t begin = source.at();
+    const size_t strings = all.strings.size(), lists = all.lists.size(), values = all.values.size(),
+                 uses = all.uses.size(), calls = all.calls.size();
+    try {
+      uint32_t kind = 0;
+      const std::optional<std::string> payload = next_block(source, &kind);
+      if (!payload) {
+        all.complete = false;
+        return;
+      }
+      require(kind == kRows || kind == kEnd, "a block of an unknown kind");
+      all.complete = kind == kEnd;
+      if (kind == kRows) add_block(*payload, all);
+    } catch (const Damage& damage) {
+      all.complete = false;
+      all.damage = "byte " + std::to_string(begin) + ": " + damage.what;
+      all.strings.resize(strings);
+      all.lists.resize(lists);
+      all.values.resize(values);
+      all.uses.resize(uses);
+      all.calls.resize(calls);
+      return;
+    }
+  }
+}
+
+// "rank3-4711.oprec": 3. The greatest number where the name says none.
+uint64_t rank_in(const std::string& path) {
+  const std::string name = std::filesystem::path(path).filename().string();
+  constexpr std::string_view kPrefix = "rank";
+  constexpr size_t kMostDigits = 9;
+  const size_t end = std::min(name.find_first_not_of("0123456789", kPrefix.size()), name.size());
+  const bool has_rank = std::string_view(name).substr(0, kPrefix.size()) == kPrefix && end > kPrefix.size() &&
+                        end <= kPrefix.size() + kMostDigits;
+  return has_rank ? std::stoull(name.substr(kPrefix.size(), end - kPrefix.size()))
+                  : std::numeric_limits<uint64_t>::max();
+}
+
+}  // namespace
+
+Recording read_recording(const std::string& path) {
+  Source source(path);
+  Recording all;
+  all.path = path;
+  all.strings.emplace_back();
+  all.lists.emplace_back();
+  if (source.left() < kMagic.size() || source.take(kMagic.size()) != kMagic) {
+    throw Error(path + ": byte 0: no recording of op_tools, or one of another version");
+  }
+  try {
+    uint32_t kind = 0;
+    const std::optional<std::string> header = next_block(source, &kind);
+    require(header.has_value(), "the header is cut off");
+    require(kind == kHeader, "the first block is no header");
+    all.header = value_of_json(*header);
+    require(all.header.is<Dict>(), "the header is no JSON object");
+  } catch (const Damage& damage) {
+    throw Error(path + ": byte " + std::to_string(kMagic.size()) + ": " + damage.what);
+  } catch (const Error& error) {
+    throw Error(path + ": byte " + std::to_string(kMagic.size() + sizeof(BlockHead)) + ": " + error.what());
+  }
+  add_all(source, all);
+  return all;
+}
+
+std::vector<std::string> find_recordings(const std::string& path) {
+  std::error_code problem;
+  if (std::filesystem::is_regular_file(path, problem)) return {path};
+  std::vector<std::string> found;
+  for (std::filesystem::directory_iterator one(path, problem), end; !problem && one != end; one.increment(problem)) {
+    if (one->path().extension() == kSuffix && one->is_regular_file(problem)) found.push_back(one->path().string());
+  }
+  if (problem) throw Error(path + ": cannot be read: " + problem.message());
+  if (found.empty()) throw Error(path + ": has no recordings (*" + std::string(kSuffix) + ")");
+  std::sort(found.begin(), found.end(), [](const std::string& one, const std::string& other) {
+    return std::pair(rank_in(one), one) < std::pair(rank_in(other), other);
+  });
+  return found;
+}
+
+}  // namespace op_tools

@@ -1,0 +1,74 @@
+#include "record/row_tables.h"
+
+#include <c10/util/hash.h>
+
+namespace op_tools {
+
+size_t RowTables::Hash::operator()(c10::ArrayRef<int64_t> numbers) const {
+  size_t hash = numbers.size();
+  for (const int64_t number : numbers) hash = c10::hash_combine(hash, static_cast<size_t>(number));
+  return hash;
+}
+
+StringNumber RowTables::string(std::string_view text) {
+  if (text.empty()) return 0;
+  const auto found = strings_.find(text);
+  if (found != strings_.end()) return found->second;
+  const auto number = static_cast<StringNumber>(texts_.size());
+  const auto added = strings_.emplace(text, number).first;
+  texts_.emplace_back(added->first);
+  pending_.strings.emplace_back(text);
+  return number;
+}
+
+StringNumber RowTables::lasting_string(const std::string& text) {
+  const auto [place, is_new] = lasting_.try_emplace(&text, 0);
+  if (is_new) place->second = string(text);
+  return place->second;
+}
+
+StringNumber RowTables::written_place(StringNumber place) {
+  const auto [written, is_new] = written_.try_emplace(place, 0);
+  if (is_new) written->second = string("written " + std::string(text(place)));
+  return written->second;
+}
+
+ListNumber RowTables::list(c10::ArrayRef<int64_t> numbers) {
+  const auto found = lists_.find(numbers);
+  if (found != lists_.end()) return found->second;
+  const auto number = static_cast<ListNumber>(lists_.size());
+  lists_.emplace(numbers.vec(), number);
+  pending_.lists.push_back(numbers.vec());
+  return number;
+}
+
+uint32_t RowTables::add_value(const RecordedValue& value) {
+  pending_.values.push_back(value);
+  return values_written_ + static_cast<uint32_t>(pending_.values.size() - 1);
+}
+
+void RowTables::add_call(RecordedCall call, const std::vector<RecordedUse>& uses, size_t inputs) {
+  call.first_use = uses_written_ + static_cast<uint32_t>(pending_.uses.size());
+  call.inputs = static_cast<uint32_t>(inputs);
+  call.outputs = static_cast<uint32_t>(uses.size() - inputs);
+  pending_.uses.insert(pending_.uses.end(), uses.begin(), uses.end());
+  pending_.calls.push_back(call);
+}
+
+size_t RowTables::pending_bytes() const {
+  return pending_.values.size() * sizeof(RecordedValue) + pending_.uses.size() * sizeof(RecordedUse) +
+         pending_.calls.size() * sizeof(RecordedCall);
+}
+
+void RowTables::written() {
+  values_written_ += static_cast<uint32_t>(pending_.values.size());
+  uses_written_ += static_cast<uint32_t>(pending_.uses.size());
+  calls_written_ += static_cast<uint32_t>(pending_.calls.size());
+  pending_.strings.clear();
+  pending_.lists.clear();
+  pending_.values.clear();
+  pending_.uses.clear();
+  pending_.calls.clear();
+}
+
+}  // namespace op_tools

@@ -1,0 +1,81 @@
+#include "record/value_rows.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tensor/plain_tensor.h"
+
+namespace op_tools {
+namespace {
+
+void fill(const Statistics& found, RecordedValue* row) {
+  if (!found.known) return;
+  row->known = true;
+  row->hash = found.hash;
+  row->nan = found.nan;
+  row->inf = found.inf;
+  row->zero = found.zero;
+  row->min = found.min;
+  row->max = found.max;
+  row->mean = found.mean;
+  row->norm = found.norm;
+  row->projections = found.projections;
+}
+
+}  // namespace
+
+StringNumber ValueRows::device_of(const at::Tensor& tensor) {
+  const c10::Device device = tensor.device();
+  const auto [place, is_new] = devices_.try_emplace({device.type(), device.index()}, 0);
+  if (is_new) place->second = rows_.string(device.str());
+  return place->second;
+}
+
+KnownValue ValueRows::add(const at::Tensor& tensor, const TensorOrigin& origin,
+                          std::shared_ptr<StatisticsQuery> question) {
+  RecordedValue row;
+  row.origin = origin.origin;
+  row.producer = origin.producer;
+  row.output = origin.output;
+  row.name = origin.name;
+  row.dtype = tensor.scalar_type();
+  row.device = device_of(tensor);
+  if (!tensor.is_nested()) {
+    row.shape = rows_.list(own_sizes(tensor));
+    if (tensor.layout() == at::kStrided) row.stride = rows_.list(own_strides(tensor));
+  }
+  row.nan = row.inf = row.zero = -1;
+  row.projections.fill(std::numeric_limits<double>::quiet_NaN());
+  if (question && question->answered()) fill(question->answer(), &row);
+  const uint32_t number = rows_.add_value(row);
+  if (question && !question->answered()) open_.emplace_back(number, question);
+  ++count_;
+  return {number, std::move(question)};
+}
+
+KnownValue ValueRows::add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view,
+                                 std::shared_ptr<StatisticsQuery> question) {
+  TensorOrigin origin = origins_.find(tensor);
+  origin.origin = Origin::kCall;
+  origin.producer = call;
+  origin.output = output;
+  KnownValue made = add(tensor, origin, std::move(question));
+  if (!is_view) origins_.made(tensor, call, output);
+  return made;
+}
+
+void ValueRows::answer() {
+  if (open_.empty()) return;
+  std::vector<StatisticsQuery*> questions;
+  for (const auto& [number, question] : open_) questions.push_back(question.get());
+  std::sort(questions.begin(), questions.end());
+  questions.erase(std::unique(questions.begin(), questions.end()), questions.end());
+  StatisticsQuery::answer_all(questions);
+  ++read_backs_;
+  for (const auto& [number, question] : open_) {
+    if (RecordedValue* const row = rows_.value(number)) fill(question->answer(), row);
+  }
+  open_.clear();
+}
+
+}  // namespace op_tools

@@ -1,0 +1,61 @@
+// The rows of tensors' values: which of them are known already, where they come from, and the questions to devices that
+// still wait for their answers. One thread at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "record/named_tensors.h"
+#include "record/row_tables.h"
+#include "tensor/known_tensors.h"
+#include "tensor/statistics.h"
+
+namespace op_tools {
+
+// The row of a tensor's value, and the question that its statistics come from; nullptr: it was not asked.
+struct KnownValue {
+  uint32_t number = kNoCall;
+  std::shared_ptr<StatisticsQuery> question = nullptr;
+
+  bool is_known() const { return number != kNoCall; }
+};
+
+class ValueRows {
+ public:
+  explicit ValueRows(RowTables& rows) : rows_(rows) {}
+
+  KnownValue find(const at::Tensor& tensor) const { return known_.find(tensor); }
+  void forget(const at::Tensor& tensor) { known_.forget(tensor); }
+  TensorOrigin origin(const at::Tensor& tensor) const { return origins_.find(tensor); }
+  void name(const NamedTensor& named) { origins_.name(named.tensor, named.origin, rows_.string(named.name)); }
+
+  // A new row.
+  KnownValue add(const at::Tensor& tensor, const TensorOrigin& origin, std::shared_ptr<StatisticsQuery> question);
+  void know(const at::Tensor& tensor, const KnownValue& value) { known_.put(tensor, value); }
+  // The row is of an output; one that is no view of an input was made by the call.
+  KnownValue add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view,
+                        std::shared_ptr<StatisticsQuery> question);
+
+  size_t open() const { return open_.size(); }  // questions to devices
+  void answer();                                // all of them, with one transfer per device
+
+  uint64_t count() const { return count_; }
+  uint64_t read_backs() const { return read_backs_; }
+
+ private:
+  StringNumber device_of(const at::Tensor& tensor);
+
+  RowTables& rows_;
+  KnownTensors<KnownValue> known_;
+  TensorOrigins origins_;
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, StringNumber> devices_;
+  std::vector<std::pair<uint32_t, std::shared_ptr<StatisticsQuery>>> open_;  // by number of the value
+  uint64_t count_ = 0, read_backs_ = 0;
+};
+
+}  // namespace op_tools

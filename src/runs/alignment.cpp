@@ -1,0 +1,242 @@
+#include "runs/alignment.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "runs/call_keys.h"
+#include "runs/key_alignment.h"
+#include "runs/value_difference.h"
+
+namespace op_tools {
+namespace {
+
+// The calls that are aligned in order, by what they have in common.
+using BlockName = std::tuple<int64_t, Phase, uint32_t>;  // step, phase, thread
+using Blocks = std::map<BlockName, std::pair<CallNumbers, CallNumbers>>;
+
+// One side of what is being aligned.
+struct Side {
+  explicit Side(const Recording& recording) : run(recording), keys(call_keys(recording)) {
+    for (uint32_t i = 0; i < run.calls.size(); ++i) {
+      if (run.calls[i].phase == Phase::kForward) forward.emplace(run.calls[i].id, i);
+    }
+  }
+  // The forward call of a backward call; kNoCall: not known.
+  uint32_t forward_of(const RecordedCall& call) const {
+    const auto found = call.forward_id == 0 ? forward.end() : forward.find(call.forward_id);
+    return found == forward.end() ? kNoCall : found->second;
+  }
+
+  const Recording& run;
+  const CallKeys keys;
+  std::unordered_map<uint64_t, uint32_t> forward;  // by id
+};
+
+using KeyList = std::vector<uint64_t> CallKeys::*;
+
+class Aligner {
+ public:
+  Aligner(const Recording& a, const Recording& b, const std::vector<Fusion>& fusions)
+      : a_(a), b_(b), fusions_(fusions) {
+    made_.b_of_a.assign(a.calls.size(), kNoCall);
+    made_.a_of_b.assign(b.calls.size(), kNoCall);
+    made_.group_of_a = made_.b_of_a;
+    made_.group_of_b = made_.a_of_b;
+  }
+
+  Alignment align() {
+    std::set<int64_t> steps_a, steps_b;
+    for (const RecordedCall& call : a_.run.calls) steps_a.insert(call.step);
+    for (const RecordedCall& call : b_.run.calls) steps_b.insert(call.step);
+    std::set_difference(steps_a.begin(), steps_a.end(), steps_b.begin(), steps_b.end(),
+                        std::back_inserter(made_.steps_only_a));
+    std::set_difference(steps_b.begin(), steps_b.end(), steps_a.begin(), steps_a.end(),
+                        std::back_inserter(made_.steps_only_b));
+    Blocks blocks;
+    for (uint32_t i = 0; i < a_.run.calls.size(); ++i) add_to_block(a_, i, &blocks, &Blocks::mapped_type::first);
+    for (uint32_t i = 0; i < b_.run.calls.size(); ++i) add_to_block(b_, i, &blocks, &Blocks::mapped_type::second);
+    for (const auto& [name, calls] : blocks) align_block(calls.first, calls.second);
+    align_backward();
+    separate_chance_pairs();
+    return std::move(made_);
+  }
+
+ private:
+  static void add_to_block(const Side& side, uint32_t number, Blocks* blocks, CallNumbers Blocks::mapped_type::*calls) {
+    const RecordedCall& call = side.run.calls[number];
+    if (side.forward_of(call) != kNoCall && call.phase == Phase::kBackward) return;  // with its forward call's partner
+    // Backward passes of a device run in a thread of the engine, those of the CPU in the program's own.
+    const uint32_t thread = call.phase == Phase::kBackward ? 0 : call.thread;
+    ((*blocks)[{call.step, call.phase, thread}].*calls).push_back(number);
+  }
+
+  void pair(uint32_t a, uint32_t b) {
+    made_.b_of_a[a] = b;
+    made_.a_of_b[b] = a;
+  }
+
+  static std::vector<uint64_t> keys_of(const Side& side, KeyList list, const CallNumbers& calls) {
+    std::vector<uint64_t> keys;
+    keys.reserve(calls.size());
+    for (const uint32_t call : calls) keys.push_back((side.keys.*list)[call]);
+    return keys;
+  }
+
+  // Positions in the block of all pairs so far; calls `visit` for each part between two of them that both sides have.
+  template <class Visit>
+  static void for_each_gap(const Matches& matches, size_t size_a, size_t size_b, Visit&& visit) {
+    uint32_t from_a = 0, from_b = 0;
+    const auto gap = [&](uint32_t to_a, uint32_t to_b) {
+      if (from_a < to_a && from_b < to_b) visit(from_a, to_a, from_b, to_b);
+      from_a = to_a + 1, from_b = to_b + 1;
+    };
+    for (const auto& [one, two] : matches) gap(one, two);
+    gap(static_cast<uint32_t>(size_a), static_cast<uint32_t>(size_b));
+  }
+
+  void align_block(const CallNumbers& a, const CallNumbers& b);
+  void pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList list);
+  void group(const CallNumbers& a, const CallNumbers& b);
+  void align_backward();
+  void separate_chance_pairs();
+  bool met_by_chance(uint32_t a, uint32_t b) const;
+
+  CallNumbers alone(const CallNumbers& calls, const std::vector<uint32_t>& partners) const {
+    CallNumbers left;
+    for (const uint32_t call : calls) {
+      if (partners[call] == kNoCall) left.push_back(call);
+    }
+    return left;
+  }
+
+  Side a_, b_;
+  const std::vector<Fusion>& fusions_;
+  Alignment made_;
+};
+
+void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
+  if (a.empty() || b.empty()) return;
+  if (a.size() == 1 && b.size() == 1 && a_.keys.plain[a[0]] == b_.keys.plain[b[0]]) return pair(a[0], b[0]);
+  Matches matches = unique_matches(keys_of(a_, &CallKeys::exact, a), keys_of(b_, &CallKeys::exact, b));
+  for (const KeyList list : {&CallKeys::placed, &CallKeys::plain, &CallKeys::loose}) {
+    const std::vector<uint64_t> of_a = keys_of(a_, list, a), of_b = keys_of(b_, list, b);
+    Matches found;
+    for_each_gap(matches, a.size(), b.size(), [&](uint32_t a0, uint32_t a1, uint32_t b0, uint32_t b1) {
+      for (const auto& [one, two] : align_keys(Keys(of_a).subspan(a0, a1 - a0), Keys(of_b).subspan(b0, b1 - b0))) {
+        found.emplace_back(a0 + one, b0 + two);
+      }
+    });
+    const auto middle = static_cast<int64_t>(matches.size());
+    matches.insert(matches.end(), found.begin(), found.end());
+    std::inplace_merge(matches.begin(), matches.begin() + middle, matches.end());
+    // What was only moved must not be taken for something else that the next, vaguer key finds in its place.
+    if (list == &CallKeys::placed) {
+      for (const auto& [one, two] : matches) pair(a[one], b[two]);
+      pair_moved(a, b, &CallKeys::exact);
+      pair_moved(a, b, &CallKeys::placed);
+    }
+  }
+  for (const auto& [one, two] : matches) {
+    const bool moved = (made_.b_of_a[a[one]] != kNoCall && made_.b_of_a[a[one]] != b[two]) ||
+                       (made_.a_of_b[b[two]] != kNoCall && made_.a_of_b[b[two]] != a[one]);
+    if (!moved) pair(a[one], b[two]);
+  }
+  for_each_gap(matches, a.size(), b.size(), [&](uint32_t a0, uint32_t a1, uint32_t b0, uint32_t b1) {
+    group(alone({a.begin() + a0, a.begin() + a1}, made_.b_of_a), alone({b.begin() + b0, b.begin() + b1}, made_.a_of_b));
+  });
+}
+
+// Where one side has other calls than the other one (a network that is one operator there), operators of the same name
+// and shapes meet by chance.
+// Only now that all pairs are made it is known which calls have no partners.
+void Aligner::separate_chance_pairs() {
+  for (uint32_t call = 0; call < made_.b_of_a.size(); ++call) {
+    const uint32_t partner = made_.b_of_a[call];
+    const bool in_order = a_.run.calls[call].phase == Phase::kForward;  // else paired by its forward call
+    if (partner == kNoCall || !in_order || !met_by_chance(call, partner)) continue;
+    made_.b_of_a[call] = made_.a_of_b[partner] = kNoCall;
+  }
+}
+
+// All that they read was made by calls without partners, and neither that nor their results agree.
+bool Aligner::met_by_chance(uint32_t a, uint32_t b) const {
+  const RecordedCall &one = a_.run.calls[a], &other = b_.run.calls[b];
+  if (one.inputs == 0 || one.inputs != other.inputs || one.outputs != other.outputs) return false;
+  for (uint32_t i = 0; i < one.inputs + one.outputs; ++i) {
+    const uint32_t value_a = a_.run.uses[one.first_use + i].value, value_b = b_.run.uses[other.first_use + i].value;
+    const ValueDifference difference = difference_of(a_.run, value_a, b_.run, value_b);
+    if (difference.relative <= kSameResult) return false;
+    if (i >= one.inputs) continue;
+    const RecordedValue &in_a = a_.run.values[value_a], &in_b = b_.run.values[value_b];
+    const bool made_alone = in_a.origin == Origin::kCall && in_b.origin == Origin::kCall &&
+                            made_.alone_in_a(in_a.producer) && made_.alone_in_b(in_b.producer);
+    if (!made_alone) return false;
+  }
+  return true;
+}
+
+// Pairs calls without a partner that one key names on both sides, in whatever order they are.
+void Aligner::pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList list) {
+  const auto by_key = [&](const Side& side, const CallNumbers& calls) {
+    std::map<uint64_t, uint32_t> once;  // kNoCall: several
+    for (const uint32_t call : calls) {
+      const uint64_t key = (side.keys.*list)[call];
+      const auto [found, fresh] = once.emplace(key, call);
+      if (!fresh || key == 0) found->second = kNoCall;
+    }
+    return once;
+  };
+  const auto of_a = by_key(a_, alone(a, made_.b_of_a)), of_b = by_key(b_, alone(b, made_.a_of_b));
+  for (const auto& [key, call] : of_a) {
+    const auto other = of_b.find(key);
+    if (call != kNoCall && other != of_b.end() && other->second != kNoCall) pair(call, other->second);
+  }
+}
+
+void Aligner::group(const CallNumbers& a, const CallNumbers& b) {
+  if (a.empty() || b.empty()) return;
+  for (CallGroup& found : find_groups(a_.run, a, b_.run, b, fusions_)) {
+    const auto number = static_cast<uint32_t>(made_.groups.size());
+    for (const uint32_t call : found.a) made_.group_of_a[call] = number;
+    for (const uint32_t call : found.b) made_.group_of_b[call] = number;
+    made_.groups.push_back(std::move(found));
+  }
+}
+
+// By the pair or group of their forward calls.
+void Aligner::align_backward() {
+  // First: 0 for a pair, 1 for a group; then the number of the call of A, or of the group.
+  std::map<std::pair<int, uint32_t>, std::pair<CallNumbers, CallNumbers>> passes;
+  for (uint32_t i = 0; i < a_.run.calls.size(); ++i) {
+    const uint32_t forward = a_.forward_of(a_.run.calls[i]);
+    if (a_.run.calls[i].phase != Phase::kBackward || forward == kNoCall) continue;
+    if (made_.group_of_a[forward] != kNoCall) {
+      passes[{1, made_.group_of_a[forward]}].first.push_back(i);
+    } else if (made_.b_of_a[forward] != kNoCall) {
+      passes[{0, forward}].first.push_back(i);
+    }
+  }
+  for (uint32_t i = 0; i < b_.run.calls.size(); ++i) {
+    const uint32_t forward = b_.forward_of(b_.run.calls[i]);
+    if (b_.run.calls[i].phase != Phase::kBackward || forward == kNoCall) continue;
+    if (made_.group_of_b[forward] != kNoCall) {
+      passes[{1, made_.group_of_b[forward]}].second.push_back(i);
+    } else if (made_.a_of_b[forward] != kNoCall) {
+      passes[{0, made_.a_of_b[forward]}].second.push_back(i);
+    }
+  }
+  for (const auto& [forward, calls] : passes) align_block(calls.first, calls.second);
+}
+
+}  // namespace
+
+Alignment align_runs(const Recording& a, const Recording& b, const std::vector<Fusion>& fusions) {
+  return Aligner(a, b, fusions).align();
+}
+
+}  // namespace op_tools

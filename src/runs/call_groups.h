@@ -1,0 +1,50 @@
+// Calls of one run that stand for calls of the other one together: what a fused operator does in one call, others do in
+// several. A group is compared by the tensors that go into it and come out of it. Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/export.h"
+#include "record/recording.h"
+
+namespace op_tools {
+
+using CallNumbers = std::vector<uint32_t>;  // in Recording::calls, rising
+
+struct CallGroup {
+  CallNumbers a, b;
+};
+
+// Two lists of operators, by plain names (call_keys.h), of which each may stand for the other.
+struct Fusion {
+  std::vector<std::string> one, other;
+};
+
+// By number of the value: the last call that read it; kNoCall: none did.
+std::vector<uint32_t> last_readers(const Recording& run);
+
+// Numbers of values.
+struct Ports {
+  std::vector<uint32_t> inputs;   // read in the group, not made in it
+  std::vector<uint32_t> outputs;  // made in the group, read after it or never
+};
+Ports ports_of(const Recording& run, const CallNumbers& calls, const std::vector<uint32_t>& readers);
+
+using ValuePairs = std::vector<std::pair<uint32_t, uint32_t>>;
+// Which of these values belong together: by name, by equal bits, and those of one shape that differ least. Those
+// without a partner are left out.
+ValuePairs pair_values(const Recording& run_a, const std::vector<uint32_t>& a, const Recording& run_b,
+                       const std::vector<uint32_t>& b);
+
+// An intermediate result that is as close is the same result.
+constexpr double kSameResult = 1e-3;
+
+// Cuts what is left between two pairs of calls into groups: by known fusions, and where results agree. One call that
+// stands in the place of one other is a group, too, when its results have the shapes of the other's.
+std::vector<CallGroup> find_groups(const Recording& run_a, const CallNumbers& a, const Recording& run_b,
+                                   const CallNumbers& b, const std::vector<Fusion>& fusions);
+
+}  // namespace op_tools

@@ -1,0 +1,145 @@
+#include "runs/call_keys.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+#include "hooks/op_traits.h"
+#include "runs/value_difference.h"
+
+namespace op_tools {
+namespace {
+
+// Tensors of fewer elements have equal bits by chance.
+constexpr int64_t kTelling = 8;
+
+uint64_t mixed(uint64_t key, uint64_t more) {
+  key = (key ^ more) * 0x9E3779B97F4A7C15ULL;
+  key ^= key >> 32;
+  key *= 0xD6E8FEB86659FD93ULL;
+  return key ^ (key >> 29);
+}
+
+// Numbers of strings and lists are those of one file: keys are made of what they stand for.
+struct Contents {
+  std::vector<uint64_t> strings, ops, lists;
+
+  explicit Contents(const Recording& run) {
+    const std::hash<std::string_view> of;
+    for (const std::string& text : run.strings) {
+      strings.push_back(of(text));
+      ops.push_back(of(plain_name(text)));
+    }
+    for (const std::vector<int64_t>& list : run.lists) {
+      uint64_t key = list.size();
+      for (const int64_t size : list) key = mixed(key, static_cast<uint64_t>(size));
+      lists.push_back(key);
+    }
+  }
+};
+
+uint64_t shapes_key(const Recording& run, const Contents& contents, c10::ArrayRef<RecordedUse> uses, uint64_t key) {
+  key = mixed(key, uses.size());
+  for (const RecordedUse& use : uses) {
+    const RecordedValue& value = run.values[use.value];
+    key = mixed(key, contents.lists[value.shape] + static_cast<uint64_t>(dtype_class(value.dtype)));
+  }
+  return key;
+}
+
+uint64_t exact_key(const Recording& run, const std::vector<bool>& unwritten, const RecordedCall& call, uint64_t key) {
+  bool telling = false;
+  for (uint32_t i = 0; i < call.inputs + call.outputs; ++i) {
+    const uint32_t number = run.uses[call.first_use + i].value;
+    const RecordedValue& value = run.values[number];
+    if (value.hash == 0 || unwritten[number]) return 0;
+    key = mixed(key, value.hash);
+    telling = telling || (value.known && value.min != value.max && numel_of(run, value) >= kTelling);
+  }
+  return telling ? key : 0;
+}
+
+bool writes_inputs(const Recording& run, const RecordedCall& call) {
+  const auto outputs = run.outputs(call);
+  return std::any_of(outputs.begin(), outputs.end(),
+                     [&](const RecordedUse& use) { return run.string(use.place).starts_with("written "); });
+}
+
+// Read again, or seen in another form, such memory is another value of the same maker.
+bool shows_unwritten(const Recording& run, const std::vector<bool>& unwritten, const RecordedValue& value) {
+  if (value.origin != Origin::kCall || value.producer >= run.calls.size()) return false;
+  const auto made = run.outputs(run.calls[value.producer]);
+  return value.output < made.size() && unwritten[made[value.output].value];
+}
+
+// How many elements of the memory lie between the first and the last one of a tensor, both counted.
+int64_t extent_of(const Recording& run, const RecordedValue& value) {
+  const auto sizes = run.list(value.shape), strides = run.list(value.stride);
+  if (sizes.size() != strides.size()) return std::numeric_limits<int64_t>::max();  // it has no strides
+  int64_t last = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+  return last + 1;
+}
+
+// Other sizes and strides reach no further than those before: what they show was there already.
+bool reaches_further(const Recording& run, const RecordedCall& call) {
+  if (call.inputs == 0 || call.outputs == 0) return true;
+  return extent_of(run, run.values[run.outputs(call)[0].value]) > extent_of(run, run.values[run.inputs(call)[0].value]);
+}
+
+}  // namespace
+
+std::vector<bool> unwritten_values(const Recording& run) {
+  std::vector<bool> unwritten(run.values.size(), false);
+  for (const RecordedCall& call : run.calls) {
+    for (const RecordedUse& use : run.inputs(call)) {
+      if (shows_unwritten(run, unwritten, run.values[use.value])) unwritten[use.value] = true;
+    }
+    const std::string_view base = base_name(run.string(call.op));
+    bool shows = has_trait(base, OpTrait::kUninitializedResult) ||
+                 (has_trait(base, OpTrait::kShowsUnwrittenMemory) && reaches_further(run, call));
+    // What writes such memory makes it known; what only reads it (a view) shows it.
+    if (!shows && !has_trait(base, OpTrait::kTakesWorkspace) && !writes_inputs(run, call)) {
+      for (const RecordedUse& use : run.inputs(call)) shows = shows || unwritten[use.value];
+    }
+    const int workspace = workspace_of(base);
+    const auto outputs = run.outputs(call);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (shows || static_cast<int>(i) == workspace) unwritten[outputs[i].value] = true;
+    }
+  }
+  return unwritten;
+}
+
+std::string_view plain_name(std::string_view op) {
+  const std::string_view base = base_name(op);
+  const size_t first = base.find_first_not_of('_');
+  return first == std::string_view::npos ? base : base.substr(first, base.find_last_not_of('_') + 1 - first);
+}
+
+DtypeClass dtype_class(c10::ScalarType dtype) {
+  if (dtype == c10::ScalarType::Bool) return DtypeClass::kBool;
+  if (c10::isFloatingType(dtype)) return DtypeClass::kFloating;
+  if (c10::isComplexType(dtype)) return DtypeClass::kComplex;
+  return c10::isIntegralType(dtype, false) ? DtypeClass::kInteger : DtypeClass::kOther;
+}
+
+CallKeys call_keys(const Recording& run) {
+  const Contents contents(run);
+  const std::vector<bool> unwritten = unwritten_values(run);
+  CallKeys keys;
+  const size_t count = run.calls.size();
+  for (auto* const list : {&keys.exact, &keys.placed, &keys.plain, &keys.loose}) list->reserve(count);
+  for (const RecordedCall& call : run.calls) {
+    const uint64_t op = contents.ops[call.op];
+    const uint64_t plain =
+        shapes_key(run, contents, run.outputs(call), shapes_key(run, contents, run.inputs(call), op));
+    keys.exact.push_back(exact_key(run, unwritten, call, op));
+    keys.plain.push_back(plain);
+    keys.placed.push_back(mixed(mixed(plain, contents.strings[call.module]), call.module_call));
+    keys.loose.push_back(op);
+  }
+  return keys;
+}
+
+}  // namespace op_tools

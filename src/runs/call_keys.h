@@ -1,0 +1,33 @@
+// By what calls of two recordings are known to be the same: 64-bit keys, each vaguer than the one before. Pure
+// functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/export.h"
+#include "record/recording.h"
+
+namespace op_tools {
+
+// By number of the call.
+struct CallKeys {
+  std::vector<uint64_t> exact;   // operator, and the bits of all its tensors; 0: they are too few to tell calls apart
+  std::vector<uint64_t> placed;  // operator, shapes, kinds of dtypes, module and how often it was called before
+  std::vector<uint64_t> plain;   // operator, shapes, kinds of dtypes
+  std::vector<uint64_t> loose;   // operator
+};
+OP_TOOLS_API CallKeys call_keys(const Recording& run);
+
+// By number of the value: it shows memory that was never written (torch.empty and its views), so it has what was there
+// before.
+OP_TOOLS_API std::vector<bool> unwritten_values(const Recording& run);
+
+// The operator without namespace, overload and what marks its in-place form: aten::add_.Tensor, torch.add -> add
+OP_TOOLS_API std::string_view plain_name(std::string_view op);
+
+enum class DtypeClass : uint8_t { kFloating, kComplex, kInteger, kBool, kOther };
+OP_TOOLS_API DtypeClass dtype_class(c10::ScalarType dtype);
+
+}  // namespace op_tools

@@ -1,0 +1,36 @@
+// The verdicts on two calls that were compared. Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/export.h"
+
+namespace op_tools {
+
+enum class CallVerdict : uint8_t {
+  kAgrees,
+  kBorn,     // its inputs agree, its results do not
+  kCarried,  // its inputs differ already
+  kHealed,   // its inputs differ, its results agree
+  kOnlyA,    // the other run has no such call
+  kOnlyB,
+  kNotCompared,  // there is nothing to compare it by
+};
+OP_TOOLS_API std::string_view to_string(CallVerdict verdict);  // "born here"
+
+// In what way the results (of kOnlyA, kOnlyB: what other calls make of them) differ.
+enum class Finding : uint8_t {
+  kNone,
+  kError,  // one of the calls raised
+  kShape,
+  kNonfinite,  // NaN or infinities on one side
+  kNumbers,
+  kRandom,      // numbers of a call that draws random ones
+  kFirstInput,  // a parameter, gradient or input of the program is another one from the start
+  kOtherInput,  // it reads the result of another call than its partner does
+  kExtraCall,   // a call that only one run makes changes what the calls after it read
+};
+OP_TOOLS_API std::string_view to_string(Finding finding);
+
+}  // namespace op_tools

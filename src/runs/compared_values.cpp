@@ -1,0 +1,59 @@
+#include "runs/compared_values.h"
+
+#include <map>
+#include <string_view>
+
+#include "runs/value_difference.h"
+
+namespace op_tools {
+
+ComparedValues::ComparedValues(const Recording& a, const Recording& b, const Alignment& alignment)
+    : a_(a), b_(b), aligned_(alignment) {
+  if (!alignment.groups.empty()) readers_a_ = last_readers(a), readers_b_ = last_readers(b);
+}
+
+// By place in the argument list where both have the same places, else by what the tensors are.
+ValuePairs ComparedValues::paired_uses(c10::ArrayRef<RecordedUse> a, c10::ArrayRef<RecordedUse> b) const {
+  ValuePairs pairs;
+  if (a.size() == b.size()) {
+    for (size_t i = 0; i < a.size(); ++i) pairs.emplace_back(a[i].value, b[i].value);
+    return pairs;
+  }
+  std::vector<uint32_t> left_a;
+  std::map<std::string_view, uint32_t> by_place;
+  for (const RecordedUse& use : b) by_place.emplace(b_.string(use.place), use.value);
+  for (const RecordedUse& use : a) {
+    const auto same = by_place.find(a_.string(use.place));
+    if (same == by_place.end()) {
+      left_a.push_back(use.value);
+    } else {
+      pairs.emplace_back(use.value, same->second);
+      by_place.erase(same);
+    }
+  }
+  std::vector<uint32_t> left_b;
+  for (const auto& [place, value] : by_place) left_b.push_back(value);
+  const ValuePairs more = pair_values(a_, left_a, b_, left_b);
+  pairs.insert(pairs.end(), more.begin(), more.end());
+  return pairs;
+}
+
+ValuePairs ComparedValues::inputs(const Compared& calls) const {
+  if (calls.group == kNoCall) return paired_uses(a_.inputs(a_.calls[calls.a[0]]), b_.inputs(b_.calls[calls.b[0]]));
+  ValuePairs pairs = pair_values(a_, ports_a(calls).inputs, b_, ports_b(calls).inputs);
+  // Which input is which is a guess by shape where neither value nor maker says so.
+  std::erase_if(pairs, [&](const auto& pair) {
+    const RecordedValue &a = a_.values[pair.first], &b = b_.values[pair.second];
+    const bool is_made = a.origin == Origin::kCall && b.origin == Origin::kCall && a.output == b.output &&
+                         aligned_.b_of_a[a.producer] == b.producer;
+    return !is_made && difference_of(a_, pair.first, b_, pair.second).relative > kSameResult;
+  });
+  return pairs;
+}
+
+ValuePairs ComparedValues::outputs(const Compared& calls) const {
+  if (calls.group == kNoCall) return paired_uses(a_.outputs(a_.calls[calls.a[0]]), b_.outputs(b_.calls[calls.b[0]]));
+  return pair_values(a_, ports_a(calls).outputs, b_, ports_b(calls).outputs);
+}
+
+}  // namespace op_tools

@@ -1,0 +1,30 @@
+#include "runs/noise.h"
+
+#include <cstdint>
+#include <limits>
+
+#include "runs/value_difference.h"
+
+namespace op_tools {
+
+using Kind = ValueDifference::Kind;
+
+Noise noise_of(const Recording& a, const Recording& other, const Alignment& alignment) {
+  Noise noise;
+  noise.of_value.assign(a.values.size(), std::numeric_limits<double>::quiet_NaN());
+  for (uint32_t i = 0; i < a.calls.size(); ++i) {
+    const uint32_t partner = alignment.b_of_a[i];
+    if (partner == kNoCall) continue;
+    const RecordedCall &one = a.calls[i], &two = other.calls[partner];
+    if (one.inputs != two.inputs || one.outputs != two.outputs) continue;
+    for (uint32_t use = 0; use < one.inputs + one.outputs; ++use) {
+      const uint32_t value = a.uses[one.first_use + use].value;
+      const ValueDifference difference = difference_of(a, value, other, other.uses[two.first_use + use].value);
+      if (difference.kind == Kind::kSame) noise.of_value[value] = 0;
+      if (difference.kind == Kind::kNumbers) noise.of_value[value] = difference.relative;
+    }
+  }
+  return noise;
+}
+
+}  // namespace op_tools

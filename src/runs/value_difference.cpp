@@ -1,0 +1,109 @@
+#include "runs/value_difference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace op_tools {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// Projections are sums over the finite elements with random signs: the mean of their squares is about the squared norm.
+double norm_from_projections(const RecordedValue& value) {
+  double squares = 0;
+  for (const double one : value.projections) squares += one * one;
+  return std::sqrt(squares / kProjections);
+}
+
+double finite_norm(const RecordedValue& value, double elements) {
+  if (std::isfinite(value.norm)) return value.norm;
+  const double norm = norm_from_projections(value);
+  return std::isfinite(norm) ? norm : std::sqrt(elements) * largest_of(value);
+}
+
+bool counts_differ(int64_t a, int64_t b) {
+  return a >= 0 && b >= 0 && a != b;
+}
+
+// Also an infinity of the other sign.
+bool nonfinite_differs(const RecordedValue& a, const RecordedValue& b) {
+  const auto end_differs = [](double one, double two) { return std::isinf(one) != std::isinf(two); };
+  if (counts_differ(a.nan, b.nan) || counts_differ(a.inf, b.inf)) return true;
+  return std::isnan(a.max) == std::isnan(b.max) && (end_differs(a.max, b.max) || end_differs(a.min, b.min));
+}
+
+// |A - B| is at least as large as each of these: its extremes, its norm and, times sqrt(n), its mean cannot differ
+// more.
+double proven_difference(const RecordedValue& a, const RecordedValue& b, double elements) {
+  double least = 0;
+  const auto at_least = [&](double difference) {
+    if (std::isfinite(difference)) least = std::max(least, std::abs(difference));
+  };
+  at_least(a.norm - b.norm);
+  at_least(a.max - b.max);
+  at_least(a.min - b.min);
+  at_least((a.mean - b.mean) * std::sqrt(elements));
+  return least;
+}
+
+}  // namespace
+
+int64_t numel_of(const Recording& run, const RecordedValue& value) {
+  int64_t product = 1;
+  for (const int64_t size : run.list(value.shape)) {
+    if (__builtin_mul_overflow(product, size, &product)) return std::numeric_limits<int64_t>::max();
+  }
+  return product;
+}
+
+double rms_of(const Recording& run, const RecordedValue& value) {
+  if (!value.known) return 0;
+  const int64_t elements = numel_of(run, value);
+  const auto count = static_cast<double>(elements);
+  return elements > 0 ? finite_norm(value, count) / std::sqrt(count) : 0;
+}
+
+double largest_of(const RecordedValue& value) {
+  const double largest = std::max(std::abs(value.min), std::abs(value.max));
+  return std::isfinite(largest) ? largest : 0;
+}
+
+ValueDifference difference_of(const Recording& run_a, uint32_t number_a, const Recording& run_b, uint32_t number_b) {
+  const RecordedValue &a = run_a.values[number_a], &b = run_b.values[number_b];
+  ValueDifference difference;
+  difference.other_dtype = a.dtype != b.dtype;
+  if (run_a.list(a.shape) != run_b.list(b.shape)) {
+    difference.kind = ValueDifference::Kind::kShape;
+    difference.relative = kInfinite;
+    return difference;
+  }
+  const auto elements = static_cast<double>(numel_of(run_a, a));
+  const bool same = a.hash == b.hash && a.hash != 0 && !difference.other_dtype;
+  if (same || elements == 0) {
+    difference.kind = ValueDifference::Kind::kSame;
+    return difference;
+  }
+  if (!a.known || !b.known) return difference;
+  if (nonfinite_differs(a, b)) {
+    difference.kind = ValueDifference::Kind::kNonfinite;
+    difference.relative = kInfinite;
+    return difference;
+  }
+  double squares = 0;
+  for (size_t i = 0; i < kProjections; ++i) {
+    const double one = a.projections[i] - b.projections[i];
+    squares += one * one;
+  }
+  const double estimate = std::sqrt(squares / kProjections);
+  const bool has_numbers = std::isfinite(estimate) || (std::isfinite(a.norm) && std::isfinite(b.norm)) ||
+                           (std::isfinite(a.max) && std::isfinite(b.max));  // a dump of another tool may have that only
+  if (!has_numbers) return difference;
+  difference.kind = ValueDifference::Kind::kNumbers;
+  difference.norm = std::max(std::isfinite(estimate) ? estimate : 0, proven_difference(a, b, elements));
+  const double norm = std::max(finite_norm(a, elements), finite_norm(b, elements));
+  if (difference.norm > 0) difference.relative = norm > 0 ? difference.norm / norm : kInfinite;
+  return difference;
+}
+
+}  // namespace op_tools

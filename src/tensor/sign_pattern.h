@@ -1,0 +1,47 @@
+// The signs of projections: sums of a tensor's elements in which each has the sign +1 or -1 by its index alone. Over
+// random signs the square of such a sum is, in the mean, the sum of the squares; so the difference of two tensors'
+// projections estimates the norm of their difference, without either tensor. Complex elements count as two, the real
+// part first.
+//
+// The sign of element i is a product: of its lane (i % 8), of its group (i / 8 % 64) and of its block (i / 512). So a
+// loop over vectors needs one sign per vector, and a device one small table. Files have such sums: the pattern never
+// changes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace op_tools::sign_pattern {
+
+inline constexpr int64_t kProjections = 4;
+inline constexpr int64_t kLanes = 8, kGroups = 64, kBlock = kLanes * kGroups;
+
+constexpr uint64_t scrambled(uint64_t number) {  // the finisher of splitmix64
+  number += 0x9E3779B97F4A7C15u;
+  number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9u;
+  number = (number ^ number >> 27) * 0x94D049BB133111EBu;
+  return number ^ number >> 31;
+}
+
+// Bits that are set are minus signs. In none of them are as many set as not: a difference that is the same everywhere
+// would vanish.
+inline constexpr std::array<uint8_t, kProjections> kLaneBits{0b00100110, 0b01011101, 0b10000010, 0b01101000};
+
+constexpr double sign(bool minus) {
+  return minus ? -1.0 : 1.0;
+}
+constexpr double lane_sign(int64_t projection, int64_t lane) {
+  return sign(kLaneBits[static_cast<size_t>(projection)] >> lane & 1);
+}
+constexpr double group_sign(int64_t projection, int64_t group) {
+  return sign(scrambled(static_cast<uint64_t>(group) + 1) >> projection & 1);
+}
+constexpr double block_sign(int64_t projection, int64_t block) {
+  return sign(scrambled(~static_cast<uint64_t>(block)) >> projection & 1);
+}
+constexpr double element_sign(int64_t projection, int64_t index) {
+  return lane_sign(projection, index % kLanes) * group_sign(projection, index / kLanes % kGroups) *
+         block_sign(projection, index / kBlock);
+}
+
+}  // namespace op_tools::sign_pattern

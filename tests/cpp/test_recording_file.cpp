@@ -1,0 +1,299 @@
+// The file of a recording: what was appended is read back, whatever became of its end or its bytes.
+#include <ATen/core/Tensor.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "base/error.h"
+#include "catch.h"
+#include "record/recording_file.h"
+#include "report/json_writer.h"
+#include "temporary_folder.h"
+
+namespace op_tools {
+namespace {
+
+using test::TemporaryFolder;
+
+// `calls` more calls that hand a tensor on, after what is in `all` already.
+Recording more_rows(const Recording& all, uint32_t calls) {
+  Recording rows;
+  const auto string = [&](const std::string& text) {
+    rows.strings.push_back(text);
+    return static_cast<StringNumber>(all.strings.size() + rows.strings.size() - 1);
+  };
+  const StringNumber op = string("torch.add"), place = string("args[0]"), result = string("result");
+  rows.lists.push_back({2, static_cast<int64_t>(calls)});
+  const auto shape = static_cast<ListNumber>(all.lists.size());
+  for (uint32_t i = 0; i < calls; ++i) {
+    RecordedValue value;
+    value.origin = Origin::kCall;
+    value.dtype = c10::kFloat;
+    value.known = true;
+    value.producer = static_cast<uint32_t>(all.calls.size()) + i;
+    value.shape = shape;
+    value.hash = 0x1234567890ABCDEFu + i;
+    value.norm = 0.5 * i;
+    value.projections = {1, -2, 3, -4.5};
+    rows.values.push_back(value);
+    RecordedCall call;
+    call.id = 7 + i;
+    call.op = op;
+    call.first_use = static_cast<uint32_t>(all.uses.size() + rows.uses.size());
+    call.inputs = i == 0 ? 0 : 1;
+    call.outputs = 1;
+    const auto made = static_cast<uint32_t>(all.values.size() + i);
+    if (i > 0) rows.uses.push_back({place, made - 1});
+    rows.uses.push_back({result, made});
+    call.grad_enabled = true;
+    rows.calls.push_back(call);
+  }
+  return rows;
+}
+
+Recording empty() {
+  Recording all;
+  all.strings.emplace_back();
+  all.lists.emplace_back();
+  return all;
+}
+
+void add(const Recording& rows, Recording& all) {
+  const auto extend = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  extend(all.strings, rows.strings);
+  extend(all.lists, rows.lists);
+  extend(all.values, rows.values);
+  extend(all.uses, rows.uses);
+  extend(all.calls, rows.calls);
+}
+
+void check_equal(const Recording& one, const Recording& other) {
+  CHECK(one.strings == other.strings);
+  CHECK(one.lists == other.lists);
+  REQUIRE(one.values.size() == other.values.size());
+  REQUIRE(one.uses.size() == other.uses.size());
+  REQUIRE(one.calls.size() == other.calls.size());
+  bool same = true;
+  for (size_t i = 0; i < one.values.size(); ++i) {
+    const RecordedValue &a = one.values[i], &b = other.values[i];
+    same = same && a.origin == b.origin && a.producer == b.producer && a.hash == b.hash && a.norm == b.norm &&
+           a.shape == b.shape && a.projections == b.projections && a.known == b.known && a.dtype == b.dtype;
+  }
+  for (size_t i = 0; i < one.uses.size(); ++i) same = same && one.uses[i].value == other.uses[i].value;
+  for (size_t i = 0; i < one.calls.size(); ++i) {
+    const RecordedCall &a = one.calls[i], &b = other.calls[i];
+    same = same && a.id == b.id && a.op == b.op && a.first_use == b.first_use && a.grad_enabled == b.grad_enabled;
+  }
+  CHECK(same);
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+// A file of two blocks of rows, and what it is after each.
+struct Sample {
+  Sample() : path(folder / "rank0-1.oprec"), all(empty()) {
+    RecordingFile file(path, make_dict({{"rank", 0}, {"seeds", make_list({1, 2.5, "x", true, Value()})}}));
+    after.emplace_back(file.bytes(), all);
+    for (const uint32_t calls : {3u, 40u}) {
+      const Recording rows = more_rows(all, calls);
+      file.append(rows);
+      add(rows, all);
+      after.emplace_back(file.bytes(), all);
+    }
+    file.end();
+    bytes = bytes_of(path);
+  }
+  TemporaryFolder folder;
+  std::string path;
+  Recording all;
+  std::vector<std::pair<uint64_t, Recording>> after;
+  std::string bytes;
+};
+
+TEST_CASE("A recording is read as it was written", "[recording]") {
+  Sample sample;
+  const Recording read = read_recording(sample.path);
+  check_equal(read, sample.all);
+  CHECK(read.complete);
+  CHECK(read.damage.empty());
+  CHECK(json_text(read.header) == R"({"rank":0,"seeds":[1,2.5,"x",true,null]})");
+  CHECK(read.string(read.calls[2].op) == "torch.add");
+  CHECK(read.outputs(read.calls[2])[0].value == 2);
+
+  const std::string copy = sample.folder / "copy.oprec";
+  write_recording(read, copy);
+  check_equal(read_recording(copy), read);
+}
+
+TEST_CASE("A recording is read while it is written, and after its end", "[recording]") {
+  TemporaryFolder folder;
+  Recording all = empty();
+  RecordingFile file(folder / "a.oprec", make_dict({}));
+  CHECK_FALSE(read_recording(file.path()).complete);
+  for (int i = 0; i < 3; ++i) {
+    const Recording rows = more_rows(all, 5);
+    file.append(rows);
+    add(rows, all);
+    check_equal(read_recording(file.path()), all);
+    CHECK_FALSE(read_recording(file.path()).complete);
+    file.end();
+    CHECK(read_recording(file.path()).complete);
+  }
+  CHECK_THROWS_AS(RecordingFile(file.path(), make_dict({})), Error);  // no file is replaced
+}
+
+TEST_CASE("A recording that is cut off has all blocks before the cut", "[recording]") {
+  Sample sample;
+  for (size_t length = 0; length < sample.bytes.size(); ++length) {
+    write_bytes(sample.path, sample.bytes.substr(0, length));
+    if (length < sample.after[0].first) {
+      CHECK_THROWS_AS(read_recording(sample.path), Error);
+      continue;
+    }
+    const Recording read = read_recording(sample.path);
+    const Recording* wanted = nullptr;
+    for (const auto& [end, all] : sample.after) {
+      if (end <= length) wanted = &all;
+    }
+    CHECK_FALSE(read.complete);
+    CHECK(read.damage.empty());
+    REQUIRE(read.calls.size() == wanted->calls.size());
+    REQUIRE(read.strings.size() == wanted->strings.size());
+  }
+}
+
+TEST_CASE("Damage of a recording is found, and what is before it is read", "[recording]") {
+  Sample sample;
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 3000; ++trial) {
+    std::string bytes = sample.bytes;
+    const size_t at = random() % bytes.size();
+    const char old = bytes[at];
+    bytes[at] = static_cast<char>(random());
+    if (bytes[at] == old) continue;
+    write_bytes(sample.path, bytes);
+    if (at < sample.after[0].first) {
+      CHECK_THROWS_AS(read_recording(sample.path), Error);
+      continue;
+    }
+    const Recording read = read_recording(sample.path);
+    const Recording* wanted = nullptr;
+    for (const auto& [end, all] : sample.after) {
+      if (end <= at) wanted = &all;
+    }
+    CHECK_FALSE(read.complete);
+    check_equal(read, *wanted);
+  }
+}
+
+// What a hostile file may hold has right checksums: rows are changed before they are written.
+TEST_CASE("Rows that name what is not there are damage", "[recording]") {
+  TemporaryFolder folder;
+  int number = 0;
+  const auto damage_of = [&](const std::function<void(Recording&)>& change) {
+    Recording rows = more_rows(empty(), 4);
+    change(rows);
+    RecordingFile file(folder / (std::to_string(number++) + ".oprec"), make_dict({}));
+    const uint64_t begin = file.bytes();
+    file.append(rows);
+    const Recording read = read_recording(file.path());
+    CHECK(read.calls.empty());
+    CHECK(read.strings.size() == 1);
+    const std::string place = "byte " + std::to_string(begin) + ": ";
+    CHECK(read.damage.substr(0, place.size()) == place);
+    return read.damage.substr(std::min(place.size(), read.damage.size()));
+  };
+  CHECK(damage_of([](Recording& rows) { rows.calls[1].op = 4; }) == "a string that is not there");
+  CHECK(damage_of([](Recording& rows) { rows.uses[1].place = 99; }) == "a tensor's value that is not there");
+  CHECK(damage_of([](Recording& rows) { rows.uses[1].value = 4; }) == "a tensor's value that is not there");
+  CHECK(damage_of([](Recording& rows) { rows.values[0].shape = 2; }) == "a list that is not there");
+  CHECK(damage_of([](Recording& rows) { rows.values[0].producer = 4; }) == "a producer that is no call");
+  CHECK(damage_of([](Recording& rows) { rows.values[0].nan = -2; }) == "a negative count");
+  CHECK(damage_of([](Recording& rows) { rows.lists[0][0] = -1; }) == "a negative size");
+  CHECK(damage_of([](Recording& rows) { rows.values[0].dtype = static_cast<c10::ScalarType>(120); }) ==
+        "an unknown dtype");
+  CHECK(damage_of([](Recording& rows) { rows.values[0].origin = static_cast<Origin>(9); }) ==
+        "an unknown origin of a value");
+  CHECK(damage_of([](Recording& rows) { rows.calls[0].level = static_cast<Level>(2); }) == "an unknown level or phase");
+  CHECK(damage_of([](Recording& rows) { reinterpret_cast<char&>(rows.calls[0].grad_enabled) = 3; }) ==
+        "a boolean is neither 0 nor 1");
+  CHECK(damage_of([](Recording& rows) {
+          rows.calls[0].first_use = 0xFFFFFFF0u;
+          rows.calls[0].inputs = rows.calls[0].outputs = 0x10;
+        }) == "a tensor of a call that is not there");
+}
+
+TEST_CASE("What is no recording is an Error with path and offset", "[recording]") {
+  TemporaryFolder folder;
+  const std::string path = folder / "a.oprec";
+  const auto message = [&](const std::string& bytes) {
+    write_bytes(path, bytes);
+    try {
+      read_recording(path);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(message("").find(path + ": byte 0: ") == 0);
+  CHECK(message("OPREC01\n").find(path + ": byte 0: ") == 0);
+  CHECK(message("PK\3\4 something else").find(path + ": byte 0: ") == 0);
+  CHECK(message("OPREC02\n").find(path + ": byte 8: the header is cut off") == 0);
+  CHECK_THROWS_AS(read_recording(folder / "missing"), Error);
+  CHECK_THROWS_AS(read_recording(folder.path()), Error);
+
+  std::string deep;
+  for (int i = 0; i < 100000; ++i) deep += '[';
+  CHECK_THROWS_AS(value_of_json(deep), Error);
+  CHECK_THROWS_AS(value_of_json("{\"a\": "), Error);
+  CHECK(json_text(value_of_json(R"({"b": [1, -2.5, null], "a": "x\n"})")) == R"({"a":"x\n","b":[1,-2.5,null]})");
+}
+
+TEST_CASE("Recordings of a folder come by rank", "[recording]") {
+  TemporaryFolder folder;
+  CHECK_THROWS_AS(find_recordings(folder.path()), Error);
+  CHECK_THROWS_AS(find_recordings(folder / "missing"), Error);
+  for (const char* name : {"rank10-5.oprec", "rank2-9.oprec", "rank2-8.oprec", "other.oprec", "rank1-1.txt"}) {
+    write_bytes(folder / name, "");
+  }
+  const std::vector<std::string> wanted{folder / "rank2-8.oprec", folder / "rank2-9.oprec", folder / "rank10-5.oprec",
+                                        folder / "other.oprec"};
+  CHECK(find_recordings(folder.path()) == wanted);
+  CHECK(find_recordings(folder / "other.oprec") == std::vector<std::string>{folder / "other.oprec"});
+}
+
+TEST_CASE("A block that the disk has no room for is taken back", "[recording]") {
+  TemporaryFolder folder;
+  Recording all = empty();
+  RecordingFile file(folder / "a.oprec", make_dict({}));
+  const Recording rows = more_rows(all, 5);
+  file.append(rows);
+  add(rows, all);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  auto* const old = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit less = before;
+  less.rlim_cur = file.bytes() + 100;
+  ::setrlimit(RLIMIT_FSIZE, &less);
+  const Recording large = more_rows(all, 500);
+  CHECK_THROWS_AS(file.append(large), Error);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, old);
+  check_equal(read_recording(file.path()), all);
+  file.append(large);
+  add(large, all);
+  check_equal(read_recording(file.path()), all);
+}
+
+}  // namespace
+}  // namespace op_tools

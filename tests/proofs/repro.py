@@ -1,0 +1,280 @@
+"""Scripts that op-tools repro writes show the failure in a fresh process, without op_tools.
+
+    ./dev prove repro [--calls N] [--shrink N] [--cpp N] [--kinds KIND...] [--seed S] [--jobs N]
+
+Failing calls are made as in benchmarks/fault_trials.py: a fault of the simulated device in one operator of a model's training
+step, here in all its calls, so that it is there in a new process, too. OpAutoCompare saves them; each becomes a script, which
+is run in a process that finds torch and no op_tools: with the fault (exit status 1), and without it (exit status 0). The
+first `--shrink` of them are made smaller; the first `--cpp` also become C++ programs, built as one project. Ctrl-C ends it
+with the report of what was examined.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from _program import parser, quiet
+from _workers import work_through
+
+ROOT = Path(__file__).resolve().parents[2]
+
+KINDS = (
+    "scale",
+    "element",
+    "low_precision",
+    "swap_rows",
+    "nan",
+    "inf",
+    "mutate_input",
+    "noncontiguous",
+    "above_size",
+    "lost_write",
+    "missing",
+    "strides",
+    "exception",
+    "nondeterministic",
+)
+LIBRARY = "libop_tools_sim_device.so"
+
+
+@dataclass
+class Trial:
+    """What became of one failing call."""
+
+    label: str
+    fault: str
+    reproduced: bool = False
+    right_without_fault: bool = False
+    right_call_reproduced: bool = False
+    data: str = ""
+    elements: int = 0
+    lines: int = 0
+    finding: str = ""
+    output: str = ""
+    cpp: str = ""
+    """Folder of the C++ program; "" without one."""
+    cpp_reproduces: bool = False
+    cpp_trouble: str = ""
+    shrunk: tuple[int, int, int] | None = None
+    """Elements before and after, attempts."""
+    shrunk_reproduces: bool = False
+    shrunk_lines: int = 0
+    shrink_trouble: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Failing:
+    """A saved failure and the variable that plants its fault in another process."""
+
+    folder: str
+    fault: str
+    label: str
+    others: list[str] = field(default_factory=list)
+
+
+def library() -> str:
+    return str(Path(os.environ["OP_TOOLS_BUILD_DIR"]) / LIBRARY)
+
+
+def failing_calls(folder: Path, count: int, kinds: list[str], seed: int) -> list[Failing]:
+    """Plants faults until `count` calls have failed."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import fault_trials
+    import torch
+
+    import op_tools
+    import op_tools.sim_device as sim
+
+    torch.ones(1, device="sim", requires_grad=True).sum().backward()
+    places = fault_trials.operators([*fault_trials.OF_DIGITS, *fault_trials._zoo.ZOO])
+    found: list[Failing] = []
+    for number in range(seed, seed + 20 * count):
+        if len(found) >= count:
+            break
+        kind, level = kinds[number % len(kinds)], ("torch", "aten")[number // len(kinds) % 2]
+        draw = random.Random(f"{kind} {number}")
+        model, optimizer, operator, _ = draw.choice(places)
+        more = {"size": draw.choice([4, 64])} if kind == "above_size" else {}
+        tool = op_tools.OpAutoCompare(level=level, output_dir=tempfile.mkdtemp(dir=folder), max_saved=1)
+        with sim.fault(kind, ops=operator, seed=number, **more), tool, contextlib.suppress(Exception):
+            fault_trials.step(model, optimizer)
+        saved = [row.saved for row in tool.result().failures if row.saved and "past autograd" not in row.reason]
+        sim.faults_clear()
+        variable = f"{kind}:ops={operator},seed={number}" + "".join(f",{k}={v}" for k, v in more.items())
+        if saved:
+            found.append(
+                Failing(f"{draw.choice(sorted(set(saved)))}/device", variable, f"{kind} {level} {operator} {model}")
+            )
+    return found
+
+
+def run_script(path: Path, fault: str) -> int:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        env={**environment, "OP_TOOLS_SIM_FAULTS": fault},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode
+
+
+CMAKE_HEAD = """\
+cmake_minimum_required(VERSION 3.24)
+project(repro LANGUAGES CXX)
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_FLAGS -O0)
+find_package(Torch REQUIRED)
+file(WRITE ${CMAKE_BINARY_DIR}/first.cpp "")
+add_library(first OBJECT ${CMAKE_BINARY_DIR}/first.cpp)
+target_link_libraries(first PRIVATE ${TORCH_LIBRARIES})
+target_precompile_headers(first PRIVATE <ATen/ATen.h> <torch/csrc/autograd/autograd.h>)
+"""
+
+
+def build_and_run(trials: list[Trial], folder: Path) -> None:
+    """Builds the C++ programs as one project and runs each with its fault."""
+    import torch
+
+    text = CMAKE_HEAD
+    for number, one in enumerate(trials):
+        (source,) = Path(one.cpp).glob("*.cpp")
+        text += f"add_executable(repro{number} {source})\ntarget_link_libraries(repro{number} PRIVATE ${{TORCH_LIBRARIES}} dl)\n"
+        text += f"target_precompile_headers(repro{number} REUSE_FROM first)\n"
+    (folder / "CMakeLists.txt").write_text(text)
+    prefix = f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"
+    subprocess.run(["cmake", "-S", folder, "-B", folder / "build", prefix], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", folder / "build", "-j2", "--", "-k"], check=False, stdout=subprocess.DEVNULL)
+    for number, one in enumerate(trials):
+        program = folder / "build" / f"repro{number}"
+        if not program.exists():
+            one.cpp_trouble = "it does not compile"
+            continue
+        environment = {**os.environ, "OP_TOOLS_SIM_FAULTS": one.fault}
+        done = subprocess.run(
+            [program], cwd=one.cpp, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        one.cpp_reproduces = done.returncode == 1 and "WRONG" in done.stdout
+        one.cpp_trouble = "" if one.cpp_reproduces else (done.stdout + done.stderr)[-300:]
+
+
+def examine(item: tuple[Failing, str, bool, bool]) -> Trial:
+    """Makes the script, as a command would, and runs it with and without the fault."""
+    failing, into, shrinks, in_cpp = item
+    began = time.monotonic()
+    os.environ["OP_TOOLS_SIM_FAULTS"] = failing.fault  # the judge and the script are processes of their own
+    from op_tools.repro import Plan, make, shrink, write_cpp
+
+    trial = Trial(failing.label, failing.fault)
+    plan = Plan("sim", libraries=(library(),))
+    path = Path(tempfile.mkdtemp(dir=into)) / "repro.py"
+    try:
+        _, _, made = make(failing.folder, path, plan, 120, lambda _: None, runs=1)
+    except Exception as error:
+        trial.output = f"{type(error).__name__}: {error}"
+        return trial
+    trial.reproduced, trial.data, trial.elements = made.reproduces, made.script.plan.data, made.script.elements
+    trial.lines, trial.finding, trial.output = made.script.text.count("\n"), made.finding, made.output
+    trial.right_without_fault = run_script(path, "") == 0
+    if in_cpp and trial.reproduced:
+        try:
+            trial.cpp = str(
+                write_cpp(failing.folder, path.with_suffix(""), made, 120, lambda _: None, build=False).folder
+            )
+        except Exception as error:
+            trial.cpp_trouble = f"{type(error).__name__}: {error}"
+    if shrinks and trial.reproduced:
+        try:
+            small = tempfile.mkdtemp(dir=into)
+            done = shrink(failing.folder, small, plan, attempts=200, timeout=60, say=lambda _: None)
+            trial.shrunk = done.elements_before, done.elements, done.attempts
+            _, _, after = make(done.folder, path.with_name("small.py"), plan, 120, lambda _: None, runs=1)
+            trial.shrunk_reproduces, trial.shrunk_lines = after.reproduces, after.script.text.count("\n")
+        except Exception as error:
+            trial.shrink_trouble = f"{type(error).__name__}: {error}"
+    trial.seconds = time.monotonic() - began
+    return trial
+
+
+def start() -> None:
+    quiet()
+
+
+def report(trials: list[Trial], troubles: list[str]) -> int:
+    """Prints what was found; the exit status."""
+    count = max(1, len(trials))
+    shown = [one for one in trials if one.reproduced]
+    false = [one for one in shown if not one.right_without_fault]
+    print(f"{len(trials)} failing calls: {len(shown)} reproduce in a fresh process ({len(shown) / count:.1%})")
+    print("data:", dict(collections.Counter(one.data for one in shown)))
+    print(f"without the fault: {len(shown) - len(false)} right, {len(false)} still called wrong")
+    small = [one for one in trials if one.shrunk]
+    if small:
+        sizes = [one.shrunk for one in small if one.shrunk]
+        print(
+            f"shrunk: {len(small)}, of which {sum(one.shrunk_reproduces for one in small)} reproduce; elements, median: "
+            f"{statistics.median(s[0] for s in sizes):g} before, {statistics.median(s[1] for s in sizes):g} after; "
+            f"attempts, median: {statistics.median(s[2] for s in sizes):g}; lines: "
+            f"{statistics.median(one.lines for one in small):g} before, "
+            f"{statistics.median(one.shrunk_lines for one in small):g} after"
+        )
+    programs = [one for one in trials if one.cpp or one.cpp_trouble]
+    if programs:
+        print(f"C++: {sum(one.cpp_reproduces for one in programs)} of {len(programs)} reproduce")
+    for one in programs:
+        if not one.cpp_reproduces:
+            print(f"    not in C++: {one.label}: {one.cpp_trouble.strip()}")
+    for one in trials:
+        if not one.reproduced:
+            print(f"    not reproduced: {one.label}: {one.output.strip()[-400:]}")
+        elif not one.right_without_fault:
+            print(f"    wrong without its fault: {one.label}")
+        if one.shrink_trouble or (one.shrunk and not one.shrunk_reproduces):
+            print(f"    not shrunk: {one.label}: {one.shrink_trouble}")
+    for text in troubles:
+        print(f"    {text}")
+    in_cpp = sum(one.cpp_reproduces for one in programs)
+    return 1 if len(shown) < 0.99 * count or in_cpp < 0.95 * len(programs) or false or troubles else 0
+
+
+def main() -> int:
+    options_of = parser(__doc__)
+    options_of.add_argument("--calls", type=int, default=300, metavar="N", help="failing calls (300)")
+    options_of.add_argument("--shrink", type=int, default=100, metavar="N", help="of them are made smaller (100)")
+    options_of.add_argument("--cpp", type=int, default=100, metavar="N", help="of them become C++ programs, too (100)")
+    options_of.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="only these faults")
+    options_of.add_argument("--seed", type=int, default=0)
+    options_of.add_argument("--jobs", type=int, default=2, metavar="N")
+    options = options_of.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        calls = failing_calls(Path(folder), options.calls, options.kinds, options.seed)
+        print(f"{len(calls)} failing calls saved", flush=True)
+        items = [(one, folder, number < options.shrink, number < options.cpp) for number, one in enumerate(calls)]
+        trials, troubles = [], []
+        for item, trial, trouble in work_through(items, start, examine, jobs=options.jobs, seconds=900):
+            if trouble:
+                troubles.append(f"{item[0].label}: {trouble}")
+                continue
+            trials.append(trial)
+            print(
+                f"{len(trials)}: {trial.label}: {trial.reproduced} {trial.shrunk or ''} {trial.seconds:.0f} s",
+                flush=True,
+            )
+        build_and_run([one for one in trials if one.cpp], Path(folder))
+    return report(trials, troubles)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,288 @@
+"""op-tools analyse: files, options, hostile input; what the corpus (test_analyse_corpus.py) does not show."""
+
+import ast
+import csv
+import json
+import os
+import subprocess
+
+import pytest
+
+import op_tools
+import op_tools.__main__
+from op_tools.analyse._project import Project
+from op_tools.analyse._reports import COLUMNS
+from op_tools.analyse._rules import PACKAGED, Rules, read_rules
+from op_tools.analyse._scan import scan
+from op_tools.analyse._support import names_only
+from op_tools.analyse._table import FORMAT, SupportTable, read_table
+
+
+@pytest.fixture(scope="module")
+def table_file(tmp_path_factory):
+    """A device that lacks baddbmm; relu runs on the CPU there."""
+    content = dict(names_only().content)
+    content["device"] = "toy"
+    content["operators"] = {
+        "aten::baddbmm": {"status": "missing", "evidence": "no kernel"},
+        "aten::relu": {"status": "fallback", "evidence": "no kernel, a fallback"},
+    }
+    content["functions"] = {
+        f"torch.{name}": {"samples": 1, "errors": 0, "operators": [[f"aten::{name}"]], "backward": []}
+        for name in ("baddbmm", "relu")
+    }
+    path = tmp_path_factory.mktemp("table") / "toy.json"
+    SupportTable(content).write(path)
+    return path
+
+
+def rows(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def run(*arguments):
+    return op_tools.__main__.main(["analyse", *map(str, arguments)])
+
+
+PROGRAM = "import torch\nx = torch.baddbmm(a, b, c)\ny = torch.relu(x)\n"
+
+
+@pytest.mark.parametrize("mode", COLUMNS)
+def test_folder_files_and_columns_are_those_of_the_reference(mode, tmp_path, table_file):
+    source = tmp_path / "net"
+    source.mkdir()
+    (source / "a.py").write_text(PROGRAM)
+    (source / "calls.jsonl").write_text('{"op":"torch.add","args":[],"result":null}\n')
+    assert run("-i", source, "-o", tmp_path / "new" / "out", "-v", "2.13.0", "-m", mode, "--support", table_file) == 0
+    folder = tmp_path / "new" / "out" / "net_analysis"
+    assert {path.name for path in folder.iterdir()} == {*COLUMNS[mode], "unreadable.csv", "pytorch_analysis.txt"}
+    for name, columns in COLUMNS[mode].items():
+        assert (folder / name).read_text().splitlines()[0] == ",".join(columns)
+    assert "[INFO]" in (folder / "pytorch_analysis.txt").read_text()
+
+
+def test_a_row_has_place_name_and_evidence_and_the_closing_table_counts(tmp_path, table_file, capsys):
+    (tmp_path / "a.py").write_text(PROGRAM)
+    arguments = ["-i", tmp_path / "a.py", "-o", tmp_path, "--support", table_file, "--json", "--sarif"]
+    assert run(*arguments) == 0
+    assert run(*arguments, "--fail-on", "unsupported") == 1
+    folder = tmp_path / "a_analysis"
+    assert rows(folder / "unsupported_api.csv") == [
+        {"File": "a.py", "Start Line": "2", "End Line": "2", "OP": "torch.baddbmm", "Tips": "aten::baddbmm: no kernel"}
+    ]
+    assert rows(folder / "api_performance_advice.csv")[0]["Tips"].startswith("runs on the CPU")
+    content = json.loads((folder / "analysis.json").read_text())
+    assert content["device"] == "toy" and content["rows"]["unsupported_api.csv"][0]["OP"] == "torch.baddbmm"
+    (log,) = json.loads((folder / "analysis.sarif").read_text())["runs"]
+    assert [one["level"] for one in log["results"]].count("error") == 1
+    shown = capsys.readouterr().out
+    assert "| unsupported_api.csv        |          1 |" in shown and "Next: op-tools run --fallback" in shown
+
+
+def test_another_version_of_torch_is_noted(tmp_path, table_file):
+    (tmp_path / "a.py").write_text(PROGRAM)
+    run("-i", tmp_path / "a.py", "-o", tmp_path, "-v", "1.11.0", "--support", table_file)
+    assert "the code is for torch 1.11.0" in (tmp_path / "a_analysis" / "pytorch_analysis.txt").read_text()
+
+
+def test_nothing_is_asked_and_two_runs_agree_with_any_number_of_processes(tmp_path, table_file):
+    source = tmp_path / "many"
+    for number in range(150):
+        (source / f"p{number % 7}").mkdir(parents=True, exist_ok=True)
+        (source / f"p{number % 7}" / f"m{number}.py").write_text(PROGRAM * 3)
+    (tmp_path / "out" / "many_analysis").mkdir(parents=True)  # a result of before
+    contents = []
+    for jobs in (1, 3):
+        run("-i", source, "-o", tmp_path / "out", "--support", table_file, "--jobs", jobs)
+        folder = tmp_path / "out" / "many_analysis"
+        contents.append({path.name: path.read_bytes() for path in folder.glob("*.csv")})
+    assert contents[0] == contents[1] and contents[0]["unsupported_api.csv"].count(b"\n") == 1 + 3 * 150
+
+
+HOSTILE = {
+    "syntax.py": b"def f(:\n    pass\n",
+    "python2.py": b"print 'hello'\n",
+    "null.py": b"import torch\n\x00\n",
+    "latin.py": "# größe\nx = 'ä'\n".encode("latin-1"),
+    "utf16.py": "import torch\n".encode("utf-16"),
+    "codec.py": b"# -*- coding: no-such-codec -*-\n",
+    "brackets.py": b"x = " + b"(" * 3000 + b"1" + b")" * 3000 + b"\n",
+    "unary.py": b"x = " + b"-" * 60000 + b"1\n",
+    "broken.ipynb": b'{"cells": 3}',
+    "list.ipynb": b"[1, 2]",
+}
+FINE = {
+    "empty.py": b"",
+    "declared.py": "# -*- coding: latin-1 -*-\nimport torch\nx = torch.baddbmm('ä')\n".encode("latin-1"),
+    "mark.py": b"\xef\xbb\xbfimport torch\nx = torch.baddbmm(1)\n",
+    "chain.py": b"import torch\nx = " + b" + ".join([b"torch.baddbmm(1)"] * 3000) + b"\n",
+    "dots.py": b"import torch\nx = torch" + b".a" * 500 + b"\n",
+    "methods.py": b"import torch\nx = torch.relu(1)" + b".float()" * 2000 + b"\n",
+    "long.py": b"import torch\n" + b"y = torch.relu(x)\n" * 100000,
+    'a,b\nc".py': b"import torch\nx = torch.baddbmm(1)\n",
+    "escapes.py": b"import torch\nx = '\\d'\ny = torch.baddbmm(1) is 1\n",
+    "loop.cu": b'TORCH_LIBRARY(a, m) { m.def("f(',
+    "marks.cpp": b'R"x(' * 100 + b"PYBIND11_MODULE(((((((" * 1000,
+}
+
+
+def test_what_cannot_be_read_is_listed_with_the_reason_and_all_else_is_read(tmp_path, table_file):
+    source = tmp_path / "hostile"
+    source.mkdir()
+    for name, content in {**HOSTILE, **FINE}.items():
+        (source / name).write_bytes(content)
+    (source / "loop").symlink_to(source)
+    (source / "nowhere.py").symlink_to(source / "not_there.py")
+    os.mkfifo(source / "pipe.py")
+    assert run("-i", source, "-o", tmp_path, "--support", table_file, "--sarif", "--json") == 0
+    folder = tmp_path / "hostile_analysis"
+    reasons = {row["File"]: row["Reason"] for row in rows(folder / "unreadable.csv")}
+    assert set(reasons) == {*HOSTILE, "loop", "nowhere.py", "pipe.py"}
+    assert all(reasons.values()) and "encoding" in reasons["latin.py"] and "syntax" in reasons["python2.py"]
+    found = [row["File"] for row in rows(folder / "unsupported_api.csv")]
+    assert {"declared.py", "mark.py", "chain.py", "escapes.py", 'a,b\nc".py'} == set(found)
+
+
+def test_a_notebook_with_a_broken_cell_is_read_without_it(tmp_path, table_file):
+    cells = ["x = (", "import torch\n!ls\ny = torch.baddbmm(1)", "%%bash\nls -l"]
+    document = {"cells": [{"cell_type": "code", "source": one} for one in cells]}
+    (tmp_path / "n.ipynb").write_text(json.dumps(document))
+    run("-i", tmp_path / "n.ipynb", "-o", tmp_path, "--support", table_file)
+    folder = tmp_path / "n_analysis"
+    assert [row["Start Line"] for row in rows(folder / "unsupported_api.csv")] == ["4"]
+    assert [row["Reason"][:11] for row in rows(folder / "unreadable.csv")] == ["code cell 1"]
+
+
+def test_both_files_that_the_reference_names_for_api(tmp_path, table_file):
+    library, script = tmp_path / "lib", tmp_path / "script.py"
+    library.mkdir()
+    (library / "__init__.py").write_text("from .ops import product\n")
+    (library / "ops.py").write_text("import torch\ndef product(x):\n    return torch.baddbmm(x)\n")
+    script.write_text("import lib\nfrom lib import product as p\nlib.product(1)\np(2)\n")
+    assert run("-i", library, "-o", tmp_path, "-m", "third_party", "--support", table_file) == 0
+    for name in ("full_unsupported_results.csv", "framework_unsupported_op.csv"):
+        api = tmp_path / "lib_analysis" / name
+        assert run("-i", script, "-o", tmp_path, "--support", table_file, "-api", api) == 0
+        found = rows(tmp_path / "script_analysis" / "unsupported_api.csv")
+        assert [(row["Start Line"], row["OP"]) for row in found] == [("3", "lib.product"), ("4", "lib.product")]
+    message = rows(tmp_path / "lib_analysis" / "full_unsupported_results.csv")[0]["Message"]
+    assert message == "file_path:ops.py, start_line:3, api_name:torch.baddbmm"
+
+
+def test_env_follows_names_through_a_library(tmp_path, table_file):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "__init__.py").write_text("from torch import baddbmm as product\n")
+    (tmp_path / "script.py").write_text("from lib import product\nproduct(1)\n")
+    run("-i", tmp_path / "script.py", "-o", tmp_path, "--support", table_file, "-env", tmp_path / "lib")
+    assert [row["OP"] for row in rows(tmp_path / "script_analysis" / "unsupported_api.csv")] == ["torch.baddbmm"]
+
+
+def test_names_affected_by_one_operator_are_100_a_row(tmp_path, table_file):
+    text = "import torch\n" + "".join(f"def f{one}(x):\n    return torch.baddbmm(x)\n" for one in range(250))
+    (tmp_path / "lib.py").write_text(text)
+    run("-i", tmp_path / "lib.py", "-o", tmp_path, "-m", "third_party", "--support", table_file)
+    found = rows(tmp_path / "lib_analysis" / "framework_unsupported_op.csv")
+    assert [row["Affected 3rd-party API"].count("\n") + 1 for row in found] == [100, 100, 50]
+
+
+def test_fixes_are_a_diff_that_applies_and_only_safe_ones(tmp_path, table_file):
+    source = tmp_path / "net"
+    source.mkdir()
+    before = (
+        "import torch\nfrom torch.utils.data import DataLoader\n"
+        "a = DataLoader(data)\nb = DataLoader(\n    data,\n    shuffle=True,  # always\n)\nc = [DataLoader(DataLoader(d), num_workers=1)]\n"
+        "o = torch.optim.SGD(p)\ns = DataLoader(*x)\n"
+    )
+    (source / "a.py").write_text(before)
+    run("-i", source, "-o", tmp_path, "--support", table_file, "--fix")
+    diff = tmp_path / "net_analysis" / "fixes.diff"
+    assert (source / "a.py").read_text() == before
+    subprocess.run(["patch", "-p1", "-i", str(diff)], cwd=source, check=True, capture_output=True)
+    after = (source / "a.py").read_text()
+    calls = [one for one in ast.walk(ast.parse(after)) if isinstance(one, ast.Call)]
+    pinned = [one for one in calls if any(keyword.arg == "pin_memory" for keyword in one.keywords)]
+    assert len(pinned) == 4 and after.count("pin_memory=True") == 4 and "fused" not in after
+
+
+@pytest.mark.parametrize("rule", read_rules(PACKAGED), ids=lambda rule: rule["id"])
+def test_each_rule_applies_to_its_example_and_not_to_its_counterexample(rule, table_file):
+    def hits(code):
+        facts = scan(ast.parse(code), "a.py", "a")
+        project = Project([facts], read_table(table_file))
+        return list(Rules([rule], [rule["report"]]).apply(project, [facts], lambda _: code.splitlines()))
+
+    assert hits(rule["example"]) and not hits(rule["counterexample"])
+    dictionary = 'd = {}\nd["a"] = 1\nfor k, v in d.items():\n    d[k] = v\nd.update(a=1)\n'
+    assert not hits(dictionary)
+
+
+def test_rules_of_users_are_added_and_wrong_ones_are_named(tmp_path, table_file):
+    (tmp_path / "a.py").write_text("import ours\nours.slow(1)\n")
+    good = {"id": "ours", "report": "performance", "call": ["ours.slow"], "text": "use ours.fast"}
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"format": 1, "rules": [good]}))
+    arguments = ["-i", tmp_path / "a.py", "-o", tmp_path, "--support", table_file, "--rules", rules]
+    assert run(*arguments) == 0
+    assert rows(tmp_path / "a_analysis" / "api_performance_advice.csv")[0]["Tips"] == "use ours.fast"
+    for wrong in (
+        {**good, "cal": []},
+        {**good, "report": "x"},
+        {**good, "argument": "("},
+        3,
+        {"id": "x", **good, "call": 1},
+    ):
+        rules.write_text(json.dumps({"format": 1, "rules": [wrong]}))
+        assert run(*arguments) == 2
+
+
+def test_dynamic_shapes_of_an_observed_run(tmp_path, python):
+    python(
+        "import torch, op_tools\n"
+        "with op_tools.OpObserve(detail=2):\n"
+        "    for size in (2, 3, 5):\n"
+        "        x = torch.ones(size, 4)\n"
+        "        y = torch.relu(x)\n"
+        "        z = torch.ones(7)\n"
+    )
+    assert run("-i", tmp_path / "op_observe_result", "-o", tmp_path, "-m", "dynamic_shape") == 0
+    name = "msft_dynamic_shape_analysis_report.csv"
+    found = {row["Function Name"]: row for row in rows(tmp_path / "op_observe_result_analysis" / name)}
+    assert set(found) == {"torch.ones", "torch.relu"}
+    assert found["torch.relu"]["Input Shape Range"] == "[(2, 4)-(5, 4)]" == found["torch.relu"]["Output Shape Range"]
+    assert found["torch.relu"]["Line Number"] == "5" and found["torch.relu"]["File Path"].endswith(".py")
+
+
+def test_dynamic_shapes_of_a_damaged_or_missing_file(tmp_path, capsys):
+    assert run("-i", tmp_path, "-o", tmp_path, "-m", "dynamic_shape") == 2
+    assert "op-tools run --observe" in capsys.readouterr().err
+    (tmp_path / "calls.jsonl").write_bytes(b'{"op": "a"}\n{"op"\n3\n\xff\n')
+    assert run("-i", tmp_path, "-o", tmp_path / "out", "-m", "dynamic_shape") == 0
+    assert len(rows(tmp_path / "out" / f"{tmp_path.name}_analysis" / "unreadable.csv")) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["-i", "nowhere"], "no such file"),
+        (["-i", "a.py"], "which device?"),
+        (["-i", "a.py", "--support", "a.py"], "no support table"),
+        (["-i", "a.py", "--support", "list.json"], "not a support table"),
+        (["-i", "a.py", "--support", "old.json"], "make it again"),
+        (["-i", "a.py", "--device", "nodevice"], "--device nodevice"),
+        (["-i", "a.py", "a.py", "--support", "good.json"], "one by one"),
+        (["-i", "a.py", "--support", "good.json", "-api", "a.py"], "Affected 3rd-party API"),
+        (["-i", "a.py", "--support", "good.json", "-env", "nowhere"], "-env nowhere"),
+        (["-i", "a.py", "--support", "good.json", "--rules", "a.py"], "no file of rules"),
+    ],
+)
+def test_wrong_usage_is_named(arguments, text, tmp_path, table_file, capsys):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    (tmp_path / "list.json").write_text("[]")
+    content = json.loads(table_file.read_text())
+    (tmp_path / "good.json").write_text(json.dumps(content))
+    (tmp_path / "old.json").write_text(json.dumps({**content, "format": FORMAT + 1}))
+    if arguments[1] == "nowhere":
+        arguments = [*arguments, "--support", "good.json"]
+    assert run(*arguments, "-o", tmp_path) == 2
+    assert text in capsys.readouterr().err

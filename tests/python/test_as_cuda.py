@@ -1,0 +1,445 @@
+"""Programs that name CUDA run on another accelerator with the CPU's numbers, and everything is given back."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from op_tools._as_cuda import _cuda_module, _entry_points
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests/data/as_cuda/programs.txt"
+
+
+def programs() -> dict[str, tuple[str, bool]]:
+    """The programs by name, each with whether its numbers are those of the device itself."""
+    found = {}
+    for part in re.split(r"^### ", PROGRAMS.read_text(), flags=re.MULTILINE)[1:]:
+        head, _, body = part.partition("\n")
+        name, _, kind = head.partition(" ")
+        found[name] = (body, kind == "native")
+    return found
+
+
+def reference(body: str, native: bool) -> str:
+    """The same program without as_cuda: for the CPU, or for the device under its own name."""
+    if native:
+        return "import op_tools.sim_device\n" + body.replace("cuda", "sim")
+    lines = []
+    for line in body.splitlines():
+        code, mark, other = line.partition("  # cpu: ")
+        indent = re.match(" *", line)[0]  # type: ignore[index]  (matches always)
+        lines.append(indent + other if mark else re.sub(r'"cuda(:0)?"', '"cpu"', code))
+    return "\n".join(lines) + "\n"
+
+
+# Each program in a child of its own: torch is imported once.
+DRIVER = """
+import contextlib, io, json, os, sys, tempfile, traceback, warnings
+import torch, op_tools, op_tools._as_cuda._switch as switch
+import torch.profiler, torch.utils.checkpoint, torch.optim.swa_utils  # once for all
+results = {}
+for name, (body, reference) in json.load(sys.stdin).items():
+    shown = []
+    for text, on in ((body, True), (reference, False)):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            out = io.StringIO()
+            try:
+                warnings.simplefilter("ignore")
+                if on:
+                    switch.start("sim", **json.loads(sys.argv[1]))
+                with contextlib.redirect_stdout(out):
+                    exec(compile(text, name, "exec"), {"__name__": "__main__"})
+            except BaseException:
+                out.write(traceback.format_exc())
+            os.write(write, out.getvalue().encode())
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read, "rb") as stream:
+            shown.append(stream.read().decode())
+        os.waitpid(child, 0)
+    results[name] = shown
+print(json.dumps(results))
+"""
+
+
+def run_all(which: dict[str, tuple[str, bool]], **options: bool) -> dict[str, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, json.dumps(options)],
+        input=json.dumps({name: [body, reference(body, native)] for name, (body, native) in which.items()}),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def outputs() -> dict[str, list[str]]:
+    return run_all(programs())
+
+
+@pytest.mark.parametrize("name", programs())
+def test_a_program_for_cuda_prints_what_it_prints_without(outputs, name):
+    ours, theirs = outputs[name]
+    assert theirs and "Traceback" not in theirs, theirs
+    assert ours == theirs
+
+
+def test_programs_that_do_not_ask_for_the_name_run_with_the_own_name_shown():
+    asked = {
+        name: one for name, one in programs().items() if name in ("dot_cuda", "mnist_example", "amp", "optimizers")
+    }
+    asked["dot_cuda"] = (asked["dot_cuda"][0].replace(', loss.device.type == "cuda"', ""), False)
+    for name, (ours, theirs) in run_all(asked, show=False).items():
+        assert ours == theirs != "", name
+    named = run_all({"own": ('import torch\nprint(torch.zeros(1, device="cuda").device)\n', False)}, show=False)
+    assert named["own"][0] == "sim:0\n"
+
+
+# --- Complete: every place where torch takes a device, every name of torch.cuda
+
+
+def test_every_constructor_of_torch_is_renamed():
+    from torch.utils._device import _device_constructors
+
+    ours = {id(one) for one in _entry_points.c_functions()}
+    missing = [one.__name__ for one in _device_constructors() if id(one) not in ours and not inspect.isfunction(one)]
+    assert not missing and len(_device_constructors()) >= 36
+
+
+def test_every_function_whose_schema_takes_a_device_is_renamed():
+    names = {
+        schema.name.removeprefix("aten::")
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("aten::") and any(one.name == "device" for one in schema.arguments)
+    }
+    public = {name for name in names if not name.startswith("_") and inspect.isbuiltin(getattr(torch, name, None))}
+    methods = {name for name in names if inspect.ismethoddescriptor(getattr(torch.Tensor, name, None))}
+    assert public - set(_entry_points.TORCH_FUNCTIONS) == set()
+    assert {name for name in methods if not name.startswith("_")} - set(_entry_points.TENSOR_METHODS) == {
+        "cuda"
+    } & methods
+
+
+def test_every_public_name_of_torch_cuda_has_a_rule_and_its_signature():
+    done = subprocess.run(
+        [sys.executable, "-c", RULES],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OP_TOOLS_AS_CUDA": "sim", "DITORCH_DISABLE_MOCK": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["names"] == sorted(torch.cuda.__all__) and told["unknown"] == [] and told["signatures"] == []
+    assert told["mapped"] >= 50
+
+
+RULES = """
+import inspect, json, torch
+from op_tools import as_cuda
+assert not as_cuda.is_on()
+rules = as_cuda.rules()
+def names(function):
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return None
+wrong = []
+for rule in rules:
+    original = getattr(torch.cuda, rule.name)
+    if rule.kind != "left" and inspect.isfunction(original) and names(rule.value) != names(original):
+        wrong.append([rule.name, names(rule.value), names(original)])
+print(json.dumps({
+    "names": [rule.name for rule in rules],
+    "unknown": [rule.name for rule in rules if "not known" in rule.reason],
+    "mapped": sum(rule.kind == "mapped" for rule in rules),
+    "signatures": wrong,
+}))
+"""
+
+# --- Everything is given back
+
+GIVEN_BACK = """
+import inspect, sys, torch, torch.profiler, torch.distributed
+import op_tools.sim_device
+from op_tools._as_cuda import _switch, _entry_points
+
+def state():
+    owners = [torch, torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams, torch.cuda.nvtx, torch.cuda.profiler,
+              torch.Tensor, torch._C.TensorBase, torch.nn.Module, torch.amp, torch.amp.autocast, torch.amp.GradScaler, torch._C, torch._C._nn,
+              torch.serialization, torch.jit, torch.utils.data.DataLoader, torch.profiler.profile, torch.distributed,
+              torch.distributed.distributed_c10d, torch.distributed.device_mesh.DeviceMesh, torch.nn.DataParallel]
+    return [{name: id(value) for name, value in vars(owner).items()} for owner in owners] + [sorted(sys.modules)]
+
+x = torch.ones(2, device="sim")
+hashes = [hash(one) for one in _entry_points.c_functions()]
+before = state()
+for program in (("cuda",), ("npu", "mlu", "musa", "xpu")):
+    _switch.start("sim", program=program)
+    during = state()
+    assert during != before
+    assert [hash(one) for one in _entry_points.c_functions()] == hashes
+    assert torch.ones(2, device=program[0]).device == x.device
+    _switch.stop()
+    _switch.stop()
+    after = state()
+    for a, b in zip(before, after):
+        assert a == b, [name for name in b if b.get(name) != a.get(name)] if isinstance(a, dict) else set(a) ^ set(b)
+    assert str(x.device) == "sim:0" and x.device.type == "sim" and not x.is_cuda and not torch.cuda.is_available()
+    for make in (lambda: torch.zeros(1, device="cuda"), lambda: x.to("cuda:0"), lambda: torch.Generator("cuda")):
+        try:
+            make()
+        except (RuntimeError, AssertionError):
+            continue
+        raise AssertionError("cuda is still there")
+_switch.start("sim")
+try:
+    _switch.start("sim")
+except op_tools.Error as error:
+    print("already" in str(error))
+"""
+
+
+def test_stop_gives_every_object_back():
+    done = subprocess.run(
+        [sys.executable, "-c", GIVEN_BACK],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0 and done.stdout == "True\n", done.stderr
+
+
+# --- Who is told that CUDA is there
+
+
+def test_packages_for_nvidia_alone_are_told_that_cuda_is_missing(tmp_path):
+    for package in ("flash_attn", "mine", "mine_too"):
+        (tmp_path / f"{package}.py").write_text("import torch\nfound = torch.cuda.is_available()\n")
+    program = "import op_tools.as_cuda, torch, flash_attn, mine, mine_too\nprint(torch.cuda.is_available(), flash_attn.found, mine.found, mine_too.found)"
+    variables = {"OP_TOOLS_AS_CUDA": "sim", "OP_TOOLS_AS_CUDA_UNAVAILABLE_FOR": "mine"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **variables, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+    )
+    assert done.stdout == "True False False True\n", done.stderr
+
+
+# --- The command line
+
+
+def op_tools(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "op_tools", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        timeout=240,
+    )
+
+
+def test_the_command_runs_a_program_and_its_processes(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import subprocess, sys, torch\n"
+        "x = torch.nn.Linear(2, 2).cuda()(torch.ones(1, 2).cuda())\n"
+        "print(x.device, sys.argv[1:])\n"
+        "if len(sys.argv) == 2:\n"
+        "    sys.stdout.flush()\n"
+        "    subprocess.run([sys.executable, sys.argv[0], 'child', '2'], check=True)\n"
+    )
+    done = op_tools("run", "--as-cuda", "sim", "train.py", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["cuda:0 ['1']", "cuda:0 ['child', '2']"]
+    with_tool = op_tools(
+        "run", "--as-cuda", "sim", "--autocompare", "train.py", "1", "2", cwd=tmp_path, OP_TOOLS_LOG_LEVEL="info"
+    )
+    assert with_tool.returncode == 0 and "0 results WRONG" in with_tool.stderr, with_tool.stderr
+
+
+def test_a_program_for_another_vendor(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch, torch_npu\n"
+        "from torch_npu.contrib import transfer_to_npu\n"
+        "x = torch.ones(2, device='npu:0')\n"
+        "torch.npu.synchronize(); torch.npu.set_device(0); torch.npu.set_rng_state(torch.npu.get_rng_state())\n"
+        "print(x.is_npu, torch.ones(2).npu().sum().item(), torch.npu.is_available(), torch.nn.Linear(2, 2).npu().weight.is_npu)\n"
+    )
+    done = op_tools("run", "--as-accelerator", "sim", "train.py", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout == "True 2.0 True True\n", done.stderr
+
+
+def test_mistakes_are_told(tmp_path):
+    (tmp_path / "train.py").write_text("import torch\n")
+    for arguments, text in (
+        (("--as-cuda", "nothing"), "no device module torch.nothing"),
+        (("--as-cuda", "sim", "--as-accelerator", "sim"), "written for one of them"),
+    ):
+        done = op_tools("run", *arguments, "train.py", cwd=tmp_path)
+        assert done.returncode == 2 and text in done.stderr, done.stderr
+
+
+def test_doctor_prints_the_table(tmp_path):
+    done = op_tools("doctor", "--as-cuda", "sim", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(torch.cuda.__all__) + 1 and any(re.match(r"synchronize +mapped", line) for line in lines)
+    assert all(len(line) <= 140 for line in lines)
+
+
+def test_visible_devices_are_counted(tmp_path):
+    (tmp_path / "count.py").write_text("import torch\nprint(torch.cuda.device_count(), torch.cuda.is_available())\n")
+    for visible, text in (("0", "1 True"), ("", "0 False"), ("0,1,2,3", "2 True")):
+        done = op_tools("run", "--as-cuda", "sim", "count.py", cwd=tmp_path, CUDA_VISIBLE_DEVICES=visible)
+        assert done.stdout == f"{text}\n", done.stderr
+
+
+def test_ditorch_variables(tmp_path):
+    program = "import op_tools.as_cuda as a, torch\nprint(a.is_on(), torch.zeros(1, device='cuda').device if a.is_on() else '')"
+    for variables, text in (
+        ({"DITORCH_DISABLE_MOCK": "1"}, "False \n"),
+        ({"DITORCH_SHOW_DEVICE_AS_CUDA": "0"}, "True sim:0\n"),
+        ({"OP_TOOLS_AS_CUDA_SHOW": "1"}, "True cuda:0\n"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OP_TOOLS_AS_CUDA": "sim", **variables},
+        )
+        assert done.stdout == text, done.stderr
+
+
+# --- Several processes
+
+PARALLEL = """
+import time, torch, torch.distributed as dist
+from torch import nn
+torch.cuda.set_device(0)
+dist.init_process_group(backend="nccl")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 2).cuda(), device_ids=[0])
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    loss = model(torch.full((3, 4), rank + 1.0 + step).cuda()).square().mean()
+    loss.backward()
+    optimizer.step()
+values = torch.full((2,), rank + 1.0, device="cuda")
+gathered = [torch.zeros(2, device="cuda") for _ in range(2)]
+dist.all_gather(gathered, values)
+work = dist.all_reduce(values, async_op=True)
+work.wait()
+dist.broadcast(values, 1)
+dist.barrier()
+if rank == 0:
+    print([f"{p.sum().item():.5f}" for p in model.parameters()], [g.tolist() for g in gathered], values.tolist(), values.device.type)
+time.sleep(1)  # gloo's thread frees the last gradient's work; where Python ends first, torch aborts
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
+def test_ddp_with_nccl_named_trains_what_it_trains_on_the_cpu(tmp_path):
+    (tmp_path / "train.py").write_text(PARALLEL)
+    cpu = PARALLEL.replace("torch.cuda.set_device(0)\n", "").replace('"nccl"', '"gloo"').replace(".cuda()", "")
+    (tmp_path / "cpu.py").write_text(cpu.replace(", device_ids=[0]", "").replace('"cuda"', '"cpu"'))
+    shown = {}
+    for name, flags in (("train.py", ("-m", "op_tools", "run", "--as-cuda", "sim")), ("cpu.py", ())):
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *flags, name],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr
+        shown[name] = done.stdout.replace("'cuda'", "").replace(" cuda", "").replace(" cpu", "")
+    assert shown["train.py"] == shown["cpu.py"] != ""
+
+
+TRAINERS = {
+    "transformers": """
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+                    max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+model = BertForSequenceClassification(config)
+data = [{"input_ids": torch.arange(8) + i, "labels": torch.tensor(i % 2)} for i in range(16)]
+options = TrainingArguments(sys.argv[1], max_steps=4, per_device_train_batch_size=4, report_to=[], disable_tqdm=True, learning_rate=0.01)
+print(f"{Trainer(model, options, train_dataset=data).train().training_loss:.5f}", file=out)
+""",
+    "lightning": """
+import lightning
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 2)
+    def training_step(self, batch, _):
+        loss = self.linear(batch[0]).square().mean()
+        print(f"{loss.item():.6f}", file=out)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+trainer = lightning.Trainer(max_steps=3, logger=False, enable_checkpointing=False, enable_progress_bar=False, devices=1)
+trainer.fit(Module(), loader)
+""",
+    "accelerate": """
+from accelerate import Accelerator
+accelerator = Accelerator()
+model = torch.nn.Linear(4, 2)
+model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1), loader)
+for (x,) in loader:
+    loss = model(x).square().mean()
+    accelerator.backward(loss); optimizer.step(); optimizer.zero_grad()
+    print(f"{loss.item():.6f}", file=out)
+""",
+}
+
+
+@pytest.mark.parametrize("library", TRAINERS)
+def test_trainers_of_others_take_the_device_for_cuda(library, tmp_path):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    (tmp_path / "train.py").write_text(
+        "import sys, torch\nout = open(sys.argv[2], 'w')\ntorch.manual_seed(0)\n"
+        "rows = torch.utils.data.TensorDataset(torch.arange(32.0).reshape(8, 4) / 32)\n"
+        "loader = torch.utils.data.DataLoader(rows, batch_size=2)\n"
+        + TRAINERS[library]
+        + "print(torch.cuda.is_available())\n"
+    )
+    shown = []
+    for name, flags in (("cuda", ("-m", "op_tools", "run", "--as-cuda", "sim")), ("cpu", ())):
+        done = subprocess.run(
+            [sys.executable, *flags, "train.py", f"folder-{name}", name],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "0"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == str(name == "cuda")
+        shown.append((tmp_path / name).read_text())
+    assert shown[0] == shown[1] != ""
+
+
+def test_no_name_of_the_table_is_gone_from_torch():
+    listed = {*_cuda_module.CONSTANTS, *_cuda_module.NO_EFFECT, *_cuda_module.REFUSED, *_cuda_module.LEFT}
+    assert listed - set(torch.cuda.__all__) == set()

@@ -1,0 +1,124 @@
+"""OpBlackBox with several ranks: who is behind, and where they disagree."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import op_tools
+from op_tools.__main__ import main
+from op_tools._blackbox import compare_ranks, find_black_boxes
+
+RANKS = 4
+STALL = 0.5
+PROGRAM = f"""
+import os, sys, time
+import torch
+import torch.distributed as dist
+import op_tools
+
+folder, what = sys.argv[1:]
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method=f"file://{{folder}}/store", rank=rank, world_size={RANKS})
+pair = dist.new_group([0, 3])
+op_tools.OpBlackBox(output_dir=folder, stall={STALL}).start()
+x = torch.ones(4)
+for _ in range(3):
+    dist.all_reduce(x)
+if rank in (0, 3):
+    dist.all_reduce(torch.ones(2), group=pair)
+if what == "hang" and rank == 1:
+    torch.relu(x)
+    print("here", flush=True)
+    time.sleep(1000)
+if what == "operator" and rank == 2:
+    dist.broadcast(torch.ones(4), 2)
+if what == "shape" and rank == 2:
+    dist.all_reduce(torch.ones(8))  # the guilty line
+dist.all_reduce(x)
+if what == "end" and rank in (0, 1):
+    dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+dist.barrier()
+"""
+
+
+@contextlib.contextmanager
+def ranks(folder, what):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(folder), what],
+            env={**os.environ, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def findings(folder, wanted):
+    """What is said of the ranks once a line has `wanted` in it."""
+    ends = time.monotonic() + 120
+    lines = []
+    while time.monotonic() < ends and not any(wanted in line for line in lines):
+        time.sleep(0.1)
+        with contextlib.suppress(op_tools.Error):
+            lines = compare_ranks([op_tools.read_black_box(path) for path in find_black_boxes(folder)])
+    return lines
+
+
+def test_a_rank_that_hangs_is_named(tmp_path, capsys):
+    with ranks(tmp_path, "hang") as processes:
+        while "may wait for c10d::allreduce_" not in (line := processes[0].stdout.readline()):
+            assert line, "the process ended"
+        assert "number 4 of process group 0, 4 ranks" in line
+        assert processes[1].stdout.readline() == "here\n"
+        lines = findings(tmp_path, "behind is rank 1:")
+        assert any(
+            "behind is rank 1: others have begun number 4, c10d::allreduce_ on float32[4]" in line for line in lines
+        )
+        assert any("all ranks have begun is number 3, c10d::allreduce_ on float32[4]" in line for line in lines)
+        assert not any("disagree" in line for line in lines)
+        assert main(["blackbox", str(tmp_path)]) == 0
+        text = capsys.readouterr().out
+    assert "behind is rank 1" in text
+    assert "is in no operator; the last was aten::relu" in text
+
+
+@pytest.mark.parametrize(
+    ("what", "guilty"),
+    [("operator", "rank 2: c10d::broadcast_ on float32[4]"), ("shape", "rank 2: c10d::allreduce_ on float32[8]")],
+)
+def test_collectives_that_differ_are_named(tmp_path, what, guilty):
+    with ranks(tmp_path, what):
+        (line,) = [line for line in findings(tmp_path, guilty) if "disagree" in line]
+    assert "the ranks disagree in collective 4" in line
+    assert "rank 0: c10d::allreduce_ on float32[4]" in line
+    assert guilty in line and "<string>:" in line.partition(guilty)[2]
+
+
+def test_ranks_that_agree_are_told_so(tmp_path, capsys):
+    with ranks(tmp_path, "end") as processes:
+        for process in processes:
+            assert process.wait(120) == 0, process.stdout.read()
+    assert main(["blackbox", str(tmp_path), "--json"]) == 0
+    boxes = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(boxes) == RANKS
+    sent = [row for box in boxes for row in box["rows"] if row["op"] in ("c10d::send", "c10d::recv_")]
+    assert len(sent) == 2 and not any(row["number"] for row in sent), "they are no collectives"
+    lines = compare_ranks([op_tools.read_black_box(path) for path in find_black_boxes(tmp_path)])
+    assert [line.partition(": ")[2] for line in lines] == [
+        "the last collective that all ranks have begun is number 5, c10d::barrier on float32[0]",
+        "the last collective that all ranks have begun is number 1, c10d::allreduce_ on float32[2]",
+    ] or all("the last collective that all ranks have begun" in line for line in lines)
+    assert len({line.partition(":")[0] for line in lines}) == 2, "the pair's group is another one"

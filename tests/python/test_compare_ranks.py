@@ -1,0 +1,189 @@
+"""One rank against several: the plan by which tensors are spread is proven, and the call that breaks it is named."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import op_tools
+from op_tools.__main__ import main
+
+PROGRAM = """
+import os, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+import op_tools, op_tools.sim_device as sim
+
+folder, fault = sys.argv[1:]
+count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+if count > 1:
+    dist.init_process_group("gloo")
+torch.manual_seed(0)
+wide, narrow = torch.randn(16, 8), torch.randn(4, 16)
+x = torch.randn(6, 8).to("sim")
+
+
+class Parallel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Parameter(wide.chunk(count, 0)[rank].contiguous().to("sim"))
+        self.narrow = nn.Parameter(narrow.chunk(count, 1)[rank].contiguous().to("sim"))
+
+    def forward(self, x):
+        hidden = torch.relu(nn.functional.linear(x, self.wide))
+        return nn.functional.linear(hidden, self.narrow)
+
+
+net = Parallel()
+if rank == 1 and fault:
+    sim.fault("scale", ops=fault, call=0, scale=1.5).start()
+with op_tools.OpCapture(output_dir=folder + "_capture"), op_tools.OpRecord(output_dir=folder) as tool:
+    out = net(x)
+    out.backward(torch.ones_like(out))
+    if count > 1:
+        whole = out.detach().cpu()
+        dist.all_reduce(whole)
+if count > 1:
+    time.sleep(1)  # gloo's thread frees the last work
+    dist.destroy_process_group()
+"""
+
+
+def recorded(tmp_path, folder, ranks=1, fault=""):
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    subprocess.run(
+        [sys.executable, *launcher, str(script), str(tmp_path / folder), fault],
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+        capture_output=True,
+    )
+    return tmp_path / folder
+
+
+def plans(found):
+    return {(row.op.rpartition(".")[2], row.phase, row.place, row.shape): row.plan for row in found.rows}
+
+
+def test_the_plan_of_a_linear_layer_on_two_ranks_is_proven_and_a_sick_shard_is_named(tmp_path, capsys):
+    one, two = recorded(tmp_path, "one"), recorded(tmp_path, "two", ranks=2)
+    found = op_tools.compare_ranks(one, two)
+    seen = plans(found)
+    assert seen["linear", "forward", "result", (6, 16)] == "concatenation along dim 1"
+    assert seen["relu", "forward", "result", (6, 16)] == "concatenation along dim 1"
+    assert seen["linear", "forward", "result", (6, 4)] == "sum"
+    assert seen["linear", "backward", "result[0]", (6, 16)] == "concatenation along dim 1"
+    assert seen["linear", "backward", "result[1]", (4, 16)] == "concatenation along dim 1"
+    assert found.first is None and found.exit_status == 0
+    assert main(["compare", str(one), str(two)]) == 0
+    assert "concatenation along dim 1 (by statistics)" in capsys.readouterr().out
+
+    both = (tmp_path / "one_capture", tmp_path / "two_capture")
+    proven = op_tools.compare_ranks(one, two, captures=both)
+    assert plans(proven) == seen
+    assert {row.proof for row in proven.rows if row.phase == "forward"} == {"values"}
+
+    sick = recorded(tmp_path, "sick", ranks=2, fault="aten::relu")
+    first = op_tools.compare_ranks(one, sick).first
+    assert first.op == "torch.relu" and first.module == "Parallel" and first.plan == "" and first.ranks == []
+    lines = tmp_path / "found.jsonl"
+    captures = [str(tmp_path / "one_capture"), str(tmp_path / "sick_capture")]
+    assert main(["compare", str(one), str(sick), "--captures", *captures, "--json", str(lines)]) == 1
+    assert "First divergence: torch.relu (forward, step 0) on rank 1" in capsys.readouterr().out
+    records = [json.loads(line) for line in lines.read_text().splitlines()]
+    (record,) = [one for one in records if one["kind"] == "first_divergence"]
+    assert record["ranks"] == [1] and record["op"] == "torch.relu"
+
+
+# ---- tensors of which no program is run ----
+
+
+def run_of(tmp_path, name, **outputs):
+    """Recordings of torch.neg, a rank each: outputs are the results' negatives."""
+    folder = tmp_path / name
+    for rank, tensor in enumerate(outputs.values()):
+        negative = -tensor
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RANK", str(rank))
+            with op_tools.OpRecord(output_dir=folder):
+                torch.neg(negative)
+    return folder
+
+
+def plan_of(tmp_path, whole, *parts, **options):
+    one = run_of(tmp_path, "one", a=whole)
+    many = run_of(tmp_path, "many", **{str(i): part for i, part in enumerate(parts)})
+    (row,) = op_tools.compare_ranks(one, many, **options).rows
+    return row.plan, row.proof
+
+
+WHOLE = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+SMALL = torch.full((6, 8), 1e-3) * torch.arange(8)
+
+
+@pytest.mark.parametrize(
+    ("parts", "plan"),
+    [
+        ([WHOLE, WHOLE.clone()], ("replica", "bits")),
+        ([WHOLE, WHOLE * (1 + 1e-7)], ("replica", "projections")),
+        ([*WHOLE.split([2, 6], 1)], ("concatenation along dim 1", "statistics")),
+        ([*WHOLE.chunk(3, 0)], ("concatenation along dim 0", "statistics")),
+        ([WHOLE - SMALL, SMALL], ("sum", "projections")),
+        ([WHOLE - SMALL, WHOLE + SMALL], ("mean", "projections")),
+        ([WHOLE, WHOLE * 1.01], ("", "")),
+        ([WHOLE[:, :4], WHOLE[:, 4:] * 1.01], ("", "")),
+        ([WHOLE[:, :4], WHOLE[:, 4:6]], ("", "")),
+        ([WHOLE[:3, :4], WHOLE[3:, 4:]], ("", "")),
+    ],
+)
+def test_a_tensor_is_what_its_parts_make(parts, plan, tmp_path):
+    assert plan_of(tmp_path, WHOLE, *parts) == plan
+
+
+def test_values_tell_which_rank_has_which_part(tmp_path):
+    def run(name, *outputs):
+        for rank, tensor in enumerate(outputs):
+            negative = -tensor
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("RANK", str(rank))
+                capture = op_tools.OpCapture(output_dir=tmp_path / f"{name}_capture")
+                with capture, op_tools.OpRecord(output_dir=tmp_path / name):
+                    torch.neg(negative)
+        return tmp_path / name, tmp_path / f"{name}_capture"
+
+    one = run("one", WHOLE)
+    for name, parts, plan in (
+        ("right", WHOLE.chunk(2, 1), "concatenation along dim 1"),
+        ("exchanged", WHOLE.chunk(2, 1)[::-1], ""),
+    ):
+        many = run(name, *parts)
+        assert op_tools.compare_ranks(one[0], many[0]).rows[0].plan == "concatenation along dim 1"
+        found = op_tools.compare_ranks(one[0], many[0], captures=(one[1], many[1]))
+        assert found.rows[0].plan == plan and bool(found.first) == (not plan)
+
+
+def test_rules_say_what_the_plan_is(tmp_path, capsys):
+    file = tmp_path / "rules.txt"
+    file.write_text("# how tensors are split\nneg result = b h[tp]\n.* = b h\n")
+    rules = op_tools._compare_ranks.read_rules(file)
+    assert plan_of(tmp_path, WHOLE, *WHOLE.chunk(2, 1), rules=[rules[0]])[0] == "concatenation along dim 1"
+    file.write_text("neg result = b[tp] h")
+    arguments = ["compare", str(tmp_path / "one"), str(tmp_path / "many"), "--rules", str(file)]
+    assert main(arguments) == 1 and "no plan found" in capsys.readouterr().out
+    for wrong in ("neg result", "( = b h", "neg = b[tp] h[tp]", "= b h"):
+        file.write_text(wrong)
+        assert main(arguments) == 2
+        assert "rules.txt, line 1" in capsys.readouterr().err
+
+
+def test_one_against_several_is_asked_for(tmp_path):
+    one, many = run_of(tmp_path, "one", a=WHOLE), run_of(tmp_path, "many", a=WHOLE, b=WHOLE)
+    with pytest.raises(op_tools.Error, match="expected one rank and several, not 2 and 1"):
+        op_tools.compare_ranks(many, one)
+    with pytest.raises(op_tools.Error, match="one dimension can be split"):
+        op_tools.compare_ranks(one, many, rules=[("x", "b[tp] h[tp]")])

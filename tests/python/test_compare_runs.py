@@ -1,0 +1,433 @@
+"""op-tools compare and compare_runs: which calls belong together, where runs part, what programs and people read of it."""
+
+import csv
+import itertools
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import op_tools
+import op_tools.sim_device as sim
+from op_tools.__main__ import main
+
+LEVELS = ["torch", "aten"]
+
+
+class Net(nn.Module):
+    """Repeated equal layers, and what an edit of a test makes of their outputs."""
+
+    def __init__(self, layers=4, edits=None):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(layers))
+        self.edits = edits or {}
+
+    def forward(self, x):
+        for number, layer in enumerate(self.layers):
+            x = torch.relu(layer(x))
+            x = self.edits.get(number, lambda out: out)(x)
+        return x
+
+
+def recorded(folder, work=None, edits=None, level="torch", device="cpu", steps=1, **options):
+    """The recording of a training run from a fixed seed."""
+    torch.manual_seed(3)
+    net = Net(edits=edits).to(device)
+    method = torch.optim.SGD(net.parameters(), lr=0.1)
+    with op_tools.OpRecord(output_dir=folder, level=level, **options) as tool:
+        for _ in range(steps):
+            loss = net(torch.ones(8, 16, device=device)).square().mean()
+            loss.backward()
+            method.step()
+            method.zero_grad()
+            tool.step()
+        if work is not None:
+            work()
+    return op_tools.read_recording(tool.result().path)
+
+
+def compared(*runs, **options):
+    (rank,) = op_tools.compare_runs(*runs, **options).ranks
+    return rank
+
+
+def pairs(rank):
+    """(id in A, id in B) of all calls that stand alone with one other."""
+    return [(row.id_a, row.id_b) for row in rank.rows if row.calls_a == row.calls_b == 1]
+
+
+def by_name(recording, op):
+    return [call.id for call in recording.calls if call.op == op and call.phase == "forward"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_equal_runs_agree(level, tmp_path):
+    runs = [recorded(tmp_path / name, level=level, steps=2) for name in "ab"]
+    found = op_tools.compare_runs(*runs)
+    assert found.agrees and found.exit_status == 0
+    assert set(found.ranks[0].counts) == {"agrees"}
+    assert found.ranks[0].first is None and found.ranks[0].chain == []
+    assert "No difference was born" in found.table()
+
+
+# ---- what another tool gets wrong: see the three tests that follow ----
+
+
+def test_an_extra_relu_at_the_front_shifts_nothing(tmp_path):
+    a = recorded(tmp_path / "a", edits={0: torch.relu})
+    b = recorded(tmp_path / "b", edits={3: lambda out: F.dropout(out, 0.0)})
+    rank = compared(a, b)
+    relus_a, relus_b = by_name(a, "torch.relu"), by_name(b, "torch.relu")
+    assert len(relus_a) == 5 and len(relus_b) == 4
+    # relu of relu has the same bits: either of the first two may be the one that B lacks.
+    partners = {one: other for one, other in pairs(rank) if one in relus_a}
+    assert [partners[one] for one in relus_a[2:]] == relus_b[1:]
+    alone = [row for row in rank.rows if row.verdict == "only in B" and row.phase == "forward"]
+    assert [row.op for row in alone] == ["torch.nn.functional.dropout"]
+    assert rank.first is None  # neither changes a number
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_nan_is_a_difference_in_one_call_only(level, tmp_path):
+    def poisoned(out):
+        return out.masked_fill(torch.arange(16) == 3, float("nan"))
+
+    a = recorded(tmp_path / "a", edits={1: lambda out: out.masked_fill(torch.arange(16) == 3, 0.0)}, level=level)
+    b = recorded(tmp_path / "b", edits={1: poisoned}, level=level)
+    rank = compared(a, b)
+    assert rank.first.finding == "NaN or infinity" and "masked_fill" in rank.first.op
+    assert rank.counts["born here"] == 1 and rank.counts["carried"] > 3
+    assert rank.counts["agrees"] >= 4  # what comes before
+
+
+def test_calls_are_paired_though_names_are_repeated_and_one_is_missing(tmp_path):
+    a = recorded(tmp_path / "a", edits={1: lambda out: out * 1.0})
+    b = recorded(tmp_path / "b")
+    rank = compared(a, b)
+    linears = "torch.nn.functional.linear"
+    partners = dict(pairs(rank))
+    assert [partners[one] for one in by_name(a, linears)] == by_name(b, linears)
+    assert [row.op for row in rank.rows if row.verdict == "only in A" and row.phase == "forward"] == [
+        "torch.Tensor.mul"
+    ]
+
+
+# ---- verdicts ----
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_planted_fault_is_named_with_module_line_and_chain(level, tmp_path):
+    a = recorded(tmp_path / "a", level=level, device="sim")
+    with sim.fault("scale", ops="aten::addmm", call=2, scale=1.5):
+        b = recorded(tmp_path / "b", level=level, device="sim")
+    rank = compared(a, b)
+    first = rank.first
+    assert first.verdict == "born here" and first.finding == "other numbers"
+    assert first.op == ("torch.nn.functional.linear" if level == "torch" else "aten::addmm")
+    assert first.module == "Net.layers.2" and "test_compare_runs.py" in rank.table()
+    assert first.input_difference == 0 and first.output_difference > 0.1 > first.limit
+    assert rank.births == [first.row]
+    chain = rank.chain
+    assert chain[0].row == first.row and len(chain) > 2
+    assert all(one.row == other.via for one, other in itertools.pairwise(chain))
+    assert all(len(line) <= 80 for line in rank.table().split("\n") if not line.startswith(("A:", "B:")))
+
+
+def test_what_follows_other_strides_over_the_same_memory_is_compared(tmp_path):
+    def pooled(out):  # as adaptive_avg_pool2d ends
+        return (out + 0.0).as_strided_((8, 16), (16, 1))
+
+    a = recorded(tmp_path / "a", edits={0: pooled}, level="aten", device="sim")
+    with sim.fault("scale", ops="aten::relu", call=2, scale=1.5):
+        b = recorded(tmp_path / "b", edits={0: pooled}, level="aten", device="sim")
+    assert compared(a, b).first.op == "aten::relu"
+
+
+def test_each_step_has_one_first_divergence(tmp_path):
+    a = recorded(tmp_path / "a", level="aten", device="sim", steps=3)
+    with sim.fault("scale", ops="aten::addmm", call=5, scale=1.5):
+        b = recorded(tmp_path / "b", level="aten", device="sim", steps=3)
+    rank = compared(a, b)
+    assert [step for step, _ in rank.first_by_step] == [1, 2]
+    assert rank.first.step == 1
+    assert rank.rows[rank.first_by_step[1][1]].verdict == "carried"
+
+
+def test_another_parameter_is_an_input_and_no_operator(tmp_path):
+    torch.manual_seed(1)
+    weight = nn.Linear(16, 16)
+    a = op_tools.OpRecord(output_dir=tmp_path / "a")
+    with a:
+        weight(torch.ones(2, 16))
+    with torch.no_grad():
+        weight.weight[0, 0] += 1
+    b = op_tools.OpRecord(output_dir=tmp_path / "b")
+    with b:
+        weight(torch.ones(2, 16))
+    rank = compared(a.result().path, b.result().path)
+    assert rank.first.finding == "an input differs from the start"
+    assert rank.first.tensor_a["name"].endswith("weight")
+
+
+def test_a_fused_operator_is_a_group(tmp_path):
+    a = recorded(tmp_path / "a", edits={1: lambda out: out * out + out})
+    b = recorded(tmp_path / "b", edits={1: lambda out: torch.addcmul(out, out, out)})
+    rank = compared(a, b)
+    (group,) = [row for row in rank.rows if row.calls_a == 2 and row.phase == "forward"]
+    assert (group.op, group.op_b) == ("torch.Tensor.mul + torch.Tensor.add", "torch.addcmul")
+    assert group.verdict == "agrees" and rank.first is None
+
+
+def test_noise_is_a_number_beside_the_difference(tmp_path):
+    a = recorded(tmp_path / "a")
+    b = recorded(tmp_path / "b")
+    noise = recorded(tmp_path / "noise", jitter=5)
+    rank = compared(a, b, noise=noise)
+    assert rank.first is None
+    assert any(row.noise for row in compared(a, noise, noise=noise).rows)
+
+
+def test_a_recording_against_its_jitter_agrees(tmp_path):
+    a, b = recorded(tmp_path / "a", steps=2), recorded(tmp_path / "b", steps=2, jitter=7)
+    assert any(row.output_difference for row in compared(a, b).rows)
+    births = compared(a, b).worst()
+    assert [row.op for row in births] == []
+
+
+# ---- full tensors ----
+
+
+def captured(folder, form="folders", **options):
+    with op_tools.OpCapture(output_dir=folder / "capture", level=options["level"], format=form):
+        return recorded(folder / "record", **options)
+
+
+@pytest.mark.parametrize("form", ["folders", "container"])
+def test_with_captures_the_call_that_is_wrong_by_itself_is_named(form, tmp_path):
+    a = captured(tmp_path / "a", form, level="aten", device="sim")
+    with sim.fault("scale", ops="aten::relu", call=1, scale=1.25):
+        b = captured(tmp_path / "b", form, level="aten", device="sim")
+    captures = (tmp_path / "a" / "capture", tmp_path / "b" / "capture")
+    rank = compared(a, b, captures=captures)
+    assert rank.first.op == "aten::relu" and rank.first.module == "Net"
+    of_b = {one.id: one.path for one in op_tools._confirm.captured_calls(captures[1])}
+    assert op_tools._confirm.wrong_by_itself(list(of_b.values())) == {of_b[rank.first.id_b]}
+
+
+def test_confirm_says_operator_or_input(tmp_path, capsys):
+    captured(tmp_path / "a", level="aten", device="sim")
+    with sim.fault("scale", ops="aten::relu", call=1, scale=1.25):
+        captured(tmp_path / "b", level="aten", device="sim")
+    status = main(["compare", "--confirm", str(tmp_path / "a" / "capture"), str(tmp_path / "b" / "capture")])
+    shown = capsys.readouterr().out
+    assert status == 1
+    assert shown.count("B's operator is wrong") == 1
+    assert "its input is another one" in shown
+
+
+# ---- many runs, ranks ----
+
+
+def test_of_five_runs_the_one_with_an_intermittent_fault_is_named(tmp_path):
+    paths = []
+    for number in range(5):
+        plant = sim.fault("nondeterministic", ops="aten::addmm", probability=0.5 if number == 2 else 0.0, seed=4)
+        with plant:
+            paths.append(recorded(tmp_path / str(number), level="aten", device="sim").path)
+    found = op_tools.compare_many(paths)
+    (odd,) = found.rows
+    assert odd.run == paths[2] and odd.op == "aten::addmm" and odd.others == 4
+    assert main(["compare", *paths]) == 1
+    assert main(["compare", *(paths[i] for i in (0, 1, 3))]) == 0
+
+
+RANK = """
+import os, sys, torch, torch.distributed as dist
+from torch import nn
+import op_tools, op_tools.sim_device as sim
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).to("sim")
+if rank == 2:
+    sim.fault("scale", ops="aten::relu", call=1, scale=1.5).start()
+with op_tools.OpRecord(output_dir=sys.argv[1], level="torch") as tool:
+    for step in range(2):
+        net(torch.ones(4, 8, device="sim")).sum().backward()
+        for parameter in net.parameters():
+            gradient = parameter.grad.cpu()
+            dist.all_reduce(gradient)
+            with torch.no_grad():
+                parameter -= 0.01 * gradient.to("sim")
+            parameter.grad = None
+        tool.step()
+dist.destroy_process_group()
+"""
+
+
+def test_of_four_ranks_the_sick_one_is_named(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(RANK)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, str(tmp_path / "ranks")], check=True, env=environment, timeout=300, capture_output=True)
+    found = op_tools.compare_many([tmp_path / "ranks"])
+    odd = next(row for row in found.rows if row.rank == 2)
+    assert odd.op == "torch.nn.functional.relu" and odd.step == 1 and odd.finding == "other results"
+    assert [row.rank for row in found.rows] == [2]
+    assert main(["compare", str(tmp_path / "ranks")]) == 1
+
+
+# ---- the command line ----
+
+
+def test_statuses_and_records(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a = recorded(tmp_path / "a", level="aten", device="sim").path
+    b = recorded(tmp_path / "b", level="aten", device="sim").path
+    with sim.fault("scale", ops="aten::addmm", call=2, scale=1.5):
+        wrong = recorded(tmp_path / "c", level="aten", device="sim").path
+    assert main(["compare", a, b]) == 0
+    lines, sheet = tmp_path / "found.jsonl", tmp_path / "found.csv"
+    assert main(["compare", a, wrong, "--next", "--json", str(lines), "--csv", str(sheet)]) == 1
+    shown = capsys.readouterr().out
+    assert "First divergence: addmm" in shown and "op-tools run --capture --level aten --steps 0 --only-calls" in shown
+    records = [json.loads(line) for line in lines.read_text().splitlines()]
+    (first,) = [one for one in records if one["kind"] == "first_divergence"]
+    assert {"op", "phase", "module", "line", "step", "rank", "verdict"} <= first.keys()
+    assert first["op"] == "aten::addmm" and first["verdict"] == "born here"
+    assert records[-1]["kind"] == "summary" and records[-1]["exit_status"] == 1
+    count = sum(one["kind"] == "pair" for one in records)
+    assert len(sheet.read_text().splitlines()) == count + 1
+    assert main(["compare", a]) == 64
+    assert main(["compare", a, b, "--format", "msprobe"]) == 64
+    assert main(["compare", a, b, wrong, "--csv", str(sheet)]) == 64
+    assert main(["compare", a, b, "--rules", "rules.txt"]) == 64
+
+
+# ---- in the columns of other tools ----
+
+
+def read_table(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_table_of_msprobe_has_its_columns_and_every_tensor(tmp_path):
+    a = recorded(tmp_path / "a", device="sim").path
+    with sim.fault("scale", ops="aten::relu", call=1, scale=1.5):
+        b = recorded(tmp_path / "b", device="sim").path
+    assert main(["compare", a, b, "--csv", str(tmp_path / "table.csv"), "--format", "msprobe"]) == 1
+    rows = read_table(tmp_path / "table.csv")
+    assert list(rows[0])[:2] == ["NPU Name", "Bench Name"] and list(rows[0])[8:12] == [
+        "Max diff",
+        "Min diff",
+        "Mean diff",
+        "L2norm diff",
+    ]
+    assert len(rows[0]) == 28
+    (wrong,) = [row for row in rows if row["Result"] == "error"]
+    assert wrong["NPU Name"] == wrong["Bench Name"] == "Torch.relu.1.forward.output.0"
+    assert wrong["Err_message"] == "born here: other numbers" and "test_compare_runs.py" in wrong["NPU_Stack_Info"]
+    assert float(wrong["NPU max"]) == pytest.approx(1.5 * float(wrong["Bench max"]))
+    assert float(wrong["Max diff"]) == pytest.approx(0.5 * float(wrong["Bench max"]))
+    assert wrong["MaxRelativeErr"].endswith("%") and float(wrong["MaxRelativeErr"][:-1]) == pytest.approx(50)
+    names = [row["Bench Name"] for row in rows]
+    assert "Functional.linear.3.forward.input.0" in names and "Functional.linear.3.backward.output.0" in names
+    carried = {row["Bench Name"] for row in rows if row["Result"] == "warning"}
+    assert "Functional.linear.2.forward.output.0" in carried
+
+
+def test_a_call_of_one_run_has_its_rows_in_the_tables(tmp_path):
+    a = recorded(tmp_path / "a", steps=2).path
+    b = recorded(tmp_path / "b", edits={1: torch.relu}, steps=2).path
+    assert main(["compare", a, b, "--csv", str(tmp_path / "table.csv"), "--format", "msprobe"]) == 0
+    assert sorted(one.name for one in tmp_path.glob("table*")) == ["table_step0.csv", "table_step1.csv"]
+    rows = read_table(tmp_path / "table_step1.csv")
+    alone = [row for row in rows if row["Bench Name"] == "N/A"]
+    assert {row["NPU Name"].split(".")[1] for row in alone} == {"relu"}
+    assert {row["Result"] for row in alone} == {"N/A"} and "only in B" in {row["Err_message"] for row in alone}
+
+
+def test_the_tables_of_troubleshooter_are_those_of_its_own_compare(tmp_path):
+    a = recorded(tmp_path / "a", edits={1: lambda out: out * out + out}, steps=2).path
+    b = recorded(tmp_path / "b", edits={1: lambda out: torch.addcmul(out, out, out)}, steps=2).path
+    assert main(["compare", a, b, "--csv", str(tmp_path / "ts"), "--format", "troubleshooter"]) == 0
+    names = sorted(one.name for one in (tmp_path / "ts").iterdir())
+    golden = Path(__file__).resolve().parents[1] / "data" / "formats" / "troubleshooter_compare"
+    assert {one.name for one in golden.iterdir()} < set(names) and len(names) == 9
+    mapping = read_table(tmp_path / "ts" / "ts_api_mapping_0.csv")
+    assert list(mapping[0]) == list(read_table(golden / "ts_api_mapping_0.csv")[0])
+    assert {"ORIGIN NET (pytorch)": "Tensor_mul_0\nTensor_add_0", "TARGET NET (pytorch)": "Torch_addcmul_0"} in mapping
+    rows = read_table(tmp_path / "ts" / "ts_api_forward_compare_0.csv")
+    assert list(rows[0]) == [*list(mapping[0]), "shape of orig", "shape of target", "max, min, mean diffs"]
+    linear = next(row for row in rows if row["ORIGIN NET (pytorch)"] == "Functional_linear_0_forward_input.0")
+    assert linear["shape of orig"] == "(8, 16)" and linear["max, min, mean diffs"] == "0.00000, 0.00000, 0.00000"
+    backward = read_table(tmp_path / "ts" / "ts_api_backward_compare.csv")
+    assert "Functional_linear_3_backward_input.0" in [row["TARGET NET (pytorch)"] for row in backward]
+
+
+def test_a_shorter_run_is_compared_as_far_as_it_goes(tmp_path):
+    a, b = recorded(tmp_path / "a", steps=3), recorded(tmp_path / "b", steps=2)
+    assert compared(a, b).structure.steps_only_a == [2]
+    assert main(["compare", a.path, b.path]) == 2
+
+
+def test_cut_off_and_damaged_recordings_are_compared_or_refused(tmp_path, capsys):
+    a, b = recorded(tmp_path / "a", level="aten"), recorded(tmp_path / "b", level="aten")
+    content = Path(b.path).read_bytes()
+    cut = tmp_path / "cut.oprec"
+    for part in (0, 1, len(content) // 3, len(content) // 2, len(content) - 1):
+        cut.write_bytes(content[:part])
+        assert main(["compare", a.path, str(cut)]) in (1, 2)
+    draw = torch.Generator().manual_seed(0)
+    for place in torch.randint(len(content), (40,), generator=draw).tolist():
+        cut.write_bytes(content[:place] + bytes([content[place] ^ 0x41]) + content[place + 1 :])
+        assert main(["compare", a.path, str(cut)]) in (1, 2)
+    assert main(["compare", a.path, str(tmp_path / "nothing")]) == 2
+    assert str(tmp_path / "nothing") in capsys.readouterr().err
+
+
+def test_fusions_are_read_from_a_file(tmp_path):
+    a = recorded(tmp_path / "a", edits={1: lambda out: out * 2.0 + 1.0})
+    b = recorded(
+        tmp_path / "b", edits={1: lambda out: torch.addcmul(torch.ones_like(out), out, torch.full_like(out, 3.0))}
+    )
+    known = tmp_path / "fusions.json"
+    known.write_text('[{"a": ["mul", "add"], "b": ["ones_like", "full_like", "addcmul"]}]')
+    assert main(["compare", a.path, b.path, "--fusions", str(known)]) == 1
+    rank = compared(a, b, fusions=[(["mul", "add"], ["ones_like", "full_like", "addcmul"])])
+    assert (rank.first.calls_a, rank.first.calls_b) == (2, 3)
+    known.write_text('{"a": 3}')
+    assert main(["compare", a.path, b.path, "--fusions", str(known)]) == 2
+
+
+def test_a_recording_is_made_of_rows():
+    value = {"dtype": "torch.float32", "shape": [4], "hash": "1f", "min": 0.0, "max": 1.0, "norm": 1.0, "origin": 1}
+    rows = {
+        "header": {"rank": 3},
+        "values": [{**value, "producer": 0}],
+        "calls": [{"op": "torch.relu", "module": "Net", "outputs": [("result", 0)]}],
+    }
+    one, other = op_tools._C.make_recording(rows), op_tools._C.make_recording(rows)
+    assert (len(op_tools._C.compare_runs(one, other)), one.calls) == (1, 1)
+    rows["calls"][0]["outputs"] = [("result", 7)]
+    with pytest.raises(op_tools.Error, match=r"calls\[0\]"):
+        op_tools._C.make_recording(rows)
+
+
+@pytest.mark.parametrize("name", ["msprobe_statistics_mix", "troubleshooter"])
+def test_dumps_of_other_tools_are_compared(name, tmp_path):
+    archive = Path(__file__).resolve().parents[1] / "data" / "formats" / f"{name}.zip"
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(tmp_path / name)
+    comparison = op_tools.compare_runs(tmp_path / name, tmp_path / name)
+    assert comparison.agrees
+    assert comparison.ranks[0].counts.keys() == {"agrees"} and len(comparison.rows) > 5

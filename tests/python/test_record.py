@@ -1,0 +1,686 @@
+"""OpRecord: what a run's file says of its calls, tensors and their producers, and what is left when the run ends badly."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.utils.checkpoint
+
+import op_tools
+from op_tools.__main__ import main
+
+LEVELS = ["torch", "aten"]
+
+
+def record(work, tmp_path, **options):
+    """What a run of `work` leaves."""
+    with op_tools.OpRecord(output_dir=tmp_path, **options) as tool:
+        work(tool)
+    result = tool.result()
+    assert result.failure == ""
+    found = op_tools.read_recording(result.path)
+    assert found.complete and found.damage == ""
+    assert len(found.calls) == result.calls
+    return found
+
+
+def calls_of(recording, op, phase="forward"):
+    return [call for call in recording.calls if call.op == op and call.phase == phase]
+
+
+def only(recording, op, phase="forward"):
+    (call,) = calls_of(recording, op, phase)
+    return call
+
+
+def one(tensors, place):
+    return next(tensor for where, tensor in tensors if where == place)
+
+
+# ---- statistics ----
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 7, 8, 511, 512, 513, 5000, 100_000])
+def test_statistics_are_those_of_torch(dtype, size, tmp_path):
+    torch.manual_seed(size)
+    x = (torch.randn(size, dtype=torch.float64) * 20).to(dtype)
+    call = only(record(lambda _: torch.neg(x) if dtype != torch.bool else x.logical_not(), tmp_path), op_of(dtype))
+    found, wide = call.inputs[0][1], x.double()
+    assert found.known and (found.nan, found.inf, found.zero) == (0, 0, int((wide == 0).sum()))
+    assert (found.min, found.max) == (wide.min().item(), wide.max().item())
+    assert found.mean == pytest.approx(wide.mean().item(), rel=1e-9, abs=1e-9)
+    assert found.norm == pytest.approx(wide.norm().item(), rel=1e-12)
+
+
+def op_of(dtype):
+    return "torch.Tensor.logical_not" if dtype == torch.bool else "torch.neg"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_special_value_anywhere_is_counted(dtype, bad, tmp_path):
+    for place in (0, 9, 512, 999):
+        x = torch.ones(1000, dtype=dtype)
+        x[place] = bad
+        found = only(record(lambda _, x=x: torch.neg(x), tmp_path), "torch.neg").inputs[0][1]
+        assert (found.nan, found.inf) == ((1, 0) if bad != bad else (0, 1))
+        assert found.zero == 0
+
+
+def difference(one_tensor, other):
+    return sum((a - b) ** 2 for a, b in zip(one_tensor.projections, other.projections, strict=True)) / 4
+
+
+def test_projections_estimate_how_far_tensors_are_apart(tmp_path):
+    """Of single elements, of constants and of random noise: within the factors that four signs allow."""
+    torch.manual_seed(0)
+    x = torch.randn(3000, dtype=torch.float64)
+    single, shifted, noisy = x.clone(), x + 1e-3, x + torch.randn(3000, dtype=torch.float64) * 1e-3
+    single[2345] += 0.5
+    swapped = x.clone()
+    swapped[[10, 2000]] = swapped[[2000, 10]]
+    found = record(lambda _: [torch.neg(t) for t in (x, single, shifted, noisy, swapped)], tmp_path)
+    base, *others = [call.inputs[0][1] for call in calls_of(found, "torch.neg")]
+    for other, changed in zip(others, (single, shifted, noisy, swapped), strict=True):
+        exact = (changed - x).norm().item()
+        assert 0.05 * exact < difference(base, other) ** 0.5 < 4 * exact
+    assert difference(base, others[0]) ** 0.5 == pytest.approx(0.5, rel=1e-9)
+
+
+def test_projections_do_not_depend_on_strides(tmp_path):
+    x = torch.randn(37, 53)
+    found = record(lambda _: (torch.neg(x), torch.neg(x.t().contiguous().t())), tmp_path)
+    one_way, other = [call.inputs[0][1] for call in calls_of(found, "torch.neg")]
+    assert one_way.stride != other.stride
+    assert (one_way.hash, one_way.projections) == (other.hash, other.projections)
+
+
+# ---- where tensors come from ----
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = torch.nn.Linear(4, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.fc2 = torch.nn.Linear(8, 2)
+
+    def forward(self, x, scale=None):
+        y = torch.relu(self.norm(self.fc1(x)))
+        return self.fc2(y if scale is None else y * scale)
+
+
+def training(model, optimizer, batches, tool=None):
+    for x in batches:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        if tool is not None:
+            tool.step()
+
+
+def batches(count=3):
+    torch.manual_seed(1)
+    return [torch.randn(16, 4) for _ in range(count)]
+
+
+def producer(recording, tensor):
+    return recording.calls[tensor.producer]
+
+
+def check_links(recording):
+    """Every link leads to the call that has this very value among its outputs, or a tensor over the same memory."""
+    linked = 0
+    for index, call in enumerate(recording.calls):
+        for place, tensor in (*call.inputs, *call.outputs):
+            if tensor.origin != "call":
+                continue
+            linked += 1
+            made_by = recording.calls[tensor.producer]
+            assert tensor.producer <= index
+            assert tensor.output < len(made_by.outputs), (call.op, place)
+            value = made_by.outputs[tensor.output][1]
+            if value.shape == tensor.shape and value.stride == tensor.stride:
+                assert value.hash == tensor.hash or not value.known, (call.op, place)
+    return linked
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_links_of_a_training_loop_lead_to_the_calls_that_made_the_tensors(level, optimizer, tmp_path):
+    torch.manual_seed(0)
+    model = Net()
+    found = record(
+        lambda tool: training(model, optimizer(model.parameters(), lr=0.1), batches(), tool), tmp_path, level=level
+    )
+    assert check_links(found) > 100
+    assert {call.step for call in found.calls} == {0, 1, 2}
+    assert {call.phase for call in found.calls} == {"forward", "backward"}
+
+
+def test_parameters_buffers_inputs_and_gradients_have_names(tmp_path):
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    given = batches(2)
+    found = record(lambda tool: training(model, optimizer, given, tool), tmp_path)
+    first = calls_of(found, "torch.nn.functional.linear")[0]
+    assert [(tensor.origin, tensor.name) for _, tensor in first.inputs] == [
+        ("input", "Net.input[0]"),
+        ("parameter", "Net.fc1.weight"),
+        ("parameter", "Net.fc1.bias"),
+    ]
+    norm = calls_of(found, "torch.nn.functional.batch_norm")[0]
+    assert ("buffer", "Net.norm.running_mean") in [(tensor.origin, tensor.name) for _, tensor in norm.inputs]
+    gradients = {tensor.name for call in found.calls for _, tensor in call.inputs if tensor.name.startswith("grad:")}
+    linked = {
+        tensor.shape
+        for call in found.calls
+        if call.phase == "forward" and not call.module
+        for _, tensor in call.inputs
+        if tensor.origin == "call" and producer(found, tensor).phase == "backward"
+    }
+    named = {f"grad:Net.{name}" for name, _ in model.named_parameters()}
+    assert gradients | linked and gradients <= named
+    # After the optimizer's step the parameter is what the optimizer made, and still has its name.
+    second = calls_of(found, "torch.nn.functional.linear")[2]
+    weight = one(second.inputs, "args[1]")
+    assert (weight.origin, weight.name) == ("call", "Net.fc1.weight")
+    assert producer(found, weight).module == "" and producer(found, weight).step == 0
+
+
+def test_gradients_that_were_accumulated_have_names(tmp_path):
+    model = torch.nn.Linear(3, 3)
+
+    def work(_):
+        for _ in range(2):
+            model(torch.ones(2, 3)).sum().backward()
+        torch.neg(model.weight.grad)
+
+    gradient = only(record(work, tmp_path), "torch.neg").inputs[0][1]
+    assert (gradient.origin, gradient.name) == ("gradient", "grad:Linear.weight")
+
+
+def test_running_statistics_are_outputs_of_the_call_that_writes_them(tmp_path):
+    model = Net()
+    found = record(lambda _: [model(x) for x in batches(2)], tmp_path)
+    first, second = calls_of(found, "torch.nn.functional.batch_norm")
+    before, after = one(first.inputs, "args[1]"), one(first.outputs, "written args[1]")
+    assert before.hash != after.hash
+    again = one(second.inputs, "args[1]")
+    assert again.number == after.number and producer(found, again).id == first.id
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_written_inputs_are_outputs(level, tmp_path):
+    x = torch.zeros(4)
+
+    def work(_):
+        y = torch.neg(x)
+        y.add_(1)
+        y[1:3].mul_(5)
+        torch.neg(y)
+
+    found = record(work, tmp_path, level=level)
+    names = {"torch": ("torch.Tensor.add_", "torch.Tensor.mul_", "torch.neg")}.get(
+        level, ("aten::add_.Tensor", "aten::mul_.Tensor", "aten::neg")
+    )
+    (add,), (mul,), (_, last) = (calls_of(found, name) for name in names)
+    assert [place for place, _ in add.outputs] == ["result", "written args[0]"]
+    assert one(add.outputs, "written args[0]").mean == 1
+    assert producer(found, mul.inputs[0][1]).op != mul.op
+    # The base was written through a view of it.
+    assert last.inputs[0][1].max == 5
+    assert producer(found, last.inputs[0][1]).id == mul.id
+
+
+def test_a_tensor_that_was_not_written_has_one_value(tmp_path):
+    x = torch.randn(1000)
+    found = record(lambda _: [torch.neg(x) for _ in range(20)], tmp_path)
+    assert len({call.inputs[0][1].number for call in calls_of(found, "torch.neg")}) == 1
+
+
+def test_memory_that_is_used_again_is_another_tensor(tmp_path):
+    """The allocator gives the same address to the next tensor, whose version is 0 as well."""
+
+    def work(_):
+        for i in range(50):
+            torch.neg(torch.full((1000,), float(i)))
+
+    found = record(work, tmp_path)
+    assert [call.inputs[0][1].max for call in calls_of(found, "torch.neg")] == [float(i) for i in range(50)]
+    check_links(found)
+
+
+def test_views_in_place_and_out_arguments(tmp_path):
+    def work(_):
+        x = torch.arange(12.0).reshape(3, 4)
+        base = torch.neg(x)
+        rows = base.unbind(0)
+        rows[1].add_(100)
+        out = torch.empty(3, 4)
+        torch.add(base, 1, out=out)
+        torch.abs(out)
+        torch.cat([base, out])
+        torch.where(out > 0, out, base)
+
+    found = record(work, tmp_path)
+    check_links(found)
+    last = only(found, "torch.abs").inputs[0][1]
+    assert producer(found, last).op == "torch.add" and last.max == 97 + 0
+    assert [place for place, _ in only(found, "torch.cat").inputs] == ["args[0][0]", "args[0][1]"]
+    assert [place for place, _ in only(found, "torch.add").inputs] == ["args[0]", "kwargs.out"]
+    assert json.loads(only(found, "torch.add").scalars) == {"args[1]": 1}
+
+
+def test_checkpoint_retain_graph_and_double_backward(tmp_path):
+    model = Net()
+    x = batches(1)[0]
+
+    def work(_):
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
+        loss = model(x).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        gradient = torch.autograd.grad(model(x).square().sum(), model.fc1.weight, create_graph=True)[0]
+        gradient.square().sum().backward()
+
+    found = record(work, tmp_path)
+    assert check_links(found) > 50
+    passes = {call.backward_pass for call in calls_of(found, "torch.relu", "backward")}
+    assert {0, 1} <= passes
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_backward_calls_know_their_forward_call(level, tmp_path):
+    model = Net()
+    found = record(lambda _: model(batches(1)[0]).square().mean().backward(), tmp_path, level=level)
+    by_id = {call.id: call for call in found.calls if call.phase == "forward"}
+    backward = [call for call in found.calls if call.phase == "backward"]
+    known = [call for call in backward if call.forward_id]
+    assert len(known) > (0.9 if level == "torch" else 0.7) * len(backward)
+    for call in known:
+        assert call.forward_id in by_id
+    if level == "aten":
+        (relu,) = [call for call in known if call.op == "aten::threshold_backward"]
+        assert by_id[relu.forward_id].op == "aten::relu"
+        assert relu.module == "Net"
+
+
+def test_modules_that_share_one_and_modules_that_come_and_go_have_their_own_paths(tmp_path):
+    """What a thread remembers of its stack of modules is found by their addresses."""
+
+    class Inner(torch.nn.Module):
+        def forward(self, x):
+            return torch.neg(x)
+
+    class Left(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return self.inner(x)
+
+    class Right(Left):
+        pass
+
+    class Both(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            inner = Inner()
+            self.left, self.right = Left(inner), Right(inner)
+
+        def forward(self, x):
+            return self.right(self.left(x))
+
+    def work(_):
+        model = Both()
+        for _ in range(3):
+            model(torch.ones(2))
+        for i in range(100):
+            kind = type(f"Net{i}", (Inner,), {})
+            kind()(torch.ones(2))
+            del kind
+
+    found = record(work, tmp_path)
+    names = [call.module for call in calls_of(found, "torch.neg")]
+    assert names == ["Both.left.inner", "Both.right.inner"] * 3 + [f"Net{i}" for i in range(100)]
+
+
+def test_threads_are_each_in_their_own_module_and_line(tmp_path):
+    class First(torch.nn.Module):
+        def forward(self, x):
+            return torch.neg(x)
+
+    class Second(torch.nn.Module):
+        def forward(self, x):
+            return torch.abs(x)
+
+    def work(model):
+        for _ in range(200):
+            model(torch.ones(3))
+
+    def both(_):
+        threads = [threading.Thread(target=work, args=(model,)) for model in (First(), Second())]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    found = record(both, tmp_path, level="aten", all_threads=True)
+    calls = [call for call in found.calls if call.op in ("aten::neg", "aten::abs")]
+    wanted = {"First": "aten::neg", "Second": "aten::abs"}
+    assert len(calls) == 400
+    for call in calls:
+        assert wanted[call.module] == call.op
+        assert call.line.endswith(" forward")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_same_elements_are_one_value(level, tmp_path):
+    x = torch.ones(4)
+
+    def work(_):
+        torch.neg(x)
+        torch.neg(x.detach())
+        torch.neg(x.data)
+        torch.neg(x.view(2, 2))
+        x.data.mul_(3)
+        torch.neg(x.data)
+
+    found = record(work, tmp_path, level=level)
+    values = [call.inputs[0][1] for call in calls_of(found, "torch.neg" if level == "torch" else "aten::neg")]
+    assert values[0].number == values[1].number
+    assert values[0].hash == values[2].hash == values[3].hash
+    assert values[4].max == 3
+
+
+def test_calls_of_a_module_are_counted(tmp_path):
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.fc(torch.relu(self.fc(x)))
+
+    model = Twice()
+
+    def work(tool):
+        for _ in range(2):
+            model(torch.ones(1, 4))
+            model(torch.ones(1, 4))
+            tool.step()
+
+    found = record(work, tmp_path)
+    linear = calls_of(found, "torch.nn.functional.linear")
+    assert [(call.step, call.module, call.module_call) for call in linear] == [
+        (step, "Twice.fc", number) for step in (0, 1) for number in range(4)
+    ]
+
+
+def test_random_draws_and_errors_are_noted(tmp_path):
+    def work(_):
+        torch.manual_seed(3)
+        torch.nn.functional.dropout(torch.ones(10), 0.5)
+        torch.neg(torch.ones(2))
+        with pytest.raises(RuntimeError):
+            torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+
+    found = record(work, tmp_path)
+    assert only(found, "torch.nn.functional.dropout").random == "cpu"
+    assert only(found, "torch.neg").random == ""
+    failed = only(found, "torch.mm")
+    assert "cannot be multiplied" in failed.error and failed.outputs == [] and len(failed.inputs) == 2
+
+
+def test_inference_mode(tmp_path):
+    model = Net().eval()
+
+    def work(_):
+        with torch.inference_mode():
+            y = model(torch.ones(2, 4))
+            y.add_(1)
+            torch.neg(y)
+
+    found = record(work, tmp_path)
+    add, neg = only(found, "torch.Tensor.add_"), only(found, "torch.neg")
+    assert one(add.outputs, "written args[0]").mean == pytest.approx(add.inputs[0][1].mean + 1)
+    assert neg.inputs[0][1].hash == one(add.outputs, "written args[0]").hash
+
+
+def test_steps_and_ops_are_filtered(tmp_path):
+    def work(tool):
+        for _ in range(4):
+            torch.neg(torch.ones(2))
+            torch.abs(torch.ones(2))
+            tool.step()
+
+    found = record(work, tmp_path, steps=[1, 3], ops="torch.neg")
+    assert [(call.op, call.step) for call in found.calls] == [("torch.neg", 1), ("torch.neg", 3)]
+
+
+def test_without_statistics_there_are_shapes_and_links(tmp_path):
+    found = record(lambda _: torch.abs(torch.neg(torch.ones(2))), tmp_path, statistics=False)
+    result = only(found, "torch.abs").inputs[0][1]
+    assert not result.known and result.shape == (2,) and result.nan == -1
+    assert producer(found, result).op == "torch.neg"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_ids_are_those_of_captured_calls(level, tmp_path):
+    with op_tools.OpCapture(output_dir=tmp_path, level=level) as capture:
+        found = record(lambda _: torch.abs(torch.neg(torch.randn(3))), tmp_path / "record", level=level)
+    for name in ("neg", "abs"):
+        call = next(call for call in found.calls if call.op.partition("::")[2] == name or call.op == f"torch.{name}")
+        (folder,) = [path for path in (tmp_path / "op_capture_result").rglob(str(call.id)) if path.is_dir()]
+        saved = op_tools.load_call(folder)
+        assert saved.name == call.op
+        assert saved.result.double().norm().item() == pytest.approx(call.outputs[0][1].norm)
+    assert capture.result().lost == 0
+
+
+def test_jitter_changes_the_first_tensor_of_a_module_by_one_unit(tmp_path):
+    model = torch.nn.Linear(4, 4)
+
+    def work(_):
+        torch.neg(torch.ones(3))
+        torch.nn.functional.linear(torch.zeros(1, 4), model.weight)
+        model(torch.full((300, 4), 1.5))
+
+    plain, *noisy = [record(work, tmp_path, jitter=seed) for seed in (0, 1, 2, 1)]
+    assert only(plain, "torch.neg").inputs[0][1].hash == only(noisy[0], "torch.neg").inputs[0][1].hash
+    given = [calls_of(found, "torch.nn.functional.linear")[1].inputs[0][1] for found in (plain, *noisy)]
+    assert (given[0].min, given[0].max) == (1.5, 1.5)
+    unit = 2.0**-23
+    assert (given[1].min, given[1].max) == (1.5 - unit, 1.5 + unit)
+    assert given[1].hash == given[3].hash != given[2].hash
+
+
+# ---- the file ----
+
+
+def test_the_header_says_what_the_run_was(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_TEST_OF_RECORD", "7")
+    torch.manual_seed(42)
+    header = record(lambda _: torch.neg(torch.ones(2)), tmp_path).header
+    assert header["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert header["op_tools"] == op_tools.__version__
+    assert (header["rank"], header["world_size"], header["pid"]) == (0, 1, os.getpid())
+    assert header["environment"]["OMP_TEST_OF_RECORD"] == "7"
+    assert header["seeds"]["cpu"] == "42"
+    assert header["flags"]["deterministic"] is False and header["flags"]["num_threads"] == torch.get_num_threads()
+    assert header["argv"] == sys.argv
+
+
+def test_each_run_of_a_process_has_its_file(tmp_path):
+    paths = [record(lambda _: torch.neg(torch.ones(2)), tmp_path).path for _ in range(3)]
+    assert len(set(paths)) == 3
+    assert Path(paths[0]).name == f"rank0-{os.getpid()}.oprec"
+
+
+def test_recordings_are_shown(tmp_path, capsys):
+    record(lambda _: torch.neg(torch.ones(2, 3)), tmp_path)
+    assert main(["show", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "torch.neg" in text and "float32[2, 3]" in text and "complete" in text
+
+
+def test_a_result_has_a_table_and_a_data_frame(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    with op_tools.OpRecord(output_dir=tmp_path) as tool:
+        torch.neg(torch.ones(2))
+        torch.neg(torch.ones(3, requires_grad=True)).sum().backward()
+    result = tool.result()
+    assert "torch.neg" in result.table()
+    (neg,) = [row for row in result.rows if row.op == "torch.neg"]
+    assert (neg.calls, neg.backward, neg.failed) == (2, 1, 0)
+    frame = op_tools.read_recording(result.path).to_pandas()
+    assert isinstance(frame, pandas.DataFrame) and set(frame["place"]) >= {"args[0]", "result"}
+
+
+def test_threads_have_numbers(tmp_path):
+    def work(_):
+        torch.neg(torch.ones(2))
+
+        def other():
+            with op_tools.HookScope(op_tools.Hook()):
+                pass
+            torch.abs(torch.ones(2))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    found = record(work, tmp_path, level="aten", all_threads=True)
+    assert only(found, "aten::neg").thread == 0
+    assert [call.thread for call in calls_of(found, "aten::abs")] in ([], [1])
+
+
+PROGRAM = """
+import os, sys, time
+import torch
+import op_tools
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+tool = op_tools.OpRecord(output_dir=sys.argv[1], level=sys.argv[2]).start()
+print("started", flush=True)
+while True:
+    optimizer.zero_grad()
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+    tool.step()
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_was_recorded_survives_sigkill_at_any_moment(level, tmp_path):
+    generator = random.Random(level)
+    for trial in range(3):
+        folder = tmp_path / str(trial)
+        program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder), level], stdout=subprocess.PIPE)
+        assert program.stdout.readline() == b"started\n"
+        time.sleep(0.3 + generator.random() * 0.7)
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+        program.stdout.close()
+        (path,) = folder.glob("*.oprec")
+        found = op_tools.read_recording(path)
+        assert not found.complete and found.damage == ""
+        assert len(found.calls) > 20
+        check_links(found)
+
+
+def test_a_forked_child_records_nothing_and_the_parent_goes_on(tmp_path):
+    def work(_):
+        torch.neg(torch.ones(2))
+        child = os.fork()
+        if child == 0:
+            torch.abs(torch.ones(2))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        torch.exp(torch.ones(2))
+
+    found = record(work, tmp_path)
+    assert [call.op for call in found.calls if call.op != "torch.ones"] == ["torch.neg", "torch.exp"]
+    assert len(list(tmp_path.glob("*.oprec"))) == 1
+
+
+def test_a_full_disk_stops_the_recording_and_not_the_program(tmp_path):
+    program = """
+import resource, signal, sys, torch, op_tools
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+with op_tools.OpRecord(output_dir=sys.argv[1]) as tool:
+    x = torch.ones(2)
+    for _ in range(20_000): x = torch.neg(x)
+print(x.tolist(), tool.result().failure)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("[1.0, 1.0] ") and "cannot be written" in done.stdout
+    assert done.stderr.count("stops recording") == 1
+    (path,) = tmp_path.glob("*.oprec")
+    found = op_tools.read_recording(path)
+    assert len(found.calls) > 500 and found.damage == ""
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 300_000
+
+
+def test_op_tools_run_records(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nm = torch.nn.Linear(3, 3)\no = torch.optim.SGD(m.parameters(), lr=0.1)\n"
+        "for _ in range(2):\n    m(torch.ones(2, 3)).sum().backward()\n    o.step()\n"
+    )
+    command = [sys.executable, "-m", "op_tools", "run", "--record", "--output-dir", str(tmp_path / "A"), str(script)]
+    subprocess.run(command, check=True, capture_output=True)
+    (path,) = (tmp_path / "A").glob("*.oprec")
+    found = op_tools.read_recording(path)
+    linear = calls_of(found, "torch.nn.functional.linear")
+    assert [call.step for call in linear] == [0, 1]
+    assert linear[0].module == "Linear" and linear[0].line.startswith(f"{script}:5 ")
+
+
+def test_what_is_no_recording_is_an_error(tmp_path):
+    path = tmp_path / "a.oprec"
+    path.write_bytes(b"something else")
+    with pytest.raises(op_tools.Error, match=r"a\.oprec: byte 0"):
+        op_tools.read_recording(path)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR")
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_tensors_without_strides_have_rows(level, tmp_path):
+    x = torch.eye(3)
+    with op_tools.OpRecord(level=level, output_dir=tmp_path) as record:
+        x.to_sparse_csr() @ x
+        x.to_sparse().coalesce()
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]) * 2
+    assert any("mm" in call.op or "matmul" in call.op for call in op_tools.read_recording(record.result().path).calls)
+    # A hook that fails is off from then on.
+    with op_tools.OpRecord(level=level, output_dir=tmp_path / "more") as record:
+        torch.sparse.sampled_addmm(x.to_sparse_csr(), x, x)
+        x.exp()
+    assert any("exp" in call.op for call in op_tools.read_recording(record.result().path).calls)

@@ -1,0 +1,495 @@
+"""op-tools repro: what its scripts hold, that they agree with OpAutoCompare, and what hostile files can do."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import op_tools
+import op_tools.sim_device as sim
+from op_tools.__main__ import main as command
+from op_tools.repro import Plan, make, shrink
+from op_tools.repro._cpp import cpp_text, quoted
+from op_tools.repro._literals import comment, dotted, drawn_tensor, expression, flat_tensor, same_bits
+from op_tools.repro._make import name_of
+from op_tools.repro._saved import function_of, read
+from op_tools.repro._script import write
+
+ADDMM = "scale:ops=aten::mm|aten::addmm,scale=1.5"
+
+
+@pytest.fixture
+def library(build_dir):
+    return str(build_dir / "libop_tools_sim_device.so")
+
+
+def saved_failure(work, kind, level="torch", **fault):
+    """The folder of the first failure of `work` with a fault."""
+    with sim.fault(kind, **fault), op_tools.OpAutoCompare(level=level) as tool:
+        work()
+    saved = [row.saved for row in tool.result().failures if row.saved]
+    assert saved, "the fault made no failure"
+    return f"{saved[0]}/device"
+
+
+def captured(work):
+    """The folder of the one call of `work`."""
+    with op_tools.OpCapture() as capture:
+        work()
+    (folder,) = Path(capture.result().root).glob("*/*")
+    return str(folder)
+
+
+def made(folder, library, monkeypatch, fault, path="repro.py", plan=None, runs=1):
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", fault)
+    lines = []
+    saved, judged, result = make(
+        folder, Path(path), plan or Plan("sim", libraries=(library,)), 120, lines.append, runs=runs
+    )
+    return saved, judged, result, lines
+
+
+def run(path, *arguments, fault=""):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, path, *arguments],
+        env={**environment, "OP_TOOLS_SIM_FAULTS": fault},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def linear():
+    torch.manual_seed(1)
+    x = torch.randn(4, 8, device="sim", requires_grad=True)
+    torch.nn.Linear(8, 3).to("sim")(x).sum().backward()
+
+
+def evaluated(text, **names):
+    """What an expression of a script gives."""
+    return eval(text, {"torch": torch, "inf": math.inf, "nan": math.nan, **names})  # noqa: S307
+
+
+# --- Values
+
+
+def special(dtype):
+    info = torch.finfo(dtype)
+    numbers = [0.0, -0.0, 1.0, -1.5, 0.1, math.pi, info.max, info.min, info.tiny, info.eps, 1 / 3]
+    if dtype not in (torch.float8_e4m3fn,):
+        numbers += [math.inf, -math.inf]
+    return torch.tensor([*numbers, math.nan], dtype=torch.float64).to(dtype)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+)
+def test_floats_have_their_bits(dtype):
+    for values in (special(dtype), torch.randn(100).to(dtype)):
+        assert same_bits(evaluated(flat_tensor(values)), values)
+
+
+def test_nan_payloads_and_subnormals_have_their_bits():
+    bits = torch.tensor([0x7FC00001, 0x7F800001, -1, 1, 0x00000003, 0x7F7FFFFF], dtype=torch.int32)
+    values = bits.view(torch.float32)
+    assert same_bits(evaluated(flat_tensor(values)), values)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool])
+def test_integers_have_their_bits(dtype):
+    extremes = [0, 1] if dtype == torch.bool else [torch.iinfo(dtype).min, torch.iinfo(dtype).max, 0, 7]
+    values = torch.tensor(extremes, dtype=dtype)
+    assert same_bits(evaluated(flat_tensor(values)), values)
+    assert "torch.full" in flat_tensor(torch.zeros(50, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_numbers_have_their_bits(dtype):
+    values = torch.tensor([complex(0.1, -0.0), complex(math.nan, math.inf), complex(-0.0, 1 / 3)], dtype=dtype)
+    assert same_bits(evaluated(flat_tensor(values)), values)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        -3,
+        0.1,
+        math.inf,
+        complex(1, -math.inf),
+        "it's",
+        'a "quote"\n\\ end\\',
+        '"""\nimport os',
+        b"\x00'\"",
+        torch.Size([2, 3]),
+        slice(1, None, -2),
+        [1, (2,), {"a": [None, ...]}],
+        torch.strided,
+        torch.channels_last,
+        torch.int32,
+        {1, 2},
+        (),
+    ],
+)
+def test_arguments_evaluate_to_themselves(value):
+    text = expression(value, lambda _: "")
+    assert evaluated(text, device="cpu", wide=False) == value
+
+
+def test_dtypes_follow_the_float64_run():
+    text = expression(torch.bfloat16, lambda _: "")
+    assert evaluated(text, wide=True) is torch.float64
+    assert evaluated(text, wide=False) is torch.bfloat16
+
+
+def test_drawn_numbers_are_like_the_originals():
+    values = torch.relu(torch.randn(5000)) * 3
+    random = torch.Generator().manual_seed(0)
+    drawn = evaluated(drawn_tensor(values), random=random)
+    assert drawn.dtype == values.dtype and drawn.min() == 0
+    indices = torch.randint(2, 9, (500,))
+    assert set(evaluated(drawn_tensor(indices), random=random).tolist()) == set(range(2, 9))
+    assert drawn_tensor(torch.tensor([math.nan] * 500)) is None
+
+
+# --- Hostile files
+
+
+@pytest.mark.parametrize(
+    "name", ['torch.add"', "torch.add(__import__('os'))", "torch.load", "torch.hub.load", "os.system"]
+)
+def test_names_that_are_no_operators_are_refused(name):
+    with pytest.raises(op_tools.Error):
+        function_of(name)
+
+
+@pytest.mark.parametrize("part", ["a b", "a;b", "a\nb", "", "a(", "é́"])
+def test_parts_of_names_are_identifiers(part):
+    with pytest.raises(ValueError, match="no name"):
+        dotted(["torch", part])
+
+
+def test_words_of_python_are_names_of_overloads():
+    text = function_of("aten::random_.from")
+    assert evaluated(text) is getattr(torch.ops.aten.random_, "from")
+
+
+@pytest.mark.parametrize("text", ['"""\nimport os', "\\", 'end"', "\x1b[31m", "\u2028x", "*/ // \\\n x"])
+def test_comments_stay_comments(text):
+    shown = comment(text)
+    assert '"' not in shown and "\\" not in shown and shown.isprintable()
+    assert compile(f'"""{shown}"""\n# {shown}\n1', "", "exec")
+
+
+@pytest.mark.parametrize("text", ['"; system("x"); "', "\\", "??/", "\n", "é", "plain 1.5"])
+def test_cpp_strings_are_quoted(text):
+    shown = quoted(text)
+    inside = shown[1:-1]
+    assert '"' not in inside and "\n" not in inside and "?" not in inside
+    assert inside.encode().decode("unicode_escape").encode("latin-1").decode() == text
+
+
+def hostile_folder(tmp_path, **changes):
+    folder = tmp_path / "hostile" / "1"
+    folder.mkdir(parents=True)
+    file = {"name": "torch.einsum", "args": ("ij,ij->", torch.ones(2, 2), torch.ones(2, 2)), "kwargs": {}, "id": 1}
+    torch.save({**file, **changes}, folder / "input.pth")
+    evil = 'x"""\nraise SystemExit(77)\n"""\\'
+    meta = {"name": "torch.einsum", "level": "torch", "stack": [evil], "inputs": [], "state": {}, "error": evil}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return str(folder)
+
+
+def test_strings_of_a_file_never_become_code(tmp_path):
+    evil = '";raise SystemExit(77)#\n\\'
+    folder = hostile_folder(tmp_path, args=(evil, torch.ones(2, 2)))
+    saved = read(folder)
+    script = write(saved, Plan("cpu", libraries=(evil,)), f"{evil}.pth", f"head {evil}")
+    tree = compile(script.text, "repro.py", "exec")
+    assert 77 not in tree.co_consts
+    assert evil in evaluated(script.text.split("torch.einsum(")[1].split(", x[0]")[0])
+
+
+@pytest.mark.parametrize("kwargs", [{"a b": 1}, {"x=1)#": 1}])
+def test_keywords_are_identifiers(tmp_path, kwargs):
+    with pytest.raises(op_tools.Error, match="no name of an argument"):
+        write(read(hostile_folder(tmp_path, kwargs=kwargs)), Plan("cpu"), "", "")
+
+
+@pytest.mark.parametrize("name", ["os;x", "a b", "x\nimport os"])
+def test_modules_to_import_are_names(tmp_path, name):
+    with pytest.raises(op_tools.Error, match="no name of a module"):
+        write(read(hostile_folder(tmp_path)), Plan("cpu", imports=(name,)), "", "")
+
+
+# --- Inputs
+
+
+def inputs_of(folder, plan=None):
+    """What the script's inputs() gives, run here."""
+    saved = read(folder)
+    script = write(saved, plan or Plan("cpu"), "side.pth", "")
+    text = script.text.split('if __name__ == "__main__":')[0]
+    if script.side_file:
+        torch.save(script.side_file, "side.pth")
+    space = {"__name__": "script", "__file__": str(Path("repro.py").resolve())}
+    exec(compile(text, "repro.py", "exec"), space)  # noqa: S102
+    return saved, space["inputs"](lambda memory, here="cpu": memory.clone())
+
+
+@pytest.mark.parametrize(
+    "case", ["transposed", "offset", "expanded", "aliases", "gaps", "empty", "scalar", "conj", "leaf"]
+)
+def test_tensors_are_as_they_were(case):
+    base = torch.randn(6, 8)
+    pairs = {
+        "transposed": (base.t(), torch.randn(8, 6)),
+        "offset": (base[2:4, 1:5], torch.randn(2, 4)),
+        "expanded": (torch.randn(1, 5).expand(3, 5), torch.randn(3, 5)),
+        "aliases": (base[:3], base[1:4]),
+        "gaps": (base[::2, ::3], torch.randn(3, 3)),
+        "empty": (torch.randn(0, 3), torch.randn(0, 3)),
+        "scalar": (torch.tensor(2.5), torch.tensor(1.5)),
+        "conj": (torch.randn(3, dtype=torch.complex64).conj(), torch.randn(3, dtype=torch.complex64)),
+        "leaf": (torch.randn(3, requires_grad=True), torch.randn(3)),
+    }
+    one, other = pairs[case]
+    folder = captured(lambda: torch.add(one, other))
+    _, (tensors, _) = inputs_of(folder)
+    for made_, original in zip(tensors, (one, other), strict=True):
+        assert made_.shape == original.shape and made_.stride() == original.stride()
+        assert made_.is_conj() == original.is_conj() and made_.requires_grad == original.requires_grad
+        assert same_bits(made_.detach().resolve_conj().reshape(-1), original.detach().resolve_conj().reshape(-1))
+    shares = tensors[0].untyped_storage().data_ptr() == tensors[1].untyped_storage().data_ptr()
+    assert shares == (
+        case in ("aliases", "empty") and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    )
+
+
+@pytest.mark.parametrize("data", ["inline", "file"])
+def test_data_in_the_script_and_beside_it_are_the_same_bits(data):
+    x = torch.randn(70, 3)
+    x[3, 1] = math.nan
+    folder = captured(lambda: torch.add(x, x))
+    _, (tensors, _) = inputs_of(folder, Plan("cpu", data=data))
+    assert same_bits(tensors[0].reshape(-1), x.reshape(-1))
+
+
+# --- Whole scripts, on the simulated device
+
+
+def test_forward_and_backward_reproduce_in_a_fresh_process(library, monkeypatch):
+    folder = saved_failure(linear, "scale", ops="aten::mm|aten::addmm", scale=1.5)
+    _, judged, result, _ = made(folder, library, monkeypatch, ADDMM, runs=3)
+    assert len(judged.failures) == 3
+    assert result.reproduced == 3 and result.reproduces
+    text = Path("repro.py").read_text()
+    assert "Reproduces: 3 of 3" in text and "import op_tools" not in text
+    for what in ("output", "gradient of input 0", "gradient of input 1"):
+        assert f"WRONG: {what}:" in result.output
+    assert "times; limit" in result.output
+    assert run("repro.py", "cpu", fault=ADDMM).returncode == 0
+    assert run("repro.py").returncode == 0  # the device without its fault
+    assert run("repro.py", fault=ADDMM).returncode == 1
+
+
+def raising():
+    with pytest.raises(RuntimeError):
+        torch.exp(torch.ones(2, device="sim"))
+
+
+CASES = {
+    "in place": ("scale", "aten::mul_.Tensor", lambda: torch.randn(5, device="sim").mul_(torch.randn(5, device="sim"))),
+    "in place, with a gradient": (
+        "scale",
+        "aten::mul_.Tensor",
+        lambda: (
+            (torch.randn(5, device="sim", requires_grad=True) * 1).mul_(torch.randn(5, device="sim")).sum().backward()
+        ),
+    ),
+    "out=": (
+        "scale",
+        "aten::add.out",
+        lambda: torch.add(torch.ones(3, device="sim"), 2, out=torch.empty(3, device="sim")),
+    ),
+    "lost write": ("lost_write", "aten::mul_.Tensor", lambda: torch.randn(5, device="sim").mul_(2.5)),
+    "exception": (
+        "exception",
+        "aten::exp",
+        raising,
+    ),
+    "changed input": ("mutate_input", "aten::exp", lambda: torch.exp(torch.randn(6, device="sim"))),
+    "strides": ("strides", "aten::exp", lambda: torch.exp(torch.randn(6, 4, device="sim"))),
+    "nan": ("nan", "aten::exp", lambda: torch.exp(torch.randn(6, 4, device="sim"))),
+    "integers": ("element", "aten::add.Tensor", lambda: torch.arange(6, device="sim") + torch.arange(6, device="sim")),
+    "bfloat16": ("scale", "aten::exp", lambda: torch.exp(torch.randn(6, 4, device="sim", dtype=torch.bfloat16))),
+    "complex": ("scale", "aten::exp", lambda: torch.exp(torch.randn(6, device="sim", dtype=torch.complex64))),
+    "list": ("scale", "aten::cat", lambda: torch.cat([torch.randn(3, device="sim"), torch.randn(2, device="sim")], 0)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kinds_of_calls_and_failures_reproduce(case, library, monkeypatch):
+    kind, ops, work = CASES[case]
+    extra = {"scale": 1.5} if kind == "scale" else {}
+    folder = saved_failure(work, kind, ops=ops, **extra)
+    fault = f"{kind}:ops={ops}" + "".join(f",{name}={value}" for name, value in extra.items())
+    _, judged, result, lines = made(folder, library, monkeypatch, fault)
+    assert judged.failures
+    assert result.reproduces, (lines, result.output)
+    right = run("repro.py")
+    assert right.returncode == 0, right.stdout + right.stderr
+
+
+def test_autocast_is_on_in_the_script(library, monkeypatch):
+    def work():
+        with torch.autocast("sim", dtype=torch.bfloat16):
+            torch.nn.functional.linear(torch.randn(8, 8, device="sim"), torch.randn(8, 8, device="sim"))
+
+    folder = saved_failure(work, "scale", ops="aten::mm|aten::addmm", scale=1.5)
+    _, _, result, lines = made(folder, library, monkeypatch, ADDMM)
+    assert "with autocast(kind, not wide):" in result.script.text
+    assert result.reproduces, (lines, result.output)
+    assert run("repro.py").returncode == 0
+
+
+def test_large_data_is_drawn_where_that_is_enough_and_else_stands_beside(library, monkeypatch):
+    def work(x):
+        return lambda: torch.exp(x.to("sim"))
+
+    folder = saved_failure(work(torch.randn(40, 50)), "scale", ops="aten::exp", scale=1.5)
+    _, _, result, _ = made(folder, library, monkeypatch, "scale:ops=aten::exp,scale=1.5")
+    assert result.reproduces and result.script.plan.data == "drawn" and result.side_path is None
+    assert len(Path("repro.py").read_text()) < 20000
+    with_nan = torch.randn(40, 50)
+    with_nan[3, 3] = math.nan
+    folder = saved_failure(work(with_nan), "scale", ops="aten::exp", scale=1.5)
+    _, _, result, _ = made(folder, library, monkeypatch, "scale:ops=aten::exp,scale=1.5", path="other.py")
+    assert result.reproduces and result.side_path == Path("other.pth")
+    (beside,) = torch.load("other.pth", weights_only=True).values()
+    assert same_bits(beside, with_nan.reshape(-1))
+
+
+def test_a_failure_of_the_second_call_only_is_called_several_times(library, monkeypatch):
+    folder = saved_failure(lambda: torch.exp(torch.ones(3, device="sim")), "scale", ops="aten::exp", scale=1.5)
+    _, _, result, _ = made(folder, library, monkeypatch, "scale:ops=aten::exp,scale=1.5,call=1")
+    assert result.reproduces and result.script.plan.calls == 2
+    assert "of call 2" in result.output and "of call 1" not in result.output
+
+
+def test_a_right_call_is_no_repro(library, monkeypatch, capsys):
+    folder = saved_failure(lambda: torch.exp(torch.ones(3, device="sim")), "scale", ops="aten::exp", scale=1.5)
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "")
+    assert command(["repro", folder, "--load", library, "-o", "right.py"]) == 1
+    assert "Reproduces: 0 of 3" in Path("right.py").read_text()
+    assert "reproduces: 0 of 3" in capsys.readouterr().err
+    assert run("right.py").returncode == 0
+
+
+def test_wrong_usage_ends_with_2(tmp_path, capsys):
+    assert command(["repro", str(tmp_path / "missing")]) == 2
+    assert "missing" in capsys.readouterr().err
+    assert command(["repro", hostile_folder(tmp_path), "-o", "name.txt"]) == 2
+    assert ".py" in capsys.readouterr().err
+
+
+def test_shrink_finds_the_limit_and_the_script_names_it(library, monkeypatch, capsys):
+    folder = saved_failure(lambda: torch.exp(torch.randn(40, device="sim")), "above_size", ops="aten::exp", size=7)
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "above_size:ops=aten::exp,size=7")
+    assert command(["repro", folder, "--load", library, "--shrink", "-o", "small.py"]) == 0
+    text = Path("small.py").read_text()
+    assert "fails from 8 on; passes at 7" in text
+    assert "40 elements before, 8 now" in text
+    assert "shrink 2:" in capsys.readouterr().err
+    assert run("small.py", fault="above_size:ops=aten::exp,size=7").returncode == 1
+
+
+CRASHES = """
+import os, signal, time, torch
+import op_tools.sim_device
+library = torch.library.Library("crashing", "DEF")
+library.define("work(Tensor x) -> Tensor")
+def on_device(x):
+    if x.numel() == {dead}: os.kill(os.getpid(), signal.SIGKILL)
+    if x.numel() == {slow}: time.sleep(1000)
+    return x + (1.0 if x.numel() >= {wrong} else 0.0)
+library.impl("work", lambda x: x + 0.0, "CPU")
+library.impl("work", on_device, "PrivateUse1")
+"""
+
+
+def crashing_call(tmp_path, monkeypatch, **sizes):
+    """A saved call of an operator whose kernel for the device ends its process, or hangs, for some sizes."""
+    (tmp_path / "crashing.py").write_text(CRASHES.format(**{"dead": -1, "slow": -1, "wrong": 10**9, **sizes}))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    folder = tmp_path / "saved" / "1"
+    folder.mkdir(parents=True)
+    torch.save({"name": "crashing::work", "args": (torch.ones(64),), "kwargs": {}, "id": 1}, folder / "input.pth")
+    tensor = {"shape": [64], "dtype": "torch.float32", "device": "sim:0", "layout": "torch.strided"}
+    tensor |= {"requires_grad": False, "is_leaf": True}
+    meta = {"name": "crashing::work", "level": "aten", "inputs": [tensor], "outputs": [], "state": {}}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return str(folder)
+
+
+@pytest.mark.parametrize("trouble", [{"dead": 32}, {"slow": 32}])
+def test_shrink_goes_on_after_a_crash_and_a_hang(trouble, tmp_path, monkeypatch):
+    folder = crashing_call(tmp_path, monkeypatch, wrong=20, **trouble)
+    (tmp_path / "small").mkdir()
+    lines = []
+    done = shrink(folder, str(tmp_path / "small"), Plan("sim", ("crashing",)), attempts=40, timeout=2, say=lines.append)
+    assert any("ends or holds the process" in line for line in lines)
+    assert done.elements < 64 and done.elements >= 20
+    assert op_tools.load_call(done.folder).args[0].numel() == done.elements
+
+
+# --- C++
+
+
+def test_the_cpp_program_holds_the_same_call():
+    folder = saved_failure(linear, "scale", ops="aten::mm|aten::addmm", scale=1.5)
+    from op_tools.repro._make import Made
+
+    saved = read(folder)
+    script = write(saved, Plan("sim"), "", "")
+    side = {}
+    text = cpp_text(saved, Made(Path("x.py"), script, 3, '*/ "finding"', ""), side, "x.pth")
+    assert 'findSchemaOrThrow("aten::linear", "")' in text and not side
+    assert text.count("requires_grad_()") == 3
+    assert "gradients->push_back(m3" in text
+
+
+def test_names_of_results_are_those_of_the_judge():
+    assert [name_of(one) for one in ("output", "1th", "0th input grad", "input 2 after the call")] == [
+        "output",
+        "output 1",
+        "gradient of input 0",
+        "input 2 after the call",
+    ]
+
+
+def test_the_session_of_the_page_is_what_is_printed(library, monkeypatch, capsys):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "repro.md").read_text()
+
+    def printed(name):
+        return page.split(f"<!-- session: {name} -->\n```text\n")[1].split("```")[0]
+
+    torch.manual_seed(0)
+    x = torch.randn(40, device="sim")
+    folder = saved_failure(lambda: torch.exp(x), "above_size", ops="aten::exp", size=7)
+    fault = "above_size:ops=aten::exp,size=7"
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", fault)
+    capsys.readouterr()
+    assert command(["repro", folder, "--load", library, "--shrink"]) == 0
+    done = capsys.readouterr()
+    assert done.err + done.out == printed("repro")
+    wrong = run("repro.py", fault=fault)
+    assert wrong.returncode == 1 and wrong.stdout.partition("\n")[2] == printed("device").partition("\n")[2]
+    assert run("repro.py", "cpu", fault=fault).stdout.endswith("\nright\n")

@@ -1,0 +1,139 @@
+"""op-tools support: what a device runs. The proof support_tables runs all of torch's samples against the predictions."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+import op_tools
+import op_tools.__main__
+import op_tools.sim_device as sim
+from op_tools.analyse import _support
+from op_tools.analyse._operators import Watch, registration
+from op_tools.analyse._support import _add_by_name, _operators, _row
+from op_tools.analyse._table import SupportTable, read_table
+
+
+@pytest.fixture
+def table():
+    """Makes a table of the simulated device, of a few functions."""
+    functions = {
+        "torch.mm": lambda device: torch.mm(torch.ones(2, 2, device=device), torch.ones(2, 2, device=device)),
+        "torch.nn.functional.linear": lambda device: torch.nn.functional.linear(
+            torch.ones(2, 2, device=device, requires_grad=True), torch.ones(2, 2, device=device)
+        ),
+        "torch.relu": lambda device: torch.relu(torch.ones(2, device=device)),
+    }
+
+    def make():
+        watch = Watch("sim")
+        rows = {
+            name: _row([lambda device, call=call: lambda: call(device)], watch, "sim")
+            for name, call in functions.items()
+        }
+        operators = _operators("PrivateUse1", watch.tried)
+        _add_by_name(rows, operators)
+        names = {"torch": dir(torch), "torch.Tensor": dir(torch.Tensor)}
+        return SupportTable(
+            {
+                "format": 1,
+                "torch": torch.__version__,
+                "device": "sim",
+                "backend": "PrivateUse1",
+                "operators": operators,
+                "functions": rows,
+                "names": names,
+            }
+        )
+
+    return make
+
+
+def test_kinds_of_registration():
+    assert registration("aten::mm", "CPU") == ("kernel", "kernel for CPU")
+    assert registration("aten::linear", "CPU") == ("composite", "CompositeImplicitAutograd")
+    assert registration("aten::cudnn_convolution", "CPU")[0] == "missing"
+    assert registration("aten::int_repr", "CPU") == ("kernel", "kernel for QuantizedCPU")
+    assert registration("aten::cudnn_convolution", "PrivateUse1")[0] == "fallback"
+
+
+def test_functions_are_what_their_operators_are(table):
+    whole = table()
+    assert whole.support("torch.mm").status == "supported"
+    assert whole.support("torch.nn.functional.linear").status == "supported"
+    with sim.fault("missing", ops="mm"):
+        without = table()
+    assert without.content["operators"]["aten::mm"]["status"] == "missing"
+    assert "NotImplementedError" in without.support("torch.mm").evidence
+    for name in ("torch.mm", "torch.nn.functional.linear", "torch.Tensor.mm", "torch.ops.aten.mm.default"):
+        assert without.support(name).status == "unsupported", name
+    assert without.support("torch.relu").status == "supported"
+
+
+def test_a_missing_operator_of_backward_is_found(table):
+    with sim.fault("missing", ops="mm", call=range(2, 100)):  # of torch.mm, and linear's forward
+        found = table()
+    row = found.content["operators"]["aten::mm"]
+    assert row["status"] == "kernel" and "refused" in row["evidence"]
+    assert "aten::mm" in found.content["functions"]["torch.nn.functional.linear"]["backward"]
+
+
+def test_names_that_no_sample_calls(table):
+    found = table()
+    assert found.support("torch.Tensor.relu_").status == "supported"
+    assert found.support("torch.Tensor.shape").status == "python"
+    assert found.support("torch.save").status == "python"
+    assert found.support("torch.no_such_name").status == "unknown"
+    assert found.support("torch.ops.aten.no_such_name.default").status == "unknown"
+
+
+def test_a_table_is_read_as_it_was_written(table, tmp_path):
+    made = table()
+    made.write(tmp_path / "t.json")
+    read = read_table(tmp_path / "t.json")
+    assert read.content == made.content and read.counts() == made.counts() and read.device == "sim"
+
+
+def test_the_command_makes_a_table_of_the_cpu(tmp_path, capsys, quiet):
+    assert op_tools.__main__.main(["support", "--device", "cpu", "--samples", "1", "-o", str(tmp_path / "t.json")]) == 0
+    assert "functions supported" in capsys.readouterr().out
+    table = read_table(tmp_path / "t.json")
+    assert table.counts()["supported"] > 1000
+    for name in ("torch.nn.Linear", "torch.nn.functional.conv2d", "torch.Tensor.__matmul__", "torch.linalg.det"):
+        assert table.support(name).status == "supported", name
+    assert table.support("torch.cudnn_convolution").status == "unsupported"
+    assert "aten::_softmax" in table.support("torch.softmax").evidence
+
+
+def test_a_backend_that_is_not_there_is_named(tmp_path, capsys):
+    out = ["-o", str(tmp_path / "t.json")]
+    assert op_tools.__main__.main(["support", "--device", "cuda", *out]) == 2
+    assert "--device cuda" in capsys.readouterr().err
+    assert op_tools.__main__.main(["support", "--device", "cpu", "--import", "no_such_module", *out]) == 2
+    assert "no_such_module" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_predictions_are_what_really_runs(monkeypatch, quiet):
+    """A share of what the proof support_tables does: every fifth function of torch's samples, 40 operators removed."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "proofs"))
+    import support_tables as proof
+
+    op_db, _ = _support._databases()
+    monkeypatch.setattr(_support, "_databases", lambda: (op_db[::5], []))
+    functions = {_support._names_of(info)[0]: [info] for info in op_db[::5]}
+    sim.set_asynchronous(False)
+    try:
+        whole = _support.make_table("sim", 3)
+        names = random.Random(5).sample(proof.candidates_of(whole), 40)
+        counts = Counter()
+        with sim.fault("missing", ops=proof.expressions_of(names)):
+            tables = {"measured": _support.make_table("sim", 3), "derived": proof.removed_from(whole, names)}
+            proof.compare(tables, "sim", functions, counts, 3)
+    finally:
+        sim.set_asynchronous(True)
+    assert counts["measured", "all"] > 100 and counts["measured", "really unsupported"] >= 10
+    for kind in ("measured", "derived"):
+        assert counts[kind, "agree"] >= 0.99 * counts[kind, "all"], kind
