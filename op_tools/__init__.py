@@ -36,8 +36,8 @@ from ._declared import (  # noqa: E402
 from ._fallback import OpDtypeCast, OpFallback, RedirectResult  # noqa: E402
 from ._features import CallInfo, Feature, TensorInfo, apply_feature  # noqa: E402
 from ._files import load, load_call  # noqa: E402
-from ._memory_check import MemoryLeak, MemoryResult, OpMemoryCheck  # noqa: E402
 from ._live import LiveResult, OpAgainst  # noqa: E402
+from ._memory_check import MemoryLeak, MemoryResult, OpMemoryCheck  # noqa: E402
 from ._observe import DynamicDim, ObserveResult, OpObserve, TensorShape  # noqa: E402
 from ._overflow import OpOverflowCheck, OverflowResult  # noqa: E402
 from ._record import OpRecord, RecordedCall, RecordedTensor, Recording, RecordResult, read_recording  # noqa: E402
@@ -67,11 +67,11 @@ __all__ = [
     "Feature",
     "Hook",
     "HookScope",
+    "LiveResult",
+    "ManyRuns",
     "MemoryLeak",
     "MemoryResult",
     "MemoryRow",
-    "LiveResult",
-    "ManyRuns",
     "ModuleComparison",
     "ModuleRow",
     "ObserveResult",
@@ -90,8 +90,8 @@ __all__ = [
     "OpShadow",
     "OpTimeMeasure",
     "OverflowResult",
-    "OverwriteRow",
     "OverflowRow",
+    "OverwriteRow",
     "RankComparison",
     "RanksComparison",
     "RecordResult",

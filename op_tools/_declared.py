@@ -572,7 +572,11 @@ class DeviceMemoryRow:
     peak_op: str
     """The operator that reached it."""
     reports: bool
-    """Its allocator reports; False: only tensors that operators returned are known."""
+    """Its allocator reports; False: only tensors that operators were given or returned are known."""
+    allocator_bytes: int | None
+    """What the allocator said last that it had given out."""
+    allocator_peak_bytes: int | None
+    """The most that it said during a call."""
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import pickle
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from ._results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_ro
 from ._tools import Tool
 
 _ASKED_PER_PLACE = 8  # blocks of a leak whose owners are looked for
+_TOLD = 5  # leaks in the log
 
 
 @dataclass(frozen=True)
@@ -226,8 +228,8 @@ class OpMemoryCheck(Tool):
                 _C.set_in_optimizer(False)
         finally:
             super().stop()
-        if ends and self.result().root:
-            self._write()
+        if ends:
+            self._tell()
 
     end = stop
 
@@ -256,13 +258,23 @@ class OpMemoryCheck(Tool):
                 return []
             gc.collect()
             return _find_leaks(self._report())
-        except Exception as error:  # noqa: BLE001  (it looks at objects of any kind; the program goes on)
+        except Exception as error:
             _C.log_warn(f"OpMemoryCheck: who holds the memory is not known: {error!r}")
             return []
 
-    def _write(self) -> None:
+    def _tell(self) -> None:
+        """Who holds what leaks; and the files that Python writes."""
         result = self.result()
+        for leak in result.leaks[:_TOLD]:
+            held_at = f", made at {leak.held_at}" if leak.held_at else ""
+            _C.log_warn(f"OpMemoryCheck: memory of {leak.op}, {leak.line}, is held by {leak.held_by}{held_at}")
+        if not result.root:
+            return
+        root = Path(result.root)
         try:
-            result.export_snapshot(str(Path(result.root) / "snapshot.pickle"))
+            if result.leaks:
+                lines = [json.dumps(asdict(leak)) + "\n" for leak in result.leaks]
+                (root / "leaks.jsonl").write_text("".join(lines), encoding="utf-8")
+            result.export_snapshot(str(root / "snapshot.pickle"))
         except OSError as error:
             _C.log_warn(f"OpMemoryCheck: {error}")

@@ -99,7 +99,7 @@ def _name(target: object, ours: set[int]) -> str:
                 seen.add(id(owner))
                 if name := _named_by(owner, value):
                     return f"{path}{name}"
-                if isinstance(owner, (types.FrameType, types.ModuleType)) or type(owner) is tuple and owner in waiting:
+                if isinstance(owner, (types.FrameType, types.ModuleType)) or (type(owner) is tuple and owner in waiting):
                     continue
                 kind = type(owner).__name__
                 size = f" of {len(owner)}" if isinstance(owner, (list, dict, set, tuple)) else ""

@@ -73,7 +73,9 @@ const Columns<DeviceMemoryRow>& DeviceMemoryRow::columns() {
           {"peak_step", &DeviceMemoryRow::peak_step, "the step of the peak"},
           {"peak_op", &DeviceMemoryRow::peak_op, "the operator that reached it"},
           {"reports", &DeviceMemoryRow::reports,
-           "its allocator reports; False: only tensors that operators returned are known"},
+           "its allocator reports; False: only tensors that operators were given or returned are known"},
+          {"allocator_bytes", &DeviceMemoryRow::allocator_bytes, "what the allocator said last that it had given out"},
+          {"allocator_peak_bytes", &DeviceMemoryRow::allocator_peak_bytes, "the most that it said during a call"},
       }};
   return all;
 }

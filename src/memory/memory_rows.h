@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ struct DeviceMemoryRow {
   int64_t peak_step = 0;
   std::string peak_op;   // that allocated last before the peak
   bool reports = false;  // its allocator reports to torch's profiler, or is the CPU's
+  std::optional<int64_t> allocator_bytes, allocator_peak_bytes;  // as reports to the profiler say
   static const Columns<DeviceMemoryRow>& columns();
 };
 

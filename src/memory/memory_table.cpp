@@ -11,6 +11,7 @@ namespace op_tools {
 namespace {
 
 constexpr size_t kMostPlaces = 50'000;
+constexpr int64_t kPeakParts = 256;  // a peak of followed storages is right to this part of it
 constexpr size_t kMostSamples = 64;  // of a place, at ends of steps; then every second is dropped
 constexpr size_t kMostOverwrites = 1'000;
 
@@ -135,10 +136,13 @@ void MemoryTable::reported(OpenCall& call, const MemoryReport& report) {
   if (report.device.is_cpu()) return;  // the CPU's allocator told
   const std::lock_guard lock(mutex_);
   const uint8_t device = device_locked(report.device);
-  devices_[device].reports = true;
+  DeviceState& state = devices_[device];
+  state.reports = true;
+  state.told_bytes = report.total;
+  state.told_peak_bytes = std::max(state.told_peak_bytes.value_or(0), report.total);
   const auto found = blocks_.find(report.address);
   if (report.bytes < 0) {
-    if (found != blocks_.end() && !found->second.exact) remove_locked(found);
+    if (found != blocks_.end() && found->second.device == device) remove_locked(found);
     return;
   }
   Block block;
@@ -154,39 +158,50 @@ void MemoryTable::follow_locked(const c10::Storage& storage, Block block) {
   const void* const address = address_of(storage);
   if (address == nullptr || storage.nbytes() == 0) return;
   const uint8_t device = device_locked(storage.device());
-  const auto found = blocks_.find(address);
+  auto found = blocks_.find(address);
+  if (found != blocks_.end() && !found->second.exact && found->second.storage && found->second.storage->expired()) {
+    remove_locked(found);  // freed unseen, and this is another one
+    found = blocks_.end();
+  }
   block.bytes = storage.nbytes();
   block.device = device;
   if (found != blocks_.end()) {
     Block& there = found->second;
-    if (there.exact && there.device == device) return;
+    if (there.exact && there.device == device) {
+      if (!there.storage || there.storage->expired()) there.storage = storage.getWeakStorageImpl();
+      return;
+    }
     block.exact = there.exact;
     block.call = there.call;
-    if (!block.exact && there.storage && !there.storage->expired() && there.device == device) return;
+    if (there.storage && there.device == device) return;
     if (!block.call && there.device != device) block.place = place_locked(places_[there.place].what, device, false);
   }
-  if (!block.exact) block.storage = storage.getWeakStorageImpl();
+  block.storage = storage.getWeakStorageImpl();
+  devices_[device].follows_storages = true;
   add_locked(address, std::move(block));
   if (sweeps_.due(blocks_.size(), storage.nbytes())) sweep_locked();
 }
 
 void MemoryTable::given(const c10::Storage& storage, bool parameter) {
   const std::lock_guard lock(mutex_);
+  const uint8_t device = device_locked(storage.device());
   const auto found = blocks_.find(address_of(storage));
-  if (found == blocks_.end() || found->second.device != device_locked(storage.device())) {
+  const bool is_known = found != blocks_.end() && found->second.device == device &&
+                        !(found->second.storage && found->second.storage->expired());
+  if (!is_known) {
     Block block;
-    block.place = outside_locked("(before the tool)", device_locked(storage.device()), parameter);
+    block.place = outside_locked("(before the tool)", device, parameter);
     follow_locked(storage, std::move(block));
     return;
   }
   Block& block = found->second;
   if (!parameter || block.call || places_[block.place].parameter) return;
-  const uint32_t place = place_locked(places_[block.place].what, block.device, true);
-  places_[place].allocations += 1;
-  places_[place].allocated_bytes += static_cast<int64_t>(block.bytes);
+  const uint32_t place = place_locked(places_[block.place].what, device, true);
   change_locked(block, -1);
+  count_locked(block, -1);
   block.place = place;
   change_locked(block, +1);
+  count_locked(block, +1);
 }
 
 void MemoryTable::returned(OpenCall& call, const c10::Storage& storage) {
@@ -262,7 +277,17 @@ void MemoryTable::change_locked(const Block& block, int64_t sign) {
   const int64_t bytes = sign * static_cast<int64_t>(block.bytes);
   account_locked(block).change(bytes, sign, device.peak);
   device.bytes += bytes;
+}
+
+void MemoryTable::note_peak_locked(const Block& block) {
+  DeviceState& device = devices_[block.device];
   if (device.bytes <= device.peak_bytes) return;
+  if (device.follows_storages) {
+    // A sweep looks at every block: not for each allocation of a program that climbs to its peak.
+    if (device.bytes <= device.peak_bytes + device.peak_bytes / kPeakParts) return;
+    sweep_locked();
+    if (device.bytes <= device.peak_bytes) return;
+  }
   device.peak_bytes = device.bytes;
   ++device.peak;  // of all accounts what they have now
   device.peak_step = step_;
@@ -270,29 +295,37 @@ void MemoryTable::change_locked(const Block& block, int64_t sign) {
   if (device.peak_op != op) device.peak_op = op;
 }
 
+void MemoryTable::count_locked(const Block& block, int64_t sign) {
+  const int64_t bytes = sign * static_cast<int64_t>(block.bytes);
+  if (block.call) {
+    OpenCall::OnDevice& its = block.call->on(block.device);
+    its.allocations += sign;
+    its.bytes += bytes;
+  } else {
+    Place& owner = places_[block.place];
+    owner.allocations += sign;
+    owner.allocated_bytes += bytes;
+    owner.last_step = step_;
+  }
+}
+
 void MemoryTable::add_locked(const void* address, Block block) {
   block.step = step_;
   const auto [place, is_new] = blocks_.try_emplace(address);
-  const bool counts = is_new || (!place->second.exact && !block.storage);
+  Block& there = place->second;
+  const bool moves = !is_new && there.device != block.device && there.exact && block.exact;
+  // Else it is one whose allocation was counted when it was reported, and whose storage is followed from now on.
+  const bool counts = is_new || moves || (!there.exact && !block.storage);
   if (!is_new) {
-    block.step = place->second.step;
-    change_locked(place->second, -1);  // freed unseen, or of another device from now on
+    if (moves) block.step = there.step;
+    change_locked(there, -1);
+    if (moves) count_locked(there, -1);
   }
-  place->second = std::move(block);
-  change_locked(place->second, +1);
-  const auto bytes = static_cast<int64_t>(place->second.bytes);
-  if (OpenCall* const call = place->second.call) {
-    call->blocks_.push_back(address);
-    if (!counts) return;
-    OpenCall::OnDevice& its = call->on(place->second.device);
-    ++its.allocations;
-    its.bytes += bytes;
-    return;
-  }
-  Place& owner = places_[place->second.place];
-  owner.allocations += counts ? 1 : 0;
-  owner.allocated_bytes += counts ? bytes : 0;
-  owner.last_step = step_;
+  there = std::move(block);
+  change_locked(there, +1);
+  note_peak_locked(there);
+  if (counts) count_locked(there, +1);
+  if (there.call) there.call->blocks_.push_back(address);
 }
 
 void MemoryTable::remove_locked(Blocks::iterator block) {
@@ -353,9 +386,9 @@ MemoryRow MemoryTable::row_locked(const Place& place) const {
   row.module = place.what.module;
   row.line = place.what.line;
   row.kind = place.parameter                               ? "parameter"
-             : place.what.phase == MemoryPhase::kBackward  ? "gradient"
              : place.what.phase == MemoryPhase::kOptimizer ? "optimizer"
-             : place.what.grad_enabled                     ? "activation"
+             : place.what.grad_enabled                     ? "activation"  // also those that backward computes again
+             : place.what.phase == MemoryPhase::kBackward  ? "gradient"
                                                            : "other";
   row.alive = place.account.blocks;
   row.alive_bytes = place.account.bytes;
@@ -402,7 +435,8 @@ MemoryTable::Snapshot MemoryTable::snapshot(bool cpu) {
   }
   for (const DeviceState& one : devices_) {
     if (!cpu && one.device.is_cpu()) continue;
-    all.devices.push_back({one.device.str(), one.bytes, one.peak_bytes, one.peak_step, one.peak_op, one.reports});
+    all.devices.push_back({one.device.str(), one.bytes, one.peak_bytes, one.peak_step, one.peak_op, one.reports,
+                           one.told_bytes, one.told_peak_bytes});
   }
   all.overwrites = overwrites_;
   all.steps = step_;

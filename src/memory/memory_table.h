@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/export.h"
 #include "base/sweeps.h"
 #include "memory/memory_rows.h"
 #include "tensor/cpu_memory.h"
@@ -44,12 +45,12 @@ struct MemoryPlace {
   bool grad_enabled = false;
 };
 
-class MemoryTable final : public CpuMemoryListener {
+class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
  public:
   explicit MemoryTable(bool backtrace) : backtrace_(backtrace) {}
 
   // A call of this thread in progress: begins when it is made, ends with end() or when it dies.
-  class OpenCall {
+  class OP_TOOLS_API OpenCall {
    public:
     OpenCall(MemoryTable& table, std::string_view op);
     ~OpenCall();
@@ -105,9 +106,10 @@ class MemoryTable final : public CpuMemoryListener {
     uint32_t step = 0;
     uint32_t place = 0;
     uint8_t device = 0;
-    bool exact = false;                                                // its allocator tells when it is freed
-    OpenCall* call = nullptr;                                          // that allocated it and has not ended
-    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;  // else this does
+    bool exact = false;        // it is CPU memory, whose allocator tells when it is freed
+    OpenCall* call = nullptr;  // that allocated it and has not ended
+    // Of a device: the block is gone when this is, whatever the work that is queued still holds.
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
   };
   using Blocks = std::unordered_map<const void*, Block>;
   struct Place {
@@ -130,6 +132,8 @@ class MemoryTable final : public CpuMemoryListener {
     uint32_t peak_step = 0;
     std::string peak_op;
     bool reports = false;
+    bool follows_storages = false;  // what is gone is known after a sweep
+    std::optional<int64_t> told_bytes, told_peak_bytes;
   };
 
   uint8_t device_locked(c10::Device device);
@@ -138,6 +142,8 @@ class MemoryTable final : public CpuMemoryListener {
   // Of an open call, or of a place.
   Account& account_locked(const Block& block);
   void change_locked(const Block& block, int64_t sign);
+  void count_locked(const Block& block, int64_t sign);
+  void note_peak_locked(const Block& block);
   void add_locked(const void* address, Block block);
   void remove_locked(Blocks::iterator block);
   void follow_locked(const c10::Storage& storage, Block block);

@@ -79,9 +79,11 @@ void look_at_guard(const void* address, size_t bytes, std::vector<Overwrite>* fo
   found->push_back(one);
 }
 
+thread_local bool tl_in_kernel = false;  // of the program
+
 // Inside of a hook: nothing but our guard excludes all of these keys.
 bool is_ours() {
-  return c10::impl::tls_local_dispatch_key_set().excluded_.has_all(kAboveBackendKeys);
+  return !tl_in_kernel && c10::impl::tls_local_dispatch_key_set().excluded_.has_all(kAboveBackendKeys);
 }
 
 void release_block(void* address);
@@ -161,23 +163,24 @@ WatchedAllocator& watched_allocator() {
   return *allocator;
 }
 
-void install() {
-  static const bool done = [] {
+// With the mutex. An allocator that was put before ours later may hand on to ours: ours is never put before that one.
+void put_in_place() {
+  Memory& all = memory();
+  c10::Allocator* const there = c10::GetCPUAllocator();
+  if (all.next == nullptr) {
     watch_forks();
-    memory().next = c10::GetCPUAllocator();
-    c10::SetCPUAllocator(&watched_allocator());
-    return true;
-  }();
-  static_cast<void>(done);
+    all.next = there;
+  }
+  if (there == all.next) c10::SetCPUAllocator(&watched_allocator());
 }
 
 }  // namespace
 
 CpuMemoryWatch::CpuMemoryWatch(std::shared_ptr<CpuMemoryListener> listener, bool guard)
     : listener_(std::move(listener)), guard_(guard) {
-  install();
   Memory& all = memory();
   const std::lock_guard lock(all.mutex);
+  put_in_place();
   auto more = std::make_shared<Listeners>(*all.listeners);
   more->push_back(listener_);
   all.listeners = std::move(more);
@@ -194,11 +197,25 @@ CpuMemoryWatch::~CpuMemoryWatch() {
   fewer->erase(place);
   all.listeners = std::move(fewer);
   all.guards -= guard_ ? 1 : 0;
-  if (all.listeners->empty()) all.listens.store(false, std::memory_order_release);
+  if (!all.listeners->empty()) return;
+  all.listens.store(false, std::memory_order_release);
+  if (c10::GetCPUAllocator() == &watched_allocator()) c10::SetCPUAllocator(all.next);
 }
 
 bool CpuMemoryWatch::sees() const {
   return c10::GetCPUAllocator() == &watched_allocator();
+}
+
+KernelMemory::KernelMemory() : outer_(tl_in_kernel) {
+  tl_in_kernel = !is_ours();
+}
+
+KernelMemory::~KernelMemory() {
+  tl_in_kernel = outer_;
+}
+
+bool cpu_memory_is_guarded() {
+  return c10::GetCPUAllocator() == &watched_allocator() && memory().guards.load(std::memory_order_acquire) > 0;
 }
 
 std::vector<Overwrite> overwrites() {

@@ -1,6 +1,6 @@
-// All memory that torch allocates on the CPU while somebody listens: an allocator that stands before torch's own. It
-// stays in its place once it was needed, and hands every request on unchanged while nobody listens. The simulated
-// device's memory is CPU memory, so it is seen as well.
+// All memory that torch allocates on the CPU while somebody listens: an allocator that stands before torch's own, or
+// the program's, and is taken out again when nobody listens any more. The simulated device's memory is CPU memory, so
+// it is seen as well.
 //
 // What op_tools itself allocates inside of hooks is not reported. Any thread; listeners are called on the thread that
 // allocates or frees, with no lock of ours held. A forked child has no listeners.
@@ -39,13 +39,29 @@ class OP_TOOLS_API CpuMemoryWatch {
   CpuMemoryWatch(const CpuMemoryWatch&) = delete;
   CpuMemoryWatch& operator=(const CpuMemoryWatch&) = delete;
 
-  // False: a program's own allocator was put in our place, or would have been hidden.
+  // False: another allocator was put in our place, and may hand on to ours; it is not touched.
   bool sees() const;
 
  private:
   const std::shared_ptr<CpuMemoryListener> listener_;
   const bool guard_;
 };
+
+// What a device's kernel allocates on this thread is of the thread's program, unless a hook of ours called it: a kernel
+// excludes the same keys from dispatch as a hook does. Made before these are excluded.
+class OP_TOOLS_API KernelMemory {
+ public:
+  KernelMemory();
+  ~KernelMemory();
+  KernelMemory(const KernelMemory&) = delete;
+  KernelMemory& operator=(const KernelMemory&) = delete;
+
+ private:
+  const bool outer_;
+};
+
+// Blocks that are allocated now stand between bytes of a known pattern, which may be written to.
+OP_TOOLS_API bool cpu_memory_is_guarded();
 
 // Looks at the pattern around every guarded block that is there. Repairs it, so that a write is reported once.
 OP_TOOLS_API std::vector<Overwrite> overwrites();

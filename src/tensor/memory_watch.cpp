@@ -1,5 +1,6 @@
 #include "tensor/memory_watch.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
@@ -59,7 +60,7 @@ class MemoryWatch::Listener final : public ProfilerStateBase {
     now += bytes;
     if (bytes > 0) allocated += bytes;
     peak = std::max(peak, now);
-    if (listen) listen({address, bytes, device});
+    if (listen) listen({address, bytes, static_cast<int64_t>(total), device});
     if (outer) outer->reportMemoryUsage(address, bytes, total, reserved, device);
   }
   bool memoryProfilingEnabled() const override { return true; }
@@ -81,6 +82,12 @@ MemoryWatch::MemoryWatch(Listen listen) {
 }
 
 MemoryWatch::~MemoryWatch() = default;
+
+bool reports_memory(c10::Device device) {
+  const MemoryWatch watch;
+  const at::Tensor probe = at::empty({1024}, at::TensorOptions().device(device));
+  return watch.allocated() >= static_cast<int64_t>(probe.nbytes());
+}
 
 int64_t MemoryWatch::allocated() const {
   return listener_ ? listener_->allocated : 0;

@@ -25,8 +25,12 @@ namespace op_tools {
 struct MemoryReport {
   void* address;
   int64_t bytes;
+  int64_t total;  // what the allocator says that is allocated now
   c10::Device device;
 };
+
+// Allocates a little on the device: does its allocator report? What the allocation throws passes.
+OP_TOOLS_API bool reports_memory(c10::Device device);
 
 class OP_TOOLS_API MemoryWatch {
  public:
