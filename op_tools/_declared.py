@@ -206,7 +206,7 @@ class OpMemoryCheckOptions(ToolOptions, total=False):
     with_modules: bool | None
     """Note the module of each allocation. None: OP_MEMORY_CHECK_WITH_MODULES, else on."""
     backtrace: bool | None
-    """Note the Python and the C++ stack of each allocation (slow: tens of microseconds). None: DIPU_MEM_CHECK_ENABLE_BACKTRACE, else off."""
+    """Note the Python and the C++ stack of each allocation (slow). None: DIPU_MEM_CHECK_ENABLE_BACKTRACE, else off."""
     guard: bool | None
     """Put a known pattern before and behind each allocation of the CPU and the simulated device, and look at it after each operator. None: OP_MEMORY_CHECK_GUARD, else off."""
     files: bool | None

@@ -115,7 +115,9 @@ def _examine_memory(findings: Findings, device: str) -> None:
     if told:
         findings.say("memory", f"the allocator of {device} reports what it gives out: OpMemoryCheck sees it")
     else:
-        findings.say("memory", f"the allocator of {device} reports nothing: OpMemoryCheck sees tensors only that operators")
+        findings.say(
+            "memory", f"the allocator of {device} reports nothing: OpMemoryCheck sees tensors only that operators"
+        )
         findings.say("", "are given or return, not what a kernel keeps for itself")
 
 

@@ -17,7 +17,7 @@ from typing_extensions import Self, Unpack
 
 from . import _C
 from ._declared import BlockRow, DeviceMemoryRow, MemoryRow, OpMemoryCheckOptions, OverwriteRow
-from ._memory_owners import Owners
+from ._memory_owners import UNKNOWN, Owners
 from ._results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_rows, text_table, worded
 from ._tools import Tool
 
@@ -178,13 +178,18 @@ def _find_leaks(report: dict[str, Any]) -> list[MemoryLeak]:
     for block in report["blocks"]:
         if block["place"] in leaking and len(addresses[block["place"]]) < _ASKED_PER_PLACE:
             addresses[block["place"]].append(block["address"])
-    owners = Owners(address for some in addresses.values() for address in some)
-    return [_leak(rows[number], addresses[number], owners, line_of) for number in leaking]
+    try:
+        owners = Owners(address for some in addresses.values() for address in some)
+        held = {number: [owners.of(address) for address in addresses[number]] for number in leaking}
+    except Exception as error:  # it looks at objects of any kind; the program goes on
+        _C.log_warn(f"OpMemoryCheck: what holds the memory is not known: {error!r}")
+        held = {}
+    return [_leak(rows[number], held.get(number, []), line_of) for number in leaking]
 
 
-def _leak(row: MemoryRow, addresses: Iterable[int], owners: Owners, line_of: dict[int, str]) -> MemoryLeak:
-    found = Counter(owners.of(address) for address in addresses)
-    (held_by, root), _ = found.most_common(1)[0] if found else (("", 0), 0)
+def _leak(row: MemoryRow, held: Iterable[tuple[str, int]], line_of: dict[int, str]) -> MemoryLeak:
+    found = Counter(held) or Counter([(UNKNOWN, 0)])
+    (held_by, root), _ = found.most_common(1)[0]
     return MemoryLeak(
         row.op, row.module, row.line, row.growth, row.alive, row.alive_bytes, held_by, line_of.get(root, "")
     )
@@ -253,14 +258,10 @@ class OpMemoryCheck(Tool):
 
     def _look(self) -> list[MemoryLeak]:
         """Leaks and their owners. What only waits for Python's garbage collector is no leak."""
-        try:
-            if not any(row["leaks"] for row in self._report()["rows"]):
-                return []
-            gc.collect()
-            return _find_leaks(self._report())
-        except Exception as error:
-            _C.log_warn(f"OpMemoryCheck: who holds the memory is not known: {error!r}")
+        if not any(row["leaks"] for row in self._report()["rows"]):
             return []
+        gc.collect()
+        return _find_leaks(self._report())
 
     def _tell(self) -> None:
         """Who holds what leaks; and the files that Python writes."""

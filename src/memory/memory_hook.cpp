@@ -131,7 +131,7 @@ void MemoryHook::after(OpCall& call, HookState* base) {
     }
     impl_->look_at_guards(*place);
   }
-  impl_->table->end(state.call, place.value_or(MemoryPlace{}));
+  impl_->table->end(state.call, std::move(place).value_or(MemoryPlace{}));
 }
 
 void MemoryHook::step_begins(int64_t step) {

@@ -17,10 +17,10 @@ struct MemoryOptions : ToolOptions {
       {"cpu", "", "report memory of the CPU, too", "bool", "on where the program uses no other device, else off"}};
   Option<bool> with_stack{this, true, {"with_stack", "", "note the program's line of each allocation"}};
   Option<bool> with_modules{this, true, {"with_modules", "", "note the module of each allocation"}};
-  Option<bool> backtrace{this,
-                         false,
-                         {"backtrace", "DIPU_MEM_CHECK_ENABLE_BACKTRACE",
-                          "note the Python and the C++ stack of each allocation (slow: tens of microseconds)"}};
+  Option<bool> backtrace{
+      this,
+      false,
+      {"backtrace", "DIPU_MEM_CHECK_ENABLE_BACKTRACE", "note the Python and the C++ stack of each allocation (slow)"}};
   Option<bool> guard{this,
                      false,
                      {"guard", "",

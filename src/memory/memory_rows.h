@@ -26,7 +26,7 @@ struct MemoryRow {
   static const Columns<MemoryRow>& columns();
 };
 
-// Somebody wrote outside of a block.
+// An operator wrote outside of a block.
 struct OverwriteRow {
   std::string op, phase, module, line;  // that ran before it was seen
   int64_t step = 0;

@@ -64,18 +64,26 @@ MemoryTable::OpenCall::OnDevice& MemoryTable::OpenCall::on(uint8_t device) {
   return on_.emplace_back(OnDevice{device});
 }
 
-void MemoryTable::end(OpenCall& call, const MemoryPlace& place) {
+bool MemoryTable::is_new(const OpenCall& call, const MemoryPlace& place) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(call.on_.begin(), call.on_.end(), [&](const OpenCall::OnDevice& one) {
+    return place_of_.find(key_of(place, one.device, false)) == place_of_.end();
+  });
+}
+
+void MemoryTable::end(OpenCall& call, MemoryPlace place) {
   if (!std::exchange(call.open_, false)) return;
   // Those that began in it and did not end go with it.
   for (OpenCall* one = tl_call; one != nullptr; one = one->outer_) {
     if (one == &call) tl_call = call.outer_;
   }
-  MemoryPlace where = place;
-  if (call.backtrace_) where.stack += call.backtrace_->get();
+  // The names of its functions take milliseconds to find.
+  if (call.backtrace_ && is_new(call, place)) place.stack += call.backtrace_->get();
   const std::lock_guard lock(mutex_);
-  for (const OpenCall::OnDevice& one : call.on_) {
+  for (OpenCall::OnDevice& one : call.on_) {
     // What it had at the peak and has no more was of this place, too.
-    Place& its = places_[place_locked(where, one.device, false)];
+    one.place = place_locked(place, one.device, false);
+    Place& its = places_[one.place];
     const uint64_t peak = devices_[one.device].peak;
     its.account.change(one.account.bytes, one.account.blocks, peak);
     its.account.peak_bytes += one.account.at(peak);
@@ -87,8 +95,8 @@ void MemoryTable::end(OpenCall& call, const MemoryPlace& place) {
     const auto block = blocks_.find(address);
     if (block == blocks_.end() || block->second.call != &call) continue;
     block->second.call = nullptr;
-    block->second.place = place_locked(where, block->second.device, false);
-    // Nobody would say when it is freed.
+    block->second.place = call.on(block->second.device).place;
+    // Nothing would say when it is freed.
     if (!block->second.exact && !block->second.storage) remove_locked(block);
   }
 }
@@ -242,12 +250,16 @@ uint8_t MemoryTable::device_locked(c10::Device device) {
   return static_cast<uint8_t>(devices_.size() - 1);
 }
 
+std::string MemoryTable::key_of(const MemoryPlace& what, uint8_t device, bool parameter) {
+  std::string key;
+  key.reserve(what.op.size() + what.module.size() + what.line.size() + 6);
+  for (const std::string* const part : {&what.op, &what.module, &what.line}) (key += *part) += '\n';
+  const char mode = parameter ? 'p' : what.grad_enabled ? 'g' : '-';
+  return key += {static_cast<char>('0' + static_cast<int>(what.phase)), static_cast<char>('0' + device), mode};
+}
+
 uint32_t MemoryTable::place_locked(const MemoryPlace& what, uint8_t device, bool parameter) {
-  std::string key = what.op + '\n' + what.module + '\n' + what.line + '\n';
-  key += {static_cast<char>('0' + static_cast<int>(what.phase)), static_cast<char>('0' + device),
-          parameter           ? 'p'
-          : what.grad_enabled ? 'g'
-                              : '-'};
+  std::string key = key_of(what, device, parameter);
   const auto known = place_of_.find(key);
   if (known != place_of_.end()) return known->second;
   if (places_.size() >= kMostPlaces && what.op != "(further places)") {

@@ -69,19 +69,20 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
       uint8_t device;
       Account account{};
       int64_t allocations = 0, bytes = 0;
+      uint32_t place = 0;  // when the call has ended
     };
     OnDevice& on(uint8_t device);
     std::vector<OnDevice> on_;
     c10::Backtrace backtrace_;
   };
-  void end(OpenCall& call, const MemoryPlace& place);
+  void end(OpenCall& call, MemoryPlace place);
 
   void allocated(const void* address, size_t bytes) override;
   void freed(const void* address) override;
   void overwritten(const Overwrite& one) override;
   void reported(OpenCall& call, const MemoryReport& report);
 
-  // Storages of tensors that a call is given and returns. Memory that nobody reported is followed by its storage; that
+  // Storages of tensors that a call is given and returns. Memory without reports is followed by its storage; that
   // of a device in CPU memory is the device's.
   void given(const c10::Storage& storage, bool parameter);
   void returned(OpenCall& call, const c10::Storage& storage);
@@ -136,6 +137,8 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     std::optional<int64_t> told_bytes, told_peak_bytes;
   };
 
+  static std::string key_of(const MemoryPlace& what, uint8_t device, bool parameter);
+  bool is_new(const OpenCall& call, const MemoryPlace& place) const;
   uint8_t device_locked(c10::Device device);
   uint32_t place_locked(const MemoryPlace& what, uint8_t device, bool parameter);
   uint32_t outside_locked(const char* op, uint8_t device, bool parameter, MemoryPhase phase = MemoryPhase::kForward);

@@ -31,7 +31,7 @@ using Listeners = std::vector<std::shared_ptr<CpuMemoryListener>>;
 // Of the process; never destroyed, because tensors outlive statics.
 struct Memory {
   std::mutex mutex;
-  std::unordered_map<const void*, Block> blocks;  // allocated while somebody listened
+  std::unordered_map<const void*, Block> blocks;  // allocated while a listener was there
   std::shared_ptr<const Listeners> listeners = std::make_shared<Listeners>();
   std::atomic<size_t> guards{0};  // listeners that want them
   std::atomic<bool> listens{false};
@@ -133,7 +133,7 @@ void release_block(void* address) {
       listeners = all.listeners;
     }
   }
-  if (!block.release) return all.next->raw_deallocate(address);  // allocated while nobody listened
+  if (!block.release) return all.next->raw_deallocate(address);  // allocated without a listener
   for (const auto& listener : *listeners) {
     for (const Overwrite& one : damage) listener->overwritten(one);
     listener->freed(address);

@@ -1,5 +1,5 @@
-// All memory that torch allocates on the CPU while somebody listens: an allocator that stands before torch's own, or
-// the program's, and is taken out again when nobody listens any more. The simulated device's memory is CPU memory, so
+// All memory that torch allocates on the CPU while there is a listener: an allocator that stands before torch's own, or
+// the program's, and is taken out again with the last listener. The simulated device's memory is CPU memory, so
 // it is seen as well.
 //
 // What op_tools itself allocates inside of hooks is not reported. Any thread; listeners are called on the thread that
@@ -15,7 +15,7 @@
 
 namespace op_tools {
 
-// Bytes outside of a block that somebody wrote.
+// Bytes outside of a block that were written.
 struct Overwrite {
   const void* address = nullptr;  // of the block
   size_t block_bytes = 0;

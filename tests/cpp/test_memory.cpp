@@ -25,7 +25,7 @@ namespace {
 
 const c10::Device kDevice(c10::kCUDA, 0);  // of which nothing is asked but its name
 
-// Memory of a device that nobody but its storage tells about. The address is never read.
+// Memory of a device that is known by its storage only. The address is never read.
 c10::Storage device_storage(size_t address, size_t bytes) {
   auto* const pointer = reinterpret_cast<void*>(address);
   return {c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(pointer, kDevice), nullptr, /*resizable=*/false};
@@ -52,7 +52,7 @@ TEST_CASE("memory of a device without reports is followed by its storages", "[me
     make(table, "a", kept);
     make(table, "b", dropped);
   }
-  // The second one is gone, though nobody said so: it must not be part of a peak.
+  // The second one is gone, though nothing reported it: it must not be part of a peak.
   const c10::Storage last = device_storage(0x3000, 500);
   make(table, "c", last);
   const MemoryTable::Snapshot all = table.snapshot(false);
@@ -147,7 +147,7 @@ TEST_CASE("a place that grows with the steps leaks, one that comes once does not
   CHECK(all.rows.front().growth == 64);
 }
 
-TEST_CASE("the CPU's allocations are told from any thread, and the program's allocator is put back", "[memory]") {
+TEST_CASE("the CPU's allocations are reported from any thread, and the program's allocator is put back", "[memory]") {
   struct Counts final : CpuMemoryListener {
     void allocated(const void*, size_t bytes) override { all += bytes; }
     void freed(const void*) override { ++frees; }
@@ -171,7 +171,7 @@ TEST_CASE("the CPU's allocations are told from any thread, and the program's all
   CHECK(counts->frees == 1);
 }
 
-TEST_CASE("a write outside of a block is found and told once", "[memory]") {
+TEST_CASE("a write outside of a block is found once", "[memory]") {
   struct Silent final : CpuMemoryListener {
     void allocated(const void*, size_t) override {}
     void freed(const void*) override {}
