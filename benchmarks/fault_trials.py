@@ -52,16 +52,17 @@ DOCUMENT = ROOT / "docs" / "autocompare.md"
 MARKS = "<!-- fault trials: written by ./dev bench fault_trials --write -->", "<!-- end of fault trials -->"
 
 
-def step(model: str, optimizer: str) -> None:
-    """One training step on the device."""
+def step(model: str, optimizer: str, precision: str) -> None:
+    """One training step on the device; `precision`: "float32" or "bfloat16"."""
     if model in _zoo.ZOO:
-        _zoo.train(model, "sim", "float32", 1)
+        _zoo.train(model, "sim", precision, 1)
         return
     torch.manual_seed(7)
     images, labels = digits()
-    network = OF_DIGITS[model]().to("sim")
+    dtype = getattr(torch, precision)
+    network = OF_DIGITS[model]().to("sim", dtype)
     method = OPTIMIZERS[optimizer](network.parameters())
-    loss = F.cross_entropy(network(images[:16].to("sim")), labels[:16].to("sim"))
+    loss = F.cross_entropy(network(images[:16].to("sim", dtype)), labels[:16].to("sim"))
     loss.backward()
     method.step()
 
@@ -91,14 +92,14 @@ class Culprit(op_tools.Hook):
             self.ids.add(call.id)
 
 
-def operators(models: list[str]) -> list[tuple[str, str, str, int]]:
+def operators(models: list[str], precision: str) -> list[tuple[str, str, str, int]]:
     """(model, optimizer, operator, calls) of all that a fault can be planted in."""
     found = []
     for number, model in enumerate(models):
         optimizer = list(OPTIMIZERS)[number % len(OPTIMIZERS)]
         names = Names()
         with op_tools.HookScope(names, level="aten"):
-            step(model, optimizer)
+            step(model, optimizer, precision)
         for name, calls in sorted(names.calls.items()):
             if name.startswith(PASSED_OVER):
                 continue
@@ -122,7 +123,9 @@ class Score:
     missed: list[str] | None = None
 
 
-def trial(kind: str, level: str, seed: int, places: list[tuple[str, str, str, int]], score: Score) -> bool:
+def trial(
+    kind: str, level: str, seed: int, places: list[tuple[str, str, str, int]], precision: str, score: Score
+) -> bool:
     """One planted fault. False when it changed nothing: the trial does not count."""
     draw = random.Random(f"{kind} {seed}")  # noqa: S311 (not a secret)
     model, optimizer, operator, calls = draw.choice(places)
@@ -134,7 +137,7 @@ def trial(kind: str, level: str, seed: int, places: list[tuple[str, str, str, in
         tool = op_tools.OpAutoCompare(level=level, output_dir=folder, max_saved=0)
         # A fault may end the step: what `missing` raises, a check of the program that wrong numbers fail.
         with op_tools.HookScope(culprit, level=level), tool, contextlib.suppress(Exception):
-            step(model, optimizer)
+            step(model, optimizer, precision)
         result = tool.result()
     sim.faults_clear()
     if fault.hits == 0:
@@ -177,13 +180,14 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="only these faults")
     parser.add_argument("--levels", nargs="*", default=["aten", "torch"], help="only these levels")
     parser.add_argument("--models", nargs="*", default=[*OF_DIGITS, *_zoo.ZOO], help="only these models")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help="of the models (float32)")
     parser.add_argument("--seed", type=int, default=0, help="the first trial's seed (0)")
     parser.add_argument("--write", action="store_true", help="put the table into docs/autocompare.md")
     options = parser.parse_args()
     if options.quick:
         options.trials = min(options.trials, 3)
     torch.ones(1, device="sim", requires_grad=True).sum().backward()
-    places = operators(options.models)
+    places = operators(options.models, options.precision)
     print(f"{len(places)} operators in {len(options.models)} models", flush=True)
     scores: dict[tuple[str, str], Score] = {}
     for kind in options.kinds:
@@ -192,7 +196,7 @@ def main() -> int:
             for seed in range(options.seed, options.seed + 10 * options.trials):
                 if score.trials == options.trials:
                     break
-                trial(kind, level, seed, places, score)
+                trial(kind, level, seed, places, options.precision, score)
             print(
                 f"{kind:<16} {level:<6} {score.hit} changed, {score.found} found, {score.rightly} rightly, "
                 f"{score.false_alarms} other calls",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from .. import _C
 from ._names import Names
-from ._patches import Patches
+from ._patches import Patches, with_changed
 
 # What programs call the collectives of their accelerator.
 _BACKENDS = ("nccl", "hccl", "cncl", "mccl", "xccl")
@@ -39,20 +38,9 @@ def _backend(names: Names, given: Any) -> Any:
 
 
 def _renamed(names: Names, function: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def with_names(*arguments: Any, **keywords: Any) -> Any:
-        bound = signature.bind(*arguments, **keywords)
-        given = bound.arguments
-        if "backend" in given:
-            given["backend"] = _backend(names, given["backend"])
-        for name in ("device_type", "device"):
-            if name in given:
-                given[name] = names.rename(given[name])
-        return function(*bound.args, **bound.kwargs)
-
-    return with_names
+    return with_changed(
+        function, {"backend": partial(_backend, names), "device_type": names.rename, "device": names.rename}
+    )
 
 
 def patch_distributed(names: Names, patches: Patches) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ._names import Names
-from ._patches import Patches
+from ._patches import Patches, with_changed
 
 # torch.NAME with a device among its arguments; all are written in C.
 TORCH_FUNCTIONS = (
@@ -44,20 +44,8 @@ def c_types() -> list[type]:
     return [torch.device, torch.Generator, torch.Stream, torch.Event, torch.UntypedStorage]
 
 
-def _renamed(names: Names, function: Callable[..., Any], *which: str) -> Callable[..., Any]:
-    """`function` with these of its arguments renamed, also where they have their default value."""
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def with_names(*arguments: Any, **keywords: Any) -> Any:
-        bound = signature.bind(*arguments, **keywords)
-        for name in which:
-            value = bound.arguments.get(name, signature.parameters[name].default)
-            if (renamed := names.rename(value)) is not value:
-                bound.arguments[name] = renamed
-        return function(*bound.args, **bound.kwargs)
-
-    return with_names
+def _renamed(names: Names, function: Callable[..., Any], argument: str) -> Callable[..., Any]:
+    return with_changed(function, {argument: names.rename})
 
 
 def _tensor_methods(names: Names, patches: Patches) -> None:
@@ -165,25 +153,18 @@ def _loading(names: Names, patches: Patches) -> None:
 
 def _profiler(patches: Patches) -> None:
     activity = torch.profiler.ProfilerActivity
-    start = torch.profiler.profile.__init__
-    signature = inspect.signature(start)
 
     def of_accelerator(asked: Iterable[Any] | None) -> list[Any] | None:
         if asked is None:
             return None
+        listed = list(asked)
         there = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
         device = [activity.PrivateUse1] if activity.PrivateUse1 in there else []
-        kept = [one for one in asked if one != activity.CUDA or one in there]
-        return kept + device if len(kept) < len(list(asked)) else kept
+        kept = [one for one in listed if one != activity.CUDA or one in there]
+        return kept + device if len(kept) < len(listed) else kept
 
-    @functools.wraps(start)
-    def __init__(*arguments: Any, **keywords: Any) -> None:  # noqa: N807
-        bound = signature.bind(*arguments, **keywords)
-        if bound.arguments.get("activities") is not None:
-            bound.arguments["activities"] = of_accelerator(list(bound.arguments["activities"]))
-        start(*bound.args, **bound.kwargs)
-
-    patches.set(torch.profiler.profile, "__init__", __init__)
+    start = torch.profiler.profile.__init__
+    patches.set(torch.profiler.profile, "__init__", with_changed(start, {"activities": of_accelerator}))
 
 
 def _module_moves(patches: Patches) -> None:

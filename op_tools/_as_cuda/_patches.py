@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
 _ABSENT = object()
+
+
+def with_changed(function: Callable[..., Any], changes: Mapping[str, Callable[[Any], Any]]) -> Callable[..., Any]:
+    """`function` with arguments that `changes` replaces, by their names; also where they have their default value."""
+    signature = inspect.signature(function)
+    there = {name: change for name, change in changes.items() if name in signature.parameters}
+
+    @functools.wraps(function)
+    def changed(*arguments: Any, **keywords: Any) -> Any:
+        bound = signature.bind(*arguments, **keywords)
+        for name, change in there.items():
+            before = bound.arguments.get(name, signature.parameters[name].default)
+            if (after := change(before)) is not before:
+                bound.arguments[name] = after
+        return function(*bound.args, **bound.kwargs)
+
+    return changed
 
 
 class Patches:

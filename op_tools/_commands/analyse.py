@@ -34,11 +34,9 @@ def _table(options: argparse.Namespace) -> SupportTable:
 
 
 def _progress(done: int, every: int) -> None:
-    if sys.stderr.isatty() and every:
-        share = done / every
-        bar = "#" * int(30 * share)
-        end = "\n" if done == every else ""
-        sys.stderr.write(f"\r[{bar:<30}] {100 * share:3.0f} % {done} of {every} files{end}")
+    share = done / every if every else 1
+    bar = "#" * int(30 * share)
+    _C.log_progress(f"[{bar:<30}] {100 * share:3.0f} % {done} of {every} files" if done < every else "")
 
 
 def _closing(outcome: Outcome) -> str:

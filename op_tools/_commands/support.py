@@ -18,15 +18,8 @@ def _support(options: argparse.Namespace) -> int:
             raise _C.Error(f"--import {name}: {error}") from error
     from ..analyse._support import make_table  # imports torch's tests, which takes seconds
 
-    terminal = sys.stderr.isatty()
-
-    def progress(name: str) -> None:
-        if terminal:
-            sys.stderr.write(f"\r{name[:78]:<78}")
-
-    table = make_table(options.device, options.samples, progress)
-    if terminal:
-        sys.stderr.write("\r" + " " * 78 + "\r")
+    table = make_table(options.device, options.samples, _C.log_progress)
+    _C.log_progress("")
     table.write(options.output)
     lines = [f"torch {table.torch}, device {table.device}: {len(table.content['operators'])} operators"]
     lines += [f"{count:6} functions {status}" for status, count in table.counts().items()]

@@ -19,7 +19,6 @@
 #include "blackbox/stream_marks.h"
 #include "hooks/backward_pass.h"
 #include "hooks/signature.h"
-#include "hooks/stack_source.h"
 #include "tensor/tensor_meta.h"
 
 namespace op_tools {
@@ -88,13 +87,11 @@ StringId inputs_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& cal
       .string;
 }
 
-StringId line_of(BlackBoxFile& file, BlackBoxFile::Thread& thread) {
-  const StackLines lines = current_lines(/*most=*/1);
-  if (lines.empty()) return 0;
+StringId line_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& call) {
+  const std::string& line = call.line();
+  if (line.empty()) return 0;
   // The string lives until the process ends, so its address stands for it.
-  return known_of(file, thread, reinterpret_cast<uintptr_t>(lines.front()),
-                  [&] { return std::string_view(*lines.front()); })
-      .string;
+  return known_of(file, thread, reinterpret_cast<uintptr_t>(&line), [&] { return std::string_view(line); }).string;
 }
 
 double seconds(int64_t nanoseconds) {
@@ -215,7 +212,7 @@ std::unique_ptr<HookState> BlackBoxHook::before(OpCall& call) {
   if (!device.is_cpu()) record.stream = impl_->marks->current(device);
   if (op.is_collective) impl_->note_collective(call, record);
   if (impl_->options.with_modules) record.module = module_of(*file, thread, call);
-  if (impl_->options.with_stack) record.line = line_of(*file, thread);
+  if (impl_->options.with_stack) record.line = line_of(*file, thread, call);
   if (!impl_->kept->wants(call)) {
     file->begin(thread, record);
     return nullptr;

@@ -191,7 +191,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   ComparedState& compared = *state->compared;
   static_cast<CallInfo&>(compared.call) = CallInfo::of(call);
   compared.call.signature = signature;
-  compared.call.stack = current_stack();
+  compared.call.stack = call.stack();
   compared.call.module = call.module();
   compared.meta.state = ProgramState::of(call);
   for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));

@@ -16,6 +16,7 @@
 #include "hooks/error_origin.h"
 #include "hooks/failed_backward.h"
 #include "hooks/module_path.h"
+#include "hooks/stack_source.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 
@@ -92,6 +93,13 @@ const std::string& OpCall::line() {
     line_ = &current_line();
   }
   return *line_;
+}
+
+std::vector<std::string> OpCall::stack() {
+  std::vector<std::string> lines = current_stack();
+  const std::string& own = line();
+  if (!own.empty() && (lines.empty() || lines.front() != own)) lines.insert(lines.begin(), own);
+  return lines;
 }
 
 void OpCall::notes_nodes() {

@@ -117,6 +117,9 @@ class OP_TOOLS_API OpCall {
   const std::string& module();
   // The user's line that made it, "file:line function", likewise.
   const std::string& line();
+  // All of the user's lines, innermost first (stack_source.h); of a backward call first that of its forward call, where
+  // line() was asked there, then those that started the pass.
+  std::vector<std::string> stack();
 
   // Backward: the call whose gradients it is part of; 0 in forward, or not known. Asked in before(), in forward too: at
   // the aten level it is known for the nodes of calls that were asked.

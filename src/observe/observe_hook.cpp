@@ -11,7 +11,6 @@
 #include "calls/stripped_value.h"
 #include "hooks/backward_pass.h"
 #include "hooks/call_info.h"
-#include "hooks/stack_source.h"
 #include "report/json_writer.h"
 #include "report/row_file.h"
 #include "tensor/internal_guard.h"
@@ -168,8 +167,9 @@ std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {
   auto state = std::make_unique<State>();
   call.frame().visit_inputs([&](const at::Tensor& tensor) { state->inputs.push_back(TensorShape::of(tensor)); });
   const ResolvedObserveOptions& options = impl.options;
+  if (options.with_stack) call.line();  // asked now, it is known in the call's backward as well
   if (options.detail == 0) return state;
-  call.module();  // asked now, it is known in the call's backward as well
+  call.module();  // likewise
   if (impl.rows.fetch_add(1) >= static_cast<uint64_t>(options.max_calls.get())) return state;
   state->row = std::make_unique<CallRow>();
   if (options.detail < 2) return state;
@@ -185,7 +185,7 @@ void ObserveHook::after(OpCall& call, HookState* given) {
   impl.calls.fetch_add(1, std::memory_order_relaxed);
   CallInfo info = CallInfo::of(call);
   info.phase = phase_of(call);
-  if (impl.options.with_stack) info.stack = current_stack();
+  if (impl.options.with_stack) info.stack = call.stack();
   std::vector<TensorShape> outputs;
   if (call.error.empty()) {
     call.frame().visit_result([&](const at::Tensor& tensor) { outputs.push_back(TensorShape::of(tensor)); });

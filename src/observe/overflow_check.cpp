@@ -19,7 +19,6 @@
 #include "hooks/backward_pass.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
-#include "hooks/stack_source.h"
 #include "hooks/written_inputs.h"
 #include "observe/finite_cache.h"
 #include "observe/nonfinite.h"
@@ -206,7 +205,10 @@ OverflowHook::~OverflowHook() = default;
 std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
   Impl& impl = *impl_;
   auto state = std::make_unique<State>();
-  if (call.grad_enabled) call.module();  // asked now, it is known in the call's backward as well
+  if (call.grad_enabled) {  // asked now, they are known in the call's backward as well
+    call.module();
+    call.line();
+  }
   state->tensors = inputs_of(call);
   const std::vector<at::Tensor>& tensors = state->tensors;
   const std::vector<bool> written = written_inputs(call);
@@ -290,7 +292,7 @@ OverflowRecord OverflowHook::Impl::record_of(OpCall& call, State& state, const N
   retained.result =
       strip_tensors(call.result(), [&](const at::Tensor& tensor) { retained.outputs.emplace_back(tensor); });
   for (size_t i = results.returned; i < results.tensors.size(); ++i) retained.outputs.emplace_back(results.tensors[i]);
-  retained.stack = current_stack();
+  retained.stack = call.stack();
   retained.module = call.module();
   if (const auto* noted = static_cast<Noted*>(call.saved_state())) retained.forward = noted->inputs;
   if (saves) retained.take_inputs(call, std::move(state.before));

@@ -33,6 +33,11 @@ int position(const std::vector<const void*>& keys, const void* key) {
   return found == keys.end() ? -1 : static_cast<int>(found - keys.begin());
 }
 
+// A list of lists of tensors, as the outputs of all_gather.
+bool has_lists(const c10::IValue& value) {
+  return value.isList() && !value.toListRef().empty() && value.toListRef()[0].isTensorList();
+}
+
 template <class F>
 c10::IValue with_tensors(const c10::IValue& value, F&& change) {
   if (value.isTensor()) return change(value.toTensor());
@@ -48,6 +53,11 @@ c10::IValue with_tensors(const c10::IValue& value, F&& change) {
     }
     return changed;
   }
+  if (has_lists(value)) {
+    c10::List<c10::List<at::Tensor>> changed;
+    for (const c10::IValue& item : value.toListRef()) changed.push_back(with_tensors(item, change).toTensorList());
+    return changed;
+  }
   return value;
 }
 
@@ -60,7 +70,13 @@ at::Tensor cpu_alias(const at::Tensor& tensor) {
 
 std::vector<at::Tensor> tensors_in(const c10::IValue& value) {
   if (value.isTensor()) return {value.toTensor()};
-  return value.isTensorList() ? value.toTensorVector() : std::vector<at::Tensor>();
+  if (value.isTensorList()) return value.toTensorVector();
+  std::vector<at::Tensor> tensors;
+  if (!has_lists(value)) return tensors;
+  for (const c10::IValue& item : value.toListRef()) {
+    for (const at::Tensor& tensor : item.toTensorVector()) tensors.push_back(tensor);
+  }
+  return tensors;
 }
 
 c10::IValue Aliases::to_cpu(const c10::IValue& value) {

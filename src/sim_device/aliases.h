@@ -20,12 +20,12 @@ inline bool is_sim(const at::Tensor& tensor) {
 // A CPU tensor over the host storage of a sim tensor's storage.
 at::Tensor cpu_alias(const at::Tensor& tensor);
 
-// A tensor or a list of them; nothing of another value.
+// A tensor, a list of them or of such lists; nothing of another value.
 std::vector<at::Tensor> tensors_in(const c10::IValue& value);
 
 class Aliases {
  public:
-  c10::IValue to_cpu(const c10::IValue& value);     // tensors, lists of them, storages, devices, generators
+  c10::IValue to_cpu(const c10::IValue& value);     // tensors, lists, storages, devices, generators
   c10::IValue to_device(const c10::IValue& value);  // results: arguments come back as what they were
 
   // Makes the program's tensors follow what the kernel did to their CPU side in place: resize_, set_, t_, out= of

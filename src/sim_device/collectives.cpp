@@ -21,17 +21,6 @@ namespace {
 
 using torch::jit::Stack;
 
-// Tensors, lists of them, and lists of such lists (the outputs of all_gather).
-template <class F>
-c10::IValue with_lists(const c10::IValue& value, F&& change) {
-  if (!value.isList() || value.isTensorList()) return change(value);
-  const auto items = value.toList();
-  if (items.empty() || !items.get(0).isTensorList()) return value;
-  c10::List<c10::List<at::Tensor>> changed;
-  for (const c10::IValue& item : value.toListRef()) changed.push_back(change(item).toTensorList());
-  return changed;
-}
-
 // A collective on the CPU whose results are the program's tensors.
 class DeviceWork : public c10d::Work {
  public:
@@ -73,13 +62,8 @@ void run_collective(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/,
   std::vector<at::Tensor> results;  // the first argument's, which every collective writes or returns
   for (size_t i = 0; i < count; ++i) {
     const c10::IValue& value = torch::jit::peek(*stack, i, count);
-    if (i == 0) {
-      with_lists(value, [&](const c10::IValue& list) {
-        for (const at::Tensor& tensor : tensors_in(list)) results.push_back(tensor);
-        return list;
-      });
-    }
-    taken.push_back(with_lists(value, [&](const c10::IValue& one) { return aliases.to_cpu(one); }));
+    if (i == 0) results = tensors_in(value);
+    taken.push_back(aliases.to_cpu(value));
   }
   op.callBoxed(taken);
   torch::jit::drop(*stack, count);
@@ -89,7 +73,7 @@ void run_collective(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/,
           c10::make_intrusive<DeviceWork>(value.toCustomClass<c10d::Work>(), results);
       stack->emplace_back(work);
     } else {
-      stack->push_back(with_lists(value, [&](const c10::IValue& one) { return aliases.to_device(one); }));
+      stack->push_back(aliases.to_device(value));
     }
   }
 }

@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "hooks/backward_pass.h"
 #include "hooks/signature.h"
-#include "hooks/stack_source.h"
 #include "tensor/plain_tensor.h"
 #include "tensor/profiler.h"
 #include "timing/backward_times.h"
@@ -108,7 +107,7 @@ std::unique_ptr<HookState> TimeHook::before(OpCall& call) {
   state->signature = signature.value();
   if (run.options.with_stack || run.options.with_modules) {
     CallPlace place;
-    if (run.options.with_stack) place.stack = current_stack();
+    if (run.options.with_stack) place.stack = call.stack();
     if (run.options.with_modules) place.module = call.module();
     state->place = run.records.place_of(std::move(place));
   }

@@ -203,7 +203,11 @@ class Run:
 
 def interrupted(moments: int, seed: int, folder: str) -> Run:
     """That many moments."""
-    before = signal.signal(signal.SIGUSR1, on_alarm)
+    # Started in the background by a shell, a program ignores Ctrl-C, and Python makes no KeyboardInterrupt.
+    handlers = {
+        number: signal.signal(number, handler)
+        for number, handler in ((signal.SIGUSR1, on_alarm), (signal.SIGINT, signal.default_int_handler))
+    }
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)  # the sender's moment is anywhere, not only where the main thread waits
     try:
@@ -212,7 +216,8 @@ def interrupted(moments: int, seed: int, folder: str) -> Run:
             run.moment()
     finally:
         sys.setswitchinterval(interval)
-        signal.signal(signal.SIGUSR1, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return run
 
 

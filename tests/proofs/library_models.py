@@ -15,6 +15,7 @@ drawn.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import json
@@ -188,6 +189,19 @@ class Classifier(torch.nn.Module):
         return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+@functools.cache
+def declare_torchvision() -> None:
+    """Both libraries import torchvision, whose wheel may be one for another torch (CUDA's): such a one cannot load its own
+    library and fails on import, for want of two operators. They are declared then; no model here calls them."""
+    found = importlib.util.find_spec("torchvision")
+    for place in found.submodule_search_locations or () if found else ():
+        try:
+            torch.ops.load_library(str(Path(place) / "_C.so"))
+        except OSError:
+            for operator in ("nms", "qnms"):
+                torch.library.define(f"torchvision::{operator}", "(Tensor a, Tensor b, float c) -> Tensor")
+
+
 def of_timm(name: str, variant: str) -> Case:
     import timm
 
@@ -210,6 +224,7 @@ def build(name: str, variant: str) -> Case:
     library, _, kind = name.partition("/")
     if importlib.util.find_spec(library) is None:
         raise NotHereError(f"{library} is not installed")
+    declare_torchvision()
     torch.manual_seed(1)
     case = of_transformers(kind, variant) if library == "transformers" else of_timm(kind, variant)
     if variant == "checkpoint" and getattr(case.model, "supports_gradient_checkpointing", False):
@@ -219,6 +234,7 @@ def build(name: str, variant: str) -> Case:
 
 def drawn(seed: int) -> Iterator[str]:
     """All small models that NAMES does not have, in an order of this seed, of both libraries in turn."""
+    declare_torchvision()
     import timm
 
     chance = random.Random(seed)

@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ def build_dir() -> Path:
     return max(found, key=lambda cache: cache.stat().st_mtime).parent
 
 
+# A shell lets what it starts in the background ignore Ctrl-C, and Python then makes no KeyboardInterrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["OP_TOOLS_LOG_LEVEL"] = "warn"  # for fixtures that run before _own_world: a line for each file is slow
 OURS = ("OP_", "AUTOCOMPARE_", "RANK")
 

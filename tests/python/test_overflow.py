@@ -1,6 +1,7 @@
 """OpOverflowCheck: the operator that made a NaN or an infinity, and no other."""
 
 import contextlib
+import inspect
 import json
 import math
 from pathlib import Path
@@ -652,3 +653,106 @@ def test_a_producer_beside_what_the_program_gives():
         torch.minimum(torch.ones(2), limit) / 0
 
     assert producers(checked(program)) == ["div"]
+
+
+class Halves(torch.nn.Module):
+    def forward(self, x):
+        return [
+            part.log()  # the call
+            for part in x.chunk(2)
+        ][0]
+
+
+class BackwardOfItsOwn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / 0  # the call
+
+
+def of_many_lines(x):
+    return torch.add(
+        x,
+        torch.mul(
+            x,
+            2,
+        ),
+    ).add(
+        torch.log(x * 0),  # the call
+    )
+
+
+def in_backward(x):
+    root = (x * 0).sqrt()  # the call
+    root.sum().backward()
+
+
+def under_no_grad(x):
+    with torch.no_grad():
+        x = x + 1
+        x.mul_(0).reciprocal_()  # the call
+    return x
+
+
+def as_operator(x):
+    y = x * 0
+    y /= 0  # the call
+    return y
+
+
+def in_a_closure(x):
+    return (lambda t: t.log())(x * 0)  # the call
+
+
+def in_a_wrapper(x):
+    return torch.nn.Sequential(Halves())(x * 0)
+
+
+def of_ones_own_function(x):
+    BackwardOfItsOwn.apply(x).sum().backward()
+
+
+def in_map(x):
+    return list(
+        map(
+            torch.log,
+            [x * 0],
+        )
+    )
+
+
+def line_of(function):
+    """The line marked "the call" in `function`."""
+    lines, first = inspect.getsourcelines(function)
+    return next(first + place for place, text in enumerate(lines) if "# the call" in text)
+
+
+PLACES = {
+    of_many_lines: of_many_lines,
+    in_backward: in_backward,
+    under_no_grad: under_no_grad,
+    as_operator: as_operator,
+    in_a_closure: in_a_closure,
+    in_a_wrapper: Halves.forward,
+    of_ones_own_function: BackwardOfItsOwn.backward,
+}
+
+
+@pytest.mark.parametrize("program", PLACES, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_line_is_that_of_the_call(level, program):
+    x = torch.ones(4, requires_grad=True)
+    result = checked(lambda: program(x), level=level)
+    row = next(row for row in result.rows if row.kind == "producer")
+    file, line = row.line.split()[0].rsplit(":", 1)
+    assert (Path(file).name, int(line)) == ("test_overflow.py", line_of(PLACES[program])), row.line
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_line_of_a_call_that_a_builtin_makes_is_that_of_the_builtin(level):
+    row = checked(lambda: in_map(torch.ones(4)), level=level).rows[0]
+    lines, first = inspect.getsourcelines(in_map)
+    assert first < int(row.line.split()[0].rsplit(":", 1)[1]) < first + len(lines)
