@@ -30,6 +30,7 @@
 #include "hooks/tool.h"
 #include "hooks/written_inputs.h"
 #include "interrupts.h"
+#include "memory/memory_hook.h"
 #include "mode_off_stack.h"
 #include "python_hook.h"
 #include "python_judge.h"
@@ -44,6 +45,7 @@
 #include "python_values.h"
 #include "quiet_warnings.h"
 #include "tensor/internal_guard.h"
+#include "tensor/memory_watch.h"
 #include "torch_function_mode.h"
 
 namespace op_tools::python {
@@ -268,6 +270,8 @@ PYBIND11_MODULE(_C, module) {
     return text_table(titled, rows, width);
   });
   module.def("kernel_entries", &interceptor::kernel_entries);
+  module.def("set_in_optimizer", &set_in_optimizer);
+  module.def("reports_memory", [](const std::string& device) { return reports_memory(c10::Device(device)); });
   module.def("set_rank", &set_rank);
   module.def("reload_log_level", &log::reload_level);
   module.def("log_progress", &log::progress);
