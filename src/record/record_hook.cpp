@@ -19,7 +19,6 @@
 #include "calls/random_state.h"
 #include "hooks/backward_pass.h"
 #include "hooks/op_traits.h"
-#include "hooks/stack_source.h"
 #include "hooks/written_inputs.h"
 #include "record/call_parts.h"
 #include "record/jitter.h"
@@ -356,7 +355,6 @@ struct RecordHook::Impl {
     const Phase phase = phase_of(call);
     if (phase == Phase::kBackward) graph_ran.store(true, std::memory_order_relaxed);
     const std::string random = state.random ? random_text(state.random->moved()) : std::string();
-    const StackLines lines = options.with_stack ? current_lines(/*most=*/1) : StackLines();
     const uint64_t forward_id = call.forward_id();
 
     const std::lock_guard<std::mutex> lock(mutex);
@@ -368,7 +366,7 @@ struct RecordHook::Impl {
     row.error = rows.string(call.error);
     row.scalars = state.scalars;
     row.random = rows.string(random);
-    row.line = lines.empty() ? 0 : rows.lasting_string(*lines.front());
+    if (options.with_stack && !call.line().empty()) row.line = rows.lasting_string(call.line());
     row.thread = thread_locked();
     row.pass = call.pass;
     row.level = call.level;
@@ -425,7 +423,8 @@ std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
   auto state = std::make_unique<State>(impl.rules_of(call));
   if (is_backward_at_torch(call)) return state;  // its gradients are read in after()
   impl.make_file(call);
-  call.forward_id();  // asked now, it is known in the call's backward as well
+  call.forward_id();  // asked now, they are known in the call's backward as well
+  if (impl.options.with_stack) call.line();
   impl.take_inputs(call, *state);
   // Writes to tensors of inference mode are not counted.
   const bool is_uncounted = std::any_of(state->inputs.begin(), state->inputs.end(),
