@@ -18,6 +18,7 @@
 #include "base/run_folder.h"
 #include "base/text_table.h"
 #include "base/version.h"
+#include "called_modules.h"
 #include "calls/call_store.h"
 #include "calls/saved_call.h"
 #include "calls/snapshot.h"
@@ -29,6 +30,7 @@
 #include "hooks/tool.h"
 #include "hooks/written_inputs.h"
 #include "interrupts.h"
+#include "memory/memory_hook.h"
 #include "mode_off_stack.h"
 #include "python_hook.h"
 #include "python_judge.h"
@@ -43,6 +45,7 @@
 #include "python_values.h"
 #include "quiet_warnings.h"
 #include "tensor/internal_guard.h"
+#include "tensor/memory_watch.h"
 #include "torch_function_mode.h"
 
 namespace op_tools::python {
@@ -244,6 +247,7 @@ PYBIND11_MODULE(_C, module) {
   bind_replay(module);
   bind_runs(module);
   bind_judge(module);
+  bind_called_modules(module);
   bind_modules(module);
   bind_record(module);
   bind_timing(module);
@@ -266,6 +270,8 @@ PYBIND11_MODULE(_C, module) {
     return text_table(titled, rows, width);
   });
   module.def("kernel_entries", &interceptor::kernel_entries);
+  module.def("set_in_optimizer", &set_in_optimizer);
+  module.def("reports_memory", [](const std::string& device) { return reports_memory(c10::Device(device)); });
   module.def("set_rank", &set_rank);
   module.def("reload_log_level", &log::reload_level);
   module.def("log_progress", &log::progress);

@@ -186,6 +186,7 @@ void bind_hook(py::module_& module) {
       .def("__repr__", [](const CallView& view) { return "<op_tools.Call " + std::string(view.call().name) + ">"; });
   py::class_<Hook, std::shared_ptr<Hook>>(module, "CoreHook")
       .def_property_readonly("name", &Hook::name)
+      .def_property_readonly("sees_modules", [](const Hook& hook) { return hook.wants().modules; })
       .def("report",
            [](const Hook& hook) {
              py::object report = to_python(hook.report());

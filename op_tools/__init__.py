@@ -20,10 +20,14 @@ from ._compare_ranks import RanksComparison, SpreadRow, compare_ranks  # noqa: E
 from ._compare_runs import RankComparison, RunsComparison, compare_runs  # noqa: E402
 from ._declared import (  # noqa: E402
     BlackBoxRow,
+    BlockRow,
     CaptureRow,
     ComparedOp,
+    DeviceMemoryRow,
+    MemoryRow,
     ObserveRow,
     OverflowRow,
+    OverwriteRow,
     RecordRow,
     RedirectRow,
     RunRow,
@@ -33,6 +37,7 @@ from ._fallback import OpDtypeCast, OpFallback, RedirectResult  # noqa: E402
 from ._features import CallInfo, Feature, TensorInfo, apply_feature  # noqa: E402
 from ._files import load, load_call  # noqa: E402
 from ._live import LiveResult, OpAgainst  # noqa: E402
+from ._memory_check import MemoryLeak, MemoryResult, OpMemoryCheck  # noqa: E402
 from ._observe import DynamicDim, ObserveResult, OpObserve, TensorShape  # noqa: E402
 from ._overflow import OpOverflowCheck, OverflowResult  # noqa: E402
 from ._record import OpRecord, RecordedCall, RecordedTensor, Recording, RecordResult, read_recording  # noqa: E402
@@ -47,6 +52,7 @@ __all__ = [
     "BisectResult",
     "BlackBox",
     "BlackBoxRow",
+    "BlockRow",
     "Call",
     "CallInfo",
     "CaptureResult",
@@ -55,6 +61,7 @@ __all__ = [
     "CompareResult",
     "CompareRow",
     "ComparedOp",
+    "DeviceMemoryRow",
     "DynamicDim",
     "Error",
     "Feature",
@@ -62,6 +69,9 @@ __all__ = [
     "HookScope",
     "LiveResult",
     "ManyRuns",
+    "MemoryLeak",
+    "MemoryResult",
+    "MemoryRow",
     "ModuleComparison",
     "ModuleRow",
     "ObserveResult",
@@ -73,6 +83,7 @@ __all__ = [
     "OpCapture",
     "OpDtypeCast",
     "OpFallback",
+    "OpMemoryCheck",
     "OpObserve",
     "OpOverflowCheck",
     "OpRecord",
@@ -80,6 +91,7 @@ __all__ = [
     "OpTimeMeasure",
     "OverflowResult",
     "OverflowRow",
+    "OverwriteRow",
     "RankComparison",
     "RanksComparison",
     "RecordResult",

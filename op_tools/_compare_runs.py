@@ -25,7 +25,7 @@ _WIDTH = 80
 _BEFORE = 10  # calls that are shown before the first divergence
 _WORST = 5
 # Of a header: what differs from run to run anyway, or is shown elsewhere.
-_OF_THE_RUN = ("pid", "time", "argv", "folder", "rank", "host", "format")
+_OF_THE_RUN = ("pid", "time", "argv", "folder", "rank", "host", "format", "start", "capture")
 
 PathOrRecording = str | os.PathLike[str] | Recording
 Fusions = Sequence[tuple[Sequence[str], Sequence[str]]]

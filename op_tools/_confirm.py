@@ -62,22 +62,6 @@ def captured_calls(folder: _Folder) -> list[CapturedId]:
     return found
 
 
-def _standing_alone(paths: Sequence[str], folder: Path) -> dict[str, str]:
-    """Folders of these calls, by their paths: the replay reads single calls from folders only, so that those in containers
-    are exported."""
-    found = {path: path for path in paths if "!" not in path}
-    containers = sorted({path.rpartition("!")[0] for path in paths if "!" in path})
-    for number, container in enumerate(containers):
-        target = folder / str(number)
-        _C.export_calls(os.fsencode(container), os.fsencode(target))
-        by_id = {str(one.id): one.path for one in calls_below(target)[0]}
-        for path in paths:
-            name, _, member = path.rpartition("!")
-            if name == container and member.rpartition("/")[2] in by_id:
-                found[path] = by_id[member.rpartition("/")[2]]
-    return found
-
-
 def replayed(paths: Sequence[str], device: str = "cpu") -> dict[str, dict[str, Any]]:
     """Runs captured calls again and judges their saved results: the report of each by its path ("agreed", "disagreed",
     "not comparable", "could not run")."""
@@ -85,12 +69,10 @@ def replayed(paths: Sequence[str], device: str = "cpu") -> dict[str, dict[str, A
         return {}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        alone = _standing_alone(paths, Path(folder) / "exported")
-        arguments = [*alone.values(), "--acc_check", "--device", device, "--json", str(report), "--quiet"]
+        arguments = [*paths, "--acc_check", "--device", device, "--json", str(report), "--quiet"]
         run_op_from_data.main([*arguments, "--no_summary"])
         calls = json.loads(report.read_text(encoding="utf-8"))["calls"] if report.exists() else []
-    found = {str(one["path"]): one for one in calls}
-    return {path: found[folder] for path, folder in alone.items() if folder in found}
+    return {str(one["path"]): one for one in calls}
 
 
 def wrong_by_itself(paths: Sequence[str]) -> set[str]:
@@ -253,17 +235,9 @@ def judged_by_values(rank: RankComparison, capture_a: _Folder, capture_b: _Folde
         capture_a: the capture of A.
         capture_b: that of B.
     """
-    with tempfile.TemporaryDirectory() as name:
-        of_a, of_b = (
-            _by_id(captured_calls(folder), Path(name) / side) for side, folder in (("a", capture_a), ("b", capture_b))
-        )
-        first = _first_wrong(rank, of_a, of_b)
+    of_a, of_b = ({one.id: one.path for one in captured_calls(folder)} for folder in (capture_a, capture_b))
+    first = _first_wrong(rank, of_a, of_b)
     return rank if first is None else dataclasses.replace(rank, _first=first)
-
-
-def _by_id(calls: Sequence[CapturedId], folder: Path) -> dict[int, str]:
-    alone = _standing_alone([one.path for one in calls], folder)
-    return {one.id: alone[one.path] for one in calls if one.path in alone}
 
 
 def _first_wrong(rank: RankComparison, of_a: dict[int, str], of_b: dict[int, str]) -> int | None:

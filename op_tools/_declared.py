@@ -188,12 +188,33 @@ class OpRecordOptions(ToolOptions, total=False):
 
     statistics: bool | None
     """Note statistics and a hash of each tensor; off: shapes and links only. None: OP_RECORD_STATISTICS, else on."""
+    format: Literal["oprec", "jsonl"] | None
+    """`oprec`: one compact file; `jsonl`: at the end of the recording lines of JSON beside it, too. None: OP_RECORD_FORMAT, else oprec."""
     with_stack: bool | None
     """Note the program's line of each call. None: OP_RECORD_WITH_STACK, else on."""
     with_modules: bool | None
     """Note the module of each call. None: OP_RECORD_WITH_MODULES, else on."""
+    modules_only: bool | None
+    """A row for each call of a module, forward and backward, in place of each operator; and for the loss and each step of an optimizer (torch level). None: OP_RECORD_MODULES_ONLY, else off."""
     jitter: int | None
     """Change each element of the first floating-point tensor that a module is given by one unit in the last place, up or down as this seed says: a recording of the program's own noise; 0: do not. None: OP_RECORD_JITTER, else 0."""
+
+
+class OpMemoryCheckOptions(ToolOptions, total=False):
+    """Options of OpMemoryCheck."""
+
+    cpu: bool | None
+    """Report memory of the CPU, too. None: OP_MEMORY_CHECK_CPU, else on where the program uses no other device, else off."""
+    with_stack: bool | None
+    """Note the program's line of each allocation. None: OP_MEMORY_CHECK_WITH_STACK, else on."""
+    with_modules: bool | None
+    """Note the module of each allocation. None: OP_MEMORY_CHECK_WITH_MODULES, else on."""
+    backtrace: bool | None
+    """Note the Python and the C++ stack of each allocation (slow). None: DIPU_MEM_CHECK_ENABLE_BACKTRACE, else off."""
+    guard: bool | None
+    """Put a known pattern before and behind each allocation of the CPU and the simulated device, and look at it after each operator. None: OP_MEMORY_CHECK_GUARD, else off."""
+    files: bool | None
+    """Write memory.csv, memory.jsonl and snapshot.pickle. None: OP_MEMORY_CHECK_FILES, else on."""
 
 
 @dataclass(frozen=True)
@@ -452,6 +473,114 @@ class RecordRow:
     """Backward calls."""
     failed: int
     """Calls that raised."""
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """What one place of the program allocated on one device."""
+
+    device: str
+    """The device."""
+    op: str
+    """The operator that allocated; in brackets where no operator of the tool's level ran."""
+    phase: str
+    """`forward`, `backward` or `optimizer`."""
+    module: str
+    """The module that made the call."""
+    line: str
+    """The program's line."""
+    kind: str
+    """`parameter`, `activation`, `gradient`, `optimizer` or `other`."""
+    alive: int
+    """Blocks that are still allocated."""
+    alive_bytes: int
+    """Their bytes."""
+    peak_bytes: int
+    """Bytes that were there when the device had most."""
+    allocations: int
+    """Blocks allocated in all."""
+    allocated_bytes: int
+    """Their bytes."""
+    leaks: bool
+    """It grows with the steps."""
+    growth: float
+    """Bytes per step, in the second half of the steps."""
+    birth_steps: int
+    """Steps in which what is still allocated was allocated."""
+    first_step: int
+    """The first step in which it allocated."""
+    last_step: int
+    """The last step in which it allocated."""
+    freed_by: str
+    """The operator in which the last one was freed, or between which."""
+    stack: str
+    """The stack of the first allocation, with backtrace=True."""
+
+
+@dataclass(frozen=True)
+class OverwriteRow:
+    """An operator that wrote outside of a block of memory."""
+
+    op: str
+    """The operator that ran before it was seen."""
+    phase: str
+    """`forward`, `backward` or `optimizer`."""
+    module: str
+    """Its module."""
+    line: str
+    """The program's line."""
+    step: int
+    """The training step."""
+    side: str
+    """`behind` or `before` the block."""
+    bytes: int
+    """How many bytes differ."""
+    offset: int
+    """Of the first one, from the beginning of the block."""
+    block_bytes: int
+    """Size of the block."""
+    made_by: str
+    """The operator that allocated the block."""
+    made_at: str
+    """Its line."""
+
+
+@dataclass(frozen=True)
+class BlockRow:
+    """A block of memory that is still allocated."""
+
+    place: int
+    """Index of its row."""
+    address: int
+    """Where it is."""
+    bytes: int
+    """Its size."""
+    step: int
+    """The step in which it was allocated."""
+    device: str
+    """The device."""
+
+
+@dataclass(frozen=True)
+class DeviceMemoryRow:
+    """The memory of a device, as far as the tool saw it."""
+
+    device: str
+    """The device."""
+    alive_bytes: int
+    """Still allocated."""
+    peak_bytes: int
+    """Most at once."""
+    peak_step: int
+    """The step of the peak."""
+    peak_op: str
+    """The operator that reached it."""
+    reports: bool
+    """Its allocator reports; False: only tensors that operators were given or returned are known."""
+    allocator_bytes: int | None
+    """What the allocator said last that it had given out."""
+    allocator_peak_bytes: int | None
+    """The most that it said during a call."""
 
 
 @dataclass(frozen=True)

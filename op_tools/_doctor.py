@@ -14,7 +14,7 @@ from . import _C
 from ._names import aten_names, near_names, tell_core, torch_names
 
 # What the names of our variables begin with, or hold: a name like these that nothing reads is a mistake.
-_OURS = re.compile(r"OP_(TOOLS|CAPTURE|AUTOCOMPARE|OVERFLOW|OBSERVE|TIME|DTYPE|FALLBACK|HOOK)")
+_OURS = re.compile(r"OP_(TOOLS|CAPTURE|AUTOCOMPARE|OVERFLOW|OBSERVE|MEMORY|TIME|DTYPE|FALLBACK|HOOK)")
 
 
 @dataclass
@@ -105,6 +105,22 @@ def _examine_variables(findings: Findings, names: dict[str, list[str]]) -> None:
         findings.say("variables", "none is set: the tools see every operator of their level")
 
 
+def _examine_memory(findings: Findings, device: str) -> None:
+    """What OpMemoryCheck can know of the device's memory."""
+    try:
+        told = _C.reports_memory(device)
+    except RuntimeError as error:
+        findings.problem("memory", f"nothing can be allocated on {device}: {error}")
+        return
+    if told:
+        findings.say("memory", f"the allocator of {device} reports what it gives out: OpMemoryCheck sees it")
+    else:
+        findings.say(
+            "memory", f"the allocator of {device} reports nothing: OpMemoryCheck sees tensors only that operators"
+        )
+        findings.say("", "are given or return, not what a kernel keeps for itself")
+
+
 def examine() -> Findings:
     """Looks at versions, devices, the interceptor, and the variables that the tools read."""
     tell_core()
@@ -116,6 +132,7 @@ def examine() -> Findings:
         findings.say("device", "no accelerator: everything runs on the CPU")
     else:
         findings.say("device", f"{torch.accelerator.device_count()} x {accelerator.type}")
+        _examine_memory(findings, accelerator.type)
     names = {"torch": torch_names()}
     findings.say("level torch", f"{len(names['torch'])} functions, called by Python: not autograd, TorchScript, C++")
     try:

@@ -144,10 +144,16 @@ def run_module(name: str, arguments: Sequence[str]) -> None:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
+def words_of_dipu() -> list[str]:
+    """Tools that variables of DIPU start. There any value does; here 0 means off, as for every variable."""
+    value = os.environ.get("DIPU_MEM_CHECK", "").lower()
+    return [] if value in ("", "0", "false", "off") else ["memory-check"]
+
+
 def start_from_environment() -> None:
     """Starts the tools that OP_TOOLS names, for the rest of the process. A mistake in it is reported, and nothing starts:
     the program belongs to a user who may not know of op_tools."""
-    words = [word for word in os.environ.get(_VARIABLE, "").split(",") if word.strip()]
+    words = [word for word in os.environ.get(_VARIABLE, "").split(",") if word.strip()] or words_of_dipu()
     try:
         if os.environ.get("OP_TOOLS_AS_CUDA"):
             from . import as_cuda  # noqa: F401  (starts)

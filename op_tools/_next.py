@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import itertools
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from . import _C
 from ._compare_runs import RankComparison
+from ._declared import RunRow
 
 _AROUND = 3  # rows before the divergence
 _FOLDER = "op_compare_next"
 
 
-def _new_folder(parent: Path) -> Path:
-    """One that is not there yet: captures of an earlier divergence are not mixed with those of this one."""
-    names = itertools.chain([_FOLDER], (f"{_FOLDER}_{number}" for number in itertools.count(2)))
+def new_folder(name: str, parent: Path = Path()) -> Path:
+    """One that is not there yet: what an earlier run left is not mixed with this one.
+
+    Raises:
+        op_tools.Error: it cannot be made.
+    """
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
     for name in names:
         try:
             (parent / name).mkdir()
@@ -41,6 +47,24 @@ def _differing_environment(header: dict[str, Any], other: dict[str, Any]) -> lis
     return ["env", *words] if words else []
 
 
+def _run_command(headers: Sequence[dict[str, Any]], place: int, options: Sequence[str]) -> str:
+    """One of the two programs again, as it was started."""
+    own = headers[place]
+    start = map(str, own.get("start") or own["argv"])
+    return shlex.join([*_differing_environment(own, headers[1 - place]), "op-tools", "run", *options, *start])
+
+
+def _commands_of_module(first: RunRow, headers: Sequence[dict[str, Any]], folder: Path) -> list[str]:
+    """A module is known: its operators are recorded, on both sides."""
+    commands = []
+    for place, side in enumerate("ab"):
+        module = (first.module_b if place else first.module) or first.module
+        options = ["--record", "--level", "aten", "--steps", str(first.step)]
+        options += ["--modules", module] if module else []
+        commands.append(_run_command(headers, place, [*options, "--output-dir", str(folder / side)]))
+    return [*commands, shlex.join(["op-tools", "compare", str(folder / "a"), str(folder / "b"), "--next"])]
+
+
 def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
     """Writes the lists of calls, and makes the commands for them.
 
@@ -49,7 +73,8 @@ def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
         parent: where the folder with the lists is made; the captures go there, too.
 
     Returns:
-        for both sides the command that captures the calls around the first divergence, and the one that judges them;
+        for both sides the command that captures the calls around the first divergence, and the one that judges them; of
+        recordings of modules those that record the operators of the module, and compare them;
         nothing where the runs agree, or where a recording does not say what its program was.
 
     Raises:
@@ -62,15 +87,15 @@ def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
     headers = [side.header if isinstance(side.header, dict) else {} for side in (found.a, found.b)]
     if not all(header.get("argv") for header in headers):
         return []
-    folder = _new_folder(parent)
+    folder = new_folder(_FOLDER, parent)
+    if headers[0].get("modules_only"):
+        return _commands_of_module(first, headers, folder)
     commands = []
     for place, (side, recording) in enumerate((("a", found.a), ("b", found.b))):
         of_calls = _C.recorded_items(recording)
         items = dict.fromkeys(of_calls[call] for row in rows for call in found.calls_of(row.row)[place])
         listed = folder / f"calls_{side}.txt"
         listed.write_text("".join(f"{item}\n" for item in items if item), encoding="utf-8")
-        words = [*_differing_environment(headers[place], headers[1 - place]), "op-tools", "run", "--capture"]
-        words += ["--level", first.level, "--steps", str(first.step), "--only-calls", str(listed)]
-        words += ["--output-dir", str(folder / side), *map(str, headers[place]["argv"])]
-        commands.append(shlex.join(words))
+        options = ["--capture", "--level", first.level, "--steps", str(first.step), "--only-calls", str(listed)]
+        commands.append(_run_command(headers, place, [*options, "--output-dir", str(folder / side)]))
     return [*commands, shlex.join(["op-tools", "compare", "--confirm", str(folder / "a"), str(folder / "b")])]

@@ -59,9 +59,28 @@ def _devices() -> list[str]:
     return [str(name(index)) for index in range(torch.accelerator.device_count())]
 
 
+def _start() -> list[str]:
+    """The words behind `python` with which the program starts again: ["-m", "package.train", "--lr", "0.1"]."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or spec.name.partition(".")[0] == "op_tools":
+        return list(sys.argv)
+    return ["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
+
+
+def _capture_folder() -> str:
+    """Of an OpCapture that is on beside the recording; "" where there is none."""
+    tools: list[Any] = _C.running_tools()
+    for tool in tools:
+        if tool._kind == "OpCapture":
+            parent = tool._settings().get("output_dir") or os.environ.get("OP_TOOLS_OUTPUT_DIR") or ""
+            return str(Path(parent).absolute() / "op_capture_result")
+    return ""
+
+
 def program_facts() -> dict[str, Any]:
     """For the header of a recording."""
     facts: dict[str, Any] = {"python": platform.python_version(), "argv": list(sys.argv), "folder": str(Path.cwd())}
+    facts["start"], facts["capture"] = _start(), _capture_folder()
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     try:
         facts["git"] = _git_commit(Path(main).absolute().parent if main else Path.cwd())
@@ -135,6 +154,12 @@ def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any) -> list
     name = type(model).__name__
     inputs = [*_tensors_in(list(args or ()), f"{name}.input"), *_tensors_in(dict(kwargs or {}), f"{name}.input")]
     return found + [(where, _INPUT, tensor) for where, tensor in inputs]
+
+
+def parameter_names() -> dict[torch.Tensor, str]:
+    """Of the models that were seen running: "Net.fc.weight"."""
+    named = [one for model in list(_models) for one in _tensors_of(model)]
+    return {tensor: name for name, origin, tensor in named if origin == _PARAMETER}
 
 
 _C.set_program_source(program_facts)

@@ -34,6 +34,7 @@ from . import (
 from ._declared import CaptureRow, OpCaptureOptions, ToolOptions
 from ._decorate import decorated
 from ._kinds import Option, arguments_text, hook_options, kind_of, kinds, row_class, signature_of
+from ._module_calls import watch_modules
 from ._names import tell_core
 from ._results import DEFAULT_ROWS, Shown, SortableResult, counted, megabytes, sorted_rows, worded
 
@@ -154,6 +155,7 @@ class Tool(_C.Switch):
         """
         self._switch_on(self._open)
         _watch_termination()
+        watch_modules()
         return self
 
     def stop(self) -> None:
@@ -164,6 +166,7 @@ class Tool(_C.Switch):
         """
         self._switch_off()
         _watch_termination()
+        watch_modules()
 
     end = stop
 

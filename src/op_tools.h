@@ -17,6 +17,7 @@
 #include "hooks/scope.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"
+#include "memory/memory_hook.h"
 #include "observe/observe_hook.h"
 #include "observe/overflow_check.h"
 #include "record/record_hook.h"

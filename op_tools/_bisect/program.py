@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import random
@@ -35,19 +36,21 @@ class Checkpoint:
 
     def __init__(self, *objects: Any) -> None:
         self._objects = objects
+        modules = [one for one in objects if isinstance(one, torch.nn.Module)]
+        parameters = [parameter for module in modules for parameter in module.parameters()]
+        self._devices = {parameter.device for parameter in parameters}
+        _wait_for(self._devices)
         self._states = [
             one.get_state() if isinstance(one, torch.Generator) else copy.deepcopy(one.state_dict()) for one in objects
         ]
-        modules = [one for one in objects if isinstance(one, torch.nn.Module)]
         self._gradients = [
-            (parameter, None if parameter.grad is None else parameter.grad.clone())
-            for module in modules
-            for parameter in module.parameters()
+            (parameter, None if parameter.grad is None else parameter.grad.clone()) for parameter in parameters
         ]
         self._random = (torch.get_rng_state(), _device_state(), random.getstate(), _numpy_state())
 
     def restore(self) -> None:
-        """Puts everything back."""
+        """Puts everything back, once the devices are idle: a write that is under way would land in what is restored."""
+        _wait_for(self._devices)
         for one, state in zip(self._objects, self._states, strict=True):
             if isinstance(one, torch.Generator):
                 one.set_state(state)
@@ -62,6 +65,14 @@ class Checkpoint:
         random.setstate(of_python)
         if of_numpy is not None:
             _numpy_random().set_state(of_numpy)
+
+
+def _wait_for(devices: Iterable[torch.device]) -> None:
+    # What failed there belongs to the trial that is over.
+    for device in devices:
+        if device.type not in ("cpu", "meta"):
+            with contextlib.suppress(RuntimeError):
+                torch.accelerator.synchronize(device)
 
 
 def _device_state() -> Any:

@@ -35,6 +35,8 @@ class BisectResult:
     """The curve with the culprits moved."""
     captured: list[str] = field(default_factory=list)
     """The first call of each culprit: folders for op-tools repro and run_op_from_data."""
+    runs_for: dict[str, int] = field(default_factory=dict)
+    """What the runs were for: opening, OpAutoCompare, search, lines and calls, confirmation, each alone, placebo."""
 
     @property
     def status(self) -> int:
@@ -60,12 +62,13 @@ class BisectResult:
             "before",
             "after",
             "captured",
+            "runs_for",
         )
         return json.dumps({name: plain(getattr(self, name)) for name in names}, indent=1)
 
     def table(self) -> str:
         """The culprits and what follows, for people."""
-        lines = [f"{self.verdict}: {self.explanation}", f"{self.runs} runs, {self.seconds:.0f} s"]
+        lines = [f"{self.verdict}: {self.explanation}", self._runs_text()]
         if self.culprits:
             columns = [worded(name, name) for name in ("op", "phase", "module", "line", "calls")]
             rows = [_Row(**culprit) for culprit in self.culprits]
@@ -76,6 +79,10 @@ class BisectResult:
 
         lines += [f"next: op-tools repro {shlex.quote(folder)}" for folder in self.captured[:MOST_SHOWN]]
         return "\n".join(lines)
+
+    def _runs_text(self) -> str:
+        parts = ", ".join(f"{count} {what}" for what, count in self.runs_for.items())
+        return f"{self.runs} runs{f' ({parts})' if parts else ''}, {self.seconds:.0f} s"
 
     def __repr__(self) -> str:
         return f"BisectResult\n{self.table()}"

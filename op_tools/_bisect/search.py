@@ -134,22 +134,49 @@ def needed(
     ways: int = 1,
     most: int | None = None,
 ) -> list[ItemT] | None:
-    """Those of `items` that have to be chosen, besides `fixed`; all of them with `fixed` are known to be good.
+    """Those of `items` that have to be chosen, besides `fixed`. None: all of them are not good either.
+
+    All are tried only where nothing less was good.
 
     Args:
         ranked: the needed ones are probably among the first.
         ways: tests at the same time.
-        most: None where there are more of them.
+        most: also None where there are more of them.
     """
     found: list[ItemT] = []
     rest = list(items)
     while not tries.good(fixed | frozenset(found)):
         if not rest or (most is not None and len(found) == most):
             return None
+        if found == [items[-1]] and not tries.good(fixed | frozenset(items)):
+            return None  # no shorter prefix was good, nor are all of them
         length = shortest_prefix(tries, fixed | frozenset(found), rest, ranked=ranked, ways=ways)
         found.append(rest[length - 1])
         rest = rest[: length - 1]
     return found
+
+
+def narrowed(
+    tries: Tries[ItemT], items: Sequence[ItemT], fixed: frozenset[ItemT], *, most: int, ways: int = 1
+) -> list[ItemT] | None:
+    """Those of `items` that are left when a share of them, which can be left out, is. All of them with `fixed` are known to be good.
+
+    None: none of `most` + 1 shares can be left out, so that more than `most` items are needed, or all. This takes `most` + 1 tests,
+    where a search for one needed item after the other would take many more.
+    """
+    count = min(len(items), most + 1)
+    ends = [len(items) * number // count for number in range(count + 1)]
+    # The last ones first: those that are probably needed are in front.
+    rests = [[*items[: ends[share]], *items[ends[share + 1] :]] for share in reversed(range(count))]
+    skipped = False
+    for number in range(0, count, ways):
+        some = rests[number : number + ways]
+        answers = tries.ask([fixed | frozenset(rest) for rest in some])
+        for rest, answer in zip(some, answers, strict=True):
+            if answer == "good":
+                return rest
+        skipped = skipped or "skip" in answers
+    return list(items) if skipped else None
 
 
 def minimal(tries: Tries[ItemT], found: list[ItemT], fixed: frozenset[ItemT] = frozenset()) -> list[ItemT]:
@@ -170,7 +197,8 @@ def search(
     ways: int = 1,
     good: Collection[ItemT] = (),
 ) -> Found[ItemT]:
-    """The smallest set that is good, for a test that is bad for no item and good for all. The result is tried again at the end.
+    """The smallest set that is good, for a test that is bad for no item. The result is tried again at the end; it is empty where all
+    items together are not good.
 
     Args:
         items: in the order in which they are tried.
@@ -181,7 +209,9 @@ def search(
         good: items that are known to be good together: the search is among these; none: not known of any.
     """
     among = list(good) or items
-    tries = Tries(test, votes or Votes(), {frozenset(): "bad", frozenset(among): "good"})
+    tries = Tries(test, votes or Votes(), {frozenset(): "bad"})
+    if good:
+        tries.answers[frozenset(good)] = "good"
     chosen = needed(tries, among, ranked=ranked, ways=ways)
     if not chosen:
         return Found([], good=False, conflict=tries.conflict(), tests=tries.count)

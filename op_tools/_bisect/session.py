@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -11,11 +13,23 @@ from .._results import duration_text
 from .items import Call, Group, Suspects, by_op, ordered, split
 from .judge import BisectJudge, Outcome
 from .result import MOST_SHOWN, BisectResult, culprits_of, curve_text
-from .search import Answer, Tries, Votes, minimal, needed, search
-from .trial_tools import Remedy, Trial
+from .search import Answer, Tries, Votes, minimal, narrowed, needed, search
+from .trial_tools import Purpose, Remedy, Trial
 
 OPENING_RUNS = 3  # on each side
-FURTHER_RUNS = 8  # besides the search: the check, refinement to calls, confirmation, placebo
+PARTS: dict[Purpose, str] = {
+    "nothing": "opening",
+    "everything": "opening",
+    "calls": "opening",
+    "search": "search",
+    "refinement": "lines and calls",
+    "confirmation": "confirmation",
+    "alone": "each alone",
+    "placebo": "placebo",
+}
+"""How the report calls what runs were for."""
+COMPARISON = "OpAutoCompare"
+FURTHER_RUNS = 7  # besides the search: the check, refinement to calls, confirmation, placebo
 RANKED_RUNS = 2  # in which a search finds one of the first suspects
 COMPARED_STEP = 5  # steps on the CPU take as long as one under OpAutoCompare, which runs each operator several times
 BAR = 20
@@ -84,7 +98,9 @@ class Session:
         self._runner, self._judge, self._remedy = runner, judge, remedy
         self._suspects, self._jobs, self._say, self._draw = suspects, jobs, say, draw
         self._expected, self._known = OPENING_RUNS * 2, "opening"
-        self._runs, self._seconds, self._votes = 0, 0.0, Votes()
+        self._runs: collections.Counter[str] = collections.Counter()  # by what they were for
+        self._seconds, self._votes = 0.0, Votes()
+        self._healed: dict[frozenset[Group], Outcome] = {}
         self._last: set[str] = set()
         """Operators after whose call the program ended too early."""
         self._enough = False  # these are enough
@@ -110,11 +126,6 @@ class Session:
         suspects = self._find_suspects(len(groups)) if self._suspects == "auto" else self._suspects
         suspects = suspects if suspects and suspects.wrong else None
         groups = sorted(ordered(groups, suspects), key=lambda group: group.item not in self._last)
-        if not self._enough and self._test([frozenset(groups)]) == ["bad"]:
-            return self._end(
-                "inconsistent",
-                "everything moved is good, all listed calls moved are bad: the calls differ from run to run",
-            )
         result, varies = self._attempt(groups, suspects)
         for votes in (Votes(REPEATS, self._majority), Votes(MOST_REPEATS, majority=True)):
             if not varies or votes.repeats <= self._votes.repeats:
@@ -133,13 +144,15 @@ class Session:
         found = search(groups, self._test, ranked=ranked, votes=self._votes, ways=self._jobs, good=enough)
         if found.conflict and self._test(list(found.conflict)) == ["good", "bad"]:
             return self._end("inconsistent", _cancelling(*found.conflict), found.items), False
+        if not found.items:
+            why = "everything moved is good, all listed calls moved are bad: the calls differ from run to run"
+            return self._end("inconsistent", why), False
         if found.conflict or not found.good:
             return self._unconfirmed(found.items), True
         refined = self._refined(found.items, suspects)
-        outcomes, healed = self._moved(refined, "confirmation", whole=True)
-        if not healed:
+        if not self._moved(refined, "confirmation"):
             return self._unconfirmed(refined), True
-        return self._report(refined, next(one for one in outcomes if self._judge.answer(one) == "good")), False
+        return self._report(refined), False
 
     def _calls(self) -> list[Call]:
         """Those of the program. Where it ends too early, the operator that is called last is moved, to see what is called then."""
@@ -163,7 +176,7 @@ class Session:
     def _estimate(self, groups: Sequence[Group]) -> None:
         """Tells how long it will take for one culprit."""
         tests = (len(groups).bit_length() + FURTHER_RUNS) * self._votes.repeats
-        self._expected = self._runs + tests
+        self._expected = self._runs.total() + tests
         self._known = f"{len(groups)} operators"
         self._say(
             f"{sum(len(group.calls) for group in groups)} calls of {len(groups)} operators; about {tests} runs for each culprit, "
@@ -180,7 +193,7 @@ class Session:
             return None
         began = time.monotonic()
         folder = self._runner.compare(saved)
-        self._runs += 1
+        self._runs[COMPARISON] += 1
         self._seconds += time.monotonic() - began
         suspects = Suspects(str(folder)) if any(folder.rglob("autocompare.csv")) else None
         if suspects:
@@ -192,29 +205,31 @@ class Session:
     def _run(self, trials: Sequence[Trial], *, whole: bool = False) -> list[Outcome]:
         self._draw_bar(len(trials))
         outcomes = self._runner.run(trials, (lambda _: False) if whole else self._judge.left_band)
-        self._runs += len(outcomes)
+        self._runs.update(PARTS[trial.purpose] for trial in trials)
         self._seconds += sum(one.seconds for one in outcomes)
         return outcomes
 
     def _draw_bar(self, further: int) -> None:
-        expected = max(self._expected, self._runs + further)
-        filled = BAR * self._runs // expected
+        done = self._runs.total()
+        expected = max(self._expected, done + further)
+        filled = BAR * done // expected
         left = ""
         if self._everything:
-            left = f", {duration_text((expected - self._runs) * self._typical() / self._jobs)} left"
+            left = f", {duration_text((expected - done) * self._typical() / self._jobs)} left"
         self._draw(
-            f"bisect [{'#' * filled}{'.' * (BAR - filled)}] run {self._runs + 1} of about {expected}{left}; {self._known}"
+            f"bisect [{'#' * filled}{'.' * (BAR - filled)}] run {done + 1} of about {expected}{left}; {self._known}"
         )
 
-    def _test(self, sets: list[frozenset[Group]]) -> list[Answer]:
-        trials = [Trial(one, remedy=self._remedy) for one in sets]
+    def _test(self, sets: list[frozenset[Group]], purpose: Purpose = "search") -> list[Answer]:
+        trials = [Trial(one, remedy=self._remedy, purpose=purpose) for one in sets]
         outcomes = self._run(trials)
         answers = []
         for one, outcome in zip(sets, outcomes, strict=True):
             answers.append(self._judge.answer(outcome))
             why = "" if outcome.ended == "done" else f" ({outcome.ended}{' ' * bool(outcome.note)}{outcome.note})"
-            self._say(f"run {self._runs}: {_count(one, 'group')} of calls moved: {answers[-1]}{why}")
+            self._say(f"run {self._runs.total()}: {_count(one, 'group')} of calls moved: {answers[-1]}{why}")
             if answers[-1] == "good":
+                self._healed[one] = outcome
                 self._known = f"enough: {_count(one, 'group')} of calls" if len(one) > 1 else next(iter(one)).text()
         return answers
 
@@ -258,13 +273,12 @@ class Session:
         while waiting:
             group = waiting.pop(0)
             parts = split(group)
-            if len(parts) == 1:
-                done.append(group)
-                continue
             others = frozenset(done + waiting)
-            tries = Tries(self._test, self._votes, {others: "bad", others | frozenset(parts): "good"})
+            test = functools.partial(self._test, purpose="refinement")
+            tries = Tries(test, self._votes, {others: "bad", others | frozenset(parts): "good"})
             ranked = ordered(parts, suspects) if suspects else parts
-            few = needed(tries, ranked, others, ranked=suspects is not None, ways=self._jobs, most=MOST_PARTS)
+            left = narrowed(tries, ranked, others, most=MOST_PARTS, ways=self._jobs) if len(parts) > 1 else None
+            few = left and needed(tries, left, others, ranked=suspects is not None, ways=self._jobs, most=MOST_PARTS)
             few = minimal(tries, few, others) if few else few
             if few and len(few) < len(parts):
                 waiting = few + waiting
@@ -276,15 +290,14 @@ class Session:
         why = "a set that was good was bad when it was tried again"
         return self._end("inconsistent", f"{why} ({'; '.join(group.text() for group in groups)})", groups)
 
-    def _moved(
-        self, groups: Sequence[Group], purpose: str, remedy: Remedy | None = None, *, whole: bool = False
-    ) -> tuple[list[Outcome], bool]:
-        """Runs with these moved, and whether that heals."""
+    def _moved(self, groups: Sequence[Group], purpose: Purpose, remedy: Remedy | None = None) -> bool:
+        """Does it heal that these are moved?"""
         trial = Trial(frozenset(groups), remedy=remedy or self._remedy, purpose=purpose)
-        outcomes = self._run([trial] * self._votes.repeats, whole=whole)
-        return outcomes, self._votes.settle([self._judge.answer(one) for one in outcomes]) == "good"
+        answers = [self._judge.answer(one) for one in self._run([trial] * self._votes.repeats)]
+        return self._votes.settle(answers) == "good"
 
-    def _report(self, groups: list[Group], final: Outcome) -> BisectResult:
+    def _report(self, groups: list[Group]) -> BisectResult:
+        final = self._healed.get(frozenset(groups))
         if len(groups) > 1 and self._worse_alone(groups):
             return self._end(
                 "inconsistent", "one of these alone makes it worse: their errors cancel in part", groups, final
@@ -292,7 +305,7 @@ class Session:
         healed = None
         if self._remedy != "placebo":
             # Said only if it heals again and again: a fault that does not show each time seems healed now and then.
-            healed = all(self._moved(groups, "placebo", "placebo")[1] for _ in range(REPEATS))
+            healed = all(self._moved(groups, "placebo", "placebo") for _ in range(REPEATS))
         return self._end("found", self._explain(groups, healed), groups, final, placebo=healed)
 
     def _worse_alone(self, groups: list[Group]) -> bool:
@@ -328,12 +341,13 @@ class Session:
             explanation,
             self._remedy,
             [culprit for group in groups for culprit in culprits_of(group)],
-            self._runs,
+            self._runs.total(),
             round(self._seconds, 3),
             placebo,
             self._nothing[0].curve if self._nothing else [],
             final.curve if final else [],
             captured,
+            dict(self._runs),
         )
 
 

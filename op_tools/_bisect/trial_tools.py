@@ -17,6 +17,7 @@ from .items import Call, Group, write_items
 
 Remedy = Literal["fallback", "float32", "placebo"]
 REMEDIES: tuple[Remedy, ...] = ("fallback", "float32", "placebo")
+Purpose = Literal["nothing", "everything", "calls", "search", "refinement", "confirmation", "alone", "placebo"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Trial:
     everything: bool = False
     """All that can be moved, listed or not."""
     remedy: Remedy = "fallback"
-    purpose: str = "search"
+    purpose: Purpose = "search"
     lists: bool = False
     """List the calls of the program; what moves nothing always does."""
 

@@ -7,9 +7,10 @@ import shlex
 import sys
 
 from .. import _C
+from .._backends import import_backends
 from ..analyse._analyse import MODES, Outcome, Request, analyse
 from ..analyse._table import SupportTable, read_table
-from ._command_line import Commands, visible
+from ._command_line import Commands, add_imports, visible
 
 _QUICK = 3  # sample calls per function when the table is made in passing
 
@@ -28,8 +29,7 @@ def _table(options: argparse.Namespace) -> SupportTable:
     sys.stderr.write(
         f"op-tools: trying torch's sample calls on {options.device}; op-tools support stores what is found\n"
     )
-    if options.device == "sim":
-        from .. import sim_device  # noqa: F401  # loads it
+    import_backends(options.imports or (["op_tools.sim_device"] if options.device == "sim" else []))
     return make_table(options.device, _QUICK)
 
 
@@ -129,6 +129,7 @@ def add(commands: Commands) -> None:
     )
     source = command.add_mutually_exclusive_group()
     source.add_argument("--device", metavar="D", help="a device of this machine: cpu, cuda, sim")
+    add_imports(command)
     source.add_argument("--support", metavar="TABLE", help="what op-tools support wrote, here or on another machine")
     command.add_argument(
         "--rules", nargs="+", default=[], metavar="FILE", help="more rules for advice and affinity (JSON)"

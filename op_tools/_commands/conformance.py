@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import _C
-from ._command_line import Commands, visible
+from .._backends import import_backends
+from ._command_line import Commands, add_imports, visible
 from ._conformance_cases import add_case_commands, add_selection, positive, selected_cases
 
 _USAGE = 64
@@ -60,7 +61,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     from .._conformance.exceptions import read_exceptions
     from .._conformance.golden import Golden
     from .._conformance.run import Settings, run_cases
-    from .._conformance.session import WorkerPlan, device_of, import_backends
+    from .._conformance.session import WorkerPlan, device_of
     from .._conformance.workers import prepare, usable_cores
     from .._shards import is_shared
 
@@ -149,14 +150,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", required=True, metavar="D", help="a device of this machine: cpu, cuda, npu, sim, npu:1")
     add("-o", "--output", required=True, metavar="DIR", help="the folder of the result")
-    add(
-        "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="import this first: the backend (torch_npu, op_tools.sim_device)",
-    )
+    add_imports(parser)
     add_selection(parser)
     add(
         "--shard",

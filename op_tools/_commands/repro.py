@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import _C
 from ..repro import Made, Plan, device_of, make, shrink, write_cpp, write_issue
-from ._command_line import Commands, visible
+from ._command_line import Commands, add_imports, visible
 
 
 def _say(line: str) -> None:
@@ -72,9 +72,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--cpp", action="store_true", help="also the same as a C++ program with its CMakeLists.txt")
     parser.add_argument("--issue", action="store_true", help="also a bug report in PyTorch's form, FILE.md")
     parser.add_argument("-o", "--output", metavar="FILE", help="the script (repro.py)")
-    parser.add_argument(
-        "--import", dest="imports", action="append", default=[], metavar="MODULE", help="a vendor's module: torch_npu"
-    )
+    add_imports(parser)
     parser.add_argument(
         "--load", action="append", default=[], metavar="LIB", help="a library of operators or of a device"
     )

@@ -23,7 +23,7 @@ from ._command_line import Commands, visible
 
 def _flags(options: argparse.Namespace, config: Config) -> list[str]:
     flags = [flag for flag in _launch.tools_by_flag() if getattr(options, flag.replace("-", "_"))]
-    flags = flags or list(config.tools)
+    flags = flags or list(config.tools) or _launch.words_of_dipu()
     if not flags and not _renames(options):
         raise _C.Error(f"name at least one tool: --{', --'.join(_launch.tools_by_flag())}; or in {NAME}: tools = [...]")
     return flags
@@ -196,7 +196,7 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--fail-on-wrong",
         action="store_true",
-        help="exit status 1 when a tool found something wrong (autocompare, overflow, against, shadow)",
+        help="exit status 1 when a tool found something wrong (autocompare, overflow, memory-check, against, shadow)",
     )
     command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {NAME}, where there is one")
     loudness = command.add_mutually_exclusive_group()

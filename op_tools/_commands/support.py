@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 
 from .. import _C
-from ._command_line import Commands, visible
+from .._backends import import_backends
+from ._command_line import Commands, add_imports, visible
 
 
 def _support(options: argparse.Namespace) -> int:
-    for name in options.imports:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise _C.Error(f"--import {name}: {error}") from error
+    import_backends(options.imports)
     from ..analyse._support import make_table  # imports torch's tests, which takes seconds
 
     table = make_table(options.device, options.samples, _C.log_progress)
@@ -41,14 +37,7 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("--device", required=True, metavar="D", help="a device of this machine: cpu, cuda, npu, sim")
     command.add_argument("-o", "--output", required=True, metavar="FILE", help="the table to write (JSON)")
-    command.add_argument(
-        "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="import this first: the backend (torch_npu, op_tools.sim_device)",
-    )
+    add_imports(command)
     command.add_argument(
         "--samples", type=int, default=1000, metavar="N", help="sample calls per function at most (1000: all)"
     )

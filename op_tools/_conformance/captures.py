@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _C
-from .._files import load_call
+from .._files import CapturedCall, load_call
 from .._python_calls import find
 from ._trees import TensorSpec, encode
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def captured_cases(root: Path) -> Iterator[Case]:
-    """The calls in a folder of captures, or in a container. Those that no case can hold are named in the log.
+    """The calls in a folder of captures, or in a container. Those that no case can hold are named in the log. Of a program
+    that used an accelerator the calls on the CPU are left out: they are no matter of the device.
 
     Raises:
         op_tools.Error: there is no captured call.
@@ -29,17 +30,28 @@ def captured_cases(root: Path) -> Iterator[Case]:
         raise _C.Error(f"{root}: holds no captured call")
     for problem in problems:
         _C.log_warn(problem)
+    cases: list[tuple[Case, bool]] = []
     for path, *_ in found:
         try:
-            yield _case_of(path)
+            call = load_call(path)
+            cases.append((_case_of(path, call), any(_on_accelerator(call))))
         except _C.Error as error:
             _C.log_warn(f"{path}: is no case: {error}")
+    away = sum(on_accelerator for _, on_accelerator in cases)
+    if 0 < away < len(cases):
+        _C.log_warn(f"{root}: {len(cases) - away} calls on the CPU are no cases: {away} are on an accelerator")
+    yield from (case for case, on_accelerator in cases if on_accelerator or not away)
 
 
-def _case_of(path: str) -> Case:
+def _on_accelerator(call: CapturedCall, parts: tuple[str, ...] = ("inputs", "outputs")) -> list[bool]:
+    """Of each tensor, in reading order."""
+    metas = [one for part in parts for one in call.meta.get(part, []) if isinstance(one, dict)]
+    return [str(one.get("device", "cpu")) != "cpu" for one in metas]
+
+
+def _case_of(path: str, call: CapturedCall) -> Case:
     from .case import Case, resolve
 
-    call = load_call(path)
     resolve(call.name)
     metas = call.meta.get("inputs", [])
     requires = iter([bool(one.get("requires_grad", False)) for one in metas if isinstance(one, dict)])
@@ -51,9 +63,9 @@ def _case_of(path: str) -> Case:
             raise _C.Error("a tensor is sparse, nested or quantized")
         memory = storages.setdefault(tensor.untyped_storage()._cdata, len(storages))
         dtype = str(tensor.dtype).removeprefix("torch.")
-        grad = wants_grad and (tensor.is_floating_point() or tensor.is_complex()) and next(requires, False)
+        grad = next(requires, False) and wants_grad
         stride, offset = tuple(tensor.stride()), int(tensor.storage_offset())
-        return TensorSpec(tuple(tensor.shape), dtype, stride, offset, "saved", bool(grad), memory)
+        return TensorSpec(tuple(tensor.shape), dtype, stride, offset, "saved", grad, memory)
 
     args, kwargs = map_tensors((call.args, call.kwargs), spec)
     encode([list(args), kwargs])  # raises for what JSON does not hold
@@ -97,13 +109,17 @@ def saved_tensors(case: Case, device: torch.device) -> list[torch.Tensor]:
     map_tensors((call.args, call.kwargs), tensors.append)
     if [tuple(one.shape) for one in tensors] != [spec.shape for spec in case.tensors]:
         raise _C.Error(f"{case.data}: is another call than when the case was made of it")
+    # An index or a length that the program had on the CPU beside tensors of an accelerator belongs there.
+    places = _on_accelerator(call, ("inputs",))
+    if not any(places) or len(places) != len(tensors):
+        places = [True] * len(tensors)
     storages: dict[int, torch.Tensor] = {}
     made = []
-    for tensor, spec in zip(tensors, case.tensors, strict=True):
+    for tensor, spec, goes_there in zip(tensors, case.tensors, places, strict=True):
         memory = tensor.untyped_storage()._cdata
         if memory not in storages:
             whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-            storages[memory] = whole.clone().to(device)
+            storages[memory] = whole.clone().to(device if goes_there else "cpu")
         row = storages[memory]
         if row.dtype != tensor.dtype:
             row = row.view(tensor.dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import importlib
 import os
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Protocol
 import torch
 
 from .. import _C
+from .._backends import import_backends
 from .._results import duration_text
 from .case import Case
 from .exceptions import SLOW_FACTOR, Exceptions
@@ -52,19 +52,6 @@ class _Works(Protocol):
 
 
 _work: _Works | None = None  # of this worker process
-
-
-def import_backends(names: Iterable[str]) -> None:
-    """Imports the modules that bring a device.
-
-    Raises:
-        op_tools.Error: one cannot be imported.
-    """
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise _C.Error(f"--import {name}: {error}") from error
 
 
 def device_of(name: str, number: int = 0) -> torch.device:

@@ -71,7 +71,8 @@ struct FoundCalls {
   std::vector<std::string> problems;  // "path: reason": containers cut off, folders without input.pth, temporary files
   uint64_t shared_bytes = 0;          // of tensors that calls share (dedupe)
 };
-// Every captured call at or below `path` (a call's folder, any folder above, or a container file).
+// Every captured call at or below `path` (a call's folder, any folder above, a container file, or a call in one as
+// open_call() takes it).
 // Throws Error when path does not exist or cannot be read at all.
 OP_TOOLS_API FoundCalls find_calls(const std::string& path);
 

@@ -21,6 +21,8 @@
 namespace op_tools {
 namespace {
 
+const std::string kInContainer = std::string(kContainerName) + "!";  // a call's path: what stands before its folder
+
 // The bytes that a file of shared bytes holds.
 at::Tensor shared_bytes_of(const Value& value, const std::string& path) {
   const auto* bytes = value.get_if<at::Tensor>();
@@ -298,7 +300,13 @@ bool starts_as_zip(const std::string& path) {
 
 FoundCalls find_calls(const std::string& path) {
   struct stat status = {};
-  if (::stat(path.c_str(), &status) != 0) fail(path, "cannot be read", errno);
+  if (::stat(path.c_str(), &status) != 0) {
+    const int problem = errno;
+    if (path.find(kInContainer) == std::string::npos) fail(path, "cannot be read", problem);
+    FoundCalls one;
+    one.calls.push_back(open_call(path));
+    return one;
+  }
   Finder finder;
   if (S_ISDIR(status.st_mode)) {
     // Without the slash at the end that shells like to add.
@@ -333,11 +341,10 @@ Value read_call_file(const std::string& path) {
 }
 
 std::unique_ptr<StoredCall> open_call(const std::string& path) {
-  const std::string mark = std::string(kContainerName) + "!";
-  const size_t at = path.find(mark);
+  const size_t at = path.find(kInContainer);
   if (at == std::string::npos) return std::make_unique<FolderCall>(path);
-  const auto container = std::make_shared<const Container>(path.substr(0, at + mark.size() - 1));
-  auto call = std::make_unique<ContainerCall>(container, path.substr(at + mark.size()));
+  const auto container = std::make_shared<const Container>(path.substr(0, at + kInContainer.size() - 1));
+  auto call = std::make_unique<ContainerCall>(container, path.substr(at + kInContainer.size()));
   if (!call->has(CallFile::kInput, 0)) {
     std::string text = path + ": there is no such call in " + container->path() + "; op-tools show " +
                        container->path() + " lists operators";

@@ -4,9 +4,13 @@
 
 namespace op_tools {
 
+bool is_in_backward() {
+  return torch::autograd::get_current_graph_task_id() >= 0;
+}
+
 Phase phase_of(const OpCall& call) {
   if (call.level == Level::kTorch) return call.phase;
-  return torch::autograd::get_current_graph_task_id() >= 0 ? Phase::kBackward : Phase::kForward;
+  return is_in_backward() ? Phase::kBackward : Phase::kForward;
 }
 
 }  // namespace op_tools

@@ -152,6 +152,7 @@ bool ActiveHook::asks(OpCall& call) const {
 }
 
 bool ActiveHook::admits(std::string_view name, bool composite) const {
+  if (wants.modules != is_module_call(name)) return false;
   if (!options.filter) return !composite && !is_metadata_op(name);
   if (!options.filter->admits(name)) return false;
   return (!composite && !is_metadata_op(name)) || options.filter->names(name);
@@ -218,7 +219,8 @@ uint32_t Chain::mask_for(std::string_view name, bool composite) const {
     if (active.options.filter) active.options.filter->saw(name);
     if (active.admits(name, composite)) {
       mask |= uint32_t{1} << i;
-    } else if (active.options.level == Level::kTorch && !is_metadata_op(name)) {
+    } else if (active.options.level == Level::kTorch && !is_metadata_op(name) &&
+               active.wants.modules == is_module_call(name)) {
       log::info("skip " + std::string(active.hook->name()) + "Hook on " + std::string(name));
     }
   }

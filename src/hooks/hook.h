@@ -29,6 +29,7 @@ struct Wants {
   bool aten_call = false;  // torch level: Frame::aten_call() is read in after()
   bool aten_ops = false;   // torch level: the hook intercepts the aten operators of its calls itself (Detour)
   bool nodes = false;      // torch level: after() calls OpCall::watch_nodes()
+  bool modules = false;    // torch level: calls of modules (is_module_call), and no functions
   bool progress = false;   // a line on a terminal says how many calls it saw; not for a tool that draws its own
 };
 

@@ -140,6 +140,10 @@ std::string_view without_model(std::string_view path) {
   return dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
 }
 
+bool is_module_call(std::string_view called) {
+  return called.starts_with("module:") || called.starts_with("loss:") || called.starts_with("optimizer:");
+}
+
 bool admits_module(const OpFilter& filter, std::string_view path) {
   bool admitted = false;
   const auto ask = [&](std::string_view name) {

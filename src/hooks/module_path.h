@@ -42,4 +42,8 @@ OP_TOOLS_API std::string_view without_model(std::string_view path);
 // `layer3`, `layer3.0.conv1`, `.*.conv1`, `ResNet`, `ResNet.layer3.*`.
 OP_TOOLS_API bool admits_module(const OpFilter& filter, std::string_view path);
 
+// Calls that a hook with Wants::modules sees have such names: "module:Linear", by the class; and, once in a training
+// step, "loss:backward" and "optimizer:SGD".
+OP_TOOLS_API bool is_module_call(std::string_view called);
+
 }  // namespace op_tools

@@ -10,6 +10,7 @@ namespace op_tools {
 namespace {
 
 constexpr size_t kMostBytes = 4096;
+constexpr std::string_view kOwn = "self.";  // no keyword begins so: parameters and buffers of a module
 
 // Those of a slice, too, in the order of for_each_tensor.
 const Values* parts_of(const Value& value) {
@@ -46,7 +47,8 @@ void CallParts::add_arguments(const Value& args, const Value& kwargs) {
   if (!dict) return;
   for (const auto& [key, value] : *dict->items) {
     const auto* name = key.get_if<std::string>();
-    place = "kwargs." + (name ? *name : describe(key));
+    const bool is_own = name && name->starts_with(kOwn);
+    place = (is_own ? "" : "kwargs.") + (name ? *name : describe(key));
     add(value, place);
   }
 }

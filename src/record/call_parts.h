@@ -13,7 +13,7 @@
 namespace op_tools {
 
 struct PlacedTensor {
-  std::string place;  // "args[0]", "kwargs.weight", "args[1][2]", "result"
+  std::string place;  // "args[0]", "kwargs.weight", "args[1][2]", "result"; of a module's own: "self.weight"
   at::Tensor tensor;
 };
 

@@ -1,5 +1,6 @@
 #include "record/made_recording.h"
 
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -57,6 +58,11 @@ class Row {
     if (const auto* const real = value.get_if<double>()) return *real;
     if (const auto* const integer = value.get_if<int64_t>()) return static_cast<double>(*integer);
     if (const auto* const truth = value.get_if<bool>()) return *truth;
+    if (const auto* const word = value.get_if<std::string>()) {  // as JSON has what is not finite
+      if (*word == "nan") return std::numeric_limits<double>::quiet_NaN();
+      if (*word == "inf") return std::numeric_limits<double>::infinity();
+      if (*word == "-inf") return -std::numeric_limits<double>::infinity();
+    }
     throw Error(where_ + ": '" + std::string(key) + "' is " + describe(value));
   }
   std::vector<int64_t> sizes(std::string_view key) const {

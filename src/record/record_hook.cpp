@@ -19,10 +19,10 @@
 #include "calls/random_state.h"
 #include "hooks/backward_pass.h"
 #include "hooks/op_traits.h"
-#include "hooks/stack_source.h"
 #include "hooks/written_inputs.h"
 #include "record/call_parts.h"
 #include "record/jitter.h"
+#include "record/json_lines.h"
 #include "record/module_calls.h"
 #include "record/named_tensors.h"
 #include "record/recording_file.h"
@@ -30,6 +30,8 @@
 #include "record/run_header.h"
 #include "record/value_rows.h"
 #include "tensor/internal_guard.h"
+#include "tensor/merged_dims.h"
+#include "tensor/plain_tensor.h"
 #include "tensor/statistics.h"
 
 namespace op_tools {
@@ -59,6 +61,13 @@ struct State final : HookState {
   std::vector<bool> written;  // by input, where the operator writes what no counter shows; else empty
   StringNumber scalars = 0;
   std::optional<RandomWatch> random;
+  std::vector<StringNumber> places;  // modules_only: "grad args[0]", of each tensor of the inputs
+};
+
+// Of a module's call, for its backward calls.
+struct InputPlaces final : HookState {
+  explicit InputPlaces(std::vector<StringNumber> places) : places(std::move(places)) {}
+  const std::vector<StringNumber> places;
 };
 
 struct StringHash {
@@ -78,11 +87,25 @@ bool is_backward_at_torch(const OpCall& call) {
   return call.level == Level::kTorch && call.phase == Phase::kBackward;
 }
 
+// "rank0-7.jsonl" beside "rank0-7.oprec".
+std::string json_path(const std::string& path) {
+  return path.substr(0, path.rfind('.')) + ".jsonl";
+}
+
+bool same_order(const at::Tensor& one, const at::Tensor& other) {
+  if (one.is_contiguous() && other.is_contiguous()) return true;
+  const auto has_dims = [](const at::Tensor& tensor) {
+    return !tensor.is_nested() && static_cast<int64_t>(own_sizes(tensor).size()) == tensor.dim();
+  };
+  return has_dims(one) && has_dims(other) &&
+         MergedDims(own_sizes(one), own_strides(one)) == MergedDims(own_sizes(other), own_strides(other));
+}
+
 bool same_memory_order(const at::Tensor& one, const at::Tensor& other) {
   return one.has_storage() && other.has_storage() && one.storage().is_alias_of(other.storage()) &&
          one.storage_offset() == other.storage_offset() && one.dtype() == other.dtype() &&
-         one.numel() == other.numel() && one.is_contiguous() && other.is_contiguous() &&
-         one.is_neg() == other.is_neg() && one.is_conj() == other.is_conj();
+         one.numel() == other.numel() && one.is_neg() == other.is_neg() && one.is_conj() == other.is_conj() &&
+         same_order(one, other);
 }
 
 }  // namespace
@@ -163,7 +186,8 @@ struct RecordHook::Impl {
   // "<folder>/rank<R>-<pid>.oprec"; a further recording of this process gets a number.
   void make_file(const OpCall& call) {
     if (has_file.load(std::memory_order_acquire)) return;
-    const Value header = run_header(call, rank);  // asks the program's language: not under the lock
+    const Value header =
+        run_header(call, rank, options.modules_only);  // asks the program's language: not under the lock
     const std::lock_guard<std::mutex> lock(mutex);
     if (file) return;
     const std::string folder = options.output_dir.get().empty() ? "op_record_result" : options.output_dir.get();
@@ -222,6 +246,7 @@ struct RecordHook::Impl {
       state.scalars = rows.string(scalars);
       state.inputs.reserve(parts.tensors().size());
       for (PlacedTensor& one : parts.take_tensors()) {
+        if (options.modules_only) state.places.push_back(rows.string("grad " + one.place));
         if (!one.tensor.defined()) continue;
         KnownValue value = values.find(one.tensor);
         all_known = all_known && value.is_known();
@@ -254,9 +279,11 @@ struct RecordHook::Impl {
     parts.add_result(call.result());
     const bool writes_unseen = !state.written.empty();
     const std::lock_guard<std::mutex> lock(mutex);
+    const auto* const places = static_cast<const InputPlaces*>(call.saved_state());
     for (PlacedTensor& one : parts.take_tensors()) {
       if (one.tensor.defined()) outputs.push_back({rows.string(one.place), std::move(one.tensor)});
     }
+    if (places && is_backward_at_torch(call)) name_gradients(call.result(), places->places, outputs);
     for (size_t i = 0; i < state.inputs.size(); ++i) {
       const Input& input = state.inputs[i];
       const bool is_written = version_of(input.tensor) != input.version || (writes_unseen && state.written[i]);
@@ -267,6 +294,18 @@ struct RecordHook::Impl {
       output.is_new = !output.value.is_known();
     }
     return outputs;
+  }
+
+  // Of a module's backward call, by the inputs of its forward call.
+  static void name_gradients(const Value& result, const std::vector<StringNumber>& places,
+                             std::vector<Output>& outputs) {
+    const Values* const gradients = sequence_items(result);
+    if (!gradients || gradients->size() != places.size()) return;
+    auto output = outputs.begin();
+    for (size_t i = 0; i < places.size() && output != outputs.end(); ++i) {
+      const auto* const gradient = (*gradients)[i].get_if<at::Tensor>();
+      if (gradient && gradient->defined()) (output++)->place = places[i];
+    }
   }
 
   // Reads what is new; without the lock.
@@ -316,7 +355,6 @@ struct RecordHook::Impl {
     const Phase phase = phase_of(call);
     if (phase == Phase::kBackward) graph_ran.store(true, std::memory_order_relaxed);
     const std::string random = state.random ? random_text(state.random->moved()) : std::string();
-    const StackLines lines = options.with_stack ? current_lines(/*most=*/1) : StackLines();
     const uint64_t forward_id = call.forward_id();
 
     const std::lock_guard<std::mutex> lock(mutex);
@@ -328,7 +366,7 @@ struct RecordHook::Impl {
     row.error = rows.string(call.error);
     row.scalars = state.scalars;
     row.random = rows.string(random);
-    row.line = lines.empty() ? 0 : rows.lasting_string(*lines.front());
+    if (options.with_stack && !call.line().empty()) row.line = rows.lasting_string(call.line());
     row.thread = thread_locked();
     row.pass = call.pass;
     row.level = call.level;
@@ -365,8 +403,16 @@ struct RecordHook::Impl {
   }
 };
 
-RecordHook::RecordHook(const ResolvedRecordOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+RecordHook::RecordHook(const ResolvedRecordOptions& options) : impl_(std::make_unique<Impl>(options)) {
+  if (options.modules_only && options.scope.level != Level::kTorch) {
+    throw Error("modules_only= records calls of modules, which the aten level has none of: level=\"torch\"");
+  }
+}
 RecordHook::~RecordHook() = default;
+
+Wants RecordHook::wants() const {
+  return {.gradients = true, .borrows_gradients = true, .modules = impl_->options.modules_only, .progress = true};
+}
 
 std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
   Impl& impl = *impl_;
@@ -377,7 +423,8 @@ std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
   auto state = std::make_unique<State>(impl.rules_of(call));
   if (is_backward_at_torch(call)) return state;  // its gradients are read in after()
   impl.make_file(call);
-  call.forward_id();  // asked now, it is known in the call's backward as well
+  call.forward_id();  // asked now, they are known in the call's backward as well
+  if (impl.options.with_stack) call.line();
   impl.take_inputs(call, *state);
   // Writes to tensors of inference mode are not counted.
   const bool is_uncounted = std::any_of(state->inputs.begin(), state->inputs.end(),
@@ -395,6 +442,9 @@ void RecordHook::after(OpCall& call, HookState* given) {
   std::vector<Output> outputs = impl.outputs_of(call, state);
   impl.read_outputs(state, outputs);
   impl.add_call(call, state, outputs);
+  if (!state.places.empty() && call.phase == Phase::kForward) {
+    call.save_for_backward(std::make_shared<InputPlaces>(std::move(state.places)));
+  }
 }
 
 void RecordHook::step_begins(int64_t) {
@@ -420,6 +470,9 @@ void RecordHook::scope_left() {
     if (!impl_->file) return;
     try {
       impl_->file->end();
+      if (impl_->options.format == RecordFormat::kJsonLines) {
+        write_json_lines(read_recording(impl_->file->path()), json_path(impl_->file->path()));
+      }
     } catch (const Error& error) {
       impl_->stop_locked(error.what());
       return;

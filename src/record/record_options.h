@@ -7,6 +7,8 @@
 
 namespace op_tools {
 
+enum class RecordFormat : uint8_t { kBinary, kJsonLines };
+
 struct RecordOptions : ToolOptions {
   RecordOptions() : ToolOptions("OP_RECORD") {}
 
@@ -14,8 +16,21 @@ struct RecordOptions : ToolOptions {
       this,
       true,
       {"statistics", "OP_RECORD_STATISTICS", "note statistics and a hash of each tensor; off: shapes and links only"}};
+  Option<RecordFormat> format{
+      this,
+      RecordFormat::kBinary,
+      {"format", "OP_RECORD_FORMAT",
+       "`oprec`: one compact file; `jsonl`: at the end of the recording lines of JSON beside it, "
+       "too"},
+      {"oprec", "jsonl"}};
   Option<bool> with_stack{this, true, {"with_stack", "", "note the program's line of each call"}};
   Option<bool> with_modules{this, true, {"with_modules", "", "note the module of each call"}};
+  Option<bool> modules_only{
+      this,
+      false,
+      {"modules_only", "OP_RECORD_MODULES_ONLY",
+       "a row for each call of a module, forward and backward, in place of each operator; and for "
+       "the loss and each step of an optimizer (torch level)"}};
   Option<int64_t> jitter{this,
                          0,
                          {"jitter", "OP_RECORD_JITTER",

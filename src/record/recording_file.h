@@ -49,8 +49,8 @@ class OP_TOOLS_API RecordingFile {
 // A whole recording in memory as a file: of other tools' dumps, and for tests.
 OP_TOOLS_API void write_recording(const Recording& recording, const std::string& path);
 
-// The whole file, also while it is written. Throws Error, with path and offset, when it is no recording; a damaged or
-// unfinished file is read up to the damage (Recording::complete).
+// The whole file, also while it is written; or lines of JSON (json_lines.h). Throws Error, with path and offset, when
+// it is no recording; a damaged or unfinished file is read up to the damage (Recording::complete).
 OP_TOOLS_API Recording read_recording(const std::string& path);
 
 // The files of a folder (or the file itself), sorted by rank. Throws Error when there is none.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "record/json_lines.h"
 #include "record/recording_blocks.h"
 #include "record/recording_file.h"
 #include "report/json_writer.h"
@@ -235,7 +236,9 @@ Recording read_recording(const std::string& path) {
   all.path = path;
   all.strings.emplace_back();
   all.lists.emplace_back();
-  if (source.left() < kMagic.size() || source.take(kMagic.size()) != kMagic) {
+  const std::string magic = source.take(std::min<uint64_t>(source.left(), kMagic.size()));
+  if (magic.starts_with('{')) return read_json_lines(path);
+  if (magic != kMagic) {
     throw Error(path + ": byte 0: no recording of op_tools, or one of another version");
   }
   try {

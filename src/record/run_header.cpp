@@ -68,11 +68,12 @@ void set_program_source(ProgramSource new_source) {
   source() = std::move(new_source);
 }
 
-Value run_header(const OpCall& call, int64_t rank) {
+Value run_header(const OpCall& call, int64_t rank, bool modules_only) {
   Items items{{"format", 2},
               {"op_tools", std::string(version())},
               {"torch", TORCH_VERSION},
               {"level", std::string(to_string(call.level))},
+              {"modules_only", modules_only},
               {"rank", rank},
               {"pid", static_cast<int64_t>(::getpid())},
               {"host", host_name()},

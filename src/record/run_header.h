@@ -15,7 +15,7 @@ namespace op_tools {
 using ProgramSource = std::function<Value()>;
 OP_TOOLS_API void set_program_source(ProgramSource source);
 
-// A Dict, on the thread of the call that is the first of the recording.
-Value run_header(const OpCall& call, int64_t rank);
+// A Dict, on the thread of the call that is the first of the recording. `modules_only`: it has calls of modules.
+Value run_header(const OpCall& call, int64_t rank, bool modules_only);
 
 }  // namespace op_tools

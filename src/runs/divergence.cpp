@@ -6,10 +6,12 @@
 #include <map>
 #include <unordered_map>
 
+#include "hooks/module_path.h"
 #include "hooks/op_traits.h"
 #include "runs/call_keys.h"
 #include "runs/compared_values.h"
 #include "runs/expected_error.h"
+#include "runs/module_rows.h"
 #include "runs/value_difference.h"
 
 namespace op_tools {
@@ -34,6 +36,7 @@ class Finder {
         aligned_(alignment),
         noise_(noise),
         pairs_(a, b, alignment),
+        modules_(a),
         unwritten_a_(unwritten_values(a)),
         unwritten_b_(unwritten_values(b)) {
     made_a_.assign(a.values.size(), kNoRow);
@@ -72,6 +75,7 @@ class Finder {
   void look_at_input(uint32_t value_a, uint32_t value_b, Inputs* inputs);
   void look_at_ports(const Compared& calls, Inputs* inputs) const;
   void look_at_forward(const Compared& calls, Inputs* inputs) const;
+  void look_inside(const Compared& calls, Inputs* inputs) const;
   uint32_t origin_of(uint32_t value_a, uint32_t value_b, double relative, Inputs* inputs);
   bool look_at_output(uint32_t value_a, uint32_t value_b, const Inputs& inputs, ComparedCalls* row, bool* differs);
   double limit_of(uint32_t value_a, uint32_t value_b, const Inputs& inputs) const;
@@ -85,6 +89,7 @@ class Finder {
   const Alignment& aligned_;
   const Noise* const noise_;
   const ComparedValues pairs_;
+  ModuleRows modules_;
   const std::vector<bool> unwritten_a_, unwritten_b_;
   double gradient_rms_ = 0;                         // the largest
   std::unordered_map<uint64_t, uint32_t> forward_;  // A's forward calls by id
@@ -104,7 +109,7 @@ Divergence Finder::find() {
       if (aligned_.alone_in_b(next_b) && !skipped(aligned_.steps_only_b, b_.calls[next_b].step)) only_b(next_b);
     }
   };
-  for (uint32_t i = 0; i < a_.calls.size(); ++i) {
+  for (const uint32_t i : modules_.order()) {
     if (aligned_.b_of_a[i] != kNoCall) {
       before_b(aligned_.b_of_a[i]);
       compare({{i}, {aligned_.b_of_a[i]}});
@@ -249,19 +254,29 @@ void Finder::look_at_forward(const Compared& calls, Inputs* inputs) const {
   }
 }
 
+// What a module's own code reads are the results of the modules in it, too.
+void Finder::look_inside(const Compared& calls, Inputs* inputs) const {
+  const ModuleRows::Inside* const inside = modules_.inside(calls.a.back());
+  if (inside == nullptr) return;
+  inputs->facts.difference = std::max(inputs->facts.difference, inside->difference);
+  if (inputs->carried == kNoRow) inputs->carried = inside->carried;
+}
+
 Finder::Inputs Finder::look_at_inputs(const Compared& calls) {
   Inputs inputs;
   for (const auto& [value_a, value_b] : pairs_.inputs(calls)) look_at_input(value_a, value_b, &inputs);
   if (calls.group != kNoCall) look_at_ports(calls, &inputs);
   look_at_forward(calls, &inputs);
+  look_inside(calls, &inputs);
   CallInputs& facts = inputs.facts;
   facts.composite = calls.group != kNoCall;
   for (const uint32_t number : calls.a) {
     const RecordedCall& call = a_.calls[number];
     const std::string_view base = base_name(a_.string(call.op));
-    const bool is_backward = call.phase == Phase::kBackward && call.level == Level::kTorch;  // any operator's
-    facts.sums_products = facts.sums_products || is_backward || has_trait(base, OpTrait::kSumsProducts);
-    facts.jumps = facts.jumps || is_backward || has_trait(base, OpTrait::kJumps);
+    const bool is_backward = call.phase == Phase::kBackward && call.level == Level::kTorch;
+    const bool is_any = is_backward || is_module_call(a_.string(call.op));  // of any operators
+    facts.sums_products = facts.sums_products || is_any || has_trait(base, OpTrait::kSumsProducts);
+    facts.jumps = facts.jumps || is_any || has_trait(base, OpTrait::kJumps);
     facts.by_element = facts.by_element || is_foreach(base);
     facts.composite = facts.composite || call.level == Level::kTorch;
   }
@@ -375,6 +390,8 @@ void Finder::compare(const Compared& calls) {
   const ValuePairs outputs = pairs_.outputs(calls);
   judge(calls, outputs, inputs, &row);
   const auto self = static_cast<uint32_t>(found_.rows.size());
+  const bool hands_on = row.verdict == CallVerdict::kBorn || row.verdict == CallVerdict::kCarried;
+  modules_.judged(row.a, row.output_difference, hands_on ? self : kNoRow);
   for (const uint32_t call : calls.a) found_.row_of_a[call] = self;
   for (const uint32_t call : calls.b) found_.row_of_b[call] = self;
   found_.rows.push_back(row);

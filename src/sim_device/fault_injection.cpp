@@ -13,6 +13,7 @@
 #include "sim_device/fault_state.h"
 #include "sim_device/faults.h"
 #include "sim_device/values.h"
+#include "tensor/cpu_memory.h"
 
 namespace op_tools::sim_device {
 namespace {
@@ -65,13 +66,13 @@ void hang(const std::shared_ptr<Fault::State>& fault) {
   while (planted_faults().has(fault)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// The same values in memory that has room behind them: an allocator that looks for such writes (another one than
-// torch's own is set) has it, and watches it; torch's own would be destroyed by the write.
+// The same values in memory that has room behind them: guarded memory has it, and is watched; any other would be
+// destroyed by the write.
 at::Tensor with_room_behind(const at::Tensor& result) {
   constexpr size_t kRoom = 64;
   c10::Allocator* const allocator = c10::GetCPUAllocator();
   const size_t bytes = result.nbytes();
-  const size_t room = allocator == c10::GetDefaultCPUAllocator() ? kRoom : 0;
+  const size_t room = cpu_memory_is_guarded() ? 0 : kRoom;
   const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes + room), allocator,
                              /*resizable=*/true);
   at::Tensor other = at::empty({0}, result.options());

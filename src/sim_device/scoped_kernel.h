@@ -3,12 +3,14 @@
 
 #include <ATen/record_function.h>
 
+#include "tensor/cpu_memory.h"
 #include "tensor/internal_guard.h"
 
 namespace op_tools::sim_device {
 
 class ScopedKernel {
  private:
+  KernelMemory memory_;  // before the guard
   InternalGuard guard_;
   at::DisableRecordFunctionGuard no_record_;
 };

@@ -1,12 +1,15 @@
 #include "tensor/element_sums.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "tensor/float_conversion.h"
+#include "tensor/merged_dims.h"
 #include "tensor/parallel_for.h"
 
 namespace op_tools {
@@ -231,10 +234,10 @@ void add_exact(const int64_t* numbers, int64_t n, int64_t turn, ElementSums* sum
   return bits ^ static_cast<uint64_t>(static_cast<int64_t>(bits) >> 29);
 }
 
-// Words of eight bytes from word `first` on, wherever they lie.
+// Words of eight bytes, wherever they are; the first is number `first` of the tensor.
 OP_TOOLS_WIDE uint64_t hash_words(const void* data, int64_t first, int64_t n) {
   typedef int64_t Word __attribute__((aligned(1), may_alias));
-  const Word* const words = static_cast<const Word*>(data) + first;
+  const Word* const words = static_cast<const Word*>(data);
   uint64_t sum = 0, placed = static_cast<uint64_t>(first) * kMixPlace;
   for (int64_t i = 0; i < n; ++i) {
     placed += kMixPlace;
@@ -243,14 +246,15 @@ OP_TOOLS_WIDE uint64_t hash_words(const void* data, int64_t first, int64_t n) {
   return sum;
 }
 
-// Of the bytes from `first` on, which is a multiple of eight; the last word is filled up with zeros.
+// Of the bytes that are those of the tensor from `first` on, which is a multiple of eight; the last word is filled up
+// with zeros.
 uint64_t hash_of(const void* data, int64_t first, int64_t bytes) {
   const int64_t words = bytes / kWordBytes, left = bytes % kWordBytes;
   uint64_t sum = hash_words(data, first / kWordBytes, words);
   if (left > 0) {
     char last[kWordBytes] = {};
     const int64_t begin = first + words * kWordBytes;
-    std::memcpy(last, static_cast<const char*>(data) + begin, static_cast<size_t>(left));
+    std::memcpy(last, static_cast<const char*>(data) + words * kWordBytes, static_cast<size_t>(left));
     uint64_t word = 0;
     std::memcpy(&word, last, sizeof word);
     sum += mixed_word(word, (static_cast<uint64_t>(begin / kWordBytes) + 1) * kMixPlace);
@@ -272,14 +276,83 @@ void merge(const ElementSums& from, ElementSums* to) {
   to->hash += from.hash;
 }
 
+template <class T>
+char* gather(const char* from, int64_t stride, int64_t n, char* to) {
+  const T* const elements = reinterpret_cast<const T*>(from);
+  T* const gathered = reinterpret_cast<T*>(to);
+  for (int64_t i = 0; i < n; ++i) gathered[i] = elements[i * stride];
+  return to + n * static_cast<int64_t>(sizeof(T));
+}
+
+// The elements of a strided tensor in the order of their indices.
+class Elements {
+ public:
+  explicit Elements(const at::Tensor& tensor)
+      : data_(static_cast<const char*>(tensor.const_data_ptr())),
+        element_(static_cast<int64_t>(tensor.element_size())) {
+    if (!tensor.is_contiguous()) dims_.emplace(tensor.sizes(), tensor.strides());
+  }
+
+  // `n` elements from `first` on: where they are, or copied to `buffer`.
+  const void* find(int64_t first, int64_t n, char* buffer) const {
+    if (!dims_ || dims_->sizes.empty()) return data_ + first * element_;
+    const std::vector<int64_t>&sizes = dims_->sizes, &strides = dims_->strides;
+    const size_t last = sizes.size() - 1;
+    std::vector<int64_t> index(sizes.size());
+    int64_t place = 0, left = first;
+    for (size_t i = last + 1; i-- > 0; left /= sizes[i]) {
+      index[i] = left % sizes[i];
+      place += index[i] * strides[i];
+    }
+    for (char* to = buffer;;) {
+      const int64_t run = std::min(n, sizes[last] - index[last]);
+      to = copy(data_ + place * element_, strides[last], run, to);
+      n -= run;
+      if (n == 0) return buffer;
+      place -= index[last] * strides[last];
+      index[last] = 0;
+      for (size_t i = last; i-- > 0;) {  // the next row
+        place += strides[i];
+        if (++index[i] < sizes[i]) break;
+        place -= index[i] * strides[i];
+        index[i] = 0;
+      }
+    }
+  }
+
+ private:
+  char* copy(const char* from, int64_t stride, int64_t n, char* to) const {
+    if (stride == 1) {
+      std::memcpy(to, from, static_cast<size_t>(n * element_));
+      return to + n * element_;
+    }
+    switch (element_) {
+      case 1:
+        return gather<uint8_t>(from, stride, n, to);
+      case 2:
+        return gather<uint16_t>(from, stride, n, to);
+      case 4:
+        return gather<uint32_t>(from, stride, n, to);
+      case 8:
+        return gather<uint64_t>(from, stride, n, to);
+      default:
+        return gather<std::array<uint64_t, 2>>(from, stride, n, to);
+    }
+  }
+
+  const char* const data_;
+  const int64_t element_;
+  std::optional<MergedDims> dims_;  // nothing: contiguous
+};
+
 // Elements of one dtype, block by block.
 class Blocks {
  public:
-  Blocks(const void* data, c10::ScalarType dtype)
-      : data_(data),
-        dtype_(dtype),
-        is_complex_(c10::isComplexType(dtype)),
-        element_(static_cast<int64_t>(c10::elementSize(dtype))) {}
+  explicit Blocks(const at::Tensor& tensor)
+      : elements_(tensor),
+        dtype_(tensor.scalar_type()),
+        is_complex_(c10::isComplexType(dtype_)),
+        element_(static_cast<int64_t>(c10::elementSize(dtype_))) {}
 
   // Elements `first` to `last`; `first` begins a block.
   ElementSums sums(int64_t first, int64_t last) const {
@@ -287,18 +360,18 @@ class Blocks {
     LaneSums lanes;
     Order32 order32;
     Order64 order64;
-    each_block(first, last, [&](double* numbers, int64_t at, int64_t n) {
+    each_block(first, last, [&](double* numbers, const void* data, int64_t at, int64_t n) {
       const BlockSigns signs(at / per_block());
       n == per_block() ? add_block(numbers, signs, &lanes) : add_part_of_block(numbers, n * parts(), signs, &lanes);
       if (is_complex_) {
         add_complex(numbers, n, &all);
       } else if (dtype_ == c10::ScalarType::Float) {
-        add_order(static_cast<const float*>(data_) + at, n, &order32);
+        add_order(static_cast<const float*>(data), n, &order32);
       } else {
         add_order(numbers, n, &order64);
       }
-      if (is_wide()) add_exact(static_cast<const int64_t*>(data_) + at, n, turn(), &all);
-      all.hash += hash_of(data_, at * element_, n * element_);
+      if (is_wide()) add_exact(static_cast<const int64_t*>(data), n, turn(), &all);
+      all.hash += hash_of(data, at * element_, n * element_);
     });
     if (is_complex_) lanes.sum = Doubles{};  // of the parts
     lanes.add_to(&all);
@@ -308,7 +381,8 @@ class Blocks {
       order64.add_to(&all);
     }
     if (!is_complex_ && !std::isfinite(all.squares)) {
-      each_block(first, last, [&](const double* numbers, int64_t, int64_t n) { count_special(numbers, n, &all); });
+      each_block(first, last,
+                 [&](const double* numbers, const void*, int64_t, int64_t n) { count_special(numbers, n, &all); });
     }
     return all;
   }
@@ -319,18 +393,20 @@ class Blocks {
   bool is_wide() const { return dtype_ == c10::ScalarType::Long || dtype_ == c10::ScalarType::UInt64; }
   int64_t turn() const { return dtype_ == c10::ScalarType::UInt64 ? std::numeric_limits<int64_t>::min() : 0; }
 
-  // visit(numbers, first element, elements)
+  // visit(numbers, the elements as they are, number of the first, how many)
   template <class Visit>
   [[gnu::always_inline]] void each_block(int64_t first, int64_t last, Visit&& visit) const {
     alignas(64) double numbers[kBlock];
+    alignas(64) char buffer[kBlock * sizeof(double)];
     for (; first < last; first += per_block()) {
       const int64_t n = std::min(per_block(), last - first);
-      load_float64(dtype_, data_, first, n, numbers);
-      visit(numbers, first, n);
+      const void* const data = elements_.find(first, n, buffer);
+      load_float64(dtype_, data, 0, n, numbers);
+      visit(numbers, data, first, n);
     }
   }
 
-  const void* const data_;
+  const Elements elements_;
   const c10::ScalarType dtype_;
   const bool is_complex_;
   const int64_t element_;
@@ -340,9 +416,9 @@ class Blocks {
 
 // Blocks make tasks, tasks make the whole, in order: few additions in a row, so little rounding, and numbers that do
 // not depend on the threads.
-ElementSums element_sums(const at::Tensor& dense) {
-  const int64_t numel = dense.numel(), tasks = (numel + kPerTask - 1) / kPerTask;
-  const Blocks blocks(dense.const_data_ptr(), dense.scalar_type());
+ElementSums element_sums(const at::Tensor& tensor) {
+  const int64_t numel = tensor.numel(), tasks = (numel + kPerTask - 1) / kPerTask;
+  const Blocks blocks(tensor);
   if (tasks <= 1) return blocks.sums(0, numel);
   std::vector<ElementSums> found(static_cast<size_t>(tasks));
   parallel_for(tasks, kPerTask, [&](int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// What one pass over a dense CPU tensor gives: the parts of its statistics (statistics.h). Any thread.
+// What one pass over a CPU tensor gives: the parts of its statistics (statistics.h). Any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +26,7 @@ struct ElementSums {
 // zeros.
 inline constexpr uint64_t kMixWord = 0x9E3779B97F4A7C15u, kMixPlace = 0xD1B54A32D192ED03u;
 
-// Contiguous, without the bits that change how memory reads. The numbers do not depend on the threads.
-ElementSums element_sums(const at::Tensor& dense);
+// Strided, without the bits that change how memory reads. The numbers do not depend on the threads.
+ElementSums element_sums(const at::Tensor& tensor);
 
 }  // namespace op_tools

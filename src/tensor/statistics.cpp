@@ -38,6 +38,7 @@
 
 #include "base/log.h"
 #include "tensor/element_sums.h"
+#include "tensor/merged_dims.h"
 #include "tensor/plain_tensor.h"
 
 namespace op_tools {
@@ -90,9 +91,16 @@ at::Tensor resolved(const at::Tensor& tensor) {
   return tensor.is_conj() || tensor.is_neg() ? tensor.resolve_conj().resolve_neg() : tensor;
 }
 
+// Elements one by one across a large memory cost more than torch's copy, which goes by tiles.
+at::Tensor in_rows(const at::Tensor& tensor) {
+  constexpr int64_t kSmall = 1 << 16;
+  if (tensor.is_contiguous() || tensor.numel() <= kSmall) return tensor;
+  const MergedDims dims(tensor.sizes(), tensor.strides());
+  return dims.strides.empty() || dims.strides.back() == 1 ? tensor : tensor.contiguous();
+}
+
 void fill_on_cpu(const at::Tensor& tensor, Statistics* answer) {
-  const at::Tensor plain = resolved(tensor);
-  const ElementSums sums = element_sums(plain.is_contiguous() ? plain : plain.contiguous());
+  const ElementSums sums = element_sums(in_rows(resolved(tensor)));
   answer->known = true;
   answer->nan = sums.nan;
   answer->inf = sums.inf;

@@ -13,7 +13,7 @@
 #include "hooks/op_call.h"
 #include "tensor/profiler.h"
 #include "timing/call_timer.h"
-#include "timing/memory_watch.h"
+#include "tensor/memory_watch.h"
 #include "timing/time_run.h"
 
 namespace op_tools {

@@ -17,7 +17,7 @@
 #include "timing/backward_times.h"
 #include "timing/call_details.h"
 #include "timing/call_timer.h"
-#include "timing/memory_watch.h"
+#include "tensor/memory_watch.h"
 #include "timing/time_run.h"
 
 namespace op_tools {

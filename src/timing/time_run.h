@@ -7,7 +7,7 @@
 #include <string>
 
 #include "timing/measured_calls.h"
-#include "timing/memory_watch.h"
+#include "tensor/memory_watch.h"
 #include "timing/stopwatch.h"
 #include "timing/time_files.h"
 #include "timing/time_options.h"

@@ -1,6 +1,6 @@
 """op_tools.bisect() finds the operators in which faults were planted, and only those.
 
-    ./dev prove bisect_trials [--trials 200] [--seed 0] [--write]
+    ./dev prove bisect_trials [--trials 200] [--kinds KIND...] [--seed 0] [--write]
 
 A trial trains one of eight models for two steps on the simulated device, with one to three faulty operators of a kind, all of
 forward or all of backward, drawn by the trial's seed from those whose fault alone changes a loss by more than five times the band:
@@ -11,8 +11,8 @@ the band. Found: the operators that are reported are those that were planted. La
 and the operator that reads too early may be reported for the one that writes too late. Errors that cancel are planted in programs of
 three operators; sets that cancel in part by chance (without one fault the result is worse than with all) are counted apart.
 
-Each trial is made without suspects, and again with those that bisect finds by itself. The runs are all but the six of the opening: with
-minimality, refinement to lines and calls, confirmation and placebo. The search alone, the bound (log2 of the number of sets of this size
+Each trial is made without suspects, and again with those that bisect finds by itself. The runs are all but the six of the opening; the second
+table says what those without suspects were for. The ideal search, the bound (log2 of the number of sets of this size
 among the operators) and ddmin (delta debugging) are for a test that knows the planted set. --write puts the tables into docs/testing.md.
 """
 
@@ -48,7 +48,7 @@ import op_tools.sim_device as sim
 from op_tools._bisect.items import Call, read_calls, write_items
 from op_tools._bisect.judge import distance
 from op_tools._bisect.search import search
-from op_tools._bisect.session import OPENING_RUNS
+from op_tools._bisect.session import PARTS
 
 OF_DIGITS = {**MODELS, "resnet": ResNet}
 NETWORKS = [*OF_DIGITS, "llama", "gpt", "unet", "experts"]
@@ -74,6 +74,7 @@ BAND = 1e-3
 NOISE = 1e-4  # standard deviation of the factor
 CHANGED = 5 * BAND
 STEPS = 2
+PARTS_SHOWN = list(dict.fromkeys(part for part in PARTS.values() if part != "opening"))
 MARKS = "<!-- bisect: written by ./dev prove bisect_trials --write -->", "<!-- end of bisect -->"
 
 
@@ -146,6 +147,7 @@ class Cost:
     operators: list[int] = field(default_factory=list)
     runs: list[int] = field(default_factory=list)
     runs_ranked: list[int] = field(default_factory=list)
+    runs_for: list[dict[str, int]] = field(default_factory=list)
     search: list[int] = field(default_factory=list)
     bound: list[float] = field(default_factory=list)
     ddmin: list[int] = field(default_factory=list)
@@ -260,7 +262,8 @@ def trial(kind: str, number: int, seed: int, score: Score, costs: dict[int, Cost
     own = frozenset(group for group in groups if group[0] in chosen)
     cost = costs[len(own)]
     for runs, result in zip((score.runs, score.runs_ranked), results, strict=True):
-        runs.append(result.runs - 2 * OPENING_RUNS)
+        runs.append(result.runs - result.runs_for["opening"])
+    cost.runs_for.append(results[0].runs_for)
     cost.runs.append(score.runs[-1])
     cost.runs_ranked.append(score.runs_ranked[-1])
     cost.operators.append(len(groups))
@@ -311,20 +314,21 @@ def tables(scores: dict[str, Score], costs: dict[int, Cost]) -> str:
             lines.append(f"| `{kind}` | changes no loss | | | | | |")
     lines += [
         "",
-        "| culprits | trials | operators | mean runs | with suspects | search alone | bound | ddmin |",
-        "|" + "---|" * 8,
+        f"| culprits | trials | operators | mean runs | with suspects | {' | '.join(PARTS_SHOWN)} | ideal search | bound | ddmin |",
+        "|" + "---|" * (8 + len(PARTS_SHOWN)),
     ]
     for count, one in sorted(costs.items()):
-        numbers = (one.operators, one.runs, one.runs_ranked, one.search, one.bound, one.ddmin)
+        parts = [[runs.get(part, 0) for runs in one.runs_for] for part in PARTS_SHOWN]
+        numbers = (one.operators, one.runs, one.runs_ranked, *parts, one.search, one.bound, one.ddmin)
         lines.append(f"| {count} | {len(one.runs)} | {' | '.join(map(mean, numbers))} |")
     return "\n".join(lines)
 
 
-def run_trials(count: int, seed: int) -> tuple[dict[str, Score], dict[int, Cost]]:
-    scores = {kind: Score() for kind in KINDS}
+def run_trials(count: int, kinds: list[str], seed: int) -> tuple[dict[str, Score], dict[int, Cost]]:
+    scores = {kind: Score() for kind in kinds}
     costs: dict[int, Cost] = collections.defaultdict(Cost)
     progress, number = Progress(count, "trials"), 0
-    kinds = list(KINDS)
+    first = 3 * len(kinds)
     while sum(score.trials for score in scores.values()) < count:
         kind = kinds[number % len(kinds)]
         before = scores[kind].trials
@@ -332,7 +336,7 @@ def run_trials(count: int, seed: int) -> tuple[dict[str, Score], dict[int, Cost]
         number += 1
         if scores[kind].trials > before:
             progress.step(f"{sum(score.found for score in scores.values())} found")
-        elif number == 3 * len(KINDS):
+        elif number == first:
             kinds = [kind for kind in kinds if scores[kind].trials]  # the others change no loss
     return scores, costs
 
@@ -340,17 +344,18 @@ def run_trials(count: int, seed: int) -> tuple[dict[str, Score], dict[int, Cost]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="only these faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     os.chdir(tempfile.mkdtemp(prefix="bisect_trials_"))
     torch.set_num_threads(1)
-    scores, costs = run_trials(options.trials, options.seed)
+    scores, costs = run_trials(options.trials, options.kinds, options.seed)
     cancelled = sum(cancelling(number) for number in range(20))
     trials, found, ranked = (
         sum(getattr(score, name) for score in scores.values()) for name in ("trials", "found", "found_ranked")
     )
-    races = scores["late_write"]
+    races = scores.get("late_write", Score())
     chance, told = (sum(getattr(score, name) for score in scores.values()) for name in ("cancel", "cancel_told"))
     summary = (
         f"Seed {options.seed}: {found} of {trials} found, {ranked} with suspects; the placebo healed {races.healed_by_placebo} of "

@@ -1,11 +1,12 @@
 """Scripts that op-tools repro writes show the failure in a fresh process, without op_tools.
 
-    ./dev prove repro [--calls N] [--shrink N] [--cpp N] [--kinds KIND...] [--seed S] [--jobs N]
+    ./dev prove repro [--calls N] [--fresh N] [--shrink N] [--cpp N] [--kinds KIND...] [--seed S] [--jobs N]
 
 Failing calls are made as in benchmarks/fault_trials.py: a fault of the simulated device in one operator of a model's training
 step, here in all its calls, so that it is there in a new process, too. OpAutoCompare saves them; each becomes a script, which
-is run in a process that finds torch and no op_tools: with the fault (exit status 1), and without it (exit status 0). The
-first `--shrink` of them are made smaller; the first `--cpp` also become C++ programs, built as one project. Ctrl-C ends it
+is run in a process that finds torch and no op_tools: with the fault (exit status 1), and without it (exit status 0). A process
+is a copy of one that has imported torch and done nothing else (_forked.py); the first `--fresh` scripts run once more in Pythons that are
+started for them, and have to end with the same status. The first `--shrink` of them are made smaller; the first `--cpp` also become C++ programs, built as one project. Ctrl-C ends it
 with the report of what was examined.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import os
 import random
 import statistics
@@ -23,6 +25,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from _forked import ForkServer
 from _program import parser, quiet
 
 from op_tools._conformance.workers import work_through
@@ -56,7 +59,8 @@ class Trial:
     fault: str
     reproduced: bool = False
     right_without_fault: bool = False
-    right_call_reproduced: bool = False
+    differs_fresh: bool = False
+    """A Python that was started for the script ended otherwise."""
     data: str = ""
     elements: int = 0
     lines: int = 0
@@ -110,7 +114,8 @@ def failing_calls(folder: Path, count: int, kinds: list[str], seed: int) -> list
         tool = op_tools.OpAutoCompare(level=level, output_dir=tempfile.mkdtemp(dir=folder), max_saved=1)
         with sim.fault(kind, ops=operator, seed=number, **more), tool, contextlib.suppress(Exception):
             fault_trials.step(model, optimizer)
-        saved = [row.saved for row in tool.result().failures if row.saved and "past autograd" not in row.reason]
+        failures = [row for row in tool.result().failures if row.saved and "past autograd" not in row.reason]
+        saved = [row.saved for row in failures if row.method != "statistical"]  # of random numbers no script is made
         sim.faults_clear()
         variable = f"{kind}:ops={operator},seed={number}" + "".join(f",{k}={v}" for k, v in more.items())
         if saved:
@@ -120,16 +125,45 @@ def failing_calls(folder: Path, count: int, kinds: list[str], seed: int) -> list
     return found
 
 
-def run_script(path: Path, fault: str) -> int:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        env={**environment, "OP_TOOLS_SIM_FAULTS": fault},
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    return done.returncode
+def outside(fault: str) -> dict[str, str]:
+    """The environment of a process that does not find op_tools."""
+    found = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**found, "OP_TOOLS_SIM_FAULTS": fault}
+
+
+def fresh_status(path: Path, fault: str) -> int:
+    """The exit status in a Python that is started for it."""
+    command = [sys.executable, str(path)]
+    return subprocess.run(command, env=outside(fault), capture_output=True, timeout=300, check=False).returncode
+
+
+class Copies:
+    """Runs what op_tools.repro starts: the judge, which needs op_tools, and scripts, which must not find it."""
+
+    def __init__(self) -> None:
+        from op_tools.repro._trial import package_environment
+
+        self._inside = ForkServer(["op_tools.run_op_from_data"], package_environment())
+        self._outside = ForkServer(["torch"], outside(""))
+
+    def run(
+        self,
+        command: list[str],
+        timeout: float = 300,
+        environment: dict[str, str] | None = None,
+        folder: Path | None = None,
+    ):
+        """Stands for op_tools.repro._trial.run."""
+        from op_tools.repro._trial import Ended
+
+        assert command[0] == sys.executable
+        server = self._inside if command[1] == "-c" else self._outside
+        return Ended(*server.run(command[1:], environment or os.environ, folder or Path.cwd(), timeout))
+
+
+@functools.cache
+def copies() -> Copies:
+    return Copies()
 
 
 CMAKE_HEAD = """\
@@ -171,9 +205,9 @@ def build_and_run(trials: list[Trial], folder: Path) -> None:
         one.cpp_trouble = "" if one.cpp_reproduces else (done.stdout + done.stderr)[-300:]
 
 
-def examine(item: tuple[Failing, str, bool, bool]) -> Trial:
+def examine(item: tuple[Failing, str, bool, bool, bool]) -> Trial:
     """Makes the script, as a command would, and runs it with and without the fault."""
-    failing, into, shrinks, in_cpp = item
+    failing, into, fresh, shrinks, in_cpp = item
     began = time.monotonic()
     os.environ["OP_TOOLS_SIM_FAULTS"] = failing.fault  # the judge and the script are processes of their own
     from op_tools.repro import Plan, make, shrink, write_cpp
@@ -188,7 +222,11 @@ def examine(item: tuple[Failing, str, bool, bool]) -> Trial:
         return trial
     trial.reproduced, trial.data, trial.elements = made.reproduces, made.script.plan.data, made.script.elements
     trial.lines, trial.finding, trial.output = made.script.text.count("\n"), made.finding, made.output
-    trial.right_without_fault = run_script(path, "") == 0
+    without = copies().run([sys.executable, str(path)], environment=outside(""))
+    trial.right_without_fault = without.status == 0
+    if fresh:
+        statuses = fresh_status(path, failing.fault), fresh_status(path, "")
+        trial.differs_fresh = statuses != (int(trial.reproduced), without.status)
     if in_cpp and trial.reproduced:
         try:
             trial.cpp = str(
@@ -211,6 +249,9 @@ def examine(item: tuple[Failing, str, bool, bool]) -> Trial:
 
 def start() -> None:
     quiet()
+    from op_tools.repro import _trial
+
+    _trial.run = copies().run
 
 
 def report(trials: list[Trial], troubles: list[str]) -> int:
@@ -220,6 +261,8 @@ def report(trials: list[Trial], troubles: list[str]) -> int:
     false = [one for one in shown if not one.right_without_fault]
     print(f"{len(trials)} failing calls: {len(shown)} reproduce in a fresh process ({len(shown) / count:.1%})")
     print("data:", dict(collections.Counter(one.data for one in shown)))
+    different = [one.label for one in trials if one.differs_fresh]
+    print(f"in Pythons started for them: {len(different)} end otherwise{': ' * bool(different)}{'; '.join(different)}")
     print(f"without the fault: {len(shown) - len(false)} right, {len(false)} still called wrong")
     small = [one for one in trials if one.shrunk]
     if small:
@@ -247,12 +290,13 @@ def report(trials: list[Trial], troubles: list[str]) -> int:
     for text in troubles:
         print(f"    {text}")
     in_cpp = sum(one.cpp_reproduces for one in programs)
-    return 1 if len(shown) < 0.99 * count or in_cpp < 0.95 * len(programs) or false or troubles else 0
+    return 1 if len(shown) < 0.99 * count or in_cpp < 0.95 * len(programs) or false or different or troubles else 0
 
 
 def main() -> int:
     options_of = parser(__doc__)
     options_of.add_argument("--calls", type=int, default=300, metavar="N", help="failing calls (300)")
+    options_of.add_argument("--fresh", type=int, default=20, metavar="N", help="scripts run in new Pythons, too (20)")
     options_of.add_argument("--shrink", type=int, default=100, metavar="N", help="of them are made smaller (100)")
     options_of.add_argument("--cpp", type=int, default=100, metavar="N", help="of them become C++ programs, too (100)")
     options_of.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="only these faults")
@@ -262,7 +306,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         calls = failing_calls(Path(folder), options.calls, options.kinds, options.seed)
         print(f"{len(calls)} failing calls saved", flush=True)
-        items = [(one, folder, number < options.shrink, number < options.cpp) for number, one in enumerate(calls)]
+        items = [
+            (one, folder, *(number < count for count in (options.fresh, options.shrink, options.cpp)))
+            for number, one in enumerate(calls)
+        ]
         trials, troubles = [], []
         for item, trial, trouble in work_through(items, start, examine, jobs=options.jobs, seconds=900):
             if trouble:

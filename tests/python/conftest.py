@@ -111,6 +111,26 @@ def replay(build_dir, tmp_path):
     return run
 
 
+def launched(*command, ranks=1, check=True, cwd=None, given=None, timeout=300, **environment):
+    """Runs this Python with these arguments; `ranks`: as so many processes under torchrun. `given`: its standard input."""
+    launcher = []
+    if ranks > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        environment = {"OMP_NUM_THREADS": "1", **environment}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, *launcher, *map(str, command)],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 @pytest.fixture
 def python(tmp_path):
     """Runs a program text in a Python of its own: for what belongs to a whole process."""
@@ -118,17 +138,8 @@ def python(tmp_path):
     def run(text, check=True, timeout=120, **environment):
         program = tmp_path / f"program-{len(list(tmp_path.glob('program-*')))}.py"
         program.write_text(text)
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run(
-            [sys.executable, "-X", "faulthandler", str(program)],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": path, "OP_TOOLS_LOG_LEVEL": "info", **environment},
-        )
-        assert not check or done.returncode == 0, done.stderr
-        return done
+        environment = {"OP_TOOLS_LOG_LEVEL": "info", **environment}
+        return launched("-X", "faulthandler", program, check=check, cwd=tmp_path, timeout=timeout, **environment)
 
     return run
 

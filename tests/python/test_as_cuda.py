@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import launched
 
 from op_tools._as_cuda import _cuda_module, _entry_points
 
@@ -74,15 +72,8 @@ print(json.dumps(results))
 
 
 def run_all(which: dict[str, tuple[str, bool]], **options: bool) -> dict[str, list[str]]:
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, json.dumps(options)],
-        input=json.dumps({name: [body, reference(body, native)] for name, (body, native) in which.items()}),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
+    given = json.dumps({name: [body, reference(body, native)] for name, (body, native) in which.items()})
+    done = launched("-c", DRIVER, json.dumps(options), given=given, timeout=600, OMP_NUM_THREADS="1")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -103,10 +94,11 @@ def test_programs_that_do_not_ask_for_the_name_run_with_the_own_name_shown():
         name: one for name, one in programs().items() if name in ("dot_cuda", "mnist_example", "amp", "optimizers")
     }
     asked["dot_cuda"] = (asked["dot_cuda"][0].replace(', loss.device.type == "cuda"', ""), False)
-    for name, (ours, theirs) in run_all(asked, show=False).items():
+    asked["own"] = ('import torch\nprint(torch.zeros(1, device="cuda").device)\n', False)
+    shown = run_all(asked, show=False)
+    assert shown.pop("own") == ["sim:0\n", "cpu\n"]
+    for name, (ours, theirs) in shown.items():
         assert ours == theirs != "", name
-    named = run_all({"own": ('import torch\nprint(torch.zeros(1, device="cuda").device)\n', False)}, show=False)
-    assert named["own"][0] == "sim:0\n"
 
 
 # --- Complete: every place where torch takes a device, every name of torch.cuda
@@ -135,13 +127,7 @@ def test_every_function_whose_schema_takes_a_device_is_renamed():
 
 
 def test_every_public_name_of_torch_cuda_has_a_rule_and_its_signature():
-    done = subprocess.run(
-        [sys.executable, "-c", RULES],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OP_TOOLS_AS_CUDA": "sim", "DITORCH_DISABLE_MOCK": "1"},
-    )
-    assert done.returncode == 0, done.stderr
+    done = launched("-c", RULES, OP_TOOLS_AS_CUDA="sim", DITORCH_DISABLE_MOCK="1")
     told = json.loads(done.stdout)
     assert told["names"] == sorted(torch.cuda.__all__) and told["unknown"] == [] and told["signatures"] == []
     assert told["mapped"] >= 50
@@ -214,13 +200,7 @@ except op_tools.Error as error:
 
 
 def test_stop_gives_every_object_back():
-    done = subprocess.run(
-        [sys.executable, "-c", GIVEN_BACK],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0 and done.stdout == "True\n", done.stderr
+    assert launched("-c", GIVEN_BACK).stdout == "True\n"
 
 
 # --- Who is told that CUDA is there
@@ -231,28 +211,15 @@ def test_packages_for_nvidia_alone_are_told_that_cuda_is_missing(tmp_path):
         (tmp_path / f"{package}.py").write_text("import torch\nfound = torch.cuda.is_available()\n")
     program = "import op_tools.as_cuda, torch, flash_attn, mine, mine_too\nprint(torch.cuda.is_available(), flash_attn.found, mine.found, mine_too.found)"
     variables = {"OP_TOOLS_AS_CUDA": "sim", "OP_TOOLS_AS_CUDA_UNAVAILABLE_FOR": "mine"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, **variables, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
-    )
-    assert done.stdout == "True False False True\n", done.stderr
+    done = launched("-c", program, cwd=tmp_path, **variables)
+    assert done.stdout == "True False False True\n"
 
 
 # --- The command line
 
 
-def op_tools(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "op_tools", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
-        timeout=240,
-    )
+def op_tools(*arguments, cwd, **more):
+    return launched("-m", "op_tools", *arguments, cwd=cwd, **more)
 
 
 def test_the_command_runs_a_program_and_its_processes(tmp_path):
@@ -264,13 +231,10 @@ def test_the_command_runs_a_program_and_its_processes(tmp_path):
         "    sys.stdout.flush()\n"
         "    subprocess.run([sys.executable, sys.argv[0], 'child', '2'], check=True)\n"
     )
-    done = op_tools("run", "--as-cuda", "sim", "train.py", "1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    flags = ("--as-cuda", "sim", "--autocompare")
+    done = op_tools("run", *flags, "train.py", "1", cwd=tmp_path, OP_TOOLS_LOG_LEVEL="info")
     assert done.stdout.splitlines() == ["cuda:0 ['1']", "cuda:0 ['child', '2']"]
-    with_tool = op_tools(
-        "run", "--as-cuda", "sim", "--autocompare", "train.py", "1", "2", cwd=tmp_path, OP_TOOLS_LOG_LEVEL="info"
-    )
-    assert with_tool.returncode == 0 and "0 results WRONG" in with_tool.stderr, with_tool.stderr
+    assert "0 results WRONG" in done.stderr
 
 
 def test_a_program_for_another_vendor(tmp_path):
@@ -282,7 +246,7 @@ def test_a_program_for_another_vendor(tmp_path):
         "print(x.is_npu, torch.ones(2).npu().sum().item(), torch.npu.is_available(), torch.nn.Linear(2, 2).npu().weight.is_npu)\n"
     )
     done = op_tools("run", "--as-accelerator", "sim", "train.py", cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout == "True 2.0 True True\n", done.stderr
+    assert done.stdout == "True 2.0 True True\n"
 
 
 def test_mistakes_are_told(tmp_path):
@@ -291,39 +255,48 @@ def test_mistakes_are_told(tmp_path):
         (("--as-cuda", "nothing"), "no device module torch.nothing"),
         (("--as-cuda", "sim", "--as-accelerator", "sim"), "written for one of them"),
     ):
-        done = op_tools("run", *arguments, "train.py", cwd=tmp_path)
+        done = op_tools("run", *arguments, "train.py", cwd=tmp_path, check=False)
         assert done.returncode == 2 and text in done.stderr, done.stderr
 
 
 def test_doctor_prints_the_table(tmp_path):
     done = op_tools("doctor", "--as-cuda", "sim", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == len(torch.cuda.__all__) + 1 and any(re.match(r"synchronize +mapped", line) for line in lines)
     assert all(len(line) <= 140 for line in lines)
 
 
 def test_visible_devices_are_counted(tmp_path):
-    (tmp_path / "count.py").write_text("import torch\nprint(torch.cuda.device_count(), torch.cuda.is_available())\n")
-    for visible, text in (("0", "1 True"), ("", "0 False"), ("0,1,2,3", "2 True")):
-        done = op_tools("run", "--as-cuda", "sim", "count.py", cwd=tmp_path, CUDA_VISIBLE_DEVICES=visible)
-        assert done.stdout == f"{text}\n", done.stderr
+    (tmp_path / "count.py").write_text(
+        "import os, torch\n"
+        "for visible in (None, '', '0,1,2,3'):\n"
+        "    if visible is not None:\n"
+        "        os.environ['CUDA_VISIBLE_DEVICES'] = visible\n"
+        "    print(torch.cuda.device_count(), torch.cuda.is_available())\n"
+    )
+    done = op_tools("run", "--as-cuda", "sim", "count.py", cwd=tmp_path, CUDA_VISIBLE_DEVICES="0")
+    assert done.stdout == "1 True\n0 False\n2 True\n"
 
 
-def test_ditorch_variables(tmp_path):
-    program = "import op_tools.as_cuda as a, torch\nprint(a.is_on(), torch.zeros(1, device='cuda').device if a.is_on() else '')"
-    for variables, text in (
-        ({"DITORCH_DISABLE_MOCK": "1"}, "False \n"),
-        ({"DITORCH_SHOW_DEVICE_AS_CUDA": "0"}, "True sim:0\n"),
-        ({"OP_TOOLS_AS_CUDA_SHOW": "1"}, "True cuda:0\n"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OP_TOOLS_AS_CUDA": "sim", **variables},
-        )
-        assert done.stdout == text, done.stderr
+def test_ditorch_variables():
+    cases = (
+        ({"DITORCH_DISABLE_MOCK": "1"}, "False "),
+        ({"DITORCH_SHOW_DEVICE_AS_CUDA": "0"}, "True sim:0"),
+        ({"OP_TOOLS_AS_CUDA_SHOW": "1"}, "True cuda:0"),
+    )
+    program = (
+        "import json, os, sys, torch, op_tools\n"
+        "for variables in json.loads(sys.argv[1]):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        os.environ.update(variables)\n"
+        "        import op_tools.as_cuda as a\n"
+        "        print(a.is_on(), torch.zeros(1, device='cuda').device if a.is_on() else '', flush=True)\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+    )
+    done = launched("-c", program, json.dumps([variables for variables, _ in cases]), OP_TOOLS_AS_CUDA="sim")
+    assert done.stdout.splitlines() == [text for _, text in cases], done.stderr
 
 
 # --- Several processes
@@ -363,15 +336,7 @@ def test_ddp_with_nccl_named_trains_what_it_trains_on_the_cpu(tmp_path):
     (tmp_path / "cpu.py").write_text(cpu.replace(", device_ids=[0]", "").replace('"cuda"', '"cpu"'))
     shown = {}
     for name, flags in (("train.py", ("-m", "op_tools", "run", "--as-cuda", "sim")), ("cpu.py", ())):
-        done = subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *flags, name],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
+        done = launched(*flags, name, ranks=2, cwd=tmp_path)
         shown[name] = done.stdout.replace("'cuda'", "").replace(" cuda", "").replace(" cpu", "")
     assert shown["train.py"] == shown["cpu.py"] != ""
 
@@ -426,15 +391,7 @@ def test_trainers_of_others_take_the_device_for_cuda(library, tmp_path):
     )
     shown = []
     for name, flags in (("cuda", ("-m", "op_tools", "run", "--as-cuda", "sim")), ("cpu", ())):
-        done = subprocess.run(
-            [sys.executable, *flags, "train.py", f"folder-{name}", name],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "0"},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
+        done = launched(*flags, "train.py", f"folder-{name}", name, cwd=tmp_path, CUDA_VISIBLE_DEVICES="0")
         assert done.stdout.splitlines()[-1] == str(name == "cuda")
         shown.append((tmp_path / name).read_text())
     assert shown[0] == shown[1] != ""

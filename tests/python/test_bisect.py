@@ -105,6 +105,29 @@ def test_a_late_write_is_recognised_by_the_placebo():
     assert ("aten::tanh", "forward") in places(result)
 
 
+def test_a_late_write_to_parameters_does_not_arrive_in_the_next_trial():
+    """What the last step of a trial left under way would change the parameters that are restored for the next one."""
+    run, checkpoint = training()
+    with sim.fault("late_write", ops="_foreach_add_.List"):
+        result = op_tools.bisect(run, checkpoint=checkpoint)
+    assert result.placebo is True, result.table()
+    assert places(result) == [("aten::_foreach_add_.List", "forward")]
+
+
+def test_a_checkpoint_waits_for_what_is_under_way():
+    parameter = torch.nn.Linear(2, 2).to("sim")
+    right = [one.cpu() for one in parameter.parameters()]
+    with sim.fault("late_write", ops="mul_"), torch.no_grad():
+        for one in parameter.parameters():
+            one.mul_(2)
+        checkpoint = op_tools.Checkpoint(parameter)
+        for one in parameter.parameters():
+            one.mul_(2)
+        checkpoint.restore()
+        torch.accelerator.synchronize()
+    assert all(torch.equal(one.cpu(), 2 * old) for one, old in zip(parameter.parameters(), right, strict=True))
+
+
 def test_float32_is_enough():
     """A kernel that is too coarse for bfloat16, not for float32: the other remedies do not know."""
 
@@ -184,6 +207,48 @@ def test_suspects_are_found_by_itself():
     assert set(places(result)) == set(places(without)) == {("aten::max_pool2d_with_indices_backward", "backward")}
     assert any("1 operator wrong: aten::max_pool2d_with_indices_backward" in line for line in said), said
     assert result.runs < without.runs
+
+
+@pytest.fixture(scope="module")
+def of_300_operators():
+    """A program that calls 300 operators once each."""
+    library = torch.library.Library("many", "DEF")
+    for number in range(300):
+        library.define(f"op{number}(Tensor x) -> Tensor")
+        library.impl(f"op{number}", torch.sin if number % 2 else torch.cos, "CPU")
+
+    def run(tool):
+        x = torch.linspace(0, 1, 4, device="sim")
+        yield sum(getattr(torch.ops.many, f"op{number}")(x) for number in range(300)).sum().item()
+
+    yield run
+    library._destroy()
+
+
+@pytest.mark.parametrize("number", [0, 123, 299])
+def test_one_of_300_operators_takes_few_runs(of_300_operators, number):
+    with sim.fault("scale", ops=f"many::op{number}", scale=1.5):
+        result = op_tools.bisect(of_300_operators, suspects="none")
+        with op_tools.OpAutoCompare(level="aten", output_dir="suspects"):
+            list(of_300_operators(None))
+        ranked = op_tools.bisect(of_300_operators, suspects="suspects")
+    for one, most in ((result, 12), (ranked, 5)):
+        assert places(one) == [(f"many::op{number}", "forward")], one.table()
+        search = one.runs_for.pop("search")
+        assert search <= most and one.runs_for == {"opening": 6, "confirmation": 1, "placebo": 1}
+        assert one.runs == search + 8
+
+
+def test_an_operator_that_is_wrong_in_all_its_calls_is_not_searched_for_single_ones():
+    """Four tests show that more than three of its 16 calls are needed."""
+
+    def run(tool):
+        yield sum(torch.tanh(torch.full([2], 0.1 * number, device="sim")) for number in range(16)).sum().item()
+
+    with sim.fault("scale", ops="tanh", scale=1.5):
+        result = op_tools.bisect(run, suspects="none")
+    assert places(result) == [("aten::tanh", "forward")] and result.culprits[0]["calls"] == 16
+    assert result.runs_for["lines and calls"] == 4 and "4 lines and calls" in result.table()
 
 
 def test_what_is_expected_and_known_is_drawn(monkeypatch):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from op_tools._bisect.search import Tries, Votes, needed, search
+from op_tools._bisect.search import Tries, Votes, narrowed, needed, search
 
 
 def oracle(planted, counter=None, flip=0.0, draw=None, skips=()):
@@ -151,6 +151,33 @@ def test_a_set_that_is_bad_when_tried_again_is_no_result():
 def test_no_more_parts_than_asked_for():
     tries = Tries(oracle(frozenset(range(10))), answers={frozenset(): "bad", frozenset(range(10)): "good"})
     assert needed(tries, range(10), most=3) is None
+
+
+def test_where_all_items_are_not_good_the_search_ends_at_once():
+    tests = []
+    found = search(range(300), oracle(frozenset([300]), tests))
+    assert found.items == [] and not found.good and len(tests) <= 12
+
+
+@pytest.mark.parametrize(
+    ("count", "planted", "left", "tests"),
+    [
+        (12, range(12), None, 4),  # more than three are needed
+        (12, (0, 3, 6, 9), None, 4),  # one in each share
+        (12, (2,), list(range(9)), 1),
+        (12, (11,), [0, 1, 2, 3, 4, 5, 9, 10, 11], 2),
+        (2, (0, 1), None, 2),  # all
+    ],
+)
+def test_shares_that_can_be_left_out(count, planted, left, tests):
+    asked = []
+    tries = Tries(oracle(frozenset(planted), asked))
+    assert narrowed(tries, range(count), frozenset(), most=3) == left and len(asked) == tests
+
+
+def test_a_share_whose_test_is_skipped_shows_nothing():
+    tries = Tries(lambda sets: ["skip" if 0 not in one else "bad" for one in sets])
+    assert narrowed(tries, range(8), frozenset(), most=3) == list(range(8))
 
 
 def test_an_item_that_can_be_left_out_is_left_out():

@@ -1,12 +1,10 @@
 """One rank against several: the plan by which tensors are spread is proven, and the call that breaks it is named."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from conftest import launched
 
 import op_tools
 from op_tools.__main__ import main
@@ -55,14 +53,7 @@ if count > 1:
 def recorded(tmp_path, folder, ranks=1, fault=""):
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    subprocess.run(
-        [sys.executable, *launcher, str(script), str(tmp_path / folder), fault],
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=300,
-        capture_output=True,
-    )
+    launched(script, tmp_path / folder, fault, ranks=ranks)
     return tmp_path / folder
 
 

@@ -3,9 +3,6 @@
 import csv
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import launched
 from torch import nn
 
 import op_tools
@@ -361,14 +359,15 @@ PARALLEL = """
 import sys, time, torch, torch.distributed as dist
 from op_tools.compat import troubleshooter as ts
 dist.init_process_group("gloo")
-torch.manual_seed(dist.get_rank())
-net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Dropout(0.5))
-ddp = torch.nn.parallel.DistributedDataParallel(net)
-ts.migrator.api_dump_init(net, sys.argv[1], retain_backward=True)
-ts.migrator.api_dump_start()
-for _ in range(2):
-    ddp(torch.full((2, 3), dist.get_rank() + 1.0)).sum().backward()
-ts.migrator.api_dump_stop()
+for folder in sys.argv[1:]:
+    torch.manual_seed(dist.get_rank())
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Dropout(0.5))
+    ddp = torch.nn.parallel.DistributedDataParallel(net)
+    ts.migrator.api_dump_init(net, folder, retain_backward=True)
+    ts.migrator.api_dump_start()
+    for _ in range(2):
+        ddp(torch.full((2, 3), dist.get_rank() + 1.0)).sum().backward()
+    ts.migrator.api_dump_stop()
 time.sleep(1)  # gloo's thread frees the last gradient's work; where Python ends first, torch aborts
 dist.destroy_process_group()
 """
@@ -377,16 +376,7 @@ dist.destroy_process_group()
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
 def test_every_rank_of_a_parallel_run_has_its_dump(tmp_path):
     (tmp_path / "train.py").write_text(PARALLEL)
-    for name in ("a", "b"):
-        done = subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py", name],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
+    launched("train.py", "a", "b", ranks=2, cwd=tmp_path)
     inputs = [np.load(tmp_path / f"a/rank{rank}/torch_api_dump/NN_Linear_1_forward_input.0.npy") for rank in (0, 1)]
     assert (inputs[0] == 1).all() and (inputs[1] == 2).all()
     for rank in (0, 1):

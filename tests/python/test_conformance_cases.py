@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import op_tools
+import op_tools.sim_device  # noqa: F401  # makes the device "sim"
 from op_tools import __main__ as command
 from op_tools._conformance import values
 from op_tools._conformance.case import Case, Filter, TensorSpec, leaves_of, load_cases, make_call, tensors_of
@@ -451,6 +452,28 @@ def test_record_needs_a_program_with_operators(tmp_path, capsys):
     assert "called no torch function" in capsys.readouterr().err
     assert command.main([*arguments, str(tmp_path / "nothing.py")]) != 0
     assert "no such file" in capsys.readouterr().err
+
+
+def test_captured_calls_of_a_device_stay_where_the_program_had_them(tmp_path, capfd):
+    weight = torch.randn(5, 4, requires_grad=True)
+    with op_tools.OpCapture(output_dir=str(tmp_path)):
+        torch.randn(3)  # the CPU's own
+        table = weight.to("sim")
+        torch.nn.functional.embedding(torch.tensor([1, 2]).to("sim"), table).sum().backward()
+        table.detach()[torch.tensor([0, 3])]  # an index on the CPU
+    cases = {one.op: one for one in load_cases(sources=("captures",), captures=(tmp_path,))}
+    assert set(cases) == {
+        "torch.Tensor.to",
+        "torch.nn.functional.embedding",
+        "torch.Tensor.sum",
+        "torch.Tensor.__getitem__",
+    }
+    assert "2 calls on the CPU are no cases" in capfd.readouterr().err
+    call = make_call(cases["torch.nn.functional.embedding"], torch.device("sim"))
+    assert [(one.device.type, one.requires_grad) for one in call.inputs] == [("sim", False), ("sim", True)]
+    index = make_call(cases["torch.Tensor.__getitem__"], torch.device("sim"))
+    assert [one.device.type for one in index.inputs] == ["sim", "cpu"]
+    assert torch.equal(index.run().cpu(), weight[[0, 3]])
 
 
 def test_captured_calls_are_cases(tmp_path):

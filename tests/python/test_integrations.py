@@ -1,19 +1,15 @@
 """The callbacks for training loops of others, and what the launcher does under torchrun and with compiled scripts."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from conftest import launched
 from torch import nn
 
 import op_tools
 from op_tools.integrations._steps import ToolsInSteps
 
-ROOT = Path(__file__).resolve().parents[2]
 QUIET = {"lines": False, "files": False}
 
 
@@ -132,20 +128,6 @@ def test_in_the_trainer_of_lightning(tmp_path):
     assert {(row.phase, row.calls) for row in time.result().rows} == {("forward", 4), ("backward", 4)}
 
 
-def launched(*command, cwd, **environment):
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.run(
-        [sys.executable, *map(str, command)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
-    )
-
-
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-
 DDP = """
 import os, time
 import torch, torch.distributed as dist
@@ -170,11 +152,9 @@ dist.destroy_process_group()
 def test_the_launcher_under_torchrun(tmp_path):
     """DDP in two processes: each writes to the folder of its rank, and trains what it trains without."""
     (tmp_path / "train.py").write_text(DDP)
-    alone = launched(*TORCHRUN, "train.py", cwd=tmp_path)
-    assert alone.returncode == 0, alone.stderr
+    alone = launched("train.py", ranks=2, cwd=tmp_path)
     tools = ("-m", "op_tools", "run", "--capture", "--time", "--ops", "torch.nn.functional.*")
-    done = launched(*TORCHRUN, *tools, "train.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = launched(*tools, "train.py", ranks=2, cwd=tmp_path)
     assert sorted(done.stdout.splitlines()) == sorted(alone.stdout.splitlines()) != []
     for rank in ("0", "1"):
         found = list(tmp_path.glob(f"op_capture_result/{rank}/*/torch.nn.functional.linear/*/meta.json"))
@@ -204,33 +184,30 @@ def program():
     return [gathered, values, total]
 
 alone = str(program())
-level = sys.argv[1]
-if rank == 0:  # the other process takes part in what the program does, and in nothing else
+for level in ("torch", "aten"):
+    if rank:  # this process takes part in what the program does, and in nothing else
+        program()
+        continue
     with op_tools.OpAutoCompare(level=level) as tool:
         under = str(program())
     rows = [row["op"] for row in tool.result().rows if row["reason"].startswith("other processes take part in it")]
-    os.write(1, f"{alone == under} {sorted(set(rows))} {len(tool.result().failures)}\\n".encode())
-else:
-    program()
+    os.write(1, f"{level} {alone == under} {sorted(set(rows))} {len(tool.result().failures)}\\n".encode())
 time.sleep(1)  # gloo's thread frees the last work; where Python ends first, torch aborts
 dist.destroy_process_group()
 """
 
 
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
-@pytest.mark.parametrize(
-    ("level", "met"),
-    [
-        ("torch", ["torch.distributed.distributed_c10d.gather", "torch.ops._c10d_functional.all_reduce"]),
-        ("aten", ["_c10d_functional::all_reduce", "c10d::allreduce_", "c10d::broadcast_"]),
-    ],
-)
-def test_collectives_are_not_run_again_by_one_process_alone(tmp_path, level, met):
+def test_collectives_are_not_run_again_by_one_process_alone(tmp_path):
     (tmp_path / "train.py").write_text(COLLECTIVES)
-    done = launched(*TORCHRUN, "train.py", level, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith(("True", "False"))]
-    assert line.startswith("True") and line.endswith(" 0") and all(name in line for name in met)
+    done = launched("train.py", ranks=2, cwd=tmp_path)
+    expected = {
+        "torch": ["torch.distributed.distributed_c10d.gather", "torch.ops._c10d_functional.all_reduce"],
+        "aten": ["_c10d_functional::all_reduce", "c10d::allreduce_", "c10d::broadcast_"],
+    }
+    for level, met in expected.items():
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"{level} ")]
+        assert line.startswith(f"{level} True") and line.endswith(" 0") and all(name in line for name in met)
 
 
 COMPILED = """
@@ -246,11 +223,12 @@ print([round(p.grad.sum().item(), 4) for p in model.parameters()])
 """
 
 
-@pytest.mark.parametrize("level", ["torch", "aten"])
-def test_a_compiled_script_through_the_launcher(tmp_path, level):
+def test_a_compiled_script_through_the_launcher(tmp_path):
     (tmp_path / "compiled.py").write_text(COMPILED)
     alone = launched("compiled.py", cwd=tmp_path)
-    done = launched("-m", "op_tools", "run", "--capture", "--level", level, "compiled.py", cwd=tmp_path)
-    assert done.returncode == alone.returncode == 0, done.stderr
-    assert done.stdout == alone.stdout
-    assert list(tmp_path.glob("op_capture_result/0/*/*/*/input.pth"))
+    for level in ("torch", "aten"):
+        folder = tmp_path / level
+        flags = ("--capture", "--level", level, "--output-dir", folder)
+        done = launched("-m", "op_tools", "run", *flags, "compiled.py", cwd=tmp_path)
+        assert done.stdout == alone.stdout
+        assert list(folder.glob("op_capture_result/0/*/*/*/input.pth"))

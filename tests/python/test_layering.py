@@ -133,6 +133,7 @@ MAY_INCLUDE = {
     "record": {"base", "tensor", "report", "hooks", "calls"},
     "runs": {"base", "tensor", "report", "hooks", "record", "compare/metrics"},
     "timing": {"base", "tensor", "report", "autograd", "hooks"},
+    "memory": {"base", "tensor", "report", "hooks", "timing"},
     "blackbox": {"base", "tensor", "report", "pth", "hooks", "calls", "timing"},
     "fallback": {"base", "tensor", "report", "autograd", "hooks", "timing"},
     "compare/metrics": {"base", "tensor", "hooks"},

@@ -120,6 +120,56 @@ def test_projections_do_not_depend_on_strides(tmp_path):
 # ---- where tensors come from ----
 
 
+VIEWS = {
+    "transposed": lambda x: x.t(),
+    "rows": lambda x: x[3:, 5:90],
+    "columns": lambda x: x[:, ::3],
+    "expanded": lambda x: x[:, :1].expand(-1, 70),
+    "permuted": lambda x: x[:12].reshape(3, 4, 17, 10).permute(2, 0, 3, 1),
+    "merged and not": lambda x: x[:, :160].reshape(37, 8, 20)[:, 1:5].transpose(1, 2),
+    "large and transposed": lambda x: x.repeat(6, 5).t(),
+    "windows": lambda x: x.flatten().unfold(0, 9, 4),
+    "one of size 1": lambda x: x[:, None, 2:60].transpose(0, 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_has_the_numbers_of_its_copy(view, dtype, tmp_path):
+    torch.manual_seed(3)
+    x = (torch.randn(37, 170, dtype=torch.float64) * 20).to(dtype)
+    shown = VIEWS[view](x)
+    assert not shown.is_contiguous()
+
+    def work(_):
+        shown.clone(memory_format=torch.contiguous_format)
+
+    call = only(record(work, tmp_path), "torch.Tensor.clone")
+    (_, of_view), (_, of_copy) = call.inputs[0], call.outputs[0]
+    for name in ("hash", "nan", "inf", "zero", "min", "max", "mean", "norm", "projections"):
+        assert getattr(of_view, name) == getattr(of_copy, name), name
+
+
+def test_views_in_the_order_of_what_they_show_and_in_another(tmp_path):
+    x = torch.randn(12, 7)
+
+    def work(_):
+        y = x.t()
+        (y.unsqueeze(0), y.view(7, 3, 4), y[:, None].squeeze(1), y[:, :11], y.t(), y.view(7, 3, 4).transpose(1, 2))
+
+    found = record(work, tmp_path, level="aten")
+    kept, others = [], []
+    for call in found.calls:
+        (_, shown), (_, made) = call.inputs[0], call.outputs[0]
+        same = (shown.hash, shown.projections, shown.mean) == (made.hash, made.projections, made.mean)
+        (kept if same else others).append(call.op)
+        expected = x.t().reshape(7, 3, 4).transpose(1, 2) if made.shape == (7, 4, 3) else None
+        if expected is not None:
+            assert made.norm == pytest.approx(expected.norm().item(), rel=1e-6)
+    assert {"aten::unsqueeze", "aten::view", "aten::squeeze.dim"} <= set(kept)
+    assert sorted(others) == ["aten::slice.Tensor", "aten::t", "aten::t", "aten::transpose.int"]
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -393,6 +393,18 @@ def test_a_right_call_is_no_repro(library, monkeypatch, capsys):
     assert run("right.py").returncode == 0
 
 
+def test_random_numbers_are_no_repro(library, monkeypatch):
+    """The device draws others than the CPU: a script that compares them would call the right device wrong."""
+    x = torch.randn(40, device="sim")
+    folder = saved_failure(
+        lambda: torch.native_dropout(x, 0.5, True), "scale", ops="aten::native_dropout", level="aten"
+    )
+    _, judged, result, _ = made(folder, library, monkeypatch, "scale:ops=aten::native_dropout")
+    assert judged.failures and result.reproduced == 0
+    assert "is not compared: " in Path("repro.py").read_text()
+    assert run("repro.py").returncode == 0
+
+
 def test_wrong_usage_ends_with_2(tmp_path, capsys):
     assert command(["repro", str(tmp_path / "missing")]) == 2
     assert "missing" in capsys.readouterr().err

@@ -1,11 +1,13 @@
-#include "timing/memory_watch.h"
+#include "tensor/memory_watch.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace op_tools {
 
@@ -50,13 +52,16 @@ class Notes {
 // A profiler that is off: torch takes what stands in this place for a profiler's state, and asks it.
 class MemoryWatch::Listener final : public ProfilerStateBase {
  public:
-  Listener() : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)) {}
+  Listener(Listen listen, Listener* outer)
+      : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)), listen(std::move(listen)), outer(outer) {}
 
-  void reportMemoryUsage(void* block, int64_t bytes, size_t, size_t, c10::Device device) override {
-    if (device.is_cpu()) bytes > 0 ? Notes::get().made(block) : Notes::get().gone(block);
+  void reportMemoryUsage(void* address, int64_t bytes, size_t total, size_t reserved, c10::Device device) override {
+    if (device.is_cpu()) bytes > 0 ? Notes::get().made(address) : Notes::get().gone(address);
     now += bytes;
     if (bytes > 0) allocated += bytes;
     peak = std::max(peak, now);
+    if (listen) listen({address, bytes, static_cast<int64_t>(total), device});
+    if (outer) outer->reportMemoryUsage(address, bytes, total, reserved, device);
   }
   bool memoryProfilingEnabled() const override { return true; }
   torch::profiler::impl::ActiveProfilerType profilerType() override {
@@ -64,15 +69,25 @@ class MemoryWatch::Listener final : public ProfilerStateBase {
   }
 
   int64_t now = 0, allocated = 0, peak = 0;
+  const Listen listen;
+  Listener* const outer;  // stands as long as this one: watches of a thread nest
 };
 
-MemoryWatch::MemoryWatch() {
-  if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE)) return;
-  listener_ = std::make_shared<Listener>();
+MemoryWatch::MemoryWatch(Listen listen) {
+  auto* const there = c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE);
+  auto* const outer = dynamic_cast<Listener*>(there);
+  if (there && !outer) return;
+  listener_ = std::make_shared<Listener>(std::move(listen), outer);
   guard_.emplace(c10::DebugInfoKind::PROFILER_STATE, listener_);
 }
 
 MemoryWatch::~MemoryWatch() = default;
+
+bool reports_memory(c10::Device device) {
+  const MemoryWatch watch;
+  const at::Tensor probe = at::empty({1024}, at::TensorOptions().device(device));
+  return watch.allocated() >= static_cast<int64_t>(probe.nbytes());
+}
 
 int64_t MemoryWatch::allocated() const {
   return listener_ ? listener_->allocated : 0;

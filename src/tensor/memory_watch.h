@@ -1,12 +1,13 @@
 // What the operators of this thread allocate while one lives, on any device whose allocator reports to torch's
 // profiler (the CPU's, CUDA's and those made like it). torch has one place for such a listener: while torch.profiler is
-// on in this thread, or another watch, nothing is seen.
+// on in this thread, nothing is seen; watches of ours see what is allocated inside of each other.
 #pragma once
 
 #include <c10/core/Storage.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,13 +16,26 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "base/export.h"
 #include "base/sweeps.h"
 
 namespace op_tools {
 
-class MemoryWatch {
+// One report of an allocator. `bytes` is negative where memory was freed.
+struct MemoryReport {
+  void* address;
+  int64_t bytes;
+  int64_t total;  // what the allocator says that is allocated now
+  c10::Device device;
+};
+
+// Allocates a little on the device: does its allocator report? What the allocation throws passes.
+OP_TOOLS_API bool reports_memory(c10::Device device);
+
+class OP_TOOLS_API MemoryWatch {
  public:
-  MemoryWatch();
+  using Listen = std::function<void(const MemoryReport&)>;
+  explicit MemoryWatch(Listen listen = {});  // called on this thread, with whatever lock the allocator holds
   ~MemoryWatch();
   MemoryWatch(const MemoryWatch&) = delete;
   MemoryWatch& operator=(const MemoryWatch&) = delete;
@@ -38,7 +52,7 @@ class MemoryWatch {
 };
 
 // The memory that calls made and that is still in use. Holds none of it. Thread-safe.
-class AliveMemory {
+class OP_TOOLS_API AliveMemory {
  public:
   // `owner`: a number of the call's operator or place, given back below.
   void add(const c10::Storage& made, uint32_t owner);

@@ -1,0 +1,122 @@
+"""op-tools one-iter: a training iteration that is saved on one machine and compared on another."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from .. import _C, _launch
+from .._compare_runs import INCOMPLETE, WRONG_USAGE, compare_runs, open_run
+from .._next import new_folder
+from .._one_iter import SEED, OneIteration, compare_iterations, read_tolerances
+from .._record import RECORDING
+from ._command_line import Commands, visible
+
+_FOLDER = "op_one_iter_result"
+
+
+class _UsageError(Exception):
+    pass
+
+
+def _run_iteration(options: argparse.Namespace, program: str, folder: Path) -> tuple[OneIteration, bool]:
+    """Runs the program up to the end of the iteration. The second value: it failed before."""
+    if not options.module and not Path(program).is_file():
+        raise _UsageError(f"{program}: there is no such script; a module is run with -m")
+    if options.iterations < 1:
+        raise _UsageError("--iterations: give a number from 1 on")
+    os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # compiled code has no modules
+    run = _launch.run_module if options.module else _launch.run_script
+    tool = OneIteration(folder, seed=options.seed, iterations=options.iterations)
+    try:
+        with _launch.running([tool]):
+            run(program, options.arguments)
+    except SystemExit as ended:
+        return tool, bool(ended.code)
+    except Exception:  # what it did before is compared
+        if not tool.was_started:
+            raise
+        sys.excepthook(*sys.exc_info())
+        return tool, True
+    return tool, False
+
+
+def _save(options: argparse.Namespace) -> int:
+    tool, failed = _run_iteration(options, options.program, Path(options.folder))
+    if not tool.path:
+        raise _C.Error(f"{options.program}: called no module of torch.nn; nothing was saved")
+    sys.stdout.write(visible(f"saved: {tool.path}\n"))
+    return INCOMPLETE if failed else 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    tolerances = read_tolerances(options.tolerance) if options.tolerance else None
+    other, failed = options.program, False
+    is_recording = not options.module and (Path(other).is_dir() or Path(other).suffix == RECORDING)
+    if is_recording:
+        if options.arguments:
+            raise _UsageError(f"{' '.join(options.arguments)}: two recordings have no arguments")
+        found = compare_runs(options.folder, other)
+    else:
+        saved = open_run(options.folder)  # before the program runs
+        tool, failed = _run_iteration(
+            options, other, Path(options.output_dir) if options.output_dir else new_folder(_FOLDER)
+        )
+        if not tool.path:
+            raise _C.Error(f"{other}: called no module of torch.nn; there is nothing to compare")
+        header = _C.read_recording(tool.path).header
+        rank = header.get("rank", 0) if isinstance(header, dict) else 0
+        if rank not in saved:
+            raise _C.Error(f"{options.folder}: has no rank {rank}")
+        found = compare_runs(saved[rank].path, tool.path)
+    report = compare_iterations(found, tolerances)
+    sys.stdout.write(visible(report.table()) + "\n")
+    if options.json:
+        try:
+            Path(options.json).write_text(report.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise _C.Error(f"--json {options.json}: {error.strerror}") from None
+    return report.exit_status or (INCOMPLETE if failed else 0)
+
+
+def _one_iter(options: argparse.Namespace) -> int:
+    try:
+        status: int = options.work(options)
+        return status
+    except _UsageError as error:
+        sys.stderr.write(visible(f"op-tools one-iter: {error}\n"))
+        return WRONG_USAGE
+
+
+def _add_program(command: argparse.ArgumentParser, program: str) -> None:
+    command.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"of all random numbers ({SEED})")
+    command.add_argument(
+        "--iterations", type=int, default=1, metavar="N", help="steps of an optimizer, then the program is ended (1)"
+    )
+    command.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
+    command.add_argument("folder", metavar="DIR", help="where the iteration is saved")
+    command.add_argument("program", help=program)
+    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+
+
+def add(commands: Commands) -> None:
+    one_iter = commands.add_parser(
+        "one-iter",
+        help="one training iteration, saved on one machine and compared on another, module by module",
+        description="Runs an unchanged training program up to the first step of its optimizer, with the inputs, outputs, "
+        "weights and gradients of all modules and the loss recorded, and the random numbers of the CPU on every device. "
+        "Exit status of compare: 0 nothing is wrong, 1 something is, 2 some could not be compared, 64 wrong usage.",
+        epilog="op-tools one-iter save right train.py; op-tools one-iter compare right train.py --device npu",
+    )
+    works = one_iter.add_subparsers(dest="work_name", required=True)
+    save = works.add_parser("save", help="where it is right", allow_abbrev=False)
+    _add_program(save, "the script, or the module")
+    save.set_defaults(run=_one_iter, work=_save)
+    compare = works.add_parser("compare", help="where it is tested", allow_abbrev=False)
+    compare.add_argument("--tolerance", metavar="FILE", help="by model (YAML or JSON); without: what rounding explains")
+    compare.add_argument("--json", metavar="FILE", help="a record for each result, and a summary, as lines of JSON")
+    compare.add_argument("--output-dir", metavar="DIR", help=f"for this run's recording ({_FOLDER})")
+    _add_program(compare, "the script or the module; or the folder of another saved iteration")
+    compare.set_defaults(run=_one_iter, work=_compare)

@@ -1,0 +1,76 @@
+"""Calls of modules, of the loss and of optimizers, handed to the tools that see these in place of operators."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.optim import optimizer as _optimizers
+from torch.utils.hooks import RemovableHandle
+
+from . import _C
+from ._run_facts import parameter_names
+
+_call_impl: Callable[..., Any] = torch.nn.Module._call_impl
+_backward: Callable[..., Any] = torch.autograd.backward
+_inside = threading.local()
+_handle: RemovableHandle | None = None  # there is one while such a tool is on
+
+
+def _own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    named = {**module._parameters, **module._buffers}
+    return {name: one for name, one in named.items() if one is not None and not is_lazy(one)}
+
+
+def _call_of_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        return _call_impl(self, *args, **kwargs)
+    name = f"module:{type(self).__name__}"
+    return _C.call_module(name, functools.partial(_call_impl, self), args, kwargs, _own_tensors(self))
+
+
+@functools.wraps(_backward)
+def _backward_of_loss(*args: Any, **kwargs: Any) -> Any:
+    # A checkpoint that runs again; or torch calls the function once more for the modes that are on.
+    is_nested = torch._C._current_graph_task_id() >= 0 or getattr(_inside, "backward", False)
+    if is_nested or torch.compiler.is_compiling():
+        return _backward(*args, **kwargs)
+    loss = args[0] if args else kwargs.get("tensors")
+    _C.call_module("loss:backward", lambda one: one, (loss,), {}, {})
+    _inside.backward = True
+    try:
+        return _backward(*args, **kwargs)
+    finally:
+        _inside.backward = False
+
+
+def _step_of_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """The gradients that it read, which it leaves, and the parameters that it wrote."""
+    names = parameter_names()
+    weights: dict[str, torch.Tensor] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            weights[names.get(parameter, f"groups[{number}][{place}]")] = parameter
+    gradients = {name: one.grad for name, one in weights.items() if one.grad is not None}
+    _C.call_module(f"optimizer:{type(optimizer).__name__}", lambda **_: weights, (), {"grad": gradients}, {})
+
+
+def watch_modules() -> None:
+    """Hands calls over while a tool that is on sees them, and leaves torch as it was afterwards."""
+    global _handle
+    wanted = any(tool._hook is not None and tool._hook.sees_modules for tool in _C.running_tools())
+    if wanted and _handle is None:
+        _handle = _optimizers.register_optimizer_step_post_hook(_step_of_optimizer)
+        # Before the hook that ends the training step.
+        _optimizers._global_optimizer_post_hooks.move_to_end(_handle.id, last=False)  # type: ignore[attr-defined]
+        torch.nn.Module._call_impl = _call_of_module  # type: ignore[method-assign]
+        torch.autograd.backward = _backward_of_loss
+    elif not wanted and _handle is not None:
+        torch.nn.Module._call_impl = _call_impl  # type: ignore[method-assign]
+        torch.autograd.backward = _backward
+        _handle.remove()
+        _handle = None

@@ -1,0 +1,173 @@
+// Which memory is allocated, by place: operator, module, line, phase and device. Fed by the CPU's allocator (any
+// thread), by reports of devices' allocators during calls, and by the storages that calls return.
+//
+// An event costs a lookup: what every place had at the peak is not copied at each new peak, but noted by a place when
+// it changes for the first time after one (Account). Memory that a call allocates belongs to the call until it ends and
+// its place is known. One lock, never held while anything else is called.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Storage.h>
+#include <c10/util/Backtrace.h>
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/export.h"
+#include "base/sweeps.h"
+#include "memory/memory_rows.h"
+#include "tensor/cpu_memory.h"
+#include "tensor/memory_watch.h"
+
+namespace op_tools {
+
+enum class MemoryPhase : uint8_t { kForward, kBackward, kOptimizer };
+const char* to_string(MemoryPhase phase);
+
+// Bytes and blocks of a place or an open call, and what they were at the last peak of the device.
+struct Account {
+  int64_t bytes = 0, blocks = 0, peak_bytes = 0;
+  uint64_t peak = 0;  // number of the peak that peak_bytes is of
+
+  void change(int64_t by_bytes, int64_t by_blocks, uint64_t current_peak);
+  int64_t at(uint64_t current_peak) const { return peak == current_peak ? peak_bytes : bytes; }
+};
+
+struct MemoryPlace {
+  std::string op, module, line, stack;
+  MemoryPhase phase = MemoryPhase::kForward;
+  bool grad_enabled = false;
+};
+
+class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
+ public:
+  explicit MemoryTable(bool backtrace) : backtrace_(backtrace) {}
+
+  // A call of this thread in progress: begins when it is made, ends with end() or when it dies.
+  class OP_TOOLS_API OpenCall {
+   public:
+    OpenCall(MemoryTable& table, std::string_view op);
+    ~OpenCall();
+    OpenCall(const OpenCall&) = delete;
+    OpenCall& operator=(const OpenCall&) = delete;
+    bool any() const;
+
+   private:
+    friend class MemoryTable;
+    MemoryTable& table_;
+    const std::string_view op_;
+    OpenCall* outer_;  // of this thread
+    bool open_ = true;
+    std::vector<const void*> blocks_;
+    struct OnDevice {
+      uint8_t device;
+      Account account{};
+      int64_t allocations = 0, bytes = 0;
+      uint32_t place = 0;  // when the call has ended
+    };
+    OnDevice& on(uint8_t device);
+    std::vector<OnDevice> on_;
+    c10::Backtrace backtrace_;
+  };
+  void end(OpenCall& call, MemoryPlace place);
+
+  void allocated(const void* address, size_t bytes) override;
+  void freed(const void* address) override;
+  void overwritten(const Overwrite& one) override;
+  void reported(OpenCall& call, const MemoryReport& report);
+
+  // Storages of tensors that a call is given and returns. Memory without reports is followed by its storage; that
+  // of a device in CPU memory is the device's.
+  void given(const c10::Storage& storage, bool parameter);
+  void returned(OpenCall& call, const c10::Storage& storage);
+
+  void add(const std::vector<Overwrite>& found, const MemoryPlace& writer);
+  void step_ended(int64_t next);
+
+  struct Snapshot {
+    std::vector<MemoryRow> rows;  // most bytes alive first
+    std::vector<OverwriteRow> overwrites;
+    std::vector<BlockRow> blocks;
+    std::vector<DeviceMemoryRow> devices;
+    int64_t steps = 0;
+  };
+  static constexpr size_t kMostBlocks = 20'000;  // in a snapshot
+  Snapshot snapshot(bool cpu);
+  size_t overwrites() const;
+
+ private:
+  struct Block {
+    size_t bytes = 0;
+    uint32_t step = 0;
+    uint32_t place = 0;
+    uint8_t device = 0;
+    bool exact = false;        // it is CPU memory, whose allocator tells when it is freed
+    OpenCall* call = nullptr;  // that allocated it and has not ended
+    // Of a device: the block is gone when this is, whatever the work that is queued still holds.
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
+  };
+  using Blocks = std::unordered_map<const void*, Block>;
+  struct Place {
+    MemoryPlace what;
+    uint8_t device = 0;
+    bool parameter = false;
+    Account account;
+    int64_t allocations = 0, allocated_bytes = 0;
+    uint32_t first_step = 0, last_step = 0;
+    std::string freed_by;
+    struct Sample {
+      int64_t blocks = 0, bytes = 0;
+    };
+    std::vector<Sample> samples;  // at ends of steps
+  };
+  struct DeviceState {
+    c10::Device device{c10::kCPU};
+    int64_t bytes = 0, peak_bytes = 0;
+    uint64_t peak = 1;
+    uint32_t peak_step = 0;
+    std::string peak_op;
+    bool reports = false;
+    bool follows_storages = false;  // what is gone is known after a sweep
+    std::optional<int64_t> told_bytes, told_peak_bytes;
+  };
+
+  static std::string key_of(const MemoryPlace& what, uint8_t device, bool parameter);
+  bool is_new(const OpenCall& call, const MemoryPlace& place) const;
+  uint8_t device_locked(c10::Device device);
+  uint32_t place_locked(const MemoryPlace& what, uint8_t device, bool parameter);
+  uint32_t outside_locked(const char* op, uint8_t device, bool parameter, MemoryPhase phase = MemoryPhase::kForward);
+  // Of an open call, or of a place.
+  Account& account_locked(const Block& block);
+  void change_locked(const Block& block, int64_t sign);
+  void count_locked(const Block& block, int64_t sign);
+  void note_peak_locked(const Block& block);
+  void add_locked(const void* address, Block block);
+  void remove_locked(Blocks::iterator block);
+  void follow_locked(const c10::Storage& storage, Block block);
+  void sweep_locked();
+  void judge_locked(const Place& place, int64_t birth_steps, MemoryRow* row) const;
+  MemoryRow row_locked(const Place& place) const;
+  OpenCall* current() const;  // of this thread and table
+
+  mutable std::mutex mutex_;
+  const bool backtrace_;
+  Blocks blocks_;
+  std::deque<Place> places_;  // stay where they are: what is added is often like one that is there
+  std::unordered_map<std::string, uint32_t> place_of_;
+  std::vector<DeviceState> devices_;
+  std::vector<OverwriteRow> overwrites_;
+  uint32_t step_ = 0;
+  size_t samples_ = 0;            // in each place that is old enough
+  uint32_t sample_interval_ = 1;  // steps
+  Sweeps sweeps_;
+};
+
+MemoryPhase current_memory_phase();
+
+}  // namespace op_tools

@@ -1,0 +1,231 @@
+#include "tensor/cpu_memory.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "tensor/dispatch_keys.h"
+
+namespace op_tools {
+namespace {
+
+constexpr size_t kGuardBytes = 64;  // before and behind a block; keeps torch's alignment
+constexpr unsigned char kPattern = 0xA5;
+
+struct Block {
+  c10::DeleterFnPtr release;
+  size_t bytes;
+  bool guarded;
+};
+
+using Listeners = std::vector<std::shared_ptr<CpuMemoryListener>>;
+
+// Of the process; never destroyed, because tensors outlive statics.
+struct Memory {
+  std::mutex mutex;
+  std::unordered_map<const void*, Block> blocks;  // allocated while a listener was there
+  std::shared_ptr<const Listeners> listeners = std::make_shared<Listeners>();
+  std::atomic<size_t> guards{0};  // listeners that want them
+  std::atomic<bool> listens{false};
+  c10::Allocator* next = nullptr;
+};
+
+Memory& memory() {
+  static auto* memory = new Memory;  // NOLINT: see above
+  return *memory;
+}
+
+unsigned char* base_of(void* address) {
+  return static_cast<unsigned char*>(address) - kGuardBytes;
+}
+
+void draw_guard(unsigned char* base, size_t bytes) {
+  std::memset(base, kPattern, kGuardBytes);
+  std::memset(base + kGuardBytes + bytes, kPattern, kGuardBytes);
+}
+
+bool is_whole(const unsigned char* guard) {
+  static const auto pattern = [] {
+    std::array<unsigned char, kGuardBytes> bytes;
+    bytes.fill(kPattern);
+    return bytes;
+  }();
+  return std::memcmp(guard, pattern.data(), kGuardBytes) == 0;
+}
+
+// Adds to `found` what was written outside of the block, and repairs it.
+void look_at_guard(const void* address, size_t bytes, std::vector<Overwrite>* found) {
+  unsigned char* const base = base_of(const_cast<void*>(address));  // NOLINT: our own bytes around the block
+  unsigned char* const behind = base + kGuardBytes + bytes;
+  if (is_whole(base) && is_whole(behind)) return;
+  Overwrite one{address, bytes, 0, 0};
+  const auto count = [&](const unsigned char* guard, int64_t offset) {
+    for (size_t i = 0; i < kGuardBytes; ++i) {
+      if (guard[i] == kPattern) continue;
+      if (one.bytes++ == 0) one.offset = offset + static_cast<int64_t>(i);
+    }
+  };
+  count(base, -static_cast<int64_t>(kGuardBytes));
+  count(behind, static_cast<int64_t>(bytes));
+  draw_guard(base, bytes);
+  found->push_back(one);
+}
+
+thread_local bool tl_in_kernel = false;  // of the program
+
+// Inside of a hook: nothing but our guard excludes all of these keys.
+bool is_ours() {
+  return !tl_in_kernel && c10::impl::tls_local_dispatch_key_set().excluded_.has_all(kAboveBackendKeys);
+}
+
+void release_block(void* address);
+
+class WatchedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    Memory& all = memory();
+    if (!all.listens.load(std::memory_order_acquire) || bytes == 0 || is_ours()) return all.next->allocate(bytes);
+    const bool guarded = all.guards.load(std::memory_order_acquire) > 0;
+    c10::DataPtr given = all.next->allocate(guarded ? bytes + 2 * kGuardBytes : bytes);
+    // An allocator whose pointers are more than an address: its blocks are not followed.
+    if (given.get() == nullptr || given.get() != given.get_context()) return given;
+    const c10::DeleterFnPtr release = given.get_deleter();
+    const c10::Device device = given.device();
+    auto* address = static_cast<unsigned char*>(given.release_context());
+    if (guarded) {
+      draw_guard(address, bytes);
+      address += kGuardBytes;
+    }
+    std::shared_ptr<const Listeners> listeners;
+    {
+      const std::lock_guard lock(all.mutex);
+      all.blocks[address] = {release, bytes, guarded};
+      listeners = all.listeners;
+    }
+    for (const auto& listener : *listeners) listener->allocated(address, bytes);
+    return {address, address, &release_block, device};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release_block; }
+  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
+};
+
+void release_block(void* address) {
+  if (address == nullptr) return;
+  Memory& all = memory();
+  Block block{nullptr, 0, false};
+  std::shared_ptr<const Listeners> listeners;
+  std::vector<Overwrite> damage;
+  {
+    const std::lock_guard lock(all.mutex);
+    const auto found = all.blocks.find(address);
+    if (found != all.blocks.end()) {
+      block = found->second;
+      if (block.guarded) look_at_guard(address, block.bytes, &damage);
+      all.blocks.erase(found);
+      listeners = all.listeners;
+    }
+  }
+  if (!block.release) return all.next->raw_deallocate(address);  // allocated without a listener
+  for (const auto& listener : *listeners) {
+    for (const Overwrite& one : damage) listener->overwritten(one);
+    listener->freed(address);
+  }
+  block.release(block.guarded ? base_of(address) : address);
+}
+
+// A child has the blocks, whose memory it may free, and none of the listeners, whose locks it cannot trust.
+void forget_listeners() {
+  Memory& all = memory();
+  all.listens.store(false);
+  // Not destroyed: what they hold belongs to the parent's threads.
+  static_cast<void>(new std::shared_ptr<const Listeners>(std::move(all.listeners)));  // NOLINT
+  all.listeners = std::make_shared<Listeners>();
+  all.guards = 0;
+  all.mutex.unlock();
+}
+
+void watch_forks() {
+  static const int watched =
+      pthread_atfork([] { memory().mutex.lock(); }, [] { memory().mutex.unlock(); }, &forget_listeners);
+  static_cast<void>(watched);
+}
+
+WatchedAllocator& watched_allocator() {
+  static auto* allocator = new WatchedAllocator;  // NOLINT: storages hold its address
+  return *allocator;
+}
+
+// With the mutex. An allocator that was put before ours later may hand on to ours: ours is never put before that one.
+void put_in_place() {
+  Memory& all = memory();
+  c10::Allocator* const there = c10::GetCPUAllocator();
+  if (all.next == nullptr) {
+    watch_forks();
+    all.next = there;
+  }
+  if (there == all.next) c10::SetCPUAllocator(&watched_allocator());
+}
+
+}  // namespace
+
+CpuMemoryWatch::CpuMemoryWatch(std::shared_ptr<CpuMemoryListener> listener, bool guard)
+    : listener_(std::move(listener)), guard_(guard) {
+  Memory& all = memory();
+  const std::lock_guard lock(all.mutex);
+  put_in_place();
+  auto more = std::make_shared<Listeners>(*all.listeners);
+  more->push_back(listener_);
+  all.listeners = std::move(more);
+  all.guards += guard_ ? 1 : 0;
+  all.listens.store(true, std::memory_order_release);
+}
+
+CpuMemoryWatch::~CpuMemoryWatch() {
+  Memory& all = memory();
+  const std::lock_guard lock(all.mutex);
+  auto fewer = std::make_shared<Listeners>(*all.listeners);
+  const auto place = std::find(fewer->begin(), fewer->end(), listener_);
+  if (place == fewer->end()) return;  // a forked child
+  fewer->erase(place);
+  all.listeners = std::move(fewer);
+  all.guards -= guard_ ? 1 : 0;
+  if (!all.listeners->empty()) return;
+  all.listens.store(false, std::memory_order_release);
+  if (c10::GetCPUAllocator() == &watched_allocator()) c10::SetCPUAllocator(all.next);
+}
+
+bool CpuMemoryWatch::sees() const {
+  return c10::GetCPUAllocator() == &watched_allocator();
+}
+
+KernelMemory::KernelMemory() : outer_(tl_in_kernel) {
+  tl_in_kernel = !is_ours();
+}
+
+KernelMemory::~KernelMemory() {
+  tl_in_kernel = outer_;
+}
+
+bool cpu_memory_is_guarded() {
+  return c10::GetCPUAllocator() == &watched_allocator() && memory().guards.load(std::memory_order_acquire) > 0;
+}
+
+std::vector<Overwrite> overwrites() {
+  Memory& all = memory();
+  const std::lock_guard lock(all.mutex);
+  std::vector<Overwrite> found;
+  for (const auto& [address, block] : all.blocks) {
+    if (block.guarded) look_at_guard(address, block.bytes, &found);
+  }
+  return found;
+}
+
+}  // namespace op_tools

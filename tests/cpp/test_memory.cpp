@@ -1,0 +1,215 @@
+// OpMemoryCheck: which blocks the table knows, and when they are gone; the tool on the CPU.
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "catch.h"
+#include "memory/memory_hook.h"
+#include "memory/memory_table.h"
+#include "quiet_log.h"
+#include "temporary_folder.h"
+#include "tensor/cpu_memory.h"
+
+using namespace op_tools;  // NOLINT: a test
+
+namespace {
+
+const c10::Device kDevice(c10::kCUDA, 0);  // of which nothing is asked but its name
+
+// Memory of a device that is known by its storage only. The address is never read.
+c10::Storage device_storage(size_t address, size_t bytes) {
+  auto* const pointer = reinterpret_cast<void*>(address);
+  return {c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(pointer, kDevice), nullptr, /*resizable=*/false};
+}
+
+void make(MemoryTable& table, const std::string& op, const c10::Storage& result) {
+  MemoryTable::OpenCall call(table, op);
+  table.returned(call, result);
+  table.end(call, {op, "", "train.py:1", "", MemoryPhase::kForward, true});
+}
+
+const DeviceMemoryRow& only_device(const MemoryTable::Snapshot& all) {
+  REQUIRE(all.devices.size() == 1);
+  return all.devices.front();
+}
+
+}  // namespace
+
+TEST_CASE("memory of a device without reports is followed by its storages", "[memory]") {
+  MemoryTable table(/*backtrace=*/false);
+  c10::Storage kept = device_storage(0x1000, 100);
+  {
+    const c10::Storage dropped = device_storage(0x2000, 1000);
+    make(table, "a", kept);
+    make(table, "b", dropped);
+  }
+  // The second one is gone, though nothing reported it: it must not be part of a peak.
+  const c10::Storage last = device_storage(0x3000, 500);
+  make(table, "c", last);
+  const MemoryTable::Snapshot all = table.snapshot(false);
+  CHECK(only_device(all).alive_bytes == 600);
+  CHECK(only_device(all).peak_bytes == 1100);
+  CHECK(only_device(all).peak_op == "b");
+  CHECK_FALSE(only_device(all).reports);
+  CHECK_FALSE(only_device(all).allocator_bytes);
+  REQUIRE(all.rows.size() == 3);
+  CHECK(all.rows[0].op == "c");
+  CHECK(all.rows[0].peak_bytes == 0);
+  CHECK(all.rows[1].peak_bytes + all.rows[2].peak_bytes == 1100);
+}
+
+TEST_CASE("an address that is used again is another block", "[memory]") {
+  MemoryTable table(false);
+  {
+    const c10::Storage first = device_storage(0x1000, 100);
+    make(table, "a", first);
+  }
+  const c10::Storage second = device_storage(0x1000, 300);
+  make(table, "b", second);
+  const MemoryTable::Snapshot all = table.snapshot(false);
+  REQUIRE(all.rows.size() == 2);
+  CHECK(all.rows[0].op == "b");
+  CHECK(all.rows[0].alive_bytes == 300);
+  CHECK(all.rows[1].alive_bytes == 0);
+  CHECK(only_device(all).peak_bytes == 300);
+}
+
+TEST_CASE("what a call allocates and frees again counts for the peak only", "[memory]") {
+  MemoryTable table(false);
+  const c10::Storage result = device_storage(0x1000, 100);
+  {
+    MemoryTable::OpenCall call(table, "a");
+    table.reported(call, {reinterpret_cast<void*>(0x1000), 100, 100, kDevice});
+    table.reported(call, {reinterpret_cast<void*>(0x2000), 700, 800, kDevice});
+    table.reported(call, {reinterpret_cast<void*>(0x2000), -700, 100, kDevice});
+    table.returned(call, result);
+    table.end(call, {"a", "", "", "", MemoryPhase::kForward, true});
+  }
+  const MemoryTable::Snapshot all = table.snapshot(false);
+  REQUIRE(all.rows.size() == 1);
+  CHECK(all.rows[0].alive_bytes == 100);
+  CHECK(all.rows[0].peak_bytes == 800);
+  CHECK(all.rows[0].allocations == 2);
+  CHECK(all.rows[0].allocated_bytes == 800);
+  CHECK(only_device(all).reports);
+  CHECK(only_device(all).allocator_bytes == 100);
+  CHECK(only_device(all).allocator_peak_bytes == 800);
+}
+
+TEST_CASE("many places: none is lost when the table grows", "[memory]") {
+  MemoryTable table(false);
+  std::vector<c10::Storage> kept;
+  for (size_t i = 0; i < 300; ++i) {
+    kept.push_back(device_storage(0x1000 + i * 0x100, 16));
+    MemoryTable::OpenCall call(table, "op" + std::to_string(i));
+    table.returned(call, kept.back());
+    table.end(call, {"op" + std::to_string(i), "", "line " + std::to_string(i), "", MemoryPhase::kForward, true});
+    table.given(kept.back(), /*parameter=*/true);  // a place that is like the one before
+  }
+  const MemoryTable::Snapshot all = table.snapshot(false);
+  CHECK(only_device(all).alive_bytes == 300 * 16);
+  const auto parameters = std::count_if(all.rows.begin(), all.rows.end(),
+                                        [](const MemoryRow& row) { return row.kind == "parameter" && row.alive == 1; });
+  CHECK(parameters == 300);
+}
+
+TEST_CASE("a place that grows with the steps leaks, one that comes once does not", "[memory]") {
+  MemoryTable table(false);
+  std::vector<c10::Storage> kept;
+  size_t address = 0x10000;
+  const auto keep = [&](const char* op) {
+    kept.push_back(device_storage(address += 0x100, 64));
+    make(table, op, kept.back());
+  };
+  for (int step = 0; step < 20; ++step) {
+    keep("leak");
+    if (step == 1) keep("once");
+    if (step < 8) keep("cache that fills");
+    const c10::Storage temporary = device_storage(address += 0x100, 64);
+    make(table, "temporary", temporary);
+    table.step_ended(step + 1);
+  }
+  const MemoryTable::Snapshot all = table.snapshot(false);
+  std::vector<std::string> leaking;
+  for (const MemoryRow& row : all.rows) {
+    if (row.leaks) leaking.push_back(row.op);
+  }
+  CHECK(leaking == std::vector<std::string>{"leak"});
+  CHECK(all.rows.front().growth == 64);
+}
+
+TEST_CASE("the CPU's allocations are reported from any thread, and the program's allocator is put back", "[memory]") {
+  struct Counts final : CpuMemoryListener {
+    void allocated(const void*, size_t bytes) override { all += bytes; }
+    void freed(const void*) override { ++frees; }
+    std::atomic<size_t> all{0}, frees{0};
+  };
+  c10::Allocator* const before = c10::GetCPUAllocator();
+  const auto counts = std::make_shared<Counts>();
+  std::optional<at::Tensor> outlives;
+  {
+    const CpuMemoryWatch watch(counts, /*guard=*/false);
+    CHECK(watch.sees());
+    CHECK_FALSE(cpu_memory_is_guarded());
+    std::thread([&] { outlives = at::empty({1000}); }).join();
+    CHECK(counts->all == 4000);
+    at::empty({10});
+    CHECK(counts->frees == 1);
+  }
+  CHECK(c10::GetCPUAllocator() == before);
+  outlives->fill_(1);
+  outlives.reset();  // given back to where it came from
+  CHECK(counts->frees == 1);
+}
+
+TEST_CASE("a write outside of a block is found once", "[memory]") {
+  struct Silent final : CpuMemoryListener {
+    void allocated(const void*, size_t) override {}
+    void freed(const void*) override {}
+  };
+  const CpuMemoryWatch watch(std::make_shared<Silent>(), /*guard=*/true);
+  CHECK(cpu_memory_is_guarded());
+  const at::Tensor block = at::ones({10}, at::kFloat);
+  CHECK(overwrites().empty());
+  auto* const bytes = static_cast<char*>(block.data_ptr());
+  bytes[40] = 1;
+  bytes[41] = 1;
+  std::vector<Overwrite> found = overwrites();
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].offset == 40);
+  CHECK(found[0].bytes == 2);
+  CHECK(overwrites().empty());
+  bytes[-1] = 1;
+  found = overwrites();
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].offset == -1);
+}
+
+TEST_CASE("OpMemoryCheck names operators, and is on for all threads", "[memory]") {
+  const test::TemporaryFolder folder;
+  const test::QuietLog quiet;
+  MemoryOptions options;
+  options.output_dir = folder.path();
+  options.files = false;
+  std::vector<at::Tensor> kept;
+  OpMemoryCheck check(options);
+  kept.push_back(at::ones({100}));
+  std::thread([&] { kept.push_back(at::mul(kept[0], 2)); }).join();
+  const MemoryResult result = check.result();
+  const auto bytes_of = [&](const std::string& op) {
+    int64_t bytes = 0;
+    for (const MemoryRow& row : result.rows) bytes += row.op == op ? row.alive_bytes : 0;
+    return bytes;
+  };
+  CHECK(bytes_of("aten::ones") == 400);
+  CHECK(bytes_of("aten::mul.Tensor") == 400);
+}

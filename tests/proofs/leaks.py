@@ -1,0 +1,240 @@
+"""OpMemoryCheck names the line that leaks, nothing in clean trainings, and the operator that writes out of bounds.
+
+    ./dev prove leaks [--trials 50] [--clean 20] [--writes 100] [--seed 0]
+
+Trials: a model of the zoo trains on the CPU or the simulated device, and leaks in one of five ways, each at one line. That
+line must be named, as the one that allocates or the one that keeps the graph, and no line that does not leak. How many are
+told who holds the memory, by name, is said.
+
+Clean trainings: the zoo's models train for 20 to 40 steps; nothing may be named. On the simulated device, what the table says
+of the peak must add up to what the allocator says.
+
+Writes: one operator writes one element behind its result; guard=True must name it, and no other.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import gc
+import itertools
+import os
+import queue
+import random
+import re
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from _program import parser, quiet
+from _zoo import ZOO, Model
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import op_tools
+import op_tools.sim_device as sim
+
+LEAKS = ("fault", "list", "graph", "hook cycle", "loader queue")
+MOST_OF_PEAK = 0.01  # difference of the table's peak from the allocator's
+_LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
+
+
+def line_of(kind: str) -> int:
+    """The line below that is marked as the one that leaks."""
+    return next(number for number, line in enumerate(_LINES, 1) if line.endswith(f"# leaks: {kind}"))
+
+
+@dataclass
+class Leaking:
+    """Something that a training keeps for ever, a little in each step."""
+
+    kind: str
+    model: Model
+    size: int
+    kept: list[Any] = field(default_factory=list)
+    total: Any = 0
+    batches: queue.Queue[Tensor] = field(default_factory=queue.Queue)
+
+    def step(self, number: int) -> None:
+        x = self.model.draw(number, self.size)
+        getattr(self, self.kind.replace(" ", "_"))(x, number)
+
+    def fault(self, x: Tensor, number: int) -> None:
+        torch.erfinv(x)  # leaks: fault
+
+    def list(self, x: Tensor, number: int) -> None:
+        self.kept.append(x * 2)  # leaks: list
+
+    def graph(self, x: Tensor, number: int) -> None:
+        self.total = self.total + self.model.loss(number)  # leaks: graph
+
+    def hook_cycle(self, x: Tensor, number: int) -> None:
+        y = x.requires_grad_().sinh()  # leaks: hook cycle
+        y.grad_fn.register_hook(lambda *_: y.sum())
+
+    def loader_queue(self, x: Tensor, number: int) -> None:
+        """A thread that loads faster than the training takes."""
+
+        def load() -> None:
+            for (batch,) in DataLoader(TensorDataset(torch.ones(4, self.size)), batch_size=2):
+                self.batches.put(batch.to(x.device) + 1)  # leaks: loader queue
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        thread.join()
+        self.batches.get()
+
+
+def train(name: str, device: str, steps: int, each: Callable[[Model], Callable[[int], None]], **options: Any) -> Any:
+    """Trains under OpMemoryCheck; `each` makes what is done in each step besides."""
+    torch.manual_seed(7)
+    network = ZOO[name]().to(device)
+    method = network.optimizer(network.parameters())
+    beside = each(network)
+    with op_tools.OpMemoryCheck(files=False, **options) as check:
+        for step in range(steps):
+            method.zero_grad()
+            loss = network.loss(step)
+            loss.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            method.step()
+            del loss
+            beside(step)
+            check.step()
+    return check.result()
+
+
+def names_it(leak: op_tools.MemoryLeak, line: int) -> bool:
+    """The line of the file, as the one that allocates or the one that keeps the graph."""
+    return any(re.search(rf"leaks\.py:{line}\b", text) for text in (leak.line, leak.held_at))
+
+
+def trial(kind: str, device: str, random_: random.Random, models: Sequence[str] = tuple(ZOO)) -> tuple[bool, bool, str]:
+    """Is the line named, and no other; is a holder named; what was seen, for people."""
+    name = random_.choice(models)
+    steps, size = random_.randint(20, 40), random_.choice([3, 100, 5000])
+    holder: list[Leaking] = []
+
+    def leaks(model: Model) -> Callable[[int], None]:
+        holder.append(Leaking(kind, model, size))
+        return holder[0].step
+
+    with sim.fault("leak", ops="erfinv") if kind == "fault" else contextlib.nullcontext():
+        result = train(name, device, steps, leaks)
+    sim.faults_clear()
+    line = line_of(kind)
+    # What a graph keeps was allocated at many lines: those of the model.
+    others = [leak for leak in result.leaks if not names_it(leak, line) and kind != "graph"]
+    named = any(names_it(leak, line) for leak in result.leaks) and not others
+    held = any("unknown" not in leak.held_by for leak in result.leaks if names_it(leak, line))
+    text = f"{kind} in {name} on {device}, {steps} steps, {size} elements: line {line}; {result.leaks}"
+    holder.clear()
+    gc.collect()
+    return named, held, text
+
+
+def clean(name: str, device: str, random_: random.Random) -> tuple[bool, float, str]:
+    """Is nothing named; how far is the peak from the allocator's (0 on the CPU, which says none); what was seen."""
+    steps = random_.randint(20, 40)
+    gc.collect()
+    before = sim.statistics()["allocated_bytes"]  # of earlier trials, which the tool does not know
+    result = train(name, device, steps, lambda _: lambda _: None)
+    (memory,) = result.devices
+    assert sum(result.peak_by("module").values()) == memory.peak_bytes
+    told = memory.allocator_peak_bytes - before if memory.allocator_peak_bytes else memory.peak_bytes
+    return result.ok, abs(memory.peak_bytes / told - 1), f"{name} on {device}, {steps} steps: {result.leaks}"
+
+
+def operators_of(name: str) -> list[str]:
+    """The operators of a training step that return memory of the device."""
+    rows = train(name, "sim", 1, lambda _: lambda _: None).rows
+    skipped = {"aten::_to_copy", "aten::empty.memory_format", "aten::zeros_like", "aten::ones_like"}
+    return sorted({row.op for row in rows if row.op.startswith("aten::") and row.op not in skipped})
+
+
+def out_of_bounds(name: str, operators: list[str], random_: random.Random) -> tuple[bool, str] | None:
+    """Is the operator named that wrote, and no other; None where the fault changed nothing."""
+    op = random_.choice(operators)
+    with sim.fault("out_of_bounds", ops=re.escape(op), call=random_.randint(0, 3)) as fault:
+        result = train(name, "sim", 2, lambda _: lambda _: None, guard=True)
+    if fault.hits == 0:
+        return None
+    found = [(row.op, row.bytes > 0) for row in result.overwrites]
+    return found == [(op, True)], f"{op} in {name}: {result.overwrites}"
+
+
+def run_trials(count: int, seed: int) -> int:
+    """Runs the trials; the number that failed."""
+    failed, held = 0, 0
+    of_kind: collections.Counter[str] = collections.Counter()
+    for number, kind in zip(range(count), itertools.cycle(LEAKS), strict=False):
+        random_ = random.Random(seed + number)
+        device = "sim" if kind == "fault" else random_.choice(["cpu", "sim"])
+        named, has_holder, text = trial(kind, device, random_)
+        of_kind[kind] += named
+        held += has_holder
+        if not named:
+            failed += 1
+            print(f"NOT NAMED (seed {seed + number}): {text}", flush=True)
+    print(f"leaks: {count - failed} of {count} lines named, {dict(of_kind)}; holder named in {held}", flush=True)
+    return failed
+
+
+def run_clean(count: int, seed: int) -> int:
+    """Runs the clean trainings; the number in which something was named, or whose peak does not add up."""
+    failed, worst = 0, 0.0
+    for number, (name, device) in zip(
+        range(count), itertools.cycle(itertools.product(ZOO, ["sim", "cpu"])), strict=False
+    ):
+        nothing, difference, text = clean(name, device, random.Random(seed + number))
+        worst = max(worst, difference)
+        if not nothing or difference > MOST_OF_PEAK:
+            failed += 1
+            print(f"WRONG: peak differs by {difference:.2%}; {text}", flush=True)
+    print(
+        f"clean: nothing named in {count - failed} of {count}; peaks within {worst:.3%} of the allocator's", flush=True
+    )
+    return failed
+
+
+def run_writes(count: int, seed: int) -> int:
+    """Runs the writes out of bounds; the number that were not named."""
+    failed, done, drawn = 0, 0, 0
+    operators = {name: operators_of(name) for name in ZOO}
+    while done < count:
+        random_ = random.Random(seed + drawn)
+        drawn += 1
+        name = random_.choice([*ZOO])
+        found = out_of_bounds(name, operators[name], random_)
+        if found is None:
+            continue
+        done += 1
+        if not found[0]:
+            failed += 1
+            print(f"NOT NAMED (seed {seed + drawn - 1}): {found[1]}", flush=True)
+    print(f"writes: {done - failed} of {done} named ({drawn - done} draws changed nothing)", flush=True)
+    return failed
+
+
+def main() -> int:
+    options = parser(__doc__)
+    options.add_argument("--trials", type=int, default=50)
+    options.add_argument("--clean", type=int, default=20)
+    options.add_argument("--writes", type=int, default=100)
+    options.add_argument("--seed", type=int, default=0)
+    given = options.parse_args()
+    quiet("off")
+    failed = run_trials(given.trials, given.seed)
+    failed += run_clean(given.clean, given.seed)
+    failed += run_writes(given.writes, given.seed)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # threads of loaders may be there

@@ -1,0 +1,181 @@
+"""op-tools one-iter: an iteration that is saved where it is right and compared where it is tested."""
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from test_record_modules import trained
+
+import op_tools
+import op_tools.sim_device as sim
+from op_tools.__main__ import main
+
+PROGRAM = """
+import sys
+import torch
+from torch import nn
+import op_tools.sim_device
+
+device = sys.argv[1]
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.drop, self.fc2 = nn.Linear(16, 32, device=device), nn.Dropout(0.5), nn.Linear(32, 16, device=device)
+
+    def forward(self, x):
+        return self.fc2(self.drop(torch.relu(self.fc1(x))))
+
+
+net, loss_of = Net(), nn.MSELoss()
+method = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    loss = loss_of(net(torch.randn(8, 16, device=device)), torch.randn(8, 16, device=device))
+    if sys.argv[2:]:
+        raise ValueError(sys.argv[2])
+    method.zero_grad()
+    loss.backward()
+    method.step()
+    print("step", step)
+"""
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch, capfd):
+    """op-tools one-iter in a folder with train.py: its exit status, and what it prints."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    (tmp_path / "train.py").write_text(PROGRAM)
+
+    def run(command):
+        before = sys.argv, list(sys.path), sys.modules["__main__"]
+        try:
+            status = main(["one-iter", *command.split()])
+        finally:
+            sys.argv, sys.path[:], sys.modules["__main__"] = before
+        return status, "".join(capfd.readouterr())
+
+    return run
+
+
+def test_what_agrees_agrees_on_another_device_that_draws_the_same_numbers(work):
+    status, shown = work("save right train.py cpu")
+    assert status == 0 and "saved: right/rank0-" in shown
+    assert "step" not in shown  # the program ends in the optimizer's step
+    found = op_tools.read_recording(next(Path("right").glob("*.oprec")))
+    assert {call.step for call in found.calls} == {0} and found.header["seeds"]["cpu"] == "10086"
+    status, shown = work("compare right train.py sim")
+    assert status == 0, shown
+    assert "11 results: 11 agrees" in shown
+    assert work("compare right op_one_iter_result")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("ops", "call", "named"),
+    [
+        ("aten::addmm", 1, "First: Net.fc2 (forward): other numbers"),
+        ("aten::mse_loss", 0, "First: MSELoss (forward): other numbers"),
+        ("aten::mse_loss_backward", 0, "First: MSELoss (backward): other numbers"),
+        # Code of Net itself, between its modules.
+        ("aten::threshold_backward", 0, "First: Net.fc1 (backward): an input differs from the start"),
+        ("aten::_foreach_add_", 0, "First: optimizer:SGD (weights): other numbers"),
+    ],
+)
+def test_the_layer_with_a_planted_fault_is_named(ops, call, named, work):
+    work("save right train.py sim")
+    with sim.fault("scale", ops=ops, call=call, scale=1.05) as fault:
+        status, shown = work("compare --json report.json right train.py sim")
+    assert fault.hits == 1 and status == 1, shown
+    assert named in shown
+    records = [json.loads(line) for line in Path("report.json").read_text().splitlines()]
+    assert records[-1]["exit_status"] == 1 and records[-1]["verdicts"]["wrong"] >= 1
+    assert [one["kind"] for one in records[:-1]] == ["result"] * 11
+
+
+def test_tolerances_are_by_model_and_exceptions_are_counted(work, tmp_path):
+    work("save right train.py sim")
+    with sim.fault("scale", ops="aten::addmm", call=1, scale=1.01):
+        assert work("compare right train.py sim")[0] == 1
+    file = tmp_path / "tolerance.json"
+
+    def status_with(content):
+        file.write_text(json.dumps(content))
+        return work("compare --tolerance tolerance.json right op_one_iter_result")
+
+    assert status_with({"Net": 0.1, "MSELoss": 0.1})[0] == 0
+    assert status_with({"*": 0.1})[0] == 0
+    assert status_with({"Net": 1e-6, "MSELoss": 0.1})[0] == 1
+    assert status_with({"*": {"forward": 0.1, "backward": 0.1, "loss": 1e-7, "weights": 0.1}})[0] == 1
+    excused = [{"module": r"fc2|Net", "kind": "forward", "limit": 0.05, "why": "another rounding"}]
+    status, shown = status_with(
+        {"*": {"forward": 1e-6, "backward": 0.1, "loss": 0.1, "weights": 0.1, "exceptions": excused}}
+    )
+    assert status == 1 and "2 excused" in shown and "another rounding" in shown  # the loss' module is not excused
+    excused.append({"module": "MSELoss", "why": "of its input"})
+    status, shown = status_with(
+        {"*": {"forward": 1e-6, "backward": 0.1, "loss": 0.1, "weights": 0.1, "exceptions": excused}}
+    )
+    assert status == 0 and "3 excused" in shown
+    excused[0]["limit"] = 1e-5
+    content = {"*": {"forward": 1e-6, "backward": 0.1, "loss": 0.1, "weights": 0.1, "exceptions": excused}}
+    assert status_with(content)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([], "expected models"),
+        ({"Net": "wide"}, "Net: 'wide' is no number"),
+        ({"Net": {"sideways": 1}}, "sideways: expected forward"),
+        ({"Net": {"exceptions": [{"module": "fc2"}]}}, "why"),
+        ({"Net": {"exceptions": [{"module": "(", "why": "x"}]}}, "module: '\\('"),
+        ({"Net": {"exceptions": [{"kind": "all", "why": "x"}]}}, "'all' is none of"),
+    ],
+)
+def test_a_wrong_file_of_tolerances_is_an_error(content, text, tmp_path):
+    file = tmp_path / "tolerance.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(op_tools.Error, match=text):
+        op_tools._one_iter.read_tolerances(file)
+
+
+def test_yaml_is_read_where_there_is_a_library(tmp_path, monkeypatch):
+    file = tmp_path / "tolerance.yaml"
+    file.write_text("Net: 1e-4\n")
+    monkeypatch.setitem(sys.modules, "yaml", types.SimpleNamespace(safe_load=lambda _: {"Net": "1e-4"}))
+    assert op_tools._one_iter.read_tolerances(file)["Net"].limits["loss"] == 1e-4
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(op_tools.Error, match="YAML needs a library"):
+        op_tools._one_iter.read_tolerances(file)
+
+
+def test_what_could_not_be_compared_has_its_own_status(work):
+    work("save right train.py cpu")
+    status, shown = work("compare right train.py cpu fails")
+    assert status == 2 and "ValueError: fails" in shown and "only in A" in shown
+    status, shown = work("save right train.py cpu")
+    assert status == 2 and "right: has a recording already" in shown
+    assert work("save other train.py cpu fails")[0] == 2
+
+
+def test_wrong_usage(work, tmp_path):
+    work("save right train.py cpu")
+    assert work("compare right nothing.py")[0] == 64
+    assert work("compare right right more")[0] == 64
+    assert work("save --iterations 0 other train.py cpu")[0] == 64
+    with op_tools.OpRecord(output_dir="operators"):
+        torch.ones(2).neg()
+    with pytest.raises(op_tools.Error, match="not recorded with op-tools one-iter"):
+        op_tools._one_iter.compare_iterations(op_tools.compare_runs("operators", "operators"))
+
+
+def test_recordings_of_modules_are_compared_too(tmp_path):
+    trained(tmp_path / "a", steps=1)
+    trained(tmp_path / "b", steps=1)
+    report = op_tools._one_iter.compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
+    assert report.exit_status == 0 and report.first is None
+    assert {row.kind for row in report.rows} == {"forward", "backward", "loss", "weights"}
