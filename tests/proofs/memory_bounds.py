@@ -41,6 +41,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "OpOverflowCheck": {},
     "OpRecord": {},
     "OpBlackBox": {},
+    "OpMemoryCheck": {},
     "Hook": {},
 }
 
