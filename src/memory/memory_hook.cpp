@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "base/run_folder.h"
 #include "base/text_table.h"
-#include "hooks/stack_source.h"
 #include "memory/memory_table.h"
 #include "report/row_file.h"
 #include "tensor/memory_watch.h"
@@ -54,11 +53,9 @@ struct MemoryHook::Impl {
   MemoryPlace place_of(OpCall& call) const {
     MemoryPlace place{std::string(call.name), {}, {}, {}, current_memory_phase(), call.grad_enabled};
     if (options.with_modules) place.module = call.module();
-    if (!options.with_stack && !options.backtrace) return place;
-    const StackLines lines = current_lines(options.backtrace ? kMostStackLines : 1);
-    if (!lines.empty()) place.line = *lines.front();
+    if (options.with_stack) place.line = call.line();
     if (!options.backtrace) return place;
-    for (const std::string* const line : lines) place.stack += *line + "\n";
+    for (const std::string& line : call.stack()) place.stack += line + "\n";
     return place;
   }
 
@@ -91,7 +88,9 @@ std::unique_ptr<HookState> MemoryHook::before(OpCall& call) {
     call.decline();
     return nullptr;
   }
-  if (impl_->options.with_modules) call.module();  // asked now, it is known in the call's backward as well
+  // Asked now, they are known in the call's backward as well.
+  if (impl_->options.with_modules) call.module();
+  if (impl_->options.with_stack) call.line();
   auto state = std::make_unique<State>(*impl_->table, call.name);
   const auto add_device = [&](c10::Device device) {
     if (device.is_cpu() || device.is_meta()) return;
