@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import op_tools
-import op_tools.sim_device  # noqa: F401  # makes the device "sim"
+import op_tools.sim_device  # makes the device "sim"
 from op_tools import __main__ as command
 from op_tools._conformance import values
 from op_tools._conformance.case import Case, Filter, TensorSpec, leaves_of, load_cases, make_call, tensors_of
