@@ -15,7 +15,7 @@ from ._conformance_cases import add_case_commands, add_selection, positive, sele
 
 _USAGE = 64
 _METHODS = ("relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute")
-_SECONDS = 120.0
+_SECONDS = 600.0
 
 
 class _Parser(argparse.ArgumentParser):
