@@ -180,7 +180,9 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="only these faults")
     parser.add_argument("--levels", nargs="*", default=["aten", "torch"], help="only these levels")
     parser.add_argument("--models", nargs="*", default=[*OF_DIGITS, *_zoo.ZOO], help="only these models")
-    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help="of the models (float32)")
+    parser.add_argument(
+        "--precision", choices=["float32", "bfloat16"], default="float32", help="of the models (float32)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="the first trial's seed (0)")
     parser.add_argument("--write", action="store_true", help="put the table into docs/autocompare.md")
     options = parser.parse_args()
