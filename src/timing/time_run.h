@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "timing/measured_calls.h"
 #include "tensor/memory_watch.h"
+#include "timing/measured_calls.h"
 #include "timing/stopwatch.h"
 #include "timing/time_files.h"
 #include "timing/time_options.h"
