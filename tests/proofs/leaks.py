@@ -156,15 +156,34 @@ def operators_of(name: str) -> list[str]:
     return sorted({row.op for row in rows if row.op.startswith("aten::") and row.op not in skipped})
 
 
+class Writers(op_tools.Hook):
+    """The operators of the program during which the fault wrote: the planted one, or one whose kernel calls it."""
+
+    def __init__(self, fault: sim.Fault) -> None:
+        self.fault = fault
+        self.names: set[str] = set()
+
+    def before(self, call: op_tools.Call) -> int:
+        return self.fault.hits
+
+    def after(self, call: op_tools.Call, state: int) -> None:
+        if self.fault.hits > state:
+            self.names.add(call.name)
+
+
 def out_of_bounds(name: str, operators: list[str], random_: random.Random) -> tuple[bool, str] | None:
     """Is the operator named that wrote, and no other; None where the fault changed nothing."""
     op = random_.choice(operators)
     with sim.fault("out_of_bounds", ops=re.escape(op), call=random_.randint(0, 3)) as fault:
-        result = train(name, "sim", 2, lambda _: lambda _: None, guard=True)
+        writers = Writers(fault)
+        with op_tools.HookScope(writers, level="aten"):
+            result = train(name, "sim", 2, lambda _: lambda _: None, guard=True)
     if fault.hits == 0:
         return None
-    found = [(row.op, row.bytes > 0) for row in result.overwrites]
-    return found == [(op, True)], f"{op} in {name}: {result.overwrites}"
+    named = (
+        len(result.overwrites) == 1 and result.overwrites[0].bytes > 0 and {result.overwrites[0].op} == writers.names
+    )
+    return named, f"{op} in {name}, called by {writers.names}: {result.overwrites}"
 
 
 def run_trials(count: int, seed: int) -> int:
