@@ -38,6 +38,7 @@ class OP_TOOLS_API MemoryHook final : public Hook {
   ~MemoryHook() override;
 
   std::string_view name() const override { return kNames.tool; }
+  Wants wants() const override { return {.progress = true}; }
   bool is_innermost() const override { return true; }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
