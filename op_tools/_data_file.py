@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,15 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise _C.Error(f"{path}: is no TOML: {error}") from None
 
 
-def read_data(path: str | Path) -> Any:
+def read_data(path: str | os.PathLike[str]) -> Any:
     """The content of a .toml, .yaml or .yml file, or of one of JSON.
 
     Raises:
         op_tools.Error: the file cannot be read, or is not of that form; YAML needs a library.
     """
     if Path(path).suffix == ".toml":
-        return read_toml(path)
-    text = _text(path)
+        return read_toml(Path(path))
+    text = _text(Path(path))
     try:
         if Path(path).suffix in (".yaml", ".yml"):
             return importlib.import_module("yaml").safe_load(text)

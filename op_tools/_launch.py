@@ -49,7 +49,8 @@ def make_tools(
         op_tools.Error: when a word names no tool (the text lists those there are), or an argument is for none of them.
     """
     known = tools_by_flag()
-    unused = set(arguments or {})
+    given = arguments or {}
+    unused = set(given)
     tools = []
     for word in words:
         flag, _, level = word.strip().partition(":")
@@ -57,16 +58,20 @@ def make_tools(
         if kind is None:
             raise _C.Error(f"{_VARIABLE}: there is no tool '{flag}'; there are {', '.join(known)}")
         described = kind_of(kind._kind)
-        names = {option.name for option in described.options}
-        unused -= names
-        shared = {name: value for name, value in (arguments or {}).items() if name in names}
+        shared = {
+            option.name: given[option.name]
+            for option in described.options
+            # The same name may have other words with another tool: --format of OpCapture and of OpRecord.
+            if option.name in given and (not option.choices or given[option.name] in option.choices)
+        }
+        unused -= set(shared)
         of_file = (
             {**without_variables(config.shared, described), **config.own.get(described.flag, {})} if config else {}
         )
         of_word = {"level": level} if level else {}
         tools.append(kind(**{**of_file, **of_word, **shared, **(own or {}).get(flag, {}), **of_word}))
     if unused:
-        raise _C.Error(f"{', '.join(sorted(unused))}: none of these tools has such an option")
+        raise _C.Error(f"{', '.join(sorted(unused))}: none of these tools has such an option, or takes this value")
     return tools
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,9 @@ def _add_tool_options(command: argparse.ArgumentParser) -> None:
     for option in hook_options():
         _add_option(shared, f"--{flag_of(option.name)}", f"all:{option.name}", option)
     short = set()
+    words: dict[str, list[str]] = {}  # of choices: those of all tools that have an option of this name
+    for option in (option for kind in kinds().values() for option in kind.own_options):
+        words[option.name] = list(dict.fromkeys([*words.get(option.name, []), *option.choices]))
     for kind in kinds().values():
         group = command.add_argument_group(f"options of {kind.name} (--{kind.flag})")
         for option in kind.options:
@@ -179,7 +183,8 @@ def _add_tool_options(command: argparse.ArgumentParser) -> None:
             )
             if is_own and option.name not in short:
                 short.add(option.name)
-                _add_option(group, f"--{flag_of(option.name)}", f"all:{option.name}", option, hidden=True)
+                of_all = replace(option, choices=tuple(words[option.name]))
+                _add_option(group, f"--{flag_of(option.name)}", f"all:{option.name}", of_all, hidden=True)
 
 
 def _add_launch(command: argparse.ArgumentParser) -> None:
