@@ -52,15 +52,16 @@ void set_flop_counter(const py::object& count) {
     const c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
     const ProfilerPause unprofiled;
     try {
-      const auto values = to_python(sample).cast<py::tuple>();
-      const QuietWarnings quiet;
-      const NoImports no_imports;
-      const WithoutTorchFunction no_modes;
-      // Modes and grad mode are put back here: Python code that does it may be interrupted.
-      const at::ThreadLocalState before;
-      const at::ThreadLocalStateGuard restored(before);
-      const c10::AutoGradMode no_grad(false);
+      // All of it: Python looks for signals in functions of its own in C, too (repr).
       return to_its_end([&] {
+        const auto values = to_python(sample).cast<py::tuple>();
+        const QuietWarnings quiet;
+        const NoImports no_imports;
+        const WithoutTorchFunction no_modes;
+        // Modes and grad mode are put back here: Python code that does it may be interrupted.
+        const at::ThreadLocalState before;
+        const at::ThreadLocalStateGuard restored(before);
+        const c10::AutoGradMode no_grad(false);
         return py::handle(function)(py::str(op.data(), op.size()), phase == Phase::kBackward, values[0], values[1])
             .cast<int64_t>();
       });

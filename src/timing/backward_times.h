@@ -11,9 +11,9 @@
 
 #include "autograd/node_watch.h"
 #include "hooks/op_call.h"
+#include "tensor/memory_watch.h"
 #include "tensor/profiler.h"
 #include "timing/call_timer.h"
-#include "tensor/memory_watch.h"
 #include "timing/time_run.h"
 
 namespace op_tools {

@@ -12,12 +12,12 @@
 #include "base/log.h"
 #include "hooks/backward_pass.h"
 #include "hooks/signature.h"
+#include "tensor/memory_watch.h"
 #include "tensor/plain_tensor.h"
 #include "tensor/profiler.h"
 #include "timing/backward_times.h"
 #include "timing/call_details.h"
 #include "timing/call_timer.h"
-#include "tensor/memory_watch.h"
 #include "timing/time_run.h"
 
 namespace op_tools {
