@@ -40,6 +40,8 @@ def digest_of(tensor: torch.Tensor) -> str:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return ""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if plain._is_zerotensor():  # a gradient that torch knows to be zero has no memory
+        plain = torch.zeros(plain.shape, dtype=plain.dtype)
     flat = plain.as_strided((plain.numel(),), (1,))  # a dimension of size 1 may have any stride
     digest = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
     if flat.numel():

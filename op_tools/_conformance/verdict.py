@@ -118,6 +118,8 @@ class Judge:
             rows = [call] if isinstance(call, Row) else self.judge(case, call)
         except _C.Error as error:
             rows = [row_of(case, status=ERROR, reason=str(error))]
+        except Exception as error:  # of the suite itself: one case less, and the worker goes on
+            rows = [row_of(case, status=ERROR, reason=f"could not be judged: {text_of(error)}")]
         wanted = [row for row in rows if self.phase in ("", row.phase)] or rows[:1]
         if self.timed and rows[0].status == PASSED and case.variant != "error":
             rows[0].median = self.median_seconds(case)

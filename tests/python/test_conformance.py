@@ -26,6 +26,7 @@ from op_tools.__main__ import main
 from op_tools._conformance.case import Case, TensorSpec
 from op_tools._conformance.exceptions import read_exceptions
 from op_tools._conformance.golden import Golden, GoldenJudge, GoldenWriter, write_facts
+from op_tools._conformance.repeat import digest_of
 from op_tools._conformance.rows import COLUMNS, RowWriter, read_rows, row_of
 from op_tools._conformance.session import sampled, share_of
 from op_tools._conformance.verdict import Judge
@@ -771,3 +772,18 @@ def test_a_damaged_golden_file_makes_the_run_end_with_status_2(listed, capsys):
         path.write_bytes(b"no data")
     assert conformance("run", *arguments, "-o", "result", "--golden", "golden") == 2
     assert counts("result")["error"] == 2 and "2 error" in capsys.readouterr().err
+
+
+def test_a_gradient_without_memory_has_a_digest_and_a_failure_of_the_suite_ends_one_case_alone(monkeypatch):
+    zero = torch._efficientzerotensor(3)
+    assert digest_of(zero) == digest_of(torch.zeros(3)) != digest_of(torch.ones(3))
+    case = Case.make("mine", "torch.neg", "function", (TensorSpec((3,), "float32", values="normal"),), {})
+    judge = Judge(torch.device("cpu"))
+    assert [row.status for row in judge.rows(case)] == ["passed"]
+
+    def broken(self, case, call):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(Judge, "judge", broken)
+    (row,) = judge.rows(case)
+    assert row.status == "error" and row.reason == "could not be judged: ZeroDivisionError: ours"
