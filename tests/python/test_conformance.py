@@ -787,3 +787,15 @@ def test_a_gradient_without_memory_has_a_digest_and_a_failure_of_the_suite_ends_
     monkeypatch.setattr(Judge, "judge", broken)
     (row,) = judge.rows(case)
     assert row.status == "error" and row.reason == "could not be judged: ZeroDivisionError: ours"
+
+
+def test_an_overflow_next_to_the_largest_value_is_not_judged_by_the_cpu_alone():
+    args = tuple(TensorSpec(shape, "float32", values="adversarial:boundary") for shape in ((4, 64), (64, 4)))
+    extreme = Case.make("mine", "torch.mm", "function", args, {})
+    (row,) = Judge(torch.device("cpu")).rows(extreme)
+    assert row.status == "not judged" and "overflows in its dtype" in row.reason
+    with sim.fault("nan", ops="mm"):
+        (row,) = Judge(torch.device("sim")).rows(extreme)
+    assert row.status == "failed"
+    (row,) = Judge(torch.device("sim")).rows(extreme)
+    assert row.status == "passed"
