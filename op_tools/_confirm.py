@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import _C, run_op_from_data
+from . import _C
 from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, RankComparison, plain_name
 from ._files import CapturedCall, load_call
 from ._results import Result, Shown, text_table, worded
@@ -67,10 +67,14 @@ def replayed(paths: Sequence[str], device: str = "cpu") -> dict[str, dict[str, A
     "not comparable", "could not run")."""
     if not paths:
         return {}
+    from .run_op_from_data import (
+        main,
+    )  # not before: python -m op_tools.run_op_from_data warns of a module that is there
+
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         arguments = [*paths, "--acc_check", "--device", device, "--json", str(report), "--quiet"]
-        run_op_from_data.main([*arguments, "--no_summary"])
+        main([*arguments, "--no_summary"])
         calls = json.loads(report.read_text(encoding="utf-8"))["calls"] if report.exists() else []
     return {str(one["path"]): one for one in calls}
 

@@ -1,6 +1,7 @@
 """What was captured of real training runs runs again, by the program without Python and by the Python module."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from models import MODELS, digits, train
 
 import op_tools
+import op_tools.sim_device
 
 MODULE = [sys.executable, "-m", "op_tools.run_op_from_data"]
 LEVELS = ["torch", "aten"]
@@ -376,3 +378,14 @@ def test_the_program_takes_names_as_users_write_them_and_says_which_are_near(tmp
     missed = subprocess.run([*program, "--filter", "torch.uniqe"], capture_output=True, text=True, check=False)
     assert missed.returncode == 2
     assert "did you mean torch.functional.unique" in missed.stdout + missed.stderr
+
+
+def test_a_call_that_asks_torch_for_the_module_of_the_device_replays_in_a_python_without_it(build_dir, tmp_path):
+    with op_tools.OpCapture(output_dir=tmp_path):
+        torch.tensor([1.0, 2.0], device="sim")  # torch imports torch.sim for it
+    command = [sys.executable, "-m", "op_tools.run_op_from_data", str(tmp_path), "--acc_check", "--device", "sim"]
+    command += ["--load", str(build_dir / "libop_tools_sim_device.so")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(op_tools.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and "1 ran, 1 agreed (1 bit for bit)" in done.stdout, done.stdout + done.stderr
+    assert "RuntimeWarning" not in done.stderr
