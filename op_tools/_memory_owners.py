@@ -40,7 +40,7 @@ def _saved(node: Any) -> Iterator[torch.Tensor]:
         try:
             value = getattr(node, name)
         except Exception:  # freed already, or unpacked by a hook of the program that fails
-            continue
+            value = None
         for one in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(one, torch.Tensor):
                 yield one
