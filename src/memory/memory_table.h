@@ -141,7 +141,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     std::optional<int64_t> told_bytes, told_peak_bytes;
   };
 
-  // Equal texts may lie at several addresses, but an address has one text: found by addresses, a place needs no text.
+  // Equal strings may lie at several addresses, but one address has one string: a place is found without reading it.
   struct Addresses {
     size_t op = 0;  // its hash
     const void *module = nullptr, *line = nullptr;
