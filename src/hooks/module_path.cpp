@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -36,6 +37,7 @@ class NodeOwners {
 
   void add(uint64_t thread, uint64_t first, uint64_t end, NodeOwner owner) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    changes_.fetch_add(1, std::memory_order_relaxed);
     std::deque<NodeRange>& ranges = ranges_of(thread);
     // A call within a call was noted before the one around it.
     const auto place = ranges.empty() || ranges.back().first < first
@@ -49,6 +51,9 @@ class NodeOwners {
     ranges.insert(place, {first, end, owner});
     if (ranges.size() > kMost) ranges.pop_front();
   }
+
+  // What find() said is right while this stays equal.
+  uint64_t changes() const { return changes_.load(std::memory_order_relaxed); }
 
   NodeOwner find(uint64_t thread, uint64_t node) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -85,16 +90,31 @@ class NodeOwners {
     return place->second.ranges;
   }
 
-  std::mutex mutex_;
+  std::atomic<uint64_t> changes_{1};
+  std::mutex mutex_;  // guards the rest
   uint64_t uses_ = 0;
   std::unordered_map<uint64_t, Thread> threads_;
 };
+
+// The node that this thread asked for last: a node calls several operators, and hooks ask each for module and line.
+struct LastNode {
+  uint64_t thread, node, changes;
+  NodeOwner owner;
+};
+thread_local LastNode last_node = {};
 
 // Of the node that this thread runs; nothing where it runs none.
 std::optional<NodeOwner> owner_of_node() {
   const auto node = torch::autograd::get_current_node();
   if (!node) return std::nullopt;
-  return NodeOwners::get().find(node->thread_id(), node->sequence_nr());
+  const uint64_t thread = node->thread_id(), number = node->sequence_nr();
+  NodeOwners& owners = NodeOwners::get();
+  const uint64_t changes = owners.changes();
+  LastNode& last = last_node;
+  if (last.node != number || last.thread != thread || last.changes != changes) {
+    last = {thread, number, changes, owners.find(thread, number)};
+  }
+  return last.owner;
 }
 
 }  // namespace
