@@ -24,7 +24,9 @@ def _support(options: argparse.Namespace) -> int:
     lines += [f"{count:6} functions {status}" for status, count in table.counts().items()]
     if options.conformance:
         wrong = sum(bool(table.support(name).warning) for name in table.content["functions"])
-        lines.append(f"{options.conformance}: {len(judged)} functions and operators judged; {wrong} functions with wrong results")
+        lines.append(
+            f"{options.conformance}: {len(judged)} functions and operators judged; {wrong} functions with wrong results"
+        )
     lines.append(f"Next: op-tools analyse -i YOUR_CODE -o RESULTS --support {options.output}")
     sys.stdout.write(visible("\n".join(lines)) + "\n")
     return 0

@@ -119,7 +119,10 @@ def test_a_backend_that_is_not_there_is_named(tmp_path, capsys):
 
 
 MINE = [
-    {"op": "torch.mm", "args": [{"tensor": {"shape": [4, 5], "dtype": dtype}}, {"tensor": {"shape": [5, 3], "dtype": dtype}}]}
+    {
+        "op": "torch.mm",
+        "args": [{"tensor": {"shape": [4, 5], "dtype": dtype}}, {"tensor": {"shape": [5, 3], "dtype": dtype}}],
+    }
     for dtype in ("float32", "float64", "bfloat16")
 ] + [{"op": "torch.relu", "args": [{"tensor": {"shape": [4], "dtype": "float32"}}]}]
 
@@ -147,7 +150,9 @@ def test_what_a_conformance_result_found_is_in_the_table_and_in_the_analysis(tab
         assert said.startswith("float32: 1 of 1 cases: forward: aten::mm: values of output"), name
     assert made.support("torch.nn.functional.linear").warning.startswith("aten::mm: float32")  # its gradient calls it
     assert made.support("torch.ops.aten.mm.default").warning and not made.support("torch.relu").warning
-    assert made.support("torch.relu").status == "partial" and "float32: forward: " in made.support("torch.relu").evidence
+    assert (
+        made.support("torch.relu").status == "partial" and "float32: forward: " in made.support("torch.relu").evidence
+    )
     made.write("t.json")
     Path("net.py").write_text("import torch\na = torch.ones(2, 2)\nprint(torch.relu(torch.mm(a, a)))\n")
     assert op_tools.__main__.main(["analyse", "-i", "net.py", "-o", ".", "--support", "t.json"]) == 0
