@@ -197,7 +197,7 @@ def _profiled(calls: list[_Call], device: str) -> list[tuple[Part, Part]]:
             with profile.part():  # copies to the device are not of the call
                 prepared = call(device)
             with profile.part() as forward:
-                result = prepared() if prepared else None
+                result = prepared() if prepared is not None else None
             with profile.part() as backward:
                 _run_backward(result)
             pairs.append((forward, backward))
