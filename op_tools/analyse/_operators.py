@@ -15,6 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .._error_text import with_type
+
 _COMPOSITES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _LAYOUTS = ("Sparse", "SparseCsr", "Quantized", "Mkldnn", "NestedTensor")  # keys of a device's other tensors
 # What torch and backends say of an operator that is not there; other errors are about the arguments.
@@ -63,10 +65,10 @@ class Tried:
     dtypes: dict[str, bool] = field(default_factory=dict)
     parts: set[str] = field(default_factory=set)
 
-    def refuse(self, error: Exception | None) -> None:
+    def refuse(self, error: Exception) -> None:
         """Counts a refusal. The first error is kept."""
         self.refusals += 1
-        self.error = self.error or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        self.error = self.error or with_type(error)
 
 
 def on(device: str, value: Any) -> Any:
@@ -98,7 +100,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Adds operators that a call made without the watch, one of which the device may have refused."""
         for name in names:
             tried = self.tried.setdefault(name, Tried())
-            if name == refusal:
+            if error is not None and name == refusal:
                 tried.refuse(error)
             else:
                 tried.ran += 1
