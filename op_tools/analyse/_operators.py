@@ -66,7 +66,7 @@ class Tried:
     parts: set[str] = field(default_factory=set)
 
     def refuse(self, error: Exception) -> None:
-        """Counts a refusal. The first error is kept."""
+        """Counts a refusal, and remembers the first error."""
         self.refusals += 1
         self.error = self.error or with_type(error)
 
