@@ -1,5 +1,7 @@
 """What a bisection concludes from outcomes that vary. The runner is a table here: no program, no device."""
 
+import random
+
 import pytest
 
 from op_tools._bisect.items import Call
@@ -74,3 +76,37 @@ def test_an_operator_is_found_whose_single_lines_change_no_more_than_the_noise()
     assert [(one["op"], one["line"]) for one in result.culprits] == [
         ("aten::tanh", f"a.py:{line}") for line in range(3)
     ]
+
+
+def test_a_race_that_one_alone_makes_worse_is_no_error_that_cancels():
+    """Moved alone, an operator changes when the others run; that both on copies heal says what it is."""
+    calls = [call("aten::tanh"), call("aten::cos"), call("aten::sin")]
+    guilty = {calls[0].of_call, calls[1].of_call}
+
+    def number_of(trial, moved, count):
+        if trial.everything or guilty <= moved:
+            return 1.0
+        return 1.5 if guilty & moved else 1.1
+
+    result = bisect(calls, number_of)
+    assert result.verdict == "found" and result.placebo is True, result.explanation
+    assert {one["op"] for one in result.culprits} == {"aten::tanh", "aten::cos"}
+
+
+@pytest.mark.parametrize(("hidden", "least"), [(0.4, 18), (0.6, 12)])
+def test_a_fault_that_hides_in_many_runs_is_found(hidden, least):
+    """Right runs are always right: a set that is good most times and bad sometimes is bad."""
+    calls = [call(f"aten::op{number}") for number in range(30)]
+    found = 0
+    for seed in range(20):
+        chance = random.Random(seed)
+
+        def number_of(trial, moved, count, chance=chance):
+            if trial.everything or (calls[17].of_call in moved and trial.remedy == "fallback"):
+                return 1.0
+            shows = trial.purpose == "nothing" or chance.random() >= hidden
+            return 1.1 if shows else 1.0
+
+        result = bisect(calls, number_of)
+        found += [one["op"] for one in result.culprits] == ["aten::op17"] and result.verdict == "found"
+    assert found >= least, found
