@@ -20,6 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .. import _C
+from .._error_text import one_line
 from .._op_samples import operators, seed
 from ._operators import Tried, Watch, dispatch_key, on, registration
 from ._sources import find_sources, read_facts
@@ -46,9 +47,7 @@ def make_table(device: str, samples: int = 1000, progress: Callable[[str], None]
         torch.empty(1, device=device)
         key = dispatch_key(device)
     except (RuntimeError, NotImplementedError, AssertionError) as error:
-        raise _C.Error(
-            f"--device {device}: {' '.join(str(error).split())[:200]}; import its backend first: --import NAME"
-        ) from error
+        raise _C.Error(f"--device {device}: {one_line(error)}; import its backend first: --import NAME") from error
     watch = Watch(device)
     functions: dict[str, dict[str, Any]] = {}
     with warnings.catch_warnings():
