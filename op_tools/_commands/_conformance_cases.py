@@ -43,7 +43,7 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
     Raises:
         op_tools.Error: there is none, or an option is wrong.
     """
-    from .._conformance.case import Filter, load_cases
+    from .._conformance.lists import Filter, load_cases
     from .._conformance.session import sampled
 
     sources = tuple(options.source or ())

@@ -17,12 +17,13 @@ import torch
 from torch.utils._pytree import tree_map
 
 from .. import _C
+from .._data_file import read_json
 from .._files import load
 from ..analyse._operators import refused
 from .case import Case, PreparedCall, make_call
 from .repeat import Generators, Outputs, digest_of, find_differences
 from .rows import ERROR, FAILED, NOT_JUDGED, UNSUPPORTED, Row, row_of
-from .verdict import CPU, Judge, base_name, run_call, text_of
+from .verdict import CPU, Judge, run_call, text_of
 
 FORMAT = 1
 FACTS_FILE = "golden.json"
@@ -117,7 +118,7 @@ class GoldenWriter:
             return
         outputs = attempt.outputs()
         again = run_call(make(), self.device)
-        if base_name(case.op) in _undefined() or again.error or find_differences(outputs, again.outputs()):
+        if _C.base_name(case.op) in _undefined() or again.error or find_differences(outputs, again.outputs()):
             row.status, row.reason = NOT_JUDGED, "another run gives other bits"
             return
         self._write(case, outputs)
@@ -157,12 +158,7 @@ class Golden:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = folder / FACTS_FILE
-        try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise _C.Error(f"{path}: {error.strerror}; op-tools conformance gen makes golden data") from None
-        except ValueError as error:
-            raise _C.Error(f"{path}: is no JSON: {error}") from None
+        facts = read_json(path, "op-tools conformance gen makes golden data")
         if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("kind") not in KINDS:
             raise _C.Error(f"{path}: is not of golden data that this version reads")
         self.kind: str = facts["kind"]

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from .. import _C
-from .._backends import import_backends
+from .._backends import import_backends, usable_device
 from .._results import duration_text
 from .case import Case
 from .exceptions import SLOW_FACTOR, Exceptions
@@ -54,24 +54,6 @@ class _Works(Protocol):
 _work: _Works | None = None  # of this worker process
 
 
-def device_of(name: str, number: int = 0) -> torch.device:
-    """The device of a worker. Where the name has no index, the workers are spread over the devices of the machine.
-
-    Raises:
-        op_tools.Error: there is no such device.
-    """
-    try:
-        device = torch.device(name)
-        accelerator = torch.accelerator.current_accelerator()
-        if device.index is None and accelerator is not None and accelerator.type == device.type:
-            device = torch.device(device.type, number % torch.accelerator.device_count())
-        torch.empty(1, device=device)
-    except (RuntimeError, NotImplementedError, AssertionError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise _C.Error(f"--device {name}: {text}; import its backend first: --import NAME") from error
-    return device
-
-
 def _start(plan: WorkerPlan) -> None:
     global _work
     os.environ["OP_TOOLS_LOG_LEVEL"] = "off"
@@ -79,7 +61,7 @@ def _start(plan: WorkerPlan) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     import_backends(plan.imports)
-    device = device_of(plan.device, worker_number() + int(os.environ.get("LOCAL_RANK", "0")))
+    device = usable_device(plan.device, worker_number() + int(os.environ.get("LOCAL_RANK", "0")))
     if plan.writes:
         _work = GoldenWriter(device, Path(plan.golden), plan.writes)
     elif plan.golden:

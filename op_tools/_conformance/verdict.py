@@ -22,7 +22,7 @@ from .repeat import (
     Outputs,
     deterministic,
     find_differences,
-    leaked_bytes,
+    first_and_leak,
     outputs_of,
     synchronize,
 )
@@ -50,6 +50,16 @@ class Attempt:
 
     def outputs(self) -> Outputs:
         return outputs_of(leaves_of(self.results), self.gradients)
+
+
+@dataclass(frozen=True)
+class _Again:
+    """A second call."""
+
+    moved: tuple[bool, bool]
+    """Of the random generators: the CPU's; the device's."""
+    outputs: Outputs
+    error: Exception | None
 
 
 def text_of(error: BaseException) -> str:
@@ -195,7 +205,7 @@ class Judge:
             row.reason = f"the CPU raises as well: {text_of(on_cpu)}" if on_cpu else text_of(error)
             row.blamed = raised[0].op if raised else case.op
             return row
-        telling = [one for one in found if base_name(one.op) not in _AROUND] or found
+        telling = [one for one in found if _C.base_name(one.op) not in _AROUND] or found
         passed = [one for one in telling if one.verdict == "pass"]
         if failed and self.device.type == "cpu" and _is_extreme(case) and all(map(_is_overflow, failed)):
             row.status = NOT_JUDGED
@@ -215,33 +225,27 @@ class Judge:
 
     def _again(self, case: Case, first: Outputs, rows: list[Row]) -> None:
         """Runs it again as a program would, unwatched, and changes its rows by what that shows."""
-        attempts: list[Attempt] = []
-        moved: list[tuple[bool, bool]] = []
-
-        def run() -> None:
-            call = make_call(case, self.device)
-            torch.manual_seed(call.seed)
-            generators = Generators(self.device)
-            attempt = run_call(call, self.device, wait=False)
-            if not attempts:
-                moved.append(generators.moved())
-                attempts.append(Attempt(attempt.outputs(), error=attempt.error))
-
-        leaked = leaked_bytes(run, self.device)
-        second = attempts[0]
-        if second.error is not None:
-            _fail(rows[0], f"raised in the second call: {text_of(second.error)}")
-        elif different := find_differences(first, second.results):
+        again, leaked = first_and_leak(lambda: self._unwatched(case), self.device)
+        if again.error is not None:
+            _fail(rows[0], f"raised in the second call: {text_of(again.error)}")
+        elif different := find_differences(first, again.outputs):
             phase, name = different[0]
             row = rows[-1] if phase else rows[0]
-            if _is_rounding(first, second.results) and self._is_documented(case):
+            if _is_rounding(first, again.outputs) and self._is_documented(case):
                 row.reason = f"not deterministic, as torch documents it: {name}"
             else:
                 _fail(row, f"not deterministic: {name} has other bits in the second call")
-        elif self.device.type != "cpu" and moved[0] == (True, False):
+        elif self.device.type != "cpu" and again.moved == (True, False):
             _fail(rows[0], "draws from the CPU's random generator, and not from the device's")
         elif leaked:
             _fail(rows[0], f"each call leaves {leaked} bytes of device memory behind")
+
+    def _unwatched(self, case: Case) -> _Again:
+        call = make_call(case, self.device)
+        torch.manual_seed(call.seed)
+        generators = Generators(self.device)
+        attempt = run_call(call, self.device, wait=False)
+        return _Again(generators.moved(), attempt.outputs(), attempt.error)
 
     def _is_documented(self, case: Case) -> bool:
         """torch has deterministic algorithms for it that do repeat, or says that there are none."""
@@ -283,11 +287,6 @@ def _fail(row: Row, reason: str) -> None:
 
 def _kernels(rows: Sequence[CompareRow]) -> list[CompareRow]:
     return [row for row in rows if row.level == "aten" and row.verdict == "fail"]
-
-
-def base_name(op: str) -> str:
-    """Of a function or an operator: "softmax"."""
-    return op.rpartition("::")[2].partition(".")[0] if "::" in op else op.rpartition(".")[2]
 
 
 def _share(row: CompareRow) -> float:

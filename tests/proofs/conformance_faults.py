@@ -24,7 +24,7 @@ import torch
 from _workers import Progress
 
 import op_tools.sim_device as sim
-from op_tools._conformance.case import load_cases
+from op_tools._conformance.lists import load_cases
 from op_tools._conformance.rows import NOT_JUDGED, PASSED, read_rows
 from op_tools._conformance.verdict import Judge
 

@@ -19,8 +19,8 @@ import op_tools
 import op_tools.sim_device  # makes the device "sim"
 from op_tools import __main__ as command
 from op_tools._conformance import values
-from op_tools._conformance.case import Case, Filter, TensorSpec, leaves_of, load_cases, make_call, tensors_of
-from op_tools._conformance.lists import list_of, read_list, read_mine, write_list
+from op_tools._conformance.case import Case, TensorSpec, leaves_of, make_call, tensors_of
+from op_tools._conformance.lists import Filter, list_of, load_cases, read_list, read_mine, write_list
 from op_tools._conformance.mutations import MUTATIONS, mutated
 from op_tools._conformance.op_db import Collector
 
@@ -394,7 +394,8 @@ def test_cases_of_the_lists_run_without_the_tests_of_torch():
         "        if name.startswith('torch.testing._internal'): raise ImportError(name)\n"
         "sys.meta_path.insert(0, Refuse())\n"
         "warnings.simplefilter('ignore')\n"
-        "from op_tools._conformance.case import Filter, load_cases, make_call\n"
+        "from op_tools._conformance.case import make_call\n"
+        "from op_tools._conformance.lists import Filter, load_cases\n"
         "ran = 0\n"
         "for case in itertools.islice(load_cases(filter=Filter(max_bytes=100_000)), 0, None, 150):\n"
         "    call = make_call(case, torch.device('cpu'))\n"
