@@ -25,6 +25,8 @@ from ._trees import decode, encode, leaves_in, map_specs
 SOURCES = ("op_db", "models", "captures", "mine")
 PHASES = ("forward", "backward", "inplace", "out")
 VARIANTS = ("function", "method", "inplace", "out", "error")
+_READS_INDICES = ("tensor_split",)
+"""Functions that take a tensor of indices from the CPU, whatever the device: they return as many tensors as it says."""
 _FIELDS = ("op", "overload", "variant", "args", "kwargs", "gradient", "mutation", "models", "data", "source", "id")
 
 
@@ -350,6 +352,8 @@ def make_call(case: Case, device: torch.device) -> PreparedCall:
             inputs = tensors_of(case.id, list(case.tensors), device)
         except (_C.Error, RuntimeError) as error:
             raise _C.Error(f"case {case.id}: {error}") from None
+        if _C.base_name(case.op) in _READS_INDICES:
+            inputs[1:] = [one.cpu() for one in inputs[1:]]
     left = iter(inputs)
     args, kwargs = map_specs((case.args, case.kwargs), lambda _: next(left), device)
     seed = int(case.id.rpartition("/")[2][:8] or "0", 16)

@@ -206,6 +206,34 @@ def test_planted_faults_are_found_where_they_are(one, kind, ops, phase, status, 
     assert all(row.status == "passed" for row in judged(ADD_, kind, ops))
 
 
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (
+            case(
+                "torch.mode",
+                tensor(4, 6),
+                variant="out",
+                kwargs={"out": (tensor(4), tensor(4, dtype="int64", values="integers 0 5"))},
+            ),
+            "mode only supports CPU, CUDA and XPU device type",
+        ),
+        (
+            case("torch.Tensor.conj_physical_", tensor(4, dtype="complex64"), variant="inplace"),
+            "missing kernel for sim",
+        ),
+    ],
+)
+def test_what_only_some_devices_have_is_unsupported(one, why):
+    (row,) = judged(one)
+    assert row.status == "unsupported" and why in row.reason, row
+
+
+def test_indices_that_torch_reads_on_the_cpu_are_there():
+    (row,) = judged(case("torch.tensor_split", tensor(7, 3), tensor(2, dtype="int64", values=(1, 4))))
+    assert row.status == "passed", row
+
+
 def test_a_second_call_that_differs_is_found_only_where_torch_promises_the_same():
     # Below the rounding that OpAutoCompare allows, so that only a second call shows it.
     (row,) = judged(MM, "nondeterministic", "mm", scale=1 + 2e-7)
