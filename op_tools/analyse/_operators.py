@@ -16,6 +16,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .._error_text import with_type
+
 _COMPOSITES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _LAYOUTS = ("Sparse", "SparseCsr", "Quantized", "Mkldnn", "NestedTensor")  # keys of a device's other tensors
 # What torch and backends say of an operator that is not there; other errors are about the arguments.
@@ -106,7 +108,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not refused(error):
                 raise
             tried.refusals += 1
-            tried.error = tried.error or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            tried.error = tried.error or with_type(error)
             tried.dtypes.setdefault(dtype, False)
             return self._on_cpu(func, args, kwargs)
         tried.ran += 1
