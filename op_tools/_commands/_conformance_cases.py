@@ -76,7 +76,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
     add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
     add("--captures", nargs="+", default=[], metavar="DIR", help="captured calls as cases")
-    add("--mine", nargs="+", default=[], metavar="FILE", help="cases of your own (JSON)")
+    add("--mine", nargs="+", default=[], metavar="FILE", help="cases of your own (JSON, YAML)")
     add("--fname", default="", metavar="RE", help="only functions whose name this regular expression matches")
     add("--model", nargs="+", default=[], metavar="NAME", help="only the calls of these models")
     add("--filter-dtype", nargs="+", default=[], metavar="DTYPE", help="leave out cases of these dtypes: float64 int64")

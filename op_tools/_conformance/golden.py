@@ -17,8 +17,8 @@ import torch
 from torch.utils._pytree import tree_map
 
 from .. import _C
-from .._error_text import with_type
 from .._data_file import read_json
+from .._error_text import with_type
 from .._files import load
 from ..analyse._operators import refused
 from .case import Case, PreparedCall, make_call

@@ -741,6 +741,22 @@ def test_golden_data_of_another_device(listed, monkeypatch, kind):
     assert row.error > row.limit > 0 and row.index and row.got != row.expected
 
 
+def test_golden_data_of_the_simulated_device_judges_the_cpu_and_itself(listed, monkeypatch):
+    assert conformance("gen", *SIM, "--list", listed, "-o", "golden") == 0
+    for name, device in (("cpu", ("--device", "cpu")), ("sim", SIM)):
+        assert conformance("run", *device, "--list", listed, "-o", name, "--golden", "golden") == 0
+        assert counts(name) == {"passed": 7, "not judged": 2}
+        row = read_rows(Path(name) / "rows.jsonl")[MM.id][0]
+        assert (row.reference, row.method) == ("sim, float64", "bits")
+    # A result nearer to float64 than the golden one is right.
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=mm")
+    assert conformance("gen", *SIM, "--list", listed, "-o", "worse") == 0
+    monkeypatch.delenv("OP_TOOLS_SIM_FAULTS")
+    assert conformance("run", "--device", "cpu", "--list", listed, "-o", "better", "--golden", "worse") == 0
+    row = read_rows(Path("better/rows.jsonl"))[MM.id][0]
+    assert row.reference == "sim, float64" and row.method != "bits" and row.error < row.limit
+
+
 def golden_of(folder):
     """The file of a case, and a judge by it."""
     folder.mkdir()
