@@ -148,6 +148,14 @@ def _ended(status: int | None) -> str:
     return f"its process ended with status {status}"
 
 
+def _give_next(worker: _Worker, waiting: deque[Any], busy: list[Any], fits: Callable[[Any, list[Any]], bool]) -> None:
+    """Gives it the first item that may run beside the busy ones, if there is one."""
+    if not busy or fits(waiting[0], busy):
+        worker.give(waiting.popleft())
+    elif fits(waiting[-1], busy):
+        worker.give(waiting.pop())
+
+
 def work_through(
     items: Iterable[Any],
     start: Callable[[], None],
@@ -155,6 +163,7 @@ def work_through(
     *,
     jobs: int,
     seconds: float | Callable[[Any], float],
+    fits: Callable[[Any, list[Any]], bool] = lambda *_: True,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Any, Any, Failure | None]]:
     """Runs work(item) for all items in `jobs` processes.
@@ -165,6 +174,7 @@ def work_through(
         work: runs there for each item.
         jobs: how many processes.
         seconds: after which an item's process is taken to hang, and killed; a function of the item, or a number.
+        fits: whether an item may be worked on beside others; asked of the first and of the last item that is left.
         environment: of the processes; None: that of this process.
 
     Yields:
@@ -181,7 +191,8 @@ def work_through(
     try:
         while workers:
             ready = set(wait([worker.pipe for worker in workers], timeout=0.5))
-            for place, worker in reversed(list(enumerate(workers))):
+            done: list[tuple[Any, Any, Failure | None]] = []
+            for place, worker in enumerate(workers):
                 spent = time.monotonic() - worker.since
                 failure, result, item, was_busy = None, None, worker.item, worker.is_busy
                 if worker.pipe in ready and worker.is_ready:
@@ -197,12 +208,16 @@ def work_through(
                 if failure:
                     worker.end()
                     workers[place] = worker = make(worker.number) if waiting else worker
-                if waiting and worker.is_ready:
-                    worker.give(waiting.popleft())
-                elif not waiting:
-                    workers.pop(place).end()
+                worker.is_busy = False
                 if was_busy:
-                    yield item, result, failure
+                    done.append((item, result, failure))
+            for worker in [one for one in workers if one.is_ready and not one.is_busy]:
+                if waiting:
+                    _give_next(worker, waiting, [one.item for one in workers if one.is_busy], fits)
+                else:
+                    workers.remove(worker)
+                    worker.end()
+            yield from done
     finally:
         for worker in workers:  # where the caller stopped early
             worker.end()

@@ -125,8 +125,14 @@ def faults_in(name, cases, draw, judge):
 
 def killed(kind, cases, op, folder):
     """A kernel that crashes or hangs: whether just its cases are named so, and the others are right."""
-    due = {case.id for case, ops in cases.items() if op in ops}
-    os.environ["OP_TOOLS_SIM_FAULTS"] = f"{kind}:ops={op.removeprefix('aten::')}"
+    named = op.removeprefix("aten::")
+    # A name without an overload means all overloads.
+    due = {
+        case.id
+        for case, ops in cases.items()
+        if any(named in (one.removeprefix("aten::"), op_name(one)) for one in ops)
+    }
+    os.environ["OP_TOOLS_SIM_FAULTS"] = f"{kind}:ops={named}"
     try:
         plan = WorkerPlan("sim", ("op_tools.sim_device",))
         session = Session(list(cases), plan, 1, 3.0, read_exceptions(None), lambda line: None)
