@@ -49,6 +49,7 @@ def usable_cores() -> int:
 
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_WITH_GRADIENTS = "torch.fx.experimental.symbolic_shapes"  # torch imports it at the first gradient: 0.3 s
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
@@ -67,7 +68,7 @@ def _forks() -> Any:
     Backends are not imported there: a process chooses."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["op_tools.__main__", "op_tools._conformance.session", "op_tools._conformance.values"]
+        ["op_tools.__main__", "op_tools._conformance.session", "op_tools._conformance.values", _WITH_GRADIENTS]
     )
     chosen = os.environ.get(_AUTOLOAD)
     os.environ[_AUTOLOAD] = "0"
