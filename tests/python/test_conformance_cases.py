@@ -333,6 +333,13 @@ def test_every_mutation_changes_what_it_says():
     assert mutated(conv(), "four-bytes") is None and mutated(pair, "nhwc") is None
 
 
+def test_operators_that_read_gaps_get_none():
+    reads = Case.make("mine", "torch.as_strided", "function", (TensorSpec((3, 3), "float32"), (2, 2), (1, 2)), {})
+    assert mutated(reads, "strided") is None and mutated(reads, "offset") is not None
+    listed = (json.loads(line) for line in gzip.decompress(list_of("op_db").read_bytes()).splitlines())
+    assert {case.get("mutation") for case in listed if "as_strided" in case["op"]}.isdisjoint({"strided"})
+
+
 # --- Sources -----------------------------------------------------------------------------------------------------------
 
 
