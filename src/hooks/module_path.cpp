@@ -23,11 +23,7 @@ ModuleSource& source() {
 
 const std::string kNone;
 
-// The call that made a node. The strings live until the process ends; nullptr: not asked.
-struct Owner {
-  const std::string *module = nullptr, *line = nullptr;
-  uint64_t call = 0;
-};
+thread_local PassedCall* passed_call = nullptr;  // the innermost one of this thread
 
 // Ranges of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
 // owner of each. The oldest are forgotten: their graphs are gone.
@@ -38,7 +34,7 @@ class NodeOwners {
     return *owners;
   }
 
-  void add(uint64_t thread, uint64_t first, uint64_t end, Owner owner) {
+  void add(uint64_t thread, uint64_t first, uint64_t end, NodeOwner owner) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::deque<NodeRange>& ranges = ranges_of(thread);
     // A call within a call was noted before the one around it.
@@ -54,7 +50,7 @@ class NodeOwners {
     if (ranges.size() > kMost) ranges.pop_front();
   }
 
-  Owner find(uint64_t thread, uint64_t node) {
+  NodeOwner find(uint64_t thread, uint64_t node) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = threads_.find(thread);
     if (found == threads_.end()) return {};
@@ -63,14 +59,14 @@ class NodeOwners {
                                   [](uint64_t number, const NodeRange& one) { return number < one.first; });
     if (after == ranges.begin()) return {};
     --after;
-    return node < after->end ? after->owner : Owner();
+    return node < after->end ? after->owner : NodeOwner();
   }
 
  private:
   static constexpr size_t kMost = 1 << 17, kMostThreads = 256;
   struct NodeRange {
     uint64_t first, end;
-    Owner owner;
+    NodeOwner owner;
   };
 
   struct Thread {
@@ -95,7 +91,7 @@ class NodeOwners {
 };
 
 // Of the node that this thread runs; nothing where it runs none.
-std::optional<Owner> owner_of_node() {
+std::optional<NodeOwner> owner_of_node() {
   const auto node = torch::autograd::get_current_node();
   if (!node) return std::nullopt;
   return NodeOwners::get().find(node->thread_id(), node->sequence_nr());
@@ -123,16 +119,38 @@ const std::string& current_line() {
 }
 
 uint64_t call_of_current_node() {
-  return owner_of_node().value_or(Owner()).call;
+  return owner_of_node().value_or(NodeOwner()).call;
 }
 
 uint64_t next_node() {
   return at::sequence_number::peek();
 }
 
-void note_nodes(uint64_t first, const std::string* module, const std::string* line, uint64_t call) {
+void note_nodes(uint64_t first, std::string_view name, const NodeOwner& owner) {
+  if (passed_call) passed_call->noted_inside(name, owner);
   const uint64_t end = next_node();
-  if (end > first) NodeOwners::get().add(at::RecordFunction::currentThreadId(), first, end, {module, line, call});
+  if (end > first) NodeOwners::get().add(at::RecordFunction::currentThreadId(), first, end, owner);
+}
+
+PassedCall::PassedCall(std::string name) : name_(std::move(name)), first_(next_node()), outer_(passed_call) {
+  passed_call = this;
+}
+
+PassedCall::~PassedCall() {
+  passed_call = outer_;
+  if (!owner_.module && !owner_.line && owner_.call == 0) return;
+  const uint64_t end = next_node();
+  if (end == first_) return;
+  try {
+    NodeOwners::get().add(at::RecordFunction::currentThreadId(), first_, end, owner_);
+  } catch (const std::exception&) {  // no memory: a backward call without its line
+  }
+}
+
+void PassedCall::noted_inside(std::string_view name, const NodeOwner& owner) {
+  if (is_found_) return;
+  owner_ = owner;
+  is_found_ = name == name_;
 }
 
 std::string_view without_model(std::string_view path) {
