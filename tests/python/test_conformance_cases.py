@@ -412,7 +412,8 @@ def test_cases_of_the_lists_run_without_the_tests_of_torch():
         "        assert case.variant == 'error', (case.id, error)\n"
         "        continue\n"
         "    assert case.variant != 'error', case.id\n"
-        "    if case.gradient: assert any(one is not None for one in call.backward(outputs)), case.id\n"
+        "    itself = any(outputs is one for one in call.inputs)  # dropout with p=0\n"
+        "    if case.gradient and not itself: assert any(one is not None for one in call.backward(outputs)), case.id\n"
         "    ran += 1\n"
         "print(ran)\n"
     )
