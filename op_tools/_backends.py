@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 
+import torch
+
 from . import _C
+from ._error_text import one_line
 
 
 def import_backends(names: Iterable[str]) -> None:
@@ -19,3 +22,24 @@ def import_backends(names: Iterable[str]) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise _C.Error(f"--import {name}: {error}") from error
+
+
+def usable_device(name: str, number: int = 0) -> torch.device:
+    """The device of a name, which has been asked for memory.
+
+    Args:
+        name: "npu", "npu:1".
+        number: of a worker process: where the name has no index, the workers are spread over the devices of the machine.
+
+    Raises:
+        op_tools.Error: there is no such device.
+    """
+    try:
+        device = torch.device(name)
+        accelerator = torch.accelerator.current_accelerator()
+        if device.index is None and accelerator is not None and accelerator.type == device.type:
+            device = torch.device(device.type, number % torch.accelerator.device_count())
+        torch.empty(1, device=device)
+    except (RuntimeError, NotImplementedError, AssertionError) as error:
+        raise _C.Error(f"--device {name}: {one_line(error)}; import its backend first: --import NAME") from error
+    return device

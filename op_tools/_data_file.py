@@ -29,6 +29,25 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise _C.Error(f"{path}: is no TOML: {error}") from None
 
 
+def read_json(path: str | os.PathLike[str], hint: str = "") -> Any:
+    """The content of a JSON file.
+
+    Args:
+        path: the file.
+        hint: what the file has to be, or what makes it; said with each error.
+
+    Raises:
+        op_tools.Error: the file cannot be read, or is no JSON.
+    """
+    more = f"; {hint}" if hint else ""
+    try:
+        return json.loads(_text(Path(path)))
+    except _C.Error as error:
+        raise _C.Error(f"{error}{more}") from None
+    except (ValueError, RecursionError) as error:
+        raise _C.Error(f"{path}: is no JSON: {error}{more}") from None
+
+
 def read_data(path: str | os.PathLike[str]) -> Any:
     """The content of a .toml, .yaml or .yml file, or of one of JSON.
 
@@ -37,11 +56,11 @@ def read_data(path: str | os.PathLike[str]) -> Any:
     """
     if Path(path).suffix == ".toml":
         return read_toml(Path(path))
+    if Path(path).suffix not in (".yaml", ".yml"):
+        return read_json(path)
     text = _text(Path(path))
     try:
-        if Path(path).suffix in (".yaml", ".yml"):
-            return importlib.import_module("yaml").safe_load(text)
-        return json.loads(text)
+        return importlib.import_module("yaml").safe_load(text)
     except ImportError:
         raise _C.Error(f"{path}: YAML needs a library: pip install pyyaml; or write it as JSON") from None
     except Exception as error:  # whatever the form of the file makes of it

@@ -1,4 +1,4 @@
-"""run_op_from_data under torchrun: the ranks share the calls, rank 0 tells what came out."""
+"""Work that the ranks of torchrun share: rank 0 gathers it, and tells. run_op_from_data under torchrun."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import argparse
 import datetime
 import os
 import tempfile
+import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,42 @@ def is_shared(arguments: Sequence[str]) -> bool:
         argument.partition("=")[0] in ("--shard", "--merge", "--help", "-h", "--version") for argument in arguments
     )
     return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not others
+
+
+class Ranks:
+    """This process among the ranks."""
+
+    def __init__(self, number: int = 0, count: int = 1) -> None:
+        self.number, self.count = number, count
+
+    def gathered(self, mine: Any) -> list[Any] | None:
+        """On rank 0: what each rank gave; elsewhere None."""
+        if self.count == 1:
+            return [mine]
+        parts: list[Any] | None = [None] * self.count if self.number == 0 else None
+        dist.gather_object(mine, parts)
+        return parts
+
+    def agreed(self, status: int) -> int:
+        """The status of rank 0, on all ranks."""
+        told = [status]
+        if self.count > 1:
+            dist.broadcast_object_list(told)
+        return told[0]
+
+
+@contextmanager
+def ranks() -> Iterator[Ranks]:
+    """The ranks of torchrun, with a process group of their own while it is entered; one where torchrun did not start it."""
+    if not is_shared(()):
+        yield Ranks()
+        return
+    dist.init_process_group("gloo", timeout=_PATIENCE)
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size())
+    finally:
+        time.sleep(1)  # gloo aborts a rank whose partner has gone
+        dist.destroy_process_group()
 
 
 def _own(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -51,23 +89,16 @@ def replay_part(arguments: Sequence[str], find: Find) -> int:
     device = options.device
     if device != "cpu" and ":" not in device:
         device += f":{os.environ.get('LOCAL_RANK', '0')}"
-    dist.init_process_group("gloo", timeout=_PATIENCE)
-    try:
-        rank, count = dist.get_rank(), dist.get_world_size()
-        with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder) / "part.json"
-            part = ["--shard", f"{rank}/{count}", "--device", device, "--json", str(report), "--no_summary"]
-            status = _C.run_op_from_data([*rest, *part], find)
-            content = zlib.compress(report.read_bytes(), 1) if report.exists() else None
-            parts: list[Any] | None = [None] * count if rank == 0 else None
-            dist.gather_object((status, content), parts)
-            if parts is not None:
-                status = _told(parts, Path(folder), options, find)
-        told = [status]
-        dist.broadcast_object_list(told)
-        return told[0]
-    finally:
-        dist.destroy_process_group()
+    with ranks() as group, tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "part.json"
+        shard = f"{group.number}/{group.count}"
+        part = ["--shard", shard, "--device", device, "--json", str(report), "--no_summary"]
+        status = _C.run_op_from_data([*rest, *part], find)
+        content = zlib.compress(report.read_bytes(), 1) if report.exists() else None
+        parts = group.gathered((status, content))
+        if parts is not None:
+            status = _told(parts, Path(folder), options, find)
+        return group.agreed(status)
 
 
 def _told(parts: list[Any], folder: Path, options: argparse.Namespace, find: Find) -> int:

@@ -43,7 +43,7 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
     Raises:
         op_tools.Error: there is none, or an option is wrong.
     """
-    from .._conformance.case import Filter, load_cases
+    from .._conformance.lists import Filter, load_cases
     from .._conformance.session import sampled
 
     sources = tuple(options.source or ())
@@ -76,7 +76,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
     add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
     add("--captures", nargs="+", default=[], metavar="DIR", help="captured calls as cases")
-    add("--mine", nargs="+", default=[], metavar="FILE", help="cases of your own (JSON)")
+    add("--mine", nargs="+", default=[], metavar="FILE", help="cases of your own (JSON, YAML)")
     add("--fname", default="", metavar="RE", help="only functions whose name this regular expression matches")
     add("--model", nargs="+", default=[], metavar="NAME", help="only the calls of these models")
     add("--filter-dtype", nargs="+", default=[], metavar="DTYPE", help="leave out cases of these dtypes: float64 int64")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from .. import _C
-from .._backends import import_backends
+from .._backends import import_backends, usable_device
 from ._command_line import Commands, UsageError, add_imports, visible
 from ._conformance_cases import add_case_commands, add_selection, positive, selected_cases
 
@@ -39,7 +39,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     from .._conformance.exceptions import read_exceptions
     from .._conformance.golden import Golden
     from .._conformance.run import Settings, run_cases
-    from .._conformance.session import WorkerPlan, device_of
+    from .._conformance.session import WorkerPlan
     from .._conformance.workers import prepare, usable_cores
     from .._shards import is_shared
 
@@ -55,7 +55,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     prepare()  # while this process finds its cases
     import_backends(options.imports)
     cases = selected_cases(options)
-    device_of(options.device)
+    usable_device(options.device)
     plan = WorkerPlan(
         device=options.device,
         imports=tuple(options.imports),
@@ -89,14 +89,14 @@ def _gen(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     from .._conformance.reports import verdict_text
-    from .._conformance.summary import SOME_WRONG, differences, read_json
+    from .._conformance.summary import SOME_WRONG, differences, read_part
 
     found = differences(Path(options.result))
     for text in found:
         sys.stdout.write(visible(f"{text}\n"))
     if found:
         return SOME_WRONG
-    summary = read_json(Path(options.result) / "summary.json")
+    summary = read_part(Path(options.result) / "summary.json")
     sys.stdout.write(visible(f"the summary follows from the rows. {verdict_text(summary)}\n"))
     return 0
 

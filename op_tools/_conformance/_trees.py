@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from .. import _C
 
+Leaf = TypeVar("Leaf")
 _NAMED: dict[str, type] = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
 
 
@@ -208,27 +209,35 @@ def _decode_spec(given: Any) -> TensorSpec:
     return TensorSpec(shape, str(given["dtype"]), stride, offset, values, given.get("requires_grad") is True, alias)
 
 
-def specs_in(tree: Any) -> Iterator[TensorSpec]:
-    """The tensors of a tree in reading order."""
-    if isinstance(tree, TensorSpec):
-        yield tree
-    elif isinstance(tree, dict):
-        yield from specs_in(tuple(tree.values()))
-    elif isinstance(tree, slice):
-        yield from specs_in((tree.start, tree.stop, tree.step))
-    elif isinstance(tree, list | tuple):
-        for one in tree:
-            yield from specs_in(one)
+def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """The tree of dicts, slices, lists and tuples with each leaf changed, in reading order."""
+    if isinstance(tree, dict):
+        return {key: map_leaves(value, change) for key, value in tree.items()}
+    if isinstance(tree, slice):
+        return slice(*(map_leaves(one, change) for one in (tree.start, tree.stop, tree.step)))
+    if type(tree) in (list, tuple):
+        return type(tree)(map_leaves(one, change) for one in tree)
+    return change(tree)
+
+
+def leaves_in(tree: Any, kind: type[Leaf]) -> list[Leaf]:
+    """The leaves of a kind in reading order."""
+    found: list[Leaf] = []
+
+    def look(leaf: Any) -> None:
+        if isinstance(leaf, kind):
+            found.append(leaf)
+
+    map_leaves(tree, look)
+    return found
 
 
 def map_specs(tree: Any, change: Callable[[TensorSpec], Any], device: torch.device | None = None) -> Any:
     """The tree with each tensor changed, in reading order; with `device`, its devices are that one."""
-    if isinstance(tree, TensorSpec):
-        return change(tree)
-    if isinstance(tree, dict):
-        return {key: map_specs(value, change, device) for key, value in tree.items()}
-    if isinstance(tree, slice):
-        return slice(*(map_specs(one, change, device) for one in (tree.start, tree.stop, tree.step)))
-    if type(tree) in (list, tuple):
-        return type(tree)(map_specs(one, change, device) for one in tree)
-    return device if device is not None and isinstance(tree, torch.device) else tree
+
+    def changed(leaf: Any) -> Any:
+        if isinstance(leaf, TensorSpec):
+            return change(leaf)
+        return device if device is not None and isinstance(leaf, torch.device) else leaf
+
+    return map_leaves(tree, changed)

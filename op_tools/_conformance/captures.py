@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from .. import _C
 from .._files import CapturedCall, load_call
-from .._python_calls import find
-from ._trees import TensorSpec, encode
+from ._trees import TensorSpec, encode, leaves_in, map_leaves
 
 if TYPE_CHECKING:
     from .case import Case
@@ -51,6 +50,7 @@ def _on_accelerator(call: CapturedCall, parts: tuple[str, ...] = ("inputs", "out
 
 def _case_of(path: str, call: CapturedCall) -> Case:
     from .case import Case, resolve
+    from .recorded import changes_first
 
     resolve(call.name)
     metas = call.meta.get("inputs", [])
@@ -67,35 +67,17 @@ def _case_of(path: str, call: CapturedCall) -> Case:
         stride, offset = tuple(tensor.stride()), int(tensor.storage_offset())
         return TensorSpec(tuple(tensor.shape), dtype, stride, offset, "saved", grad, memory)
 
-    args, kwargs = map_tensors((call.args, call.kwargs), spec)
+    args, kwargs = map_leaves((call.args, call.kwargs), lambda one: spec(one) if isinstance(one, torch.Tensor) else one)
     encode([list(args), kwargs])  # raises for what JSON does not hold
     return Case.make(
         "captures",
         call.name,
-        "inplace" if _is_in_place(call.name) else "function",
+        "inplace" if changes_first(call.name) else "function",
         tuple(args),
         kwargs,
         gradient=call.grad_outputs is not None,
         data=path,
     )
-
-
-def _is_in_place(name: str) -> bool:
-    last = name.removeprefix("aten::").split(".")[0 if name.startswith("aten::") else -1]
-    return last.endswith("_") and not last.endswith("__") and find(name) is not None
-
-
-def map_tensors(tree: Any, change: Any) -> Any:
-    """The tree with each tensor changed, in reading order."""
-    if isinstance(tree, torch.Tensor):
-        return change(tree)
-    if isinstance(tree, dict):
-        return {key: map_tensors(value, change) for key, value in tree.items()}
-    if isinstance(tree, slice):
-        return slice(*(map_tensors(one, change) for one in (tree.start, tree.stop, tree.step)))
-    if type(tree) in (list, tuple):
-        return type(tree)(map_tensors(one, change) for one in tree)
-    return tree
 
 
 def saved_tensors(case: Case, device: torch.device) -> list[torch.Tensor]:
@@ -105,8 +87,7 @@ def saved_tensors(case: Case, device: torch.device) -> list[torch.Tensor]:
         op_tools.Error: the capture is gone or damaged, or another one than when the case was made.
     """
     call = load_call(str(case.data))
-    tensors: list[torch.Tensor] = []
-    map_tensors((call.args, call.kwargs), tensors.append)
+    tensors = leaves_in((call.args, call.kwargs), torch.Tensor)
     if [tuple(one.shape) for one in tensors] != [spec.shape for spec in case.tensors]:
         raise _C.Error(f"{case.data}: is another call than when the case was made of it")
     # An index or a length that the program had on the CPU beside tensors of an accelerator belongs there.

@@ -1,7 +1,7 @@
 """A case: one call of an operator, as one line of JSON that any machine can run.
 
-Everything about cases goes through here: sources make them, load_cases() finds and filters them, make_call() makes the
-tensors and gives what is run.
+Everything about cases goes through here: sources make them, load_cases() (lists.py) finds and filters them, make_call()
+makes the tensors and gives what is run.
 """
 
 from __future__ import annotations
@@ -9,22 +9,24 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .. import _C
 from .._python_calls import find
 from . import values
 from ._trees import TensorSpec as TensorSpec
-from ._trees import decode, encode, map_specs, specs_in
+from ._trees import decode, encode, leaves_in, map_specs
 
 SOURCES = ("op_db", "models", "captures", "mine")
 PHASES = ("forward", "backward", "inplace", "out")
 VARIANTS = ("function", "method", "inplace", "out", "error")
+_READS_INDICES = ("tensor_split",)
+"""Functions that take a tensor of indices from the CPU, whatever the device: they return as many tensors as it says."""
 _FIELDS = ("op", "overload", "variant", "args", "kwargs", "gradient", "mutation", "models", "data", "source", "id")
 
 
@@ -73,7 +75,7 @@ class Case:
     @functools.cached_property
     def tensors(self) -> tuple[TensorSpec, ...]:
         """The tensors of args, then of kwargs, in reading order; their places are the argument indices of the values."""
-        return tuple(specs_in((self.args, self.kwargs)))
+        return tuple(leaves_in((self.args, self.kwargs), TensorSpec))
 
     @property
     def dtype(self) -> str:
@@ -255,12 +257,8 @@ def strided(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def leaves_of(tree: Any) -> list[torch.Tensor]:
-    """The tensors in lists, tuples and dicts, in reading order."""
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    return [leaf for one in tree for leaf in leaves_of(one)] if isinstance(tree, list | tuple) else []
+    """The tensors in what a call gave, in reading order."""
+    return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor)]
 
 
 def tensors_of(case_id: str, specs: list[TensorSpec], device: torch.device, prefix: str = "") -> list[torch.Tensor]:
@@ -354,54 +352,9 @@ def make_call(case: Case, device: torch.device) -> PreparedCall:
             inputs = tensors_of(case.id, list(case.tensors), device)
         except (_C.Error, RuntimeError) as error:
             raise _C.Error(f"case {case.id}: {error}") from None
+        if _C.base_name(case.op) in _READS_INDICES:
+            inputs[1:] = [one.cpu() for one in inputs[1:]]
     left = iter(inputs)
     args, kwargs = map_specs((case.args, case.kwargs), lambda _: next(left), device)
     seed = int(case.id.rpartition("/")[2][:8] or "0", 16)
     return PreparedCall(case, function, args, kwargs, inputs, seed)
-
-
-# --- Finding cases ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Which cases are wanted."""
-
-    fname: str = ""
-    """A regular expression found in the op."""
-    dtypes: frozenset[str] = frozenset()
-    """Main dtypes that are left out, as DIOPI's --filter-dtype does."""
-    models: frozenset[str] = frozenset()
-    phase: str = ""
-    """"forward", "backward" (those with gradients), "inplace" or "out"; "": all."""
-    nhwc: bool = False
-    """Tensors of four and five dimensions are channels-last."""
-    four_bytes: bool = False
-    """int64 tensors are int32."""
-    max_bytes: int | None = None
-    """Leaves out cases with more bytes of tensors."""
-
-
-def load_cases(
-    suite: str = "",
-    *,
-    sources: tuple[str, ...] = ("op_db", "models"),
-    filter: Filter | None = None,
-    captures: tuple[Path, ...] = (),
-    mine: tuple[Path, ...] = (),
-) -> Iterator[Case]:
-    """The cases of the sources, in an order that is always the same.
-
-    Args:
-        suite: a file of cases (JSON lines, .gz or not) in place of the lists in the package; "": those lists.
-        sources: which sources.
-        filter: which cases of them; None: all.
-        captures: folders of captures, for the source "captures".
-        mine: files of the user, for the source "mine".
-
-    Raises:
-        op_tools.Error: an unknown source or model, a wrong expression, or a damaged file, with file and line.
-    """
-    from .lists import filtered, source_cases
-
-    return filtered(source_cases(suite, sources, captures, mine), filter or Filter())

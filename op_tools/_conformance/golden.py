@@ -17,12 +17,14 @@ import torch
 from torch.utils._pytree import tree_map
 
 from .. import _C
+from .._data_file import read_json
+from .._error_text import with_type
 from .._files import load
 from ..analyse._operators import refused
 from .case import Case, PreparedCall, make_call
 from .repeat import Generators, Outputs, digest_of, find_differences
 from .rows import ERROR, FAILED, NOT_JUDGED, UNSUPPORTED, Row, row_of
-from .verdict import CPU, Judge, base_name, run_call, text_of
+from .verdict import CPU, Judge, run_call
 
 FORMAT = 1
 FACTS_FILE = "golden.json"
@@ -110,14 +112,14 @@ class GoldenWriter:
         attempt = run_call(call, self.device)
         if attempt.error is not None:
             row.status = UNSUPPORTED if refused(attempt.error) else NOT_JUDGED
-            row.reason = f"raised: {text_of(attempt.error)}"
+            row.reason = f"raised: {with_type(attempt.error)}"
             return
         if any(generators.moved()):
             row.status, row.reason = NOT_JUDGED, "random"
             return
         outputs = attempt.outputs()
         again = run_call(make(), self.device)
-        if base_name(case.op) in _undefined() or again.error or find_differences(outputs, again.outputs()):
+        if _C.base_name(case.op) in _undefined() or again.error or find_differences(outputs, again.outputs()):
             row.status, row.reason = NOT_JUDGED, "another run gives other bits"
             return
         self._write(case, outputs)
@@ -157,12 +159,7 @@ class Golden:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = folder / FACTS_FILE
-        try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise _C.Error(f"{path}: {error.strerror}; op-tools conformance gen makes golden data") from None
-        except ValueError as error:
-            raise _C.Error(f"{path}: is no JSON: {error}") from None
+        facts = read_json(path, "op-tools conformance gen makes golden data")
         if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("kind") not in KINDS:
             raise _C.Error(f"{path}: is not of golden data that this version reads")
         self.kind: str = facts["kind"]
@@ -202,7 +199,7 @@ class GoldenJudge(Judge):
         if attempt.error is not None:
             status = UNSUPPORTED if refused(attempt.error) else FAILED
             phase = "backward" if attempt.in_backward else ""
-            return [row_of(case, phase, status=status, reason=text_of(attempt.error), blamed=case.op)]
+            return [row_of(case, phase, status=status, reason=with_type(attempt.error), blamed=case.op)]
         found = attempt.outputs()
         if self.golden.kind == "digests":
             return self._by_digests(case, saved, found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import hashlib
 import itertools
@@ -11,20 +10,62 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from .. import _C
+from .._data_file import read_data
 from .._names import near_names
 from . import mutations
-
-if TYPE_CHECKING:
-    from .case import Case, Filter
+from .case import PHASES, SOURCES, Case
 
 FOLDER = Path(__file__).parent / "op_tools_cases"
 LISTED = ("op_db", "models")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which cases are wanted."""
+
+    fname: str = ""
+    """A regular expression found in the op."""
+    dtypes: frozenset[str] = frozenset()
+    """Main dtypes that are left out, as DIOPI's --filter-dtype does."""
+    models: frozenset[str] = frozenset()
+    phase: str = ""
+    """"forward", "backward" (those with gradients), "inplace" or "out"; "": all."""
+    nhwc: bool = False
+    """Tensors of four and five dimensions are channels-last."""
+    four_bytes: bool = False
+    """int64 tensors are int32."""
+    max_bytes: int | None = None
+    """Leaves out cases with more bytes of tensors."""
+
+
+def load_cases(
+    suite: str = "",
+    *,
+    sources: tuple[str, ...] = ("op_db", "models"),
+    filter: Filter | None = None,
+    captures: tuple[Path, ...] = (),
+    mine: tuple[Path, ...] = (),
+) -> Iterator[Case]:
+    """The cases of the sources, in an order that is always the same.
+
+    Args:
+        suite: a file of cases (JSON lines, .gz or not) in place of the lists in the package; "": those lists.
+        sources: which sources.
+        filter: which cases of them; None: all.
+        captures: folders of captures, for the source "captures".
+        mine: files of the user, for the source "mine".
+
+    Raises:
+        op_tools.Error: an unknown source or model, a wrong expression, or a damaged file, with file and line.
+    """
+    return filtered(source_cases(suite, sources, captures, mine), filter or Filter())
 
 
 def list_of(suite: str) -> Path:
@@ -98,8 +139,6 @@ def read_list(path: Path, *, ours: bool = False) -> Iterator[Case]:
     Raises:
         op_tools.Error: with file and line.
     """
-    from .case import Case
-
     for number, line in enumerate(lines_of(path), 1):
         if not line.strip():
             continue
@@ -110,28 +149,37 @@ def read_list(path: Path, *, ours: bool = False) -> Iterator[Case]:
 
 
 def read_mine(path: Path) -> Iterator[Case]:
-    """The cases of a user's file: a JSON list of objects, or an object in each line. Ids are made.
+    """The cases of a user's file: a list of objects in JSON or YAML, or a JSON object in each line. Ids are made.
 
     Raises:
-        op_tools.Error: with file and place.
+        op_tools.Error: with file and place; YAML needs a library.
     """
-    from .case import Case
-
-    text = "".join(lines_of(path))
-    try:
-        given = (
-            json.loads(text) if text.lstrip().startswith("[") else [json.loads(one) for one in text.splitlines() if one]
-        )
-    except (ValueError, RecursionError) as error:
-        raise _C.Error(f"{path}: is no JSON: {error}") from None
+    if path.suffix in (".yaml", ".yml"):
+        given = read_data(path)
+        if not isinstance(given, list):
+            raise _C.Error(f"{path}: is no list of cases")
+    else:
+        given = _json_objects(path)
     for number, fields in enumerate(given, 1):
         try:
             if not isinstance(fields, dict):
-                raise _C.Error("a case: is no JSON object")
+                raise _C.Error("a case: is no object")
             case = Case.from_fields({**_plain(fields), "id": "", "source": "mine"})
         except _C.Error as error:
             raise _C.Error(f"{path}: case {number}: {error}") from None
         yield case
+
+
+def _json_objects(path: Path) -> list[Any]:
+    """Of a list, or of lines; the file may be compressed."""
+    text = "".join(lines_of(path))
+    try:
+        if text.lstrip().startswith("["):
+            given: list[Any] = json.loads(text)
+            return given
+        return [json.loads(one) for one in text.splitlines() if one]
+    except (ValueError, RecursionError) as error:
+        raise _C.Error(f"{path}: is no JSON: {error}") from None
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +195,6 @@ def source_cases(
 ) -> Iterator[Case]:
     """The cases of :func:`load_cases`, without a filter."""
     from .captures import captured_cases
-    from .case import SOURCES
 
     if unknown := [one for one in sources if one not in SOURCES]:
         raise _C.Error(f"source {unknown[0]!r}: there are {', '.join(SOURCES)}")
@@ -198,8 +245,6 @@ def _near(name: str, known: list[str]) -> str:
 
 
 def _checked(wanted: Filter) -> re.Pattern[str] | None:
-    from .case import PHASES
-
     if wanted.phase not in ("", *PHASES):
         raise _C.Error(f"--phase {wanted.phase}: there are {', '.join(PHASES)}")
     for name in wanted.dtypes:
@@ -234,7 +279,7 @@ def _changed(case: Case, wanted: Filter) -> Case:
     for name in (one for one, on in (("nhwc", wanted.nhwc), ("four-bytes", wanted.four_bytes)) if on):
         changed = mutations.mutated(case, name)
         case = case if changed is None else changed
-    return case if not wanted.models else dataclasses.replace(case, models=_only(case, wanted))
+    return case if not wanted.models else replace(case, models=_only(case, wanted))
 
 
 def _only(case: Case, wanted: Filter) -> dict[str, int]:

@@ -58,9 +58,14 @@ def variant_of(name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str
     """ "out", "inplace", "method" or "function"."""
     if kwargs.get("out") is not None:
         return "out"
-    if _OWN.fullmatch(name.rpartition(".")[2]) or _in_place_flag(function, args, kwargs):
+    if changes_first(name) or _in_place_flag(function, args, kwargs):
         return "inplace"
     return "method" if name.startswith("torch.Tensor.") else "function"
+
+
+def changes_first(name: str) -> bool:
+    """Whether a function, or an operator, has the name of one that changes its first argument."""
+    return _OWN.fullmatch(_C.base_name(name)) is not None
 
 
 def _in_place_flag(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+Result = TypeVar("Result")
 _LEAKING_RUNS, _MOST_RUNS = 4, 8
 
 
@@ -74,22 +75,24 @@ def allocated(device: torch.device) -> int | None:
     return None if device.type == "cpu" or ask is None else int(ask(device.index))
 
 
-def leaked_bytes(run: Callable[[], object], device: torch.device) -> int:
-    """Bytes that each run of a call leaves behind; 0 where not every one does."""
+def first_and_leak(run: Callable[[], Result], device: torch.device) -> tuple[Result, int]:
+    """What the first run of a call gave, and the bytes that each run leaves behind; 0 where not every one does."""
     before, left = allocated(device), list[int]()
+    first = run()
     for number in range(_MOST_RUNS):
-        run()
+        if number:
+            run()
         synchronize(device)
         # From end to end of the runs: a device may free a little later than it is waited for.
         after = allocated(device)
         if before is None or after is None or after == before:
-            return 0
+            break
         if after > before and number > 0:  # else what was there before was freed meanwhile
             left.append(after - before)
         if len(left) == _LEAKING_RUNS:
-            return min(left)
+            return first, min(left)
         before = after
-    return 0
+    return first, 0
 
 
 class Generators:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,17 @@ def rows_below(folder: Path) -> dict[str, list[Row]]:
     for path in paths:
         found.update(read_rows(path))
     return dict(sorted(found.items()))
+
+
+def packed(rows: Mapping[str, Sequence[Row]]) -> bytes:
+    """Rows by case, to be sent to another rank."""
+    return zlib.compress(json.dumps([[asdict(row) for row in found] for found in rows.values()]).encode(), 1)
+
+
+def unpacked(content: bytes) -> dict[str, list[Row]]:
+    """What packed() was given."""
+    found = [[Row(**row) for row in rows] for rows in json.loads(zlib.decompress(content))]
+    return {rows[0].case: rows for rows in found}
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:

@@ -16,13 +16,13 @@ import torch
 
 from .. import _C
 from .._run_facts import program_facts
+from .._shards import Ranks, ranks
 from .case import Case
 from .coverage import coverage_of
 from .exceptions import Exceptions
 from .golden import write_facts
-from .ranks import Ranks, ranks
 from .reports import saved_text, verdict_text, write_reports
-from .rows import ROWS_FILE, Row, RowWriter, rows_below, shard_text
+from .rows import ROWS_FILE, Row, RowWriter, packed, rows_below, shard_text, unpacked
 from .self_test import SelfTest
 from .session import Session, WorkerPlan, share_of
 from .summary import FORMAT, NOT_KNOWN, RUN_FILE, exit_status, read_facts, status_of
@@ -159,9 +159,10 @@ def _finish(
     say: Callable[[str], None],
 ) -> int:
     """Writes the reports; of all ranks on rank 0, which gives the status."""
-    parts = group.gathered(rows, trouble)
-    if not parts:
+    gathered = group.gathered((packed(rows), trouble))
+    if gathered is None:
         return NOT_KNOWN  # rank 0 tells
+    parts = [(unpacked(content), said) for content, said in gathered]
     for number, (of_rank, _) in enumerate(parts[1:], 1):
         path = settings.folder / shard_text(ROWS_FILE, number, group.count)
         if not path.exists():  # of a rank on another machine

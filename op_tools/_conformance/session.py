@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import itertools
 import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,12 +18,13 @@ from typing import Protocol
 import torch
 
 from .. import _C
-from .._backends import import_backends
+from .._backends import import_backends, usable_device
 from .._results import duration_text
 from .case import Case
 from .exceptions import SLOW_FACTOR, Exceptions
 from .golden import Golden, GoldenJudge, GoldenWriter
-from .rows import CRASHED, HUNG, WRONG, Row, RowWriter, read_rows, row_of
+from .memory import free_bytes, needed_by
+from .rows import CRASHED, HUNG, NOT_JUDGED, WRONG, Row, RowWriter, read_rows, row_of
 from .verdict import Judge, Method
 from .workers import StartError, work_through, worker_number
 
@@ -54,24 +56,6 @@ class _Works(Protocol):
 _work: _Works | None = None  # of this worker process
 
 
-def device_of(name: str, number: int = 0) -> torch.device:
-    """The device of a worker. Where the name has no index, the workers are spread over the devices of the machine.
-
-    Raises:
-        op_tools.Error: there is no such device.
-    """
-    try:
-        device = torch.device(name)
-        accelerator = torch.accelerator.current_accelerator()
-        if device.index is None and accelerator is not None and accelerator.type == device.type:
-            device = torch.device(device.type, number % torch.accelerator.device_count())
-        torch.empty(1, device=device)
-    except (RuntimeError, NotImplementedError, AssertionError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise _C.Error(f"--device {name}: {text}; import its backend first: --import NAME") from error
-    return device
-
-
 def _start(plan: WorkerPlan) -> None:
     global _work
     os.environ["OP_TOOLS_LOG_LEVEL"] = "off"
@@ -79,7 +63,7 @@ def _start(plan: WorkerPlan) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     import_backends(plan.imports)
-    device = device_of(plan.device, worker_number() + int(os.environ.get("LOCAL_RANK", "0")))
+    device = usable_device(plan.device, worker_number() + int(os.environ.get("LOCAL_RANK", "0")))
     if plan.writes:
         _work = GoldenWriter(device, Path(plan.golden), plan.writes)
     elif plan.golden:
@@ -174,9 +158,9 @@ class Session:
         found = {name: rows for name, rows in known.items() if name in by_id}
         lines = {case.to_json(): case for case in self.cases if case.id not in found}
         progress = Progress(list(lines.values()), self.say)
-        writer = RowWriter(path)
+        writer, free = RowWriter(path), free_bytes()
         try:
-            for case, rows in self._results(lines):
+            for case, rows in itertools.chain(self._too_large(lines, free), self._results(lines, free)):
                 for row in rows:
                     self.exceptions.apply(case, row)
                 writer.write(rows)
@@ -189,13 +173,26 @@ class Session:
             _C.log_progress("")
         return dict(sorted(found.items()))
 
-    def _results(self, lines: dict[str, Case]) -> Iterable[tuple[Case, list[Row]]]:
+    def _too_large(self, lines: dict[str, Case], free: int) -> Iterator[tuple[Case, list[Row]]]:
+        """Takes out the cases that would not find memory, with rows that say so."""
+        large = [line for line, case in lines.items() if needed_by(case) > free]
+        if large:
+            self.say(f"{len(large)} cases need more memory than the {free / 2**30:.1f} GiB that are free: not judged")
+        for line in large:
+            case = lines.pop(line)
+            reason = f"needs about {needed_by(case) / 2**30:.1f} GiB of memory; {free / 2**30:.1f} were free"
+            yield case, [row_of(case, status=NOT_JUDGED, reason=reason)]
+
+    def _results(self, lines: dict[str, Case], free: int) -> Iterator[tuple[Case, list[Row]]]:
+        def fits(line: str, others: list[str]) -> bool:
+            return sum(needed_by(lines[one]) for one in (line, *others)) <= free
+
         def limit(line: str) -> float:
             return self.timeout * (SLOW_FACTOR if self.exceptions.may_be_slow(lines[line]) else 1)
 
         # A process takes seconds to start, in which another one has done many cases.
         jobs = min(self.jobs, 1 + len(lines) // _CASES_WORTH_A_PROCESS)
-        work = work_through(lines, partial(_start, self.plan), _rows_of, jobs=jobs, seconds=limit)
+        work = work_through(lines, partial(_start, self.plan), _rows_of, jobs=jobs, seconds=limit, fits=fits)
         for line, rows, failure in work:
             case = lines[line]
             if failure is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
+from .._data_file import read_json
 from .rows import (
     CRASHED,
     ERROR,
@@ -105,18 +106,13 @@ def _models(rows: Rows, statuses: Mapping[str, str]) -> dict[str, dict[str, int]
     return dict(sorted(found.items()))
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_part(path: Path) -> dict[str, Any]:
     """An object from a file of a result.
 
     Raises:
         op_tools.Error: the file cannot be read, or holds none.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise _C.Error(f"{path}: {error.strerror}; is this a result of op-tools conformance run?") from None
-    except ValueError as error:
-        raise _C.Error(f"{path}: is no JSON: {error}") from None
+    content = read_json(path, "is this a result of op-tools conformance run?")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise _C.Error(f"{path}: is not of a result that this version reads")
     return content
@@ -128,7 +124,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     Raises:
         op_tools.Error: it is not there, or lacks something.
     """
-    facts = read_json(folder / RUN_FILE)
+    facts = read_part(folder / RUN_FILE)
     for name, kind in (("device", str), ("torch", str), ("list", str), ("cases", int), ("self-test", str)):
         if not isinstance(facts.get(name), kind):
             raise _C.Error(f"{folder / RUN_FILE}: {name!r} is missing")
@@ -141,7 +137,7 @@ def differences(folder: Path) -> list[str]:
     Raises:
         op_tools.Error: a file of the result is missing or damaged.
     """
-    told = read_json(folder / SUMMARY_FILE)
+    told = read_part(folder / SUMMARY_FILE)
     made = json.loads(json.dumps(summary_of(rows_below(folder), read_facts(folder))))
     return [
         f"{name}: {_short(told.get(name))} in {SUMMARY_FILE}, {_short(made.get(name))} by the rows"

@@ -6,6 +6,7 @@ is computed on the CPU, so that the rest of the call is seen, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,11 @@ from .._error_text import with_type
 _COMPOSITES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _LAYOUTS = ("Sparse", "SparseCsr", "Quantized", "Mkldnn", "NestedTensor")  # keys of a device's other tensors
 # What torch and backends say of an operator that is not there; other errors are about the arguments.
-_REFUSALS = ("not implemented", "could not run", "not currently implemented", "unsupported operator")
+_REFUSALS = re.compile(
+    r"not implemented|could not run|not currently implemented|unsupported operator"
+    r"|dispatchstub: (missing kernel|unsupported device)"  # the CPU's code, without a kernel of the device behind it
+    r"|only supports? [^.]*\b(cpu|cuda)\b[^.]* devices?\b"  # "mode only supports CPU, CUDA and XPU device type, got: npu"
+)
 
 
 def dispatch_key(device: str) -> str:
@@ -51,8 +56,7 @@ def _key(key: str) -> Any:
 
 def refused(error: BaseException) -> bool:
     """Whether an error says that the operator is not there, or not for this dtype."""
-    text = str(error).lower()
-    return isinstance(error, NotImplementedError) or any(one in text for one in _REFUSALS)
+    return isinstance(error, NotImplementedError) or _REFUSALS.search(str(error).lower()) is not None
 
 
 @dataclass

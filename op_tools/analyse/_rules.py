@@ -5,7 +5,6 @@ A rule names calls, or a class or a function by name, parameters, bases and what
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
+from .._data_file import read_json
 from ._facts import Definition, FileFacts, Use
 from ._project import Project
 
@@ -62,12 +62,12 @@ def read_rules(path: str | Path) -> list[dict[str, Any]]:
     Raises:
         op_tools.Error: it is missing, or a rule has an unknown key, no text, or nothing that it applies to.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        rules = content["rules"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _C.Error(f'{path}: no file of rules: {error}; it is JSON: {{"format": 1, "rules": [...]}}') from error
-    for number, rule in enumerate(rules if isinstance(rules, list) else [None], 1):
+    hint = 'a file of rules is JSON: {"format": 1, "rules": [...]}'
+    content = read_json(path, hint)
+    rules = content.get("rules") if isinstance(content, dict) else None
+    if not isinstance(rules, list):
+        raise _C.Error(f"{path}: has no list of rules; {hint}")
+    for number, rule in enumerate(rules, 1):
         wrong = _wrong(rule)
         if wrong:
             raise _C.Error(f"{path}: rule {number}: {wrong}")

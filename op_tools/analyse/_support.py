@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .. import _C
-from .._error_text import one_line
+from .._backends import usable_device
 from .._op_samples import operators, seed
 from ._operators import Tried, Watch, dispatch_key, on, registration
 from ._profile import Part, Profile
@@ -44,11 +43,8 @@ def make_table(device: str, samples: int = 1000, progress: Callable[[str], None]
     Raises:
         op_tools.Error: there is no such device, or torch's sample calls cannot be imported.
     """
-    try:
-        torch.empty(1, device=device)
-        key = dispatch_key(device)
-    except (RuntimeError, NotImplementedError, AssertionError) as error:
-        raise _C.Error(f"--device {device}: {one_line(error)}; import its backend first: --import NAME") from error
+    usable_device(device)
+    key = dispatch_key(device)
     watch = Watch(device)
     functions: dict[str, dict[str, Any]] = {}
     with warnings.catch_warnings():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
+from .._data_file import read_json
 
 FORMAT = 1
 _KEYS = {
@@ -222,10 +223,7 @@ def read_table(path: str | Path) -> SupportTable:
     Raises:
         op_tools.Error: the file is missing, or is no such table.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _C.Error(f"{path}: no support table can be read: {error}") from error
+    content = read_json(path, "op-tools support makes a support table")
     if not isinstance(content, dict) or any(not isinstance(content.get(key), kind) for key, kind in _KEYS.items()):
         raise _C.Error(f"{path}: not a support table: make one with op-tools support --device D -o {path}")
     if content["format"] != FORMAT:
