@@ -52,7 +52,7 @@ DOCUMENT = ROOT / "docs" / "autocompare.md"
 MARKS = "<!-- fault trials: written by ./dev bench fault_trials --write -->", "<!-- end of fault trials -->"
 
 
-def step(model: str, optimizer: str, precision: str) -> None:
+def step(model: str, optimizer: str, precision: str = "float32") -> None:
     """One training step on the device; `precision`: "float32" or "bfloat16"."""
     if model in _zoo.ZOO:
         _zoo.train(model, "sim", precision, 1)
@@ -92,7 +92,7 @@ class Culprit(op_tools.Hook):
             self.ids.add(call.id)
 
 
-def operators(models: list[str], precision: str) -> list[tuple[str, str, str, int]]:
+def operators(models: list[str], precision: str = "float32") -> list[tuple[str, str, str, int]]:
     """(model, optimizer, operator, calls) of all that a fault can be planted in."""
     found = []
     for number, model in enumerate(models):

@@ -32,6 +32,7 @@
 #include "interrupts.h"
 #include "memory/memory_hook.h"
 #include "mode_off_stack.h"
+#include "python_handlers.h"
 #include "python_hook.h"
 #include "python_judge.h"
 #include "python_modules.h"
@@ -242,6 +243,7 @@ PYBIND11_MODULE(_C, module) {
   bind_interrupts(module);
   bind_mode_off_stack(module);
   bind_quiet_warnings(module);
+  see_inside_python_handlers();
   init_stack_source();
   bind_hook(module);
   bind_replay(module);

@@ -75,8 +75,10 @@ CodeEntry& entry_of(PyCodeObject* code) {
   return known->emplace(code, std::move(made)).first->second;
 }
 
+}  // namespace
+
 // What this thread has seen, so that it need not ask under the GIL.
-struct Seen {
+struct PythonFrames::Seen {
   static constexpr size_t kSlots = 512;
   struct Code {
     PyCodeObject* code;
@@ -88,13 +90,17 @@ struct Seen {
     const std::string* line;
   } lines[kSlots];
 };
-thread_local Seen seen = {};
+
+namespace {
+
+using Seen = PythonFrames::Seen;
+thread_local Seen tl_seen = {};
 
 size_t slot_of(const PyCodeObject* code, int instruction) {
   return (reinterpret_cast<uintptr_t>(code) / 64 * 31 + static_cast<size_t>(instruction) * 0x9E3779B1u) % Seen::kSlots;
 }
 
-const KnownCode& known_code(PyCodeObject* code) {
+const KnownCode& known_code(Seen& seen, PyCodeObject* code) {
   Seen::Code& slot = seen.codes[slot_of(code, 0)];
   if (slot.code != code) {
     const py::gil_scoped_acquire gil;
@@ -107,7 +113,7 @@ const KnownCode& known_code(PyCodeObject* code) {
 
 // `number`: of the line.
 template <class Number>
-const std::string& known_line(PyCodeObject* code, int instruction, Number&& number) {
+const std::string& known_line(Seen& seen, PyCodeObject* code, int instruction, Number&& number) {
   Seen::Line& slot = seen.lines[slot_of(code, instruction)];
   if (slot.code != code || slot.instruction != instruction) {
     const py::gil_scoped_acquire gil;
@@ -119,17 +125,18 @@ const std::string& known_line(PyCodeObject* code, int instruction, Number&& numb
   return *slot.line;
 }
 
-bool is_pythons_thread() {
-  return Py_IsInitialized() && PyGILState_GetThisThreadState();
+PyThreadState* thread_of_python() {
+  return Py_IsInitialized() ? PyGILState_GetThisThreadState() : nullptr;
 }
 
 }  // namespace
 
 #ifdef OP_TOOLS_RAW_FRAMES
 
-PythonFrames::PythonFrames() {
-  if (!is_pythons_thread()) return;
-  frame_ = PyGILState_GetThisThreadState()->cframe->current_frame;
+PythonFrames::PythonFrames() : seen_(tl_seen) {
+  PyThreadState* const thread = thread_of_python();
+  if (!thread) return;
+  frame_ = thread->cframe->current_frame;
   skip_incomplete();
 }
 
@@ -151,12 +158,12 @@ void PythonFrames::back() {
 }
 
 const KnownCode& PythonFrames::code() const {
-  return known_code(frame_->f_code);
+  return known_code(seen_, frame_->f_code);
 }
 
 const std::string& PythonFrames::line() const {
   const int instruction = _PyInterpreterFrame_LASTI(frame_) * static_cast<int>(sizeof(_Py_CODEUNIT));
-  return known_line(frame_->f_code, instruction, [&] { return PyCode_Addr2Line(frame_->f_code, instruction); });
+  return known_line(seen_, frame_->f_code, instruction, [&] { return PyCode_Addr2Line(frame_->f_code, instruction); });
 }
 
 PyObject* PythonFrames::self() const {
@@ -193,8 +200,8 @@ struct OwnCode {
 
 }  // namespace
 
-PythonFrames::PythonFrames() {
-  if (!is_pythons_thread()) return;
+PythonFrames::PythonFrames() : seen_(tl_seen) {
+  if (!thread_of_python()) return;
   gil_.emplace();
   frame_ = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
 }
@@ -208,11 +215,11 @@ void PythonFrames::back() {
 }
 
 const KnownCode& PythonFrames::code() const {
-  return known_code(OwnCode(frame_).code);
+  return known_code(seen_, OwnCode(frame_).code);
 }
 
 const std::string& PythonFrames::line() const {
-  return known_line(OwnCode(frame_).code, PyFrame_GetLasti(raw(frame_)),
+  return known_line(seen_, OwnCode(frame_).code, PyFrame_GetLasti(raw(frame_)),
                     [&] { return PyFrame_GetLineNumber(raw(frame_)); });
 }
 

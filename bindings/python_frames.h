@@ -42,7 +42,10 @@ class PythonFrames {
   PyObject* self() const;                          // of a method: borrowed; nullptr where it has none
   pybind11::object local(const char* name) const;  // None where it has none. Under the GIL
 
+  struct Seen;  // of one thread
+
  private:
+  Seen& seen_;  // this thread's: looked up once for all frames
 #ifdef OP_TOOLS_RAW_FRAMES
   void skip_incomplete();
   _PyInterpreterFrame* frame_ = nullptr;

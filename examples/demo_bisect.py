@@ -55,8 +55,8 @@ def main() -> int:
     title("1. A training script, and which operator has to move for its loss to be right")
     print(SCRIPT)
     print(f"Planted: {WRONG} is 1.5 times too large.\n")
-    command = [sys.executable, "-m", "op_tools", "bisect", "--output", str(output / "bisect"), "--json", str(found)]
-    bisected = run([*command, "--", str(script)], {"OP_TOOLS_SIM_FAULTS": FAULT})
+    command = [sys.executable, "-m", "op_tools", "bisect", "--jobs", "2", "--output", str(output / "bisect")]
+    bisected = run([*command, "--json", str(found), "--", str(script)], {"OP_TOOLS_SIM_FAULTS": FAULT})
     result = json.loads(found.read_text())
     print("before:", curve(result["before"]))
     print("after: ", curve(result["after"]))

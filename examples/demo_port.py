@@ -83,7 +83,7 @@ def main() -> int:
     compared = tool("run", "--as-cuda", "sim", "--autocompare", "--fail-on-wrong", "--output-dir", output, script)
 
     title("5. Does the loss depend on it? Which operators have to move")
-    search = ["bisect", "--output", output / "bisect", "--json", found, "--", script]
+    search = ["bisect", "--jobs", "2", "--output", output / "bisect", "--json", found, "--", script]
     bisected = tool(*search, OP_TOOLS_AS_CUDA="sim")
     result = json.loads(found.read_text())
     print("before:", curve(result["before"]))

@@ -24,7 +24,7 @@ from ._commands import (
     run,
     support,
 )
-from ._commands._command_line import visible
+from ._commands._command_line import WRONG_USAGE, Parser, UsageError, visible
 
 _COMMANDS = (
     ops,
@@ -46,7 +46,7 @@ _COMMANDS = (
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="op-tools",
         description="Look at every operator that a PyTorch program runs.",
         epilog="Replay what was captured: run_op_from_data FOLDER --acc_check",
@@ -58,11 +58,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status (0 success, 1 nothing found or something wrong, 2 wrong usage or an op_tools.Error)."""
+    """Runs one command; returns the exit status (0 success, 1 nothing found or something wrong, 2 an op_tools.Error, 64 wrong usage)."""
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
         return status
+    except UsageError as error:
+        sys.stderr.write(f"op-tools {options.command}: {visible(str(error))}\n")
+        return WRONG_USAGE
     except _C.Error as error:
         sys.stderr.write(f"op-tools: {visible(str(error))}\n")
         return 2

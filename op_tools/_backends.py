@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import torch
 
 from . import _C
+from ._error_text import one_line
 
 
 def import_backends(names: Iterable[str]) -> None:
@@ -40,6 +41,5 @@ def usable_device(name: str, number: int = 0) -> torch.device:
             device = torch.device(device.type, number % torch.accelerator.device_count())
         torch.empty(1, device=device)
     except (RuntimeError, NotImplementedError, AssertionError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise _C.Error(f"--device {name}: {text}; import its backend first: --import NAME") from error
+        raise _C.Error(f"--device {name}: {one_line(error)}; import its backend first: --import NAME") from error
     return device

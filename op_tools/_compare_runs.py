@@ -18,7 +18,7 @@ from ._record import RECORDING, Recording
 from ._results import DEFAULT_ROWS, Result
 from .formats import format_of
 
-AGREED, DIVERGED, INCOMPLETE, WRONG_USAGE = 0, 1, 2, 64
+AGREED, DIVERGED, INCOMPLETE = 0, 1, 2
 """Exit statuses of op-tools compare, as run_op_from_data has them."""
 
 _WIDTH = 80

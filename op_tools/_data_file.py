@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _C
+from ._error_text import one_line
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def read_data(path: str | os.PathLike[str]) -> Any:
     except ImportError:
         raise _C.Error(f"{path}: YAML needs a library: pip install pyyaml; or write it as JSON") from None
     except Exception as error:  # whatever the form of the file makes of it
-        raise _C.Error(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from None
+        raise _C.Error(f"{path}: cannot be read: {one_line(error)}") from None
 
 
 def _text(path: str | Path) -> str:

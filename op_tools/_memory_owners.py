@@ -17,14 +17,15 @@ _OURS = str(Path(__file__).parent)
 _MOST_NODES = 20_000  # of one graph
 _MOST_ROOTS = 50  # tensors whose graphs are walked
 _DEEPEST = 4  # containers around a tensor
+_MOST_HOLDERS = 4  # tensors of one memory that are asked for a name
 _MOST_ASKED = 24  # objects between a tensor and a name: each question looks at all objects of the process
 
 
 def _address(tensor: torch.Tensor) -> int:
     try:
         return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return 0  # a wrapper without memory of its own
+    except Exception:  # a wrapper without memory of its own, or a class of the program that fails
+        return 0
 
 
 def _tensors() -> list[torch.Tensor]:
@@ -38,8 +39,8 @@ def _saved(node: Any) -> Iterator[torch.Tensor]:
             continue
         try:
             value = getattr(node, name)
-        except RuntimeError:
-            continue  # freed already
+        except Exception:  # freed already, or unpacked by a hook of the program that fails
+            value = None
         for one in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(one, torch.Tensor):
                 yield one
@@ -96,7 +97,7 @@ def _key_of(names: dict[Any, Any], value: object) -> str:
 
 def _named_by(owner: Any, value: object) -> str | None:
     """The end of a path: a name in a function or a module, or a function that has it."""
-    if isinstance(owner, types.FunctionType):
+    if type(owner) is types.FunctionType:
         return f"function {owner.__qualname__} in {owner.__module__}"
     if type(owner) is dict and (module := _module_of(owner)) is not None:
         return f"{_key_of(owner, value)} in {module}"
@@ -120,17 +121,17 @@ def _name(target: object, ours: set[int], in_functions: dict[int, str]) -> str:
             referrers = gc.get_referrers(value)
             seen.add(id(referrers))
             for owner in referrers:
-                if id(owner) in seen or isinstance(owner, types.FrameType):
+                kind = type(owner)  # isinstance() would ask a proxy for its __class__
+                if id(owner) in seen or kind is types.FrameType:
                     continue
                 seen.add(id(owner))
                 if name := _named_by(owner, value):
                     return f"{path}{name}"
-                if isinstance(owner, types.ModuleType):
+                if issubclass(kind, types.ModuleType):
                     continue
-                kind = type(owner).__name__
-                size = f" of {len(owner)}" if isinstance(owner, (list, dict, set, tuple)) else ""
-                last = last or f"a {kind}{size}"
-                following.append((owner, f"{path}{kind}{size}, "))
+                size = f" of {len(owner)}" if kind in (list, dict, set, tuple) else ""
+                last = last or f"a {kind.__name__}{size}"
+                following.append((owner, f"{path}{kind.__name__}{size}, "))
         waiting = following
     return last
 
@@ -139,32 +140,31 @@ class Owners:
     """Looks once at what the program holds; then answers for addresses."""
 
     def __init__(self, addresses: Iterable[int]) -> None:
-        wanted = set(addresses)
         self._in_functions = _names_in_functions()
-        tensors = _tensors()
-        self._ours = {id(tensors), id(self.__dict__)}
-        self._holders: dict[int, torch.Tensor] = {}
-        for tensor in tensors:
-            if (address := _address(tensor)) in wanted:
-                self._holders.setdefault(address, tensor)
-        self._ours.add(id(self._holders))
-        roots = [tensor for tensor in tensors if tensor.grad_fn is not None]
-        self._ours.add(id(roots))
-        graphs = [(root, _graph(root)) for root in roots[-_MOST_ROOTS:]]
-        graphs.sort(key=lambda one: -len(wanted & one[1].keys()))
-        self._ours |= {id(graphs), *map(id, graphs)}
-        self._graphs = graphs
+        self._holders: dict[int, list[torch.Tensor]] = {address: [] for address in addresses}
         self._names: dict[int, str] = {}  # it takes a look at all objects of the process to find one
+        # A tensor class of the program may have code for its attributes, which must not run.
+        with torch._C.DisableTorchFunctionSubclass():
+            self._look(_tensors())
+        self._ours = {id(self.__dict__), id(self._holders), id(self._graphs)}
+        self._ours |= {*map(id, self._holders.values()), *map(id, self._graphs)}
+
+    def _look(self, tensors: list[torch.Tensor]) -> None:
+        for tensor in tensors:
+            if (holders := self._holders.get(_address(tensor))) is not None:
+                holders.append(tensor)
+        roots = [tensor for tensor in tensors if tensor.grad_fn is not None]
+        self._graphs = [(root, _graph(root)) for root in roots[-_MOST_ROOTS:]]
+        self._graphs.sort(key=lambda one: -len(self._holders.keys() & one[1].keys()))
 
     def of(self, address: int) -> tuple[str, int]:
         """Who holds it, and the address of the tensor whose graph does (0: it is held directly)."""
         for root, held in self._graphs:
             if address in held:
                 return f"autograd graph of {self._name(root)} (saved by {held[address]})", _address(root)
-        holder = self._holders.get(address)
-        if holder is not None:
-            return self._name(holder), 0
-        return UNKNOWN, 0
+        # C++ may own some of them: their Python objects live on without a name.
+        names = (self._name(holder) for holder in self._holders.get(address, [])[:_MOST_HOLDERS])
+        return next((name for name in names if name != UNKNOWN), UNKNOWN), 0
 
     def _name(self, tensor: torch.Tensor) -> str:
         if id(tensor) not in self._names:

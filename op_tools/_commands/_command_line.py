@@ -1,11 +1,33 @@
-"""What the commands share: the type of their list, and text for terminals."""
+"""What the commands share: their parser, the status of wrong usage, and text for terminals."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TypeAlias
+import sys
+from typing import Any, NoReturn, TypeAlias
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # generic for type checkers only
+
+WRONG_USAGE = 64  # 2 says that something could not be read or judged
+
+
+class UsageError(Exception):
+    """A command line whose parts do not go together."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends with status 64 if it does not understand the command line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(WRONG_USAGE, f"{self.prog}: error: {message}\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses what it does not know itself: the parser above would print the usage of all commands."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
 
 def visible(text: str) -> str:

@@ -76,7 +76,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
     add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
     add("--captures", nargs="+", default=[], metavar="DIR", help="captured calls as cases")
-    add("--mine", nargs="+", default=[], metavar="FILE", help="cases of your own (JSON)")
+    add("--mine", nargs="+", default=[], metavar="FILE", help="cases of your own (JSON, YAML)")
     add("--fname", default="", metavar="RE", help="only functions whose name this regular expression matches")
     add("--model", nargs="+", default=[], metavar="NAME", help="only the calls of these models")
     add("--filter-dtype", nargs="+", default=[], metavar="DTYPE", help="leave out cases of these dtypes: float64 int64")
@@ -152,7 +152,7 @@ def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
     listing.add_argument(
         "--write", default="", metavar="FILE", help="write the cases (JSON lines; packed if FILE ends in .gz)"
     )
-    listing.set_defaults(run=_list, parser=listing)
+    listing.set_defaults(run=_list)
     record = actions.add_parser(
         "record",
         help="make cases of a program's calls",
@@ -163,7 +163,7 @@ def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
     record.add_argument("--name", default="", metavar="NAME", help="of the model (the script's name)")
     record.add_argument("script", help="the program")
     record.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
-    record.set_defaults(run=_record, parser=record)
+    record.set_defaults(run=_record)
     export = actions.add_parser(
         "export",
         help="write cases for run_op_from_data",
@@ -173,4 +173,4 @@ def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
     add_selection(export)
     export.add_argument("-o", "--output", required=True, metavar="DIR", help="a new folder")
     export.add_argument("--format", choices=("container", "folders"), default="container", help="(container)")
-    export.set_defaults(run=_export, parser=export)
+    export.set_defaults(run=_export)

@@ -98,7 +98,7 @@ def add(commands: Commands) -> None:
         "that the device does not run, and advice; third_party: the functions of a library that reach such ones; "
         "affinity_apis: code that a device's library has a faster form of; dynamic_shape: calls whose shapes changed in a run "
         "with OpObserve. The results are CSV files in OUTPUT/<input>_analysis. Files that cannot be read are listed in "
-        "unreadable.csv. Exit status: 0; 1 with --fail-on unsupported when something is; 2 wrong usage.",
+        "unreadable.csv. Exit status: 0; 1 with --fail-on unsupported when something is; 64 wrong usage.",
         epilog="op-tools support --device npu --import torch_npu -o npu.json; op-tools analyse -i train -o out --support "
         "npu.json; op-tools analyse -i mmcv -o out -m third_party --support npu.json; op-tools run --observe train.py; "
         "op-tools analyse -i op_observe_result -o out -m dynamic_shape",

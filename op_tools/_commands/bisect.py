@@ -61,7 +61,7 @@ def add(commands: Commands) -> None:
         description="Runs a program again and again, each time with other operators on the CPU, and finds the smallest set with "
         "which its result is right. Right is: the numbers of --reference, else those of a run with everything moved; or what "
         "--check says. A run that fails, crashes or hangs is wrong, one that ends with status 125 says nothing. Exit status 0: "
-        "found, 1: not an operator, 2: inconsistent, or wrong usage.",
+        "found, 1: not an operator, 2: inconsistent, 64: wrong usage.",
         allow_abbrev=False,
         epilog="op-tools bisect --timeout 600 -- train.py --steps 5; op-tools bisect -- torchrun --nproc-per-node 2 train.py",
     )

@@ -15,7 +15,7 @@ from .._compare_tables import FORMATS, write_table
 from .._confirm import confirm
 from .._declared import RunRow
 from .._next import next_commands
-from ._command_line import Commands, visible
+from ._command_line import Commands, UsageError, visible
 
 # Options of two runs, rank by rank; and those of one rank against several.
 _OF_PAIRS, _OF_RANKS = ("noise", "next", "fusions", "csv"), ("rules",)
@@ -48,10 +48,10 @@ def _show(found: RunsComparison, *, with_next: bool) -> None:
 
 def _compare(options: argparse.Namespace) -> int:
     if options.format and not options.csv:
-        return _usage("--format is the form of --csv FILE")
+        raise UsageError("--format is the form of --csv FILE")
     if options.confirm:
         if options.runs:
-            return _usage("--confirm takes the two captures, and no recordings")
+            raise UsageError("--confirm takes the two captures, and no recordings")
         report = confirm(*options.confirm)
         sys.stdout.write(visible(report.table()) + "\n")
         return report.exit_status
@@ -59,7 +59,7 @@ def _compare(options: argparse.Namespace) -> int:
     counts = [rank_count(run) for run in options.runs]
     is_pair = len(counts) == 2 and not (counts[0] == 1 < counts[1])
     if others := [f"--{name}" for name in (_OF_RANKS if is_pair else _OF_PAIRS) if getattr(options, name)]:
-        return _usage(f"{', '.join(others)}: not for these recordings; see --help")
+        raise UsageError(f"{', '.join(others)}: not for these recordings; see --help")
     if len(counts) == 1 and counts[0] > 1:
         many = compare_many([options.runs[0]])
     elif len(counts) > 2:
@@ -79,16 +79,11 @@ def _compare(options: argparse.Namespace) -> int:
             _write_csv(options.csv, found)
         return found.exit_status
     else:
-        return _usage("give two recordings, or the folder of a run with several ranks")
+        raise UsageError("give two recordings, or the folder of a run with several ranks")
     sys.stdout.write(visible(many.table()) + "\n")
     if options.json:
         Path(options.json).write_text(many.to_json(), encoding="utf-8")
     return many.exit_status
-
-
-def _usage(text: str) -> int:
-    sys.stderr.write(f"op-tools compare: {text}\n")
-    return 64
 
 
 def add(commands: Commands) -> None:

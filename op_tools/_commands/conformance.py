@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
 
 from .. import _C
 from .._backends import import_backends, usable_device
-from ._command_line import Commands, add_imports, visible
+from ._command_line import Commands, UsageError, add_imports, visible
 from ._conformance_cases import add_case_commands, add_selection, positive, selected_cases
 
-_USAGE = 64
 _METHODS = ("relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute")
 _SECONDS = 600.0
-
-
-class _Parser(argparse.ArgumentParser):
-    """Wrong usage ends with status 64: 2 says that something could not be judged."""
-
-    def error(self, message: str) -> NoReturn:
-        _refuse(self, message)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuses what it does not know, which the parser above would do in another way."""
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return found, unknown
-
-
-def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-    parser.print_usage(sys.stderr)
-    parser.exit(_USAGE, f"{parser.prog}: error: {message}\n")
 
 
 def _say(line: str) -> None:
@@ -67,7 +45,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
 
     under_torchrun = is_shared(())
     if under_torchrun and options.shard:
-        options.parser.error("--shard: the ranks of torchrun are the shards")
+        raise UsageError("--shard: the ranks of torchrun are the shards")
     exceptions_file = "" if writes else options.device_config
     exceptions = read_exceptions(exceptions_file or None)
     golden = str(Path(options.output).absolute()) if writes else options.golden
@@ -131,7 +109,7 @@ def _report(options: argparse.Namespace) -> int:
 
     folders = [Path(one) for one in options.results]
     if len(folders) > 2:
-        options.parser.error("give one result, or an old and a new one")
+        raise UsageError("give one result, or an old and a new one")
     if len(folders) == 2:
         old, new = (read_facts(one) for one in folders)
         if old["list"] != new["list"]:
@@ -184,8 +162,7 @@ def add(commands: Commands) -> None:
         "all that was judged is right, 1 something is wrong, 2 it could not be judged, 64 wrong usage.",
         epilog="op-tools conformance run --device npu --import torch_npu -o result; op-tools conformance report before result",
     )
-    conformance.error = functools.partial(_refuse, conformance)  # type: ignore[method-assign]
-    actions = conformance.add_subparsers(dest="action", required=True, parser_class=_Parser)
+    actions = conformance.add_subparsers(dest="action", required=True)
     run = actions.add_parser("run", help="judge a device", description="Runs cases on a device and judges each.")
     _add_work(run)
     run.add_argument("--golden", default="", metavar="DIR", help="judge by the results that gen saved there")
@@ -194,7 +171,7 @@ def add(commands: Commands) -> None:
     )
     run.add_argument("--method", choices=_METHODS, help="how results are judged (relative)")
     run.add_argument("--time", action="store_true", help="also measure each case: the median of up to 20 calls")
-    run.set_defaults(run=_run, parser=run)
+    run.set_defaults(run=_run)
     gen = actions.add_parser(
         "gen", help="keep what a device gives, to judge others by", description="Runs cases and keeps their results."
     )
@@ -202,7 +179,7 @@ def add(commands: Commands) -> None:
     kinds = gen.add_mutually_exclusive_group()
     kinds.add_argument("--digests", action="store_true", help="keep hashes: only equal bits are recognised by them")
     kinds.add_argument("--float64", action="store_true", help="run the cases in float64")
-    gen.set_defaults(run=_gen, parser=gen)
+    gen.set_defaults(run=_gen)
     add_case_commands(actions)
     verify = actions.add_parser(
         "verify",
@@ -210,7 +187,7 @@ def add(commands: Commands) -> None:
         description="Recomputes the summary of a result from its rows.",
     )
     verify.add_argument("result", metavar="DIR", help="a folder that run -o wrote")
-    verify.set_defaults(run=_verify, parser=verify)
+    verify.set_defaults(run=_verify)
     report = actions.add_parser(
         "report",
         help="write a result's files again, or compare two results",
@@ -218,4 +195,4 @@ def add(commands: Commands) -> None:
         "and, where both have --time, what takes longer; status 1 where something became wrong.",
     )
     report.add_argument("results", nargs="+", metavar="DIR", help="a result; or an old one and a new one")
-    report.set_defaults(run=_report, parser=report)
+    report.set_defaults(run=_report)

@@ -8,25 +8,21 @@ import sys
 from pathlib import Path
 
 from .. import _C, _launch
-from .._compare_runs import INCOMPLETE, WRONG_USAGE, compare_runs, open_run
+from .._compare_runs import INCOMPLETE, compare_runs, open_run
 from .._next import new_folder
 from .._one_iter import SEED, OneIteration, compare_iterations, read_tolerances
 from .._record import RECORDING
-from ._command_line import Commands, visible
+from ._command_line import Commands, UsageError, visible
 
 _FOLDER = "op_one_iter_result"
-
-
-class _UsageError(Exception):
-    pass
 
 
 def _run_iteration(options: argparse.Namespace, program: str, folder: Path) -> tuple[OneIteration, bool]:
     """Runs the program up to the end of the iteration. The second value: it failed before."""
     if not options.module and not Path(program).is_file():
-        raise _UsageError(f"{program}: there is no such script; a module is run with -m")
+        raise UsageError(f"{program}: there is no such script; a module is run with -m")
     if options.iterations < 1:
-        raise _UsageError("--iterations: give a number from 1 on")
+        raise UsageError("--iterations: give a number from 1 on")
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # compiled code has no modules
     run = _launch.run_module if options.module else _launch.run_script
     tool = OneIteration(folder, seed=options.seed, iterations=options.iterations)
@@ -57,7 +53,7 @@ def _compare(options: argparse.Namespace) -> int:
     is_recording = not options.module and (Path(other).is_dir() or Path(other).suffix == RECORDING)
     if is_recording:
         if options.arguments:
-            raise _UsageError(f"{' '.join(options.arguments)}: two recordings have no arguments")
+            raise UsageError(f"{' '.join(options.arguments)}: two recordings have no arguments")
         found = compare_runs(options.folder, other)
     else:
         saved = open_run(options.folder)  # before the program runs
@@ -79,15 +75,6 @@ def _compare(options: argparse.Namespace) -> int:
         except OSError as error:
             raise _C.Error(f"--json {options.json}: {error.strerror}") from None
     return report.exit_status or (INCOMPLETE if failed else 0)
-
-
-def _one_iter(options: argparse.Namespace) -> int:
-    try:
-        status: int = options.work(options)
-        return status
-    except _UsageError as error:
-        sys.stderr.write(visible(f"op-tools one-iter: {error}\n"))
-        return WRONG_USAGE
 
 
 def _add_program(command: argparse.ArgumentParser, program: str) -> None:
@@ -113,10 +100,10 @@ def add(commands: Commands) -> None:
     works = one_iter.add_subparsers(dest="work_name", required=True)
     save = works.add_parser("save", help="where it is right", allow_abbrev=False)
     _add_program(save, "the script, or the module")
-    save.set_defaults(run=_one_iter, work=_save)
+    save.set_defaults(run=_save)
     compare = works.add_parser("compare", help="where it is tested", allow_abbrev=False)
     compare.add_argument("--tolerance", metavar="FILE", help="by model (YAML or JSON); without: what rounding explains")
     compare.add_argument("--json", metavar="FILE", help="a record for each result, and a summary, as lines of JSON")
     compare.add_argument("--output-dir", metavar="DIR", help=f"for this run's recording ({_FOLDER})")
     _add_program(compare, "the script or the module; or the folder of another saved iteration")
-    compare.set_defaults(run=_one_iter, work=_compare)
+    compare.set_defaults(run=_compare)

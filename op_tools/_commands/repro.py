@@ -60,8 +60,8 @@ def add(commands: Commands) -> None:
         help="a script with torch alone that shows the failure of a saved call",
         description="Writes a script that runs a saved call on the device, on the CPU and in float64, and ends with status 1 if "
         "the device is wrong. It needs torch alone. It is run in three fresh processes before it is handed out. Exit status: "
-        "0 it reproduces in all of them; 1 it does not (its first lines say so); 2 wrong usage, or a call that has no form "
-        "in a script.",
+        "0 it reproduces in all of them; 1 it does not (its first lines say so); 2 the call has no form in a script; "
+        "64 wrong usage.",
         epilog="op-tools repro op_autocompare_result/0/.../torch.nn.functional.linear/93/device --shrink",
     )
     parser.add_argument(

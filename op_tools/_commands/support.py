@@ -12,13 +12,21 @@ from ._command_line import Commands, add_imports, visible
 
 def _support(options: argparse.Namespace) -> int:
     import_backends(options.imports)
+    from ..analyse._judged import enter_conformance, read_conformance
     from ..analyse._support import make_table  # imports torch's tests, which takes seconds
 
+    judged = read_conformance(options.conformance, options.device) if options.conformance else {}
     table = make_table(options.device, options.samples, _C.log_progress)
     _C.log_progress("")
+    enter_conformance(table, judged)
     table.write(options.output)
     lines = [f"torch {table.torch}, device {table.device}: {len(table.content['operators'])} operators"]
     lines += [f"{count:6} functions {status}" for status, count in table.counts().items()]
+    if options.conformance:
+        wrong = sum(bool(table.support(name).warning) for name in table.content["functions"])
+        lines.append(
+            f"{options.conformance}: {len(judged)} functions and operators judged; {wrong} functions with wrong results"
+        )
     lines.append(f"Next: op-tools analyse -i YOUR_CODE -o RESULTS --support {options.output}")
     sys.stdout.write(visible("\n".join(lines)) + "\n")
     return 0
@@ -40,5 +48,10 @@ def add(commands: Commands) -> None:
     add_imports(command)
     command.add_argument(
         "--samples", type=int, default=1000, metavar="N", help="sample calls per function at most (1000: all)"
+    )
+    command.add_argument(
+        "--conformance",
+        metavar="RESULT",
+        help="a folder that op-tools conformance run wrote for this device: what it found per dtype goes into the table",
     )
     command.set_defaults(run=_support)

@@ -18,12 +18,13 @@ from torch.utils._pytree import tree_map
 
 from .. import _C
 from .._data_file import read_json
+from .._error_text import with_type
 from .._files import load
 from ..analyse._operators import refused
 from .case import Case, PreparedCall, make_call
 from .repeat import Generators, Outputs, digest_of, find_differences
 from .rows import ERROR, FAILED, NOT_JUDGED, UNSUPPORTED, Row, row_of
-from .verdict import CPU, Judge, run_call, text_of
+from .verdict import CPU, Judge, run_call
 
 FORMAT = 1
 FACTS_FILE = "golden.json"
@@ -111,7 +112,7 @@ class GoldenWriter:
         attempt = run_call(call, self.device)
         if attempt.error is not None:
             row.status = UNSUPPORTED if refused(attempt.error) else NOT_JUDGED
-            row.reason = f"raised: {text_of(attempt.error)}"
+            row.reason = f"raised: {with_type(attempt.error)}"
             return
         if any(generators.moved()):
             row.status, row.reason = NOT_JUDGED, "random"
@@ -198,7 +199,7 @@ class GoldenJudge(Judge):
         if attempt.error is not None:
             status = UNSUPPORTED if refused(attempt.error) else FAILED
             phase = "backward" if attempt.in_backward else ""
-            return [row_of(case, phase, status=status, reason=text_of(attempt.error), blamed=case.op)]
+            return [row_of(case, phase, status=status, reason=with_type(attempt.error), blamed=case.op)]
         found = attempt.outputs()
         if self.golden.kind == "digests":
             return self._by_digests(case, saved, found)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .. import _C
+from .._data_file import read_data
 from .._names import near_names
 from . import mutations
 from .case import PHASES, SOURCES, Case
@@ -148,26 +149,37 @@ def read_list(path: Path, *, ours: bool = False) -> Iterator[Case]:
 
 
 def read_mine(path: Path) -> Iterator[Case]:
-    """The cases of a user's file: a JSON list of objects, or an object in each line. Ids are made.
+    """The cases of a user's file: a list of objects in JSON or YAML, or a JSON object in each line. Ids are made.
 
     Raises:
-        op_tools.Error: with file and place.
+        op_tools.Error: with file and place; YAML needs a library.
     """
-    text = "".join(lines_of(path))
-    try:
-        given = (
-            json.loads(text) if text.lstrip().startswith("[") else [json.loads(one) for one in text.splitlines() if one]
-        )
-    except (ValueError, RecursionError) as error:
-        raise _C.Error(f"{path}: is no JSON: {error}") from None
+    if path.suffix in (".yaml", ".yml"):
+        given = read_data(path)
+        if not isinstance(given, list):
+            raise _C.Error(f"{path}: is no list of cases")
+    else:
+        given = _json_objects(path)
     for number, fields in enumerate(given, 1):
         try:
             if not isinstance(fields, dict):
-                raise _C.Error("a case: is no JSON object")
+                raise _C.Error("a case: is no object")
             case = Case.from_fields({**_plain(fields), "id": "", "source": "mine"})
         except _C.Error as error:
             raise _C.Error(f"{path}: case {number}: {error}") from None
         yield case
+
+
+def _json_objects(path: Path) -> list[Any]:
+    """Of a list, or of lines; the file may be compressed."""
+    text = "".join(lines_of(path))
+    try:
+        if text.lstrip().startswith("["):
+            given: list[Any] = json.loads(text)
+            return given
+        return [json.loads(one) for one in text.splitlines() if one]
+    except (ValueError, RecursionError) as error:
+        raise _C.Error(f"{path}: is no JSON: {error}") from None
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:

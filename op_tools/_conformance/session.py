@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import itertools
 import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,8 @@ from .._results import duration_text
 from .case import Case
 from .exceptions import SLOW_FACTOR, Exceptions
 from .golden import Golden, GoldenJudge, GoldenWriter
-from .rows import CRASHED, HUNG, WRONG, Row, RowWriter, read_rows, row_of
+from .memory import free_bytes, needed_by
+from .rows import CRASHED, HUNG, NOT_JUDGED, WRONG, Row, RowWriter, read_rows, row_of
 from .verdict import Judge, Method
 from .workers import StartError, work_through, worker_number
 
@@ -156,9 +158,9 @@ class Session:
         found = {name: rows for name, rows in known.items() if name in by_id}
         lines = {case.to_json(): case for case in self.cases if case.id not in found}
         progress = Progress(list(lines.values()), self.say)
-        writer = RowWriter(path)
+        writer, free = RowWriter(path), free_bytes()
         try:
-            for case, rows in self._results(lines):
+            for case, rows in itertools.chain(self._too_large(lines, free), self._results(lines, free)):
                 for row in rows:
                     self.exceptions.apply(case, row)
                 writer.write(rows)
@@ -171,13 +173,26 @@ class Session:
             _C.log_progress("")
         return dict(sorted(found.items()))
 
-    def _results(self, lines: dict[str, Case]) -> Iterable[tuple[Case, list[Row]]]:
+    def _too_large(self, lines: dict[str, Case], free: int) -> Iterator[tuple[Case, list[Row]]]:
+        """Takes out the cases that would not find memory, with rows that say so."""
+        large = [line for line, case in lines.items() if needed_by(case) > free]
+        if large:
+            self.say(f"{len(large)} cases need more memory than the {free / 2**30:.1f} GiB that are free: not judged")
+        for line in large:
+            case = lines.pop(line)
+            reason = f"needs about {needed_by(case) / 2**30:.1f} GiB of memory; {free / 2**30:.1f} were free"
+            yield case, [row_of(case, status=NOT_JUDGED, reason=reason)]
+
+    def _results(self, lines: dict[str, Case], free: int) -> Iterator[tuple[Case, list[Row]]]:
+        def fits(line: str, others: list[str]) -> bool:
+            return sum(needed_by(lines[one]) for one in (line, *others)) <= free
+
         def limit(line: str) -> float:
             return self.timeout * (SLOW_FACTOR if self.exceptions.may_be_slow(lines[line]) else 1)
 
         # A process takes seconds to start, in which another one has done many cases.
         jobs = min(self.jobs, 1 + len(lines) // _CASES_WORTH_A_PROCESS)
-        work = work_through(lines, partial(_start, self.plan), _rows_of, jobs=jobs, seconds=limit)
+        work = work_through(lines, partial(_start, self.plan), _rows_of, jobs=jobs, seconds=limit, fits=fits)
         for line, rows, failure in work:
             case = lines[line]
             if failure is None:

@@ -15,6 +15,7 @@ import torch
 
 from .. import _C
 from .._autocompare import CompareRow, OpAutoCompare
+from .._error_text import with_type
 from ..analyse._operators import refused
 from .case import Case, PreparedCall, leaves_of, make_call
 from .repeat import (
@@ -60,11 +61,6 @@ class _Again:
     """Of the random generators: the CPU's; the device's."""
     outputs: Outputs
     error: Exception | None
-
-
-def text_of(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def run_call(
@@ -138,7 +134,7 @@ class Judge:
         except _C.Error as error:
             rows = [row_of(case, status=ERROR, reason=str(error))]
         except Exception as error:  # of the suite itself: one case less, and the worker goes on
-            rows = [row_of(case, status=ERROR, reason=f"could not be judged: {text_of(error)}")]
+            rows = [row_of(case, status=ERROR, reason=f"could not be judged: {with_type(error)}")]
         wanted = [row for row in rows if self.phase in ("", row.phase)] or rows[:1]
         if self.timed and rows[0].status == PASSED and case.variant != "error":
             rows[0].median = self.median_seconds(case)
@@ -152,7 +148,7 @@ class Judge:
         except Exception as error:
             make_call(case, CPU)  # raises where it is not the device's matter
             status = UNSUPPORTED if refused(error) else FAILED
-            return row_of(case, status=status, reason=f"its inputs cannot be made on the device: {text_of(error)}")
+            return row_of(case, status=status, reason=f"its inputs cannot be made on the device: {with_type(error)}")
 
     def judge(self, case: Case, call: PreparedCall) -> list[Row]:
         """The rows of a call that is prepared."""
@@ -172,13 +168,13 @@ class Judge:
         if on_cpu.error is None:
             row.status, row.reason = NOT_JUDGED, "the CPU raises no error"
             return row
-        row.expected = text_of(on_cpu.error)
+        row.expected = with_type(on_cpu.error)
         error = run_call(call, self.device).error
-        row.got = "no error" if error is None else text_of(error)
+        row.got = "no error" if error is None else with_type(error)
         if error is None:
             row.status, row.reason = FAILED, "no error, where the CPU raises one"
         elif refused(error) and not refused(on_cpu.error):
-            row.status, row.reason = UNSUPPORTED, text_of(error)
+            row.status, row.reason = UNSUPPORTED, with_type(error)
         return row
 
     def _phases(self, case: Case, attempt: Attempt) -> list[Row]:
@@ -202,7 +198,7 @@ class Judge:
             raised = [one for one in failed if one.kind == "raised"]
             on_cpu = None if raised else run_call(make_call(case, CPU), CPU).error
             row.status = NOT_JUDGED if on_cpu else UNSUPPORTED if refused(error) else FAILED
-            row.reason = f"the CPU raises as well: {text_of(on_cpu)}" if on_cpu else text_of(error)
+            row.reason = f"the CPU raises as well: {with_type(on_cpu)}" if on_cpu else with_type(error)
             row.blamed = raised[0].op if raised else case.op
             return row
         telling = [one for one in found if _C.base_name(one.op) not in _AROUND] or found
@@ -227,7 +223,7 @@ class Judge:
         """Runs it again as a program would, unwatched, and changes its rows by what that shows."""
         again, leaked = first_and_leak(lambda: self._unwatched(case), self.device)
         if again.error is not None:
-            _fail(rows[0], f"raised in the second call: {text_of(again.error)}")
+            _fail(rows[0], f"raised in the second call: {with_type(again.error)}")
         elif different := find_differences(first, again.outputs):
             phase, name = different[0]
             row = rows[-1] if phase else rows[0]

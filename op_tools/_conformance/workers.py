@@ -49,6 +49,7 @@ def usable_cores() -> int:
 
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_WITH_GRADIENTS = "torch.fx.experimental.symbolic_shapes"  # torch imports it at the first gradient: 0.3 s
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
@@ -67,7 +68,7 @@ def _forks() -> Any:
     Backends are not imported there: a process chooses."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["op_tools.__main__", "op_tools._conformance.session", "op_tools._conformance.values"]
+        ["op_tools.__main__", "op_tools._conformance.session", "op_tools._conformance.values", _WITH_GRADIENTS]
     )
     chosen = os.environ.get(_AUTOLOAD)
     os.environ[_AUTOLOAD] = "0"
@@ -148,6 +149,14 @@ def _ended(status: int | None) -> str:
     return f"its process ended with status {status}"
 
 
+def _give_next(worker: _Worker, waiting: deque[Any], busy: list[Any], fits: Callable[[Any, list[Any]], bool]) -> None:
+    """Gives it the first item that may run beside the busy ones, if there is one."""
+    if not busy or fits(waiting[0], busy):
+        worker.give(waiting.popleft())
+    elif fits(waiting[-1], busy):
+        worker.give(waiting.pop())
+
+
 def work_through(
     items: Iterable[Any],
     start: Callable[[], None],
@@ -155,6 +164,7 @@ def work_through(
     *,
     jobs: int,
     seconds: float | Callable[[Any], float],
+    fits: Callable[[Any, list[Any]], bool] = lambda *_: True,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Any, Any, Failure | None]]:
     """Runs work(item) for all items in `jobs` processes.
@@ -165,6 +175,7 @@ def work_through(
         work: runs there for each item.
         jobs: how many processes.
         seconds: after which an item's process is taken to hang, and killed; a function of the item, or a number.
+        fits: whether an item may be worked on beside others; asked of the first and of the last item that is left.
         environment: of the processes; None: that of this process.
 
     Yields:
@@ -181,7 +192,8 @@ def work_through(
     try:
         while workers:
             ready = set(wait([worker.pipe for worker in workers], timeout=0.5))
-            for place, worker in reversed(list(enumerate(workers))):
+            done: list[tuple[Any, Any, Failure | None]] = []
+            for place, worker in enumerate(workers):
                 spent = time.monotonic() - worker.since
                 failure, result, item, was_busy = None, None, worker.item, worker.is_busy
                 if worker.pipe in ready and worker.is_ready:
@@ -197,12 +209,16 @@ def work_through(
                 if failure:
                     worker.end()
                     workers[place] = worker = make(worker.number) if waiting else worker
-                if waiting and worker.is_ready:
-                    worker.give(waiting.popleft())
-                elif not waiting:
-                    workers.pop(place).end()
+                worker.is_busy = False
                 if was_busy:
-                    yield item, result, failure
+                    done.append((item, result, failure))
+            for worker in [one for one in workers if one.is_ready and not one.is_busy]:
+                if waiting:
+                    _give_next(worker, waiting, [one.item for one in workers if one.is_busy], fits)
+                else:
+                    workers.remove(worker)
+                    worker.end()
+            yield from done
     finally:
         for worker in workers:  # where the caller stopped early
             worker.end()

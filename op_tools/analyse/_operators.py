@@ -16,6 +16,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .._error_text import with_type
+
 _COMPOSITES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _LAYOUTS = ("Sparse", "SparseCsr", "Quantized", "Mkldnn", "NestedTensor")  # keys of a device's other tensors
 # What torch and backends say of an operator that is not there; other errors are about the arguments.
@@ -67,6 +69,11 @@ class Tried:
     dtypes: dict[str, bool] = field(default_factory=dict)
     parts: set[str] = field(default_factory=set)
 
+    def refuse(self, error: Exception) -> None:
+        """Counts a refusal, and remembers the first error."""
+        self.refusals += 1
+        self.error = self.error or with_type(error)
+
 
 def on(device: str, value: Any) -> Any:
     """The value with its tensors and devices on a device: copies that require grad where they did."""
@@ -85,10 +92,22 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, device: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
+        self._type = torch.device(device).type
         self._key = dispatch_key(device)
         self._kinds: dict[str, str] = {}
         self.tried: dict[str, Tried] = {}
         self.seen: set[str] = set()
+        self.elsewhere: set[str] = set()
+        """Operators that were called on tensors of other devices, and that say nothing of this one."""
+
+    def add(self, names: set[str], refusal: str, error: Exception | None) -> None:
+        """Adds operators that a call made without the watch, one of which the device may have refused."""
+        for name in names:
+            tried = self.tried.setdefault(name, Tried())
+            if error is not None and name == refusal:
+                tried.refuse(error)
+            else:
+                tried.ran += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Makes the call on the device; on the CPU where the device refuses it."""
@@ -97,7 +116,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "prim":  # asks for a tensor's device: no kernel
             return func(*args, **kwargs)
         name = func.name()
-        self.seen.add(name)
         tried = self.tried.setdefault(name, Tried())
         dtype = next((str(one.dtype)[6:] for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)), "")
         try:
@@ -105,13 +123,21 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception as error:
             if not refused(error):
                 raise
-            tried.refusals += 1
-            tried.error = tried.error or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            self.seen.add(name)
+            tried.refuse(error)
             tried.dtypes.setdefault(dtype, False)
             return self._on_cpu(func, args, kwargs)
+        if not self._concerns((args, kwargs, result)):
+            self.elsewhere.add(name)
+            return result
+        self.seen.add(name)
         tried.ran += 1
         tried.dtypes[dtype] = True
         return result
+
+    def _concerns(self, values: Any) -> bool:
+        tensors = [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
+        return not tensors or any(one.device.type == self._type for one in tensors)
 
     def _make(self, func: Any, name: str, tried: Tried, args: Any, kwargs: Any) -> Any:
         """A composite that autograd keeps whole is made of its parts, which are noted in their own right."""

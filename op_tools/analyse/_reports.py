@@ -119,6 +119,7 @@ def api_rows(findings: Iterable[Finding], report: Report) -> None:
     unknown: set[Row] = set()
     slow: set[Row] = set()
     cuda: set[Row] = set()
+    wrong: set[Row] = set()
     for one in findings:
         place = (one.file, one.use.line, one.use.end, one.symbol)
         if is_cuda(one.symbol):
@@ -131,10 +132,13 @@ def api_rows(findings: Iterable[Finding], report: Report) -> None:
             unknown.add((*place, one.support.evidence))
         elif one.support.status == "fallback":
             slow.add((*place, f"runs on the CPU: {one.support.evidence}"))
+        if one.support.warning:
+            wrong.add((*place, f"op-tools conformance found wrong results: {one.support.warning}"))
     report.rows["unsupported_api.csv"] = sorted(unsupported)
     report.rows["unknown_api.csv"] = sorted(unknown)
     report.rows["cuda_op_list.csv"] = sorted(cuda)
     report.rows["api_performance_advice.csv"] = sorted(slow)
+    report.rows["api_precision_advice.csv"] = sorted(wrong)
     report.unsupported = len(unsupported)
 
 

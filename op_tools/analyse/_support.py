@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from .._backends import usable_device
 from .._op_samples import operators, seed
 from ._operators import Tried, Watch, dispatch_key, on, registration
+from ._profile import Part, Profile
 from ._sources import find_sources, read_facts
 from ._table import FORMAT, OPERATOR_METHODS, SupportTable
 
@@ -157,22 +158,20 @@ def _module_call(module_class: Any, sample: Any) -> _Call:
 
 
 def _row(calls: list[_Call], watch: Watch, device: str) -> dict[str, Any]:
-    """What the sample calls of a function make, forward and backward."""
+    """What the sample calls of a function make, forward and backward. Each is made as a program makes it, and again under the
+    watch, which goes on behind an operator that the device refuses."""
     forward: list[list[str]] = []
     backward: set[str] = set()
     errors = 0
-    for call in calls:
-        seed()
-        seen: set[str] = set()
-        try:
-            prepared = call(device)
-            with watch.call() as seen:
-                result = prepared()
-        except Exception:  # of the sample on this device: it says nothing of an operator
-            errors += 1
-            result = None
-        forward.append(sorted(seen))
-        backward |= _backward(result, watch)
+    for call, plain in zip(calls, _profiled(calls, device), strict=True):
+        seen, seen_backward, failed = _watched(call, watch, device)
+        errors += failed
+        for part in plain:
+            part.made -= watch.elsewhere - seen - seen_backward
+            watch.add(part.made - seen - seen_backward, part.refused, part.error)
+        refused = any(part.refused for part in plain)
+        forward.append(sorted(plain[0].made | seen if refused else plain[0].made))
+        backward |= plain[1].made | seen_backward if refused else plain[1].made
     different = sorted({tuple(one) for one in forward if one})
     return {
         "samples": len(calls),
@@ -182,18 +181,48 @@ def _row(calls: list[_Call], watch: Watch, device: str) -> dict[str, Any]:
     }
 
 
-def _backward(result: Any, watch: Watch) -> set[str]:
-    targets = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and one.grad_fn is not None]
-    if not targets:
-        return set()
+def _profiled(calls: list[_Call], device: str) -> list[tuple[Part, Part]]:
+    """What the calls make without a watch: forward, backward."""
+    profile = Profile(dispatch_key(device))
+    pairs = []
+    with profile.on():
+        for call in calls:
+            prepared = result = None
+            seed()
+            with profile.part():  # copies to the device are not of the call
+                prepared = call(device)
+            with profile.part() as forward:
+                result = prepared() if prepared is not None else None
+            with profile.part() as backward:
+                _run_backward(result)
+            pairs.append((forward, backward))
+    return pairs
+
+
+def _watched(call: _Call, watch: Watch, device: str) -> tuple[set[str], set[str], bool]:
+    """What a call makes under the watch: forward, backward; whether it fails with another error than a refusal."""
+    watch.elsewhere.clear()
+    seed()
     seen: set[str] = set()
+    seen_backward: set[str] = set()
     try:
-        gradients = [torch.ones_like(one) for one in targets]
+        prepared = call(device)
         with watch.call() as seen:
-            torch.autograd.backward(targets, gradients)
+            result = prepared()
+    except Exception:  # of the sample on this device: it says nothing of an operator
+        return seen, seen_backward, True
+    try:
+        with watch.call() as seen_backward:
+            _run_backward(result)
     except Exception:  # a result that has no derivative
-        return set()
-    return seen
+        return seen, set(), False
+    return seen, seen_backward, False
+
+
+def _run_backward(result: Any) -> None:
+    targets = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and one.grad_fn is not None]
+    if targets:
+        torch.autograd.backward(targets, [torch.ones_like(one) for one in targets])
 
 
 def _names_of(info: Any) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,19 @@ class Support:
     """supported, fallback (runs on the CPU), partial (some sample calls do not run), unsupported, python (calls no operator
     of its own), unknown."""
     evidence: str
+    warning: str = ""
+    """What a conformance result found wrong; "" nothing, or there is none."""
 
 
+_REFUSED, _WRONG = "unsupported because", "wrong because"  # keys of what a conformance result says of a dtype
+_MOST_REASONS = 3
 _PYTHON = Support("python", "Python code of torch")
+
+
+def last_part(name: str) -> str:
+    """What a function, its method and its form in place have in common: "add" of "torch.Tensor.add_"."""
+    own = name.rsplit(".", 1)[-1]
+    return own if own.endswith("__") else own.rstrip("_")
 
 
 class SupportTable:
@@ -129,7 +139,7 @@ class SupportTable:
     def _answer(self, name: str) -> Support:
         row = self.content["functions"].get(name)
         if row is not None:
-            return self._of_row(row)
+            return self._as_judged(row, self._of_row(row))
         if name.startswith("torch.ops."):
             return self._of_operator(name)
         if self.knows(name):
@@ -164,6 +174,25 @@ class SupportTable:
             return Support("partial", f"backward: {backward.evidence}")
         return next((one for one in answers if one.status == "fallback"), answers[0])
 
+    def _as_judged(self, row: dict[str, Any], found: Support) -> Support:
+        """With what a conformance result says of the function, or of the operators that it calls."""
+        judged = row.get("judged", {})
+        refused = [f"{dtype}: {one[_REFUSED]}" for dtype, one in judged.items() if _REFUSED in one]
+        if refused and found.status != "unsupported":
+            ran = any(one["right"] or one["wrong"] for one in judged.values()) or found.status != "unknown"
+            found = Support("partial" if ran else "unsupported", refused[0])
+        elif found.status == "unknown" and any(one["right"] or one["wrong"] for one in judged.values()):
+            found = Support("supported", "cases of op-tools conformance run")
+        called = sorted({*row["backward"], *(one for call in row["operators"] for one in call)})
+        rows = [("", row), *((f"{one}: ", self.content["operators"].get(one, {})) for one in called)]
+        wrong = [
+            f"{prefix}{dtype}: {one['wrong']} of {one['wrong'] + one['right']} cases: {one[_WRONG]}"
+            for prefix, place in rows
+            for dtype, one in place.get("judged", {}).items()
+            if _WRONG in one
+        ]
+        return replace(found, warning="; ".join(wrong[:_MOST_REASONS]))
+
     def _of_operator(self, name: str) -> Support:
         parts = name.split(".")[2:]
         if len(parts) < 2:
@@ -178,7 +207,8 @@ class SupportTable:
         if not overloads:
             return Support("unknown", f"torch {self.torch} has no operator {full}")
         answers = [self.runs([one]) for one in overloads]
-        return next((one for one in answers if one.status != "unsupported"), answers[0])
+        found = next((one for one in answers if one.status != "unsupported"), answers[0])
+        return self._as_judged({"operators": [overloads], "backward": []}, found)
 
 
 def read_table(path: str | Path) -> SupportTable:

@@ -15,6 +15,7 @@ import torch
 
 from .. import _C
 from ._cpp_body import BODY, CMAKE, DECLARED, INCLUDES
+from ._cpp_steps import Reference, steps_of
 from ._literals import _INTEGERS, _REALS, INLINE, comment, real_numbers, same_bits
 from ._make import RUNS, Made
 from ._saved import Saved, View, read
@@ -86,19 +87,43 @@ def _integer(number: int) -> str:
 
 
 class _Arguments:
-    """Arguments of the dispatcher's operator as IValues."""
+    """The dispatcher's operator behind a call, or the several that a function in Python calls, with arguments as IValues."""
 
     def __init__(self, saved: Saved) -> None:
         self.saved = saved
-        self.target, values = _C.operator_of_call(saved.call.name, saved.call.args, saved.call.kwargs, saved.aten)
-        name, _, overload = self.target.partition(".")
-        self.name, self.overload = name, overload
-        schema = torch._C._get_schema(name, overload)
-        self.lines = [
-            self.value(value, str(argument.type)) for value, argument in zip(values, schema.arguments, strict=True)
-        ]
+        try:
+            target, values = _C.operator_of_call(saved.call.name, saved.call.args, saved.call.kwargs, saved.aten)
+        except _C.Error:
+            self.lines = [f"x[{number}]" for number in range(len(saved.inputs))]
+            self.calls = self.steps()
+            return
+        name, _, overload = target.partition(".")
+        self.lines = self.values(tuple(values), torch._C._get_schema(name, overload))
+        self.calls = [f"{_found(name, overload)}.callBoxed(stack);"]
 
-    def tensor(self, one: torch.Tensor) -> str:
+    def steps(self) -> list[str]:
+        """The lines that call them one after the other."""
+        steps, results = steps_of(self.saved)
+        lines = [
+            "Tensors x;",
+            "for (const c10::IValue& one : *stack) x.push_back(one.toTensor());",
+            "const auto step = [](const c10::OperatorHandle& op, std::vector<c10::IValue> values) {",
+            "  op.callBoxed(&values);",
+            "  return values;",
+            "};",
+        ]
+        for number, one in enumerate(steps):
+            schema = one.target._schema
+            values = ", ".join(self.values(one.values, schema))
+            lines.append(f"const auto v{number} = step({_found(schema.name, schema.overload_name)}, {{{values}}});")
+        return [*lines, f"*stack = {{{', '.join(one.text for one in results)}}};"]
+
+    def values(self, values: tuple[Any, ...], schema: torch._C.FunctionSchema) -> list[str]:
+        return [self.value(value, str(argument.type)) for value, argument in zip(values, schema.arguments, strict=True)]
+
+    def tensor(self, one: torch.Tensor | Reference) -> str:
+        if isinstance(one, Reference):
+            return one.tensor
         number = self.saved.index.get(id(one))
         if number is not None:
             return f"x[{number}]"
@@ -114,7 +139,12 @@ class _Arguments:
             return "c10::IValue()"
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
+        if isinstance(value, Reference):
+            return value.tensor if "Tensor" in kind else value.text
         if isinstance(value, bool | int | float):
+            if "Tensor" in kind:
+                return f"wrapped({_scalar(value)})"
+            value = float(value) if "float" in kind else value
             return f"c10::IValue({_scalar(value)})"
         if isinstance(value, complex):
             return f"c10::IValue(c10::complex<double>({_scalar(value.real)}, {_scalar(value.imag)}))"
@@ -148,11 +178,16 @@ class _Arguments:
             texts = ["std::nullopt" if one is None else self.tensor(one) for one in items]
             made = ", ".join(f"{element}({one})" for one in texts)
             return f"c10::IValue(c10::List<{element}>({{{made}}}))" if made else f"c10::IValue(c10::List<{element}>())"
-        element = {"float": "double", "bool": "bool"}.get(of, "int64_t")
-        if of == "number":
-            raise _C.Error("a list of numbers has no form in a C++ program here")
-        made = ", ".join(_scalar(float(one) if element == "double" else one) for one in items)
+        if any(isinstance(one, Reference) for one in items):
+            raise _C.Error("a list of numbers that an operator computes has no form in a C++ program here")
+        element = {"float": "double", "bool": "bool", "number": "at::Scalar"}.get(of, "int64_t")
+        numbers = [_scalar(float(one) if element == "double" else one) for one in items]
+        made = ", ".join(f"at::Scalar({one})" if of == "number" else one for one in numbers)
         return f"c10::IValue(c10::List<{element}>({{{made}}}))" if made else f"c10::IValue(c10::List<{element}>())"
+
+
+def _found(name: str, overload: str) -> str:
+    return f"c10::Dispatcher::singleton().findSchemaOrThrow({quoted(name)}, {quoted(overload)})"
 
 
 def _scalar(value: float) -> str:
@@ -176,7 +211,7 @@ def _view(saved: Saved, view: View) -> str:
         text = f"at::empty_strided({_braced(view.shape)}, {_braced(view.spread)}, {flat}.options())"
         text += f".copy_({flat}.as_strided({_braced(view.shape)}, {_braced(view.strides)}))"
     elif view.offset == 0 and numel == count and _contiguous(view):
-        text = f"{flat}.view({_braced(view.shape)})"
+        text = f"{flat}.reshape({_braced(view.shape)})"  # view({}) would be one of another dtype
     else:
         text = f"{flat}.as_strided({_braced(view.shape)}, {_braced(view.strides)}, {view.offset})"
     text = f"{text}.conj()" if view.conj else text
@@ -229,8 +264,7 @@ def _call(saved: Saved, arguments: _Arguments) -> str:
             "  at::autocast::set_autocast_enabled(device.type(), false);",
             "});",
         ]
-    find = f"c10::Dispatcher::singleton().findSchemaOrThrow({quoted(arguments.name)}, {quoted(arguments.overload)})"
-    lines.append(f"{find}.callBoxed(stack);")
+    lines += arguments.calls
     return (
         "void call(std::vector<c10::IValue>* stack, at::Device device, bool wide) {\n  (void)device, (void)wide;\n"
         + "".join(f"  {line}\n" for line in lines)

@@ -2,25 +2,14 @@
 
 #include <pthread.h>
 
-#include <atomic>
-
 namespace op_tools {
-namespace {
 
-std::atomic<uint64_t> g_forks{0};  // that lead here, since the first question
+std::atomic<uint64_t> ForkGuard::g_forks{0};
 
-uint64_t forks() {
+ForkGuard::ForkGuard() {
   static const int watched = pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1); });
   static_cast<void>(watched);
-  return g_forks.load(std::memory_order_relaxed);
-}
-
-}  // namespace
-
-ForkGuard::ForkGuard() : forks_(forks()) {}
-
-bool ForkGuard::in_child() const {
-  return forks() != forks_;
+  forks_ = g_forks.load(std::memory_order_relaxed);
 }
 
 }  // namespace op_tools

@@ -3,6 +3,7 @@
 // time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace op_tools {
@@ -10,9 +11,11 @@ namespace op_tools {
 class ForkGuard {
  public:
   ForkGuard();
-  bool in_child() const;  // this process was forked from the one that made the guard
+  // This process was forked from the one that made the guard.
+  bool in_child() const { return g_forks.load(std::memory_order_relaxed) != forks_; }
 
  private:
+  static std::atomic<uint64_t> g_forks;  // that lead here, since the first guard
   uint64_t forks_;
 };
 

@@ -25,6 +25,12 @@ constexpr size_t page_aligned(size_t bytes) {
 }
 
 thread_local std::vector<std::unique_ptr<BlackBoxFile::Thread>> tl_threads;  // of this thread, one per file
+// The one that was asked for last. Trivial to construct: reading it costs a load.
+struct LastThread {
+  uint64_t file;
+  BlackBoxFile::Thread* thread;
+};
+thread_local LastThread tl_last = {};
 
 std::atomic<uint64_t> files_made{0};
 
@@ -48,7 +54,7 @@ std::string host_name() {
 }  // namespace
 
 BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t rank)
-    : path_(path), serial_(files_made.fetch_add(1) + 1) {
+    : path_(path), calls_(static_cast<uint32_t>(size.calls)), serial_(files_made.fetch_add(1) + 1) {
   const size_t region_bytes =
       page_aligned(offsetof(Region, ring) + static_cast<size_t>(size.calls) * sizeof(BlackBoxCall));
   const size_t strings_at = kPage + kThreads * region_bytes;
@@ -76,7 +82,7 @@ BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t ra
   header_->rank = static_cast<uint32_t>(rank);
   header_->threads = kThreads;
   header_->nested = kMostNested;
-  header_->calls = static_cast<uint32_t>(size.calls);
+  header_->calls = calls_;
   header_->region_bytes = region_bytes;
   header_->strings_at = strings_at;
   header_->string_bytes = kStringBytes;
@@ -111,6 +117,12 @@ BlackBoxFile::Region& BlackBoxFile::region_at(uint32_t index) const {
 }
 
 BlackBoxFile::Thread& BlackBoxFile::thread() {
+  LastThread& last = tl_last;
+  if (last.file != serial_) last = {serial_, &find_thread()};
+  return *last.thread;
+}
+
+BlackBoxFile::Thread& BlackBoxFile::find_thread() {
   for (const auto& thread : tl_threads) {
     if (thread->file == serial_) return *thread;
   }
@@ -141,18 +153,26 @@ BlackBoxFile::Region* BlackBoxFile::take_region() {
   return region;
 }
 
-BlackBoxCall* BlackBoxFile::begin(Thread& thread, const BlackBoxCall& call) {
+BlackBoxCall& BlackBoxFile::next(Thread& thread) {
   Region* const region = thread.region;
   const uint64_t depth = region ? region->depth.load(std::memory_order_relaxed) : kMostNested;
-  if (depth >= kMostNested) {
+  BlackBoxCall* call = &thread.unplaced;
+  if (depth < kMostNested) {
+    call = &region->open[depth];
+    __builtin_prefetch(&region->ring[thread.next], /*rw=*/1);  // end() writes there, seldom to memory that is near
+  } else {
     header_->left_out.fetch_add(1, std::memory_order_relaxed);
-    return nullptr;
   }
-  BlackBoxCall& open = region->open[depth];
-  open = call;
-  open.begin = thread.clock.now();
-  region->depth.store(depth + 1, std::memory_order_release);  // a reader sees the whole call, or none
-  return &open;
+  *call = {};
+  return *call;
+}
+
+void BlackBoxFile::begin(Thread& thread, BlackBoxCall& call) {
+  call.begin = thread.clock.now();
+  if (&call == &thread.unplaced) return;
+  std::atomic<uint64_t>& depth = thread.region->depth;
+  depth.store(depth.load(std::memory_order_relaxed) + 1,
+              std::memory_order_release);  // a reader sees all of it, or none
 }
 
 uint8_t BlackBoxFile::end(Thread& thread, uint64_t id, bool failed) {
@@ -162,7 +182,8 @@ uint8_t BlackBoxFile::end(Thread& thread, uint64_t id, bool failed) {
   while (depth > 0 && region->open[depth - 1].id != id) --depth;
   if (depth == 0) return 0;  // it was nested too deep
   const uint64_t ended = region->ended.load(std::memory_order_relaxed);
-  BlackBoxCall& done = region->ring[ended % header_->calls];
+  BlackBoxCall& done = region->ring[thread.next];
+  if (++thread.next == calls_) thread.next = 0;
   done = region->open[depth - 1];
   done.end = thread.clock.now();
   done.failed = failed;

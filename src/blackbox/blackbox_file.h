@@ -127,6 +127,8 @@ class BlackBoxFile {
     uint64_t file = 0;         // its serial number
     Region* region = nullptr;  // nullptr: none was left
     TscClock clock{};
+    uint32_t next = 0;        // the place in the ring for the call that ends next
+    BlackBoxCall unplaced{};  // what is written of a call that has no place
 
     // Strings that the thread wrote, by a number that stands for them; a later one may have taken the place of `key`'s.
     struct Known {
@@ -142,8 +144,10 @@ class BlackBoxFile {
   };
   Thread& thread();
 
-  // The call in the file until it ends; nullptr: it has no place.
-  BlackBoxCall* begin(Thread& thread, const BlackBoxCall& call);
+  // Where the thread's next call is written, all zero: readers see it from begin() on. One that has no place in the
+  // file is counted, and goes nowhere.
+  BlackBoxCall& next(Thread& thread);
+  void begin(Thread& thread, BlackBoxCall& call);
   // Ends the innermost open call of that number, and those that were begun in it and never ended. Its stream; 0: none.
   uint8_t end(Thread& thread, uint64_t id, bool failed);
 
@@ -175,10 +179,12 @@ class BlackBoxFile {
 
  private:
   Region& region_at(uint32_t index) const;
+  Thread& find_thread();
   Region* take_region();
   bool has_room(size_t at, size_t bytes) const;
 
   const std::string path_;
+  const uint32_t calls_;  // of each ring
   const ForkGuard owner_;
   uint64_t serial_;  // tells files of one process apart
   int descriptor_ = -1;

@@ -32,22 +32,18 @@ BlackBoxFile::Thread::Known& known_of(BlackBoxFile& file, BlackBoxFile::Thread& 
   return known;
 }
 
-uint64_t key_of(std::string_view text) {
-  return std::hash<std::string_view>()(text);
-}
-
 BlackBoxFile::Thread::Known op_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, const OpCall& call) {
-  const uint64_t key = key_of(call.name);
-  const bool is_new = thread.known(key).key != key;
-  BlackBoxFile::Thread::Known& known = known_of(file, thread, key, [&] { return call.name; });
-  if (is_new) known.is_collective = is_collective(call);
+  const uint64_t key = std::hash<std::string_view>()(call.name);
+  BlackBoxFile::Thread::Known& known = thread.known(key);
+  if (known.key != key) known = {key, file.intern(call.name), is_collective(call)};
   return known;
 }
 
-StringId module_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& call) {
-  const std::string& module = call.module();
-  if (module.empty()) return 0;
-  return known_of(file, thread, key_of(module), [&]() -> std::string_view { return module; }).string;
+// Of a module or a line: such strings live until the process ends, so that their address stands for them.
+StringId place_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, const std::string& place) {
+  if (place.empty()) return 0;
+  return known_of(file, thread, reinterpret_cast<uintptr_t>(&place), [&]() -> std::string_view { return place; })
+      .string;
 }
 
 // "float32[64, 10], int64[64] cuda:0"
@@ -85,13 +81,6 @@ StringId inputs_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& cal
   return known_of(file, thread, (signature.value() ^ (devices * 0x9E3779B97F4A7C15U)) + 1,
                   [&] { return inputs_text(call); })
       .string;
-}
-
-StringId line_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& call) {
-  const std::string& line = call.line();
-  if (line.empty()) return 0;
-  // The string lives until the process ends, so its address stands for it.
-  return known_of(file, thread, reinterpret_cast<uintptr_t>(&line), [&] { return std::string_view(line); }).string;
 }
 
 double seconds(int64_t nanoseconds) {
@@ -203,7 +192,7 @@ std::unique_ptr<HookState> BlackBoxHook::before(OpCall& call) {
   BlackBoxFile::Thread& thread = file->thread();
   const BlackBoxFile::Thread::Known op = op_of(*file, thread, call);
   c10::Device device = c10::kCPU;
-  BlackBoxCall record{};
+  BlackBoxCall& record = file->next(thread);
   record.id = call.id;
   record.step = call.step;
   record.phase = phase_of(call) == Phase::kBackward;
@@ -211,17 +200,16 @@ std::unique_ptr<HookState> BlackBoxHook::before(OpCall& call) {
   record.inputs = inputs_of(*file, thread, call, &device);
   if (!device.is_cpu()) record.stream = impl_->marks->current(device);
   if (op.is_collective) impl_->note_collective(call, record);
-  if (impl_->options.with_modules) record.module = module_of(*file, thread, call);
-  if (impl_->options.with_stack) record.line = line_of(*file, thread, call);
+  if (impl_->options.with_modules) record.module = place_of(*file, thread, call.module());
+  if (impl_->options.with_stack) record.line = place_of(*file, thread, call.line());
   if (!impl_->kept->wants(call)) {
     file->begin(thread, record);
     return nullptr;
   }
   // The call is in the file before its inputs are copied, which may wait for a device that hangs.
   record.kept = Kept::kCopying;
-  BlackBoxCall* const open = file->begin(thread, record);
-  const Kept kept = impl_->kept->keep(call);
-  if (open) open->kept = kept;
+  file->begin(thread, record);
+  record.kept = impl_->kept->keep(call);
   return nullptr;
 }
 

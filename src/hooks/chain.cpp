@@ -470,7 +470,9 @@ void Chain::run(uint32_t mask, OpCall& call) const {
   run.after(innermost_);
   // At the torch level gradients are reported by call; at the aten level the engine's operators only know their node.
   if (call.level == Level::kAten && call.first_node_) {
-    tried(call, [&] { note_nodes(*call.first_node_, call.module_, call.line_, call.notes_id_ ? call.id : 0); });
+    tried(call, [&] {
+      note_nodes(*call.first_node_, call.name, {call.module_, call.line_, call.notes_id_ ? call.id : 0});
+    });
   }
   if (prepared) tried(call, [&] { call.frame().conclude(call); });
   run.after(~innermost_);

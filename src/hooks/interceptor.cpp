@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <algorithm>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "hooks/chain.h"
 #include "hooks/current_chain.h"
 #include "hooks/dispatcher_frame.h"
+#include "hooks/module_path.h"
 #include "hooks/op_call.h"
 #include "hooks/op_table.h"
 #include "tensor/internal_guard.h"
@@ -87,6 +89,7 @@ struct ThisThread {
   uint64_t entries;
   AtenWatch* watch;
   Detour* detour;
+  bool passes;  // a call of the program goes past us now, to come again below: no hook has it
   LastOps last_ops;
   // Of the same thread; nullptr until it is found.
   CurrentChain::Thread* scopes;
@@ -100,6 +103,18 @@ struct ThisThread {
   }
 };
 thread_local ThisThread tl = {};
+
+class Passes {
+ public:
+  Passes(ThisThread& mine, bool passes) : mine_(mine), outer_(mine.passes) { mine.passes = passes; }
+  ~Passes() { mine_.passes = outer_; }
+  Passes(const Passes&) = delete;
+  Passes& operator=(const Passes&) = delete;
+
+ private:
+  ThisThread& mine_;
+  const bool outer_;
+};
 
 // `covered`: a watch already notes this call as a whole and no chain wants it, so inner calls need not come here.
 void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack, ThisThread& mine, bool covered) {
@@ -123,6 +138,7 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
   if (mask == 0 && !detour) return pass(handle, below, stack);
   const GuardedState thread(*mine.autograd, *mine.keys);
   const ExcludedKeys unseen(thread, DispatchKeySet(kInterceptorKey));
+  const Passes hidden(mine, false);
   DispatcherFrame frame(handle, below, *stack, detour);
   OpCall call(next_call_id(), Level::kAten, Phase::kForward, op.name, frame, thread);
   call.op = &handle;
@@ -192,7 +208,10 @@ namespace {
 void intercept(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   ThisThread& mine = tl;
   ++mine.entries;
-  if (keys.has_any(kPassThroughKeys) || keys.has_backend(c10::BackendComponent::MetaBit)) {
+  const bool is_meta = keys.has_backend(c10::BackendComponent::MetaBit);
+  if (is_meta || keys.has_any(kPassThroughKeys)) {
+    const Passes seen_below(mine, !is_meta);
+    const PassedCall nodes(c10::toString(op.operator_name()));
     return pass(op, keys & kBelow, stack);
   }
   AtenWatch* const watch = mine.watch;
@@ -219,6 +238,26 @@ void install() {
     registrations->push_back(dispatcher.registerFallback(
         kInterceptorKey, c10::KernelFunction::makeFromBoxedFunction<&intercept>(), "op_tools interceptor"));
   });
+}
+
+namespace {
+// What a FakeTensorMode calls are operators on meta tensors, and factories of them.
+bool computes_shapes_only() {
+  using c10::impl::TorchDispatchModeTLS;
+  return TorchDispatchModeTLS::get_mode(c10::impl::TorchDispatchModeKey::FAKE).has_value();
+}
+}  // namespace
+
+InsidePythonHandler::InsidePythonHandler()
+    : sees_(tl.passes && c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey) && !computes_shapes_only()),
+      passes_(tl.passes) {
+  tl.passes = false;
+  if (sees_) c10::impl::tls_set_dispatch_key_excluded(kInterceptorKey, false);
+}
+
+InsidePythonHandler::~InsidePythonHandler() {
+  tl.passes = passes_;
+  if (sees_) c10::impl::tls_set_dispatch_key_excluded(kInterceptorKey, true);
 }
 
 OpenOps::OpenOps(const std::function<bool(std::string_view, bool)>& wants) {

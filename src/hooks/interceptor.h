@@ -37,6 +37,19 @@ class OpenOps {
   std::vector<bool> wanted_;  // by operator index
 };
 
+// Stands around Python's handler of a call (bindings/python_handlers.h): what the handler calls is intercepted if the
+// call itself was let pass, and is a part of a hooked call if not.
+class OP_TOOLS_API InsidePythonHandler {
+ public:
+  InsidePythonHandler();
+  ~InsidePythonHandler();
+  InsidePythonHandler(const InsidePythonHandler&) = delete;
+  InsidePythonHandler& operator=(const InsidePythonHandler&) = delete;
+
+ private:
+  const bool sees_, passes_;
+};
+
 // Watches the aten operators that this thread calls while one lives, outermost ones only: a torch-level call that is
 // one aten operator can then be replayed without Python. The scope must have opened all operators.
 class OP_TOOLS_API AtenWatch {

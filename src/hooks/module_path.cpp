@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -23,11 +24,7 @@ ModuleSource& source() {
 
 const std::string kNone;
 
-// The call that made a node. The strings live until the process ends; nullptr: not asked.
-struct Owner {
-  const std::string *module = nullptr, *line = nullptr;
-  uint64_t call = 0;
-};
+thread_local PassedCall* passed_call = nullptr;  // the innermost one of this thread
 
 // Ranges of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
 // owner of each. The oldest are forgotten: their graphs are gone.
@@ -38,8 +35,9 @@ class NodeOwners {
     return *owners;
   }
 
-  void add(uint64_t thread, uint64_t first, uint64_t end, Owner owner) {
+  void add(uint64_t thread, uint64_t first, uint64_t end, NodeOwner owner) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    changes_.fetch_add(1, std::memory_order_relaxed);
     std::deque<NodeRange>& ranges = ranges_of(thread);
     // A call within a call was noted before the one around it.
     const auto place = ranges.empty() || ranges.back().first < first
@@ -54,7 +52,10 @@ class NodeOwners {
     if (ranges.size() > kMost) ranges.pop_front();
   }
 
-  Owner find(uint64_t thread, uint64_t node) {
+  // What find() said is right while this stays equal.
+  uint64_t changes() const { return changes_.load(std::memory_order_relaxed); }
+
+  NodeOwner find(uint64_t thread, uint64_t node) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = threads_.find(thread);
     if (found == threads_.end()) return {};
@@ -63,14 +64,14 @@ class NodeOwners {
                                   [](uint64_t number, const NodeRange& one) { return number < one.first; });
     if (after == ranges.begin()) return {};
     --after;
-    return node < after->end ? after->owner : Owner();
+    return node < after->end ? after->owner : NodeOwner();
   }
 
  private:
   static constexpr size_t kMost = 1 << 17, kMostThreads = 256;
   struct NodeRange {
     uint64_t first, end;
-    Owner owner;
+    NodeOwner owner;
   };
 
   struct Thread {
@@ -89,16 +90,31 @@ class NodeOwners {
     return place->second.ranges;
   }
 
-  std::mutex mutex_;
+  std::atomic<uint64_t> changes_{1};
+  std::mutex mutex_;  // guards the rest
   uint64_t uses_ = 0;
   std::unordered_map<uint64_t, Thread> threads_;
 };
 
+// The node that this thread asked for last: a node calls several operators, and hooks ask each for module and line.
+struct LastNode {
+  uint64_t thread, node, changes;
+  NodeOwner owner;
+};
+thread_local LastNode last_node = {};
+
 // Of the node that this thread runs; nothing where it runs none.
-std::optional<Owner> owner_of_node() {
+std::optional<NodeOwner> owner_of_node() {
   const auto node = torch::autograd::get_current_node();
   if (!node) return std::nullopt;
-  return NodeOwners::get().find(node->thread_id(), node->sequence_nr());
+  const uint64_t thread = node->thread_id(), number = node->sequence_nr();
+  NodeOwners& owners = NodeOwners::get();
+  const uint64_t changes = owners.changes();
+  LastNode& last = last_node;
+  if (last.node != number || last.thread != thread || last.changes != changes) {
+    last = {thread, number, changes, owners.find(thread, number)};
+  }
+  return last.owner;
 }
 
 }  // namespace
@@ -123,16 +139,38 @@ const std::string& current_line() {
 }
 
 uint64_t call_of_current_node() {
-  return owner_of_node().value_or(Owner()).call;
+  return owner_of_node().value_or(NodeOwner()).call;
 }
 
 uint64_t next_node() {
   return at::sequence_number::peek();
 }
 
-void note_nodes(uint64_t first, const std::string* module, const std::string* line, uint64_t call) {
+void note_nodes(uint64_t first, std::string_view name, const NodeOwner& owner) {
+  if (passed_call) passed_call->noted_inside(name, owner);
   const uint64_t end = next_node();
-  if (end > first) NodeOwners::get().add(at::RecordFunction::currentThreadId(), first, end, {module, line, call});
+  if (end > first) NodeOwners::get().add(at::RecordFunction::currentThreadId(), first, end, owner);
+}
+
+PassedCall::PassedCall(std::string name) : name_(std::move(name)), first_(next_node()), outer_(passed_call) {
+  passed_call = this;
+}
+
+PassedCall::~PassedCall() {
+  passed_call = outer_;
+  if (!owner_.module && !owner_.line && owner_.call == 0) return;
+  const uint64_t end = next_node();
+  if (end == first_) return;
+  try {
+    NodeOwners::get().add(at::RecordFunction::currentThreadId(), first_, end, owner_);
+  } catch (const std::exception&) {  // no memory: a backward call without its line
+  }
+}
+
+void PassedCall::noted_inside(std::string_view name, const NodeOwner& owner) {
+  if (is_found_) return;
+  owner_ = owner;
+  is_found_ = name == name_;
 }
 
 std::string_view without_model(std::string_view path) {

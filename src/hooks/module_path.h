@@ -29,9 +29,33 @@ const std::string& current_line();
 
 // The place in this thread's sequence of autograd nodes; asked before a call.
 uint64_t next_node();
-// The nodes that this thread made since `first` are those of a call in `module` and at `line`, which are nullptr where
-// no hook asked, with the id `call`; 0: no hook asked which call it is. The last 131,072 ranges of a thread are stored.
-void note_nodes(uint64_t first, const std::string* module, const std::string* line, uint64_t call);
+// What is known of the call that made a node. The strings live until the process ends; nullptr: no hook asked.
+struct NodeOwner {
+  const std::string *module = nullptr, *line = nullptr;
+  uint64_t call = 0;  // its id; 0: no hook asked
+};
+// The nodes that this thread made since `first` are those of the operator `name`, owned by `owner`. The last 131,072
+// ranges of a thread are stored.
+void note_nodes(uint64_t first, std::string_view name, const NodeOwner& owner);
+
+// Stands around a call that the interceptor lets pass and sees again inside: the local call of a DTensor's makes no
+// node, the DTensor's own does. It belongs to the call inside that has the same operator, else to the last one.
+class PassedCall {
+ public:
+  explicit PassedCall(std::string name);
+  ~PassedCall();
+  PassedCall(const PassedCall&) = delete;
+  PassedCall& operator=(const PassedCall&) = delete;
+  void noted_inside(std::string_view name, const NodeOwner& owner);
+
+ private:
+  const std::string name_;
+  const uint64_t first_;
+  PassedCall* const outer_;
+  NodeOwner owner_;
+  bool is_found_ = false;
+};
+
 // The call that made the node which this thread runs; 0: none, or not known.
 uint64_t call_of_current_node();
 

@@ -51,9 +51,9 @@ struct MemoryHook::Impl {
   }
 
   MemoryPlace place_of(OpCall& call) const {
-    MemoryPlace place{std::string(call.name), {}, {}, {}, current_memory_phase(), call.grad_enabled};
-    if (options.with_modules) place.module = call.module();
-    if (options.with_stack) place.line = call.line();
+    MemoryPlace place{call.name, nullptr, nullptr, {}, current_memory_phase(), call.grad_enabled};
+    if (options.with_modules) place.module = &call.module();
+    if (options.with_stack) place.line = &call.line();
     if (!options.backtrace) return place;
     for (const std::string& line : call.stack()) place.stack += line + "\n";
     return place;
@@ -64,9 +64,9 @@ struct MemoryHook::Impl {
     if (found.empty()) return;
     table->add(found, writer);
     for (const Overwrite& one : found) {
-      log::error("OpMemoryCheck: " + writer.op + " wrote " + std::to_string(one.bytes) + " bytes " +
+      log::error("OpMemoryCheck: " + std::string(writer.op) + " wrote " + std::to_string(one.bytes) + " bytes " +
                  (one.offset < 0 ? "before" : "behind") + " a block of " + std::to_string(one.block_bytes) + " bytes" +
-                 (writer.line.empty() ? "" : ", at " + writer.line));
+                 (writer.line && !writer.line->empty() ? ", at " + *writer.line : ""));
     }
   }
 

@@ -11,12 +11,18 @@ namespace op_tools {
 namespace {
 
 constexpr size_t kMostPlaces = 50'000;
+constexpr const char* kFurtherPlaces = "(further places)";
 constexpr int64_t kPeakParts = 256;  // a peak of followed storages is right to this part of it
 constexpr size_t kMostSamples = 64;  // of a place, at ends of steps; then every second is dropped
 constexpr size_t kMostOverwrites = 1'000;
 
 thread_local MemoryTable::OpenCall* tl_call = nullptr;
 thread_local bool tl_in_optimizer = false;
+
+const std::string& text_of(const std::string* text) {
+  static const std::string none;
+  return text ? *text : none;
+}
 
 const void* address_of(const c10::Storage& storage) {
   return storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
@@ -49,7 +55,7 @@ MemoryTable::OpenCall::OpenCall(MemoryTable& table, std::string_view op) : table
 }
 
 MemoryTable::OpenCall::~OpenCall() {
-  if (open_) table_.end(*this, {std::string(op_), {}, {}, {}, current_memory_phase(), false});
+  if (open_) table_.end(*this, {op_, nullptr, nullptr, {}, current_memory_phase(), false});
 }
 
 bool MemoryTable::OpenCall::any() const {
@@ -67,7 +73,7 @@ MemoryTable::OpenCall::OnDevice& MemoryTable::OpenCall::on(uint8_t device) {
 bool MemoryTable::is_new(const OpenCall& call, const MemoryPlace& place) const {
   const std::lock_guard lock(mutex_);
   return std::any_of(call.on_.begin(), call.on_.end(), [&](const OpenCall::OnDevice& one) {
-    return place_of_.find(key_of(place, one.device, false)) == place_of_.end();
+    return place_of_.find(key_of(place, addresses_of(place, one.device, false))) == place_of_.end();
   });
 }
 
@@ -137,7 +143,8 @@ void MemoryTable::freed(const void* address) {
 
 void MemoryTable::overwritten(const Overwrite& one) {
   const OpenCall* const call = current();
-  add({one}, {call ? std::string(call->op_) : "(no operator)", {}, {}, {}, current_memory_phase(), false});
+  add({one},
+      {call ? call->op_ : std::string_view("(no operator)"), nullptr, nullptr, {}, current_memory_phase(), false});
 }
 
 void MemoryTable::reported(OpenCall& call, const MemoryReport& report) {
@@ -226,8 +233,8 @@ void MemoryTable::add(const std::vector<Overwrite>& found, const MemoryPlace& wr
     OverwriteRow& row = overwrites_.emplace_back();
     row.op = writer.op;
     row.phase = to_string(writer.phase);
-    row.module = writer.module;
-    row.line = writer.line;
+    row.module = text_of(writer.module);
+    row.line = text_of(writer.line);
     row.step = step_;
     row.side = one.offset < 0 ? "before" : "behind";
     row.bytes = static_cast<int64_t>(one.bytes);
@@ -237,7 +244,7 @@ void MemoryTable::add(const std::vector<Overwrite>& found, const MemoryPlace& wr
     if (block == blocks_.end()) continue;
     const MemoryPlace& maker = block->second.call ? writer : places_[block->second.place].what;
     row.made_by = maker.op;
-    row.made_at = maker.line;
+    row.made_at = text_of(maker.line);
   }
 }
 
@@ -250,24 +257,47 @@ uint8_t MemoryTable::device_locked(c10::Device device) {
   return static_cast<uint8_t>(devices_.size() - 1);
 }
 
-std::string MemoryTable::key_of(const MemoryPlace& what, uint8_t device, bool parameter) {
-  std::string key;
-  key.reserve(what.op.size() + what.module.size() + what.line.size() + 6);
-  for (const std::string* const part : {&what.op, &what.module, &what.line}) (key += *part) += '\n';
-  const char mode = parameter ? 'p' : what.grad_enabled ? 'g' : '-';
-  return key += {static_cast<char>('0' + static_cast<int>(what.phase)), static_cast<char>('0' + device), mode};
+MemoryTable::Addresses MemoryTable::addresses_of(const MemoryPlace& what, uint8_t device, bool parameter) {
+  const uint32_t mode = parameter ? 2 : what.grad_enabled ? 1 : 0;
+  return {std::hash<std::string_view>()(what.op), what.module, what.line,
+          (static_cast<uint32_t>(what.phase) << 16) + (uint32_t{device} << 8) + mode};
+}
+
+size_t MemoryTable::HashAddresses::operator()(const Addresses& one) const {
+  size_t hash = one.op + one.mode;
+  for (const void* const part : {one.module, one.line}) {
+    hash = (hash ^ reinterpret_cast<uintptr_t>(part)) * 0x9E3779B97F4A7C15U;
+  }
+  return hash ^ hash >> 32;
+}
+
+std::string MemoryTable::key_of(const MemoryPlace& what, const Addresses& addresses) {
+  std::string key(what.op);
+  for (const std::string* const part : {what.module, what.line}) (key += '\n') += text_of(part);
+  return (key += '\n') += std::to_string(addresses.mode);
 }
 
 uint32_t MemoryTable::place_locked(const MemoryPlace& what, uint8_t device, bool parameter) {
-  std::string key = key_of(what, device, parameter);
-  const auto known = place_of_.find(key);
-  if (known != place_of_.end()) return known->second;
-  if (places_.size() >= kMostPlaces && what.op != "(further places)") {
-    return outside_locked("(further places)", device, parameter);
+  const Addresses addresses = addresses_of(what, device, parameter);
+  const auto known = place_at_.find(addresses);
+  if (known != place_at_.end() && places_[known->second].op == what.op) return known->second;
+  std::string key = key_of(what, addresses);
+  const auto same = place_of_.find(key);
+  if (same == place_of_.end() && places_.size() >= kMostPlaces && what.op != kFurtherPlaces) {
+    return outside_locked(kFurtherPlaces, device, parameter);
   }
+  const uint32_t place =
+      same != place_of_.end() ? same->second : new_place_locked(what, device, parameter, std::move(key));
+  place_at_[addresses] = place;
+  return place;
+}
+
+uint32_t MemoryTable::new_place_locked(const MemoryPlace& what, uint8_t device, bool parameter, std::string key) {
   const auto number = static_cast<uint32_t>(places_.size());
   Place& place = places_.emplace_back();
+  place.op = what.op;
   place.what = what;
+  place.what.op = place.op;
   place.device = device;
   place.parameter = parameter;
   place.first_step = step_;
@@ -277,7 +307,7 @@ uint32_t MemoryTable::place_locked(const MemoryPlace& what, uint8_t device, bool
 }
 
 uint32_t MemoryTable::outside_locked(const char* op, uint8_t device, bool parameter, MemoryPhase phase) {
-  return place_locked({op, {}, {}, {}, phase, false}, device, parameter);
+  return place_locked({op, nullptr, nullptr, {}, phase, false}, device, parameter);
 }
 
 Account& MemoryTable::account_locked(const Block& block) {
@@ -303,7 +333,7 @@ void MemoryTable::note_peak_locked(const Block& block) {
   device.peak_bytes = device.bytes;
   ++device.peak;  // of all accounts what they have now
   device.peak_step = step_;
-  const std::string_view op = block.call ? block.call->op_ : std::string_view(places_[block.place].what.op);
+  const std::string_view op = block.call ? block.call->op_ : places_[block.place].what.op;
   if (device.peak_op != op) device.peak_op = op;
 }
 
@@ -395,8 +425,8 @@ MemoryRow MemoryTable::row_locked(const Place& place) const {
   row.device = device.device.str();
   row.op = place.what.op;
   row.phase = to_string(place.what.phase);
-  row.module = place.what.module;
-  row.line = place.what.line;
+  row.module = text_of(place.what.module);
+  row.line = text_of(place.what.line);
   row.kind = place.parameter                               ? "parameter"
              : place.what.phase == MemoryPhase::kOptimizer ? "optimizer"
              : place.what.grad_enabled                     ? "activation"  // also those that backward computes again

@@ -9,6 +9,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 #include <c10/util/Backtrace.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <deque>
@@ -40,7 +41,9 @@ struct Account {
 };
 
 struct MemoryPlace {
-  std::string op, module, line, stack;
+  std::string_view op;                                   // of a place in the table: that one's
+  const std::string *module = nullptr, *line = nullptr;  // live until the process ends; nullptr: not known
+  std::string stack;
   MemoryPhase phase = MemoryPhase::kForward;
   bool grad_enabled = false;
 };
@@ -64,7 +67,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     const std::string_view op_;
     OpenCall* outer_;  // of this thread
     bool open_ = true;
-    std::vector<const void*> blocks_;
+    c10::SmallVector<const void*, 4> blocks_;
     struct OnDevice {
       uint8_t device;
       Account account{};
@@ -72,7 +75,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
       uint32_t place = 0;  // when the call has ended
     };
     OnDevice& on(uint8_t device);
-    std::vector<OnDevice> on_;
+    c10::SmallVector<OnDevice, 1> on_;
     c10::Backtrace backtrace_;
   };
   void end(OpenCall& call, MemoryPlace place);
@@ -114,6 +117,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
   };
   using Blocks = std::unordered_map<const void*, Block>;
   struct Place {
+    std::string op;
     MemoryPlace what;
     uint8_t device = 0;
     bool parameter = false;
@@ -137,10 +141,22 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     std::optional<int64_t> told_bytes, told_peak_bytes;
   };
 
-  static std::string key_of(const MemoryPlace& what, uint8_t device, bool parameter);
+  // Equal strings may lie at several addresses, but one address has one string: a place is found without reading it.
+  struct Addresses {
+    size_t op = 0;  // its hash
+    const void *module = nullptr, *line = nullptr;
+    uint32_t mode = 0;  // phase, device and what else tells places apart
+    bool operator==(const Addresses&) const = default;
+  };
+  struct HashAddresses {
+    size_t operator()(const Addresses& one) const;
+  };
+  static Addresses addresses_of(const MemoryPlace& what, uint8_t device, bool parameter);
+  static std::string key_of(const MemoryPlace& what, const Addresses& addresses);
   bool is_new(const OpenCall& call, const MemoryPlace& place) const;
   uint8_t device_locked(c10::Device device);
   uint32_t place_locked(const MemoryPlace& what, uint8_t device, bool parameter);
+  uint32_t new_place_locked(const MemoryPlace& what, uint8_t device, bool parameter, std::string key);
   uint32_t outside_locked(const char* op, uint8_t device, bool parameter, MemoryPhase phase = MemoryPhase::kForward);
   // Of an open call, or of a place.
   Account& account_locked(const Block& block);
@@ -160,6 +176,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
   Blocks blocks_;
   std::deque<Place> places_;  // stay where they are: what is added is often like one that is there
   std::unordered_map<std::string, uint32_t> place_of_;
+  std::unordered_map<Addresses, uint32_t, HashAddresses> place_at_;
   std::vector<DeviceState> devices_;
   std::vector<OverwriteRow> overwrites_;
   uint32_t step_ = 0;

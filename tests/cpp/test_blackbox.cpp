@@ -21,10 +21,10 @@ using namespace op_tools;  // NOLINT: a test
 
 namespace {
 
-BlackBoxCall numbered(uint64_t id) {
-  BlackBoxCall call{};
+void begin(BlackBoxFile& file, BlackBoxFile::Thread& thread, uint64_t id) {
+  BlackBoxCall& call = file.next(thread);
   call.id = id;
-  return call;
+  file.begin(thread, call);
 }
 
 struct Found {
@@ -45,9 +45,9 @@ TEST_CASE("the ring has the last calls, and the open ones beside it", "[blackbox
   const test::TemporaryFolder folder;
   BlackBoxFile file(folder.path() + "/a.blackbox", {16}, 0);
   BlackBoxFile::Thread& thread = file.thread();
-  file.begin(thread, numbered(1));
+  begin(file, thread, 1);
   for (uint64_t id = 2; id < 42; ++id) {
-    file.begin(thread, numbered(id));
+    begin(file, thread, id);
     file.end(thread, id, /*failed=*/false);
   }
   const Found found = calls_in(file);
@@ -61,12 +61,12 @@ TEST_CASE("a call that never ended goes with the one around it, and deep nesting
   const test::TemporaryFolder folder;
   BlackBoxFile file(folder.path() + "/a.blackbox", {16}, 0);
   BlackBoxFile::Thread& thread = file.thread();
-  file.begin(thread, numbered(1));
-  file.begin(thread, numbered(2));  // an exception that no hook saw
+  begin(file, thread, 1);
+  begin(file, thread, 2);  // an exception that no hook saw
   file.end(thread, 1, /*failed=*/true);
   CHECK(calls_in(file).open.empty());
   CHECK(calls_in(file).ended == std::vector<uint64_t>{1});
-  for (uint64_t id = 10; id < 50; ++id) file.begin(thread, numbered(id));
+  for (uint64_t id = 10; id < 50; ++id) begin(file, thread, id);
   CHECK(calls_in(file).open.size() == BlackBoxFile::kMostNested);
   CHECK(file.header().left_out.load() == 40 - BlackBoxFile::kMostNested);
   for (uint64_t id = 49; id >= 10; --id) file.end(thread, id, false);
@@ -79,7 +79,7 @@ TEST_CASE("each thread has a region, and takes that of one which has ended", "[b
   for (uint64_t id = 1; id <= BlackBoxFile::kThreads + 20; ++id) {
     std::thread([&] {
       BlackBoxFile::Thread& thread = file.thread();
-      file.begin(thread, numbered(id));
+      begin(file, thread, id);
       file.end(thread, id, false);
     }).join();
   }
@@ -131,7 +131,7 @@ TEST_CASE("a call without end is found stuck", "[blackbox]") {
   BlackBoxFile::Thread& thread = file.thread();
   const uint64_t before = file.progress();
   CHECK_FALSE(file.stuck(INT64_MAX));
-  file.begin(thread, numbered(1));
+  begin(file, thread, 1);
   CHECK(file.progress() == before + 1);
   REQUIRE(file.stuck(INT64_MAX));
   CHECK(file.stuck(INT64_MAX)->thread == thread.region->thread);

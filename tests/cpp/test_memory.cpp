@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <optional>
 #include <string>
 #include <thread>
@@ -32,9 +33,10 @@ c10::Storage device_storage(size_t address, size_t bytes) {
 }
 
 void make(MemoryTable& table, const std::string& op, const c10::Storage& result) {
+  static const std::string line = "train.py:1";
   MemoryTable::OpenCall call(table, op);
   table.returned(call, result);
-  table.end(call, {op, "", "train.py:1", "", MemoryPhase::kForward, true});
+  table.end(call, {op, nullptr, &line, {}, MemoryPhase::kForward, true});
 }
 
 const DeviceMemoryRow& only_device(const MemoryTable::Snapshot& all) {
@@ -92,7 +94,7 @@ TEST_CASE("what a call allocates and frees again counts for the peak only", "[me
     table.reported(call, {reinterpret_cast<void*>(0x2000), 700, 800, kDevice});
     table.reported(call, {reinterpret_cast<void*>(0x2000), -700, 100, kDevice});
     table.returned(call, result);
-    table.end(call, {"a", "", "", "", MemoryPhase::kForward, true});
+    table.end(call, {"a", nullptr, nullptr, {}, MemoryPhase::kForward, true});
   }
   const MemoryTable::Snapshot all = table.snapshot(false);
   REQUIRE(all.rows.size() == 1);
@@ -105,14 +107,33 @@ TEST_CASE("what a call allocates and frees again counts for the peak only", "[me
   CHECK(only_device(all).allocator_peak_bytes == 800);
 }
 
+TEST_CASE("a line whose text lies at two addresses is one place", "[memory]") {
+  MemoryTable table(false);
+  const std::string lines[2] = {"train.py:1", "train.py:1"};
+  const c10::Storage results[2] = {device_storage(0x1000, 100), device_storage(0x2000, 50)};
+  for (int i = 0; i < 2; ++i) {
+    MemoryTable::OpenCall call(table, "a");
+    table.returned(call, results[i]);
+    table.end(call, {"a", nullptr, &lines[i], {}, MemoryPhase::kForward, true});
+  }
+  const MemoryTable::Snapshot all = table.snapshot(false);
+  REQUIRE(all.rows.size() == 1);
+  CHECK(all.rows[0].alive == 2);
+  CHECK(all.rows[0].alive_bytes == 150);
+  CHECK(all.rows[0].line == "train.py:1");
+}
+
 TEST_CASE("many places: none is lost when the table grows", "[memory]") {
   MemoryTable table(false);
   std::vector<c10::Storage> kept;
+  std::deque<std::string> texts;  // stay where they are
   for (size_t i = 0; i < 300; ++i) {
     kept.push_back(device_storage(0x1000 + i * 0x100, 16));
-    MemoryTable::OpenCall call(table, "op" + std::to_string(i));
+    const std::string& op = texts.emplace_back("op" + std::to_string(i));
+    const std::string& line = texts.emplace_back("line " + std::to_string(i));
+    MemoryTable::OpenCall call(table, op);
     table.returned(call, kept.back());
-    table.end(call, {"op" + std::to_string(i), "", "line " + std::to_string(i), "", MemoryPhase::kForward, true});
+    table.end(call, {op, nullptr, &line, {}, MemoryPhase::kForward, true});
     table.given(kept.back(), /*parameter=*/true);  // a place that is like the one before
   }
   const MemoryTable::Snapshot all = table.snapshot(false);

@@ -1,6 +1,6 @@
 """op_tools.bisect() finds the operators in which faults were planted, and only those.
 
-    ./dev prove bisect_trials [--trials 200] [--kinds KIND...] [--seed 0] [--write]
+    ./dev prove bisect_trials [--trials 200] [--kinds KIND...] [--seed 0] [--results FILE] [--seconds N] [--write]
 
 A trial trains one of eight models for two steps on the simulated device, with one to three faulty operators of a kind, all of
 forward or all of backward, drawn by the trial's seed from those whose fault alone changes a loss by more than five times the band:
@@ -9,7 +9,8 @@ of these is in the others, too. Half of the trials have noise: each number is mu
 around 1. In half the numbers of a right run are given; in the others bisect takes those of the run with everything moved, and measures
 the band. Found: the operators that are reported are those that were planted. Late writes are races: there the placebo has to heal, too,
 and the operator that reads too early may be reported for the one that writes too late. Errors that cancel are planted in programs of
-three operators; sets that cancel in part by chance (without one fault the result is worse than with all) are counted apart.
+three operators; sets drawn by chance in which some errors cancel (the result is right with some of the faults, or worse without one
+than with all) are counted apart.
 
 Each trial is made without suspects, and again with those that bisect finds by itself. The runs are all but the six of the opening; the second
 table says what those without suspects were for. The ideal search, the bound (log2 of the number of sets of this size
@@ -23,13 +24,17 @@ import argparse
 import collections
 import contextlib
 import functools
+import itertools
+import json
 import math
 import os
 import random
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +79,7 @@ BAND = 1e-3
 NOISE = 1e-4  # standard deviation of the factor
 CHANGED = 5 * BAND
 STEPS = 2
+MOST_WITHOUT = 3  # trials of a kind whose faults changed no loss
 PARTS_SHOWN = list(dict.fromkeys(part for part in PARTS.values() if part != "opening"))
 MARKS = "<!-- bisect: written by ./dev prove bisect_trials --write -->", "<!-- end of bisect -->"
 
@@ -125,32 +131,28 @@ class Training:
 
 
 @dataclass
-class Score:
-    """What became of the trials of one kind."""
+class Trial:
+    """What became of one set of planted faults; pairs are without and with suspects."""
 
-    trials: int = 0
-    found: int = 0
-    found_ranked: int = 0
-    healed_by_placebo: int = 0
-    cancel: int = 0
-    """Sets drawn by chance whose errors cancel in part: no trials of these."""
-    cancel_told: int = 0
+    kind: str
+    seed: int
+    number: int
+    culprits: int = 0
+    """0: a fault of this kind changes no loss."""
+    operators: int = 0
+    cancels: bool = False
+    """A set drawn by chance some of whose errors cancel: no trial."""
+    found: list[bool] = field(default_factory=list)
+    """Of a set that cancels: that was told, or a smaller set was found that heals."""
+    healed: bool = False
+    """By the placebo."""
     runs: list[int] = field(default_factory=list)
-    runs_ranked: list[int] = field(default_factory=list)
+    """Without the opening."""
+    runs_for: dict[str, int] = field(default_factory=dict)
+    search: int = 0
+    bound: float = 0.0
+    ddmin: int = 0
     missed: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Cost:
-    """Runs of the trials with one number of culprits; the search alone, the bound and ddmin."""
-
-    operators: list[int] = field(default_factory=list)
-    runs: list[int] = field(default_factory=list)
-    runs_ranked: list[int] = field(default_factory=list)
-    runs_for: list[dict[str, int]] = field(default_factory=list)
-    search: list[int] = field(default_factory=list)
-    bound: list[float] = field(default_factory=list)
-    ddmin: list[int] = field(default_factory=list)
 
 
 @functools.cache
@@ -205,9 +207,14 @@ def places(name: str, kind: str) -> list[list[str]]:
 
 
 def cancel(training: Training, kind: str, ops: list[str], seed: int) -> bool:
-    """Is the result worse without one of these faults than with all of them?"""
+    """Do some of these errors cancel: is the result right with some of them, or worse without one than with all?"""
     together = far(training, kind, ops, seed)
-    return any(far(training, kind, [one for one in ops if one != op], seed) > 2 * together for op in ops)
+    some = [
+        far(training, kind, list(part), seed)
+        for size in range(1, len(ops))
+        for part in itertools.combinations(ops, size)
+    ]
+    return min(some) <= CHANGED or any(one > 2 * together for one in some[-len(ops) :])
 
 
 def drawn(kind: str, draw: random.Random, seed: int) -> tuple[Training, list[str]] | None:
@@ -223,12 +230,13 @@ def drawn(kind: str, draw: random.Random, seed: int) -> tuple[Training, list[str
     return None
 
 
-def trial(kind: str, number: int, seed: int, score: Score, costs: dict[int, Cost]) -> None:
+def trial(kind: str, number: int, seed: int) -> Trial:
     """One set of planted faults."""
+    made = Trial(kind, seed, number)
     draw = random.Random(f"{kind} {number} {seed}")
     place = drawn(kind, draw, number)
     if place is None:
-        return
+        return made
     training, chosen = place
     noisy, given = number % 2 == 1, number // 2 % 2 == 1
     results = []
@@ -238,37 +246,36 @@ def trial(kind: str, number: int, seed: int, score: Score, costs: dict[int, Cost
             judge = op_tools.BisectJudge(training.right, band=BAND) if given else None
             results.append(op_tools.bisect(training.run, judge, checkpoint=training.checkpoint, suspects=suspects))
     training.noisy = False
-    race = kind == "late_write"
-    if len(chosen) > 1 and cancel(training, kind, chosen, number):
-        score.cancel += 1
-        score.cancel_told += all(one.verdict == "inconsistent" and "cancel" in one.explanation for one in results)
-        return
-    found = []
-    for result in results:
-        reported = {one["op"] for one in result.culprits}
-        found.append(result.verdict == "found" and (result.placebo is True if race else reported == set(chosen)))
-        if not found[-1]:
-            score.missed.append(
-                f"{kind} {number} of {training.name}{', noise' * noisy}{', given' * given}{', suspects' * (len(found) - 1)}: {chosen}, "
-                f"{result.verdict} {sorted(reported)}: {result.explanation}"
-            )
-    score.trials += 1
-    score.found += found[0]
-    score.found_ranked += found[1]
-    score.healed_by_placebo += all(result.placebo is True for result in results)
     groups = sorted(
         {(call.op, call.phase) for call in training.calls()}, key=lambda group: (group[1] == "forward", group)
     )
     own = frozenset(group for group in groups if group[0] in chosen)
-    cost = costs[len(own)]
-    for runs, result in zip((score.runs, score.runs_ranked), results, strict=True):
-        runs.append(result.runs - result.runs_for["opening"])
-    cost.runs_for.append(results[0].runs_for)
-    cost.runs.append(score.runs[-1])
-    cost.runs_ranked.append(score.runs_ranked[-1])
-    cost.operators.append(len(groups))
-    cost.bound.append(math.log2(math.comb(len(groups), len(own))))
-    cost.search.append(search(groups, lambda sets: ["good" if own <= one else "bad" for one in sets]).tests)
+    made.culprits, made.operators = len(own), len(groups)
+    if len(chosen) > 1 and cancel(training, kind, chosen, number):
+        made.cancels = True
+        for result in results:
+            others = [op for op in chosen if op not in {one["op"] for one in result.culprits}]
+            heals = (
+                result.verdict == "found"
+                and 0 < len(others) < len(chosen)
+                and far(training, kind, others, number) <= CHANGED
+            )
+            made.found.append(heals or (result.verdict == "inconsistent" and "cancel" in result.explanation))
+        return made
+    for result, suspects in zip(results, ("", ", suspects"), strict=True):
+        reported = {one["op"] for one in result.culprits}
+        right = result.placebo is True if kind == "late_write" else reported == set(chosen)
+        made.found.append(result.verdict == "found" and right)
+        if not made.found[-1]:
+            made.missed.append(
+                f"{kind} {number} of {training.name}{', noise' * noisy}{', given' * given}{suspects}, seed {seed}: {chosen}, "
+                f"{result.verdict} {sorted(reported)}: {result.explanation}"
+            )
+    made.healed = all(result.placebo is True for result in results)
+    made.runs = [result.runs - result.runs_for["opening"] for result in results]
+    made.runs_for = results[0].runs_for
+    made.bound = math.log2(math.comb(len(groups), len(own)))
+    made.search = search(groups, lambda sets: ["good" if own <= one else "bad" for one in sets]).tests
     tests: list[int] = []
 
     def good(part: list) -> bool:
@@ -276,7 +283,8 @@ def trial(kind: str, number: int, seed: int, score: Score, costs: dict[int, Cost
         return own <= set(part)
 
     ddmin(groups, good)
-    cost.ddmin.append(len(tests))
+    made.ddmin = len(tests)
+    return made
 
 
 def cancelling(number: int) -> bool:
@@ -295,50 +303,80 @@ def cancelling(number: int) -> bool:
     return result.verdict == "inconsistent" and "cancel" in result.explanation
 
 
-def mean(numbers: list) -> str:
+def mean(numbers: Sequence[float]) -> str:
     return f"{statistics.mean(numbers):.1f}"
 
 
-def tables(scores: dict[str, Score], costs: dict[int, Cost]) -> str:
+def tables(trials: list[Trial]) -> str:
     lines = [
         "| fault | trials | found | found with suspects | mean runs | with suspects | healed by the placebo |",
         "|---|---|---|---|---|---|---|",
     ]
-    for kind, one in scores.items():
-        if one.trials:
-            runs = f"{mean(one.runs)} | {mean(one.runs_ranked)}"
-            lines.append(
-                f"| `{kind}` | {one.trials} | {one.found} | {one.found_ranked} | {runs} | {one.healed_by_placebo} |"
-            )
-        else:
+    counted = [one for one in trials if one.runs]
+    for kind in KINDS:
+        of_kind = [one for one in counted if one.kind == kind]
+        if of_kind:
+            found = " | ".join(str(sum(one.found[way] for one in of_kind)) for way in (0, 1))
+            runs = " | ".join(mean([one.runs[way] for one in of_kind]) for way in (0, 1))
+            healed = sum(one.healed for one in of_kind)
+            lines.append(f"| `{kind}` | {len(of_kind)} | {found} | {runs} | {healed} |")
+        elif any(one.kind == kind for one in trials):
             lines.append(f"| `{kind}` | changes no loss | | | | | |")
     lines += [
         "",
         f"| culprits | trials | operators | mean runs | with suspects | {' | '.join(PARTS_SHOWN)} | ideal search | bound | ddmin |",
         "|" + "---|" * (8 + len(PARTS_SHOWN)),
     ]
-    for count, one in sorted(costs.items()):
-        parts = [[runs.get(part, 0) for runs in one.runs_for] for part in PARTS_SHOWN]
-        numbers = (one.operators, one.runs, one.runs_ranked, *parts, one.search, one.bound, one.ddmin)
-        lines.append(f"| {count} | {len(one.runs)} | {' | '.join(map(mean, numbers))} |")
+    for count in sorted({one.culprits for one in counted}):
+        of_count = [one for one in counted if one.culprits == count]
+        rows = [
+            (
+                one.operators,
+                *one.runs,
+                *(one.runs_for.get(part, 0) for part in PARTS_SHOWN),
+                one.search,
+                one.bound,
+                one.ddmin,
+            )
+            for one in of_count
+        ]
+        lines.append(f"| {count} | {len(of_count)} | {' | '.join(map(mean, zip(*rows, strict=True)))} |")
     return "\n".join(lines)
 
 
-def run_trials(count: int, kinds: list[str], seed: int) -> tuple[dict[str, Score], dict[int, Cost]]:
-    scores = {kind: Score() for kind in kinds}
-    costs: dict[int, Cost] = collections.defaultdict(Cost)
-    progress, number = Progress(count, "trials"), 0
-    first = 3 * len(kinds)
-    while sum(score.trials for score in scores.values()) < count:
+def run_trials(trials: list[Trial], count: int, kinds: list[str], seed: int, seconds: float) -> Iterator[Trial]:
+    """Trials of this seed, behind those that there are, until `count` have been made or the time is over."""
+    done = sum(bool(one.runs) for one in trials)
+    progress = Progress(count - done, "trials")
+    end = time.monotonic() + seconds
+    for number in itertools.count(max((one.number + 1 for one in trials if one.seed == seed), default=0)):
+        if done >= count or time.monotonic() > end:
+            return
         kind = kinds[number % len(kinds)]
-        before = scores[kind].trials
-        trial(kind, number, seed, scores[kind], costs)
-        number += 1
-        if scores[kind].trials > before:
-            progress.step(f"{sum(score.found for score in scores.values())} found")
-        elif number == first:
-            kinds = [kind for kind in kinds if scores[kind].trials]  # the others change no loss
-    return scores, costs
+        of_kind = [one for one in trials if one.kind == kind]
+        if len(of_kind) >= MOST_WITHOUT and not any(one.culprits for one in of_kind):
+            continue  # it changes no loss
+        made = trial(kind, number, seed)
+        yield made
+        if made.runs:
+            done += 1
+            progress.step("" if all(made.found) else "missed: " + "; ".join(made.missed))
+
+
+def summary(trials: list[Trial]) -> tuple[str, bool]:
+    """A line, and whether what is promised was kept."""
+    counted, cancelled = [one for one in trials if one.runs], sum(cancelling(number) for number in range(20))
+    found, ranked = (sum(one.found[way] for one in counted) for way in (0, 1))
+    races = [one for one in counted if one.kind == "late_write"]
+    healed = sum(one.healed for one in races)
+    chance = [one for one in trials if one.cancels]
+    seeds = ", ".join(map(str, dict.fromkeys(one.seed for one in trials)))
+    line = (
+        f"Seeds {seeds}: {found} of {len(counted)} found, {ranked} with suspects; the placebo healed {healed} of {len(races)} races; "
+        f"{cancelled} of 20 pairs of errors that cancel were reported as inconsistent. Of {len(chance)} sets drawn by chance in which some "
+        f"errors cancel {sum(all(one.found) for one in chance)} were reported as inconsistent, or the smaller set that heals was found."
+    )
+    return line, min(found, ranked) >= 0.98 * len(counted) and healed == len(races) and cancelled == 20
 
 
 def main() -> int:
@@ -346,30 +384,30 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="only these faults")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="a line for each trial; goes on behind those that it has"
+    )
+    parser.add_argument("--seconds", type=float, default=math.inf, metavar="N", help="begin no trial after that time")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
+    results = options.results and options.results.absolute()
+    lines = results.read_text().splitlines() if results and results.exists() else []
+    trials = [Trial(**json.loads(line)) for line in lines]
     os.chdir(tempfile.mkdtemp(prefix="bisect_trials_"))
     torch.set_num_threads(1)
-    scores, costs = run_trials(options.trials, options.kinds, options.seed)
-    cancelled = sum(cancelling(number) for number in range(20))
-    trials, found, ranked = (
-        sum(getattr(score, name) for score in scores.values()) for name in ("trials", "found", "found_ranked")
-    )
-    races = scores.get("late_write", Score())
-    chance, told = (sum(getattr(score, name) for score in scores.values()) for name in ("cancel", "cancel_told"))
-    summary = (
-        f"Seed {options.seed}: {found} of {trials} found, {ranked} with suspects; the placebo healed {races.healed_by_placebo} of "
-        f"{races.trials} races; {cancelled} of 20 pairs of errors that cancel were reported as inconsistent, and {told} of {chance} sets "
-        "drawn by chance that cancel in part."
-    )
-    text = f"{tables(scores, costs)}\n\n{summary}"
-    print("\n".join([text, *(line for score in scores.values() for line in score.missed)]))
+    for made in run_trials(trials, options.trials, options.kinds, options.seed, options.seconds):
+        trials.append(made)
+        if results:
+            with results.open("a") as file:
+                file.write(json.dumps(asdict(made)) + "\n")
+    line, kept = summary(trials)
+    text = f"{tables(trials)}\n\n{line}"
+    print("\n".join([text, *(line for one in trials for line in one.missed)]))
     if options.write:
         page = ROOT / "docs" / "testing.md"
         before, after = page.read_text().split(MARKS[0])[0], page.read_text().split(MARKS[1])[1]
         page.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
-    healed = races.healed_by_placebo == races.trials
-    return 0 if min(found, ranked) >= 0.98 * trials and healed and cancelled == 20 else 1
+    return 0 if kept else 1
 
 
 if __name__ == "__main__":

@@ -11,24 +11,27 @@ Then, for 20 of the functions each, kernels that crash and that hang, in worker 
 import argparse
 import collections
 import contextlib
-import functools
 import os
 import random
 import sys
+import tempfile
 import warnings
+from pathlib import Path
 
 os.environ["OP_TOOLS_LOG_LEVEL"] = "off"
 
 import torch
 from _workers import Progress
 
-import op_tools.sim_device as sim
 from op_tools import _C
-from op_tools._conformance.case import Case
+from op_tools._conformance.exceptions import read_exceptions
 from op_tools._conformance.lists import load_cases
 from op_tools._conformance.rows import NOT_JUDGED, PASSED
+from op_tools._conformance.session import Session, WorkerPlan
 from op_tools._conformance.verdict import Judge
-from op_tools._conformance.workers import work_through
+
+if __name__ == "__main__":  # a worker process imports this file, too, before it has its faults
+    import op_tools.sim_device as sim
 
 KINDS = (
     *("scale", "element", "low_precision", "swap_rows", "nan", "inf", "mutate_input", "noncontiguous", "above_size"),
@@ -120,47 +123,43 @@ def faults_in(name, cases, draw, judge):
     return None
 
 
-def start_with(kind, op):
-    """Of a worker process: the device has this fault."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    sim.fault(kind, ops=op.removeprefix("aten::")).__enter__()
-
-
-def rows_of(line):
-    """Of a worker process: the rows of a case."""
-    return Judge(torch.device("sim:0")).rows(Case.from_json(line))
-
-
-def killed(kind, cases, op):
+def killed(kind, cases, op, folder):
     """A kernel that crashes or hangs: whether just its cases are named so, and the others are right."""
-    due = {case.id for case, ops in cases.items() if op in ops}
-    lines = {case.to_json(): case.id for case in cases}
-    ended, right = set(), True
-    for line, rows, failure in work_through(
-        lines, functools.partial(start_with, kind, op), rows_of, jobs=1, seconds=10
-    ):
-        if failure is not None:
-            ended.add((lines[line], failure.kind))
-        else:
-            right &= all(row.status in (PASSED, NOT_JUDGED) for row in rows)
-    found = right and ended == {(case, {"crash": "crashed", "hang": "hung"}[kind]) for case in due}
-    if not found:
-        print(f"{kind} of {op}: due {sorted(due)}, found {sorted(ended)}; the others are right: {right}", flush=True)
-    return found
+    named = op.removeprefix("aten::")
+    # A name without an overload means all overloads.
+    due = {
+        case.id
+        for case, ops in cases.items()
+        if any(named in (one.removeprefix("aten::"), op_name(one)) for one in ops)
+    }
+    os.environ["OP_TOOLS_SIM_FAULTS"] = f"{kind}:ops={named}"
+    try:
+        plan = WorkerPlan("sim", ("op_tools.sim_device",))
+        session = Session(list(cases), plan, 1, 3.0, read_exceptions(None), lambda line: None)
+        found = session.run(folder / f"{kind}-{op_name(op)}.jsonl", resume=False)
+    finally:
+        del os.environ["OP_TOOLS_SIM_FAULTS"]
+    ended = {name for name, rows in found.items() if rows[0].status == {"crash": "crashed", "hang": "hung"}[kind]}
+    wrong = {name: rows[0].status for name, rows in found.items() if rows[0].status not in (PASSED, NOT_JUDGED)}
+    if ended != due or set(wrong) != due:
+        print(f"{kind} of {op}: due {sorted(due)}, found {wrong}", flush=True)
+    return ended == due and set(wrong) == due
 
 
 def kernels_that_kill(groups, draw, judge, count):
     """Trials of kernels that crash and hang, and how many of them named just their cases."""
-    others = {case: operators_of(case, judge) or set() for case in groups[0][1][:2]}
+    others = {case: operators_of(case, judge) for case in groups[0][1][:2]}
     for kind in ("crash", "hang"):
         right = tried = 0
-        for _, cases in groups[1 : count + 1]:
-            reached = {case: ops for case in cases[:3] if (ops := operators_of(case, judge))}
-            if reached:
-                tried += 1
-                op = draw.choice(sorted(set().union(*reached.values())))
-                right += killed(kind, {**others, **reached}, op)
+        with tempfile.TemporaryDirectory() as folder:
+            for _, cases in groups[1 : count + 1]:
+                reached = {**others, **{case: ops for case in cases[:3] if (ops := operators_of(case, judge))}}
+                ops = sorted(set().union(*(ops for case, ops in reached.items() if case not in others)))
+                if ops:
+                    tried += 1
+                    right += killed(
+                        kind, {case: ops or set() for case, ops in reached.items()}, draw.choice(ops), Path(folder)
+                    )
         print(f"| `{kind}` | {tried} | {right} |")
         yield tried == right > 0
 

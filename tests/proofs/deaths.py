@@ -48,11 +48,52 @@ def without_memory() -> None:
     torch.empty(1 << 36)
 
 
+class MemoryGroup:
+    """A control group with little memory: the kernel kills a process in it that takes more.
+
+    Raises:
+        OSError: this user may make none here.
+    """
+
+    LIMIT = 64 << 20  # bytes beyond what a process has when it enters
+
+    def __init__(self) -> None:
+        root = Path("/sys/fs/cgroup")
+        is_first_version = (root / "memory").is_dir()
+        self.folder = (root / "memory" if is_first_version else root) / f"op_tools_deaths_{os.getpid()}"
+        self.folder.mkdir()
+        limit = self.folder / ("memory.limit_in_bytes" if is_first_version else "memory.max")
+        try:
+            limit.write_text(str(self.LIMIT))
+        except OSError:
+            self.close()
+            raise
+
+    def enter(self) -> None:
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def close(self) -> None:
+        self.folder.rmdir()
+
+
+group: MemoryGroup | None = None
+
+
+def by_the_kernel() -> None:
+    """Takes memory until the kernel ends the process."""
+    assert group is not None
+    group.enter()
+    taken = []
+    while True:
+        taken.append(torch.ones(1 << 20))
+
+
 KILLS: dict[str, Callable[[], None]] = {
     "SIGKILL": killed,
     "abort": os.abort,
     "_exit": lambda: os._exit(7),
     "no memory": without_memory,
+    "OOM killer": by_the_kernel,
 }
 
 
@@ -158,6 +199,12 @@ def main() -> int:
     command_line.add_argument("--seed", type=int, default=0, metavar="N")
     options = command_line.parse_args()
     quiet("off")
+    global group
+    try:
+        group = MemoryGroup()
+    except OSError as error:
+        print(f"OOM killer: left out, no control group can be made here: {error}")
+        del KILLS["OOM killer"]
     kinds = [(how, where) for how in [*KILLS, "SIGSEGV"] for where in ("main", "thread", "fork")]
     named: collections.Counter[str] = collections.Counter()
     tried: collections.Counter[str] = collections.Counter()
@@ -179,6 +226,8 @@ def main() -> int:
             capture_output=True,
             text=True,
         )
+    if group:
+        group.close()
     for kind, count in tried.items():
         print(f"{kind}: {named[kind]} of {count}")
     print(f"{named.total()} of {tried.total()} deaths named, with module, line and inputs")

@@ -1,13 +1,14 @@
 """Scripts that op-tools repro writes show the failure in a fresh process, without op_tools.
 
-    ./dev prove repro [--calls N] [--fresh N] [--shrink N] [--cpp N] [--kinds KIND...] [--seed S] [--jobs N]
+    ./dev prove repro [--calls N] [--fresh N] [--shrink N] [--cpp N] [--kinds KIND...] [--seed S] [--results FILE]
 
 Failing calls are made as in benchmarks/fault_trials.py: a fault of the simulated device in one operator of a model's training
 step, here in all its calls, so that it is there in a new process, too. OpAutoCompare saves them; each becomes a script, which
 is run in a process that finds torch and no op_tools: with the fault (exit status 1), and without it (exit status 0). A process
-is a copy of one that has imported torch and done nothing else (_forked.py); the first `--fresh` scripts run once more in Pythons that are
-started for them, and have to end with the same status. The first `--shrink` of them are made smaller; the first `--cpp` also become C++ programs, built as one project. Ctrl-C ends it
-with the report of what was examined.
+is a copy of one that has imported torch and done nothing else (_forked.py); the first `--fresh` scripts run once more in Pythons
+that are started for them, and have to end with the same status. The first `--shrink` of them are made smaller; the first `--cpp`
+also become C++ programs, several to a translation unit, and run with and without the fault. Calls are drawn from --seed on, so that
+seeds must lie apart; with --results a run is a part of a longer one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import json
 import os
 import random
 import statistics
@@ -22,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from _forked import ForkServer
@@ -48,6 +50,8 @@ KINDS = (
     "exception",
     "nondeterministic",
 )
+PRECISIONS = ("float32", "bfloat16")
+PROGRAMS = 10  # in C++, to a translation unit
 LIBRARY = "libop_tools_sim_device.so"
 
 
@@ -102,25 +106,31 @@ def failing_calls(folder: Path, count: int, kinds: list[str], seed: int) -> list
     import op_tools.sim_device as sim
 
     torch.ones(1, device="sim", requires_grad=True).sum().backward()
-    places = fault_trials.operators([*fault_trials.OF_DIGITS, *fault_trials._zoo.ZOO])
+    models = [*fault_trials.OF_DIGITS, *fault_trials._zoo.ZOO]
+    places = {precision: fault_trials.operators(models, precision) for precision in PRECISIONS}
     found: list[Failing] = []
     for number in range(seed, seed + 20 * count):
         if len(found) >= count:
             break
         kind, level = kinds[number % len(kinds)], ("torch", "aten")[number // len(kinds) % 2]
         draw = random.Random(f"{kind} {number}")
-        model, optimizer, operator, _ = draw.choice(places)
+        precision = draw.choice(PRECISIONS)
+        model, optimizer, operator, _ = draw.choice(places[precision])
         more = {"size": draw.choice([4, 64])} if kind == "above_size" else {}
         tool = op_tools.OpAutoCompare(level=level, output_dir=tempfile.mkdtemp(dir=folder), max_saved=1)
         with sim.fault(kind, ops=operator, seed=number, **more), tool, contextlib.suppress(Exception):
-            fault_trials.step(model, optimizer)
+            fault_trials.step(model, optimizer, precision)
         failures = [row for row in tool.result().failures if row.saved and "past autograd" not in row.reason]
         saved = [row.saved for row in failures if row.method != "statistical"]  # of random numbers no script is made
         sim.faults_clear()
         variable = f"{kind}:ops={operator},seed={number}" + "".join(f",{k}={v}" for k, v in more.items())
         if saved:
             found.append(
-                Failing(f"{draw.choice(sorted(set(saved)))}/device", variable, f"{kind} {level} {operator} {model}")
+                Failing(
+                    f"{draw.choice(sorted(set(saved)))}/device",
+                    variable,
+                    f"{kind} {level} {operator} {model} {precision}",
+                )
             )
     return found
 
@@ -166,43 +176,81 @@ def copies() -> Copies:
     return Copies()
 
 
-CMAKE_HEAD = """\
+CMAKE = """\
 cmake_minimum_required(VERSION 3.24)
 project(repro LANGUAGES CXX)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_FLAGS -O0)
 find_package(Torch REQUIRED)
-file(WRITE ${CMAKE_BINARY_DIR}/first.cpp "")
-add_library(first OBJECT ${CMAKE_BINARY_DIR}/first.cpp)
-target_link_libraries(first PRIVATE ${TORCH_LIBRARIES})
-target_precompile_headers(first PRIVATE <ATen/ATen.h> <torch/csrc/autograd/autograd.h>)
 """
 
 
-def build_and_run(trials: list[Trial], folder: Path) -> None:
-    """Builds the C++ programs as one project and runs each with its fault."""
-    import torch
-
-    text = CMAKE_HEAD
+def write_unit(trials: list[Trial], path: Path) -> None:
+    """Their programs as one, in a namespace each; its first argument says which of them. Most of a compilation is torch's headers."""
+    includes: dict[str, None] = {}
+    text, choices = "", ""
     for number, one in enumerate(trials):
         (source,) = Path(one.cpp).glob("*.cpp")
-        text += f"add_executable(repro{number} {source})\ntarget_link_libraries(repro{number} PRIVATE ${{TORCH_LIBRARIES}} dl)\n"
-        text += f"target_precompile_headers(repro{number} REUSE_FROM first)\n"
+        lines = source.read_text().splitlines()
+        includes |= dict.fromkeys(line for line in lines if line.startswith("#include"))
+        own = "\n".join(line for line in lines if not line.startswith("#include"))
+        text += f"namespace repro{number} {{\n{own}\n}}\n"
+        choices += f"    case {number}: return repro{number}::main(count - 1, arguments + 1);\n"
+    main = f"int main(int count, char** arguments) {{\n  switch (std::stoi(arguments[1])) {{\n{choices}  }}\n  return 2;\n}}\n"
+    path.write_text("\n".join(includes) + "\n" + text + main)
+
+
+def build(units: list[list[Trial]], folder: Path) -> dict[int, Path]:
+    """The programs of those units that compile, by their number."""
+    import torch
+
+    folder.mkdir()
+    text = CMAKE
+    for number, unit in enumerate(units):
+        write_unit(unit, folder / f"unit{number}.cpp")
+        text += f"add_executable(unit{number} unit{number}.cpp)\ntarget_link_libraries(unit{number} PRIVATE ${{TORCH_LIBRARIES}} dl)\n"
     (folder / "CMakeLists.txt").write_text(text)
     prefix = f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"
-    subprocess.run(["cmake", "-S", folder, "-B", folder / "build", prefix], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["cmake", "--build", folder / "build", "-j2", "--", "-k"], check=False, stdout=subprocess.DEVNULL)
-    for number, one in enumerate(trials):
-        program = folder / "build" / f"repro{number}"
-        if not program.exists():
-            one.cpp_trouble = "it does not compile"
+    out = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(["cmake", "-S", folder, "-B", folder / "build", prefix], check=True, **out)
+    subprocess.run(["cmake", "--build", folder / "build", "-j2", "--", "-k"], check=False, **out)
+    programs = {number: folder / "build" / f"unit{number}" for number in range(len(units))}
+    return {number: path for number, path in programs.items() if path.exists()}
+
+
+def build_and_run(trials: list[Trial], folder: Path) -> None:
+    """Builds the C++ programs, several to a unit, and runs each with its fault. Those of a unit that does not compile: alone."""
+    units = [trials[first : first + PROGRAMS] for first in range(0, len(trials), PROGRAMS)]
+    programs = build(units, folder / "units")
+    for number, unit in enumerate(units):
+        if number not in programs and len(unit) > 1:
+            alone = build([[one] for one in unit], folder / f"unit{number}_alone")
+            for place, one in enumerate(unit):
+                run_program(one, alone.get(place), 0)
             continue
-        environment = {**os.environ, "OP_TOOLS_SIM_FAULTS": one.fault}
+        for place, one in enumerate(unit):
+            run_program(one, programs.get(number), place)
+
+
+def run_program(one: Trial, program: Path | None, place: int) -> None:
+    if not program:
+        one.cpp_trouble = "it does not compile"
+        return
+    for fault in (one.fault, ""):
         done = subprocess.run(
-            [program], cwd=one.cpp, env=environment, capture_output=True, text=True, timeout=300, check=False
+            [program, str(place)],
+            cwd=one.cpp,
+            env={**os.environ, "OP_TOOLS_SIM_FAULTS": fault},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
-        one.cpp_reproduces = done.returncode == 1 and "WRONG" in done.stdout
-        one.cpp_trouble = "" if one.cpp_reproduces else (done.stdout + done.stderr)[-300:]
+        as_expected = done.returncode == 1 and "WRONG" in done.stdout if fault else done.returncode == 0
+        if not as_expected:
+            one.cpp_trouble = f"{'with' if fault else 'without'} the fault: {(done.stdout + done.stderr)[-300:]}"
+            return
+    one.cpp_reproduces = True
 
 
 def examine(item: tuple[Failing, str, bool, bool, bool]) -> Trial:
@@ -254,7 +302,7 @@ def start() -> None:
     _trial.run = copies().run
 
 
-def report(trials: list[Trial], troubles: list[str]) -> int:
+def report(trials: list[Trial]) -> int:
     """Prints what was found; the exit status."""
     count = max(1, len(trials))
     shown = [one for one in trials if one.reproduced]
@@ -287,10 +335,8 @@ def report(trials: list[Trial], troubles: list[str]) -> int:
             print(f"    wrong without its fault: {one.label}")
         if one.shrink_trouble or (one.shrunk and not one.shrunk_reproduces):
             print(f"    not shrunk: {one.label}: {one.shrink_trouble}")
-    for text in troubles:
-        print(f"    {text}")
     in_cpp = sum(one.cpp_reproduces for one in programs)
-    return 1 if len(shown) < 0.99 * count or in_cpp < 0.95 * len(programs) or false or different or troubles else 0
+    return 1 if len(shown) < 0.99 * count or in_cpp < 0.95 * len(programs) or false or different else 0
 
 
 def main() -> int:
@@ -301,8 +347,13 @@ def main() -> int:
     options_of.add_argument("--cpp", type=int, default=100, metavar="N", help="of them become C++ programs, too (100)")
     options_of.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="only these faults")
     options_of.add_argument("--seed", type=int, default=0)
+    options_of.add_argument(
+        "--results", type=Path, metavar="FILE", help="a line for each call; the report is of all that it has"
+    )
     options_of.add_argument("--jobs", type=int, default=2, metavar="N")
     options = options_of.parse_args()
+    lines = options.results.read_text().splitlines() if options.results and options.results.exists() else []
+    trials = [Trial(**json.loads(line)) for line in lines]
     with tempfile.TemporaryDirectory() as folder:
         calls = failing_calls(Path(folder), options.calls, options.kinds, options.seed)
         print(f"{len(calls)} failing calls saved", flush=True)
@@ -310,18 +361,16 @@ def main() -> int:
             (one, folder, *(number < count for count in (options.fresh, options.shrink, options.cpp)))
             for number, one in enumerate(calls)
         ]
-        trials, troubles = [], []
+        made = []
         for item, trial, trouble in work_through(items, start, examine, jobs=options.jobs, seconds=900):
-            if trouble:
-                troubles.append(f"{item[0].label}: {trouble}")
-                continue
-            trials.append(trial)
-            print(
-                f"{len(trials)}: {trial.label}: {trial.reproduced} {trial.shrunk or ''} {trial.seconds:.0f} s",
-                flush=True,
-            )
-        build_and_run([one for one in trials if one.cpp], Path(folder))
-    return report(trials, troubles)
+            made.append(trial or Trial(item[0].label, item[0].fault, output=str(trouble)))
+            one = made[-1]
+            print(f"{len(made)}: {one.label}: {one.reproduced} {one.shrunk or ''} {one.seconds:.0f} s", flush=True)
+        build_and_run([one for one in made if one.cpp], Path(folder))
+    if options.results:
+        with options.results.open("a") as file:
+            file.writelines(json.dumps(asdict(one)) + "\n" for one in made)
+    return report(trials + made)
 
 
 if __name__ == "__main__":

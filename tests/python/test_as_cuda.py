@@ -39,8 +39,22 @@ def reference(body: str, native: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
+# What a program can find of torch, for "everything is given back".
+OWNERS = """
+import torch, torch._dynamo, torch.distributed, torch.profiler  # torch._dynamo replaces torch.manual_seed
+
+def state():
+    owners = [torch, torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams, torch.cuda.nvtx, torch.cuda.profiler,
+              torch.Tensor, torch._C.TensorBase, torch.nn.Module, torch.amp, torch.amp.autocast, torch.amp.GradScaler, torch._C, torch._C._nn,
+              torch.serialization, torch.jit, torch.utils.data.DataLoader, torch.profiler.profile, torch.distributed,
+              torch.distributed.distributed_c10d, torch.distributed.device_mesh.DeviceMesh, torch.nn.DataParallel]
+    return [{name: id(value) for name, value in vars(owner).items()} for owner in owners]
+"""
+
 # Each program in a child of its own: torch is imported once.
-DRIVER = """
+DRIVER = (
+    OWNERS
+    + """
 import contextlib, io, json, os, sys, tempfile, traceback, warnings
 import torch, op_tools, op_tools._as_cuda._switch as switch
 import torch.profiler, torch.utils.checkpoint, torch.optim.swa_utils  # once for all
@@ -54,10 +68,16 @@ for name, (body, reference) in json.load(sys.stdin).items():
             out = io.StringIO()
             try:
                 warnings.simplefilter("ignore")
+                before = state()
                 if on:
                     switch.start("sim", **json.loads(sys.argv[1]))
                 with contextlib.redirect_stdout(out):
                     exec(compile(text, name, "exec"), {"__name__": "__main__"})
+                if on:
+                    switch.stop()
+                # torch itself replaces some, such as nn.Module.__init__ where it compiles: in both runs.
+                other = [[place, key] for place, (old, new) in enumerate(zip(before, state())) for key in old if old[key] != new.get(key)]
+                out.write(f"not what it was: {other}" if other else "")
             except BaseException:
                 out.write(traceback.format_exc())
             os.write(write, out.getvalue().encode())
@@ -69,6 +89,7 @@ for name, (body, reference) in json.load(sys.stdin).items():
     results[name] = shown
 print(json.dumps(results))
 """
+)
 
 
 def run_all(which: dict[str, tuple[str, bool]], **options: bool) -> dict[str, list[str]]:
@@ -158,30 +179,25 @@ print(json.dumps({
 
 # --- Everything is given back
 
-GIVEN_BACK = """
-import inspect, sys, torch, torch.profiler, torch.distributed
+GIVEN_BACK = (
+    OWNERS
+    + """
+import sys
 import op_tools.sim_device
 from op_tools._as_cuda import _switch, _entry_points
 
-def state():
-    owners = [torch, torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams, torch.cuda.nvtx, torch.cuda.profiler,
-              torch.Tensor, torch._C.TensorBase, torch.nn.Module, torch.amp, torch.amp.autocast, torch.amp.GradScaler, torch._C, torch._C._nn,
-              torch.serialization, torch.jit, torch.utils.data.DataLoader, torch.profiler.profile, torch.distributed,
-              torch.distributed.distributed_c10d, torch.distributed.device_mesh.DeviceMesh, torch.nn.DataParallel]
-    return [{name: id(value) for name, value in vars(owner).items()} for owner in owners] + [sorted(sys.modules)]
-
 x = torch.ones(2, device="sim")
 hashes = [hash(one) for one in _entry_points.c_functions()]
-before = state()
+before = state() + [sorted(sys.modules)]
 for program in (("cuda",), ("npu", "mlu", "musa", "xpu")):
     _switch.start("sim", program=program)
-    during = state()
+    during = state() + [sorted(sys.modules)]
     assert during != before
     assert [hash(one) for one in _entry_points.c_functions()] == hashes
     assert torch.ones(2, device=program[0]).device == x.device
     _switch.stop()
     _switch.stop()
-    after = state()
+    after = state() + [sorted(sys.modules)]
     for a, b in zip(before, after):
         assert a == b, [name for name in b if b.get(name) != a.get(name)] if isinstance(a, dict) else set(a) ^ set(b)
     assert str(x.device) == "sim:0" and x.device.type == "sim" and not x.is_cuda and not torch.cuda.is_available()
@@ -197,6 +213,7 @@ try:
 except op_tools.Error as error:
     print("already" in str(error))
 """
+)
 
 
 def test_stop_gives_every_object_back():

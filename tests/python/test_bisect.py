@@ -404,7 +404,9 @@ def finished(process, status=0):
     return json.loads(Path("result.json").read_text()), out
 
 
-@pytest.mark.parametrize(("kind", "options"), [("crash", ["--jobs", "2"]), ("hang", ["--timeout", "20"])])
+@pytest.mark.parametrize(
+    ("kind", "options"), [("crash", ["--jobs", "2"]), ("hang", ["--timeout", "20", "--jobs", "2"])]
+)
 def test_a_script_that_crashes_or_hangs(kind, options):
     result, out = finished(driver(*options, kind=kind))
     assert [one["op"] for one in result["culprits"]] == ["shop::guilty"], out
@@ -456,7 +458,7 @@ def test_resume_after_kill():
 
 def test_two_ranks():
     launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
-    result, out = finished(driver(launcher=launcher, kind="ranks"))
+    result, out = finished(driver("--jobs", "2", launcher=launcher, kind="ranks"))
     assert [one["op"] for one in result["culprits"]] == ["shop::guilty"], out
 
 

@@ -91,6 +91,47 @@ def test_the_plan_of_a_linear_layer_on_two_ranks_is_proven_and_a_sick_shard_is_n
     assert record["ranks"] == [1] and record["op"] == "torch.relu"
 
 
+DISTRIBUTED = """
+import os, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+import op_tools
+
+folder, sick = sys.argv[1:]
+count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
+x = torch.randn(6, 16)
+if count > 1:
+    dist.init_process_group("gloo")
+    parallelize_module(net, init_device_mesh("cpu", (count,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
+library = torch.library.Library("aten", "IMPL")
+if str(rank) == sick:
+    library.impl("addmm", lambda bias, a, b: a @ b * 1.5 + bias, "CPU")
+with op_tools.OpRecord(level="aten", output_dir=folder):
+    net(x).square().mean().backward()
+if count > 1:
+    dist.destroy_process_group()
+"""
+
+
+def test_local_operators_of_distributed_tensors_follow_a_plan_and_a_sick_rank_breaks_it(tmp_path):
+    script = tmp_path / "distributed.py"
+    script.write_text(DISTRIBUTED)
+    for folder, ranks, sick in (("one", 1, ""), ("two", 2, ""), ("sick", 2, "1")):
+        launched(script, tmp_path / folder, sick, ranks=ranks)
+    found = op_tools.compare_ranks(tmp_path / "one", tmp_path / "two")
+    seen = {(row.op, row.phase, row.shape): row.plan for row in found.rows}
+    assert seen["aten::addmm", "forward", (6, 32)] == "concatenation along dim 1"
+    assert seen["aten::relu", "forward", (6, 32)] == "concatenation along dim 1"
+    assert seen["aten::mm", "backward", (8, 32)] == "concatenation along dim 1"
+    assert found.first is None
+    first = op_tools.compare_ranks(tmp_path / "one", tmp_path / "sick").first
+    assert (first.op, first.module) == ("aten::addmm", "Sequential.0")
+
+
 # ---- tensors of which no program is run ----
 
 

@@ -128,6 +128,34 @@ def test_workers_go_on_after_a_crash_and_a_hang():
     assert found["hang"][1].kind == "hung" and found["hang"][1] == "not done after 0.5 s"
 
 
+def _rest(item):
+    began = time.monotonic()
+    time.sleep(0.2)
+    return began, time.monotonic()
+
+
+def test_items_that_do_not_fit_beside_each_other_run_one_after_the_other():
+    items = [("large", 1), ("large", 2), *(("small", number) for number in range(4))]
+
+    def fits(item, others):
+        return [item[0], *(kind for kind, _ in others)].count("large") < 2
+
+    found = {item: times for item, times, _ in work_through(items, _nothing, _rest, jobs=3, seconds=60, fits=fits)}
+    assert set(found) == set(items)
+    one, other = sorted(found[item] for item in items[:2])
+    assert one[1] <= other[0]
+    assert any(found[item][0] < one[1] for item in items[2:])  # small ones did not wait
+
+
+def test_cases_without_enough_memory_are_not_judged_and_counted(listed, monkeypatch, capsys):
+    monkeypatch.setattr("op_tools._conformance.session.free_bytes", lambda: 13 * 7000)
+    assert RANDOM.bytes > 7000 > max(one.bytes for one in CASES if one is not RANDOM)
+    assert conformance("run", "--device", "cpu", "--list", listed, "-o", "result") == 0
+    assert "1 cases need more memory than the 0.0 GiB that are free: not judged" in capsys.readouterr().err
+    (row,) = read_rows(Path("result/rows.jsonl"))[RANDOM.id]
+    assert row.status == "not judged" and "of memory" in row.reason
+
+
 def test_a_worker_that_cannot_start_is_an_error():
     with pytest.raises(StartError, match="no such device here"):
         list(work_through([1, 2], _fail_to_start, _obey, jobs=2, seconds=60))
@@ -739,6 +767,22 @@ def test_golden_data_of_another_device(listed, monkeypatch, kind):
     assert found == {(MM.id, "forward"), (SOFTMAX.id, "backward")}
     row = read_rows(Path("wrong/rows.jsonl"))[MM.id][0]
     assert row.error > row.limit > 0 and row.index and row.got != row.expected
+
+
+def test_golden_data_of_the_simulated_device_judges_the_cpu_and_itself(listed, monkeypatch):
+    assert conformance("gen", *SIM, "--list", listed, "-o", "golden") == 0
+    for name, device in (("cpu", ("--device", "cpu")), ("sim", SIM)):
+        assert conformance("run", *device, "--list", listed, "-o", name, "--golden", "golden") == 0
+        assert counts(name) == {"passed": 7, "not judged": 2}
+        row = read_rows(Path(name) / "rows.jsonl")[MM.id][0]
+        assert (row.reference, row.method) == ("sim, float64", "bits")
+    # A result nearer to float64 than the golden one is right.
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=mm")
+    assert conformance("gen", *SIM, "--list", listed, "-o", "worse") == 0
+    monkeypatch.delenv("OP_TOOLS_SIM_FAULTS")
+    assert conformance("run", "--device", "cpu", "--list", listed, "-o", "better", "--golden", "worse") == 0
+    row = read_rows(Path("better/rows.jsonl"))[MM.id][0]
+    assert row.reference == "sim, float64" and row.method != "bits" and row.error < row.limit
 
 
 def golden_of(folder):

@@ -931,3 +931,19 @@ def test_on_copies_everything_is_what_it_was():
         result = run()
     assert all(torch.equal(one, other) for one, other in zip(result, right))
     assert sum(row.calls for row in tool.result().rows) > 4
+
+
+@pytest.mark.parametrize("target", ["cpu", "same"])
+def test_an_error_that_the_device_reports_late_reaches_the_program(target):
+    """Else the copy of a later call meets it, the call is left as it is, and the program goes on with wrong numbers."""
+    x = torch.ones(3, device="sim")
+    outside = torch.tensor([5], device="sim")
+    for _ in range(3):
+        x.gather(0, outside - 5)  # from the third one on it runs later
+    torch.accelerator.synchronize()
+    x.gather(0, outside)
+    with (
+        pytest.raises(RuntimeError, match="index 5 is out of bounds"),
+        op_tools.OpFallback(level="aten", target=target),
+    ):
+        torch.exp(x)

@@ -122,6 +122,24 @@ def test_the_folder_of_a_recording_stands_behind_its_flag(op_tools_command, tmp_
     assert op_tools_command("run", "--capture", "a", "train.py").returncode == 2
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nothing",),
+        ("compare", "a", "b", "--nothing"),
+        ("one-iter", "save"),
+        ("bisect", "--remedy", "nothing", "--", "true"),
+        ("conformance", "run", "--jobs", "none"),
+        ("run", "--nothing", "train.py"),
+    ],
+)
+def test_a_command_line_that_is_not_understood_has_a_status_of_its_own(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(arguments)
+    assert ended.value.code == 64
+    assert capsys.readouterr().err.startswith("usage: op-tools")
+
+
 def test_wrong_usage_is_said(op_tools_command, tmp_path):
     no_tool = op_tools_command("run", "train.py")
     assert no_tool.returncode == 2

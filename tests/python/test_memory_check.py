@@ -77,6 +77,24 @@ def test_rows_say_operator_module_line_and_what_freed():
     assert len(held) == 10
 
 
+class Failing(torch.Tensor):
+    """A class whose code must not run when somebody looks for the owners of memory."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        raise LookupError("code of the program ran")
+
+
+def test_a_tensor_class_that_fails_hides_no_owner():
+    failing = torch.ones(3).as_subclass(Failing)
+    with op_tools.OpMemoryCheck(files=False) as check:
+        held = held_and_dropped(check)
+    (leak,) = check.result().leaks
+    assert leak.held_by == "list of 10, held in test_a_tensor_class_that_fails_hides_no_owner()"
+    assert len(held) == 10
+    assert type(failing) is Failing
+
+
 def test_the_peak_is_divided_by_kind():
     model = torch.nn.Linear(100, 100)
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)

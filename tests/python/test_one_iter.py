@@ -153,6 +153,37 @@ def test_yaml_is_read_where_there_is_a_library(tmp_path, monkeypatch):
         op_tools._one_iter.read_tolerances(file)
 
 
+YAML = """
+# one model a line, the last one for all others
+Net: &net {forward: 1e-4, loss: 1.0e-6, exceptions: [{module: Net.fc2, kind: forward, limit: 0.5, why: "TF32, see #12"}]}
+Twin: *net
+"*": 0.25
+"""
+
+
+def test_yaml_as_the_library_reads_it(tmp_path):
+    pytest.importorskip("yaml", reason="pyyaml is not installed")
+    (tmp_path / "tolerance.yaml").write_text(YAML)
+    found = op_tools._one_iter.read_tolerances(tmp_path / "tolerance.yaml")
+    assert found["Net"] == found["Twin"] and found["Net"].limits == {"forward": 1e-4, "loss": 1e-6}
+    assert found["*"].limits["weights"] == 0.25
+    (exemption,) = found["Net"].exceptions
+    assert (exemption.module, exemption.kind, exemption.limit) == ("Net.fc2", "forward", 0.5)
+    for text in ("Net: [1", "Net: !!python/object/apply:os.getcwd []", "- 1"):
+        (tmp_path / "wrong.yml").write_text(text)
+        with pytest.raises(op_tools.Error, match=r"wrong\.yml"):
+            op_tools._one_iter.read_tolerances(tmp_path / "wrong.yml")
+
+
+def test_yaml_decides_the_verdict(work, tmp_path):
+    pytest.importorskip("yaml", reason="pyyaml is not installed")
+    work("save right train.py cpu")
+    for limit, status in (("10", 0), ("1e-9", 1)):
+        (tmp_path / "tolerance.yaml").write_text(f"'*': {limit}\n")
+        with sim.fault("scale", ops="aten::addmm", call=1, scale=1.01):
+            assert work("compare --tolerance tolerance.yaml right train.py sim")[0] == status, limit
+
+
 def test_what_could_not_be_compared_has_its_own_status(work):
     work("save right train.py cpu")
     status, shown = work("compare right train.py cpu fails")

@@ -3,12 +3,14 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import op_tools
 import op_tools.sim_device as sim
@@ -16,7 +18,7 @@ from op_tools.__main__ import main as command
 from op_tools.repro import Plan, make, shrink
 from op_tools.repro._cpp import cpp_text, quoted
 from op_tools.repro._literals import comment, dotted, drawn_tensor, expression, flat_tensor, same_bits
-from op_tools.repro._make import name_of
+from op_tools.repro._make import Made, name_of
 from op_tools.repro._saved import function_of, read
 from op_tools.repro._script import write
 
@@ -467,8 +469,6 @@ def test_shrink_goes_on_after_a_crash_and_a_hang(trouble, tmp_path, monkeypatch)
 
 def test_the_cpp_program_holds_the_same_call():
     folder = saved_failure(linear, "scale", ops="aten::mm|aten::addmm", scale=1.5)
-    from op_tools.repro._make import Made
-
     saved = read(folder)
     script = write(saved, Plan("sim"), "", "")
     side = {}
@@ -476,6 +476,43 @@ def test_the_cpp_program_holds_the_same_call():
     assert 'findSchemaOrThrow("aten::linear", "")' in text and not side
     assert text.count("requires_grad_()") == 3
     assert "gradients->push_back(m3" in text
+
+
+def cpp_of(work):
+    saved = read(captured(work))
+    script = write(saved, Plan("sim"), "", "")
+    return cpp_text(saved, Made(Path("x.py"), script, 3, "finding", ""), {}, "x.pth")
+
+
+def test_a_function_in_python_is_the_operators_that_it_calls_in_cpp():
+    x, rows = torch.arange(12.0).view(3, 4), torch.tensor([0, 2])
+    text = cpp_of(lambda: x[rows, 1:])
+    steps = re.findall(r'const auto (v\d) = step\(.*findSchemaOrThrow\("([\w:]+)", "(\w+)"\)', text)
+    assert [name for _, name, _ in steps][-1] == "aten::index" and "aten::slice" in [name for _, name, _ in steps]
+    assert f"*stack = {{{steps[-1][0]}[0]}};" in text and "      x[0],\n      x[1],\n" in text
+    assert "std::optional<at::Tensor>(x[1])" in text, "the rows are the input, not a copy of their values"
+
+
+def test_what_a_step_returns_is_given_to_the_next_in_cpp():
+    images = torch.rand(1, 2, 4, 4)
+    text = cpp_of(lambda: F.interpolate(images, scale_factor=2, mode="bilinear"))
+    assert '"aten::upsample_bilinear2d", "vec"' in text and "c10::List<double>({0x1.0000000000000p+1" in text
+    changed = torch.rand(3, 4)
+    text = cpp_of(lambda: changed.__rtruediv__(2.0))
+    assert '"aten::reciprocal"' in text and "v0[0].toTensor(), wrapped(0x1.0000000000000p+1)" in text
+
+
+def test_numbers_without_dimensions_keep_their_dtype_in_cpp():
+    """view({}) of C++ is one of another dtype."""
+    number, factors = torch.tensor(2.0), torch.rand(3)
+    text = cpp_of(lambda: torch.mul(factors, number))
+    assert ".reshape({})" in text and ".view({})" not in text
+
+
+def test_a_list_of_numbers_of_any_kind_is_written_in_cpp():
+    tensors = [torch.rand(2), torch.rand(2)]
+    text = cpp_of(lambda: torch._foreach_mul(tensors, [0.5, 2]))
+    assert "c10::List<at::Scalar>({at::Scalar(0x1.0000000000000p-1), at::Scalar(int64_t{2})})" in text
 
 
 def test_names_of_results_are_those_of_the_judge():

@@ -1,5 +1,7 @@
 """op-tools support: what a device runs. The proof support_tables runs all of torch's samples against the predictions."""
 
+import csv
+import json
 import random
 from collections import Counter
 from pathlib import Path
@@ -11,6 +13,7 @@ import op_tools
 import op_tools.__main__
 import op_tools.sim_device as sim
 from op_tools.analyse import _support
+from op_tools.analyse._judged import enter_conformance, read_conformance
 from op_tools.analyse._operators import Watch, registration
 from op_tools.analyse._support import _add_by_name, _operators, _row
 from op_tools.analyse._table import SupportTable, read_table
@@ -113,6 +116,54 @@ def test_a_backend_that_is_not_there_is_named(tmp_path, capsys):
     assert "--device cuda" in capsys.readouterr().err
     assert op_tools.__main__.main(["support", "--device", "cpu", "--import", "no_such_module", *out]) == 2
     assert "no_such_module" in capsys.readouterr().err
+
+
+MINE = [
+    {
+        "op": "torch.mm",
+        "args": [{"tensor": {"shape": [4, 5], "dtype": dtype}}, {"tensor": {"shape": [5, 3], "dtype": dtype}}],
+    }
+    for dtype in ("float32", "float64", "bfloat16")
+] + [{"op": "torch.relu", "args": [{"tensor": {"shape": [4], "dtype": "float32"}}]}]
+
+
+def test_what_a_conformance_result_found_is_in_the_table_and_in_the_analysis(table, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.json").write_text(json.dumps(MINE))
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=mm,scale=1.001;missing:ops=relu")  # less than bfloat16 shows
+    arguments = ["--device", "sim", "--import", "op_tools.sim_device", "--mine", "mine.json", "-o", "result"]
+    assert op_tools.__main__.main(["conformance", "run", *arguments]) == 1
+    monkeypatch.delenv("OP_TOOLS_SIM_FAULTS")
+    found = table()
+    assert found.support("torch.mm") == found.support("torch.Tensor.mm")
+    assert found.support("torch.mm").status == "supported" and not found.support("torch.mm").warning
+    made = SupportTable(found.content)
+    enter_conformance(made, read_conformance("result", "sim"))
+    judged = made.content["functions"]["torch.mm"]["judged"]
+    assert {dtype: (one["right"], one["wrong"], one["unsupported"]) for dtype, one in judged.items()} == {
+        "bfloat16": (1, 0, 0),
+        "float32": (0, 1, 0),
+        "float64": (0, 1, 0),
+    }
+    for name in ("torch.mm", "torch.Tensor.mm"):
+        said = made.support(name).warning
+        assert said.startswith("float32: 1 of 1 cases: forward: aten::mm: values of output"), name
+    assert made.support("torch.nn.functional.linear").warning.startswith("aten::mm: float32")  # its gradient calls it
+    assert made.support("torch.ops.aten.mm.default").warning and not made.support("torch.relu").warning
+    assert (
+        made.support("torch.relu").status == "partial" and "float32: forward: " in made.support("torch.relu").evidence
+    )
+    made.write("t.json")
+    Path("net.py").write_text("import torch\na = torch.ones(2, 2)\nprint(torch.relu(torch.mm(a, a)))\n")
+    assert op_tools.__main__.main(["analyse", "-i", "net.py", "-o", ".", "--support", "t.json"]) == 0
+    with Path("net_analysis/api_precision_advice.csv").open(newline="") as file:
+        (row,) = [one for one in csv.DictReader(file) if "conformance" in one["Tips"]]
+    assert row["OP"] == "torch.mm" and row["Start Line"] == "3" and "values of output" in row["Tips"]
+    assert "torch.relu,some calls do not run: float32" in Path("net_analysis/unknown_api.csv").read_text()
+    capsys.readouterr()
+    for device, folder, text in (("cpu", "result", "of device sim"), ("sim", "nowhere", "is this a result")):
+        command = ["support", "--device", device, "--conformance", folder, "-o", "u.json"]
+        assert op_tools.__main__.main(command) == 2 and text in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,0 +1,94 @@
+"""A function of torch that is written in Python, as the dispatcher's operators that it calls: what a C++ program can hold."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import _C
+from .._python_calls import find
+from ._saved import Saved, tensors_of
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A value that the program has: an input, or what an earlier step returned."""
+
+    text: str
+    """As an IValue, or as what becomes one."""
+    tensor: str
+    """As a tensor."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of an operator."""
+
+    target: torch._ops.OpOverload
+    values: tuple[Any, ...]
+    """By schema position; a Reference for what the program has."""
+
+
+def steps_of(saved: Saved) -> tuple[list[Step], list[Reference]]:
+    """The operators behind a call, with autograd and autocast still to come; and its results.
+
+    Raises:
+        op_tools.Error: the function may not be called by name, or does what is no operator.
+    """
+    function = find(saved.call.name)
+    if function is None:
+        raise _C.Error(f"{saved.call.name} has no form in a C++ program here")
+    tensors = [*tensors_of(saved.args), *tensors_of(saved.kwargs)]
+    steps: list[Step] = []
+    known: dict[Any, Any] = {}  # a Reference for each node
+    inputs = (Reference(f"x[{number}]", f"x[{number}]") for number in range(len(tensors)))
+    for node in _trace(function, saved, tensors).nodes:
+        given = torch.fx.node.map_arg(node.args, known.__getitem__)
+        if node.op == "placeholder":
+            known[node] = next(inputs)
+        elif node.op == "output":
+            leaves = torch.utils._pytree.tree_leaves(given)
+            return steps, [one for one in leaves if isinstance(one, Reference)]
+        elif node.target is operator.getitem:
+            known[node] = _item(known[node.args[0]], node.args[0], node.args[1])
+        elif isinstance(node.target, torch._ops.OpOverload):
+            options = torch.fx.node.map_arg(node.kwargs, known.__getitem__)
+            known[node] = Reference(f"v{len(steps)}[0]", f"v{len(steps)}[0].toTensor()")
+            steps.append(Step(node.target, _by_position(node.target, given, options)))
+        else:
+            raise _C.Error(f"{saved.call.name} calls {node.target}, which has no form in a C++ program here")
+    raise AssertionError("a graph has an output")
+
+
+def _trace(function: Any, saved: Saved, tensors: list[torch.Tensor]) -> torch.fx.Graph:
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes long to load
+
+    def call(*given: torch.Tensor) -> Any:
+        def chosen(one: Any) -> Any:
+            return given[saved.index[id(one)]] if isinstance(one, torch.Tensor) and id(one) in saved.index else one
+
+        args, kwargs = torch.utils._pytree.tree_map(chosen, (saved.args, saved.kwargs))
+        return function(*args, **kwargs)
+
+    copies = copy.deepcopy([one.detach() for one in tensors])  # the function may change its inputs
+    try:
+        return make_fx(call, pre_dispatch=True)(*copies).graph
+    except Exception as error:
+        raise _C.Error(f"{saved.call.name} has no form in a C++ program here: {error}") from None
+
+
+def _item(of: Reference, node: torch.fx.Node, number: int) -> Reference:
+    """One of several results: each has a place of its own, those of a list have one together."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    own = len(node.target._schema.returns) > 1
+    text = f"{of.text.removesuffix('[0]')}[{number}]" if own else f"{of.text}.toListRef()[{number}]"
+    return Reference(text, f"{text}.toTensor()")
+
+
+def _by_position(target: torch._ops.OpOverload, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    rest = target._schema.arguments[len(args) :]
+    return (*args, *(kwargs.get(one.name, one.default_value) for one in rest))
