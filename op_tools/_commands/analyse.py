@@ -9,8 +9,9 @@ import sys
 from .. import _C
 from .._backends import import_backends
 from ..analyse._analyse import MODES, Outcome, Request, analyse
+from ..analyse._detector_copy import COPY
 from ..analyse._table import SupportTable, read_table
-from ._command_line import Commands, add_imports, visible
+from ._command_line import Commands, UsageError, add_imports, visible
 
 _QUICK = 3  # sample calls per function when the table is made in passing
 
@@ -54,6 +55,8 @@ def _next(options: argparse.Namespace, outcome: Outcome) -> str:
         return (
             f"op-tools analyse -i YOUR_SCRIPT -o {shlex.quote(options.output)} --support TABLE -api {shlex.quote(full)}"
         )
+    if options.detector:
+        return f"run the program in {outcome.folder / COPY}; the report is written when it ends"
     if options.mode == "torch_apis" and outcome.report.unsupported:
         return "op-tools run --fallback train.py   # runs on the CPU what the device lacks"
     if options.mode == "torch_apis":
@@ -62,6 +65,8 @@ def _next(options: argparse.Namespace, outcome: Outcome) -> str:
 
 
 def _analyse(options: argparse.Namespace) -> int:
+    if options.detector and options.mode != "dynamic_shape":
+        raise UsageError("--detector is for -m dynamic_shape")
     request = Request(
         inputs=options.input,
         output=options.output,
@@ -75,6 +80,7 @@ def _analyse(options: argparse.Namespace) -> int:
         json=options.json,
         sarif=options.sarif,
         fix=options.fix,
+        detector=options.detector,
     )
     outcomes = analyse(request, _progress)
     for outcome in outcomes:
@@ -100,7 +106,8 @@ def add(commands: Commands) -> None:
         "with OpObserve. The results are CSV files in OUTPUT/<input>_analysis. Files that cannot be read are listed in "
         "unreadable.csv. Exit status: 0; 1 with --fail-on unsupported when something is; 64 wrong usage.",
         epilog="op-tools support --device npu --import torch_npu -o npu.json; op-tools analyse -i train -o out --support "
-        "npu.json; op-tools analyse -i mmcv -o out -m third_party --support npu.json; op-tools run --observe train.py; "
+        "npu.json; op-tools analyse -i mmcv -o out -m third_party --support npu.json; op-tools run --observe "
+        "--observe-detail 2 train.py; "
         "op-tools analyse -i op_observe_result -o out -m dynamic_shape",
     )
     command.add_argument("-i", "--input", nargs="+", required=True, metavar="PATH", help="folders or files to analyse")
@@ -135,6 +142,12 @@ def add(commands: Commands) -> None:
         "--rules", nargs="+", default=[], metavar="FILE", help="more rules for advice and affinity (JSON)"
     )
     command.add_argument("--fix", action="store_true", help="write safe rewrites of rules to fixes.diff")
+    command.add_argument(
+        "--detector",
+        action="store_true",
+        help="of dynamic_shape: copy the program to <input>_analysis/detector, with DETECTOR.start(...) around its training "
+        "loops; the copy writes the report as it runs",
+    )
     command.add_argument("--fail-on", choices=("unsupported",), help="exit status 1 when something is not supported")
     command.add_argument("--json", action="store_true", help="also analysis.json")
     command.add_argument("--sarif", action="store_true", help="also analysis.sarif")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
+from ._detector_copy import copy_with_detector
 from ._dynamic import dynamic_rows
 from ._facts import FileFacts, Problem
 from ._fixes import unified_diff
@@ -50,6 +51,8 @@ class Request:
     json: bool = False
     sarif: bool = False
     fix: bool = False
+    detector: bool = False
+    """Of dynamic_shape: the inputs are programs; each gets a copy that writes the report as it runs."""
 
 
 @dataclass
@@ -238,9 +241,14 @@ def _known_unsupported(files: Sequence[str]) -> dict[str, str]:
 
 def _dynamic(request: Request, one: str, name: str) -> Outcome:
     report = Report(request.mode)
-    dynamic_rows(Path(one), report)
     outcome = Outcome(one, _folder(request, name), report)
-    outcome.log.append(f"{report.lines} calls in {report.files} files")
+    if request.detector:
+        loops, report.problems = copy_with_detector(Path(one), outcome.folder)
+        where = ", ".join(loops) or "none calls backward(): write DETECTOR.start(...) around the items of yours"
+        outcome.log.append(f"loops that are observed: {where}")
+    else:
+        dynamic_rows(Path(one), report)
+        outcome.log.append(f"{report.lines} calls in {report.files} files")
     _write(request, outcome, [], [])
     return outcome
 

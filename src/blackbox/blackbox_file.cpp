@@ -126,8 +126,12 @@ BlackBoxFile::Thread& BlackBoxFile::find_thread() {
   for (const auto& thread : tl_threads) {
     if (thread->file == serial_) return *thread;
   }
+  tl_threads.erase(
+      std::remove_if(tl_threads.begin(), tl_threads.end(), [](const auto& thread) { return thread->life.expired(); }),
+      tl_threads.end());
   auto made = std::make_unique<Thread>();
   made->file = serial_;
+  made->life = life_;
   made->region = take_region();
   return *tl_threads.emplace_back(std::move(made));
 }

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -124,8 +125,9 @@ class BlackBoxFile {
 
   // What one thread has of the file. Used by that thread alone.
   struct Thread {
-    uint64_t file = 0;         // its serial number
-    Region* region = nullptr;  // nullptr: none was left
+    uint64_t file = 0;                 // its serial number
+    std::weak_ptr<const bool> life{};  // of the file: this is freed with the next one that is made after its end
+    Region* region = nullptr;          // nullptr: none was left
     TscClock clock{};
     uint32_t next = 0;        // the place in the ring for the call that ends next
     BlackBoxCall unplaced{};  // what is written of a call that has no place
@@ -187,6 +189,7 @@ class BlackBoxFile {
   const uint32_t calls_;  // of each ring
   const ForkGuard owner_;
   uint64_t serial_;  // tells files of one process apart
+  const std::shared_ptr<const bool> life_ = std::make_shared<const bool>(true);
   int descriptor_ = -1;
   size_t bytes_ = 0, string_room_ = 0;
   char* memory_ = nullptr;

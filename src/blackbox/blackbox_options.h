@@ -4,11 +4,12 @@
 #include <cstdint>
 #include <string>
 
+#include "base/export.h"
 #include "base/options.h"
 
 namespace op_tools {
 
-struct BlackBoxOptions : ToolOptions {
+struct OP_TOOLS_API BlackBoxOptions : ToolOptions {
   BlackBoxOptions() : ToolOptions("OP_BLACKBOX") {}
 
   Option<int64_t> calls{

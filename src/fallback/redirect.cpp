@@ -197,8 +197,8 @@ class Redirect {
     std::optional<MovedTensors> moved;
     std::optional<RandomStream> random;
     const Target target{elsewhere_.to_cpu ? c10::Device(c10::kCPU) : device_, elsewhere_.cast, elsewhere_.on_copies};
-    // The error of an earlier call, which a device reports once and late, belongs to the program: it must not be taken for
-    // a reason to refuse this call.
+    // The error of an earlier call, which a device reports once and late, belongs to the program: it must not be taken
+    // for a reason to refuse this call.
     if (elsewhere_.to_cpu || elsewhere_.on_copies) wait_for_device(device_);
     try {
       moved.emplace(tensors_, target, GradientsGo::kToOriginals);

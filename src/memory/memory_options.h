@@ -4,11 +4,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/export.h"
 #include "base/options.h"
 
 namespace op_tools {
 
-struct MemoryOptions : ToolOptions {
+struct OP_TOOLS_API MemoryOptions : ToolOptions {
   MemoryOptions() : ToolOptions("OP_MEMORY_CHECK") {}
 
   Option<bool> cpu{

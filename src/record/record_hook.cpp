@@ -190,7 +190,7 @@ struct RecordHook::Impl {
         run_header(call, rank, options.modules_only);  // asks the program's language: not under the lock
     const std::lock_guard<std::mutex> lock(mutex);
     if (file) return;
-    const std::string folder = options.output_dir.get().empty() ? "op_record_result" : options.output_dir.get();
+    const std::string& folder = options.output_dir.get();
     try {
       make_folders(folder);
       const std::string base = folder + "/rank" + std::to_string(rank) + "-" + std::to_string(::getpid());

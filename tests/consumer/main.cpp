@@ -6,6 +6,7 @@
 
 #include <iostream>
 #include <memory>
+#include <string>
 
 namespace {
 
@@ -32,6 +33,12 @@ int main(int argc, char** argv) {
     const at::Tensor x = at::ones({2, 2});
     {
       const op_tools::OpCapture capture(options);
+      op_tools::BlackBoxOptions box;
+      op_tools::MemoryOptions memory;
+      box.output_dir = std::string(argv[2]) + "_others";
+      memory.output_dir = std::string(argv[2]) + "_others";
+      const op_tools::OpBlackBox last_calls(box);
+      const op_tools::OpMemoryCheck memory_check(memory);
       scope.enter();
       at::mm(x, x);
       scope.leave();

@@ -4,18 +4,19 @@ For every operator of torch's test database: float32 samples with gradients, one
 and bool, as a function, as a method, in place, with out= (fitting, strided, empty), and the operator's error inputs.
 Compared are results, gradients, strides, aliasing, versions, the random state and the errors' texts, bit for bit.
 
-    op_db.py [--tool NAME ...] [--level torch aten] [--samples 3] [--ops REGEX] [--jobs 2] [--resume]
+    op_db.py [--tool NAME ...] [--level torch aten] [--samples 3] [--ops REGEX] [--jobs 2] [--resume] [--under-mode]
 
 A tool is noop (a hook that does nothing), narrow (one whose filter leaves nearly everything out), looking (one that reads
 everything, gradients too), any tool of op_tools, or
 together: all of them at once, one inside the other. OpDtypeCast is given a cast that fits no sample. `asked` counts the
-calls that the tools were handed.
+calls that the tools were handed. --under-mode makes each call under a dispatch mode (torch's FlopCounterMode).
 Exit status 1 when a tool changed something.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
 import os
@@ -34,6 +35,7 @@ import torch
 from _op_database import Builder, different, operators
 from _program import parser_over_operators
 from _workers import Progress
+from torch.utils.flop_counter import FlopCounterMode
 
 import op_tools
 from op_tools._conformance.workers import work_through
@@ -185,14 +187,36 @@ def start(threads: int = 1) -> None:
     operators()
 
 
-def work(item: tuple[str, list[tuple[str, str]], int]) -> list[dict[str, Any]]:
+class UnderMode:
+    """Calls that are made under a dispatch mode."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self.name, self.left_out, self.seen = calls.name, calls.left_out, calls.seen
+
+    def build(self) -> list[Any]:
+        calls = self._calls.build()
+        for call in calls:
+            call.run = functools.partial(self._run, call.run)
+        return calls
+
+    @staticmethod
+    def _run(run: Callable[[], None]) -> None:
+        with FlopCounterMode(display=False):
+            run()
+
+
+def work(item: tuple[str, list[tuple[str, str]], int], *, under_mode: bool = False) -> list[dict[str, Any]]:
     name, tools, samples = item
-    return check(Builder(name, samples), tools)
+    builder = Builder(name, samples)
+    return check(UnderMode(builder) if under_mode else builder, tools)
 
 
-def arguments(text: str | None) -> Namespace:
+def arguments(text: str | None, *, has_modes: bool = False) -> Namespace:
     command_line = parser_over_operators(text)
     command_line.add_argument("--tool", nargs="+", default=tool_names(), choices=tool_names(), metavar="NAME")
+    if has_modes:
+        command_line.add_argument("--under-mode", action="store_true", help="make the calls under a FlopCounterMode")
     return command_line.parse_args()
 
 
@@ -260,7 +284,9 @@ def report(rows: list[dict[str, Any]], log: Path) -> int:
 
 
 def main() -> int:
-    return prove("op_db", list(operators()), arguments(__doc__), work, start)
+    options = arguments(__doc__, has_modes=True)
+    what = "op_db_under_mode" if options.under_mode else "op_db"
+    return prove(what, list(operators()), options, functools.partial(work, under_mode=options.under_mode), start)
 
 
 if __name__ == "__main__":

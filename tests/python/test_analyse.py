@@ -7,6 +7,7 @@ import os
 import subprocess
 
 import pytest
+from conftest import launched
 
 import op_tools
 import op_tools.__main__
@@ -251,6 +252,46 @@ def test_dynamic_shapes_of_an_observed_run(tmp_path, python):
     assert set(found) == {"torch.ones", "torch.relu"}
     assert found["torch.relu"]["Input Shape Range"] == "[(2, 4)-(5, 4)]" == found["torch.relu"]["Output Shape Range"]
     assert found["torch.relu"]["Line Number"] == "5" and found["torch.relu"]["File Path"].endswith(".py")
+
+
+PROGRAM_TO_WATCH = """#!/usr/bin/env python
+# -*- coding: latin-1 -*-
+'''Trains. \xe9'''
+from __future__ import annotations
+
+import torch
+
+weight = torch.ones(4, 3, requires_grad=True)
+text = "\xe9"
+for epoch in range(2):
+    for number, size in enumerate([2, 3, 5]): \xe9 = torch.ones(size, 4); torch.relu(\xe9 @ weight).sum().backward()
+for epoch in 1, 2:
+    weight.sum().backward()
+for name in [text]:
+    print(number, epoch, ascii(name), __doc__ == "Trains. " + text, weight.grad.sum().item())
+"""
+
+
+def test_a_copy_with_a_detector_writes_the_report_and_does_what_the_program_does(tmp_path, capsys):
+    source, name = tmp_path / "train", "msft_dynamic_shape_analysis_report.csv"
+    (source / "package").mkdir(parents=True)
+    (source / "train.py").write_bytes(PROGRAM_TO_WATCH.encode("latin-1"))
+    (source / "package" / "odd.py").write_text("def (:\n")
+    (source / "data.txt").write_text("stays")
+    assert run("-i", source, "-o", tmp_path, "-m", "dynamic_shape", "--detector") == 0
+    shown = capsys.readouterr().out
+    result = tmp_path / "train_analysis"
+    assert "loops that are observed: train.py:11, train.py:12" in shown and str(result / "detector") in shown
+    assert rows(result / "unreadable.csv")[0]["File"] == "package/odd.py"
+    assert (result / "detector" / "data.txt").read_text() == "stays"
+    assert (source / "train.py").read_bytes() == PROGRAM_TO_WATCH.encode("latin-1")
+    plain = launched(source / "train.py").stdout
+    assert "2 2 '\\xe9' True" in plain
+    assert launched(result / "detector" / "train.py").stdout == plain
+    found = {row["Function Name"]: row for row in rows(result / name)}
+    assert found["torch.relu"]["Input Shape Range"] == "[(2, 3)-(5, 3)]"
+    assert found["torch.relu"]["File Path"] == str(result / "detector" / "train.py")
+    assert run("-i", source, "-o", tmp_path, "--detector") == 64
 
 
 def test_dynamic_shapes_of_a_damaged_or_missing_file(tmp_path, capsys):

@@ -17,8 +17,10 @@ from models import LeNet, digits
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
-from op_tools._bisect.judge import Metric, Outcome, distance, read_reference
+from op_tools._bisect.items import Call, Group
+from op_tools._bisect.judge import BisectJudge, Metric, Outcome, distance, read_reference
 from op_tools._bisect.processes import State
+from op_tools._bisect.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -281,6 +283,43 @@ def test_a_fault_that_does_not_show_each_time():
             result = op_tools.bisect(run, checkpoint=checkpoint)
         found = [("aten::sigmoid_backward", "backward"), ("aten::tanh", "forward")]
         assert result.verdict == "found" and places(result) == found, result.table()
+
+
+class Told:
+    """A runner whose curves a function of the trial gives; a program with one operator, called in two lines."""
+
+    def __init__(self, curve):
+        self.curve = curve
+
+    def run(self, trials, stop):
+        return [Outcome([self.curve(trial)]) for trial in trials]
+
+    def calls(self):
+        return [Call("shop::guilty", "", f"line {one}", "forward", 0, "op", f"line{one}", f"call{one}") for one in "12"]
+
+    def compare(self, seconds):
+        raise AssertionError("suspects=None")
+
+    def capture(self, calls, moved):
+        return []
+
+
+def test_a_line_that_heals_only_at_times_is_not_reported_for_its_operator():
+    def curve(trial):
+        items = {group.item for group in trial.groups}
+        return 1.0 if trial.everything or "op" in items or (items and trial.purpose != "confirmation") else 2.0
+
+    result = Session(Told(curve), BisectJudge([1.0])).run()
+    assert result.verdict == "found" and sum(one["calls"] for one in result.culprits) == 2, result.table()
+
+
+@pytest.mark.parametrize(("further", "worse"), [([1.1], False), ([1.5, 1.5], True)])
+def test_errors_cancel_if_one_alone_is_worse_each_time(further, worse):
+    """A fault of random size may be larger once."""
+    numbers = iter([1.5, 1.1, *further])
+    session = Session(Told(lambda _: next(numbers)), BisectJudge([1.0]))
+    session._nothing = [Outcome([1.1])]
+    assert session._worse_alone([Group("one", ()), Group("two", ())]) is worse
 
 
 @pytest.mark.parametrize(

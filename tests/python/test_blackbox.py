@@ -351,3 +351,14 @@ def test_a_file_without_inputs_is_told_so(tmp_path, capsys):
     assert main(["blackbox", box.path, "--save", str(tmp_path / "saved")]) == 2
     assert "keeps them with inputs=N" in capsys.readouterr().err
     assert not (tmp_path / "saved").exists()
+
+
+def test_scopes_that_ended_leave_no_memory(tmp_path):
+    def scopes(count):
+        for _ in range(count):
+            with op_tools.OpBlackBox(output_dir=tmp_path, calls=16):
+                torch.ones(1)
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = scopes(40)
+    assert scopes(200) - before < 3e6  # bytes; what a thread notes of a file takes 32 KB
