@@ -38,8 +38,18 @@ KINDS = (
     *("lost_write", "late_write", "missing", "strides", "leak", "exception", "nondeterministic", "wrong_generator"),
 )
 ARGUMENTS = {"above_size": {"size": 3}, "nondeterministic": {"scale": 1.5}, "scale": {"scale": 1.5}}
-# Copies to and from the device, and memory without values: a fault there hits all cases, or nothing.
-LEFT_OUT = ("_copy_from", "_local_scalar_dense", "empty", "as_strided", "resize_", "set_", "_reshape_alias", "view")
+# Copies to and from the device, memory without values, zeros without memory: a fault there hits all cases, or nothing.
+LEFT_OUT = (
+    "_copy_from",
+    "_local_scalar_dense",
+    "empty",
+    "_efficientzerotensor",
+    "as_strided",
+    "resize_",
+    "set_",
+    "_reshape_alias",
+    "view",
+)
 
 
 DRAWS = {name for trait, _, names in _C.op_families() if trait == "draws random numbers" for name in names.split()} | {

@@ -23,6 +23,7 @@ import torch
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
+from op_tools._conformance import repeat
 from op_tools._conformance.case import Case, TensorSpec
 from op_tools._conformance.exceptions import read_exceptions
 from op_tools._conformance.golden import Golden, GoldenJudge, GoldenWriter, write_facts
@@ -266,6 +267,21 @@ def test_a_second_call_that_differs_is_found_only_where_torch_promises_the_same(
     # Below the rounding that OpAutoCompare allows, so that only a second call shows it.
     (row,) = judged(MM, "nondeterministic", "mm", scale=1 + 2e-7)
     assert row.status == "failed" and row.reason.startswith("not deterministic: result 0")
+
+
+@pytest.mark.parametrize(
+    ("held", "leaked"),
+    [
+        ([0, 100, 200, 300, 300, 400, 500], 100),  # one of the runs frees what an earlier call had
+        ([0, 100, 100, 100], 0),
+        ([0, 100, 200, 200, 200, 200, 200, 200, 200], 0),
+        ([0, 0], 0),
+    ],
+)
+def test_memory_that_is_freed_meanwhile_hides_no_leak(monkeypatch, held, leaked):
+    left = iter(held)
+    monkeypatch.setattr(repeat, "allocated", lambda device: next(left))
+    assert repeat.first_and_leak(lambda: "first", torch.device("cpu")) == ("first", leaked)
 
 
 def test_a_wrong_forward_is_blamed_for_the_backward_too():
