@@ -39,7 +39,7 @@ class Detector:
 
 @functools.cache
 def _observing(folder: Path) -> OpObserve:
-    tool = OpObserve(detail=2, output_dir=folder / "op_observe_result").start()
+    tool = OpObserve(detail=2, output_dir=folder).start()
     atexit.register(_finish, tool, folder)
     return tool
 
