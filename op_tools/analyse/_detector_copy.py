@@ -9,9 +9,9 @@ from pathlib import Path
 
 from .. import _C
 from ._facts import Problem
+from ._sources import LEFT_OUT
 
 COPY = "detector"
-_LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", ".venv", "*_analysis")
 
 
 def copy_with_detector(source: Path, folder: Path) -> tuple[list[str], list[Problem]]:
@@ -35,8 +35,13 @@ def copy_with_detector(source: Path, folder: Path) -> tuple[list[str], list[Prob
             target.mkdir(parents=True)
             shutil.copy2(source, target)
         else:
-            shutil.copytree(source, target, ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
-        for file in sorted(target.rglob("*.py")):
+            results = folder.resolve()
+
+            def left_out(place: str, names: list[str]) -> list[str]:
+                return [one for one in names if one in (*LEFT_OUT, ".venv") or Path(place, one).resolve() == results]
+
+            shutil.copytree(source, target, ignore=left_out, ignore_dangling_symlinks=True)
+        for file in sorted(one for one in target.rglob("*.py") if one.is_file()):
             name = str(file.relative_to(target))
             try:
                 loops += [f"{name}:{line}" for line in _rewrite(file, folder.resolve())]
@@ -48,7 +53,7 @@ def copy_with_detector(source: Path, folder: Path) -> tuple[list[str], list[Prob
 
 
 def _rewrite(path: Path, folder: Path) -> list[int]:
-    """The lines of the loops in a file that were rewritten."""
+    """The lines of the loops in a file that were rewritten. Lines keep their numbers, but where no simple statement is first."""
     content = path.read_bytes()
     with path.open("rb") as file:
         encoding, _ = tokenize.detect_encoding(file.readline)
@@ -58,17 +63,21 @@ def _rewrite(path: Path, folder: Path) -> list[int]:
     loops = [loop for loop in loops if not any(other is not loop and other in ast.walk(loop) for other in loops)]
     if not loops:
         return []
-    # ast counts columns in bytes of UTF-8.
-    lines = [line.encode() for line in text.splitlines(keepends=True)]
+    name = "DETECTOR"
+    while name in text:  # a name of the program
+        name = f"_{name}"
+    # ast counts columns in bytes of UTF-8, and lines as bytes.splitlines() does: str.splitlines() also ends one at a form feed.
+    lines = text.encode().splitlines(keepends=True)
     for loop in sorted(loops, key=lambda loop: -loop.lineno):
         over = loop.iter
         assert over.end_lineno is not None and over.end_col_offset is not None
         _insert(lines, over.end_lineno, over.end_col_offset, b"))")
-        _insert(lines, over.lineno, over.col_offset, b"DETECTOR.start((")
-    first = _first_statement(tree)
-    made = f"from op_tools.analyse.detector import Detector\nDETECTOR = Detector({str(folder)!a})\n"
-    lines.insert(first - 1, made.encode())
-    path.write_bytes(b"".join(lines).decode().encode(encoding))
+        _insert(lines, over.lineno, over.col_offset, f"{name}.start((".encode())
+    made = f"from op_tools.analyse.detector import Detector as {name}; {name} = {name}({str(folder)!a})"
+    _insert(lines, *_place_of_import(tree, made))
+    changed = b"".join(lines).decode()
+    ast.parse(changed)
+    path.write_bytes(changed.encode(encoding))
     return sorted(loop.lineno for loop in loops)
 
 
@@ -82,12 +91,18 @@ def _insert(lines: list[bytes], line: int, column: int, text: bytes) -> None:
     lines[line - 1] = before[:column] + text + before[column:]
 
 
-def _first_statement(tree: ast.Module) -> int:
-    """The line of the first statement behind the docstring and imports from __future__, with its decorators."""
-    for one in tree.body:
-        is_docstring = isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
-        if is_docstring or (isinstance(one, ast.ImportFrom) and one.module == "__future__"):
-            continue
-        decorators: list[ast.expr] = getattr(one, "decorator_list", [])
-        return min([one.lineno, *(decorator.lineno for decorator in decorators)])
-    raise ValueError("nothing but a docstring")  # a file with a loop has a statement
+def _place_of_import(tree: ast.Module, made: str) -> tuple[int, int, bytes]:
+    """Line, column and text: behind the docstring and imports from __future__, which have to stay first, or at the beginning."""
+    last: ast.stmt | None = None
+    for number, one in enumerate(tree.body):
+        is_docstring = number == 0 and isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+        if not is_docstring and not (isinstance(one, ast.ImportFrom) and one.module == "__future__"):
+            break
+        last = one
+    if last is not None and last.end_lineno is not None and last.end_col_offset is not None:
+        return last.end_lineno, last.end_col_offset, f"; {made}".encode()
+    first = tree.body[0]
+    decorators: list[ast.expr] = getattr(first, "decorator_list", [])
+    line = min([first.lineno, *(one.lineno for one in decorators)])
+    is_simple = not hasattr(first, "body") and not isinstance(first, ast.Match)
+    return line, 0, f"{made}; ".encode() if is_simple else f"{made}\n".encode()

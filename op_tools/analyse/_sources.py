@@ -22,7 +22,7 @@ _PYTHON = frozenset((".py", ".pyw"))
 _NATIVE = frozenset((".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".mm"))
 _NOTEBOOK = ".ipynb"
 # Folders in which no program's sources are; docs/analyse.md names them.
-_LEFT_OUT = frozenset((".git", ".hg", ".svn", "__pycache__", ".ipynb_checkpoints"))
+LEFT_OUT = frozenset((".git", ".hg", ".svn", "__pycache__", ".ipynb_checkpoints"))
 _LARGEST = 50 * 1024 * 1024
 
 
@@ -88,7 +88,7 @@ def _walk(root: Path, problems: list[Problem]) -> Iterator[tuple[Path, str]]:
                 problems.append(Problem(name, 0, f"a link that leads nowhere, or no access: {error.strerror}"))
                 continue
             if stat.S_ISDIR(mode):
-                if entry.name not in _LEFT_OUT:
+                if entry.name not in LEFT_OUT:
                     folders.append(path)
             elif stat.S_ISREG(mode):
                 yield path, path.relative_to(root).as_posix()

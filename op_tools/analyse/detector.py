@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,31 +18,41 @@ Item = TypeVar("Item")
 
 
 class Detector:
-    """Observes the shapes of all operators from the first loop that goes through it to the end of the program.
+    """Observes the shapes of all operators from the first loop that goes through it to the end of the program. The detectors of one
+    folder, in several files of a program, are one.
 
     Args:
-        folder: where ``msft_dynamic_shape_analysis_report.csv`` is written when the program ends.
+        folder: where ``msft_dynamic_shape_analysis_report.csv`` is written when the program ends; in ``rank_1`` and so on in
+            it for the other ranks than 0.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder)
-        self._tool: OpObserve | None = None
 
     def start(self, items: Iterable[Item]) -> Iterator[Item]:
         """The same items; each is a step of the training."""
-        if self._tool is None:
-            self._tool = OpObserve(detail=2, output_dir=self._folder / "op_observe_result")
-            self._tool.start()
-            atexit.register(self._finish, self._tool)
+        tool = _observing(self._folder)
         for item in items:
             yield item
-            self._tool.step()
+            tool.step()
 
-    def _finish(self, tool: OpObserve) -> None:
-        tool.stop()
-        report = Report("dynamic_shape")
-        try:
-            dynamic_rows(Path(tool.result().root), report)
-            report.write(self._folder)
-        except (OSError, _C.Error) as error:
-            _C.log_warn(f"Detector: the report cannot be written: {error}")
+
+@functools.cache
+def _observing(folder: Path) -> OpObserve:
+    tool = OpObserve(detail=2, output_dir=folder).start()
+    atexit.register(_finish, tool, folder)
+    return tool
+
+
+def _finish(tool: OpObserve, folder: Path) -> None:
+    tool.stop()
+    report = Report("dynamic_shape")
+    try:
+        if root := tool.result().root:  # .../op_observe_result/<rank>/<time>; "" where nothing was called
+            dynamic_rows(Path(root), report)
+        rank = Path(root).parent.name or "0"
+        target = folder if rank == "0" else folder / f"rank_{rank}"
+        target.mkdir(exist_ok=True)
+        report.write(target)
+    except (OSError, _C.Error) as error:
+        _C.log_warn(f"Detector: the report cannot be written: {error}")

@@ -11,6 +11,7 @@ from conftest import launched
 
 import op_tools
 import op_tools.__main__
+from op_tools.analyse._detector_copy import copy_with_detector
 from op_tools.analyse._project import Project
 from op_tools.analyse._reports import COLUMNS
 from op_tools.analyse._rules import PACKAGED, Rules, read_rules
@@ -294,6 +295,58 @@ def test_a_copy_with_a_detector_writes_the_report_and_does_what_the_program_does
     assert run("-i", source, "-o", tmp_path, "--detector") == 64
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""Text."""; import torch\nfor x in data: x.backward()\n',
+        "from __future__ import annotations; import torch  # both\nfor x in data: x.backward()\n",
+        "a = 1\n\f\nfor x in data:\n  x.backward('\u2028\x1c')\n",
+        "a = 1\r\nfor é in f('ü',\r\n    2):\r\n  é.backward()\r\n",
+        "for x in 1, 2: x.backward()\n",
+        "DETECTOR = 1\nfor x in data: x.backward()\nassert DETECTOR == 1\n",
+        "@wrapped\ndef f():\n  for x in (yield): x.backward()\n",
+    ],
+)
+def test_a_rewritten_file_is_the_program_with_an_import_and_its_lines(text, tmp_path):
+    (tmp_path / "a.py").write_bytes(text.encode("utf-8-sig"))
+    loops, problems = copy_with_detector(tmp_path / "a.py", tmp_path / "out")
+    assert (loops, problems) == ([f"a.py:{text[: text.index('for ')].count(chr(10)) + 1}"], [])
+    before, after = (ast.parse(path.read_bytes()) for path in (tmp_path / "a.py", tmp_path / "out/detector/a.py"))
+    loop = next(one for one in ast.walk(after) if isinstance(one, ast.For))
+    name = ast.unparse(loop.iter.func).removesuffix(".start")
+    assert name.endswith("DETECTOR") and name not in text
+    loop.iter = loop.iter.args[0]
+    made = [one for one in after.body if ast.unparse(one).startswith(("from op_tools", f"{name} ="))]
+    assert after.body.index(made[0]) == _leading(before)
+    after.body = [one for one in after.body if one not in made]
+    assert ast.unparse(after) == ast.unparse(before)
+
+
+def _leading(tree):
+    """How many statements have to stay first: the docstring, imports from __future__."""
+    return sum(isinstance(one, ast.Expr) or "__future__" in ast.unparse(one) for one in tree.body[:1])
+
+
+def test_loops_of_several_files_are_in_one_report_and_no_file_is_left_out(tmp_path):
+    source = tmp_path / "code"
+    loop = "import torch\ndef run(sizes):\n    for size in sizes:\n        torch.ones(size, requires_grad=True).{}().sum().backward()\n"
+    for name, op in (("error_analysis", "relu"), ("second", "sigmoid")):
+        (source / name).mkdir(parents=True)
+        (source / name / "__init__.py").write_text(loop.format(op))
+    (source / "a.py").write_text(
+        "import error_analysis, second\nfor one in (error_analysis, second, second): one.run((2, 3))\n"
+    )
+    (source / "odd.py").mkdir()
+    for _ in range(2):  # results below the input, made anew
+        assert run("-i", source, "-o", source / "out", "-m", "dynamic_shape", "--detector") == 0
+    folder = source / "out/code_analysis"
+    assert not list((folder / "detector").rglob("code_analysis"))
+    launched(folder / "detector/a.py")
+    found = rows(folder / "msft_dynamic_shape_analysis_report.csv")
+    assert {"torch.Tensor.relu", "torch.Tensor.sigmoid"} <= {row["Function Name"] for row in found}
+    assert len(list(folder.glob("op_observe_result/0/*/calls.jsonl"))) == 1
+
+
 def test_dynamic_shapes_of_a_damaged_or_missing_file(tmp_path, capsys):
     assert run("-i", tmp_path, "-o", tmp_path, "-m", "dynamic_shape") == 2
     assert "op-tools run --observe" in capsys.readouterr().err
@@ -307,14 +360,14 @@ def test_dynamic_shapes_of_a_damaged_or_missing_file(tmp_path, capsys):
     [
         (["-i", "nowhere"], "no such file"),
         (["-i", "a.py"], "which device?"),
-        (["-i", "a.py", "--support", "a.py"], "no support table"),
+        (["-i", "a.py", "--support", "a.py"], "op-tools support makes a support table"),
         (["-i", "a.py", "--support", "list.json"], "not a support table"),
         (["-i", "a.py", "--support", "old.json"], "make it again"),
         (["-i", "a.py", "--device", "nodevice"], "--device nodevice"),
         (["-i", "a.py", "a.py", "--support", "good.json"], "one by one"),
         (["-i", "a.py", "--support", "good.json", "-api", "a.py"], "Affected 3rd-party API"),
         (["-i", "a.py", "--support", "good.json", "-env", "nowhere"], "-env nowhere"),
-        (["-i", "a.py", "--support", "good.json", "--rules", "a.py"], "no file of rules"),
+        (["-i", "a.py", "--support", "good.json", "--rules", "a.py"], "a file of rules is JSON"),
     ],
 )
 def test_wrong_usage_is_named(arguments, text, tmp_path, table_file, capsys):
