@@ -19,9 +19,13 @@ namespace op_tools::sim_device {
 namespace {
 
 // The first tensor in it that has elements.
+bool has_elements(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.numel() > 0 && !tensor._is_zerotensor();  // zeros that have no memory
+}
+
 const at::Tensor* first_filled(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && tensor.numel() > 0) return &tensor;
+    if (has_elements(tensor)) return &tensor;
   }
   return nullptr;
 }
@@ -84,7 +88,7 @@ at::Tensor with_room_behind(const at::Tensor& result) {
 // Inverts the bits of the element that lies in memory behind the last one of the first result.
 bool write_behind(torch::jit::Stack& results, const std::vector<at::Tensor>& arguments) {
   for (c10::IValue& value : results) {
-    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().numel() == 0) continue;
+    if (!value.isTensor() || !has_elements(value.toTensor())) continue;
     at::Tensor result = value.toTensor();
     int64_t behind = result.storage_offset() + 1;
     for (int64_t i = 0; i < result.dim(); ++i) behind += (result.size(i) - 1) * result.stride(i);
@@ -108,6 +112,7 @@ bool write_behind(torch::jit::Stack& results, const std::vector<at::Tensor>& arg
 bool change_input(const FaultInjection::Hit& hit, const std::vector<at::Tensor>& inputs,
                   const std::vector<at::Tensor>& written, const std::vector<at::Tensor>& returned) {
   for (const at::Tensor& input : inputs) {
+    if (!has_elements(input)) continue;
     const auto shares = [&](const at::Tensor& other) { return share_memory(input, other); };
     if (std::any_of(written.begin(), written.end(), shares) || std::any_of(returned.begin(), returned.end(), shares)) {
       continue;

@@ -448,3 +448,13 @@ def test_out_of_bounds_writes_one_element_behind_the_result():
     assert different(whole[:2], host + host) == 0
     behind = whole[2:].cpu().flatten()
     assert behind[0].isnan() and not behind[1:].any(), "the bits of a zero, inverted"
+
+
+@pytest.mark.parametrize("kind", ["scale", "element", "nan", "above_size", "leak", "out_of_bounds", "mutate_input"])
+def test_zeros_without_memory_have_nothing_that_a_fault_could_change(kind):
+    options = {"size": 3} if kind == "above_size" else {}
+    with sim.fault(kind, ops="_efficientzerotensor, add", **options):
+        zeros = torch._efficientzerotensor(4, device="sim")
+        result = zeros + zeros
+    assert zeros.cpu().tolist() == [0] * 4
+    assert result.cpu().tolist() == [0] * 4
