@@ -146,10 +146,17 @@ uint64_t next_node() {
   return at::sequence_number::peek();
 }
 
-void note_nodes(uint64_t first, std::string_view name, const NodeOwner& owner) {
-  if (passed_call) passed_call->noted_inside(name, owner);
+namespace {
+// The nodes that this thread made since `first`.
+void add_nodes(uint64_t first, const NodeOwner& owner) {
   const uint64_t end = next_node();
   if (end > first) NodeOwners::get().add(at::RecordFunction::currentThreadId(), first, end, owner);
+}
+}  // namespace
+
+void note_nodes(uint64_t first, std::string_view name, const NodeOwner& owner) {
+  if (passed_call) passed_call->noted_inside(name, owner);
+  add_nodes(first, owner);
 }
 
 PassedCall::PassedCall(std::string name) : name_(std::move(name)), first_(next_node()), outer_(passed_call) {
@@ -159,10 +166,8 @@ PassedCall::PassedCall(std::string name) : name_(std::move(name)), first_(next_n
 PassedCall::~PassedCall() {
   passed_call = outer_;
   if (!owner_.module && !owner_.line && owner_.call == 0) return;
-  const uint64_t end = next_node();
-  if (end == first_) return;
   try {
-    NodeOwners::get().add(at::RecordFunction::currentThreadId(), first_, end, owner_);
+    add_nodes(first_, owner_);
   } catch (const std::exception&) {  // no memory: a backward call without its line
   }
 }

@@ -18,11 +18,11 @@
 namespace op_tools::sim_device {
 namespace {
 
-// The first tensor in it that has elements.
 bool has_elements(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() > 0 && !tensor._is_zerotensor();  // zeros that have no memory
 }
 
+// The first tensor in it that has elements.
 const at::Tensor* first_filled(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (has_elements(tensor)) return &tensor;
