@@ -77,52 +77,79 @@ CodeEntry& entry_of(PyCodeObject* code) {
 
 }  // namespace
 
-// What this thread has seen, so that it need not ask under the GIL.
+// What a walk reads of each frame, in one line of the processor's cache.
+struct PythonFrames::SeenCode {
+  PyCodeObject* code;
+  const KnownCode* known;
+  const void* begin;  // the first instruction that a frame with locals can be at
+  CodeKind kind;
+  bool of_user;
+};
+
+// What this thread has seen, so that it need not ask under the GIL. Two places for each key.
 struct PythonFrames::Seen {
-  static constexpr size_t kSlots = 512;
-  struct Code {
-    PyCodeObject* code;
-    const KnownCode* known;
-  } codes[kSlots];
+  static constexpr size_t kPairs = 256;
+  SeenCode codes[kPairs][2];
   struct Line {
     PyCodeObject* code;
     int instruction;
     const std::string* line;
-  } lines[kSlots];
+  } lines[kPairs][2];
 };
 
 namespace {
 
 using Seen = PythonFrames::Seen;
+using SeenCode = PythonFrames::SeenCode;
 thread_local Seen tl_seen = {};
 
-size_t slot_of(const PyCodeObject* code, int instruction) {
-  return (reinterpret_cast<uintptr_t>(code) / 64 * 31 + static_cast<size_t>(instruction) * 0x9E3779B1u) % Seen::kSlots;
+size_t pair_of(const PyCodeObject* code, int instruction) {
+  return (reinterpret_cast<uintptr_t>(code) / 64 * 31 + static_cast<size_t>(instruction) * 0x9E3779B1u) % Seen::kPairs;
 }
 
-const KnownCode& known_code(Seen& seen, PyCodeObject* code) {
-  Seen::Code& slot = seen.codes[slot_of(code, 0)];
-  if (slot.code != code) {
-    const py::gil_scoped_acquire gil;
-    const py::error_scope restored;  // the program's own Python error may be set
-    const KnownCode& known = entry_of(code);
-    slot = {code, &known};
-  }
-  return *slot.known;
+// The older one makes room.
+template <class Slot>
+const Slot& put(Slot (&pair)[2], const Slot& made) {
+  pair[1] = pair[0];
+  return pair[0] = made;
+}
+
+#ifdef OP_TOOLS_RAW_FRAMES
+const void* begin_of(PyCodeObject* code) {
+  return _PyCode_CODE(code) + code->_co_firsttraceable;
+}
+#else
+const void* begin_of(PyCodeObject*) {
+  return nullptr;
+}
+#endif
+
+const SeenCode& new_code(SeenCode (&pair)[2], PyCodeObject* code) {
+  const py::gil_scoped_acquire gil;
+  const py::error_scope restored;  // the program's own Python error may be set
+  const KnownCode& known = entry_of(code);
+  return put(pair, {code, &known, begin_of(code), known.kind, known.of_user});
+}
+
+const SeenCode& seen_code(Seen& seen, PyCodeObject* code) {
+  auto& pair = seen.codes[pair_of(code, 0)];
+  if (pair[0].code == code) return pair[0];
+  if (pair[1].code == code) return pair[1];
+  return new_code(pair, code);
 }
 
 // `number`: of the line.
 template <class Number>
 const std::string& known_line(Seen& seen, PyCodeObject* code, int instruction, Number&& number) {
-  Seen::Line& slot = seen.lines[slot_of(code, instruction)];
-  if (slot.code != code || slot.instruction != instruction) {
-    const py::gil_scoped_acquire gil;
-    CodeEntry& entry = entry_of(code);
-    std::string& line = entry.lines[instruction];
-    if (line.empty()) line = entry.file + ":" + std::to_string(number()) + " " + entry.function;
-    slot = {code, instruction, &line};
+  auto& pair = seen.lines[pair_of(code, instruction)];
+  for (const Seen::Line& slot : pair) {
+    if (slot.code == code && slot.instruction == instruction) return *slot.line;
   }
-  return *slot.line;
+  const py::gil_scoped_acquire gil;
+  CodeEntry& entry = entry_of(code);
+  std::string& line = entry.lines[instruction];
+  if (line.empty()) line = entry.file + ":" + std::to_string(number()) + " " + entry.function;
+  return *put(pair, {code, instruction, &line}).line;
 }
 
 PyThreadState* thread_of_python() {
@@ -142,14 +169,12 @@ PythonFrames::PythonFrames() : seen_(tl_seen) {
 
 // A frame that has just begun has no locals yet.
 void PythonFrames::skip_incomplete() {
-  while (frame_ && frame_->owner != FRAME_OWNED_BY_GENERATOR &&
-         frame_->prev_instr < _PyCode_CODE(frame_->f_code) + frame_->f_code->_co_firsttraceable) {
-    frame_ = frame_->previous;
+  for (; frame_; frame_ = frame_->previous) {
+    code_ = &seen_code(seen_, frame_->f_code);
+    if (static_cast<const void*>(frame_->prev_instr) >= code_->begin || frame_->owner == FRAME_OWNED_BY_GENERATOR) {
+      return;
+    }
   }
-}
-
-PythonFrames::operator bool() const {
-  return frame_ != nullptr;
 }
 
 void PythonFrames::back() {
@@ -157,8 +182,8 @@ void PythonFrames::back() {
   skip_incomplete();
 }
 
-const KnownCode& PythonFrames::code() const {
-  return known_code(seen_, frame_->f_code);
+const PythonFrames::SeenCode& PythonFrames::seen() const {
+  return *code_;
 }
 
 const std::string& PythonFrames::line() const {
@@ -206,16 +231,12 @@ PythonFrames::PythonFrames() : seen_(tl_seen) {
   frame_ = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
 }
 
-PythonFrames::operator bool() const {
-  return static_cast<bool>(frame_);
-}
-
 void PythonFrames::back() {
   frame_ = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw(frame_))));
 }
 
-const KnownCode& PythonFrames::code() const {
-  return known_code(seen_, OwnCode(frame_).code);
+const PythonFrames::SeenCode& PythonFrames::seen() const {
+  return seen_code(seen_, OwnCode(frame_).code);
 }
 
 const std::string& PythonFrames::line() const {
@@ -245,5 +266,29 @@ py::object PythonFrames::local(const char* name) const {
 }
 
 #endif
+
+const KnownCode& PythonFrames::code() const {
+  return *seen().known;
+}
+
+Surroundings Surroundings::of_this_thread(bool line, bool modules, const AtModule* at_module) {
+  Surroundings found;
+  int depth = 0;
+  for (PythonFrames frame; frame && (line || modules); frame.back()) {
+    const SeenCode& code = frame.seen();
+    if (line) {
+      if (code.of_user) found.line = &frame.line();
+      line = !code.of_user && ++depth < kMostFrames;
+    }
+    if (!modules || code.kind == CodeKind::kOther) continue;
+    if (code.kind == CodeKind::kEngine) {
+      modules = false;
+    } else if (PyObject* const self = frame.self()) {
+      found.modules.push_back(self);
+      if (at_module) (*at_module)(frame);
+    }
+  }
+  return found;
+}
 
 }  // namespace op_tools::python

@@ -6,6 +6,8 @@
 // other forms: there Python's own functions are asked, under the GIL.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+#include <c10/util/SmallVector.h>
 #include <pybind11/pybind11.h>
 
 #include <optional>
@@ -31,12 +33,16 @@ struct KnownCode {
   std::string file, function;
 };
 
+constexpr int kMostFrames = 128;  // that are searched for a line of the user's
+
 class PythonFrames {
  public:
   PythonFrames();  // at the innermost one; at none in threads that Python does not know, and when it is shut down
-  explicit operator bool() const;
+  explicit operator bool() const { return static_cast<bool>(frame_); }
   void back();
 
+  struct SeenCode;
+  const SeenCode& seen() const;  // the code, as walks read it
   const KnownCode& code() const;
   const std::string& line() const;                 // "file:line function"; lives until the process ends
   PyObject* self() const;                          // of a method: borrowed; nullptr where it has none
@@ -48,11 +54,26 @@ class PythonFrames {
   Seen& seen_;  // this thread's: looked up once for all frames
 #ifdef OP_TOOLS_RAW_FRAMES
   void skip_incomplete();
+  const SeenCode* code_ = nullptr;  // of the frame
   _PyInterpreterFrame* frame_ = nullptr;
 #else
   std::optional<pybind11::gil_scoped_acquire> gil_;
   pybind11::object frame_;
 #endif
+};
+
+// The modules in whose forward this thread is, innermost first, borrowed: what stands before a backward pass that this
+// thread runs does not contain the operators of that pass.
+using Modules = c10::SmallVector<PyObject*, 8>;
+
+// What tools ask at each call, in one pass: whichever of both is wanted.
+struct Surroundings {
+  const std::string* line = nullptr;  // the innermost one of the user's; lives until the process ends
+  Modules modules;
+
+  // `at_module`: called for the frame of each module.
+  using AtModule = c10::function_ref<void(const PythonFrames&)>;
+  static Surroundings of_this_thread(bool line, bool modules, const AtModule* at_module = nullptr);
 };
 
 }  // namespace op_tools::python

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <tuple>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "hooks/module_path.h"
+#include "hooks/stack_source.h"
 #include "interrupts.h"
 #include "python_frames.h"
 #include "record/named_tensors.h"
@@ -21,26 +23,6 @@ namespace op_tools::python {
 namespace {
 
 namespace py = pybind11;
-
-// The modules in whose forward this thread is, innermost first, borrowed: what stands before a backward pass that this
-// thread runs does not contain the operators of that pass.
-using Modules = c10::SmallVector<PyObject*, 8>;
-
-// `at_module(frame)`: called for the frame of each.
-template <class AtModule>
-Modules modules_on_stack(AtModule&& at_module) {
-  Modules modules;
-  for (PythonFrames frame; frame; frame.back()) {
-    const CodeKind kind = frame.code().kind;
-    if (kind == CodeKind::kEngine) break;
-    if (kind != CodeKind::kModule) continue;
-    PyObject* const self = frame.self();
-    if (!self) continue;
-    modules.push_back(self);
-    at_module(frame);
-  }
-  return modules;
-}
 
 // Code that torch.compile runs hands the frames below it to the compiler; ours are not its business.
 class NotCompiled {
@@ -115,22 +97,21 @@ class Paths {
   std::unordered_map<Modules, Known, Hash> known_;
 };
 
-// The paths that this thread asked for last, found without the GIL.
+// The paths that this thread asked for last, found without the GIL. Two places for each hash.
 class LastPaths {
  public:
   const std::string* find(const Modules& modules) const {
-    const Slot& slot = slots_[Paths::hash(modules) / kSpread % kSlots];
-    if (slot.depth != modules.size()) return nullptr;
-    for (size_t i = 0; i < modules.size(); ++i) {
-      // A module dies, and its references with it, before its address can be that of one which lives here.
-      if (slot.modules[i] != modules[i] || !Paths::refers_to(slot.references[i], modules[i])) return nullptr;
+    for (const Slot& slot : slots_[pair_of(modules)]) {
+      if (holds(slot, modules)) return slot.path;
     }
-    return slot.path;
+    return nullptr;
   }
   // Under the GIL.
   void put(const Modules& modules, const Paths::Known& known) {
     if (modules.size() > kMostDepth) return;
-    Slot& slot = slots_[Paths::hash(modules) / kSpread % kSlots];
+    auto& pair = slots_[pair_of(modules)];
+    std::swap(pair[0], pair[1]);  // the older one makes room
+    Slot& slot = pair[0];
     for (size_t i = 0; i < slot.depth; ++i) Py_DECREF(slot.references[i]);
     slot.depth = modules.size();
     slot.path = known.path;
@@ -141,30 +122,47 @@ class LastPaths {
   }
 
  private:
-  static constexpr size_t kMostDepth = 12, kSlots = 64, kSpread = 16;
+  static constexpr size_t kMostDepth = 12, kPairs = 64, kSpread = 16;
   struct Slot {
     size_t depth;
     const std::string* path;
     PyObject* modules[kMostDepth];
     PyObject* references[kMostDepth];  // owned; those of a thread that has ended stay
   };
-  Slot slots_[kSlots];
+  static size_t pair_of(const Modules& modules) { return Paths::hash(modules) / kSpread % kPairs; }
+  static bool holds(const Slot& slot, const Modules& modules) {
+    if (slot.depth != modules.size()) return false;
+    for (size_t i = 0; i < modules.size(); ++i) {
+      // A module dies, and its references with it, before its address can be that of one which lives here.
+      if (slot.modules[i] != modules[i] || !Paths::refers_to(slot.references[i], modules[i])) return false;
+    }
+    return true;
+  }
+  Slot slots_[kPairs][2];
 };
 thread_local LastPaths last_paths = {};
 
 // Asked until the process ends.
+std::atomic<Paths*> g_paths{nullptr};
+
+const std::string* path_of(const Modules& modules) {
+  Paths* const paths = g_paths.load(std::memory_order_acquire);
+  if (modules.empty() || !paths) return nullptr;
+  if (const std::string* const known = last_paths.find(modules)) return known;
+  const py::gil_scoped_acquire gil;
+  const py::error_scope restored;  // the program's own Python error may be set
+  const Paths::Known& known = paths->of(modules);
+  last_paths.put(modules, known);
+  return known.path;
+}
+
+Place place_in_python(bool line, bool module) {
+  const Surroundings here = Surroundings::of_this_thread(line, module);
+  return {here.line, path_of(here.modules)};
+}
+
 void set_module_namer(const py::object& name) {
-  auto* paths = new Paths(name);
-  set_module_source([paths]() -> const std::string* {
-    const Modules modules = modules_on_stack([](const PythonFrames&) {});
-    if (modules.empty()) return nullptr;
-    if (const std::string* const known = last_paths.find(modules)) return known;
-    const py::gil_scoped_acquire gil;
-    const py::error_scope restored;  // the program's own Python error may be set
-    const Paths::Known& known = paths->of(modules);
-    last_paths.put(modules, known);
-    return known.path;
-  });
+  g_paths.store(new Paths(name), std::memory_order_release);
 }
 
 // `find(model, args, kwargs)`: the outermost module that runs and what it was called with, or three times None. Gives
@@ -177,10 +175,12 @@ void set_tensor_namer(const py::object& find) {
     const py::gil_scoped_acquire gil;
     const py::error_scope restored;
     py::object args = py::none(), kwargs = py::none();  // of the outermost module
-    const Modules modules = modules_on_stack([&](const PythonFrames& frame) {
+    const auto at_module = [&](const PythonFrames& frame) {
       args = frame.local("args");
       kwargs = frame.local("kwargs");
-    });
+    };
+    const Surroundings::AtModule look(at_module);
+    const Modules modules = Surroundings::of_this_thread(/*line=*/false, /*modules=*/true, &look).modules;
     const py::object model =
         modules.empty() ? py::object(py::none()) : py::reinterpret_borrow<py::object>(modules.back());
     const NotCompiled not_compiled;
@@ -196,6 +196,7 @@ void set_tensor_namer(const py::object& find) {
 }  // namespace
 
 void bind_modules(py::module_& module) {
+  set_place_source(&place_in_python);
   module.def("set_module_namer", &set_module_namer);
   module.def("set_tensor_namer", &set_tensor_namer);
   module.def("admits_module", [](const std::string& path, const std::string& only) {

@@ -10,8 +10,6 @@
 namespace op_tools::python {
 namespace {
 
-constexpr int kMostFrames = 128;
-
 StackLines user_lines(size_t most) {
   StackLines lines;
   PythonFrames frame;

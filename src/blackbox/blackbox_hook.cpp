@@ -200,6 +200,7 @@ std::unique_ptr<HookState> BlackBoxHook::before(OpCall& call) {
   record.inputs = inputs_of(*file, thread, call, &device);
   if (!device.is_cpu()) record.stream = impl_->marks->current(device);
   if (op.is_collective) impl_->note_collective(call, record);
+  call.find_place(impl_->options.with_stack, impl_->options.with_modules);
   if (impl_->options.with_modules) record.module = place_of(*file, thread, call.module());
   if (impl_->options.with_stack) record.line = place_of(*file, thread, call.line());
   if (!impl_->kept->wants(call)) {

@@ -16,7 +16,6 @@
 #include "hooks/error_origin.h"
 #include "hooks/failed_backward.h"
 #include "hooks/module_path.h"
-#include "hooks/stack_source.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 
@@ -73,10 +72,7 @@ const Value& OpCall::result() {
 }
 
 const std::string& OpCall::module() {
-  if (!module_) {
-    notes_nodes();
-    module_ = &current_module();
-  }
+  find_place(/*line=*/false, /*module=*/true);
   return *module_;
 }
 
@@ -88,11 +84,18 @@ uint64_t OpCall::forward_id() {
 }
 
 const std::string& OpCall::line() {
-  if (!line_) {
-    notes_nodes();
-    line_ = &current_line();
-  }
+  find_place(/*line=*/true, /*module=*/false);
   return *line_;
+}
+
+void OpCall::find_place(bool line, bool module) {
+  line = line && !line_;
+  module = module && !module_;
+  if (!line && !module) return;
+  notes_nodes();
+  const Place place = current_place(line, module);
+  if (line) line_ = place.line;
+  if (module) module_ = place.module;
 }
 
 std::vector<std::string> OpCall::stack() {

@@ -12,15 +12,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "hooks/stack_source.h"
-
 namespace op_tools {
 namespace {
-
-ModuleSource& source() {
-  static ModuleSource* source = new ModuleSource;  // leaked: asked until the process ends
-  return *source;
-}
 
 const std::string kNone;
 
@@ -119,23 +112,17 @@ std::optional<NodeOwner> owner_of_node() {
 
 }  // namespace
 
-void set_module_source(ModuleSource new_source) {
-  source() = std::move(new_source);
-}
-
-const std::string& current_module() {
-  if (source()) {
-    // Asked in backward as well: a checkpoint runs modules again there.
-    if (const std::string* const path = source()()) return *path;
-  }
+Place current_place(bool line, bool module) {
   const auto owner = owner_of_node();
-  return owner && owner->module ? *owner->module : kNone;
-}
-
-const std::string& current_line() {
-  if (const auto owner = owner_of_node()) return owner->line ? *owner->line : kNone;
-  const StackLines lines = current_lines(1);
-  return lines.empty() ? kNone : *lines.front();
+  // The module in backward as well: a checkpoint runs modules again there.
+  Place place = place_on_stack(line && !owner, module);
+  if (owner) {
+    if (line) place.line = owner->line;
+    if (module && !place.module) place.module = owner->module;
+  }
+  if (line && !place.line) place.line = &kNone;
+  if (module && !place.module) place.module = &kNone;
+  return place;
 }
 
 uint64_t call_of_current_node() {

@@ -1,31 +1,25 @@
 // In which module of the user's model a call is made: "ResNet.layer3.0.conv1", the class of the outermost module, then
-// names. Only the bindings of the program's language know modules; they are asked when a hook asks the call
-// (OpCall::module()), so that a program without such a hook pays nothing.
+// names. Only the bindings of the program's language know modules (stack_source.h); they are asked when a hook asks the
+// call (OpCall::module()), so that a program without such a hook pays nothing.
 //
 // In backward no module runs. The operators of an autograd node belong to the module of the call that made the node:
 // calls that were asked for their module leave a note of the nodes that they made. Any thread.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
 #include "base/export.h"
 #include "base/op_filter.h"
+#include "hooks/stack_source.h"
 
 namespace op_tools {
 
-// The path of the innermost module in whose forward() this thread is, which lives until the process ends; nullptr when
-// it is in none.
-using ModuleSource = std::function<const std::string*()>;
-OP_TOOLS_API void set_module_source(ModuleSource source);  // once, when the bindings are loaded
-
-// What the source says, else the module of the autograd node that this thread runs; empty when neither knows. All these
-// strings live until the process ends.
-const std::string& current_module();
-// The user's line of the call that made the autograd node which this thread runs; else that in which this thread is.
-const std::string& current_line();
+// Where this thread makes a call. The module is what the stack says, else that of the autograd node which this thread
+// runs. The line is that of the call which made the node; else that of the stack. What was asked for is empty where
+// nobody knows it.
+Place current_place(bool line, bool module);
 
 // The place in this thread's sequence of autograd nodes; asked before a call.
 uint64_t next_node();

@@ -120,6 +120,8 @@ class OP_TOOLS_API OpCall {
   // All of the user's lines, innermost first (stack_source.h); of a backward call first that of its forward call, where
   // line() was asked there, then those that started the pass.
   std::vector<std::string> stack();
+  // Finds line and module out, those that are asked for: both together cost little more than one of them.
+  void find_place(bool line, bool module);
 
   // Backward: the call whose gradients it is part of; 0 in forward, or not known. Asked in before(), in forward too: at
   // the aten level it is known for the nodes of calls that were asked.

@@ -89,8 +89,7 @@ std::unique_ptr<HookState> MemoryHook::before(OpCall& call) {
     return nullptr;
   }
   // Asked now, they are known in the call's backward as well.
-  if (impl_->options.with_modules) call.module();
-  if (impl_->options.with_stack) call.line();
+  call.find_place(impl_->options.with_stack, impl_->options.with_modules);
   auto state = std::make_unique<State>(*impl_->table, call.name);
   const auto add_device = [&](c10::Device device) {
     if (device.is_cpu() || device.is_meta()) return;

@@ -167,9 +167,9 @@ std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {
   auto state = std::make_unique<State>();
   call.frame().visit_inputs([&](const at::Tensor& tensor) { state->inputs.push_back(TensorShape::of(tensor)); });
   const ResolvedObserveOptions& options = impl.options;
-  if (options.with_stack) call.line();  // asked now, it is known in the call's backward as well
+  // Asked now, they are known in the call's backward as well.
+  call.find_place(/*line=*/options.with_stack, /*module=*/options.detail > 0);
   if (options.detail == 0) return state;
-  call.module();  // likewise
   if (impl.rows.fetch_add(1) >= static_cast<uint64_t>(options.max_calls.get())) return state;
   state->row = std::make_unique<CallRow>();
   if (options.detail < 2) return state;

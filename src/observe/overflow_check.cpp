@@ -206,8 +206,7 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
   Impl& impl = *impl_;
   auto state = std::make_unique<State>();
   if (call.grad_enabled) {  // asked now, they are known in the call's backward as well
-    call.module();
-    call.line();
+    call.find_place(/*line=*/true, /*module=*/true);
   }
   state->tensors = inputs_of(call);
   const std::vector<at::Tensor>& tensors = state->tensors;

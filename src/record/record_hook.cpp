@@ -424,7 +424,7 @@ std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
   if (is_backward_at_torch(call)) return state;  // its gradients are read in after()
   impl.make_file(call);
   call.forward_id();  // asked now, they are known in the call's backward as well
-  if (impl.options.with_stack) call.line();
+  call.find_place(impl.options.with_stack, impl.options.with_modules);
   impl.take_inputs(call, *state);
   // Writes to tensors of inference mode are not counted.
   const bool is_uncounted = std::any_of(state->inputs.begin(), state->inputs.end(),
