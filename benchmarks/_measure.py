@@ -152,6 +152,10 @@ def verdict(value: float, most: float | None = None, least: float | None = None)
     return "holds" if good else "**misses**"
 
 
+def ns(seconds: float) -> str:
+    return f"{seconds * 1e9:+.0f} ns"
+
+
 def us(seconds: float) -> str:
     return f"{seconds * 1e6:.2f} us"
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 
 import torch
-from _measure import PROMISE, Report, Spent, Turns, arguments, spend, us, verdict
+from _measure import PROMISE, Report, Spent, Turns, arguments, ns, spend, us, verdict
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -35,10 +34,6 @@ for _ in range(5):
 class DispatchMode(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
-
-
-def ns(seconds: float) -> str:
-    return f"{seconds * 1e9:+.0f} ns"
 
 
 def in_process(which: str) -> Callable[[], Spent]:
@@ -82,17 +77,11 @@ def main() -> None:
         return run
 
     nothing = op_tools.Hook()
-    temporary = tempfile.TemporaryDirectory()
-    folder = temporary.name
     turns = Turns(
         {
             "plain": under(contextlib.nullcontext),
             "aten, left out": under(lambda: op_tools.HookScope(nothing, level="aten", ops="mm")),
             "aten, taken": under(lambda: op_tools.HookScope(nothing, level="aten", ops="add.Tensor")),
-            "black box": under(lambda: op_tools.OpBlackBox(output_dir=folder)),
-            "black box, names only": under(
-                lambda: op_tools.OpBlackBox(output_dir=folder, with_stack=False, with_modules=False)
-            ),
             "dispatch mode": under(DispatchMode),
             "torch, left out": under(lambda: op_tools.HookScope(nothing, ops="torch.mm")),
             "torch, taken": under(lambda: op_tools.HookScope(nothing, ops="torch.add")),
@@ -109,16 +98,6 @@ def main() -> None:
     table.row(
         "aten level, a hook that does nothing", "plain torch", "<= +250 ns", ns(more), verdict(more, most=250e-9), plain
     )
-    for which in ("black box, names only", "black box"):
-        more = turns.more(which, "aten, taken")
-        table.row(
-            f"OpBlackBox{which.removeprefix('black box')}",
-            "a hook that does nothing",
-            "<= +100 ns",
-            ns(more),
-            verdict(more, most=100e-9),
-            plain,
-        )
     times = turns.more("dispatch mode", "plain") / more
     table.row(
         "aten level, a hook that does nothing, once more",
@@ -147,7 +126,6 @@ def main() -> None:
         verdict(more, most=0.5e-6),
         mode,
     )
-    temporary.cleanup()
     report.write()
 
 

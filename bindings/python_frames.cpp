@@ -124,7 +124,7 @@ const void* begin_of(PyCodeObject*) {
 }
 #endif
 
-const SeenCode& new_code(SeenCode (&pair)[2], PyCodeObject* code) {
+C10_NOINLINE const SeenCode& new_code(SeenCode (&pair)[2], PyCodeObject* code) {
   const py::gil_scoped_acquire gil;
   const py::error_scope restored;  // the program's own Python error may be set
   const KnownCode& known = entry_of(code);
@@ -138,18 +138,22 @@ const SeenCode& seen_code(Seen& seen, PyCodeObject* code) {
   return new_code(pair, code);
 }
 
-// `number`: of the line.
-template <class Number>
-const std::string& known_line(Seen& seen, PyCodeObject* code, int instruction, Number&& number) {
+C10_NOINLINE const std::string& new_line(Seen::Line (&pair)[2], PyCodeObject* code, int instruction) {
+  const py::gil_scoped_acquire gil;
+  CodeEntry& entry = entry_of(code);
+  std::string& line = entry.lines[instruction];
+  if (line.empty()) {
+    line = entry.file + ":" + std::to_string(PyCode_Addr2Line(code, instruction)) + " " + entry.function;
+  }
+  return *put(pair, {code, instruction, &line}).line;
+}
+
+const std::string& known_line(Seen& seen, PyCodeObject* code, int instruction) {
   auto& pair = seen.lines[pair_of(code, instruction)];
   for (const Seen::Line& slot : pair) {
     if (slot.code == code && slot.instruction == instruction) return *slot.line;
   }
-  const py::gil_scoped_acquire gil;
-  CodeEntry& entry = entry_of(code);
-  std::string& line = entry.lines[instruction];
-  if (line.empty()) line = entry.file + ":" + std::to_string(number()) + " " + entry.function;
-  return *put(pair, {code, instruction, &line}).line;
+  return new_line(pair, code, instruction);
 }
 
 PyThreadState* thread_of_python() {
@@ -168,7 +172,7 @@ PythonFrames::PythonFrames() : seen_(tl_seen) {
 }
 
 // A frame that has just begun has no locals yet.
-void PythonFrames::skip_incomplete() {
+C10_ALWAYS_INLINE void PythonFrames::skip_incomplete() {
   for (; frame_; frame_ = frame_->previous) {
     code_ = &seen_code(seen_, frame_->f_code);
     if (static_cast<const void*>(frame_->prev_instr) >= code_->begin || frame_->owner == FRAME_OWNED_BY_GENERATOR) {
@@ -188,7 +192,7 @@ const PythonFrames::SeenCode& PythonFrames::seen() const {
 
 const std::string& PythonFrames::line() const {
   const int instruction = _PyInterpreterFrame_LASTI(frame_) * static_cast<int>(sizeof(_Py_CODEUNIT));
-  return known_line(seen_, frame_->f_code, instruction, [&] { return PyCode_Addr2Line(frame_->f_code, instruction); });
+  return known_line(seen_, frame_->f_code, instruction);
 }
 
 PyObject* PythonFrames::self() const {
@@ -240,8 +244,7 @@ const PythonFrames::SeenCode& PythonFrames::seen() const {
 }
 
 const std::string& PythonFrames::line() const {
-  return known_line(seen_, OwnCode(frame_).code, PyFrame_GetLasti(raw(frame_)),
-                    [&] { return PyFrame_GetLineNumber(raw(frame_)); });
+  return known_line(seen_, OwnCode(frame_).code, PyFrame_GetLasti(raw(frame_)));
 }
 
 // The frame has it as long as the call is on.
@@ -271,7 +274,7 @@ const KnownCode& PythonFrames::code() const {
   return *seen().known;
 }
 
-Surroundings Surroundings::of_this_thread(bool line, bool modules, const AtModule* at_module) {
+Surroundings Surroundings::of_this_thread(bool line, bool modules) {
   Surroundings found;
   int depth = 0;
   for (PythonFrames frame; frame && (line || modules); frame.back()) {
@@ -285,7 +288,6 @@ Surroundings Surroundings::of_this_thread(bool line, bool modules, const AtModul
       modules = false;
     } else if (PyObject* const self = frame.self()) {
       found.modules.push_back(self);
-      if (at_module) (*at_module)(frame);
     }
   }
   return found;

@@ -6,7 +6,6 @@
 // other forms: there Python's own functions are asked, under the GIL.
 #pragma once
 
-#include <c10/util/FunctionRef.h>
 #include <c10/util/SmallVector.h>
 #include <pybind11/pybind11.h>
 
@@ -71,9 +70,7 @@ struct Surroundings {
   const std::string* line = nullptr;  // the innermost one of the user's; lives until the process ends
   Modules modules;
 
-  // `at_module`: called for the frame of each module.
-  using AtModule = c10::function_ref<void(const PythonFrames&)>;
-  static Surroundings of_this_thread(bool line, bool modules, const AtModule* at_module = nullptr);
+  static Surroundings of_this_thread(bool line, bool modules);
 };
 
 }  // namespace op_tools::python

@@ -174,13 +174,14 @@ void set_tensor_namer(const py::object& find) {
     if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return named;
     const py::gil_scoped_acquire gil;
     const py::error_scope restored;
+    const Modules modules = Surroundings::of_this_thread(/*line=*/false, /*modules=*/true).modules;
     py::object args = py::none(), kwargs = py::none();  // of the outermost module
-    const auto at_module = [&](const PythonFrames& frame) {
+    size_t left = modules.size();
+    for (PythonFrames frame; left > 0; frame.back()) {
+      if (frame.code().kind != CodeKind::kModule || !frame.self() || --left > 0) continue;
       args = frame.local("args");
       kwargs = frame.local("kwargs");
-    };
-    const Surroundings::AtModule look(at_module);
-    const Modules modules = Surroundings::of_this_thread(/*line=*/false, /*modules=*/true, &look).modules;
+    }
     const py::object model =
         modules.empty() ? py::object(py::none()) : py::reinterpret_borrow<py::object>(modules.back());
     const NotCompiled not_compiled;

@@ -1,4 +1,5 @@
-// The C++ snippets of the docs, as a program: the simulated device has a wrong mm, and OpFallback runs it on the CPU.
+// The C++ snippets of the docs, as a program: the simulated device has a wrong mm, and OpFallback runs it on the CPU;
+// OpBlackBox has the calls in a file.
 //
 //   use_tools
 #include <op_tools.h>
@@ -10,6 +11,7 @@
 
 #include <exception>
 #include <iostream>
+#include <string>
 
 namespace {
 
@@ -32,6 +34,15 @@ at::Tensor product_on_cpu_if_float16() {
   return product();
 }
 
+std::string last_call() {
+  op_tools::BlackBoxOptions options;
+  options.calls = 64;
+  const op_tools::OpBlackBox scope{options};
+  product();
+  const op_tools::BlackBoxRow last = scope.result().rows.back();
+  return last.state + ": " + last.op + " on " + last.inputs;
+}
+
 bool is_finite(const at::Tensor& tensor) {
   return at::isfinite(tensor).all().item<bool>();
 }
@@ -45,10 +56,11 @@ int main() {
     const bool device = is_finite(product());
     const bool cpu = is_finite(product_on_cpu());
     const bool only_float16 = is_finite(product_on_cpu_if_float16());
+    const std::string last = last_call();
     const auto text = [](bool finite) { return finite ? "finite\n" : "NaN\n"; };
     std::cout << "device: " << text(device) << "CPU: " << text(cpu)
-              << "on the CPU if float16, which it is not: " << text(only_float16);
-    return !device && cpu && !only_float16 ? 0 : 1;
+              << "on the CPU if float16, which it is not: " << text(only_float16) << last << "\n";
+    return !device && cpu && !only_float16 && last.rfind("ended: aten::", 0) == 0 ? 0 : 1;
   } catch (const std::exception& error) {
     std::cerr << "use_tools: " << error.what() << "\n";
     return 1;

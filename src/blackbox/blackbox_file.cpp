@@ -25,6 +25,7 @@ constexpr size_t page_aligned(size_t bytes) {
 }
 
 thread_local std::vector<std::unique_ptr<BlackBoxFile::Thread>> tl_threads;  // of this thread, one per file
+thread_local TscClock tl_clock = {};
 // The one that was asked for last. Trivial to construct: reading it costs a load.
 struct LastThread {
   uint64_t file;
@@ -129,7 +130,7 @@ BlackBoxFile::Thread& BlackBoxFile::find_thread() {
   tl_threads.erase(
       std::remove_if(tl_threads.begin(), tl_threads.end(), [](const auto& thread) { return thread->life.expired(); }),
       tl_threads.end());
-  auto made = std::make_unique<Thread>();
+  auto made = std::make_unique<Thread>(tl_clock);
   made->file = serial_;
   made->life = life_;
   made->region = take_region();

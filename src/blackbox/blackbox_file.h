@@ -125,12 +125,14 @@ class BlackBoxFile {
 
   // What one thread has of the file. Used by that thread alone.
   struct Thread {
+    explicit Thread(TscClock& clock) : clock(clock) {}
+
     uint64_t file = 0;                 // its serial number
     std::weak_ptr<const bool> life{};  // of the file: this is freed with the next one that is made after its end
     Region* region = nullptr;          // nullptr: none was left
-    TscClock clock{};
-    uint32_t next = 0;        // the place in the ring for the call that ends next
-    BlackBoxCall unplaced{};  // what is written of a call that has no place
+    TscClock& clock;                   // the thread's: it learns its rate once, not for each file
+    uint32_t next = 0;                 // the place in the ring for the call that ends next
+    BlackBoxCall unplaced{};           // what is written of a call that has no place
 
     // Strings that the thread wrote, by a number that stands for them; a later one may have taken the place of `key`'s.
     struct Known {

@@ -33,7 +33,9 @@ BlackBoxFile::Thread::Known& known_of(BlackBoxFile& file, BlackBoxFile::Thread& 
 }
 
 BlackBoxFile::Thread::Known op_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, const OpCall& call) {
-  const uint64_t key = std::hash<std::string_view>()(call.name);
+  // At the aten level a name lives until the process ends.
+  const uint64_t key =
+      call.op ? reinterpret_cast<uintptr_t>(call.name.data()) : std::hash<std::string_view>()(call.name);
   BlackBoxFile::Thread::Known& known = thread.known(key);
   if (known.key != key) known = {key, file.intern(call.name), is_collective(call)};
   return known;

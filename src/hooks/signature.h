@@ -7,6 +7,7 @@
 
 #include "base/export.h"
 #include "hooks/op_call.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 
@@ -15,7 +16,9 @@ class OP_TOOLS_API Signature {
  public:
   Signature() = default;  // of tensors alone
   explicit Signature(std::string_view op);
-  void add(const at::Tensor& tensor);
+  void add(const at::Tensor& tensor) {
+    tensor.is_nested() ? add(tensor.scalar_type()) : add(tensor.scalar_type(), own_sizes(tensor));
+  }
   // The same for who has the tensor's own_sizes(); of a nested tensor there are none.
   void add(c10::ScalarType dtype) { mix(static_cast<uint64_t>(dtype) + 1); }
   void add(c10::ScalarType dtype, at::IntArrayRef sizes) {

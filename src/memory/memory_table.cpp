@@ -58,11 +58,6 @@ MemoryTable::OpenCall::~OpenCall() {
   if (open_) table_.end(*this, {op_, nullptr, nullptr, {}, current_memory_phase(), false});
 }
 
-bool MemoryTable::OpenCall::any() const {
-  const std::lock_guard lock(table_.mutex_);
-  return !blocks_.empty();
-}
-
 MemoryTable::OpenCall::OnDevice& MemoryTable::OpenCall::on(uint8_t device) {
   for (OnDevice& one : on_) {
     if (one.device == device) return one;
@@ -83,6 +78,7 @@ void MemoryTable::end(OpenCall& call, MemoryPlace place) {
   for (OpenCall* one = tl_call; one != nullptr; one = one->outer_) {
     if (one == &call) tl_call = call.outer_;
   }
+  if (!call.any()) return;
   // The names of its functions take milliseconds to find.
   if (call.backtrace_ && is_new(call, place)) place.stack += call.backtrace_->get();
   const std::lock_guard lock(mutex_);
@@ -367,7 +363,9 @@ void MemoryTable::add_locked(const void* address, Block block) {
   change_locked(there, +1);
   note_peak_locked(there);
   if (counts) count_locked(there, +1);
-  if (there.call) there.call->blocks_.push_back(address);
+  if (!there.call) return;
+  there.call->blocks_.push_back(address);
+  there.call->any_.store(true, std::memory_order_relaxed);
 }
 
 void MemoryTable::remove_locked(Blocks::iterator block) {

@@ -11,6 +11,7 @@
 #include <c10/util/Backtrace.h>
 #include <c10/util/SmallVector.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -59,7 +60,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     ~OpenCall();
     OpenCall(const OpenCall&) = delete;
     OpenCall& operator=(const OpenCall&) = delete;
-    bool any() const;
+    bool any() const { return any_.load(std::memory_order_relaxed); }  // it allocated, or was given
 
    private:
     friend class MemoryTable;
@@ -67,6 +68,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     const std::string_view op_;
     OpenCall* outer_;  // of this thread
     bool open_ = true;
+    std::atomic<bool> any_{false};  // first set by this thread: only then others may write what follows
     c10::SmallVector<const void*, 4> blocks_;
     struct OnDevice {
       uint8_t device;

@@ -1,6 +1,7 @@
 """The line and the module that tools say of a call, where they are easily those of another call: frames that are entered
 again, code that several modules run, modules that come and go, more of both than a thread remembers."""
 
+import contextlib
 import inspect
 import sys
 import threading
@@ -85,10 +86,8 @@ def test_a_coroutine_is_where_it_goes_on(black_box):
         await Turn()
 
     def resume():
-        try:
+        with contextlib.suppress(StopIteration):
             running.send(None)
-        except StopIteration:
-            pass
 
     running = work()
     model = Calls(a=Calls(resume), b=Calls(resume))
@@ -110,7 +109,7 @@ def test_after_an_exception_calls_belong_to_who_caught_it(black_box):
             except ValueError:
                 torch.neg(ONES)
             finally:
-                -ONES
+                _ = -ONES
 
     inner = Calls(fail)
     model = Calls(catch)
@@ -219,7 +218,7 @@ def test_threads_have_places_of_their_own(tmp_path, black_box):
 def test_more_code_and_modules_than_a_thread_remembers(black_box):
     made = {}
     for number in range(700):
-        exec(compile("\n" * number + f"def f{number}(): neg(x)", f"/made/{number}.py", "exec"), made)
+        exec(compile("\n" * number + f"def f{number}(): neg(x)", f"/made/{number}.py", "exec"), made)  # noqa: S102
     made.update(neg=torch.neg, x=ONES)
     layers = nn.Sequential(*(Calls(made[f"f{number}"]) for number in range(700)))
     outer = Calls(lambda: [layer() for layer in layers])
@@ -255,4 +254,4 @@ def test_backward_says_the_places_of_forward(black_box):
     own = ("", line_of(test_backward_says_the_places_of_forward, "torch.neg(ONES)"))
     rows = [(row.phase, place) for row, place in zip(black_box.result().rows, places(black_box), strict=True)]
     steps = [("forward", place) for place in forward] + [("backward", place) for place in reversed(forward)]
-    assert rows == (steps + [("forward", own)]) * 2
+    assert rows == [*steps, ("forward", own)] * 2
