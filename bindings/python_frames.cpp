@@ -181,12 +181,12 @@ C10_ALWAYS_INLINE void PythonFrames::skip_incomplete() {
   }
 }
 
-void PythonFrames::back() {
+C10_ALWAYS_INLINE void PythonFrames::next() {
   frame_ = frame_->previous;
   skip_incomplete();
 }
 
-const PythonFrames::SeenCode& PythonFrames::seen() const {
+C10_ALWAYS_INLINE const PythonFrames::SeenCode& PythonFrames::seen() const {
   return *code_;
 }
 
@@ -235,7 +235,7 @@ PythonFrames::PythonFrames() : seen_(tl_seen) {
   frame_ = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
 }
 
-void PythonFrames::back() {
+void PythonFrames::next() {
   frame_ = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw(frame_))));
 }
 
@@ -270,26 +270,34 @@ py::object PythonFrames::local(const char* name) const {
 
 #endif
 
+void PythonFrames::back() {
+  next();
+}
+
 const KnownCode& PythonFrames::code() const {
   return *seen().known;
 }
 
 Surroundings Surroundings::of_this_thread(bool line, bool modules) {
   Surroundings found;
-  int depth = 0;
-  for (PythonFrames frame; frame && (line || modules); frame.back()) {
-    const SeenCode& code = frame.seen();
-    if (line) {
-      if (code.of_user) found.line = &frame.line();
-      line = !code.of_user && ++depth < kMostFrames;
-    }
-    if (!modules || code.kind == CodeKind::kOther) continue;
-    if (code.kind == CodeKind::kEngine) {
+  PythonFrames frame;
+  const auto take_module = [&](CodeKind kind) {
+    if (kind == CodeKind::kOther) return;
+    if (kind == CodeKind::kEngine) {
       modules = false;
     } else if (PyObject* const self = frame.self()) {
       found.modules.push_back(self);
     }
+  };
+  for (int depth = 0; line && frame && depth < kMostFrames; ++depth, frame.next()) {
+    const SeenCode& code = frame.seen();
+    if (code.of_user) {
+      found.line = &frame.line();
+      line = false;
+    }
+    if (modules) take_module(code.kind);
   }
+  for (; modules && frame; frame.next()) take_module(frame.seen().kind);
   return found;
 }
 

@@ -40,17 +40,19 @@ class PythonFrames {
   explicit operator bool() const { return static_cast<bool>(frame_); }
   void back();
 
-  struct SeenCode;
-  const SeenCode& seen() const;  // the code, as walks read it
   const KnownCode& code() const;
   const std::string& line() const;                 // "file:line function"; lives until the process ends
   PyObject* self() const;                          // of a method: borrowed; nullptr where it has none
   pybind11::object local(const char* name) const;  // None where it has none. Under the GIL
 
   struct Seen;  // of one thread
+  struct SeenCode;
 
  private:
-  Seen& seen_;  // this thread's: looked up once for all frames
+  friend struct Surroundings;
+  void next();                   // back(), for walks
+  const SeenCode& seen() const;  // code(), likewise
+  Seen& seen_;                   // this thread's: looked up once for all frames
 #ifdef OP_TOOLS_RAW_FRAMES
   void skip_incomplete();
   const SeenCode* code_ = nullptr;  // of the frame
