@@ -10,12 +10,12 @@
 #include <chrono>
 #include <thread>
 
+#include "timing/stopwatch.h"
+
 namespace op_tools {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr auto kLimit = std::chrono::seconds(5);
+constexpr int64_t kLimit = 5'000'000'000;  // nanoseconds
 constexpr int kAttempts = 100;
 
 std::atomic<StackDump> g_dump{nullptr};
@@ -28,11 +28,11 @@ std::atomic<StackDump> g_dump{nullptr};
 }
 
 // True when the child ended by itself before `limit`.
-bool ended_well(pid_t child, Clock::time_point limit) {
+bool ended_well(pid_t child, int64_t limit) {
   int status = 0;
   pid_t ended = 0;
   while ((ended = ::waitpid(child, &status, __WCLONE | WNOHANG)) == 0) {
-    if (Clock::now() >= limit) ::kill(child, SIGKILL);
+    if (clock_now() >= limit) ::kill(child, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -49,9 +49,9 @@ void set_stack_dump(StackDump dump) {
 bool write_stacks(int descriptor) {
   const StackDump dump = g_dump.load();
   if (!dump) return true;
-  const auto limit = Clock::now() + kLimit;
+  const int64_t limit = clock_now() + kLimit;
   const off_t begin = ::lseek(descriptor, 0, SEEK_END);
-  for (int attempt = 0; attempt < kAttempts && Clock::now() < limit; ++attempt) {
+  for (int attempt = 0; attempt < kAttempts && clock_now() < limit; ++attempt) {
     const auto child = static_cast<pid_t>(::syscall(SYS_clone, 0, nullptr, nullptr, nullptr, 0));
     if (child == 0) dump_and_exit(dump, descriptor);
     if (child < 0) return false;
