@@ -26,7 +26,7 @@ class RankPlan:
     dims: tuple[int, ...] = ()
     """Of a concatenation: the dimensions that are split, one or two."""
     times: int = 1
-    """The parts make so many times the whole: N for the gradients of N ranks that each have the mean of their own loss."""
+    """The parts make the whole, multiplied by this number: N for the gradients of N ranks that each have the mean of their own loss."""
     ranks: tuple[int, ...] = ()
     """The ranks whose parts make the whole."""
     copies: int = 1
@@ -97,7 +97,7 @@ def _is_finite(*tensors: RecordedTensor) -> bool:
 
 
 def _is_sum(whole: RecordedTensor, parts: Parts, times: float) -> bool:
-    """The parts sum up to so many times the whole: their projections do, because they are sums themselves."""
+    """The parts sum up to `times` times the whole: their projections do, because they are sums themselves."""
     unit = _unit(whole, *parts)
     scale = times * whole.norm + sum(part.norm for part in parts)
     sums = [math.fsum(numbers) for numbers in zip(*(part.projections for part in parts), strict=True)]

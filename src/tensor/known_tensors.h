@@ -33,9 +33,8 @@ class KnownTensors {
     const auto found = known_.find(key_of(tensor, place));
     if (found == known_.end()) return {};
     const Known& known = found->second;
-    const bool is_same =
-        !known.is_dead() && known.place == place && known.counts_for(tensor) && known.version == version_of(tensor) &&
-        !was_written_after(tensor, known.time);
+    const bool is_same = !known.is_dead() && known.place == place && known.counts_for(tensor) &&
+                         known.version == version_of(tensor) && !was_written_after(tensor, known.time);
     return is_same ? known.value : T();
   }
 
