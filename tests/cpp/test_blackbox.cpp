@@ -63,6 +63,15 @@ TEST_CASE("the ring has the last calls, and the open ones beside it", "[blackbox
   CHECK(found.ended.back() == 41);
 }
 
+TEST_CASE("a thread's clock learns its rate once, not for each file", "[blackbox]") {
+  const test::TemporaryFolder folder;
+  BlackBoxFile one(folder.path() + "/one.blackbox", {16}, 0), other(folder.path() + "/other.blackbox", {16}, 0);
+  REQUIRE(&one.thread().clock == &other.thread().clock);
+  const TscClock* of_another = nullptr;
+  std::thread([&] { of_another = &one.thread().clock; }).join();
+  REQUIRE(of_another != &one.thread().clock);
+}
+
 TEST_CASE("a call that never ended goes with the one around it, and deep nesting is counted", "[blackbox]") {
   const test::TemporaryFolder folder;
   BlackBoxFile file(folder.path() + "/a.blackbox", {16}, 0);
