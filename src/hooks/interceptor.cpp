@@ -86,7 +86,7 @@ class LastOps {
 
 // In one place: each thread-local variable of a library is a call to find it.
 struct ThisThread {
-  ThisThread* self;  // nullptr: nobody asked yet
+  ThisThread* self;  // nullptr: not asked for yet
   uint64_t entries;
   AtenWatch* watch;
   Detour* detour;

@@ -17,8 +17,8 @@
 namespace op_tools {
 
 // Where this thread makes a call. The module is what the stack says, else that of the autograd node which this thread
-// runs. The line is that of the call which made the node; else that of the stack. What was asked for is empty where
-// nobody knows it.
+// runs. The line is that of the call which made the node; else that of the stack. What was asked for and is not known
+// is empty.
 Place current_place(bool line, bool module);
 
 // The place in this thread's sequence of autograd nodes; asked before a call.
