@@ -75,7 +75,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         help="where cases come from (op_db models)",
     )
     add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
-    add("--captures", nargs="+", default=[], metavar="DIR", help="captured calls as cases")
+    add("--captures", nargs="+", default=[], metavar="PATH", help="calls of captures and recordings as cases")
     add("--mine", nargs="+", default=[], metavar="FILE", help="cases of your own (JSON, YAML)")
     add("--fname", default="", metavar="RE", help="only functions whose name this regular expression matches")
     add("--model", nargs="+", default=[], metavar="NAME", help="only the calls of these models")
