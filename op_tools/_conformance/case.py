@@ -18,11 +18,10 @@ from torch.utils._pytree import tree_leaves
 
 from .. import _C
 from .._python_calls import find
-from . import values
+from . import SOURCES, values
 from ._trees import TensorSpec as TensorSpec
 from ._trees import decode, encode, leaves_in, map_specs
 
-SOURCES = ("op_db", "models", "captures", "mine")
 PHASES = ("forward", "backward", "inplace", "out")
 VARIANTS = ("function", "method", "inplace", "out", "error")
 _READS_INDICES = ("tensor_split",)
