@@ -83,7 +83,7 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Adds the options that choose cases."""
     add = parser.add_argument
-    several = {"action": "extend", "nargs": "+"}
+    several: dict[str, Any] = {"action": "extend", "nargs": "+"}
     add("--source", **several, choices=SOURCES, help="where cases come from (op_db models)")
     add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
     add("--captures", **several, default=[], metavar="PATH", help="calls of captures and recordings as cases")

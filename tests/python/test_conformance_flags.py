@@ -95,7 +95,7 @@ def quick(monkeypatch):
     threads = torch.get_num_threads()
     monkeypatch.setattr(session, "work_through", work_through)
     monkeypatch.setattr("op_tools._conformance.run.SelfTest", NoSelfTest)
-    monkeypatch.setattr("op_tools._conformance.workers.prepare", lambda: None)
+    monkeypatch.setattr("op_tools._conformance.workers.prepare", lambda **_: None)
     with monkeypatch.context() as variables:
         variables.setenv("OP_TOOLS_LOG_LEVEL", "warn")
         yield
