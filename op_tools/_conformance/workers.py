@@ -97,11 +97,11 @@ def _server_is_a_fork() -> Iterator[None]:
         finally:
             os._exit(0)
 
-    multiprocessing.util.spawnv_passfds = fork  # type: ignore[attr-defined]
+    multiprocessing.util.spawnv_passfds = fork  # type: ignore[assignment]
     try:
         yield
     finally:
-        multiprocessing.util.spawnv_passfds = start  # type: ignore[attr-defined]
+        multiprocessing.util.spawnv_passfds = start
 
 
 @functools.cache
