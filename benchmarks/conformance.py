@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -32,6 +33,7 @@ _CPU = torch.device("cpu")
 
 def _ready() -> None:
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # of torch, on operators that it will remove
 
 
 def _run(call: PreparedCall) -> None:

@@ -382,7 +382,7 @@ def test_the_package_has_lists_of_cases():
             case = json.loads(line)
             ids.add(case["id"])
             if count % 100 == 0:
-                Case.from_json(line.decode())  # its id is that of its content
+                assert Case.from_json(line.decode()).to_json() == line.decode()  # its id is that of its content
             functions.add(case["op"])
             models.update(case.get("models", {}))
             count += 1
