@@ -116,8 +116,8 @@ def main() -> None:
     report = Report("conformance")
     table = report.table("op-tools conformance", *PROMISE)
     prepare()
-    start_up(table, 3 if options.quick else 9)
-    throughput(table, 200 if options.quick else 1000, 1 if options.quick else 5, options.jobs)
+    start_up(table, 3 if options.quick else 5)
+    throughput(table, 200 if options.quick else 600, 1 if options.quick else 3, options.jobs)
     report.write()
 
 
