@@ -77,7 +77,7 @@ def prepare(*, is_new: bool = False) -> None:
 
 @contextlib.contextmanager
 def _server_is_a_fork() -> Iterator[None]:
-    """multiprocessing's server is a fork of this process in place of a new Python. It is told its work by the same text."""
+    """multiprocessing's server is a fork of this process in place of a new Python. It gets the same program text."""
     multiprocessing.resource_tracker.ensure_running()  # a process that has to be a new one
     start = multiprocessing.util.spawnv_passfds
 
