@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status (0 success, 1 nothing found or something wrong, 2 an op_tools.Error, 64 wrong usage)."""
     options = _parser().parse_args(arguments)
+    options.is_program = arguments is None
     try:
         status: int = options.run(options)
         return status

@@ -10,6 +10,7 @@ was stopped goes on.
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import re
 import sys
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from op_tools._conformance.case import Case  # noqa: E402
+from op_tools._conformance.float8 import float8_cases  # noqa: E402
 from op_tools._conformance.lists import FOLDER, read_list, write_list  # noqa: E402
 from op_tools._conformance.op_db import Collector  # noqa: E402
 from op_tools._op_samples import operators  # noqa: E402
@@ -63,14 +65,13 @@ def run_all(names: list[str], folder: Path, jobs: int) -> None:
 
 
 def once(names: list[str], folder: Path) -> Iterator[Case]:
-    """All collected cases in the order of the operators, each once."""
+    """All collected cases in the order of the operators, then those of the 8-bit dtypes; each once."""
+    files = [file for name in names if (file := folder / f"{name}.jsonl").is_file()]
     seen: set[str] = set()
-    for name in names:
-        file = folder / f"{name}.jsonl"
-        for case in read_list(file) if file.is_file() else ():
-            if case.id not in seen:
-                seen.add(case.id)
-                yield case
+    for case in itertools.chain(*map(read_list, files), float8_cases()):
+        if case.id not in seen:
+            seen.add(case.id)
+            yield case
 
 
 def main() -> int:

@@ -16,7 +16,11 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Ends with status 64 if it does not understand the command line."""
+    """Ends with status 64 if it does not understand the command line. Options are written out: `--time 5` where there is no
+    --time would else be --timeout."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **more})
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
-from ._command_line import visible
+from .._conformance import LISTED, SOURCES
+from ._command_line import UsageError, visible
 
 if TYPE_CHECKING:
     from .._conformance.case import Case
@@ -37,20 +39,34 @@ def positive(text: str) -> int:
     return number
 
 
+def _sources(options: argparse.Namespace) -> tuple[str, ...]:
+    """Where cases come from. An option that would have no effect is an error."""
+    files = {name: getattr(options, name) for name in ("captures", "mine")}
+    named = [name for name, given in files.items() if given]
+    if options.list:
+        if named:
+            raise UsageError(f"--{named[0]}: is no source beside --list, which has its cases")
+        return tuple(options.source or SOURCES)
+    for name in options.source or ():
+        if files.get(name) == []:
+            raise UsageError(f"--source {name}: say which files: --{name}")
+    if left_out := [name for name in named if options.source and name not in options.source]:
+        raise UsageError(f"--{left_out[0]}: is left out by --source {' '.join(options.source)}")
+    return tuple(options.source or named or LISTED)
+
+
 def selected_cases(options: argparse.Namespace) -> list[Case]:
     """The cases that the options of add_selection() choose.
 
     Raises:
         op_tools.Error: there is none, or an option is wrong.
+        UsageError: options do not go together.
     """
     from .._conformance.lists import Filter, load_cases
     from .._conformance.session import sampled
 
-    sources = tuple(options.source or ())
+    sources = _sources(options)
     captures, mine = tuple(map(Path, options.captures)), tuple(map(Path, options.mine))
-    if not sources:
-        named = [name for name, given in (("captures", captures), ("mine", mine)) if given]
-        sources = tuple(named) or ("op_db", "models", "captures", "mine")[: 4 if options.list else 2]
     wanted = Filter(
         fname=options.fname,
         dtypes=frozenset(options.filter_dtype),
@@ -59,7 +75,12 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
         nhwc=options.nhwc,
         four_bytes=options.four_bytes,
     )
-    cases = list(load_cases(options.list, sources=sources, filter=wanted, captures=captures, mine=mine))
+    gc.disable()  # it would go through all cases again and again, for as long as it takes to make them
+    try:
+        cases = list(load_cases(options.list, sources=sources, filter=wanted, captures=captures, mine=mine))
+        gc.freeze()
+    finally:
+        gc.enable()
     if not cases:
         raise _C.Error("no case is left by these options: op-tools conformance list shows what there is")
     return sampled(cases, options.sample) if options.sample else cases
@@ -68,18 +89,14 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Adds the options that choose cases."""
     add = parser.add_argument
-    add(
-        "--source",
-        nargs="+",
-        choices=("op_db", "models", "captures", "mine"),
-        help="where cases come from (op_db models)",
-    )
+    several: dict[str, Any] = {"action": "extend", "nargs": "+"}
+    add("--source", **several, choices=SOURCES, help="where cases come from (op_db models)")
     add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
-    add("--captures", nargs="+", default=[], metavar="DIR", help="captured calls as cases")
-    add("--mine", nargs="+", default=[], metavar="FILE", help="cases of your own (JSON, YAML)")
+    add("--captures", **several, default=[], metavar="PATH", help="calls of captures and recordings as cases")
+    add("--mine", **several, default=[], metavar="FILE", help="cases of your own (JSON, YAML)")
     add("--fname", default="", metavar="RE", help="only functions whose name this regular expression matches")
-    add("--model", nargs="+", default=[], metavar="NAME", help="only the calls of these models")
-    add("--filter-dtype", nargs="+", default=[], metavar="DTYPE", help="leave out cases of these dtypes: float64 int64")
+    add("--model", **several, default=[], metavar="NAME", help="only the calls of these models")
+    add("--filter-dtype", **several, default=[], metavar="DTYPE", help="leave out cases of these dtypes: float64 int64")
     add("--phase", default="", choices=("forward", "backward", "inplace", "out"), help="only this phase")
     add("--nhwc", action="store_true", help="tensors of four and five dimensions are channels-last")
     add("--four-bytes", action="store_true", help="int64 tensors are int32")
@@ -93,14 +110,16 @@ def _counts(cases: Iterable[Case], by: str) -> str:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from .._conformance.lists import digest_of, model_names, write_list
+    from .._conformance.lists import digest_of, write_list
 
-    if options.list_models:
-        rows = [[name, str(count)] for name, count in model_names().items()]
-        _say(_C.text_table([("model", False), ("cases", True)], rows, 120) + f"\n{len(rows)} models")
-        return 0
+    if options.list_models and not (options.list or options.source or options.captures or options.mine):
+        options.source = ["models"]
     cases = selected_cases(options)
-    if options.ids:
+    if options.list_models:
+        counts = Counter(name for case in cases for name in case.models)
+        rows = [[name, str(count)] for name, count in sorted(counts.items())]
+        _say(_C.text_table([("model", False), ("cases", True)], rows, 120) + f"\n{len(rows)} models")
+    elif options.ids:
         _say("\n".join(case.id for case in cases))
     else:
         _say("\n\n".join(_counts(cases, by) for by in options.by))
@@ -129,7 +148,7 @@ def _record(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from .._conformance.export import export_cases
 
-    done = export_cases(selected_cases(options), Path(options.output), options.format)
+    done = export_cases(selected_cases(options), Path(options.output), options.format, phase=options.phase)
     sys.stderr.write("".join(f"op-tools: {visible(problem)}\n" for problem in done.problems))
     _say(f"{done.calls} calls in {options.output}")
     _say(f"Next: run_op_from_data {options.output} --acc_check")
@@ -144,11 +163,12 @@ def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
         description="Counts the cases that the options choose, and prints the SHA-256 of their lines.",
     )
     add_selection(listing)
-    listing.add_argument(
+    shown = listing.add_mutually_exclusive_group()
+    shown.add_argument(
         "--by", nargs="+", default=["source", "dtype"], choices=sorted(_GROUPS), help="what is counted (source dtype)"
     )
-    listing.add_argument("--ids", action="store_true", help="print the id of each case instead")
-    listing.add_argument("--list-models", action="store_true", help="print the models, for --model, instead")
+    shown.add_argument("--ids", action="store_true", help="print the id of each case instead")
+    shown.add_argument("--list-models", action="store_true", help="print the models, for --model, instead")
     listing.add_argument(
         "--write", default="", metavar="FILE", help="write the cases (JSON lines; packed if FILE ends in .gz)"
     )

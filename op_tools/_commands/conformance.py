@@ -52,7 +52,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     if golden and not writes:
         golden = str(Path(golden).absolute())
         Golden(Path(golden))  # says what is wrong with it before a worker does
-    prepare()  # while this process finds its cases
+    prepare(is_new=options.is_program)  # works while this process finds its cases
     import_backends(options.imports)
     cases = selected_cases(options)
     usable_device(options.device)

@@ -223,7 +223,6 @@ def _add_run(commands: Commands) -> None:
         description="Runs a program as python does, with tools on for its main thread. An optimizer's step is a training "
         "step. The tool's word in front of an option may be left out (--max-calls): then each chosen tool that has the "
         "option takes it.",
-        allow_abbrev=False,
         epilog="op-tools run --capture --time --ops 'torch.nn.functional.*' train.py --lr 0.1",
     )
     _add_launch(run)
@@ -248,7 +247,6 @@ def _add_env(commands: Commands) -> None:
         help="print the variables that put tools on programs which others start",
         description="Prints shell lines. A Python that is started with them has the tools on as soon as it imports torch; "
         "OP_TOOLS can be changed by hand: OP_TOOLS=capture,time:aten. Options are those of op-tools run.",
-        allow_abbrev=False,
         epilog='eval "$(op-tools env --capture)"; torchrun --nproc-per-node 8 train.py',
     )
     _add_launch(environment)

@@ -25,7 +25,7 @@ def _support(options: argparse.Namespace) -> int:
     if options.conformance:
         wrong = sum(bool(table.support(name).warning) for name in table.content["functions"])
         lines.append(
-            f"{options.conformance}: {len(judged)} functions and operators judged; {wrong} functions with wrong results"
+            f"{options.conformance}: {len(judged)} functions and operators judged; {wrong} functions are wrong or call what is"
         )
     lines.append(f"Next: op-tools analyse -i YOUR_CODE -o RESULTS --support {options.output}")
     sys.stdout.write(visible("\n".join(lines)) + "\n")

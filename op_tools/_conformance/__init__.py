@@ -1,1 +1,5 @@
 """op-tools conformance: is every operator of a device right? Cases, the runs over them, and reports."""
+
+LISTED = ("op_db", "models")
+"""Sources whose cases are in the package."""
+SOURCES = (*LISTED, "captures", "mine")

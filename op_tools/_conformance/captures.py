@@ -1,4 +1,4 @@
-"""Cases out of captured calls: any op_capture_result, of OpCapture or of ditorch."""
+"""Cases out of captured calls, with their values: any op_capture_result, of OpCapture or of ditorch."""
 
 from __future__ import annotations
 
@@ -12,21 +12,31 @@ import torch
 from .. import _C
 from .._files import CapturedCall, load_call
 from ._trees import TensorSpec, encode, leaves_in, map_leaves
+from .recordings import recorded_cases, recordings_in
 
 if TYPE_CHECKING:
     from .case import Case
 
 
 def captured_cases(root: Path) -> Iterator[Case]:
-    """The calls in a folder of captures, or in a container. Those that no case can hold are named in the log. Of a program
-    that used an accelerator the calls on the CPU are left out: they are no matter of the device.
+    """The calls in a folder of captures, or in a container; and those of recordings: of a file, or of those in the folder.
+    Those that no case can hold are named in the log. Of a program that used an accelerator the calls on the CPU are left
+    out: they are no matter of the device.
 
     Raises:
-        op_tools.Error: there is no captured call.
+        op_tools.Error: there is no captured call and no recording.
     """
+    recordings = recordings_in(root)
+    for path in recordings:
+        yield from recorded_cases(path)
+    if not root.is_file() or not recordings:
+        yield from _saved_cases(root, may_be_none=bool(recordings))
+
+
+def _saved_cases(root: Path, *, may_be_none: bool) -> Iterator[Case]:
     found, problems, _ = _C.find_calls(os.fsencode(root))
-    if not found:
-        raise _C.Error(f"{root}: holds no captured call")
+    if not found and not may_be_none:
+        raise _C.Error(f"{root}: holds no captured call and no recording")
     for problem in problems:
         _C.log_warn(problem)
     cases: list[tuple[Case, bool]] = []

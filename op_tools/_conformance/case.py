@@ -18,11 +18,10 @@ from torch.utils._pytree import tree_leaves
 
 from .. import _C
 from .._python_calls import find
-from . import values
+from . import SOURCES, values
 from ._trees import TensorSpec as TensorSpec
 from ._trees import decode, encode, leaves_in, map_specs
 
-SOURCES = ("op_db", "models", "captures", "mine")
 PHASES = ("forward", "backward", "inplace", "out")
 VARIANTS = ("function", "method", "inplace", "out", "error")
 _READS_INDICES = ("tensor_split",)
@@ -91,7 +90,7 @@ class Case:
         found = {one.layout for one in self.tensors}
         return next((one for one in ("expanded", "nhwc", "strided", "offset") if one in found), "contiguous")
 
-    @property
+    @functools.cached_property
     def bytes(self) -> int:
         """Bytes of the memory of its tensors."""
         alone = sum(one.storage_size * one.itemsize for one in self.tensors if one.alias is None)
@@ -103,6 +102,10 @@ class Case:
 
     def to_json(self) -> str:
         """One line, without its end."""
+        return self._line
+
+    @functools.cached_property
+    def _line(self) -> str:
         fields = {**_content(self), "source": self.source, "id": self.id}
         if self.models:
             fields["models"] = self.models
@@ -121,8 +124,8 @@ class Case:
         return made
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Case:
-        """The case of what JSON gave. A missing id is made.
+    def from_fields(cls, fields: dict[str, Any], line: str = "") -> Case:
+        """The case of what JSON gave. A missing id is made. `line`: what to_json() gives, where that is known.
 
         Raises:
             op_tools.Error: there are unknown fields, or values of wrong kinds.
@@ -146,6 +149,8 @@ class Case:
             kwargs,
             **given,
         )
+        if line:
+            vars(made)["_line"] = line
         return made if made.id else replace(made, id=_id_of(made))
 
 

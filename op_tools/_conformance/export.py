@@ -28,7 +28,7 @@ class Exported:
 
 
 def export_cases(
-    cases: Iterable[Case], target: Path, format: Literal["container", "folders"] = "container"
+    cases: Iterable[Case], target: Path, format: Literal["container", "folders"] = "container", phase: str = ""
 ) -> Exported:
     """Runs cases on the CPU and captures them, with inputs, outputs and gradients. Calls that have to raise are left out.
 
@@ -36,6 +36,7 @@ def export_cases(
         cases: which.
         target: the folder to write to; made where it is missing, and refused if anything is in it.
         format: "container", or "folders" for one folder per call.
+        phase: "forward" leaves gradients out.
 
     Returns:
         how many calls were written, and what could not be.
@@ -55,7 +56,7 @@ def export_cases(
             try:
                 prepared = _C.unobserved(make_call, case, cpu)
                 outputs = prepared.run()
-                if case.gradient:
+                if case.gradient and phase != "forward":
                     prepared.backward(outputs)
             except Exception as error:  # of any kind: what this machine's CPU cannot run
                 done.problems.append(f"{case.id}: not exported: {str(error).partition(chr(10))[0]}")

@@ -8,7 +8,6 @@ import itertools
 import json
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,11 +18,10 @@ import torch
 from .. import _C
 from .._data_file import read_data
 from .._names import near_names
-from . import mutations
-from .case import PHASES, SOURCES, Case
+from . import LISTED, SOURCES, mutations
+from .case import PHASES, Case
 
 FOLDER = Path(__file__).parent / "op_tools_cases"
-LISTED = ("op_db", "models")
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ def digest_of(cases: Iterable[Case]) -> str:
 
 
 def read_list(path: Path, *, ours: bool = False) -> Iterator[Case]:
-    """The cases of a file of lines. `ours`: of the package, so that the ids need no check, which takes a third of the time.
+    """The cases of a file of lines. `ours`: of the package, so that ids and lines are right; to check takes longer than to read.
 
     Raises:
         op_tools.Error: with file and line.
@@ -143,7 +141,7 @@ def read_list(path: Path, *, ours: bool = False) -> Iterator[Case]:
         if not line.strip():
             continue
         try:
-            yield Case.from_fields(json.loads(line)) if ours else Case.from_json(line)
+            yield Case.from_fields(json.loads(line), line.rstrip("\n")) if ours else Case.from_json(line)
         except _C.Error as error:
             raise _C.Error(f"{path}:{number}: {error}") from None
 
@@ -208,14 +206,6 @@ def source_cases(
     return itertools.chain.from_iterable(found)
 
 
-def model_names() -> dict[str, int]:
-    """The models in the package, with the number of their cases; by name."""
-    found: Counter[str] = Counter()
-    for line in lines_of(list_of("models")):
-        found.update(json.loads(line).get("models", {}).keys())
-    return dict(sorted(found.items()))
-
-
 def filtered(cases: Iterable[Case], wanted: Filter) -> Iterator[Case]:
     """The cases that a filter wants, changed as it says; each once.
 
@@ -276,6 +266,9 @@ def phases_of(case: Case) -> tuple[str, ...]:
 
 
 def _changed(case: Case, wanted: Filter) -> Case:
+    if case.data is not None and (wanted.nhwc or wanted.four_bytes):
+        flag = "--nhwc" if wanted.nhwc else "--four-bytes"
+        raise _C.Error(f"{flag}: {case.id} is a captured call, whose tensors stay as they were: leave --captures out")
     for name in (one for one, on in (("nhwc", wanted.nhwc), ("four-bytes", wanted.four_bytes)) if on):
         changed = mutations.mutated(case, name)
         case = case if changed is None else changed

@@ -7,14 +7,19 @@ import ctypes
 import functools
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import multiprocessing.util
 import os
 import signal
 import threading
 import time
 import traceback
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -56,10 +61,47 @@ _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _starting = threading.Lock()  # functools.cache alone would let two threads start it
 
 
-def prepare() -> None:
-    """Starts what processes are forked from, which takes a second or two. Need not be called."""
+def prepare(*, is_new: bool = False) -> None:
+    """Starts what processes are forked from. Need not be called.
+
+    Args:
+        is_new: this process has imported torch and op_tools and done nothing with them. Then that one is a fork of it, which saves
+            importing them again, a second or two.
+    """
     with _starting:
+        if is_new and not entry_points(group="torch.backends"):  # no backend came with torch
+            with _server_is_a_fork():
+                _forks()
         _forks()
+
+
+@contextlib.contextmanager
+def _server_is_a_fork() -> Iterator[None]:
+    """multiprocessing's server is a fork of this process in place of a new Python. It gets the same program text."""
+    multiprocessing.resource_tracker.ensure_running()  # a process that has to be a new one
+    start = multiprocessing.util.spawnv_passfds
+
+    def fork(_: Any, arguments: Sequence[Any], passed: Sequence[int]) -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy's threads, which wait for work
+            if child := os.fork():
+                return child
+        try:
+            # The end of the pipe that says that this process is alive has to be in this process alone.
+            for number in {int(one.name) for one in Path("/proc/self/fd").iterdir()} - {0, 1, 2, *passed}:
+                with contextlib.suppress(OSError):
+                    os.close(number)
+            exec(arguments[-1], {})  # noqa: S102
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+
+    multiprocessing.util.spawnv_passfds = fork  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        multiprocessing.util.spawnv_passfds = start
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """op-tools conformance: verdicts of cases, worker processes, exceptions, golden data, results, every flag and exit status."""
 
+import contextlib
 import csv
 import datetime
 import functools
@@ -712,6 +713,38 @@ def test_kill_9_and_resume(tmp_path):
     assert conformance("run", "--device", "cpu", "--list", listed, "-o", "result", "--resume") == 0
     assert rows.read_text().startswith(kept[: kept.rindex("\n")])
     assert counts("result") == {"passed": 200} and conformance("verify", "result") == 0
+
+
+def _alive(words):
+    """Processes that were started with these words, and their forks."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if words in (folder / "cmdline").read_bytes().decode(errors="replace").replace("\0", " "):
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize("end", ["end", "kill", "interrupt"])
+def test_no_process_outlives_the_command(tmp_path, end):
+    """Its processes are forks of it."""
+    cases = [case("torch.add", tensor(3), number) for number in range(3 if end == "end" else 3000)]
+    folder = tmp_path / "result"
+    run = command("run", "--device", "cpu", "--list", write_cases(tmp_path / "c.jsonl", cases), "-o", folder)
+    deadline = time.monotonic() + 100
+    rows = folder / "rows.jsonl"
+    while (not rows.exists() or not rows.stat().st_size) and run.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if end == "kill":
+        assert len(_alive(str(folder))) >= 3  # the command, what workers are forked from, a worker
+        run.kill()
+    elif end == "interrupt":
+        run.send_signal(signal.SIGINT)
+    told = run.communicate()[0]
+    assert (run.returncode == 0) == (end == "end"), told
+    while _alive(str(folder)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert _alive(str(folder)) == []
 
 
 def _one_rank(rank, port, arguments, told):

@@ -21,9 +21,11 @@ import op_tools.sim_device  # makes the device "sim"
 from op_tools import __main__ as command
 from op_tools._conformance import values
 from op_tools._conformance.case import Case, TensorSpec, leaves_of, make_call, tensors_of
+from op_tools._conformance.float8 import DTYPES, float8_cases
 from op_tools._conformance.lists import Filter, list_of, load_cases, read_list, read_mine, write_list
 from op_tools._conformance.mutations import MUTATIONS, mutated
 from op_tools._conformance.op_db import Collector
+from op_tools._conformance.verdict import Judge
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -380,7 +382,7 @@ def test_the_package_has_lists_of_cases():
             case = json.loads(line)
             ids.add(case["id"])
             if count % 100 == 0:
-                Case.from_json(line.decode())  # its id is that of its content
+                assert Case.from_json(line.decode()).to_json() == line.decode()  # its id is that of its content
             functions.add(case["op"])
             models.update(case.get("models", {}))
             count += 1
@@ -391,6 +393,28 @@ def test_the_package_has_lists_of_cases():
     )
     assert set(diopi.split()) <= set(models)
     assert sum(list_of(suite).stat().st_size for suite in ("op_db", "models")) < 3e6
+
+
+def test_the_list_has_the_cases_of_8_bit_floats():
+    made = list(float8_cases())
+    listed = {json.loads(line)["id"] for line in gzip.decompress(list_of("op_db").read_bytes()).splitlines()}
+    assert {one.id for one in made} <= listed and len(made) > 400
+    for dtype in DTYPES:
+        ops = {one.op for one in made if dtype in one.to_json()}
+        assert {"torch.Tensor.to", "torch.Tensor.copy_", "torch.cat", "torch.eq"} <= ops, dtype
+
+
+def test_wrong_conversions_to_8_bits_are_found():
+    to = [one for one in float8_cases() if one.op == "torch.Tensor.to" and one.args[1] is torch.float8_e4m3fn]
+    (plain,) = [one for one in to if one.tensors[0] == TensorSpec((8, 9), "float32")]
+    (beyond,) = [one for one in to if one.tensors[0] == TensorSpec((8, 9), "float32", values="adversarial:inf")]
+    for case in (plain, beyond):  # no infinity in this dtype: what is beyond it becomes NaN
+        assert [row.status for device in ("cpu", "sim:0") for row in Judge(torch.device(device)).rows(case)] == [
+            "passed"
+        ] * 2
+    with op_tools.sim_device.fault("scale", ops="_copy_from", scale=2.0):
+        (row,) = Judge(torch.device("sim:0")).rows(plain)
+    assert row.status == "failed" and "values of output" in row.reason
 
 
 def test_cases_of_the_lists_run_without_the_tests_of_torch():

@@ -274,6 +274,7 @@ namespace {
 at::Tensor specials_of(const at::Tensor& tensor, c10::ScalarType dtype) {
   at::Tensor held = on_cpu(tensor).to(dtype);
   if (held.is_complex()) held = at::_ops::view_as_real::call(held.resolve_conj());
+  if (c10::isFloat8Type(dtype)) held = held.to(at::kFloat);  // torch has no isinf of them
   const at::Tensor nan = held.isnan();
   const at::Tensor infinite = held.isinf();
   const at::Tensor sign = held.signbit().to(at::kChar);
