@@ -54,18 +54,29 @@ void with_element(int64_t bytes, const Work& work) {
   }
 }
 
-// Rows are often short: less than a call of memcpy.
-void copy_row(const char* from, int64_t bytes, char* to) {
-  constexpr int64_t kPiece = 16, kShort = 512;
-  if (bytes % kPiece != 0 || bytes > kShort) {
-    std::memcpy(to, from, static_cast<size_t>(bytes));
-    return;
+template <int64_t kBytes>
+void copy_rows_of(const char* from, int64_t pitch, int64_t rows, char* to) {
+  for (; rows > 0; --rows, from += pitch, to += kBytes) std::memcpy(to, from, kBytes);
+}
+
+// `pitch`: bytes from row to row. Rows are often short (heads of an attention): less than a call of memcpy.
+void copy_rows(const char* from, int64_t pitch, int64_t rows, int64_t bytes, char* to) {
+  switch (bytes) {
+    case 32:
+      return copy_rows_of<32>(from, pitch, rows, to);
+    case 64:
+      return copy_rows_of<64>(from, pitch, rows, to);
+    case 128:
+      return copy_rows_of<128>(from, pitch, rows, to);
+    case 256:
+      return copy_rows_of<256>(from, pitch, rows, to);
+    default:
+      for (; rows > 0; --rows, from += pitch, to += bytes) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
-  for (int64_t i = 0; i < bytes; i += kPiece) std::memcpy(to + i, from + i, kPiece);
 }
 
 void copy_run(const char* from, int64_t stride, int64_t n, int64_t element, char* to) {
-  if (stride == 1) return copy_row(from, n * element, to);
+  if (stride == 1) return copy_rows(from, 0, 1, n * element, to);
   with_element(element, [&](auto kind) { gather<decltype(kind)>(from, stride, n, to); });
 }
 
@@ -87,13 +98,15 @@ const void* StridedElements::copy(int64_t first, int64_t n, char* buffer) const 
     index[i] = left % sizes[i];
     place += index[i] * strides[i];
   }
-  const bool is_transposed = last > 0 && strides[last] != 1 && strides[last - 1] == 1;
+  const bool in_runs = strides[last] == 1, by_rows = last > 0 && (in_runs || strides[last - 1] == 1);
   for (char* to = buffer;;) {
     const int64_t whole_rows =
-        is_transposed && index[last] == 0 ? std::min(n / sizes[last], sizes[last - 1] - index[last - 1]) : 0;
+        by_rows && index[last] == 0 ? std::min(n / sizes[last], sizes[last - 1] - index[last - 1]) : 0;
     const int64_t run = whole_rows > 1 ? whole_rows * sizes[last] : std::min(n, sizes[last] - index[last]);
     const char* const from = data_ + place * element_;
-    if (whole_rows > 1) {
+    if (whole_rows > 1 && in_runs) {
+      copy_rows(from, strides[last - 1] * element_, whole_rows, sizes[last] * element_, to);
+    } else if (whole_rows > 1) {
       with_element(element_,
                    [&](auto kind) { gather_rows<decltype(kind)>(from, strides[last], whole_rows, sizes[last], to); });
     } else {
