@@ -90,10 +90,8 @@ at::Tensor resolved(const at::Tensor& tensor) {
 at::Tensor in_rows(const at::Tensor& tensor) {
   constexpr int64_t kSmall = 1 << 16;
   if (tensor.is_contiguous() || tensor.numel() <= kSmall) return tensor;
-  const std::vector<int64_t> strides = MergedDims(tensor.sizes(), tensor.strides()).strides;
-  const bool in_runs = strides.empty() || strides.back() == 1;
-  const bool is_transposed = strides.size() > 1 && strides[strides.size() - 2] == 1;  // strided_elements.cpp: by tiles
-  return in_runs || is_transposed ? tensor : tensor.contiguous();
+  const MergedDims dims(tensor.sizes(), tensor.strides());
+  return dims.strides.empty() || dims.strides.back() == 1 ? tensor : tensor.contiguous();
 }
 
 void fill_on_cpu(const at::Tensor& tensor, Statistics* answer) {
