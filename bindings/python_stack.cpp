@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
 
-#include "blackbox/stall_reports.h"
+#include "blackbox/stack_dump.h"
 #include "hooks/stack_source.h"
 #include "python_frames.h"
 

@@ -378,7 +378,6 @@ def ask_for_stacks(path: str | Path, seconds: float = 10) -> str:
         if time.monotonic() > ends:
             raise _C.Error(f"{path}: its process has not answered within {seconds:g} s")
         time.sleep(0.02)
-    time.sleep(0.1)  # the stacks are written line by line
     return stacks.read_bytes()[before:].decode(errors="replace")
 
 

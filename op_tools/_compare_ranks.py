@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -17,13 +16,11 @@ from . import _C
 from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, PathOrRecording, open_run
 from ._confirm import captured_calls, tensors_of, wrong_by_itself
 from ._files import load_call
+from ._rank_plans import RankPlan, follows, proven_by_values, rank_plans, wanted_plan
 from ._record import RecordedCall, RecordedCalls, RecordedTensor
 from ._results import Result, Shown, text_table, worded
 
 _NO_CALL = 0xFFFFFFFF  # kNoCall in src/record/recording.h
-# What other orders of sums may make of a statistic, in units of its dtype.
-_UNITS = 512.0
-
 Rules = Sequence[tuple[str, str]]
 _Folder = str | os.PathLike[str]
 
@@ -40,10 +37,9 @@ class SpreadRow:
     place: str
     shape: tuple[int, ...]
     plan: str
-    """`replica`, `concatenation along dim N`, `sum`, `mean`; "" if none of them holds."""
+    """`replica`, `concatenation along dim N`, `sum`, `mean`, and further ones (RankPlan); "" if none of them holds."""
     proof: str
-    """`bits`: the tensors are the same bit for bit; `values`: captures were put together and compared; `projections`,
-    `statistics`: as far as these tell; else ""."""
+    """How far it is proven (RankPlan)."""
     finding: str
     """Empty, or in what way this call is the first that breaks the plan."""
     ranks: list[int]
@@ -106,112 +102,6 @@ class RanksComparison(Result):
         return "".join(json.dumps(one) + "\n" for one in records)
 
 
-# --- How a tensor of one rank is spread over others ------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Spread:
-    plan: str = ""
-    proof: str = ""
-
-
-def _unit(*tensors: RecordedTensor) -> float:
-    known = [getattr(torch, one.dtype.removeprefix("torch."), None) for one in tensors]
-    return max((torch.finfo(one).eps for one in known if one is not None and one.is_floating_point), default=0.0)
-
-
-def _numel(tensor: RecordedTensor) -> int:
-    return math.prod(tensor.shape)
-
-
-def _is_near(a: float, b: float, scale: float, unit: float) -> bool:
-    return a == b or abs(a - b) <= _UNITS * unit * scale
-
-
-def _is_combination(whole: RecordedTensor, parts: Sequence[RecordedTensor], factor: float) -> bool:
-    """The whole is the sum of the parts times the factor: its projections are, because they are sums themselves."""
-    unit = _unit(whole, *parts)
-    scale = whole.norm + sum(part.norm for part in parts)
-    sums = [factor * math.fsum(numbers) for numbers in zip(*(part.projections for part in parts), strict=True)]
-    pairs = [*zip(whole.projections, sums, strict=True)]
-    pairs.append((whole.mean * _numel(whole), factor * math.fsum(part.mean * _numel(part) for part in parts)))
-    return all(_is_near(a, b, scale, unit) for a, b in pairs)
-
-
-def _is_concatenation(whole: RecordedTensor, parts: Sequence[RecordedTensor]) -> bool:
-    """What holds for the whole of its parts' statistics."""
-    counts = (
-        (whole.nan, [p.nan for p in parts]),
-        (whole.inf, [p.inf for p in parts]),
-        (whole.zero, [p.zero for p in parts]),
-    )
-    if any(one >= 0 and one != sum(others) for one, others in counts[:2]):
-        return False
-    unit = _unit(whole, *parts)
-    largest = max(abs(whole.min), abs(whole.max))
-    return (
-        _is_near(whole.min, min(part.min for part in parts), largest, unit)
-        and _is_near(whole.max, max(part.max for part in parts), largest, unit)
-        and _is_near(whole.norm, math.sqrt(math.fsum(part.norm**2 for part in parts)), whole.norm, unit)
-        and _is_near(
-            whole.mean * _numel(whole),
-            math.fsum(part.mean * _numel(part) for part in parts),
-            whole.norm * math.sqrt(_numel(whole)),
-            unit,
-        )
-    )
-
-
-def _split_dim(whole: RecordedTensor, parts: Sequence[RecordedTensor]) -> int | None:
-    """The only dimension in which the parts differ from the whole, and which they fill together."""
-    if any(len(part.shape) != len(whole.shape) for part in parts):
-        return None
-    dims = [d for d, size in enumerate(whole.shape) if any(part.shape[d] != size for part in parts)]
-    return dims[0] if len(dims) == 1 and sum(part.shape[dims[0]] for part in parts) == whole.shape[dims[0]] else None
-
-
-def _spreads(whole: RecordedTensor, parts: Sequence[RecordedTensor]) -> Iterator[_Spread]:
-    """All plans that hold, the one that says most first."""
-    if not whole.known or not all(part.known for part in parts):
-        return
-    if all(part.shape == whole.shape for part in parts):
-        if whole.hash and all(part.hash == whole.hash for part in parts):
-            yield _Spread("replica", "bits")
-        elif all(_is_combination(whole, [part], 1.0) for part in parts):
-            yield _Spread("replica", "projections")
-        if _is_combination(whole, parts, 1.0):
-            yield _Spread("sum", "projections")
-        if _is_combination(whole, parts, 1 / len(parts)):
-            yield _Spread("mean", "projections")
-    elif (dim := _split_dim(whole, parts)) is not None and _is_concatenation(whole, parts):
-        yield _Spread(f"concatenation along dim {dim}", "statistics")
-
-
-def _by_values(spread: _Spread, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> _Spread:
-    """Puts the parts together, as the plan says, and compares: statistics do not tell which rank has which part."""
-    wide = [part.to(torch.float64) for part in parts]
-    made = {
-        "replica": lambda: wide[0],
-        "sum": lambda: torch.stack(wide).sum(0),
-        "mean": lambda: torch.stack(wide).mean(0),
-    }.get(spread.plan, lambda: torch.cat(wide, int(spread.plan.rpartition(" ")[2])))()
-    unit = torch.finfo(whole.dtype).eps if whole.is_floating_point() else 0.0
-    others = wide if spread.plan == "replica" else [made]
-    near = [(one - whole.to(torch.float64)).norm() <= _UNITS * unit * whole.norm() for one in others]
-    return replace(spread, proof="values") if all(near) else _Spread()
-
-
-def _wanted_plan(rule: str) -> str:
-    """The plan that a rule stands for: "b s h[tp]": the last dimension is split; "b s h": replicas; "sum", "mean"."""
-    words = rule.split()
-    if words in (["sum"], ["mean"]):
-        return words[0]
-    split = [place for place, word in enumerate(words) if word.endswith("]")]
-    if len(split) > 1:
-        raise _C.Error(f"rule {rule!r}: one dimension can be split, not {len(split)}")
-    return f"concatenation along dim {split[0]}" if split else "replica"
-
-
 def read_rules(path: str | Path) -> list[tuple[str, str]]:
     """Rules from a file, a line each: ``REGEX = b s h[tp]``. The expression is searched for in "module operator place".
 
@@ -232,7 +122,7 @@ def read_rules(path: str | Path) -> list[tuple[str, str]]:
             re.compile(pattern.strip())
             if not gap or not pattern.strip() or not rule.strip():
                 raise _C.Error("expected REGEX = b s h[tp]")
-            _wanted_plan(rule)
+            wanted_plan(rule)
         except (re.error, _C.Error) as error:
             raise _C.Error(f"{path}, line {number}: {error}") from None
         rules.append((pattern.strip(), rule.strip()))
@@ -252,7 +142,7 @@ class _Ranks:
     rows: list[SpreadRow] = field(default_factory=list)
     alone: int = 0
     is_broken: bool = False
-    _known: dict[tuple[int, ...], _Spread] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], RankPlan] = field(default_factory=dict)
 
     def compare(self) -> None:
         calls = RecordedCalls(self.one)
@@ -270,19 +160,19 @@ class _Ranks:
         if len({len(one.inputs) for one in sides}) > 1 or len({len(one.outputs) for one in sides}) > 1:
             self.alone += 1
             return
-        inputs = [self._spread(call, *pair) for pair in self._together(call.inputs, [one.inputs for one in parts])]
+        inputs = [self._plan(call, *pair) for pair in self._together(call.inputs, [one.inputs for one in parts])]
         captured = self._captured(sides) if call.phase == "forward" else []
         for number, (place, whole, of_ranks) in enumerate(self._together(call.outputs, [one.outputs for one in parts])):
-            spread = self._spread(call, place, whole, of_ranks)
-            if spread.plan and place.startswith("result") and all(number < len(one) for one in captured) and captured:
-                spread = _by_values(spread, captured[0][number], [one[number] for one in captured[1:]])
+            plan = self._plan(call, place, whole, of_ranks)
+            if plan and place.startswith("result") and all(number < len(one) for one in captured) and captured:
+                plan = proven_by_values(plan, captured[0][number], [one[number] for one in captured[1:]])
             finding, ranks = "", list[int]()
-            if not spread.plan and all(one.plan for one in inputs) and not self.is_broken:
+            if not plan and all(inputs) and not self.is_broken:
                 self.is_broken = True
                 finding = "its inputs are spread by a plan, its result is not"
                 ranks = self._wrong(parts)
             row = (call.step, call.op, call.phase, call.module, call.line, place, whole.shape)
-            self.rows.append(SpreadRow(*row, spread.plan, spread.proof, finding, ranks, call.id))
+            self.rows.append(SpreadRow(*row, str(plan), plan.proof, finding, ranks, call.id))
 
     def _captured(self, sides: list[RecordedCall]) -> list[list[torch.Tensor]]:
         """The results in full, of A and of each rank; nothing where one of them was not captured."""
@@ -297,13 +187,13 @@ class _Ranks:
         for i, (place, tensor) in enumerate(whole):
             yield place, tensor, [part[i][1] for part in parts]
 
-    def _spread(self, call: RecordedCall, place: str, whole: RecordedTensor, parts: list[RecordedTensor]) -> _Spread:
+    def _plan(self, call: RecordedCall, place: str, whole: RecordedTensor, parts: list[RecordedTensor]) -> RankPlan:
         key = (whole.number, *(part.number for part in parts))
         if key not in self._known:
             name = f"{call.module} {call.op} {place}"
             rule = next((rule for pattern, rule in self.rules if re.search(pattern, name)), None)
-            plans = [one for one in _spreads(whole, parts) if rule is None or one.plan == _wanted_plan(rule)]
-            self._known[key] = plans[0] if plans else _Spread()
+            plans = (one for one in rank_plans(whole, parts) if rule is None or follows(one, rule))
+            self._known[key] = next(plans, RankPlan())
         return self._known[key]
 
     def _wrong(self, parts: list[RecordedCall]) -> list[int]:
@@ -338,7 +228,7 @@ def compare_ranks(
     if len(of_one) != 1 or len(of_many) < 2:
         raise _C.Error(f"expected one rank and several, not {len(of_one)} and {len(of_many)}")
     for _, rule in rules:
-        _wanted_plan(rule)
+        wanted_plan(rule)
     cores = [of_many[rank] for rank in sorted(of_many)]
     folders = [captured_calls(folder) for folder in captures] if captures is not None else [[], []]
     paths_one = {call.id: call.path for call in folders[0]}

@@ -4,22 +4,25 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <string_view>
 
 #include "base/log.h"
 #include "base/text_table.h"
+#include "blackbox/stack_dump.h"
 #include "timing/stopwatch.h"
 
 namespace op_tools {
 namespace {
 
-std::atomic<StackDump> g_stack_dump{nullptr};
-
 double seconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / 1e9;
 }
 
-// The copy comes first: the stacks are read while the threads run, which may go wrong.
+bool write_all(int descriptor, std::string_view text) {
+  return ::write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
+// The copy comes first: it needs no process.
 void write_copy_and_stacks(const BlackBoxFile& file, const std::string& title) {
   try {
     file.copy_to(file.path() + ".copy");
@@ -29,10 +32,9 @@ void write_copy_and_stacks(const BlackBoxFile& file, const std::string& title) {
   const std::string path = file.path() + ".stacks";
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor < 0) return;
-  const std::string line = title + "\n";
-  const bool written = ::write(descriptor, line.data(), line.size()) == static_cast<ssize_t>(line.size());
-  const StackDump dump = g_stack_dump.load();
-  if (dump && written) dump(descriptor);
+  if (write_all(descriptor, title + "\n") && !write_stacks(descriptor)) {
+    write_all(descriptor, "The stacks could not be read: they changed all the time, or no process could be made.\n");
+  }
   ::close(descriptor);
 }
 
@@ -54,10 +56,6 @@ std::string described(const BlackBoxFile& file, const BlackBoxFile::Stuck& stuck
 
 }  // namespace
 
-void set_stack_dump(StackDump dump) {
-  g_stack_dump.store(dump);
-}
-
 StallReports::StallReports(BlackBoxFile& file, StreamMarks& marks, double stall)
     : file_(file), marks_(marks), limit_(static_cast<int64_t>(stall * 1e9)), since_(clock_now()) {}
 
@@ -69,8 +67,8 @@ std::chrono::milliseconds StallReports::interval() const {
 void StallReports::check() {
   const std::string request = file_.path() + ".ask";
   if (::access(request.c_str(), F_OK) == 0) {
-    ::unlink(request.c_str());
     write_copy_and_stacks(file_, "OpBlackBox: " + request + " was there");
+    ::unlink(request.c_str());  // last: who asked waits for it
   }
   const uint64_t progress = file_.progress();
   if (progress != seen_) {

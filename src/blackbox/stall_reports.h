@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 
-#include "base/export.h"
 #include "blackbox/blackbox_file.h"
 #include "blackbox/stream_marks.h"
 
@@ -31,10 +30,5 @@ class StallReports {
   uint64_t reported_ = UINT64_MAX;
   int64_t since_;
 };
-
-// Writes the stacks of all threads of the program's language to a file, whatever they hold: set once by the bindings of
-// that language.
-using StackDump = void (*)(int descriptor);
-OP_TOOLS_API void set_stack_dump(StackDump dump);
 
 }  // namespace op_tools

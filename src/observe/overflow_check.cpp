@@ -308,7 +308,10 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   OverflowWindow& window = impl.window;
   ++window.result().calls;
   const Impl::NameRules rules = impl.rules_of(call);
-  for (const auto& [index, tensor] : state.written) impl.unwritten.may_have_written(tensor);
+  for (const auto& [index, tensor] : state.written) {
+    impl.unwritten.may_have_written(tensor);
+    impl.known.written(tensor);
+  }
   std::erase_if(state.unwritten, [&](const at::Tensor& tensor) { return !impl.unwritten.holds(tensor); });
   Impl::Results results = impl.look_at_results(call, state, rules);
   const bool saves = window.saves_any();

@@ -287,7 +287,9 @@ struct RecordHook::Impl {
     for (size_t i = 0; i < state.inputs.size(); ++i) {
       const Input& input = state.inputs[i];
       const bool is_written = version_of(input.tensor) != input.version || (writes_unseen && state.written[i]);
-      if (is_written) outputs.push_back({rows.written_place(input.place), input.tensor});
+      if (!is_written) continue;
+      values.written(input.tensor);
+      outputs.push_back({rows.written_place(input.place), input.tensor});
     }
     for (Output& output : outputs) {
       if (!writes_unseen) output.value = values.find(output.tensor);

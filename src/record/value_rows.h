@@ -31,6 +31,7 @@ class ValueRows {
 
   KnownValue find(const at::Tensor& tensor) const { return known_.find(tensor); }
   void forget(const at::Tensor& tensor) { known_.forget(tensor); }
+  void written(const at::Tensor& tensor) { known_.written(tensor); }  // by a call
   TensorOrigin origin(const at::Tensor& tensor) const { return origins_.find(tensor); }
   void name(const NamedTensor& named) { origins_.name(named.tensor, named.origin, rows_.string(named.name)); }
 

@@ -21,7 +21,8 @@ namespace op_tools {
 size_t place_of(const at::Tensor& tensor);
 
 // By place in memory, so for all tensors that show the same elements and count their versions together (x.detach(), a
-// view of the same form; not x.data, whose writes x does not see). Tensors without a place are known by their address.
+// view of the same form). Writes that these versions do not count (to x.data, under a guard that puts the version back)
+// are known from written(). Tensors without a place are known by their address.
 // The counter of versions is held: a weak reference to the tensor itself would show (torch.utils.swap_tensors refuses
 // it).
 template <class T>
@@ -32,18 +33,25 @@ class KnownTensors {
     const auto found = known_.find(key_of(tensor, place));
     if (found == known_.end()) return {};
     const Known& known = found->second;
-    const bool is_same =
-        !known.is_dead() && known.place == place && known.counts_for(tensor) && known.version == version_of(tensor);
+    const bool is_same = !known.is_dead() && known.place == place && known.counts_for(tensor) &&
+                         known.version == version_of(tensor) && !was_written_after(tensor, known.time);
     return is_same ? known.value : T();
   }
 
   void put(const at::Tensor& tensor, T value) {
     if (tensor.is_inference()) return;  // writes to it are not counted
     if (sweeps_.due(known_.size(), tensor.has_storage() ? tensor.storage().nbytes() : 0)) sweep();
-    Known known{tensor.unsafeGetTensorImpl()->version_counter(), version_of(tensor), place_of(tensor),
+    Known known{tensor.unsafeGetTensorImpl()->version_counter(), version_of(tensor), place_of(tensor), ++time_,
                 std::move(value)};
     if (known.place != 0) known.storage.emplace(tensor.storage().getWeakStorageImpl());
     known_.insert_or_assign(key_of(tensor, known.place), std::move(known));
+  }
+
+  // A call has written the tensor: nothing is known any more of others that were known before and lie in its memory.
+  void written(const at::Tensor& tensor) {
+    if (!tensor.has_storage() || tensor.storage().use_count() == 1) return;  // no other tensor has it
+    if (writes_.size() >= kMostWrites + known_.size()) sweep();
+    writes_[tensor.storage().unsafeGetStorageImpl()] = ++time_;
   }
 
   void forget(const at::Tensor& tensor) { known_.erase(key_of(tensor, place_of(tensor))); }
@@ -53,6 +61,7 @@ class KnownTensors {
     c10::VariableVersion counter;
     int64_t version;
     size_t place;
+    uint64_t time;  // when it was put, in steps of time_
     T value;
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage = std::nullopt;
 
@@ -66,18 +75,35 @@ class KnownTensors {
     }
   };
 
+  bool was_written_after(const at::Tensor& tensor, uint64_t time) const {
+    if (writes_.empty() || !tensor.has_storage()) return false;
+    const auto found = writes_.find(tensor.storage().unsafeGetStorageImpl());
+    return found != writes_.end() && found->second > time;
+  }
+
   void sweep() {
     for (auto one = known_.begin(); one != known_.end();) {
       one = one->second.is_dead() ? known_.erase(one) : std::next(one);
     }
     sweeps_.done(known_.size());
+    std::unordered_map<const c10::StorageImpl*, uint64_t> writes;
+    for (const auto& [key, known] : known_) {
+      if (!known.storage) continue;
+      const auto found = writes_.find(known.storage->_unsafe_get_target());
+      if (found != writes_.end()) writes.insert(*found);
+    }
+    writes_ = std::move(writes);
   }
 
   static size_t key_of(const at::Tensor& tensor, size_t place) {
     return place != 0 ? place : reinterpret_cast<size_t>(tensor.unsafeGetTensorImpl());
   }
 
+  static constexpr size_t kMostWrites = 4096;
+
   std::unordered_map<size_t, Known> known_;
+  std::unordered_map<const c10::StorageImpl*, uint64_t> writes_;  // the last one; also of memory that is gone
+  uint64_t time_ = 0;                                             // one more for each put and write
   Sweeps sweeps_;
 };
 

@@ -3,6 +3,11 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -13,6 +18,7 @@
 #include "base/error.h"
 #include "blackbox/blackbox_file.h"
 #include "blackbox/blackbox_hook.h"
+#include "blackbox/stack_dump.h"
 #include "blackbox/stall_watch.h"
 #include "catch.h"
 #include "temporary_folder.h"
@@ -150,6 +156,37 @@ TEST_CASE("a stall is looked for until its watch ends", "[blackbox]") {
   const int last = asked.load();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   CHECK(asked.load() == last);
+}
+
+TEST_CASE("a dump of the stacks that fails does not end the program", "[blackbox]") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path() + "/stacks";
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND, 0600);
+  REQUIRE(::write(descriptor, "before\n", 7) == 7);
+  const auto written = [&] {
+    std::ifstream file(path);
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  CHECK(write_stacks(descriptor));  // no dump is set
+  set_stack_dump([](int out) {
+    if (::write(out, "half", 4) == 4) ::raise(SIGSEGV);
+  });
+  CHECK_FALSE(write_stacks(descriptor));
+  CHECK(written() == "before\n");
+  void* shared = ::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(shared != MAP_FAILED);
+  static int* attempts = nullptr;  // of all children together
+  attempts = static_cast<int*>(shared);
+  set_stack_dump([](int out) {
+    if (++*attempts < 3) ::raise(SIGBUS);
+    if (::write(out, "stacks\n", 7) != 7) ::_exit(1);
+  });
+  CHECK(write_stacks(descriptor));
+  CHECK(written() == "before\nstacks\n");
+  CHECK(*attempts == 3);
+  set_stack_dump(nullptr);
+  ::munmap(shared, sizeof(int));
+  ::close(descriptor);
 }
 
 TEST_CASE("seconds of a stall that are no number are refused", "[blackbox]") {

@@ -102,6 +102,38 @@ def test_a_hanging_call_is_named_while_it_hangs_with_the_stacks_of_all_threads(t
     assert not op_tools.read_black_box(path).alive
 
 
+def test_stacks_are_read_while_threads_run_and_the_program_lives_on(tmp_path):
+    program = """
+import subprocess, sys, threading, time, torch, op_tools
+
+def dive():
+    while not ended:
+        names = {}  # the code of these frames is freed all the time
+        exec("def deeper(depth): return depth and deeper(depth - 1)", names)
+        names["deeper"](60)
+
+ended = False
+with op_tools.OpBlackBox(output_dir=sys.argv[1], stall=0.04):  # it looks for requests each 10 ms
+    torch.relu(torch.randn(2))
+    threads = [threading.Thread(target=dive) for _ in range(3)]
+    for thread in threads: thread.start()
+    print("on", flush=True)
+    sys.stdin.readline()
+    ended = True
+    for thread in threads: thread.join()
+print("ended", subprocess.run(["true"]).returncode, flush=True)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "on\n"
+        (path,) = tmp_path.rglob("*.blackbox")
+        stacks = [op_tools._blackbox.ask_for_stacks(path) for _ in range(30)]
+        rest, _ = process.communicate("\n")
+    assert process.returncode == 0 and rest == "ended 0\n"
+    assert all("was there" in text.splitlines()[0] for text in stacks)
+    assert sum("in dive" in text for text in stacks) >= 20
+
+
 def test_random_deaths_always_leave_a_file_that_can_be_read(tmp_path):
     program = """
 import sys, torch, op_tools

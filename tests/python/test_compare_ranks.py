@@ -96,40 +96,68 @@ import os, sys
 import torch, torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 import op_tools
 
-folder, sick = sys.argv[1:]
-count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+folder, level, data, sick = sys.argv[1:]
+count, rank, data = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0")), int(data)
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
-x = torch.randn(6, 16)
+x, y = torch.randn(8, 16), torch.randn(8, 8)
 if count > 1:
     dist.init_process_group("gloo")
-    parallelize_module(net, init_device_mesh("cpu", (count,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    mesh = init_device_mesh("cpu", (data, count // data), mesh_dim_names=("data", "tensor"))
+    if count > data:
+        parallelize_module(net, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        fully_shard(net, mesh=mesh["data"])
+    else:
+        net = nn.parallel.DistributedDataParallel(net)
+    part = mesh["data"].get_local_rank()
+    x, y = x.chunk(data)[part], y.chunk(data)[part]
 library = torch.library.Library("aten", "IMPL")
 if str(rank) == sick:
-    library.impl("addmm", lambda bias, a, b: a @ b * 1.5 + bias, "CPU")
-with op_tools.OpRecord(level="aten", output_dir=folder):
-    net(x).square().mean().backward()
+    library.impl("relu", lambda x: x.clamp(min=0) * 1.5, "CPU")
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+with op_tools.OpRecord(level=level, output_dir=folder):
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
 if count > 1:
     dist.destroy_process_group()
 """
 
 
-def test_local_operators_of_distributed_tensors_follow_a_plan_and_a_sick_rank_breaks_it(tmp_path):
+def distributed(tmp_path, folder, ranks=1, level="aten", data=1, sick=""):
     script = tmp_path / "distributed.py"
     script.write_text(DISTRIBUTED)
-    for folder, ranks, sick in (("one", 1, ""), ("two", 2, ""), ("sick", 2, "1")):
-        launched(script, tmp_path / folder, sick, ranks=ranks)
-    found = op_tools.compare_ranks(tmp_path / "one", tmp_path / "two")
+    launched(script, tmp_path / folder, level, data, sick, ranks=ranks)
+    return tmp_path / folder
+
+
+def test_each_rank_of_data_parallel_training_has_the_gradients_of_its_own_loss(tmp_path):
+    one = distributed(tmp_path, "one", level="torch")
+    found = op_tools.compare_ranks(one, distributed(tmp_path, "two", ranks=2, level="torch", data=2))
+    assert found.first is None and found.exit_status == 0
     seen = {(row.op, row.phase, row.shape): row.plan for row in found.rows}
-    assert seen["aten::addmm", "forward", (6, 32)] == "concatenation along dim 1"
-    assert seen["aten::relu", "forward", (6, 32)] == "concatenation along dim 1"
-    assert seen["aten::mm", "backward", (8, 32)] == "concatenation along dim 1"
+    assert seen["torch.nn.functional.linear", "forward", (8, 8)] == "concatenation along dim 0"
+    assert seen["torch.nn.functional.mse_loss", "forward", ()] == "mean"
+    assert seen["torch.nn.functional.mse_loss", "backward", (8, 8)] == "concatenation along dim 0, times 2"
+    assert seen["torch.Tensor.add_", "forward", (32, 16)] == "replica"
+
+
+def test_local_operators_of_distributed_tensors_follow_a_plan_and_a_sick_rank_breaks_it(tmp_path):
+    one = distributed(tmp_path, "one")
+    found = op_tools.compare_ranks(one, distributed(tmp_path, "four", ranks=4, data=2))
+    seen = {(row.op, row.phase, row.shape): row.plan for row in found.rows if row.step == 0}
+    assert seen["aten::t", "forward", (16, 32)] == "concatenation along dim 1, 2 copies of each"
+    assert seen["aten::addmm", "forward", (8, 32)] == "concatenation along dims 0 and 1"
+    assert seen["aten::addmm", "forward", (8, 8)] == "sums, concatenated along dim 0"
+    assert seen["aten::mm", "backward", (8, 32)].startswith(("sums, ", "concatenation "))
     assert found.first is None
-    first = op_tools.compare_ranks(tmp_path / "one", tmp_path / "sick").first
-    assert (first.op, first.module) == ("aten::addmm", "Sequential.0")
+    first = op_tools.compare_ranks(one, distributed(tmp_path, "sick", ranks=4, data=2, sick="1")).first
+    assert (first.op, first.module) == ("aten::relu", "Sequential.1")
 
 
 # ---- tensors of which no program is run ----
@@ -155,6 +183,7 @@ def plan_of(tmp_path, whole, *parts, **options):
 
 
 WHOLE = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+QUARTERS = [quarter for half in WHOLE.chunk(2, 0) for quarter in half.chunk(2, 1)]
 SMALL = torch.full((6, 8), 1e-3) * torch.arange(8)
 
 
@@ -171,10 +200,40 @@ SMALL = torch.full((6, 8), 1e-3) * torch.arange(8)
         ([WHOLE[:, :4], WHOLE[:, 4:] * 1.01], ("", "")),
         ([WHOLE[:, :4], WHOLE[:, 4:6]], ("", "")),
         ([WHOLE[:3, :4], WHOLE[3:, 4:]], ("", "")),
+        ([2 * WHOLE[:, :4], 2 * WHOLE[:, 4:]], ("concatenation along dim 1, times 2", "statistics")),
+        ([2 * WHOLE[:, :4], WHOLE[:, 4:]], ("", "")),
+        ([2 * WHOLE, 2 * WHOLE], ("replica, times 2", "projections")),
+        ([*WHOLE.chunk(2, 1), *WHOLE.chunk(2, 1)], ("concatenation along dim 1, 2 copies of each", "statistics")),
+        (
+            [part for part in WHOLE.chunk(2, 1) for _ in "ab"],
+            ("concatenation along dim 1, 2 copies of each", "statistics"),
+        ),
+        (QUARTERS, ("concatenation along dims 0 and 1", "statistics")),
+        ([*QUARTERS[:3], QUARTERS[3] * 1.01], ("", "")),
+        ([WHOLE[:3] - SMALL[:3], SMALL[:3], WHOLE[3:], 0 * SMALL[3:]], ("sums, concatenated along dim 0", "totals")),
+        ([WHOLE[:3] - SMALL[:3], SMALL[:3], WHOLE[3:], SMALL[3:]], ("", "")),
+        ([WHOLE, WHOLE[:0]], ("concatenation along dim 0", "statistics")),
     ],
 )
 def test_a_tensor_is_what_its_parts_make(parts, plan, tmp_path):
     assert plan_of(tmp_path, WHOLE, *parts) == plan
+
+
+HOLES = torch.tensor([[1.0, float("nan")], [float("inf"), 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("parts", "plan"),
+    [
+        ([HOLES, HOLES * 2], ("replica", "counts")),
+        ([*HOLES.chunk(2, 1)], ("concatenation along dim 1", "counts")),
+        ([HOLES[:, :1], HOLES[:, :1]], ("", "")),
+        ([HOLES, torch.zeros(2, 2)], ("sum", "counts")),
+        ([torch.ones(2, 2), torch.zeros(2, 2)], ("", "")),
+    ],
+)
+def test_of_a_tensor_with_nan_and_infinities_the_counts_are_compared(parts, plan, tmp_path):
+    assert plan_of(tmp_path, HOLES, *parts) == plan
 
 
 def test_values_tell_which_rank_has_which_part(tmp_path):
@@ -192,9 +251,14 @@ def test_values_tell_which_rank_has_which_part(tmp_path):
     for name, parts, plan in (
         ("right", WHOLE.chunk(2, 1), "concatenation along dim 1"),
         ("exchanged", WHOLE.chunk(2, 1)[::-1], ""),
+        ("in turns", [WHOLE[:, [0, 1, 4, 5]], WHOLE[:, [2, 3, 6, 7]]], "concatenation along dim 1"),
+        ("rectangle", QUARTERS, "concatenation along dims 0 and 1"),
+        ("rectangle by columns", [QUARTERS[i] for i in (0, 2, 1, 3)], "concatenation along dims 0 and 1"),
+        ("shuffled rectangle", [QUARTERS[i] for i in (0, 3, 1, 2)], ""),
+        ("copies", [*WHOLE.chunk(2, 1)] * 2, "concatenation along dim 1, 2 copies of each"),
     ):
         many = run(name, *parts)
-        assert op_tools.compare_ranks(one[0], many[0]).rows[0].plan == "concatenation along dim 1"
+        assert op_tools.compare_ranks(one[0], many[0]).rows[0].plan.startswith("concatenation along dim")
         found = op_tools.compare_ranks(one[0], many[0], captures=(one[1], many[1]))
         assert found.rows[0].plan == plan and bool(found.first) == (not plan)
 
@@ -207,7 +271,7 @@ def test_rules_say_what_the_plan_is(tmp_path, capsys):
     file.write_text("neg result = b[tp] h")
     arguments = ["compare", str(tmp_path / "one"), str(tmp_path / "many"), "--rules", str(file)]
     assert main(arguments) == 1 and "no plan found" in capsys.readouterr().out
-    for wrong in ("neg result", "( = b h", "neg = b[tp] h[tp]", "= b h"):
+    for wrong in ("neg result", "( = b h", "neg = b[dp] s[sp] h[tp]", "= b h"):
         file.write_text(wrong)
         assert main(arguments) == 2
         assert "rules.txt, line 1" in capsys.readouterr().err
@@ -217,5 +281,5 @@ def test_one_against_several_is_asked_for(tmp_path):
     one, many = run_of(tmp_path, "one", a=WHOLE), run_of(tmp_path, "many", a=WHOLE, b=WHOLE)
     with pytest.raises(op_tools.Error, match="expected one rank and several, not 2 and 1"):
         op_tools.compare_ranks(many, one)
-    with pytest.raises(op_tools.Error, match="one dimension can be split"):
-        op_tools.compare_ranks(one, many, rules=[("x", "b[tp] h[tp]")])
+    with pytest.raises(op_tools.Error, match="two dimensions can be split"):
+        op_tools.compare_ranks(one, many, rules=[("x", "b[tp] s[sp] h[tp]")])

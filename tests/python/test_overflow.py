@@ -309,6 +309,19 @@ def test_a_tensor_that_is_written_is_looked_at_again():
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_a_write_that_the_version_of_a_tensor_does_not_count_is_seen(level):
+    x = torch.ones(8)
+
+    def program():
+        torch.neg(x)
+        with torch.autograd._unsafe_preserve_version_counter(x):
+            x.view(2, 4)[1].div_(0)
+        torch.mul(x, 2)
+
+    assert producers(checked(program, level=level)) == ["div_"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_clean_training_has_no_finding(level):
     torch.manual_seed(0)
     model = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)

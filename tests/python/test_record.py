@@ -468,6 +468,27 @@ def test_the_same_elements_are_one_value(level, tmp_path):
     assert values[4].max == 3
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("write", ["data", "preserved"])
+def test_a_write_that_the_version_of_a_tensor_does_not_count_is_seen(level, write, tmp_path):
+    x = torch.randn(4, 4)
+
+    def work(_tool):
+        torch.neg(x)
+        if write == "data":
+            x.data[1].fill_(5.0)  # another tensor of the same memory, with versions of its own
+        else:
+            with torch.autograd._unsafe_preserve_version_counter(x):
+                x.view(-1)[:4].fill_(5.0)
+        torch.abs(x)
+
+    found = record(work, tmp_path, level=level)
+    before = only(found, "torch.neg" if level == "torch" else "aten::neg").inputs[0][1]
+    after = only(found, "torch.abs" if level == "torch" else "aten::abs").inputs[0][1]
+    assert before.max < 5 and after.max == 5
+    assert before.hash != after.hash
+
+
 def test_calls_of_a_module_are_counted(tmp_path):
     class Twice(torch.nn.Module):
         def __init__(self):
