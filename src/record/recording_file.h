@@ -43,7 +43,7 @@ class OP_TOOLS_API RecordingFile {
   const std::string path_;
   int descriptor_ = -1;
   uint64_t bytes_ = 0;
-  std::string block_;  // that is being put together; its memory is kept for the next
+  std::string block_;  // that is being put together; its memory is reused for the next
 };
 
 // A whole recording in memory as a file: of other tools' dumps, and for tests.

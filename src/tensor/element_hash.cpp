@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMostChunks = 32;  // at once
 
-// The sums of the columns of each chunk. The compiler does not find the instruction that multiplies 32-bit halves.
+// The sums of the columns of each chunk. The compiler does not find the instruction that multiplies 32-bit parts.
 #ifdef OP_TOOLS_HAS_WIDE
 #define OP_TOOLS_DEFAULT __attribute__((target("default")))
 __attribute__((target("arch=x86-64-v4"))) void add_columns(const char* data, int64_t chunks, uint64_t* sums) {
