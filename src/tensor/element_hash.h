@@ -2,10 +2,10 @@
 // It can be computed chunk by chunk in any order, and by torch's own operators on a device. Files have such hashes
 // (record/recording_file.h): to change it is to change their version. Any thread.
 //
-// A chunk is eight rows of eight words, each of eight bytes. A word, turned by the key of its place, becomes the product of
-// its upper and its lower 32 bits; that product and the word itself are added up over each column. The sum of a column is
-// mixed with the column's number, and the mixed sums of all columns are added up. Shifts of mixed_word() repeat the sign,
-// as a device's do.
+// A chunk is eight rows of eight words, each of eight bytes. A word, turned by the key of its place, becomes the
+// product of its upper and its lower 32 bits; that product and the word itself are added up over each column. The sum
+// of a column is mixed with the column's number, and the mixed sums of all columns are added up. Shifts of mixed_word()
+// repeat the sign, as a device's do.
 #pragma once
 
 #include <array>
