@@ -128,6 +128,11 @@ Recording read_json_lines(const std::string& path) {
       } else if (what == "call") {
         calls.push_back(std::move(row));
       } else if (const Value* const facts = what == "header" ? find_key(row, "header") : nullptr) {
+        const Value* const format = facts->is<Dict>() ? find_key(*facts, "format") : nullptr;
+        const auto* const number_of_format = format ? format->get_if<int64_t>() : nullptr;
+        if (number_of_format && *number_of_format != kRecordingFormat) {
+          throw Error("is of another version of op_tools: its hashes are of another kind");
+        }
         header = *facts;
       } else if (what == "end") {
         complete = true;

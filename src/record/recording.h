@@ -36,6 +36,7 @@ using StringNumber = uint32_t;  // in Recording::strings; 0: ""
 using ListNumber = uint32_t;    // in Recording::lists; 0: []
 inline constexpr uint32_t kNoCall = std::numeric_limits<uint32_t>::max();
 inline constexpr size_t kProjections = sign_pattern::kProjections;
+inline constexpr int64_t kRecordingFormat = 3;  // in headers; hashes of another one are of another kind
 
 // What a tensor held. A tensor that is not written has one value, however many calls see it.
 struct RecordedValue {

@@ -10,7 +10,7 @@
 
 namespace op_tools::recording_blocks {
 
-inline constexpr std::string_view kMagic = "OPREC02\n";
+inline constexpr std::string_view kMagic = "OPREC03\n";
 inline constexpr std::string_view kSuffix = ".oprec";
 inline constexpr uint32_t kBlockMark = 0x4B434C42;  // "BLCK"
 

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -56,7 +57,7 @@ RecordingFile::RecordingFile(std::string path, const Value& header) : path_(std:
   if (descriptor_ < 0) throw Error(path_ + ": cannot make the file: " + std::strerror(errno));
   block_ = kMagic;
   try {
-    add_block(kHeader, json_text(header));
+    add_block(kHeader, [&](std::string& to) { to += json_text(header); });
   } catch (...) {
     ::close(descriptor_);
     ::unlink(path_.c_str());
@@ -69,22 +70,24 @@ RecordingFile::~RecordingFile() {
 }
 
 void RecordingFile::append(const Recording& rows) {
-  std::string payload;
-  put_rows(payload, rows);
-  add_block(kRows, payload);
+  add_block(kRows, [&](std::string& to) { put_rows(to, rows); });
 }
 
 void RecordingFile::end() {
-  add_block(kEnd, {});
+  add_block(kEnd, [](std::string&) {});
 }
 
-void RecordingFile::add_block(uint32_t kind, std::string_view payload) {
+template <class PutPayload>
+void RecordingFile::add_block(uint32_t kind, const PutPayload& put_payload) {
   BlockHead head;
+  const size_t at = block_.size();
+  put(block_, &head, 1);
+  put_payload(block_);
+  const std::string_view payload = std::string_view(block_).substr(at + sizeof head);
   head.kind = kind;
   head.bytes = payload.size();
   head.checksum = checksum(head, payload);
-  put(block_, &head, 1);
-  block_ += payload;
+  std::memcpy(block_.data() + at, &head, sizeof head);
   size_t done = 0;
   while (done < block_.size()) {
     const ssize_t wrote = ::write(descriptor_, block_.data() + done, block_.size() - done);

@@ -1,7 +1,7 @@
 // A recording's file: "<folder>/rank<R>-<pid>.oprec". Blocks of rows that are appended as the program runs, each with
 // its length and a checksum: whatever the end of the process, what was written before it can be read.
 //
-//   "OPREC02\n", then blocks: kind (u32), "BLCK" (u32), bytes of what follows (u64), XXH3 of kind, bytes and that (u64)
+//   "OPREC03\n", then blocks: kind (u32), "BLCK" (u32), bytes of what follows (u64), XXH3 of kind, bytes and that (u64)
 //   kind 1, the first: the header, as JSON
 //   kind 2: new strings, lists of sizes, values, uses and calls (recording.h); numbers count from the start
 //   kind 3: the tool was stopped; there may be backward passes after it
@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/export.h"
@@ -38,12 +37,13 @@ class OP_TOOLS_API RecordingFile {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  void add_block(uint32_t kind, std::string_view payload);
+  template <class PutPayload>
+  void add_block(uint32_t kind, const PutPayload& put_payload);
 
   const std::string path_;
   int descriptor_ = -1;
   uint64_t bytes_ = 0;
-  std::string block_;  // that is being put together
+  std::string block_;  // that is being put together; its memory is reused for the next
 };
 
 // A whole recording in memory as a file: of other tools' dumps, and for tests.

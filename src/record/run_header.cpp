@@ -18,6 +18,7 @@
 #include "base/read_options.h"
 #include "base/version.h"
 #include "calls/call_meta.h"
+#include "record/recording.h"
 #include "tensor/autocast.h"
 
 namespace op_tools {
@@ -69,7 +70,7 @@ void set_program_source(ProgramSource new_source) {
 }
 
 Value run_header(const OpCall& call, int64_t rank, bool modules_only) {
-  Items items{{"format", 2},
+  Items items{{"format", kRecordingFormat},
               {"op_tools", std::string(version())},
               {"torch", TORCH_VERSION},
               {"level", std::string(to_string(call.level))},

@@ -1,136 +1,141 @@
 #include "tensor/element_sums.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
-#include <optional>
 #include <utility>
 #include <vector>
 
+#include "tensor/element_hash.h"
 #include "tensor/float_conversion.h"
-#include "tensor/merged_dims.h"
 #include "tensor/parallel_for.h"
+#include "tensor/strided_elements.h"
 
 namespace op_tools {
 namespace {
 
 using sign_pattern::kLanes;
+using sign_pattern::kPatterns;
 using sign_pattern::kProjections;
 
-constexpr int64_t kBlock = sign_pattern::kBlock;  // numbers that stay in the first-level cache as float64
-constexpr int64_t kPerTask = 128 * kBlock;
+constexpr int64_t kBlock = sign_pattern::kBlock;  // numbers
+constexpr int64_t kPart = 4 * kBlock;             // stays in the first-level cache, also as float64
+constexpr int64_t kPerTask = 32 * kPart;
 
 typedef double Doubles __attribute__((vector_size(sizeof(double) * kLanes)));
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int64_t kWordBytes = 8;
 
-// By group: the signs of all projections. Sorted by them: groups with the same signs are added up first.
-struct GroupSigns {
-  double of[sign_pattern::kGroups][kProjections];
+// Groups sorted by their pattern of signs: those with the same one are added up together.
+struct Groups {
   int64_t sorted[sign_pattern::kGroups];
-  struct Run {
-    int64_t begin, end;
-    double signs[kProjections];
-  } runs[1 << kProjections];
+  int64_t begin[kPatterns + 1];  // by pattern: its first in `sorted`
 };
-constexpr GroupSigns group_signs() {
-  GroupSigns signs{};
-  int64_t sorted = 0;
-  for (int64_t pattern = 0; pattern < 1 << kProjections; ++pattern) {
-    GroupSigns::Run& run = signs.runs[pattern];
-    run.begin = sorted;
-    for (int64_t p = 0; p < kProjections; ++p) run.signs[p] = sign_pattern::sign(pattern >> p & 1);
+constexpr Groups groups_by_pattern() {
+  Groups groups{};
+  int64_t count = 0;
+  for (uint64_t pattern = 0; pattern < kPatterns; ++pattern) {
+    groups.begin[pattern] = count;
     for (int64_t group = 0; group < sign_pattern::kGroups; ++group) {
-      bool same = true;
-      for (int64_t p = 0; p < kProjections; ++p) {
-        signs.of[group][p] = sign_pattern::group_sign(p, group);
-        same = same && signs.of[group][p] == run.signs[p];
-      }
-      if (same) signs.sorted[sorted++] = group;
+      if (sign_pattern::group_pattern(group) == pattern) groups.sorted[count++] = group;
     }
-    run.end = sorted;
   }
-  return signs;
+  groups.begin[kPatterns] = count;
+  return groups;
 }
-constexpr GroupSigns kGroupSigns = group_signs();
+constexpr Groups kGroups = groups_by_pattern();
 
-struct BlockSigns {
-  explicit BlockSigns(int64_t block) {
-    for (int64_t p = 0; p < kProjections; ++p) of[p] = sign_pattern::block_sign(p, block);
-  }
-  double of[kProjections];
-};
-
-// Sums by lane, over many blocks.
+// Sums by lane and by pattern of signs, over many blocks.
 struct LaneSums {
-  Doubles sum{}, squares{}, first{}, second{}, third{}, fourth{};
-
-  // Sums of a block, with the signs that its numbers have in block 0.
-  [[gnu::always_inline]] void add(const LaneSums& block, const BlockSigns& signs) {
-    sum += block.sum;
-    squares += block.squares;
-    first += block.first * signs.of[0];
-    second += block.second * signs.of[1];
-    third += block.third * signs.of[2];
-    fourth += block.fourth * signs.of[3];
-  }
-
-  void add_to(ElementSums* sums) const {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      sums->sum += sum[lane];
-      sums->squares += squares[lane];
-      sums->projections[0] += sign_pattern::lane_sign(0, lane) * first[lane];
-      sums->projections[1] += sign_pattern::lane_sign(1, lane) * second[lane];
-      sums->projections[2] += sign_pattern::lane_sign(2, lane) * third[lane];
-      sums->projections[3] += sign_pattern::lane_sign(3, lane) * fourth[lane];
+  static constexpr size_t kSets = 4;  // no addition waits for the one before
+  Doubles sum[kPatterns]{}, squares[kSets]{};
+};
+OP_TOOLS_WIDE void add_lanes(const LaneSums& lanes, ElementSums* sums) {
+  Doubles sum{}, squares{}, signed_sums[kProjections]{};
+  for (const Doubles& part : lanes.squares) squares += part;
+  for (uint64_t pattern = 0; pattern < kPatterns; ++pattern) {
+    sum += lanes.sum[pattern];
+    for (int64_t p = 0; p < kProjections; ++p) {
+      signed_sums[p] += lanes.sum[pattern] * sign_pattern::pattern_sign(p, pattern);
     }
   }
-};
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    sums->sum += sum[lane];
+    sums->squares += squares[lane];
+    for (int64_t p = 0; p < kProjections; ++p) {
+      sums->projections[static_cast<size_t>(p)] += sign_pattern::lane_sign(p, lane) * signed_sums[p][lane];
+    }
+  }
+}
 
-// A block of kBlock numbers.
-OP_TOOLS_WIDE void add_block(const double* numbers, const BlockSigns& signs, LaneSums* lanes) {
-  static_assert(kProjections == 4);
-  LaneSums here;
+// A vector of float64, from numbers of either kind. Written so, it is one instruction.
+template <class T>
+[[gnu::always_inline]] inline void load(const T* numbers, Doubles* to) {
+  const auto number = [&](int64_t lane) __attribute__((always_inline)) {
+    return static_cast<double>(numbers[lane]);
+  };
+  static_assert(kLanes == 8);
+  *to = Doubles{number(0), number(1), number(2), number(3), number(4), number(5), number(6), number(7)};
+}
+
+// A block of kBlock numbers, whose pattern is `turned`.
+template <class T>
+[[gnu::always_inline]] inline void add_whole(const T* numbers, uint64_t turned, LaneSums* lanes) {
   [&]<size_t... Pattern>(std::index_sequence<Pattern...>) __attribute__((always_inline)) {
     (
         [&]() __attribute__((always_inline)) {
-          constexpr GroupSigns::Run kRun = kGroupSigns.runs[Pattern];
-          Doubles part{}, squares{};  // of their own: no addition waits for the one before
+          Doubles part{}, squares = lanes->squares[Pattern % LaneSums::kSets];
 #pragma GCC unroll 64
-          for (int64_t i = kRun.begin; i < kRun.end; ++i) {
-            const Doubles x = *reinterpret_cast<const Doubles*>(numbers + kGroupSigns.sorted[i] * kLanes);
+          for (int64_t i = kGroups.begin[Pattern]; i < kGroups.begin[Pattern + 1]; ++i) {
+            Doubles x;
+            load(numbers + kGroups.sorted[i] * kLanes, &x);
             part += x;
             squares += x * x;
           }
-          here.squares += squares;
-          here.sum += part;
-          here.first += part * kRun.signs[0];
-          here.second += part * kRun.signs[1];
-          here.third += part * kRun.signs[2];
-          here.fourth += part * kRun.signs[3];
+          lanes->sum[Pattern ^ turned] += part;
+          lanes->squares[Pattern % LaneSums::kSets] = squares;
         }(),
         ...);
   }
-  (std::make_index_sequence<1 << kProjections>());
-  lanes->add(here, signs);
+  (std::make_index_sequence<kPatterns>());
+}
+OP_TOOLS_WIDE void add_block(const float* numbers, uint64_t turned, LaneSums* lanes) {
+  add_whole(numbers, turned, lanes);
+}
+OP_TOOLS_WIDE void add_block(const double* numbers, uint64_t turned, LaneSums* lanes) {
+  add_whole(numbers, turned, lanes);
 }
 
-// The last block, of fewer numbers. What is behind them up to a multiple of kLanes is overwritten.
-OP_TOOLS_WIDE void add_part_of_block(double* numbers, int64_t n, const BlockSigns& signs, LaneSums* lanes) {
-  for (int64_t i = n; i % kLanes; ++i) numbers[i] = 0;
-  LaneSums here;
+// The last block, of fewer numbers.
+template <class T>
+[[gnu::always_inline]] inline void add_part(const T* numbers, int64_t n, uint64_t turned, LaneSums* lanes) {
+  alignas(64) T last[kLanes] = {};
+  Doubles squares = lanes->squares[0];
   for (int64_t group = 0; group * kLanes < n; ++group) {
-    const Doubles x = *reinterpret_cast<const Doubles*>(numbers + group * kLanes);
-    const double* const of_group = kGroupSigns.of[group];
-    here.sum += x;
-    here.squares += x * x;
-    here.first += x * of_group[0];
-    here.second += x * of_group[1];
-    here.third += x * of_group[2];
-    here.fourth += x * of_group[3];
+    const T* from = numbers + group * kLanes;
+    if (const int64_t left = n - group * kLanes; left < kLanes) {
+      std::memcpy(last, from, static_cast<size_t>(left) * sizeof(T));
+      from = last;
+    }
+    Doubles x;
+    load(from, &x);
+    lanes->sum[sign_pattern::group_pattern(group) ^ turned] += x;
+    squares += x * x;
   }
-  lanes->add(here, signs);
+  lanes->squares[0] = squares;
+}
+OP_TOOLS_WIDE void add_part_of_block(const float* numbers, int64_t n, uint64_t turned, LaneSums* lanes) {
+  add_part(numbers, n, turned, lanes);
+}
+OP_TOOLS_WIDE void add_part_of_block(const double* numbers, int64_t n, uint64_t turned, LaneSums* lanes) {
+  add_part(numbers, n, turned, lanes);
+}
+
+// `n` numbers; `block`: number of the first block.
+template <class T>
+void add_blocks(const T* numbers, int64_t block, int64_t n, LaneSums* lanes) {
+  for (; n >= kBlock; n -= kBlock, numbers += kBlock) {
+    add_block(numbers, sign_pattern::block_pattern(block++), lanes);
+  }
+  if (n > 0) add_part_of_block(numbers, n, sign_pattern::block_pattern(block), lanes);
 }
 
 // Minimum, maximum and zeros by lane, over many blocks. A NaN is less than nothing.
@@ -197,14 +202,21 @@ OP_TOOLS_WIDE void add_order(const double* numbers, int64_t n, Order64* order) {
   order->add(numbers, n);
 }
 
-OP_TOOLS_WIDE void count_special(const double* numbers, int64_t n, ElementSums* sums) {
+template <class T>
+[[gnu::always_inline]] inline void count_nonfinite(const T* numbers, int64_t n, ElementSums* sums) {
   int64_t nan = 0, inf = 0;
   for (int64_t i = 0; i < n; ++i) {
     nan += numbers[i] != numbers[i];
-    inf += std::fabs(numbers[i]) == kInfinity;
+    inf += std::fabs(numbers[i]) == std::numeric_limits<T>::infinity();
   }
   sums->nan += nan;
   sums->inf += inf;
+}
+OP_TOOLS_WIDE void count_special(const float* numbers, int64_t n, ElementSums* sums) {
+  count_nonfinite(numbers, n, sums);
+}
+OP_TOOLS_WIDE void count_special(const double* numbers, int64_t n, ElementSums* sums) {
+  count_nonfinite(numbers, n, sums);
 }
 
 // What is of |x| or of both parts together.
@@ -220,46 +232,14 @@ void add_complex(const double* parts, int64_t n, ElementSums* sums) {
   }
 }
 
-void add_exact(const int64_t* numbers, int64_t n, int64_t turn, ElementSums* sums) {
+OP_TOOLS_WIDE void add_exact(const int64_t* numbers, int64_t n, int64_t turn, ElementSums* sums) {
+  int64_t least = sums->exact_min, most = sums->exact_max;
   for (int64_t i = 0; i < n; ++i) {
-    sums->exact_min = std::min(sums->exact_min, numbers[i] ^ turn);
-    sums->exact_max = std::max(sums->exact_max, numbers[i] ^ turn);
+    least = std::min(least, numbers[i] ^ turn);
+    most = std::max(most, numbers[i] ^ turn);
   }
-}
-
-[[gnu::always_inline]] inline uint64_t mixed_word(uint64_t word, uint64_t placed) {
-  uint64_t bits = word * kMixWord + placed;
-  bits ^= static_cast<uint64_t>(static_cast<int64_t>(bits) >> 32);
-  bits *= kMixWord;
-  return bits ^ static_cast<uint64_t>(static_cast<int64_t>(bits) >> 29);
-}
-
-// Words of eight bytes, wherever they are; the first is number `first` of the tensor.
-OP_TOOLS_WIDE uint64_t hash_words(const void* data, int64_t first, int64_t n) {
-  typedef int64_t Word __attribute__((aligned(1), may_alias));
-  const Word* const words = static_cast<const Word*>(data);
-  uint64_t sum = 0, placed = static_cast<uint64_t>(first) * kMixPlace;
-  for (int64_t i = 0; i < n; ++i) {
-    placed += kMixPlace;
-    sum += mixed_word(static_cast<uint64_t>(words[i]), placed);
-  }
-  return sum;
-}
-
-// Of the bytes that are those of the tensor from `first` on, which is a multiple of eight; the last word is filled up
-// with zeros.
-uint64_t hash_of(const void* data, int64_t first, int64_t bytes) {
-  const int64_t words = bytes / kWordBytes, left = bytes % kWordBytes;
-  uint64_t sum = hash_words(data, first / kWordBytes, words);
-  if (left > 0) {
-    char last[kWordBytes] = {};
-    const int64_t begin = first + words * kWordBytes;
-    std::memcpy(last, static_cast<const char*>(data) + words * kWordBytes, static_cast<size_t>(left));
-    uint64_t word = 0;
-    std::memcpy(&word, last, sizeof word);
-    sum += mixed_word(word, (static_cast<uint64_t>(begin / kWordBytes) + 1) * kMixPlace);
-  }
-  return sum;
+  sums->exact_min = least;
+  sums->exact_max = most;
 }
 
 void merge(const ElementSums& from, ElementSums* to) {
@@ -276,137 +256,84 @@ void merge(const ElementSums& from, ElementSums* to) {
   to->hash += from.hash;
 }
 
-template <class T>
-char* gather(const char* from, int64_t stride, int64_t n, char* to) {
-  const T* const elements = reinterpret_cast<const T*>(from);
-  T* const gathered = reinterpret_cast<T*>(to);
-  for (int64_t i = 0; i < n; ++i) gathered[i] = elements[i * stride];
-  return to + n * static_cast<int64_t>(sizeof(T));
-}
-
-// The elements of a strided tensor in the order of their indices.
-class Elements {
+// Elements of one dtype, part by part.
+class Parts {
  public:
-  explicit Elements(const at::Tensor& tensor)
-      : data_(static_cast<const char*>(tensor.const_data_ptr())),
-        element_(static_cast<int64_t>(tensor.element_size())) {
-    if (!tensor.is_contiguous()) dims_.emplace(tensor.sizes(), tensor.strides());
-  }
-
-  // `n` elements from `first` on: where they are, or copied to `buffer`.
-  const void* find(int64_t first, int64_t n, char* buffer) const {
-    if (!dims_ || dims_->sizes.empty()) return data_ + first * element_;
-    const std::vector<int64_t>&sizes = dims_->sizes, &strides = dims_->strides;
-    const size_t last = sizes.size() - 1;
-    std::vector<int64_t> index(sizes.size());
-    int64_t place = 0, left = first;
-    for (size_t i = last + 1; i-- > 0; left /= sizes[i]) {
-      index[i] = left % sizes[i];
-      place += index[i] * strides[i];
-    }
-    for (char* to = buffer;;) {
-      const int64_t run = std::min(n, sizes[last] - index[last]);
-      to = copy(data_ + place * element_, strides[last], run, to);
-      n -= run;
-      if (n == 0) return buffer;
-      place -= index[last] * strides[last];
-      index[last] = 0;
-      for (size_t i = last; i-- > 0;) {  // the next row
-        place += strides[i];
-        if (++index[i] < sizes[i]) break;
-        place -= index[i] * strides[i];
-        index[i] = 0;
-      }
-    }
-  }
-
- private:
-  char* copy(const char* from, int64_t stride, int64_t n, char* to) const {
-    if (stride == 1) {
-      std::memcpy(to, from, static_cast<size_t>(n * element_));
-      return to + n * element_;
-    }
-    switch (element_) {
-      case 1:
-        return gather<uint8_t>(from, stride, n, to);
-      case 2:
-        return gather<uint16_t>(from, stride, n, to);
-      case 4:
-        return gather<uint32_t>(from, stride, n, to);
-      case 8:
-        return gather<uint64_t>(from, stride, n, to);
-      default:
-        return gather<std::array<uint64_t, 2>>(from, stride, n, to);
-    }
-  }
-
-  const char* const data_;
-  const int64_t element_;
-  std::optional<MergedDims> dims_;  // nothing: contiguous
-};
-
-// Elements of one dtype, block by block.
-class Blocks {
- public:
-  explicit Blocks(const at::Tensor& tensor)
+  explicit Parts(const at::Tensor& tensor)
       : elements_(tensor),
         dtype_(tensor.scalar_type()),
         is_complex_(c10::isComplexType(dtype_)),
         element_(static_cast<int64_t>(c10::elementSize(dtype_))) {}
 
-  // Elements `first` to `last`; `first` begins a block.
+  // Elements `first` to `last`; `first` begins a part.
   ElementSums sums(int64_t first, int64_t last) const {
+    if (is_complex_) return complex_sums(first, last);
+    return has_float32(dtype_) ? real_sums<float, Order32>(first, last) : real_sums<double, Order64>(first, last);
+  }
+
+ private:
+  bool is_wide() const { return dtype_ == c10::ScalarType::Long || dtype_ == c10::ScalarType::UInt64; }
+  int64_t turn() const { return dtype_ == c10::ScalarType::UInt64 ? std::numeric_limits<int64_t>::min() : 0; }
+
+  template <class Number, class Order>
+  ElementSums real_sums(int64_t first, int64_t last) const {
     ElementSums all;
     LaneSums lanes;
-    Order32 order32;
-    Order64 order64;
-    each_block(first, last, [&](double* numbers, const void* data, int64_t at, int64_t n) {
-      const BlockSigns signs(at / per_block());
-      n == per_block() ? add_block(numbers, signs, &lanes) : add_part_of_block(numbers, n * parts(), signs, &lanes);
-      if (is_complex_) {
-        add_complex(numbers, n, &all);
-      } else if (dtype_ == c10::ScalarType::Float) {
-        add_order(static_cast<const float*>(data), n, &order32);
-      } else {
-        add_order(numbers, n, &order64);
-      }
+    Order order;
+    each_part<Number>(first, last, kPart, [&](const Number* numbers, const void* data, int64_t at, int64_t n) {
+      add_blocks(numbers, at / kBlock, n, &lanes);
+      add_order(numbers, n, &order);
       if (is_wide()) add_exact(static_cast<const int64_t*>(data), n, turn(), &all);
-      all.hash += hash_of(data, at * element_, n * element_);
+      all.hash += element_hash::sum_of(data, at * element_, n * element_);
     });
-    if (is_complex_) lanes.sum = Doubles{};  // of the parts
-    lanes.add_to(&all);
-    if (dtype_ == c10::ScalarType::Float) {
-      order32.add_to(&all);
-    } else if (!is_complex_) {
-      order64.add_to(&all);
-    }
-    if (!is_complex_ && !std::isfinite(all.squares)) {
-      each_block(first, last,
-                 [&](const double* numbers, const void*, int64_t, int64_t n) { count_special(numbers, n, &all); });
+    add_lanes(lanes, &all);
+    order.add_to(&all);
+    if (!std::isfinite(all.squares)) {
+      each_part<Number>(first, last, kPart, [&](const Number* numbers, const void*, int64_t, int64_t n) {
+        count_special(numbers, n, &all);
+      });
     }
     return all;
   }
 
- private:
-  int64_t parts() const { return is_complex_ ? 2 : 1; }
-  int64_t per_block() const { return kBlock / parts(); }
-  bool is_wide() const { return dtype_ == c10::ScalarType::Long || dtype_ == c10::ScalarType::UInt64; }
-  int64_t turn() const { return dtype_ == c10::ScalarType::UInt64 ? std::numeric_limits<int64_t>::min() : 0; }
+  ElementSums complex_sums(int64_t first, int64_t last) const {
+    ElementSums all;
+    LaneSums lanes;
+    each_part<double>(first, last, kPart / 2, [&](const double* numbers, const void* data, int64_t at, int64_t n) {
+      add_blocks(numbers, 2 * at / kBlock, 2 * n, &lanes);
+      add_complex(numbers, n, &all);
+      all.hash += element_hash::sum_of(data, at * element_, n * element_);
+    });
+    const double sizes = all.sum;
+    add_lanes(lanes, &all);
+    all.sum = sizes;  // not of the parts
+    return all;
+  }
 
   // visit(numbers, the elements as they are, number of the first, how many)
-  template <class Visit>
-  [[gnu::always_inline]] void each_block(int64_t first, int64_t last, Visit&& visit) const {
-    alignas(64) double numbers[kBlock];
-    alignas(64) char buffer[kBlock * sizeof(double)];
-    for (; first < last; first += per_block()) {
-      const int64_t n = std::min(per_block(), last - first);
+  template <class Number, class Visit>
+  [[gnu::always_inline]] void each_part(int64_t first, int64_t last, int64_t per_part, Visit&& visit) const {
+    alignas(64) Number numbers[kPart];
+    alignas(64) char buffer[kPart * sizeof(double)];
+    for (; first < last; first += per_part) {
+      const int64_t n = std::min(per_part, last - first);
       const void* const data = elements_.find(first, n, buffer);
-      load_float64(dtype_, data, 0, n, numbers);
-      visit(numbers, data, first, n);
+      visit(numbers_of(data, n, numbers), data, first, n);
     }
   }
 
-  const Elements elements_;
+  const float* numbers_of(const void* data, int64_t n, float* buffer) const {
+    if (dtype_ == c10::ScalarType::Float) return static_cast<const float*>(data);
+    load_float32(dtype_, data, 0, n, buffer);
+    return buffer;
+  }
+  const double* numbers_of(const void* data, int64_t n, double* buffer) const {
+    if (dtype_ == c10::ScalarType::Double) return static_cast<const double*>(data);
+    load_float64(dtype_, data, 0, n, buffer);
+    return buffer;
+  }
+
+  const StridedElements elements_;
   const c10::ScalarType dtype_;
   const bool is_complex_;
   const int64_t element_;
@@ -414,16 +341,16 @@ class Blocks {
 
 }  // namespace
 
-// Blocks make tasks, tasks make the whole, in order: few additions in a row, so little rounding, and numbers that do
+// Parts make tasks, tasks make the whole, in order: few additions in a row, so little rounding, and numbers that do
 // not depend on the threads.
 ElementSums element_sums(const at::Tensor& tensor) {
   const int64_t numel = tensor.numel(), tasks = (numel + kPerTask - 1) / kPerTask;
-  const Blocks blocks(tensor);
-  if (tasks <= 1) return blocks.sums(0, numel);
+  const Parts parts(tensor);
+  if (tasks <= 1) return parts.sums(0, numel);
   std::vector<ElementSums> found(static_cast<size_t>(tasks));
   parallel_for(tasks, kPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      found[static_cast<size_t>(task)] = blocks.sums(task * kPerTask, std::min(numel, (task + 1) * kPerTask));
+      found[static_cast<size_t>(task)] = parts.sums(task * kPerTask, std::min(numel, (task + 1) * kPerTask));
     }
   });
   ElementSums all;

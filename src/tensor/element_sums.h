@@ -18,13 +18,8 @@ struct ElementSums {
   int64_t nan = 0, inf = 0, zero = 0;
   // Of 64-bit integers, which float64 has not all of. Unsigned ones keep their order: their highest bit is turned.
   int64_t exact_min = std::numeric_limits<int64_t>::max(), exact_max = std::numeric_limits<int64_t>::min();
-  uint64_t hash = 0;
+  uint64_t hash = 0;  // element_hash.h: not finished
 };
-
-// The hash is a sum over the bytes of the elements in words of eight, each mixed with its place: it can be computed in
-// any order and by torch's own operators on a device. Shifts keep the sign there. The last word is filled up with
-// zeros.
-inline constexpr uint64_t kMixWord = 0x9E3779B97F4A7C15u, kMixPlace = 0xD1B54A32D192ED03u;
 
 // Strided, without the bits that change how memory reads. The numbers do not depend on the threads.
 ElementSums element_sums(const at::Tensor& tensor);

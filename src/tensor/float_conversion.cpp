@@ -13,16 +13,30 @@
 #include <immintrin.h>
 #endif
 
+// Real dtypes of eight bits, and integers of which float32 has all.
+#define OP_TOOLS_FLOAT8_TYPES(_)           \
+  _(c10::Float8_e5m2, Float8_e5m2)         \
+  _(c10::Float8_e4m3fn, Float8_e4m3fn)     \
+  _(c10::Float8_e5m2fnuz, Float8_e5m2fnuz) \
+  _(c10::Float8_e4m3fnuz, Float8_e4m3fnuz) \
+  _(c10::Float8_e8m0fnu, Float8_e8m0fnu)
+#define OP_TOOLS_SMALL_INTEGER_TYPES(_) \
+  _(uint8_t, Byte)                      \
+  _(int8_t, Char)                       \
+  _(int16_t, Short)                     \
+  _(bool, Bool)                         \
+  _(uint16_t, UInt16)
+
 namespace op_tools {
 namespace {
 
-template <class T>
-void widen(const T* from, int64_t n, double* to) {
+template <class T, class To>
+void widen(const T* from, int64_t n, To* to) {
   for (int64_t i = 0; i < n; ++i) {
     if constexpr (std::is_arithmetic_v<T>)
-      to[i] = static_cast<double>(from[i]);
+      to[i] = static_cast<To>(from[i]);
     else
-      to[i] = static_cast<double>(static_cast<float>(from[i]));
+      to[i] = static_cast<To>(static_cast<float>(from[i]));
   }
 }
 
@@ -110,21 +124,46 @@ void load_float64(c10::ScalarType dtype, const void* data, int64_t first, int64_
   case c10::ScalarType::name:     \
     return widen(static_cast<const type*>(data) + first, n, to);
       OP_TOOLS_INTEGER_TYPES(OP_TOOLS_CASE)
-      OP_TOOLS_CASE(c10::Float8_e5m2, Float8_e5m2)
-      OP_TOOLS_CASE(c10::Float8_e4m3fn, Float8_e4m3fn)
-      OP_TOOLS_CASE(c10::Float8_e5m2fnuz, Float8_e5m2fnuz)
-      OP_TOOLS_CASE(c10::Float8_e4m3fnuz, Float8_e4m3fnuz)
-      OP_TOOLS_CASE(c10::Float8_e8m0fnu, Float8_e8m0fnu)
+      OP_TOOLS_FLOAT8_TYPES(OP_TOOLS_CASE)
 #undef OP_TOOLS_CASE
     default:
       return;
   }
 }
 
+bool has_float32(c10::ScalarType dtype) {
+  switch (dtype) {
+#define OP_TOOLS_CASE(type, name) case c10::ScalarType::name:
+    OP_TOOLS_SMALL_INTEGER_TYPES(OP_TOOLS_CASE)
+    OP_TOOLS_FLOAT8_TYPES(OP_TOOLS_CASE)
+#undef OP_TOOLS_CASE
+    case c10::ScalarType::Half:
+    case c10::ScalarType::BFloat16:
+    case c10::ScalarType::Float:
+      return true;
+    default:
+      return false;
+  }
+}
+
 void load_float32(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, float* to) {
-  const uint16_t* const from = static_cast<const uint16_t*>(data) + first;
-  if (dtype == c10::ScalarType::BFloat16) bfloat16_to_float32(from, n, to);
-  if (dtype == c10::ScalarType::Half) float16_to_float32(from, n, to);
+  switch (dtype) {
+    case c10::ScalarType::BFloat16:
+      return bfloat16_to_float32(static_cast<const uint16_t*>(data) + first, n, to);
+    case c10::ScalarType::Half:
+      return float16_to_float32(static_cast<const uint16_t*>(data) + first, n, to);
+    case c10::ScalarType::Float:
+      std::memcpy(to, static_cast<const float*>(data) + first, static_cast<size_t>(n) * sizeof(float));
+      return;
+#define OP_TOOLS_CASE(type, name) \
+  case c10::ScalarType::name:     \
+    return widen(static_cast<const type*>(data) + first, n, to);
+      OP_TOOLS_SMALL_INTEGER_TYPES(OP_TOOLS_CASE)
+      OP_TOOLS_FLOAT8_TYPES(OP_TOOLS_CASE)
+#undef OP_TOOLS_CASE
+    default:
+      return;
+  }
 }
 
 }  // namespace op_tools

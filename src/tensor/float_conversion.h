@@ -34,7 +34,10 @@ namespace op_tools {
 // is written for dtypes that are no numbers (quantized, packed).
 void load_float64(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, double* to);
 
-// The same as float32, for float16 and bfloat16, whose values float32 represents exactly.
+// Does float32 represent all values of a real dtype exactly?
+bool has_float32(c10::ScalarType dtype);
+
+// The same as float32, for dtypes that float32 has.
 void load_float32(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, float* to);
 
 }  // namespace op_tools

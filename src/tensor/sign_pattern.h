@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace op_tools::sign_pattern {
@@ -33,14 +34,22 @@ constexpr double sign(bool minus) {
 constexpr double lane_sign(int64_t projection, int64_t lane) {
   return sign(kLaneBits[static_cast<size_t>(projection)] >> lane & 1);
 }
-constexpr double group_sign(int64_t projection, int64_t group) {
-  return sign(scrambled(static_cast<uint64_t>(group) + 1) >> projection & 1);
+// The signs of all projections, a bit each: set is minus. The product of two signs is the bits' exclusive or.
+inline constexpr uint64_t kPatterns = 1 << kProjections;
+constexpr uint64_t group_pattern(int64_t group) {
+  return scrambled(static_cast<uint64_t>(group) + 1) % kPatterns;
+}
+constexpr uint64_t block_pattern(int64_t block) {
+  return scrambled(~static_cast<uint64_t>(block)) % kPatterns;
+}
+constexpr double pattern_sign(int64_t projection, uint64_t pattern) {
+  return sign(pattern >> projection & 1);
 }
 constexpr double block_sign(int64_t projection, int64_t block) {
-  return sign(scrambled(~static_cast<uint64_t>(block)) >> projection & 1);
+  return pattern_sign(projection, block_pattern(block));
 }
 constexpr double element_sign(int64_t projection, int64_t index) {
-  return lane_sign(projection, index % kLanes) * group_sign(projection, index / kLanes % kGroups) *
+  return lane_sign(projection, index % kLanes) * pattern_sign(projection, group_pattern(index / kLanes % kGroups)) *
          block_sign(projection, index / kBlock);
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/aminmax_ops.h>
 #include <ATen/ops/arange_ops.h>
+#include <ATen/ops/bitwise_and_ops.h>
 #include <ATen/ops/bitwise_right_shift_ops.h>
 #include <ATen/ops/bitwise_xor_ops.h>
 #include <ATen/ops/cat_ops.h>
@@ -37,6 +38,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "tensor/element_hash.h"
 #include "tensor/element_sums.h"
 #include "tensor/merged_dims.h"
 #include "tensor/plain_tensor.h"
@@ -59,13 +61,6 @@ enum Word : size_t {
   kExactMax,
   kWords
 };
-
-uint64_t finished(uint64_t sum, int64_t numel) {
-  sum += static_cast<uint64_t>(numel) * kMixPlace;
-  sum ^= sum >> 31;
-  sum *= kMixWord;
-  return sum ^ sum >> 32;
-}
 
 constexpr int64_t kTurn = std::numeric_limits<int64_t>::min();
 
@@ -107,7 +102,7 @@ void fill_on_cpu(const at::Tensor& tensor, Statistics* answer) {
   answer->zero = sums.zero;
   answer->norm = std::sqrt(sums.squares);
   answer->projections = sums.projections;
-  answer->hash = finished(sums.hash, answer->numel);
+  answer->hash = element_hash::finished(sums.hash, answer->numel);
   if (answer->numel == 0) return;
   answer->mean = sums.sum / static_cast<double>(answer->numel);
   const bool no_order = !tensor.is_complex() && sums.nan > 0;
@@ -121,82 +116,100 @@ at::Tensor count(const at::Tensor& flags) {
   return at::_ops::sum::call(flags, at::kLong);
 }
 
-// The bytes of the elements as words of eight bytes, the last filled up with zeros.
-at::Tensor words_of(const at::Tensor& tensor) {
-  constexpr int64_t kWordBytes = 8;
-  at::Tensor dense = tensor.contiguous();
-  if (dense.is_complex()) dense = at::_ops::view_as_real::call(dense);
-  at::Tensor flat = at::_ops::view::call(dense, c10::SymIntArrayRef(c10::SymInt(-1)));
-  const int64_t element = flat.element_size();
-  if (element == kWordBytes) return at::_ops::view_dtype::call(flat, at::kLong);
-  flat = at::_ops::view_dtype::call(flat, element == 1 ? at::kChar : element == 2 ? at::kShort : at::kInt);
-  const int64_t per_word = kWordBytes / element, left = flat.numel() % per_word;
-  if (left > 0) {
-    flat =
-        at::_ops::constant_pad_nd::call(flat, c10::SymIntArrayRef({c10::SymInt(0), c10::SymInt(per_word - left)}), 0);
-  } else if (flat.storage_offset() % per_word != 0) {
-    flat = flat.clone();  // words begin at multiples of eight bytes
-  }
-  return at::_ops::view_dtype::call(flat, at::kLong);
-}
-
-// The same sum as hash_of() in element_sums.cpp, by the device's operators.
-at::Tensor hash_on_device(const at::Tensor& tensor) {
-  const at::Tensor words = words_of(tensor);
-  const at::Tensor places =
-      at::_ops::arange_start::call(1, words.numel() + 1, at::kLong, std::nullopt, words.device(), std::nullopt);
-  const auto times = [](const at::Tensor& one, uint64_t factor) {
-    return at::_ops::mul_Scalar::call(one, static_cast<int64_t>(factor));
-  };
-  const auto folded = [](const at::Tensor& one, int64_t by) {
-    return at::_ops::bitwise_xor_Tensor::call(one, at::_ops::bitwise_right_shift_Tensor_Scalar::call(one, by));
-  };
-  const at::Tensor placed = at::_ops::add_Tensor::call(times(words, kMixWord), times(places, kMixPlace), 1);
-  return count(folded(times(folded(placed, 32), kMixWord), 29));
-}
-
-// Tables of signs on a device, made once: of the elements of a block (512 x 4), and of the blocks (a row each).
-class SignTables {
+// Tables on a device, made once: the signs of the elements of a block (512 x 4), those of the blocks (a row each), and
+// the keys of the hash.
+class DeviceTables {
  public:
-  static SignTables& get() {
-    static SignTables* tables = new SignTables;  // leaked: devices may be gone at static destruction
+  static DeviceTables& get() {
+    static DeviceTables* tables = new DeviceTables;  // leaked: devices may be gone at static destruction
     return *tables;
   }
 
   at::Tensor elements(c10::Device device) {
-    return table(elements_, device, sign_pattern::kBlock, [](int64_t p, int64_t row) {
+    return table<double>(elements_, device, sign_pattern::kBlock, sign_pattern::kProjections, [](int64_t i) {
+      const int64_t p = i % sign_pattern::kProjections, row = i / sign_pattern::kProjections;
       return sign_pattern::element_sign(p, row) * sign_pattern::block_sign(p, 0);
     });
   }
   at::Tensor blocks(c10::Device device, int64_t count) {
-    return table(blocks_, device, count, &sign_pattern::block_sign);
+    return table<double>(blocks_, device, count, sign_pattern::kProjections, [](int64_t i) {
+      return sign_pattern::block_sign(i % sign_pattern::kProjections, i / sign_pattern::kProjections);
+    });
+  }
+  at::Tensor keys(c10::Device device) {
+    return table<int64_t>(keys_, device, 1, element_hash::kWords,
+                          [](int64_t i) { return static_cast<int64_t>(element_hash::kKeys[static_cast<size_t>(i)]); });
   }
 
  private:
   using Tables = std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, at::Tensor>;
 
-  at::Tensor table(Tables& tables, c10::Device device, int64_t rows,
-                   const std::function<double(int64_t, int64_t)>& sign) {
+  template <class T>
+  at::Tensor table(Tables& tables, c10::Device device, int64_t rows, int64_t columns,
+                   const std::function<T(int64_t)>& item) {
     std::lock_guard<std::mutex> lock(mutex_);
     at::Tensor& known = tables[{device.type(), device.index()}];
     if (!known.defined() || known.size(0) < rows) {
-      int64_t size = sign_pattern::kBlock;
+      int64_t size = 1;
       while (size < rows) size *= 2;
       const at::Tensor made = at::_ops::empty_memory_format::call(
-          c10::SymIntArrayRef({c10::SymInt(size), c10::SymInt(sign_pattern::kProjections)}), at::kDouble, std::nullopt,
-          c10::Device(at::kCPU), std::nullopt, std::nullopt);
-      auto* const signs = made.mutable_data_ptr<double>();
-      for (int64_t i = 0; i < size * sign_pattern::kProjections; ++i) {
-        signs[i] = sign(i % sign_pattern::kProjections, i / sign_pattern::kProjections);
-      }
+          c10::SymIntArrayRef({c10::SymInt(size), c10::SymInt(columns)}), c10::CppTypeToScalarType<T>::value,
+          std::nullopt, c10::Device(at::kCPU), std::nullopt, std::nullopt);
+      auto* const items = made.mutable_data_ptr<T>();
+      for (int64_t i = 0; i < size * columns; ++i) items[i] = item(i);
       known = made.to(device);
     }
     return known.size(0) == rows ? known : known.narrow(0, 0, rows);
   }
 
   std::mutex mutex_;
-  Tables elements_, blocks_;
+  Tables elements_, blocks_, keys_;
 };
+
+// The bytes of the elements as words of eight bytes, filled up with zeros to whole chunks: a row for each.
+at::Tensor chunks_of(const at::Tensor& tensor) {
+  constexpr int64_t kChunk = element_hash::kChunkBytes;
+  at::Tensor dense = tensor.contiguous();
+  if (dense.is_complex()) dense = at::_ops::view_as_real::call(dense);
+  at::Tensor flat = at::_ops::view::call(dense, c10::SymIntArrayRef(c10::SymInt(-1)));
+  const int64_t element = flat.element_size(), left = flat.numel() * element % kChunk;
+  if (element < element_hash::kWordBytes) {
+    flat = at::_ops::view_dtype::call(flat, element == 1 ? at::kChar : element == 2 ? at::kShort : at::kInt);
+  } else {
+    flat = at::_ops::view_dtype::call(flat, at::kLong);
+  }
+  if (left > 0) {
+    const int64_t more = (kChunk - left) / element;
+    flat = at::_ops::constant_pad_nd::call(flat, c10::SymIntArrayRef({c10::SymInt(0), c10::SymInt(more)}), 0);
+  } else if (flat.storage_offset() * element % element_hash::kWordBytes != 0) {
+    flat = flat.clone();  // words begin at multiples of eight bytes
+  }
+  return at::_ops::view_dtype::call(flat, at::kLong).view({-1, element_hash::kWords});
+}
+
+// The same sum as element_hash::sum_of(), by the device's operators.
+at::Tensor hash_on_device(const at::Tensor& tensor) {
+  const at::Tensor words = chunks_of(tensor);
+  const auto times = [](const at::Tensor& one, uint64_t factor) {
+    return at::_ops::mul_Scalar::call(one, static_cast<int64_t>(factor));
+  };
+  const auto shifted = [](const at::Tensor& one, int64_t by) {
+    return at::_ops::bitwise_right_shift_Tensor_Scalar::call(one, by);
+  };
+  const auto low = [](const at::Tensor& one) { return at::_ops::bitwise_and_Scalar::call(one, 0xFFFFFFFF); };
+  const auto folded = [&](const at::Tensor& one, int64_t by) {
+    return at::_ops::bitwise_xor_Tensor::call(one, shifted(one, by));
+  };
+  const at::Tensor keyed = at::_ops::bitwise_xor_Tensor::call(words, DeviceTables::get().keys(words.device()));
+  const at::Tensor products = at::_ops::mul_Tensor::call(low(keyed), low(shifted(keyed, 32)));
+  const at::Tensor rows = at::_ops::add_Tensor::call(products, words, 1).view({-1, 8, element_hash::kColumns});
+  const at::Tensor columns = at::_ops::sum_dim_IntList::call(rows, at::OptionalIntArrayRef({1}), false, at::kLong);
+  const at::Tensor places =
+      at::_ops::arange_start::call(1, columns.numel() + 1, at::kLong, std::nullopt, words.device(), std::nullopt);
+  const at::Tensor placed = at::_ops::add_Tensor::call(times(columns.view({-1}), element_hash::kMixWord),
+                                                       times(places, element_hash::kMixPlace), 1);
+  return count(folded(times(folded(placed, 32), element_hash::kMixWord), 29));
+}
 
 // `numbers`: float64, or complex in two parts.
 at::Tensor projections_on_device(const at::Tensor& numbers) {
@@ -205,18 +218,18 @@ at::Tensor projections_on_device(const at::Tensor& numbers) {
   at::Tensor flat = parts.contiguous().view({-1});
   const c10::Device device = flat.device();
   const int64_t numel = flat.numel(), blocks = (numel + kBlock - 1) / kBlock;
-  const at::Tensor signs = SignTables::get().elements(device);
+  const at::Tensor signs = DeviceTables::get().elements(device);
   if (blocks == 1) {
     const at::Tensor part = numel == kBlock ? signs : signs.narrow(0, 0, numel);
     const at::Tensor sums = at::_ops::mm::call(flat.view({1, numel}), part);
-    return at::_ops::mul_Tensor::call(sums, SignTables::get().blocks(device, 1)).view({-1});
+    return at::_ops::mul_Tensor::call(sums, DeviceTables::get().blocks(device, 1)).view({-1});
   }
   if (numel % kBlock) {
     flat = at::_ops::constant_pad_nd::call(
         flat, c10::SymIntArrayRef({c10::SymInt(0), c10::SymInt(blocks * kBlock - numel)}), 0);
   }
   const at::Tensor sums = at::_ops::mm::call(flat.view({blocks, kBlock}), signs);
-  const at::Tensor turned = at::_ops::mul_Tensor::call(sums, SignTables::get().blocks(device, blocks));
+  const at::Tensor turned = at::_ops::mul_Tensor::call(sums, DeviceTables::get().blocks(device, blocks));
   return at::_ops::sum_dim_IntList::call(turned, at::OptionalIntArrayRef({0}), false, at::kDouble);
 }
 
@@ -359,7 +372,7 @@ void StatisticsQuery::take(const int64_t* words) {
   answer_.nan = words[kNan];
   answer_.inf = words[kInf];
   answer_.zero = words[kZero];
-  answer_.hash = finished(static_cast<uint64_t>(words[kHash]), answer_.numel);
+  answer_.hash = element_hash::finished(static_cast<uint64_t>(words[kHash]), answer_.numel);
   words_.reset();
 }
 

@@ -247,8 +247,9 @@ TEST_CASE("What is no recording is an Error with path and offset", "[recording]"
   };
   CHECK(message("").find(path + ": byte 0: ") == 0);
   CHECK(message("OPREC01\n").find(path + ": byte 0: ") == 0);
+  CHECK(message("OPREC02\n").find(path + ": byte 0: ") == 0);
   CHECK(message("PK\3\4 something else").find(path + ": byte 0: ") == 0);
-  CHECK(message("OPREC02\n").find(path + ": byte 8: the header is cut off") == 0);
+  CHECK(message("OPREC03\n").find(path + ": byte 8: the header is cut off") == 0);
   CHECK_THROWS_AS(read_recording(folder / "missing"), Error);
   CHECK_THROWS_AS(read_recording(folder.path()), Error);
 

@@ -131,9 +131,9 @@ def test_the_hash_is_the_same_for_all_strides_and_devices(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_hash_of_a_part_is_the_devices_as_well(dtype):
-    """Words of eight bytes: parts that begin within one, and that do not fill the last."""
-    x = sample(dtype, (40,), False)
-    for begin, end in [(0, 1), (0, 7), (1, 9), (3, 40), (5, 5 + 8), (8, 39)]:
+    """Words of eight bytes and chunks of 512: parts that begin within one, and that do not fill the last."""
+    x = sample(dtype, (1100,), False)
+    for begin, end in [(0, 1), (0, 7), (1, 9), (3, 40), (5, 5 + 8), (8, 39), (0, 64), (0, 512), (1, 513), (7, 1100)]:
         expected = statistics(x[begin:end].clone())["hash"]
         assert statistics(x[begin:end])["hash"] == expected
         assert statistics(x.to("sim")[begin:end])["hash"] == expected

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import op_tools
+import op_tools.run_op_from_data
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
 
@@ -220,6 +221,17 @@ def test_damaged_lines_of_json_are_an_error_that_names_the_place(damage, tmp_pat
         op_tools.read_recording(lines)
     lines.write_text("\n".join(text)[:-3])
     assert not op_tools.read_recording(lines).complete
+
+
+def test_lines_of_json_of_another_version_are_refused(tmp_path):
+    trained(tmp_path, steps=1, format="jsonl")
+    (lines,) = tmp_path.glob("*.jsonl")
+    head, _, rest = lines.read_text().partition("\n")
+    header = json.loads(head)
+    header["header"]["format"] -= 1
+    lines.write_text(json.dumps(header) + "\n" + rest)
+    with pytest.raises(op_tools.Error, match=r"\.jsonl: line 1: .*another version"):
+        op_tools.read_recording(lines)
 
 
 def test_the_header_says_how_the_program_was_started_and_where_the_capture_is(tmp_path):
