@@ -76,12 +76,6 @@ def curve(losses: list[float]) -> str:
     return "  ".join(f"{loss:.3f}" for loss in shown)
 
 
-def loaded_library() -> str:
-    """The file from which this process has its simulated device."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return next(line.split()[-1] for line in lines if "libop_tools_sim_device" in line)
-
-
 def run(command: list[str], environment: dict[str, str]) -> int:
     """Runs a command that a reader can paste; prints what it prints, and its exit status."""
     print(coloured(command_text(command, environment), 32) + "\n", flush=True)
@@ -96,7 +90,7 @@ def hand_out(folder: str, script: Path, fault: str) -> list[int]:
     environment = {"OP_TOOLS_SIM_FAULTS": fault}
     command = [sys.executable, "-m", "op_tools", "repro", folder, "--shrink", "-o", str(script)]
     return [
-        run([*command, "--load", loaded_library()], environment),
+        run(command, environment),
         run([sys.executable, str(script)], environment),
         run([sys.executable, str(script), "cpu"], environment),
     ]

@@ -11,6 +11,17 @@ from . import _C
 from ._error_text import one_line
 
 
+def modules_of(device: str, given: Iterable[str]) -> list[str]:
+    """What has to be imported for a device: the modules given; without any, our own for the simulated device. torch loads
+    the backends of vendors by itself, where they say so to Python.
+
+    Args:
+        device: "sim", "npu:1".
+        given: the values of --import.
+    """
+    return list(given) or (["op_tools.sim_device"] if device.partition(":")[0] == "sim" else [])
+
+
 def import_backends(names: Iterable[str]) -> None:
     """Imports the modules that bring a device.
 

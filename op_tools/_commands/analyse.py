@@ -7,7 +7,7 @@ import shlex
 import sys
 
 from .. import _C
-from .._backends import import_backends
+from .._backends import import_backends, modules_of
 from ..analyse._analyse import MODES, Outcome, Request, analyse
 from ..analyse._detector_copy import COPY
 from ..analyse._table import SupportTable, read_table
@@ -30,7 +30,7 @@ def _table(options: argparse.Namespace) -> SupportTable:
     sys.stderr.write(
         f"op-tools: trying torch's sample calls on {options.device}; op-tools support stores what is found\n"
     )
-    import_backends(options.imports or (["op_tools.sim_device"] if options.device == "sim" else []))
+    import_backends(modules_of(options.device, options.imports))
     return make_table(options.device, _QUICK)
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from .. import _C
-from .._backends import import_backends, usable_device
+from .._backends import import_backends, modules_of, usable_device
 from ._command_line import Commands, UsageError, add_imports, visible
 from ._conformance_cases import add_case_commands, add_selection, positive, selected_cases
 
@@ -53,12 +53,13 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
         golden = str(Path(golden).absolute())
         Golden(Path(golden))  # says what is wrong with it before a worker does
     prepare(is_new=options.is_program)  # works while this process finds its cases
-    import_backends(options.imports)
+    imports = modules_of(options.device, options.imports)
+    import_backends(imports)
     cases = selected_cases(options)
     usable_device(options.device)
     plan = WorkerPlan(
         device=options.device,
-        imports=tuple(options.imports),
+        imports=tuple(imports),
         method=None if writes else options.method,
         phase="" if writes else options.phase,
         timed=not writes and options.time,

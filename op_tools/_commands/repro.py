@@ -34,7 +34,12 @@ def _print_result(made: Made) -> None:
 
 
 def _repro(options: argparse.Namespace) -> int:
-    plan = Plan(options.device or device_of(options.folder), tuple(options.imports), tuple(options.load))
+    device = options.device or device_of(options.folder)
+    if device.partition(":")[0] == "sim" and not (options.imports or options.load):
+        from ..sim_device import library
+
+        options.load = [library()]  # a script needs torch alone
+    plan = Plan(device, tuple(options.imports), tuple(options.load))
     path = Path(options.output or "repro.py")
     if path.suffix != ".py":
         raise _C.Error(f"-o {path}: the name of a script ends with .py")

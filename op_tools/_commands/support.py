@@ -6,12 +6,12 @@ import argparse
 import sys
 
 from .. import _C
-from .._backends import import_backends
+from .._backends import import_backends, modules_of
 from ._command_line import Commands, add_imports, visible
 
 
 def _support(options: argparse.Namespace) -> int:
-    import_backends(options.imports)
+    import_backends(modules_of(options.device, options.imports))
     from ..analyse._judged import enter_conformance, read_conformance
     from ..analyse._support import make_table  # imports torch's tests, which takes seconds
 

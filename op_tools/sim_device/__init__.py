@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -150,6 +151,13 @@ def faults_clear() -> None:
     _sim.faults_clear()
 
 
+def library() -> str:
+    """The file of the device: what ``--load`` of ``op-tools repro`` and ``run_op_from_data`` takes, and
+    ``torch.ops.load_library()`` in programs without op_tools."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    return next(line.split(maxsplit=5)[-1] for line in lines if "libop_tools_sim_device" in line)
+
+
 def latency(microseconds: Mapping[str, float]) -> Latency:
     """Sets the least time of operators on the device, until stop() or the end of a `with` block.
 
@@ -201,6 +209,7 @@ __all__ = [
     "faults_clear",
     "is_asynchronous",
     "latency",
+    "library",
     "set_asynchronous",
     "statistics",
 ]

@@ -536,7 +536,7 @@ def test_the_session_of_the_page_is_what_is_printed(library, monkeypatch, capsys
     fault = "above_size:ops=aten::exp,size=7"
     monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", fault)
     capsys.readouterr()
-    assert command(["repro", folder, "--load", library, "--shrink"]) == 0
+    assert command(["repro", folder, "--shrink"]) == 0
     done = capsys.readouterr()
     assert done.err + done.out == printed("repro")
     wrong = run("repro.py", fault=fault)
