@@ -584,6 +584,15 @@ def test_cases_of_ones_own_in_yaml(tmp_path):
             list(read_mine(path))
 
 
+def test_a_name_chooses_the_same_cases_before_lines_are_looked_into_and_after():
+    everything = list(load_cases())
+    for name in ("relu", "torch.nn.functional.*", "add_?", "no_such"):
+        wanted = [
+            one for one in everything if re.fullmatch(name, one.op) or re.fullmatch(name, re.split("[.:]+", one.op)[-1])
+        ]
+        assert [one.id for one in load_cases(filter=Filter(fname=name))] == [one.id for one in wanted]
+
+
 def test_filters(tmp_path):
     image = conv()
     numbers = TensorSpec((3,), "int64", values="integers 0 3")
