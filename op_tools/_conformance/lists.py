@@ -64,7 +64,7 @@ def load_cases(
         op_tools.Error: an unknown source or model, a wrong expression, or a damaged file, with file and line.
     """
     wanted = filter or Filter()
-    expression = None if wanted.models else _checked(wanted)  # which models there are is told by all cases
+    expression = None if wanted.models else _checked(wanted)  # only all cases say which models there are
     return filtered(source_cases(suite, sources, captures, mine, expression), wanted)
 
 
