@@ -1,31 +1,36 @@
 #include "tensor/parallel_for.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorIterator.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <system_error>
-#include <thread>
-#include <vector>
+#include <memory>
+
+#include "base/fork_guard.h"
 
 namespace op_tools {
+namespace {
 
-// at::parallel_for is a template over an OpenMP pragma: in a library that is built without OpenMP (which would bring a
-// second runtime beside torch's) it does all in the caller's thread. Threads of ours cost less than a task each.
+// In a forked child torch's threads are gone, and work for them waits for ever.
+const ForkGuard g_loader;
+
+}  // namespace
+
+// On torch's own threads, which its loops over elements are run by. The template at::parallel_for would need OpenMP
+// here, and threads of ours would compete with torch's, which look for work for a while after each operator.
 void parallel_for(int64_t tasks, int64_t per_task, const std::function<void(int64_t begin, int64_t end)>& work) {
-  constexpr int64_t kWorthAThread = 1 << 20;  // elements
-  const int64_t most = at::in_parallel_region() ? 1 : at::get_num_threads();
-  const int64_t parts = std::max<int64_t>(1, std::min(most, tasks * per_task / kWorthAThread));
-  int64_t begin = 0;
-  std::vector<std::jthread> threads;
-  try {
-    for (int64_t part = 1; part < parts; ++part) {
-      const int64_t end = tasks * part / parts;
-      threads.emplace_back([&work, begin, end] { work(begin, end); });
-      begin = end;
-    }
-  } catch (const std::system_error&) {  // no more threads to be had: the rest is done here
-  }
-  work(begin, tasks);
+  constexpr int64_t kWorthAThread = 1 << 16;  // elements
+  const int64_t most = at::in_parallel_region() || g_loader.in_child() ? 1 : at::get_num_threads();
+  const int64_t parts = std::min({most, tasks, tasks * per_task / kWorthAThread});
+  if (parts <= 1) return work(0, tasks);
+  const auto places = std::make_unique<char[]>(static_cast<size_t>(parts));  // their addresses are the parts' numbers
+  at::Tensor numbers = at::from_blob(places.get(), {parts}, at::TensorOptions().dtype(at::kChar));
+  const auto run = [&](char** data, const int64_t*, int64_t count, int64_t) {
+    const int64_t part = data[0] - places.get();
+    work(tasks * part / parts, tasks * (part + count) / parts);
+  };
+  at::TensorIterator::nullary_op(numbers).for_each(run, /*grain_size=*/1);
 }
 
 }  // namespace op_tools

@@ -449,6 +449,28 @@ def test_threads_are_each_in_their_own_module_and_line(tmp_path):
         assert call.line.endswith(" forward")
 
 
+def test_a_forked_child_does_not_wait_for_threads_that_it_has_not(tmp_path):
+    program = """
+import os, sys, torch, op_tools
+torch.set_num_threads(2)
+x = torch.randn(400_000)
+x + 1  # torch's threads begin
+child = os.fork()
+if child == 0:
+    with op_tools.OpRecord(output_dir=sys.argv[1], level="aten"):
+        x.view(2, -1)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout == "0\n"
+    (path,) = tmp_path.glob("*.oprec")
+    (call,) = op_tools.read_recording(path).calls
+    assert call.inputs[0][1].known
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_same_elements_are_one_value(level, tmp_path):
     x = torch.ones(4)
