@@ -269,7 +269,7 @@ def _is_wanted(case: Case, wanted: Filter, expression: re.Pattern[str] | None) -
         return False
     if wanted.models and not wanted.models & set(case.models):
         return False
-    if case.dtype in wanted.dtypes:
+    if wanted.dtypes and case.dtype in wanted.dtypes:
         return False
     return not wanted.phase or wanted.phase in phases_of(case)
 
