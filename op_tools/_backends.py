@@ -11,6 +11,11 @@ from . import _C
 from ._error_text import one_line
 
 
+def is_simulated(device: str) -> bool:
+    """Is it our simulated device? `device`: "sim", "npu:1"."""
+    return device.partition(":")[0] == "sim"
+
+
 def modules_of(device: str, given: Iterable[str]) -> list[str]:
     """What has to be imported for a device: the modules given; without any, our own for the simulated device. torch loads
     the backends of vendors by itself, where they say so to Python.
@@ -19,7 +24,7 @@ def modules_of(device: str, given: Iterable[str]) -> list[str]:
         device: "sim", "npu:1".
         given: the values of --import.
     """
-    return list(given) or (["op_tools.sim_device"] if device.partition(":")[0] == "sim" else [])
+    return list(given) or (["op_tools.sim_device"] if is_simulated(device) else [])
 
 
 def import_backends(names: Iterable[str]) -> None:

@@ -75,12 +75,14 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
         nhwc=options.nhwc,
         four_bytes=options.four_bytes,
     )
+    was_enabled = gc.isenabled()
     gc.disable()  # it would go through all cases again and again, for as long as it takes to make them
     try:
         cases = list(load_cases(options.list, sources=sources, filter=wanted, captures=captures, mine=mine))
         gc.freeze()
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
     if not cases:
         raise _C.Error("no case is left by these options: op-tools conformance list shows what there is")
     return sampled(cases, options.sample) if options.sample else cases

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from .. import _C
+from .._backends import is_simulated
 from ..repro import Made, Plan, device_of, make, shrink, write_cpp, write_issue
 from ._command_line import Commands, add_imports, visible
 
@@ -35,7 +36,7 @@ def _print_result(made: Made) -> None:
 
 def _repro(options: argparse.Namespace) -> int:
     device = options.device or device_of(options.folder)
-    if device.partition(":")[0] == "sim" and not (options.imports or options.load):
+    if is_simulated(device) and not (options.imports or options.load):
         from ..sim_device import library
 
         options.load = [library()]  # a script needs torch alone

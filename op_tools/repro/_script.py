@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .. import _C
+from .._backends import is_simulated
 from ._literals import INLINE, bytes_of, comment, drawn_tensor, elements_to_write, expression, flat_tensor
 from ._saved import Saved, View
 
@@ -263,7 +264,7 @@ def _loads(plan: Plan) -> tuple[list[str], str]:
             raise _C.Error(f"--import {one!r}: that is no name of a module")
         modules.append(one)
     for path in plan.libraries:
-        if plan.device.partition(":")[0] == "sim":
+        if is_simulated(plan.device):
             modules += ["atexit", "ctypes", "time", "types"]
             lines += _STUB.format(path=path)
         else:

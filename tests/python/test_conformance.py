@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from sample_cases import ADD, ADD_, MM, OUT, SIM, SOFTMAX, case, tensor
 
 import op_tools
 import op_tools.sim_device as sim
@@ -35,7 +36,6 @@ from op_tools._conformance.verdict import Judge
 from op_tools._conformance.workers import StartError, prepare, work_through
 
 ROOT = Path(__file__).resolve().parents[2]
-SIM = ("--device", "sim", "--import", "op_tools.sim_device")
 
 
 @pytest.fixture(autouse=True)
@@ -44,19 +44,6 @@ def _no_fault_stays():
     sim.faults_clear()
 
 
-def tensor(*shape, dtype="float32", **more):
-    return TensorSpec(shape, dtype, **more)
-
-
-def case(op, *args, variant="function", gradient=False, kwargs=None, models=None):
-    return Case.make("mine", op, variant, args, kwargs or {}, gradient=gradient, models=models or {})
-
-
-MM = case("torch.mm", tensor(7, 9), tensor(9, 5), models={"net": 3})
-SOFTMAX = case("torch.nn.functional.softmax", tensor(6, 8, requires_grad=True), -1, gradient=True, models={"net": 1})
-ADD = case("torch.add", tensor(4, 6, dtype="int64", values="integers 0 9"), 2)
-ADD_ = case("torch.Tensor.add_", tensor(4, 6, dtype="float64"), 2, variant="inplace")
-OUT = case("torch.mul", tensor(4, 6), tensor(6), variant="out", kwargs={"out": tensor(4, 6)})
 RANDOM = case("torch.dropout", tensor(40, 50), 0.5, True)
 EMPTY = case("torch.empty", [3, 4], kwargs={"device": torch.device("meta")})
 RAISES = case("torch.mm", tensor(7, 9), tensor(8, 5), variant="error")

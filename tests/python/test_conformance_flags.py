@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from sample_cases import ADD, ADD_, MM, OUT, SIM, SOFTMAX, case, tensor
 
 import op_tools
 import op_tools.sim_device  # makes the device "sim"
 from op_tools import _C
 from op_tools.__main__ import _parser, main
 from op_tools._conformance import session
-from op_tools._conformance.case import Case, TensorSpec
+from op_tools._conformance.case import Case
 from op_tools._conformance.lists import read_list
 from op_tools._conformance.mutations import mutated
 from op_tools._conformance.rows import read_rows, row_of
 from op_tools._conformance.session import sampled, share_of
 
-SIM = ("--device", "sim", "--import", "op_tools.sim_device")
 _PARSER = functools.cache(_parser)
 CPU = ("--device", "cpu")
 SELECTION = ("--source", "--list", "--captures", "--mine", "--fname", "--model", "--filter-dtype", "--phase", "--nhwc")
@@ -39,19 +39,6 @@ FLAGS = {
 ALL = sorted(set().union(*FLAGS.values()))
 
 
-def tensor(*shape, dtype="float32", **more):
-    return TensorSpec(shape, dtype, **more)
-
-
-def case(op, *args, variant="function", gradient=False, kwargs=None, models=None):
-    return Case.make("mine", op, variant, args, kwargs or {}, gradient=gradient, models=models or {})
-
-
-MM = case("torch.mm", tensor(7, 9), tensor(9, 5), models={"net": 3})
-SOFTMAX = case("torch.nn.functional.softmax", tensor(6, 8, requires_grad=True), -1, gradient=True, models={"net": 1})
-ADD = case("torch.add", tensor(4, 6, dtype="int64", values="integers 0 9"), 2)
-ADD_ = case("torch.Tensor.add_", tensor(4, 6, dtype="float64"), 2, variant="inplace")
-OUT = case("torch.mul", tensor(4, 6), tensor(6), variant="out", kwargs={"out": tensor(4, 6)})
 IMAGE = case("torch.relu", tensor(2, 3, 4, 5))
 CASES = (MM, SOFTMAX, ADD, ADD_, OUT, IMAGE)
 STAGES = ("run", "gen", "list", "export")
