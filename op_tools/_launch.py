@@ -152,7 +152,7 @@ def run_module(name: str, arguments: Sequence[str]) -> None:
 def words_of_dipu() -> list[str]:
     """Tools that variables of DIPU start. There any value does; here 0 means off, as for every variable."""
     value = os.environ.get("DIPU_MEM_CHECK", "").lower()
-    return [] if value in ("", "0", "false", "off") else ["memory-check"]
+    return [] if value in ("", "0", "false", "off") else ["memory"]
 
 
 def start_from_environment() -> None:

@@ -26,8 +26,25 @@ def _flags(options: argparse.Namespace, config: Config) -> list[str]:
     flags = [flag for flag in _launch.tools_by_flag() if getattr(options, flag.replace("-", "_"))]
     flags = flags or list(config.tools) or _launch.words_of_dipu()
     if not flags and not _renames(options):
-        raise _C.Error(f"name at least one tool: --{', --'.join(_launch.tools_by_flag())}; or in {NAME}: tools = [...]")
+        all_tools = f"--{', --'.join(_launch.tools_by_flag())}; or in {NAME}: tools = [...]"
+        raise _C.Error("; ".join([*_tools_of_options(options), f"name at least one tool: {all_tools}"]))
     return flags
+
+
+def _tools_of_options(options: argparse.Namespace) -> list[str]:
+    """Of each given option that not every tool has: which tools have it."""
+    texts = []
+    for dest in (dest for dest in vars(options) if ":" in dest):
+        of, _, name = dest.partition(":")
+        flag = _flag_of(name if of == "all" else f"{of}-{name}")
+        owners = [
+            f"--{kind.flag}"
+            for kind in kinds().values()
+            if of in ("all", kind.flag) and name in (option.name for option in kind.own_options)
+        ]
+        if owners:
+            texts.append(f"--{flag} is an option of {', '.join(owners)}")
+    return texts
 
 
 def _renames(options: argparse.Namespace) -> bool:
@@ -157,6 +174,11 @@ def _add_option(group: Any, flag: str, dest: str, option: Option, *, hidden: boo
     )
 
 
+def _flag_of(name: str) -> str:
+    """Of an option's name, as in Python: the flag without its dashes."""
+    return name.strip("_").replace("_", "-")
+
+
 def _integers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
@@ -164,13 +186,10 @@ def _integers(text: str) -> list[int]:
 def _add_tool_options(command: argparse.ArgumentParser) -> None:
     """All options of all tools: --max-calls for every chosen tool that has it, --capture-max-calls for one tool."""
 
-    def flag_of(name: str) -> str:
-        return name.strip("_").replace("_", "-")
-
     shared = command.add_argument_group("options of every tool")
     for option in hook_options():
-        _add_option(shared, f"--{flag_of(option.name)}", f"all:{option.name}", option)
-    short = set()
+        _add_option(shared, f"--{_flag_of(option.name)}", f"all:{option.name}", option)
+    taken = {flag.replace("-", "_") for flag in _launch.tools_by_flag()}
     words: dict[str, list[str]] = {}  # of choices: those of all tools that have an option of this name
     for option in (option for kind in kinds().values() for option in kind.own_options):
         words[option.name] = list(dict.fromkeys([*words.get(option.name, []), *option.choices]))
@@ -179,12 +198,12 @@ def _add_tool_options(command: argparse.ArgumentParser) -> None:
         for option in kind.options:
             is_own = option in kind.own_options
             _add_option(
-                group, f"--{kind.flag}-{flag_of(option.name)}", f"{kind.flag}:{option.name}", option, hidden=not is_own
+                group, f"--{kind.flag}-{_flag_of(option.name)}", f"{kind.flag}:{option.name}", option, hidden=not is_own
             )
-            if is_own and option.name not in short:
-                short.add(option.name)
+            if is_own and option.name not in taken:
+                taken.add(option.name)
                 of_all = replace(option, choices=tuple(words[option.name]))
-                _add_option(group, f"--{flag_of(option.name)}", f"all:{option.name}", of_all, hidden=True)
+                _add_option(group, f"--{_flag_of(option.name)}", f"all:{option.name}", of_all, hidden=True)
 
 
 def _add_launch(command: argparse.ArgumentParser) -> None:
@@ -201,7 +220,7 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--fail-on-wrong",
         action="store_true",
-        help="exit status 1 when a tool found something wrong (autocompare, overflow, memory-check, against, shadow)",
+        help="exit status 1 when a tool found something wrong (autocompare, overflow, memory, against, shadow)",
     )
     command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {NAME}, where there is one")
     loudness = command.add_mutually_exclusive_group()

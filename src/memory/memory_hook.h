@@ -32,7 +32,7 @@ class OP_TOOLS_API MemoryHook final : public Hook {
   static std::vector<RowDescription> further_rows() {
     return {OverwriteRow::columns().describe(), BlockRow::columns().describe(), DeviceMemoryRow::columns().describe()};
   }
-  static constexpr ToolNames kNames{"OpMemoryCheck", "memory_check", "memory-check"};
+  static constexpr ToolNames kNames{"OpMemoryCheck", "memory_check", "memory"};
 
   explicit MemoryHook(const ResolvedMemoryOptions& options);
   ~MemoryHook() override;

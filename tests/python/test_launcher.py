@@ -144,6 +144,9 @@ def test_wrong_usage_is_said(op_tools_command, tmp_path):
     no_tool = op_tools_command("run", "train.py")
     assert no_tool.returncode == 2
     assert "name at least one tool: --capture" in no_tool.stderr
+    option_alone = op_tools_command("run", "--jitter", "3", "train.py")
+    assert option_alone.returncode == 2
+    assert "--jitter is an option of --record; name at least one tool" in option_alone.stderr
     no_script = op_tools_command("run", "--capture", "missing.py")
     assert no_script.returncode == 2
     assert "missing.py: there is no such script" in no_script.stderr
@@ -317,8 +320,11 @@ def test_run_takes_every_option_of_every_tool_as_a_flag():
             text, value = of_type.get(option.type) or ([option.choices[-1]], option.choices[-1])
             for flag in (f"--{option.name}", f"--{kind.flag}-{option.name}"):
                 flag = flag.replace("_", "-").removesuffix("-")
+                if flag == "--memory":
+                    continue  # the tool OpMemoryCheck, not the option of OpTimeMeasure
                 (tool,) = given_by(f"--{kind.flag}", flag, *text)
                 assert tool._arguments[option.name] == value, flag
+    assert [type(tool).__name__ for tool in given_by("--time", "--memory")] == ["OpTimeMeasure", "OpMemoryCheck"]
 
 
 def test_an_option_goes_to_each_chosen_tool_that_has_it_or_to_the_one_that_is_named():
@@ -460,7 +466,7 @@ def test_env_exports_a_variable_for_every_option(capsys, monkeypatch, tmp_path):
             if option.name == "calls":
                 text = "16"  # the least that OpBlackBox takes
             if option.name != "raise_on_failure":  # not together with async_
-                flags += [f"--{option.name.strip('_').replace('_', '-')}", *([text] if text else [])]
+                flags += [f"--{kind.flag}-{option.name.strip('_').replace('_', '-')}", *([text] if text else [])]
         assert command_line.main(["env", f"--{kind.flag}", *flags, "--fail-on-wrong", "-v"]) == 0
         exported = dict(
             line.removeprefix("export ").split("=", 1) for line in capsys.readouterr().out.splitlines() if line

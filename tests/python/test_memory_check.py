@@ -173,7 +173,7 @@ for _ in range(8):
 """
 
 
-@pytest.mark.parametrize(("flags", "variables"), [(["--memory-check"], {}), ([], {"DIPU_MEM_CHECK": "1"})])
+@pytest.mark.parametrize(("flags", "variables"), [(["--memory"], {}), ([], {"DIPU_MEM_CHECK": "1"})])
 def test_op_tools_run_says_what_leaks(tmp_path, flags, variables):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
