@@ -18,8 +18,8 @@ double norm_from_projections(const RecordedValue& value) {
 
 double finite_norm(const RecordedValue& value, double elements) {
   if (std::isfinite(value.norm)) return value.norm;
-  const double norm = norm_from_projections(value);
-  return std::isfinite(norm) ? norm : std::sqrt(elements) * largest_of(value);
+  const double norm = norm_from_projections(value), largest = largest_of(value);
+  return std::isfinite(norm) ? std::max(norm, largest) : std::sqrt(elements) * largest;
 }
 
 bool counts_differ(int64_t a, int64_t b) {
@@ -65,8 +65,11 @@ double rms_of(const Recording& run, const RecordedValue& value) {
 }
 
 double largest_of(const RecordedValue& value) {
-  const double largest = std::max(std::abs(value.min), std::abs(value.max));
-  return std::isfinite(largest) ? largest : 0;
+  double largest = 0;
+  for (const double end : {value.min, value.max}) {
+    if (std::isfinite(end)) largest = std::max(largest, std::abs(end));
+  }
+  return largest;
 }
 
 ValueDifference difference_of(const Recording& run_a, uint32_t number_a, const Recording& run_b, uint32_t number_b) {

@@ -215,7 +215,8 @@ at::Tensor hash_on_device(const at::Tensor& tensor) {
 at::Tensor projections_on_device(const at::Tensor& numbers) {
   constexpr int64_t kBlock = sign_pattern::kBlock;
   const at::Tensor parts = numbers.is_complex() ? at::_ops::view_as_real::call(numbers) : numbers;
-  at::Tensor flat = parts.contiguous().view({-1});
+  const at::Tensor finite = at::_ops::nan_to_num::call(parts, 0.0, 0.0, 0.0);
+  at::Tensor flat = finite.contiguous().view({-1});
   const c10::Device device = flat.device();
   const int64_t numel = flat.numel(), blocks = (numel + kBlock - 1) / kBlock;
   const at::Tensor signs = DeviceTables::get().elements(device);

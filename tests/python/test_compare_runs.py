@@ -431,3 +431,24 @@ def test_dumps_of_other_tools_are_compared(name, tmp_path):
     comparison = op_tools.compare_runs(tmp_path / name, tmp_path / name)
     assert comparison.agrees
     assert comparison.ranks[0].counts.keys() == {"agrees"} and len(comparison.rows) > 5
+
+
+@pytest.mark.parametrize(
+    ("ops", "scale", "verdict"),
+    [("mul", 1 + 2e-7, "agrees"), ("masked_fill", 1.01, "born here"), ("mul", 1.01, "carried")],
+)
+def test_infinities_do_not_hide_the_numbers_beside_them(tmp_path, ops, scale, verdict):
+    mask = torch.ones(16, 16, dtype=torch.bool).triu(1).to("sim")
+    x = torch.randn(16, 16, generator=torch.Generator().manual_seed(7)).to("sim")
+
+    def masked(folder):
+        with op_tools.OpRecord(output_dir=folder) as tool:
+            torch.softmax(x.mul(3).masked_fill(mask, -torch.inf), -1)
+        return op_tools.read_recording(tool.result().path)
+
+    right = masked(tmp_path / "a")
+    with sim.fault("scale", ops=f"aten::{ops}.*", scale=scale):
+        other = masked(tmp_path / "b")
+    (fill,) = (row for row in compared(right, other).rows if "masked_fill" in row.op)
+    assert fill.verdict == verdict
+    assert fill.output_difference < 0.1
