@@ -14,16 +14,11 @@ import op_tools
 CALLS = 10000  # enough that the first ones, with cold caches after a scope was entered, do not count
 WARM_UP = 20000  # calls, some 20 ms: the clock has learned its rate then
 NOTHING, ALL_THREADS = "a hook that does nothing", "a hook that does nothing, `all_threads=True`"
-ONE_THREAD = ", `all_threads=False`"  # in a variant's name
 Make = Callable[[], contextlib.AbstractContextManager[object]]
 
 
 def calls(table: Table, tool: str, variants: Mapping[str, Make], rounds: int, most: float | None = None) -> None:
-    """`most`: seconds that the first variant may take above a hook that does nothing, at the aten level.
-
-    The hook looks at all threads where the variant does: torch then runs a record-function callback for every operator,
-    which has a row of its own.
-    """
+    """`most`: seconds that the first variant may take above a hook that does nothing, at the aten level."""
     x, y = torch.ones(8), torch.ones(8)
     nothing = op_tools.Hook()
 
@@ -44,19 +39,19 @@ def calls(table: Table, tool: str, variants: Mapping[str, Make], rounds: int, mo
         ALL_THREADS: lambda: op_tools.HookScope(nothing, level="aten", all_threads=True),
     }
     turns = Turns({name: under(make) for name, make in {**hooks, **variants}.items()}, rounds)
-    torchs = f"torch.add of 8 numbers under it: {us(turns.median(NOTHING))}"
-    table.row(f"{ALL_THREADS}, a call", NOTHING, "", ns(turns.more(ALL_THREADS, NOTHING)), "", torchs)
+    torchs = turns.more(ALL_THREADS, NOTHING)
+    table.row(f"{ALL_THREADS}, a call", NOTHING, "", ns(torchs), "", "torch's record-function callback")
     for name in variants:
-        base = NOTHING if ONE_THREAD in name else ALL_THREADS
-        more = turns.more(name, base)
+        more = turns.more(name, NOTHING)
         limit = None if name else most
         table.row(
             f"{tool}{name}, a call",
-            base,
+            NOTHING,
             f"<= {limit * 1e9:.0f} ns" if limit else "",
             ns(more),
             verdict(more, most=limit) if limit else "",
-            f"{ns(turns.more(name, NOTHING))} above {NOTHING}",
+            f"{ns(turns.more(name, ALL_THREADS))} above it with `all_threads=True`; "
+            f"torch.add of 8 numbers under it: {us(turns.median(NOTHING))}",
         )
 
 

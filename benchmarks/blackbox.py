@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 
-from _costs import ONE_THREAD, calls, report_of, steps
+from _costs import calls, report_of, steps
 from _measure import PROMISE, arguments, scratch
 
 import op_tools
@@ -25,7 +25,7 @@ def main() -> None:
         variants = {
             "": box,
             ", without lines and modules": partial(box, with_stack=False, with_modules=False),
-            ONE_THREAD: partial(box, all_threads=False),
+            ", `all_threads=False`": partial(box, all_threads=False),
         }
         calls(table, "OpBlackBox", variants, most=100e-9, rounds=9 if options.quick else 51)
         steps(table, "OpBlackBox", variants, most=1.05, quick=options.quick)
