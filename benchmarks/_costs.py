@@ -39,6 +39,8 @@ def calls(table: Table, tool: str, variants: Mapping[str, Make], rounds: int, mo
         ALL_THREADS: lambda: op_tools.HookScope(nothing, level="aten", all_threads=True),
     }
     turns = Turns({name: under(make) for name, make in {**hooks, **variants}.items()}, rounds)
+    torchs = turns.more(ALL_THREADS, NOTHING)
+    table.row(f"{ALL_THREADS}, a call", NOTHING, "", ns(torchs), "", "torch's record-function callback")
     for name in variants:
         more = turns.more(name, NOTHING)
         limit = None if name else most

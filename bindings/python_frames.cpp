@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/looked_up.h"
 #include "interrupts.h"
 
 #ifdef OP_TOOLS_RAW_FRAMES
@@ -77,19 +78,20 @@ CodeEntry& entry_of(PyCodeObject* code) {
 
 }  // namespace
 
-// What a walk reads of each frame, in one line of the processor's cache.
+// What a walk reads of each frame.
 struct PythonFrames::SeenCode {
   PyCodeObject* code;
-  const KnownCode* known;
   const void* begin;  // the first instruction that a frame with locals can be at
-  CodeKind kind;
-  bool of_user;
+  const KnownCode* known;
+  uint32_t is;  // what follows, together: a walk asks all at once
+  static constexpr uint32_t kOfUser = 1, kModule = 2, kEngine = 4;
 };
 
-// What this thread has seen, so that it need not ask under the GIL. Two places for each key.
+// What this thread has seen, so that it need not ask under the GIL. Two places for each key; those of a code object lie
+// in one line of the processor's cache.
 struct PythonFrames::Seen {
   static constexpr size_t kPairs = 256;
-  SeenCode codes[kPairs][2];
+  alignas(64) SeenCode codes[kPairs][2];
   struct Line {
     PyCodeObject* code;
     int instruction;
@@ -103,8 +105,14 @@ using Seen = PythonFrames::Seen;
 using SeenCode = PythonFrames::SeenCode;
 thread_local Seen tl_seen = {};
 
+static_assert(sizeof(Seen().codes[0]) == 64);
+
+size_t pair_of(const PyCodeObject* code) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(code) / 16;  // of a block of Python's
+  return (address ^ address / Seen::kPairs) % Seen::kPairs;
+}
 size_t pair_of(const PyCodeObject* code, int instruction) {
-  return (reinterpret_cast<uintptr_t>(code) / 64 * 31 + static_cast<size_t>(instruction) * 0x9E3779B1u) % Seen::kPairs;
+  return (pair_of(code) + static_cast<size_t>(instruction) * 0x9E3779B1u) % Seen::kPairs;
 }
 
 // The older one makes room.
@@ -128,12 +136,15 @@ C10_NOINLINE const SeenCode& new_code(SeenCode (&pair)[2], PyCodeObject* code) {
   const py::gil_scoped_acquire gil;
   const py::error_scope restored;  // the program's own Python error may be set
   const KnownCode& known = entry_of(code);
-  return put(pair, {code, &known, begin_of(code), known.kind, known.of_user});
+  const uint32_t kind = known.kind == CodeKind::kModule   ? SeenCode::kModule
+                        : known.kind == CodeKind::kEngine ? SeenCode::kEngine
+                                                          : 0;
+  return put(pair, {code, begin_of(code), &known, kind | (known.of_user ? SeenCode::kOfUser : 0)});
 }
 
-const SeenCode& seen_code(Seen& seen, PyCodeObject* code) {
-  auto& pair = seen.codes[pair_of(code, 0)];
-  if (pair[0].code == code) return pair[0];
+C10_ALWAYS_INLINE const SeenCode& seen_code(Seen& seen, PyCodeObject* code) {
+  auto& pair = seen.codes[pair_of(code)];
+  if (C10_LIKELY(pair[0].code == code)) return pair[0];
   if (pair[1].code == code) return pair[1];
   return new_code(pair, code);
 }
@@ -164,7 +175,7 @@ PyThreadState* thread_of_python() {
 
 #ifdef OP_TOOLS_RAW_FRAMES
 
-PythonFrames::PythonFrames() : seen_(tl_seen) {
+C10_ALWAYS_INLINE PythonFrames::PythonFrames(Seen& seen) : seen_(seen) {
   PyThreadState* const thread = thread_of_python();
   if (!thread) return;
   frame_ = thread->cframe->current_frame;
@@ -229,7 +240,7 @@ struct OwnCode {
 
 }  // namespace
 
-PythonFrames::PythonFrames() : seen_(tl_seen) {
+PythonFrames::PythonFrames(Seen& seen) : seen_(seen) {
   if (!thread_of_python()) return;
   gil_.emplace();
   frame_ = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
@@ -270,6 +281,8 @@ py::object PythonFrames::local(const char* name) const {
 
 #endif
 
+PythonFrames::PythonFrames() : PythonFrames(looked_up_once(tl_seen)) {}
+
 void PythonFrames::back() {
   next();
 }
@@ -280,24 +293,19 @@ const KnownCode& PythonFrames::code() const {
 
 Surroundings Surroundings::of_this_thread(bool line, bool modules) {
   Surroundings found;
-  PythonFrames frame;
-  const auto take_module = [&](CodeKind kind) {
-    if (kind == CodeKind::kOther) return;
-    if (kind == CodeKind::kEngine) {
-      modules = false;
-    } else if (PyObject* const self = frame.self()) {
-      found.modules.push_back(self);
-    }
-  };
-  for (int depth = 0; line && frame && depth < kMostFrames; ++depth, frame.next()) {
-    const SeenCode& code = frame.seen();
-    if (code.of_user) {
+  uint32_t wanted = (line ? SeenCode::kOfUser : 0) | (modules ? SeenCode::kModule | SeenCode::kEngine : 0);
+  for (PythonFrames frame(looked_up_once(tl_seen)); frame && wanted != 0; frame.next()) {
+    const uint32_t is = frame.seen().is & wanted;
+    if (C10_LIKELY(is == 0)) continue;
+    if (is & SeenCode::kOfUser) {
       found.line = &frame.line();
-      line = false;
+      wanted &= ~SeenCode::kOfUser;
     }
-    if (modules) take_module(code.kind);
+    if (is & SeenCode::kEngine) wanted &= SeenCode::kOfUser;
+    if (is & SeenCode::kModule) {
+      if (PyObject* const self = frame.self()) found.modules.push_back(self);
+    }
   }
-  for (; modules && frame; frame.next()) take_module(frame.seen().kind);
   return found;
 }
 

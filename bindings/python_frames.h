@@ -50,6 +50,7 @@ class PythonFrames {
 
  private:
   friend struct Surroundings;
+  explicit PythonFrames(Seen& seen);
   void next();                   // back(), for walks
   const SeenCode& seen() const;  // code(), likewise
   Seen& seen_;                   // this thread's: looked up once for all frames

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/looked_up.h"
 #include "hooks/module_path.h"
 #include "hooks/stack_source.h"
 #include "interrupts.h"
@@ -100,9 +101,12 @@ class Paths {
 // The paths that this thread asked for last, found without the GIL. Two places for each hash.
 class LastPaths {
  public:
-  const std::string* find(const Modules& modules) const {
+  const std::string* find(const Modules& modules) {
+    if (last_ && holds(*last_, modules)) return last_->path;
     for (const Slot& slot : slots_[pair_of(modules)]) {
-      if (holds(slot, modules)) return slot.path;
+      if (!holds(slot, modules)) continue;
+      last_ = &slot;
+      return slot.path;
     }
     return nullptr;
   }
@@ -115,6 +119,7 @@ class LastPaths {
     for (size_t i = 0; i < slot.depth; ++i) Py_DECREF(slot.references[i]);
     slot.depth = modules.size();
     slot.path = known.path;
+    last_ = &slot;
     for (size_t i = 0; i < modules.size(); ++i) {
       slot.modules[i] = modules[i];
       slot.references[i] = known.alive[i].inc_ref().ptr();
@@ -139,6 +144,7 @@ class LastPaths {
     return true;
   }
   Slot slots_[kPairs][2];
+  const Slot* last_;  // that was found; nullptr: none yet
 };
 thread_local LastPaths last_paths = {};
 
@@ -148,11 +154,12 @@ std::atomic<Paths*> g_paths{nullptr};
 const std::string* path_of(const Modules& modules) {
   Paths* const paths = g_paths.load(std::memory_order_acquire);
   if (modules.empty() || !paths) return nullptr;
-  if (const std::string* const known = last_paths.find(modules)) return known;
+  LastPaths& last = looked_up_once(last_paths);
+  if (const std::string* const known = last.find(modules)) return known;
   const py::gil_scoped_acquire gil;
   const py::error_scope restored;  // the program's own Python error may be set
   const Paths::Known& known = paths->of(modules);
-  last_paths.put(modules, known);
+  last.put(modules, known);
   return known.path;
 }
 

@@ -72,7 +72,7 @@ const Value& OpCall::result() {
 }
 
 const std::string& OpCall::module() {
-  find_place(/*line=*/false, /*module=*/true);
+  if (!module_) find_place(/*line=*/false, /*module=*/true);
   return *module_;
 }
 
@@ -84,7 +84,7 @@ uint64_t OpCall::forward_id() {
 }
 
 const std::string& OpCall::line() {
-  find_place(/*line=*/true, /*module=*/false);
+  if (!line_) find_place(/*line=*/true, /*module=*/false);
   return *line_;
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/looked_up.h"
 #include "hooks/chain.h"
 #include "hooks/current_chain.h"
 #include "hooks/dispatcher_frame.h"
@@ -86,7 +87,6 @@ class LastOps {
 
 // In one place: each thread-local variable of a library is a call to find it.
 struct ThisThread {
-  ThisThread* self;  // nullptr: not asked for yet
   uint64_t entries;
   AtenWatch* watch;
   Detour* detour;
@@ -104,13 +104,6 @@ struct ThisThread {
   }
 };
 thread_local ThisThread tl = {};
-
-// By a pointer that the compiler does not see through: it would look the variable up anew at each use.
-ThisThread& this_thread() {
-  ThisThread& mine = tl;
-  if (!mine.self) mine.self = &mine;
-  return *mine.self;
-}
 
 class Passes {
  public:
@@ -214,7 +207,7 @@ namespace {
 // The one kernel. Every operator that torch dispatches on an intercepting thread comes here unless the filters left it
 // out.
 void intercept(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-  ThisThread& mine = this_thread();
+  ThisThread& mine = looked_up_once(tl);
   ++mine.entries;
   const bool is_meta = keys.has_backend(c10::BackendComponent::MetaBit);
   if (is_meta || keys.has_any(kPassThroughKeys)) {

@@ -12,6 +12,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/looked_up.h"
+
 namespace op_tools {
 namespace {
 
@@ -30,7 +32,7 @@ class NodeOwners {
 
   void add(uint64_t thread, uint64_t first, uint64_t end, NodeOwner owner) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    changes_.fetch_add(1, std::memory_order_relaxed);
+    changes_.store(changes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     std::deque<NodeRange>& ranges = ranges_of(thread);
     // A call within a call was noted before the one around it.
     const auto place = ranges.empty() || ranges.back().first < first
@@ -83,8 +85,8 @@ class NodeOwners {
     return place->second.ranges;
   }
 
-  std::atomic<uint64_t> changes_{1};
-  std::mutex mutex_;  // guards the rest
+  std::atomic<uint64_t> changes_{1};  // written under the mutex
+  std::mutex mutex_;                  // guards the rest
   uint64_t uses_ = 0;
   std::unordered_map<uint64_t, Thread> threads_;
 };
@@ -103,7 +105,7 @@ std::optional<NodeOwner> owner_of_node() {
   const uint64_t thread = node->thread_id(), number = node->sequence_nr();
   NodeOwners& owners = NodeOwners::get();
   const uint64_t changes = owners.changes();
-  LastNode& last = last_node;
+  LastNode& last = looked_up_once(last_node);
   if (last.node != number || last.thread != thread || last.changes != changes) {
     last = {thread, number, changes, owners.find(thread, number)};
   }

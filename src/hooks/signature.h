@@ -20,16 +20,17 @@ class OP_TOOLS_API Signature {
     tensor.is_nested() ? add(tensor.scalar_type()) : add(tensor.scalar_type(), own_sizes(tensor));
   }
   // The same for who has the tensor's own_sizes(); of a nested tensor there are none.
-  void add(c10::ScalarType dtype) { mix(static_cast<uint64_t>(dtype) + 1); }
+  void add(c10::ScalarType dtype) { hash_ = mixed(hash_, static_cast<uint64_t>(dtype) + 1); }
   void add(c10::ScalarType dtype, at::IntArrayRef sizes) {
-    add(dtype);
-    mix(static_cast<uint64_t>(sizes.size()) + 64);
-    for (const int64_t size : sizes) mix(static_cast<uint64_t>(size) + 128);
+    const uint64_t kind = (static_cast<uint64_t>(dtype) + 1) | (static_cast<uint64_t>(sizes.size()) + 1) << 32;
+    uint64_t hash = mixed(hash_, kind);
+    for (const int64_t size : sizes) hash = mixed(hash, static_cast<uint64_t>(size) + 128);
+    hash_ = hash;  // once: the sizes might lie there, for all that the compiler knows
   }
   uint64_t value() const { return hash_; }
 
  private:
-  void mix(uint64_t value) { hash_ = (hash_ ^ value) * 0x9E3779B97F4A7C15u + (hash_ >> 29); }
+  static uint64_t mixed(uint64_t hash, uint64_t value) { return (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29); }
   uint64_t hash_ = 0;
 };
 

@@ -112,7 +112,6 @@ MemoryTable::OpenCall* MemoryTable::current() const {
 void MemoryTable::allocated(const void* address, size_t bytes) {
   OpenCall* const call = current();
   if (call && backtrace_ && !call->backtrace_) call->backtrace_ = c10::get_lazy_backtrace(/*frames_to_skip=*/2);
-  const MemoryPhase phase = current_memory_phase();
   const std::lock_guard lock(mutex_);
   Block block;
   block.bytes = bytes;
@@ -120,7 +119,7 @@ void MemoryTable::allocated(const void* address, size_t bytes) {
   block.call = call;
   block.device = device_locked(c10::kCPU);
   devices_[block.device].reports = true;
-  if (!call) block.place = outside_locked("(no operator)", block.device, false, phase);
+  if (!call) block.place = outside_locked("(no operator)", block.device, false, current_memory_phase());
   add_locked(address, std::move(block));
 }
 
@@ -349,7 +348,7 @@ void MemoryTable::count_locked(const Block& block, int64_t sign) {
 
 void MemoryTable::add_locked(const void* address, Block block) {
   block.step = step_;
-  const auto [place, is_new] = blocks_.try_emplace(address);
+  const auto [place, is_new] = blocks_.emplace(address, Block());
   Block& there = place->second;
   const bool moves = !is_new && there.device != block.device && there.exact && block.exact;
   // Else it is one whose allocation was counted when it was reported, and whose storage is followed from now on.
@@ -375,9 +374,12 @@ void MemoryTable::remove_locked(Blocks::iterator block) {
 
 void MemoryTable::sweep_locked() {
   for (auto block = blocks_.begin(); block != blocks_.end();) {
-    const auto next = std::next(block);
-    if (block->second.storage && block->second.storage->expired()) remove_locked(block);
-    block = next;
+    if (block->second.storage && block->second.storage->expired()) {
+      change_locked(block->second, -1);
+      block = blocks_.erase(block);
+    } else {
+      ++block;
+    }
   }
   sweeps_.done(blocks_.size());
 }

@@ -10,6 +10,7 @@
 #include <c10/core/Storage.h>
 #include <c10/util/Backtrace.h>
 #include <c10/util/SmallVector.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <atomic>
 #include <cstdint>
@@ -117,7 +118,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     // Of a device: the block is gone when this is, whatever the work that is queued still holds.
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
   };
-  using Blocks = std::unordered_map<const void*, Block>;
+  using Blocks = ska::flat_hash_map<const void*, Block>;
   struct Place {
     std::string op;
     MemoryPlace what;
@@ -178,7 +179,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
   Blocks blocks_;
   std::deque<Place> places_;  // stay where they are: what is added is often like one that is there
   std::unordered_map<std::string, uint32_t> place_of_;
-  std::unordered_map<Addresses, uint32_t, HashAddresses> place_at_;
+  ska::flat_hash_map<Addresses, uint32_t, HashAddresses> place_at_;
   std::vector<DeviceState> devices_;
   std::vector<OverwriteRow> overwrites_;
   uint32_t step_ = 0;

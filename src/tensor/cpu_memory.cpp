@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/flat_hash_map.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 
 #include "tensor/dispatch_keys.h"
@@ -31,7 +31,7 @@ using Listeners = std::vector<std::shared_ptr<CpuMemoryListener>>;
 // Of the process; never destroyed, because tensors outlive statics.
 struct Memory {
   std::mutex mutex;
-  std::unordered_map<const void*, Block> blocks;  // allocated while a listener was there
+  ska::flat_hash_map<const void*, Block> blocks;  // allocated while a listener was there
   std::shared_ptr<const Listeners> listeners = std::make_shared<Listeners>();
   std::atomic<size_t> guards{0};  // listeners that want them
   std::atomic<bool> listens{false};
