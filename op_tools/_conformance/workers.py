@@ -54,7 +54,6 @@ def usable_cores() -> int:
 
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_WITH_GRADIENTS = "torch.fx.experimental.symbolic_shapes"  # torch imports it at the first gradient: 0.3 s
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
@@ -109,9 +108,7 @@ def _forks() -> Any:
     """Processes are forked from one that has imported torch and nothing else: they start in no time, after a crash as well.
     Backends are not imported there: a process chooses."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["op_tools.__main__", "op_tools._conformance.session", "op_tools._conformance.values", _WITH_GRADIENTS]
-    )
+    context.set_forkserver_preload(["op_tools.__main__", "op_tools._conformance.session"])
     chosen = os.environ.get(_AUTOLOAD)
     os.environ[_AUTOLOAD] = "0"
     try:
