@@ -283,12 +283,10 @@ def phases_of(case: Case) -> tuple[str, ...]:
 
 
 def _changed(case: Case, wanted: Filter) -> Case:
-    if case.data is not None and (wanted.nhwc or wanted.four_bytes):
-        flag = "--nhwc" if wanted.nhwc else "--four-bytes"
-        raise _C.Error(f"{flag}: {case.id} is a captured call, whose tensors stay as they were: leave --captures out")
-    for name in (one for one, on in (("nhwc", wanted.nhwc), ("four-bytes", wanted.four_bytes)) if on):
-        changed = mutations.mutated(case, name)
-        case = case if changed is None else changed
+    for name in [one for one, on in (("nhwc", wanted.nhwc), ("four-bytes", wanted.four_bytes)) if on]:
+        if case.data is not None:
+            raise _C.Error(f"--{name}: {case.id} is a captured call, whose tensors stay as they were: leave --captures out")
+        case = mutations.mutated(case, name) or case
     return case if not wanted.models else replace(case, models=_only(case, wanted))
 
 

@@ -108,7 +108,7 @@ def _forks() -> Any:
     """Processes are forked from one that has imported torch and nothing else: they start in no time, after a crash as well.
     Backends are not imported there: a process chooses."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["op_tools.__main__", "op_tools._conformance.session"])
+    context.set_forkserver_preload(["op_tools._conformance.run"])
     chosen = os.environ.get(_AUTOLOAD)
     os.environ[_AUTOLOAD] = "0"
     try:
