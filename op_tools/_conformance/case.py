@@ -254,10 +254,19 @@ class PreparedCall:
     """The tensors of the case in its order: the leaves that gradients are asked for are among them."""
     seed: int
     """For the generators of torch, before the call."""
+    device: torch.device
+
+    def seed_generators(self) -> None:
+        """The CPU's and the device's. torch.manual_seed() seeds those of all kinds of devices: for one that is not in use it keeps
+        the seed and the stack as text, each time."""
+        torch.default_generator.manual_seed(self.seed)
+        if self.device.type != "cpu":
+            module = getattr(torch, self.device.type, None)
+            getattr(module, "manual_seed_all", torch.manual_seed)(self.seed)
 
     def run(self) -> Any:
         """Makes the call; its outputs. Raises what the call raises."""
-        torch.manual_seed(self.seed)
+        self.seed_generators()
         args, kwargs = self.args, self.kwargs
         if self.case.gradient and self.case.variant == "inplace":
             # A leaf that requires grad may not be changed in place.
@@ -407,4 +416,4 @@ def make_call(case: Case, device: torch.device) -> PreparedCall:
     left = iter(inputs)
     args, kwargs = map_specs((case.args, case.kwargs), lambda _: next(left), device)
     seed = int(case.id.rpartition("/")[2][:8] or "0", 16)
-    return PreparedCall(case, function, args, kwargs, inputs, seed)
+    return PreparedCall(case, function, args, kwargs, inputs, seed, device)
