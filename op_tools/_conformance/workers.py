@@ -123,8 +123,10 @@ def _forks() -> Any:
 def _serve(
     pipe: Connection, start: Callable[[], None], work: Callable[[Any], Any], environment: dict[str, str], number: int
 ) -> None:
-    # A worker that hangs must not outlive a run that was killed: then the process that it was forked from ends.
+    # A worker that hangs must not outlive a run that was killed: then the process that it was forked from ends. That one
+    # goes on while anyone has the other end of its pipe, which multiprocessing hands on to each process.
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
     os.environ.clear()
     os.environ.update(environment)
     multiprocessing.current_process().name = f"worker-{number}"

@@ -712,17 +712,20 @@ def _alive(words):
     return found
 
 
-@pytest.mark.parametrize("end", ["end", "kill", "interrupt"])
-def test_no_process_outlives_the_command(tmp_path, end):
+@pytest.mark.parametrize("end", ["end", "kill", "kill while one hangs", "interrupt"])
+def test_no_process_outlives_the_command(tmp_path, monkeypatch, end):
     """Its processes are forks of it."""
-    cases = [case("torch.add", tensor(3), number) for number in range(3 if end == "end" else 3000)]
+    cases = [case("torch.add", tensor(3), number) for number in range(3000 if end in ("kill", "interrupt") else 3)]
+    if end == "kill while one hangs":
+        monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "hang:ops=mm")
+        cases.append(case("torch.mm", tensor(1, 1), tensor(1, 1)))  # the smallest comes last
     folder = tmp_path / "result"
-    run = command("run", "--device", "cpu", "--list", write_cases(tmp_path / "c.jsonl", cases), "-o", folder)
+    run = command("run", "--device", "sim", "--list", write_cases(tmp_path / "c.jsonl", cases), "-o", folder)
     deadline = time.monotonic() + 100
     rows = folder / "rows.jsonl"
     while (not rows.exists() or not rows.stat().st_size) and run.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    if end == "kill":
+    if end.startswith("kill"):
         assert len(_alive(str(folder))) >= 3  # the command, what workers are forked from, a worker
         run.kill()
     elif end == "interrupt":
