@@ -28,7 +28,11 @@ VARIANTS = ("function", "method", "inplace", "out", "error")
 _READS_INDICES = ("tensor_split",)
 """Functions that take a tensor of indices from the CPU, whatever the device: they return as many tensors as it says."""
 _FIELDS = ("op", "overload", "variant", "args", "kwargs", "gradient", "mutation", "models", "data", "source", "id")
-_BEGIN, _MODELS, _END = '{"op":"', ',"models":{', ',"source":"'  # in the line of a case, which has its fields in this order
+_BEGIN, _MODELS, _END = (
+    '{"op":"',
+    ',"models":{',
+    ',"source":"',
+)  # in the line of a case, which has its fields in this order
 
 
 @dataclass(frozen=True)

@@ -285,7 +285,9 @@ def phases_of(case: Case) -> tuple[str, ...]:
 def _changed(case: Case, wanted: Filter) -> Case:
     for name in [one for one, on in (("nhwc", wanted.nhwc), ("four-bytes", wanted.four_bytes)) if on]:
         if case.data is not None:
-            raise _C.Error(f"--{name}: {case.id} is a captured call, whose tensors stay as they were: leave --captures out")
+            raise _C.Error(
+                f"--{name}: {case.id} is a captured call, whose tensors stay as they were: leave --captures out"
+            )
         case = mutations.mutated(case, name) or case
     return case if not wanted.models else replace(case, models=_only(case, wanted))
 

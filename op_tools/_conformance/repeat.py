@@ -58,7 +58,7 @@ def digest_of(tensor: torch.Tensor) -> str:
     if elements is None:
         return ""
     digest = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
-    digest.update(elements)
+    digest.update(elements.data)
     return digest.hexdigest()
 
 
