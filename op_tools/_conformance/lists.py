@@ -133,7 +133,8 @@ def digest_of(cases: Iterable[Case]) -> str:
 
 
 def our_list(suite: str) -> Iterator[Case]:
-    """The cases of a suite in the package. Nobody changed them: to decode and check 56,000 takes longer than to run a few.
+    """The cases of a suite in the package. They are as to_json() wrote them: to check and decode 56,000 takes longer than to run
+    a few.
 
     Raises:
         op_tools.Error: there is no list of the suite.

@@ -92,8 +92,8 @@ def run_call(
 
 @functools.cache
 def _folder() -> str | None:
-    """For what OpAutoCompare writes, and nobody reads. In memory, if there is such a place: a disk that others write to lets
-    each case wait for some milliseconds."""
+    """For the files of OpAutoCompare, which are not read. In memory, if there is such a place: on a disk that is busy with other
+    files each case waits for some milliseconds."""
     return _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
