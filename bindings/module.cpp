@@ -260,6 +260,7 @@ PYBIND11_MODULE(_C, module) {
   bind_names(module);
 
   module.def("set_torch_function_mode", &set_torch_function_mode);
+  module.def("run_engine", &run_engine);
   module.def("unobserved", [](const py::function& function, const py::args& args, const py::kwargs& kwargs) {
     const Unobserved guard;
     return function(*args, **kwargs);

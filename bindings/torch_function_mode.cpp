@@ -461,6 +461,15 @@ ModeOnStack::~ModeOnStack() {
   take_mode_from(0);
 }
 
+py::object run_engine(const py::function& function, const py::args& args, const py::kwargs& kwargs) {
+  const FailedBackwards collecting;
+  PyObject* result = PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr());
+  if (!result) report_failed_backwards();
+  result = after_held(result);
+  if (!result) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(result);
+}
+
 std::string function_name(py::handle function) {
   try {
     const py::object name = to_its_end([&] { return resolver()(function); });

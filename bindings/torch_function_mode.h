@@ -40,6 +40,11 @@ class WithoutTorchFunction {
   const at::impl::TorchFunctionDisabledState before_;
 };
 
+// Calls torch's Python function that runs the autograd engine. If that raises, what failed in the pass is reported, as
+// it is where a program calls torch.autograd.grad.
+pybind11::object run_engine(const pybind11::function& function, const pybind11::args& args,
+                            const pybind11::kwargs& kwargs);
+
 // The name under which a torch function is known to filters and files: torch.Tensor.add, torch.nn.functional.linear.
 std::string function_name(pybind11::handle function);
 

@@ -39,6 +39,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     from .._conformance.exceptions import read_exceptions
     from .._conformance.golden import Golden
     from .._conformance.run import Settings, run_cases
+    from .._conformance.self_test import SelfTest
     from .._conformance.session import WorkerPlan
     from .._conformance.workers import prepare, usable_cores
     from .._shards import is_shared
@@ -52,7 +53,8 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     if golden and not writes:
         golden = str(Path(golden).absolute())
         Golden(Path(golden))  # says what is wrong with it before a worker does
-    prepare(is_new=options.is_program)  # works while this process finds its cases
+    prepare(is_new=options.is_program)
+    self_test = SelfTest()  # works while this process finds its cases
     imports = modules_of(options.device, options.imports)
     import_backends(imports)
     cases = selected_cases(options)
@@ -70,7 +72,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     settings = Settings(
         Path(options.output), jobs, options.timeout, options.shard or (0, 1), options.resume, exceptions_file
     )
-    status = run_cases(cases, plan, settings, exceptions, _say)
+    status = run_cases(cases, plan, settings, exceptions, self_test, _say)
     if not writes:
         for place in exceptions.not_met():
             _say(f"{place} is about no case of this run")

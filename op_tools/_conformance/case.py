@@ -11,9 +11,10 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.graph import _engine_run_backward
 from torch.utils._pytree import tree_leaves
 
 from .. import _C
@@ -27,11 +28,20 @@ VARIANTS = ("function", "method", "inplace", "out", "error")
 _READS_INDICES = ("tensor_split",)
 """Functions that take a tensor of indices from the CPU, whatever the device: they return as many tensors as it says."""
 _FIELDS = ("op", "overload", "variant", "args", "kwargs", "gradient", "mutation", "models", "data", "source", "id")
+_BEGIN, _MODELS, _END = (
+    '{"op":"',
+    ',"models":{',
+    ',"source":"',
+)  # in the line of a case, which has its fields in this order
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call. Two cases with equal ids make the same call with the same bits."""
+    """One call. Two cases with equal ids make the same call with the same bits.
+
+    A field has a factory in place of a default: a default is an attribute of the class, which would hide that a case of
+    from_line() is not decoded yet.
+    """
 
     id: str
     """"source/op.overload/hash": the hash is of all that decides what is called and with what."""
@@ -46,13 +56,13 @@ class Case:
     args: tuple[Any, ...]
     """What it is called with; a tensor is a TensorSpec."""
     kwargs: dict[str, Any]
-    gradient: bool = False
+    gradient: bool = field(default_factory=bool)
     """A backward pass belongs to it."""
-    mutation: str = ""
+    mutation: str = field(default_factory=str)
     """What was changed of the call that the source had: "nhwc", "strided", "alias" ...; "" for nothing."""
     models: dict[str, int] = field(default_factory=dict)
     """Name of a model -> how often one training step makes this call."""
-    data: str | None = None
+    data: str | None = field(default_factory=lambda: None)
     """Of a captured call: its folder, which has the values."""
 
     @classmethod
@@ -124,14 +134,40 @@ class Case:
         return made
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any], line: str = "") -> Case:
-        """The case of what JSON gave. A missing id is made. `line`: what to_json() gave, so that the fields are right.
+    def from_line(cls, line: str) -> Case:
+        """The case of a line that to_json() gave, which is not checked. It is decoded when more than its id, source or op is
+        asked for."""
+        made = object.__new__(cls)
+        op = line[len(_BEGIN) : line.index('"', len(_BEGIN))]
+        source, _, case_id = line[line.rindex(_END) + len(_END) : -2].partition('","id":"')
+        vars(made).update(id=case_id, source=source, op=op, _line=line)
+        if _MODELS not in line:
+            vars(made)["models"] = {}
+        return made
+
+    if not TYPE_CHECKING:  # a type checker would take any name for a field
+
+        def __getattr__(self, name: str) -> Any:
+            """Of what is not there: a field of a case of from_line()."""
+            if name not in _DECODED or "_line" not in vars(self):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            made = self._of(json.loads(self._line))
+            vars(self).update((key, getattr(made, key)) for key in _DECODED)
+            return vars(self)[name]
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Case:
+        """The case of what JSON gave. A missing id is made.
 
         Raises:
             op_tools.Error: there are unknown fields, or values of wrong kinds.
         """
-        if not line:
-            _check(fields)
+        _check(fields)
+        made = cls._of(fields)
+        return made if made.id else replace(made, id=_id_of(made))
+
+    @classmethod
+    def _of(cls, fields: dict[str, Any]) -> Case:
         args, kwargs = (decode(fields.get(key, empty)) for key, empty in (("args", []), ("kwargs", {"dict": []})))
         if (
             not isinstance(args, list)
@@ -140,7 +176,7 @@ class Case:
         ):
             raise _C.Error('a case: "args" is a list, "kwargs" is {"dict": [["name", value], ...]}')
         given = {key: fields[key] for key in ("gradient", "mutation", "models", "data") if key in fields}
-        made = cls(
+        return cls(
             fields.get("id", ""),
             fields.get("source", "mine"),
             fields["op"],
@@ -150,9 +186,10 @@ class Case:
             kwargs,
             **given,
         )
-        if line:
-            vars(made)["_line"] = line
-        return made if made.id else replace(made, id=_id_of(made))
+
+
+_DECODED = tuple(name for name in Case.__annotations__ if name not in ("id", "source", "op"))
+"""The fields that a case of from_line() does not have at first."""
 
 
 def _object(line: str) -> dict[str, Any]:
@@ -221,10 +258,19 @@ class PreparedCall:
     """The tensors of the case in its order: the leaves that gradients are asked for are among them."""
     seed: int
     """For the generators of torch, before the call."""
+    device: torch.device
+
+    def seed_generators(self) -> None:
+        """The CPU's and the device's. torch.manual_seed() seeds those of all kinds of devices: for one that is not in use it keeps
+        the seed and the stack as text, each time."""
+        torch.default_generator.manual_seed(self.seed)
+        if self.device.type != "cpu":
+            module = getattr(torch, self.device.type, None)
+            getattr(module, "manual_seed_all", torch.manual_seed)(self.seed)
 
     def run(self) -> Any:
         """Makes the call; its outputs. Raises what the call raises."""
-        torch.manual_seed(self.seed)
+        self.seed_generators()
         args, kwargs = self.args, self.kwargs
         if self.case.gradient and self.case.variant == "inplace":
             # A leaf that requires grad may not be changed in place.
@@ -243,7 +289,18 @@ class PreparedCall:
         if not targets or not wanted:
             return [None] * len(wanted)
         arriving = [self._cotangent(one, place) for place, one in enumerate(targets)]
-        return list(torch.autograd.grad(targets, wanted, arriving, allow_unused=True))
+        # What torch.autograd.grad does after it has checked shapes, for which it imports sympy: 0.4 s in each process.
+        found = _C.run_engine(
+            _engine_run_backward,
+            tuple(targets),
+            tuple(arriving),
+            False,  # keep the graph
+            False,  # make a graph of the gradients
+            tuple(wanted),
+            allow_unreachable=True,
+            accumulate_grad=False,
+        )
+        return list(found)
 
     def _cotangent(self, output: torch.Tensor, place: int) -> torch.Tensor:
         stride: tuple[int, ...] | None = None
@@ -363,4 +420,4 @@ def make_call(case: Case, device: torch.device) -> PreparedCall:
     left = iter(inputs)
     args, kwargs = map_specs((case.args, case.kwargs), lambda _: next(left), device)
     seed = int(case.id.rpartition("/")[2][:8] or "0", 16)
-    return PreparedCall(case, function, args, kwargs, inputs, seed)
+    return PreparedCall(case, function, args, kwargs, inputs, seed, device)

@@ -55,7 +55,7 @@ def in_float64(call: PreparedCall, change: Callable[[torch.Tensor], torch.Tensor
 
     args, kwargs = tree_map(widened, (call.args, call.kwargs))
     inputs = [widened(one) for one in call.inputs]
-    return _WideCall(call.case, call.function, args, kwargs, inputs, call.seed)
+    return _WideCall(call.case, call.function, args, kwargs, inputs, call.seed, call.device)
 
 
 class _WideCall(PreparedCall):
@@ -107,7 +107,7 @@ class GoldenWriter:
             return in_float64(made) if self.kind == "float64" else made
 
         call = make()
-        torch.manual_seed(call.seed)
+        call.seed_generators()
         generators = Generators(self.device)
         attempt = run_call(call, self.device)
         if attempt.error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import itertools
@@ -63,9 +64,7 @@ def load_cases(
     Raises:
         op_tools.Error: an unknown source or model, a wrong expression, or a damaged file, with file and line.
     """
-    wanted = filter or Filter()
-    expression = None if wanted.models else _checked(wanted)  # only all cases say which models there are
-    return filtered(source_cases(suite, sources, captures, mine, expression), wanted)
+    return filtered(source_cases(suite, sources, captures, mine), filter or Filter())
 
 
 def list_of(suite: str) -> Path:
@@ -86,15 +85,15 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(one) for one in re.findall(r"\d+", text)[:2])
 
 
-def lines_of(path: Path) -> Iterator[str]:
+def _lines_of(path: Path) -> list[str]:
     """The lines of a file, which may be packed (.gz).
 
     Raises:
         op_tools.Error: the file is not there, or damaged.
     """
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            yield from file
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode().split("\n")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise _C.Error(f"{path}: cannot be read: {error}") from None
 
@@ -133,29 +132,32 @@ def digest_of(cases: Iterable[Case]) -> str:
     return digest.hexdigest()
 
 
-def read_list(path: Path, *, ours: bool = False, fname: re.Pattern[str] | None = None) -> Iterator[Case]:
-    """The cases of a file of lines. `ours`: of the package, so that ids and lines are right; to check takes longer than to read.
-    Of these, lines of functions that `fname` does not match are not looked into.
+def our_list(suite: str) -> Iterator[Case]:
+    """The cases of a suite in the package. They are as to_json() wrote them: to check and decode 56,000 takes longer than to run
+    a few.
+
+    Raises:
+        op_tools.Error: there is no list of the suite.
+    """
+    return map(Case.from_line, _lines_of(list_of(suite))[:-1])
+
+
+def read_list(path: Path) -> Iterator[Case]:
+    """The cases of a file of lines.
 
     Raises:
         op_tools.Error: with file and line.
     """
-    for number, line in enumerate(lines_of(path), 1):
-        if not line.strip() or (ours and fname and not _has_name(_op_of(line), fname)):
+    for number, line in enumerate(_lines_of(path), 1):
+        if not line.strip():
             continue
         try:
-            yield Case.from_fields(json.loads(line), line.rstrip("\n")) if ours else Case.from_json(line)
+            yield Case.from_json(line)
         except _C.Error as error:
             raise _C.Error(f"{path}:{number}: {error}") from None
 
 
-_OP = '{"op":"'  # what a line of to_json() begins with
-
-
-def _op_of(line: str) -> str:
-    return line[len(_OP) : line.index('"', len(_OP))]
-
-
+@functools.cache
 def _has_name(op: str, expression: re.Pattern[str]) -> bool:
     return any(expression.fullmatch(name) for name in {op, re.split(r"[.:]+", op)[-1]})
 
@@ -184,12 +186,12 @@ def read_mine(path: Path) -> Iterator[Case]:
 
 def _json_objects(path: Path) -> list[Any]:
     """Of a list, or of lines; the file may be compressed."""
-    text = "".join(lines_of(path))
+    lines = _lines_of(path)
     try:
-        if text.lstrip().startswith("["):
+        if (text := "\n".join(lines)).lstrip().startswith("["):
             given: list[Any] = json.loads(text)
             return given
-        return [json.loads(one) for one in text.splitlines() if one]
+        return [json.loads(one) for one in lines if one.strip()]
     except (ValueError, RecursionError) as error:
         raise _C.Error(f"{path}: is no JSON: {error}") from None
 
@@ -207,16 +209,15 @@ def source_cases(
     sources: tuple[str, ...],
     captures: tuple[Path, ...],
     mine: tuple[Path, ...],
-    fname: re.Pattern[str] | None,
 ) -> Iterator[Case]:
-    """The cases of :func:`load_cases`, without a filter; `fname` spares reading what the filter leaves out."""
+    """The cases of :func:`load_cases`, without a filter."""
     from .captures import captured_cases
 
     if unknown := [one for one in sources if one not in SOURCES]:
         raise _C.Error(f"source {unknown[0]!r}: there are {', '.join(SOURCES)}")
     if suite:
         return (case for case in read_list(Path(suite)) if case.source in sources)
-    found: list[Iterable[Case]] = [read_list(list_of(one), ours=True, fname=fname) for one in LISTED if one in sources]
+    found: list[Iterable[Case]] = [our_list(one) for one in LISTED if one in sources]
     if "captures" in sources:
         found += [captured_cases(path) for path in captures]
     if "mine" in sources:
@@ -234,7 +235,8 @@ def filtered(cases: Iterable[Case], wanted: Filter) -> Iterator[Case]:
     seen: set[str] = set()
     models: set[str] = set()
     for case in cases:
-        models.update(case.models)
+        if wanted.models:
+            models.update(case.models)
         if not _is_wanted(case, wanted, expression):
             continue
         changed = _changed(case, wanted)
@@ -282,12 +284,12 @@ def phases_of(case: Case) -> tuple[str, ...]:
 
 
 def _changed(case: Case, wanted: Filter) -> Case:
-    if case.data is not None and (wanted.nhwc or wanted.four_bytes):
-        flag = "--nhwc" if wanted.nhwc else "--four-bytes"
-        raise _C.Error(f"{flag}: {case.id} is a captured call, whose tensors stay as they were: leave --captures out")
-    for name in (one for one, on in (("nhwc", wanted.nhwc), ("four-bytes", wanted.four_bytes)) if on):
-        changed = mutations.mutated(case, name)
-        case = case if changed is None else changed
+    for name in [one for one, on in (("nhwc", wanted.nhwc), ("four-bytes", wanted.four_bytes)) if on]:
+        if case.data is not None:
+            raise _C.Error(
+                f"--{name}: {case.id} is a captured call, whose tensors stay as they were: leave --captures out"
+            )
+        case = mutations.mutated(case, name) or case
     return case if not wanted.models else replace(case, models=_only(case, wanted))
 
 

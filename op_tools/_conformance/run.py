@@ -117,6 +117,7 @@ def run_cases(
     plan: WorkerPlan,
     settings: Settings,
     exceptions: Exceptions,
+    self_test: SelfTest,
     say: Callable[[str], None],
 ) -> int:
     """Runs this process's share of the cases, and writes the files of the result.
@@ -126,6 +127,7 @@ def run_cases(
         plan: what the workers do.
         settings: of this process.
         exceptions: known failures of the device.
+        self_test: of this process; is waited for.
         say: takes lines for people.
 
     Returns:
@@ -143,7 +145,6 @@ def run_cases(
             write_facts(
                 settings.folder, plan.writes, {name: facts[name] for name in ("device", "devices", "torch", "list")}
             )
-        self_test = SelfTest()
         mine = share_of(cases, *settings.shard)
         session = Session(mine, plan, settings.jobs, settings.timeout, exceptions, say)
         rows = session.run(rows_file, resume=settings.resume)

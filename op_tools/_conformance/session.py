@@ -88,7 +88,7 @@ def sampled(cases: Sequence[Case], count: int) -> list[Case]:
         order = hashlib.blake2b(case.id.encode(), digest_size=8).hexdigest()
         groups.setdefault((case.source, case.op), []).append((order, place))
     ranked = [(rank, order, place) for group in groups.values() for rank, (order, place) in enumerate(sorted(group))]
-    return [cases[place] for place in sorted(place for _, _, place in sorted(ranked)[:count])]
+    return [cases[place] for place in sorted(place for _, _, place in heapq.nsmallest(count, ranked))]
 
 
 def cost_of(case: Case) -> int:

@@ -79,9 +79,16 @@ def make_values(recipe: str | tuple[Any, ...], dtype: torch.dtype, count: int, k
         parts = [make_values(recipe, part, count, key ^ salt) for salt in (0, 0x5851F42D4C957F2D)]
         return torch.complex(parts[0], parts[1]).to(dtype)
     made = _block(recipe, name, numbers, dtype, words(key, count))
-    if count > made.numel():
-        made = made.repeat(-(-count // made.numel()))[:count].clone()
-    return made
+    return made if count == made.numel() else _repeated(made, count)
+
+
+def _repeated(made: torch.Tensor, count: int) -> torch.Tensor:
+    """The row again and again, up to a number of elements."""
+    whole = torch.empty(count, dtype=made.dtype)
+    for at in range(0, count, made.numel()):
+        part = whole[at : at + made.numel()]
+        part.copy_(made[: part.numel()])
+    return whole
 
 
 def fills_gaps(recipe: str) -> bool:

@@ -4,6 +4,7 @@ draw from the device's generator, free its memory, and raise where it has to?"""
 from __future__ import annotations
 
 import functools
+import os
 import statistics
 import tempfile
 import time
@@ -32,6 +33,7 @@ from .rows import ERROR, FAILED, NOT_JUDGED, PASSED, UNSUPPORTED, Row, row_of
 CPU = torch.device("cpu")
 # Functions around the operator of a case: they say nothing of it where it has no verdict itself.
 _AROUND = ("clone", "detach", "ones_like", "add_")
+_MEMORY = "/dev/shm"  # noqa: S108 (the folders in it have random names)
 _TIMED_RUNS, _TIMED_SECONDS = 20, 0.2
 
 Method = Literal["relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute"]
@@ -88,11 +90,18 @@ def run_call(
     return attempt
 
 
+@functools.cache
+def _folder() -> str | None:
+    """For the files of OpAutoCompare, which are not read. In memory, if there is such a place: on a disk that is busy with other
+    files each case waits for some milliseconds."""
+    return _MEMORY if os.access(_MEMORY, os.W_OK) else None
+
+
 def _compared(call: PreparedCall, device: torch.device, method: Method | None) -> Attempt:
     """Runs it under OpAutoCompare at both levels: the device's kernels one by one; the function as a whole, with its
     gradients."""
     levels: tuple[Literal["torch", "aten"], ...] = ("torch", "aten")
-    with tempfile.TemporaryDirectory(prefix="op_conformance_") as folder:
+    with tempfile.TemporaryDirectory(prefix="op_conformance_", dir=_folder()) as folder:
         tools = [OpAutoCompare(output_dir=folder, level=level, max_saved=0, method=method) for level in levels]
 
         def end_forward() -> None:
@@ -238,7 +247,7 @@ class Judge:
 
     def _unwatched(self, case: Case) -> _Again:
         call = make_call(case, self.device)
-        torch.manual_seed(call.seed)
+        call.seed_generators()
         generators = Generators(self.device)
         attempt = run_call(call, self.device, wait=False)
         return _Again(generators.moved(), attempt.outputs(), attempt.error)

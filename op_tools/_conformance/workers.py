@@ -54,7 +54,6 @@ def usable_cores() -> int:
 
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_WITH_GRADIENTS = "torch.fx.experimental.symbolic_shapes"  # torch imports it at the first gradient: 0.3 s
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
@@ -109,9 +108,7 @@ def _forks() -> Any:
     """Processes are forked from one that has imported torch and nothing else: they start in no time, after a crash as well.
     Backends are not imported there: a process chooses."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["op_tools.__main__", "op_tools._conformance.session", "op_tools._conformance.values", _WITH_GRADIENTS]
-    )
+    context.set_forkserver_preload(["op_tools._conformance.run"])
     chosen = os.environ.get(_AUTOLOAD)
     os.environ[_AUTOLOAD] = "0"
     try:
@@ -126,8 +123,10 @@ def _forks() -> Any:
 def _serve(
     pipe: Connection, start: Callable[[], None], work: Callable[[Any], Any], environment: dict[str, str], number: int
 ) -> None:
-    # A worker that hangs must not outlive a run that was killed: then the process that it was forked from ends.
+    # A worker that hangs must not outlive a run that was killed: then the process that it was forked from ends. That one
+    # goes on while anyone has the other end of its pipe, which multiprocessing hands on to each process.
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
     os.environ.clear()
     os.environ.update(environment)
     multiprocessing.current_process().name = f"worker-{number}"

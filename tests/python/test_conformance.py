@@ -29,7 +29,7 @@ from op_tools._conformance import repeat
 from op_tools._conformance.case import Case, TensorSpec
 from op_tools._conformance.exceptions import read_exceptions
 from op_tools._conformance.golden import Golden, GoldenJudge, GoldenWriter, write_facts
-from op_tools._conformance.repeat import digest_of
+from op_tools._conformance.repeat import digest_of, same_bits
 from op_tools._conformance.rows import COLUMNS, RowWriter, read_rows, row_of
 from op_tools._conformance.session import sampled, share_of
 from op_tools._conformance.verdict import Judge
@@ -712,17 +712,20 @@ def _alive(words):
     return found
 
 
-@pytest.mark.parametrize("end", ["end", "kill", "interrupt"])
-def test_no_process_outlives_the_command(tmp_path, end):
+@pytest.mark.parametrize("end", ["end", "kill", "kill while one hangs", "interrupt"])
+def test_no_process_outlives_the_command(tmp_path, monkeypatch, end):
     """Its processes are forks of it."""
-    cases = [case("torch.add", tensor(3), number) for number in range(3 if end == "end" else 3000)]
+    cases = [case("torch.add", tensor(3), number) for number in range(3000 if end in ("kill", "interrupt") else 3)]
+    if end == "kill while one hangs":
+        monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "hang:ops=mm")
+        cases.append(case("torch.mm", tensor(1, 1), tensor(1, 1)))  # the smallest comes last
     folder = tmp_path / "result"
-    run = command("run", "--device", "cpu", "--list", write_cases(tmp_path / "c.jsonl", cases), "-o", folder)
+    run = command("run", "--device", "sim", "--list", write_cases(tmp_path / "c.jsonl", cases), "-o", folder)
     deadline = time.monotonic() + 100
     rows = folder / "rows.jsonl"
     while (not rows.exists() or not rows.stat().st_size) and run.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    if end == "kill":
+    if end.startswith("kill"):
         assert len(_alive(str(folder))) >= 3  # the command, what workers are forked from, a worker
         run.kill()
     elif end == "interrupt":
@@ -882,9 +885,27 @@ def test_a_damaged_golden_file_makes_the_run_end_with_status_2(listed, capsys):
     assert counts("result")["error"] == 2 and "2 error" in capsys.readouterr().err
 
 
+def test_bits_are_compared_as_digests_are():
+    row = torch.arange(1 << 20, dtype=torch.float32)  # four megabytes, which are compared in pieces
+    late = row.clone()
+    late[-1] = 0
+    alike = [row, row.clone(), torch.stack([row, row], 1)[:, 0], torch.complex(row, -row).conj().real]
+    other = [late, row.double(), row.reshape(2, -1), torch.empty(0), torch.tensor(1.0)]
+    for one in alike:
+        assert same_bits(row, one) and digest_of(row) == digest_of(one)
+    for one in other:
+        assert not same_bits(row, one) and not same_bits(one, row) and digest_of(row) != digest_of(one)
+    nan = torch.tensor([float("nan"), -0.0])
+    assert same_bits(nan, nan.clone()) and not same_bits(nan, nan.abs())
+    assert same_bits(torch.empty(0, 3), torch.empty(0, 3)) and not same_bits(torch.empty(0, 3), torch.empty(3, 0))
+    sparse = torch.eye(3).to_sparse()
+    assert same_bits(sparse, sparse) and not same_bits(sparse, torch.eye(3)) and not same_bits(torch.eye(3), sparse)
+
+
 def test_a_gradient_without_memory_has_a_digest_and_a_failure_of_the_suite_ends_one_case_alone(monkeypatch):
     zero = torch._efficientzerotensor(3)
     assert digest_of(zero) == digest_of(torch.zeros(3)) != digest_of(torch.ones(3))
+    assert same_bits(zero, torch.zeros(3)) and not same_bits(zero, torch.ones(3))
     case = Case.make("mine", "torch.neg", "function", (TensorSpec((3,), "float32", values="normal"),), {})
     judge = Judge(torch.device("cpu"))
     assert [row.status for row in judge.rows(case)] == ["passed"]

@@ -1,12 +1,14 @@
 """Cases of the conformance suite: the same bits everywhere, one line of JSON each, from four sources, for machines without
 torch's tests and without Python."""
 
+import copy
 import dataclasses
 import gzip
 import hashlib
 import importlib.util
 import json
 import math
+import pickle
 import re
 import subprocess
 import sys
@@ -381,6 +383,8 @@ def test_the_package_has_lists_of_cases():
         for line in gzip.decompress(list_of(suite).read_bytes()).splitlines():
             case = json.loads(line)
             ids.add(case["id"])
+            taken = vars(Case.from_line(line.decode()))
+            assert [taken[key] for key in ("id", "source", "op")] == [case[key] for key in ("id", "source", "op")]
             if count % 100 == 0:
                 assert Case.from_json(line.decode()).to_json() == line.decode()  # its id is that of its content
             functions.add(case["op"])
@@ -393,6 +397,31 @@ def test_the_package_has_lists_of_cases():
     )
     assert set(diopi.split()) <= set(models)
     assert sum(list_of(suite).stat().st_size for suite in ("op_db", "models")) < 3e6
+
+
+@pytest.mark.parametrize("first", [*Case.__annotations__, "dtype", "tensors", "bytes"])
+def test_a_case_of_a_line_is_decoded_when_it_is_asked(first):
+    made = Case.make(
+        "op_db",
+        "torch.add",
+        "method",
+        (TensorSpec((2, 3), "float32", requires_grad=True), '","id":"', {"models": 1}),
+        {"alpha": ',"source":"'},
+        gradient=True,
+        mutation="strided",
+        overload="Tensor",
+        data="folder",
+        models={"resnet50": 3},
+    )
+    for case in (made, Case.make("op_db", "torch.neg", "function", (), {"models": 2})):
+        taken = Case.from_line(case.to_json())
+        assert "args" not in vars(taken)
+        assert getattr(taken, first) == getattr(case, first)
+        assert taken == case and hash(taken) == hash(case) and taken.to_json() == case.to_json()
+        assert dataclasses.replace(taken, gradient=False) == dataclasses.replace(case, gradient=False)
+        assert copy.copy(taken) == case and pickle.loads(pickle.dumps(taken)) == case
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = taken.nothing
 
 
 def test_the_list_has_the_cases_of_8_bit_floats():

@@ -609,3 +609,18 @@ def test_replay_refuses_what_it_cannot_do_before_the_work(tmp_path, build_dir):
     status, text = replay_with("--filter", "torch.sin")
     assert status == 2 and "--filter torch.sin: none of the 1 call has such a name" in text
     assert replay_with("--filter", "torch.neg", "--json", str(tmp_path / "report.json"))[0] == 0
+
+
+def test_each_command_is_in_the_module_that_is_imported_for_it():
+    def commands(parser):
+        (choices,) = [one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+        return set(choices)
+
+    modules = command_line._MODULES
+    for names in modules.values():
+        for name in names:
+            assert commands(command_line._parser(name)) == set(names)
+    everything = {name for names in modules.values() for name in names}
+    assert commands(command_line._parser()) == commands(command_line._parser("--help")) == everything
+    folder = Path(command_line.__file__).parent / "_commands"
+    assert set(modules) == {path.stem for path in folder.glob("[!_]*.py")}
