@@ -194,6 +194,7 @@ def test_a_devices_numbers_are_those_of_the_cpu(dtype, size, tmp_path):
     ids=["part of a chunk", "chunk", "blocks", "part of a block", "transposed", "bfloat16", "int64"],
 )
 def test_a_devices_statistics_take_few_operators(tensor, most, tmp_path):
+    """Copies are not counted: the conversion to float64, elements made contiguous."""
     x = tensor.to("sim")
 
     def launched(work):
