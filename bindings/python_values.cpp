@@ -267,7 +267,80 @@ void visit_at(py::handle object, c10::function_ref<void(const at::Tensor&)> visi
   }
 }
 
+bool add_at(PyObject* raw, ArgumentKey& key, int depth);
+
+bool add_items(PyObject* const* items, Py_ssize_t count, ArgumentKey::Part part, ArgumentKey& key, int depth) {
+  key.add_group(part, static_cast<size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!add_at(items[i], key, depth + 1)) return false;
+  }
+  return true;
+}
+
+bool add_text(PyObject* raw, ArgumentKey::Part part, ArgumentKey& key) {
+  Py_ssize_t size = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(raw, &size);
+  if (!text) return forget_error(), false;
+  key.add_text(part, {text, static_cast<size_t>(size)});
+  return true;
+}
+
+bool add_dict(PyObject* dict, ArgumentKey& key, int depth) {
+  key.add_group(ArgumentKey::Part::kKeyword, static_cast<size_t>(PyDict_GET_SIZE(dict)));
+  PyObject* name = nullptr;
+  PyObject* item = nullptr;
+  for (Py_ssize_t position = 0; PyDict_Next(dict, &position, &name, &item);) {
+    if (!PyUnicode_Check(name) || !add_text(name, ArgumentKey::Part::kKeyword, key) || !add_at(item, key, depth + 1)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// What convert() makes a plain value of, in its order.
+bool add_at(PyObject* raw, ArgumentKey& key, int depth) {
+  using Part = ArgumentKey::Part;
+  if (depth > kMaxDepth) return false;
+  if (is_tensor(raw)) return key.add_tensor(THPVariable_Unpack(raw)), true;
+  if (raw == Py_None) return key.add(Part::kNone), true;
+  if (PyBool_Check(raw)) return key.add(Part::kBool, raw == Py_True), true;
+  if (PyLong_Check(raw)) {
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(raw, &overflow);
+    key.add(Part::kInt, number);
+    return overflow == 0;
+  }
+  if (PyFloat_Check(raw)) return key.add(Part::kFloat, PyFloat_AS_DOUBLE(raw)), true;
+  if (PyUnicode_Check(raw)) return add_text(raw, Part::kText, key);
+  if (PyTuple_CheckExact(raw) || THPSize_Check(raw)) {
+    const Part part = PyTuple_CheckExact(raw) ? Part::kTuple : Part::kSize;
+    return add_items(&PyTuple_GET_ITEM(raw, 0), PyTuple_GET_SIZE(raw), part, key, depth);
+  }
+  if (PyTuple_Check(raw)) return false;
+  if (PyList_Check(raw)) {
+    return add_items(reinterpret_cast<PyListObject*>(raw)->ob_item, PyList_GET_SIZE(raw), Part::kList, key, depth);
+  }
+  if (PyDict_Check(raw)) return add_dict(raw, key, depth);
+  if (raw == Py_Ellipsis) return key.add(Part::kEllipsis), true;
+  if (PySlice_Check(raw)) {
+    auto* slice = reinterpret_cast<PySliceObject*>(raw);
+    PyObject* const parts[] = {slice->start, slice->stop, slice->step};
+    return add_items(parts, 3, Part::kSlice, key, depth);
+  }
+  if (THPDtype_Check(raw)) return key.add(Part::kDtype, reinterpret_cast<THPDtype*>(raw)->scalar_type), true;
+  if (THPDevice_Check(raw)) return key.add_device(reinterpret_cast<THPDevice*>(raw)->device), true;
+  if (THPLayout_Check(raw)) return key.add(Part::kLayout, reinterpret_cast<THPLayout*>(raw)->layout), true;
+  if (THPMemoryFormat_Check(raw)) {
+    return key.add(Part::kMemoryFormat, reinterpret_cast<THPMemoryFormat*>(raw)->memory_format), true;
+  }
+  return false;
+}
+
 }  // namespace
+
+bool add_to_key(py::handle object, ArgumentKey& key) {
+  return add_at(object.ptr(), key, 0);
+}
 
 Value to_value(py::handle object) {
   try {

@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "hooks/argument_key.h"
 #include "tensor/value.h"
 
 #include <c10/util/FunctionRef.h>
@@ -17,6 +18,9 @@ namespace py = pybind11;
 
 // Never raises: what has no form becomes Unsupported. Tensors in the tree are the program's own, not copies.
 Value to_value(py::handle object);
+
+// Adds what to_value(object) would be. False: it has no form in a key.
+bool add_to_key(py::handle object, ArgumentKey& key);
 
 // Slices, Ellipsis, dtypes and so on become the Python objects that they stand for, Unsupported becomes None.
 py::object to_python(const Value& value);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "hooks/argument_key.h"
 #include "hooks/backward_source.h"
 #include "hooks/chain.h"
 #include "hooks/current_chain.h"
@@ -140,7 +141,7 @@ class EndedByProgram final : public py::error_already_set {
 };
 
 // One torch-level call. Throws py::error_already_set when the function raised.
-class PythonFrame final : public Frame {
+class PythonFrame final : public Frame, public ArgumentSource {
  public:
   PythonFrame(PyObject* function, PyObject* args, PyObject* kwargs, const Chain& chain)
       : function_(function),
@@ -155,6 +156,11 @@ class PythonFrame final : public Frame {
     if (!result_value_) result_value_ = result_ ? to_value(result_) : Value();
     return *result_value_;
   }
+
+  bool add_arguments(ArgumentKey& key) override {
+    return add_to_key(args_, key) && (!kwargs_ || add_to_key(kwargs_, key));
+  }
+  bool add_result(ArgumentKey& key) override { return result_ && add_to_key(result_, key); }
 
   void visit_inputs(Visit visit) override {
     visit_tensors(args_, visit);

@@ -54,9 +54,8 @@ struct CpuState {
 
   // The generator is in this state now.
   bool is_current() const {
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    auto& cpu = *static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+    auto& cpu = *static_cast<at::CPUGeneratorImpl*>(at::detail::getDefaultCPUGenerator().unsafeGetGeneratorImpl());
+    const std::lock_guard<std::mutex> lock(cpu.mutex_);
     return next_float == cpu.next_float_normal_sample() && next_double == cpu.next_double_normal_sample() &&
            is_same(engine, engine_of(cpu));
   }
@@ -98,15 +97,20 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return a.nbytes() == b.nbytes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 
+// Besides the CPU's.
+bool has_generator(c10::Device device) {
+  return !device.is_cpu() && device.type() != c10::kMeta;
+}
+
 // Devices whose default generators a call may draw from. False: a generator is among the arguments.
 bool collect_devices(const Value& value, std::set<std::string>& devices) {
   bool only_default = true;
   if (value.is<Generator>()) {
     only_default = false;
   } else if (const auto* device = value.get_if<c10::Device>()) {
-    if (!device->is_cpu() && device->type() != c10::kMeta) devices.insert(device->str());
+    if (has_generator(*device)) devices.insert(device->str());
   } else if (const auto* tensor = value.get_if<at::Tensor>()) {
-    if (!tensor->device().is_cpu() && !tensor->is_meta()) devices.insert(tensor->device().str());
+    if (has_generator(tensor->device())) devices.insert(tensor->device().str());
   } else if (const Values* items = sequence_items(value)) {
     for (const Value& item : *items) only_default &= collect_devices(item, devices);
   } else if (const auto* dict = value.get_if<Dict>()) {
@@ -121,6 +125,21 @@ RandomWatch::RandomWatch(const Value& args, const Value& kwargs) : cpu_(cpu_stat
   std::set<std::string> devices;
   sees_all_ = collect_devices(args, devices);
   sees_all_ &= collect_devices(kwargs, devices);
+  watch(devices);
+}
+
+RandomWatch::RandomWatch(c10::ArrayRef<const at::Tensor*> tensors, c10::ArrayRef<c10::Device> named)
+    : cpu_(cpu_state()) {
+  std::set<std::string> devices;
+  const auto add = [&](c10::Device device) {
+    if (has_generator(device)) devices.insert(device.str());
+  };
+  for (const at::Tensor* tensor : tensors) add(tensor->device());
+  for (const c10::Device device : named) add(device);
+  watch(devices);
+}
+
+void RandomWatch::watch(const std::set<std::string>& devices) {
   for (const std::string& device : devices) {
     try {
       devices_.emplace_back(device, device_state(c10::Device(device)));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,8 @@ class OP_TOOLS_API RandomWatch {
  public:
   // Watches the CPU's default generator and those of the devices that occur in the arguments.
   RandomWatch(const Value& args, const Value& kwargs);
+  // The same of arguments without generators, where only their tensors and devices are known.
+  RandomWatch(c10::ArrayRef<const at::Tensor*> tensors, c10::ArrayRef<c10::Device> named);
   RandomWatch(const RandomWatch&) = delete;
   RandomWatch& operator=(const RandomWatch&) = delete;
 
@@ -30,6 +33,8 @@ class OP_TOOLS_API RandomWatch {
   bool sees_all_generators() const { return sees_all_; }
 
  private:
+  void watch(const std::set<std::string>& devices);
+
   bool sees_all_ = true;
   const std::shared_ptr<const CpuState> cpu_;
   std::vector<std::pair<std::string, at::Tensor>> devices_;

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/op_filter.h"
 #include "base/stop_program.h"
+#include "hooks/argument_key.h"
 #include "hooks/error_origin.h"
 #include "hooks/failed_backward.h"
 #include "hooks/module_path.h"
@@ -285,12 +286,14 @@ bool tried(const OpCall& op, Call&& call) noexcept {
 }
 
 // Backward of a torch-level call: the engine has run it already, the frame only shows what came out, or what it raised.
-class BackwardFrame final : public Frame {
+class BackwardFrame final : public Frame, public ArgumentSource {
  public:
   BackwardFrame(const CallGradients& gradients, const std::string& error) : gradients_(gradients), error_(error) {}
   Value args() override { return as_tuple(gradients_.outputs); }
   Value kwargs() override { return make_dict({}); }
   Value result() override { return as_tuple(gradients_.inputs); }
+  bool add_arguments(ArgumentKey& key) override { return add(gradients_.outputs, key); }
+  bool add_result(ArgumentKey& key) override { return add(gradients_.inputs, key); }
   void proceed() override {
     if (!error_.empty()) throw std::runtime_error(error_);
   }
@@ -298,6 +301,11 @@ class BackwardFrame final : public Frame {
  private:
   static Value as_tuple(const std::vector<at::Tensor>& tensors) {
     return make_tuple(Values(tensors.begin(), tensors.end()));
+  }
+  static bool add(const std::vector<at::Tensor>& tensors, ArgumentKey& key) {
+    key.add_group(ArgumentKey::Part::kTuple, tensors.size());
+    for (const at::Tensor& tensor : tensors) key.add_tensor(tensor);
+    return true;
   }
   const CallGradients& gradients_;
   const std::string& error_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "hooks/op_table.h"
 #include "tensor/cpu_kernels.h"
 #include "tensor/internal_guard.h"
 #include "tensor/ivalue.h"
@@ -145,6 +146,18 @@ std::optional<c10::Device> DispatcherFrame::named_device() {
     if (stack_[i].isDevice()) named = stack_[i].toDevice();
   }
   return named;
+}
+
+bool DispatcherFrame::add_arguments(ArgumentKey& key) {
+  key.add(ArgumentKey::Part::kInt, OpTable::changes());  // an operator of this name may have another schema then
+  return !ran_ && std::all_of(stack_.begin() + static_cast<std::ptrdiff_t>(first_), stack_.end(),
+                              [&](const c10::IValue& value) { return key.add_ivalue(value); });
+}
+
+bool DispatcherFrame::add_result(ArgumentKey& key) {
+  const auto returns = static_cast<std::ptrdiff_t>(op_.schema().returns().size());
+  return std::all_of(stack_.end() - returns, stack_.end(),
+                     [&](const c10::IValue& value) { return key.add_ivalue(value); });
 }
 
 void DispatcherFrame::proceed() {

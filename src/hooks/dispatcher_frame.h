@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "hooks/argument_key.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_call.h"
 #include "tensor/value.h"
@@ -21,7 +22,7 @@ namespace op_tools::interceptor {
 Value returned_value(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 // Arguments on top of the stack before the call, returns on top of it after.
-class DispatcherFrame final : public OperatorFrame {
+class DispatcherFrame final : public OperatorFrame, public ArgumentSource {
  public:
   // `below`: the keys with which the call goes on. `detour` runs the operator in place of torch, unless an executor of
   // the aten level does.
@@ -36,6 +37,8 @@ class DispatcherFrame final : public OperatorFrame {
   void visit_inputs(Visit visit) override;
   void visit_result(Visit visit) override;
   std::optional<c10::Device> named_device() override;
+  bool add_arguments(ArgumentKey& key) override;
+  bool add_result(ArgumentKey& key) override;
   void proceed() override;
   std::shared_ptr<const OpRunner> runner() override { return runner_of(op_); }
 

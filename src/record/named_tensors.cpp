@@ -36,20 +36,29 @@ TensorOrigin TensorOrigins::find(const at::Tensor& tensor) const {
 TensorOrigins::Known* TensorOrigins::known_of(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return nullptr;
   if (sweeps_.due(storages_.size(), tensor.storage().nbytes())) {
-    std::erase_if(storages_, [](const auto& one) { return one.second.storage.expired(); });
+    for (auto one = storages_.begin(); one != storages_.end();) {
+      if (one->second.storage.expired()) {
+        one = storages_.erase(one);
+      } else {
+        ++one;
+      }
+    }
     sweeps_.done(storages_.size());
   }
   // A storage that is held weakly keeps its address; one that is gone is another's now only when it was released here.
   const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
-  return &storages_.try_emplace(storage, Known{tensor.storage().getWeakStorageImpl()}).first->second;
+  const auto found = storages_.find(storage);
+  if (found != storages_.end()) return &found->second;
+  return &storages_.emplace(storage, Known{tensor.storage().getWeakStorageImpl()}).first->second;
 }
 
-void TensorOrigins::made(const at::Tensor& tensor, uint32_t call, uint32_t output) {
+StringNumber TensorOrigins::made(const at::Tensor& tensor, uint32_t call, uint32_t output) {
   Known* const known = known_of(tensor);
-  if (!known) return;
+  if (!known) return 0;
   known->producer = call;
   known->output = output;
   known->version = version_of(tensor);
+  return known->name;
 }
 
 void TensorOrigins::name(const at::Tensor& tensor, Origin origin, StringNumber name) {

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/export.h"
@@ -38,8 +38,8 @@ struct TensorOrigin {
 class TensorOrigins {
  public:
   TensorOrigin find(const at::Tensor& tensor) const;
-  // A call made or wrote it.
-  void made(const at::Tensor& tensor, uint32_t call, uint32_t output);
+  // A call made or wrote it. Returns what it is known by.
+  StringNumber made(const at::Tensor& tensor, uint32_t call, uint32_t output);
   void name(const at::Tensor& tensor, Origin origin, StringNumber name);
 
  private:
@@ -52,7 +52,7 @@ class TensorOrigins {
   };
   Known* known_of(const at::Tensor& tensor);
 
-  std::unordered_map<const c10::StorageImpl*, Known> storages_;
+  ska::flat_hash_map<const c10::StorageImpl*, Known> storages_;
   Sweeps sweeps_;
 };
 

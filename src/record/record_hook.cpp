@@ -1,5 +1,6 @@
 #include "record/record_hook.h"
 
+#include <c10/util/SmallVector.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,9 +18,11 @@
 #include "base/log.h"
 #include "base/run_folder.h"
 #include "calls/random_state.h"
+#include "hooks/argument_key.h"
 #include "hooks/backward_pass.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"
+#include "record/call_forms.h"
 #include "record/call_parts.h"
 #include "record/jitter.h"
 #include "record/json_lines.h"
@@ -47,17 +50,20 @@ struct Input {
   KnownValue value;
 };
 
-// What a name says of its operator.
-struct NameRules {
+// What a name says of its operator, and what is known of its calls.
+struct KnownOp {
   StringNumber op;
   bool uninitialized, writes_undeclared, factory;
+  RecordRow counts = {};
+  CallForms arguments = {}, results = {};
 };
 
 struct State final : HookState {
-  explicit State(NameRules rules) : rules(rules) {}
+  explicit State(OpCall& call) : source(dynamic_cast<ArgumentSource*>(&call.frame())) {}
 
-  const NameRules rules;
-  std::vector<Input> inputs;
+  ArgumentSource* const source;  // nullptr: Values are all that the frame gives
+  KnownOp* op = nullptr;         // from take_inputs() on; what may change in it is guarded by the hook's lock
+  c10::SmallVector<Input, 4> inputs;
   std::vector<bool> written;  // by input, where the operator writes what no counter shows; else empty
   StringNumber scalars = 0;
   std::optional<RandomWatch> random;
@@ -70,18 +76,16 @@ struct InputPlaces final : HookState {
   const std::vector<StringNumber> places;
 };
 
-struct StringHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-};
-
 struct Output {
   StringNumber place;
   at::Tensor tensor;
+  size_t where = 0;  // place_of(tensor)
   KnownValue value = {};
   bool is_new = false;  // not known before: what the call made, wrote, or shows in another way
   bool is_view = false;
 };
+
+using Outputs = c10::SmallVector<Output, 3>;
 
 bool is_backward_at_torch(const OpCall& call) {
   return call.level == Level::kTorch && call.phase == Phase::kBackward;
@@ -134,9 +138,8 @@ struct RecordHook::Impl {
   RowTables rows;
   ValueRows values{rows};
   ModuleCalls module_calls;
-  std::unordered_map<std::string, NameRules, StringHash, std::equal_to<>> rules;
+  std::unordered_map<std::string, KnownOp, StringHash, std::equal_to<>> ops;
   std::map<std::thread::id, uint32_t> threads;
-  std::unordered_map<StringNumber, RecordRow> ops;
   std::unique_ptr<RecordingFile> file;
   std::string failure;
   std::vector<RecordedUse> uses;  // of the call that is added
@@ -144,22 +147,22 @@ struct RecordHook::Impl {
 
   bool is_on() const { return !failed.load(std::memory_order_relaxed) && !owner.in_child(); }
 
-  NameRules rules_of(const OpCall& call) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    const auto found = rules.find(call.name);
-    if (found != rules.end()) return found->second;
-    const std::string_view base = base_name(call.name);
-    const NameRules made{rows.string(call.name), returns_uninitialized(base), !undeclared_writes_of(call.name).empty(),
-                         call.op && makes_variable(*call.op)};
-    return rules.emplace(call.name, made).first->second;
-  }
-
   // Called without the lock: it reads the tensor.
   std::shared_ptr<StatisticsQuery> ask(const at::Tensor& tensor) const {
     return options.statistics ? std::make_shared<StatisticsQuery>(tensor) : nullptr;
   }
 
   // ---- the lock is held ----
+
+  KnownOp& op_locked(const OpCall& call) {
+    const auto found = ops.find(call.name);
+    if (found != ops.end()) return found->second;
+    const std::string_view base = base_name(call.name);
+    KnownOp made{rows.string(call.name), returns_uninitialized(base), !undeclared_writes_of(call.name).empty(),
+                 call.op && makes_variable(*call.op)};
+    made.counts.op = call.name;
+    return ops.emplace(call.name, std::move(made)).first->second;
+  }
 
   uint32_t thread_locked() {
     return threads.try_emplace(std::this_thread::get_id(), static_cast<uint32_t>(threads.size())).first->second;
@@ -222,43 +225,72 @@ struct RecordHook::Impl {
 
   // The value of an input that was not known, unless the call has it twice.
   KnownValue input_value(const at::Tensor& tensor, const OpCall& call, bool in_module) {
+    const size_t where = place_of(tensor);
     {
       const std::lock_guard<std::mutex> lock(mutex);
-      if (KnownValue found = values.find(tensor); found.is_known()) return found;
+      if (KnownValue found = values.find(tensor, where); found.is_known()) return found;
     }
     const TensorOrigin origin = named_origin(tensor, call, in_module);
     std::shared_ptr<StatisticsQuery> question = ask(tensor);
     const std::lock_guard<std::mutex> lock(mutex);
     KnownValue made = values.add(tensor, origin, std::move(question));
-    values.know(tensor, made);
+    values.know(tensor, where, made);
     return made;
   }
 
-  void take_inputs(OpCall& call, State& state) {
+  // True: the value of this input is known.
+  bool add_input_locked(State& state, StringNumber place, at::Tensor tensor) {
+    KnownValue value = values.find(tensor, place_of(tensor));
+    const bool is_known = value.is_known();
+    const int64_t version = version_of(tensor);
+    state.inputs.push_back({place, std::move(tensor), version, std::move(value)});
+    return is_known;
+  }
+
+  // `key`: of the arguments; nullptr: they have none. False: it is the first such call, or some value is not known.
+  bool take_known_inputs(const OpCall& call, const ArgumentKey* key, State& state, bool* all_known) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    state.op = &op_locked(call);
+    const CallForm* const form = key ? state.op->arguments.find(key->bytes()) : nullptr;
+    if (!form) return false;
+    state.scalars = form->scalars;
+    for (size_t i = 0; i < form->places.size(); ++i) {
+      *all_known &= add_input_locked(state, form->places[i], *key->tensors()[i]);
+    }
+    return true;
+  }
+
+  void take_new_inputs(OpCall& call, const ArgumentKey* key, State& state, bool in_module, bool* all_known) {
     CallParts parts;
     parts.add_arguments(call.args(), call.kwargs());
-    const bool in_module = options.with_modules && !call.module().empty();
-    if (options.jitter > 0 && in_module && !jittered.load(std::memory_order_relaxed)) jitter_first(parts);
+    if (may_jitter() && in_module) jitter_first(parts);
     const std::string scalars = parts.scalars();
-    bool all_known = true;
-    {
-      const std::lock_guard<std::mutex> lock(mutex);
-      state.scalars = rows.string(scalars);
-      state.inputs.reserve(parts.tensors().size());
-      for (PlacedTensor& one : parts.take_tensors()) {
-        if (options.modules_only) state.places.push_back(rows.string("grad " + one.place));
-        if (!one.tensor.defined()) continue;
-        KnownValue value = values.find(one.tensor);
-        all_known = all_known && value.is_known();
-        const int64_t version = version_of(one.tensor);
-        state.inputs.push_back({rows.string(one.place), std::move(one.tensor), version, std::move(value)});
-      }
+    CallForm form;
+    const std::lock_guard<std::mutex> lock(mutex);
+    form.scalars = state.scalars = rows.string(scalars);
+    for (PlacedTensor& one : parts.take_tensors()) {
+      if (options.modules_only) state.places.push_back(rows.string("grad " + one.place));
+      form.places.push_back(rows.string(one.place));
+      *all_known &= add_input_locked(state, form.places.back(), std::move(one.tensor));
     }
-    if (all_known) return;
+    if (key && key->tensors().size() == form.places.size()) state.op->arguments.add(key->bytes(), std::move(form));
+  }
+
+  // `given`: the call's, empty. Is it filled?
+  bool take_inputs(OpCall& call, State& state, ArgumentKey& given) {
+    const bool in_module = options.with_modules && !call.module().empty();
+    const bool has_key = state.source && !options.modules_only && !may_jitter() && state.source->add_arguments(given);
+    const ArgumentKey* const key = has_key ? &given : nullptr;
+    bool all_known = true;
+    if (!take_known_inputs(call, key, state, &all_known)) take_new_inputs(call, key, state, in_module, &all_known);
+    if (all_known) return has_key;
     for (Input& input : state.inputs) {
       if (!input.value.is_known()) input.value = input_value(input.tensor, call, in_module);
     }
+    return has_key;
   }
+
+  bool may_jitter() const { return options.jitter > 0 && !jittered.load(std::memory_order_relaxed); }
 
   void jitter_first(const CallParts& parts) {
     for (const PlacedTensor& one : parts.tensors()) {
@@ -271,19 +303,38 @@ struct RecordHook::Impl {
     }
   }
 
-  // What the call returned, then the inputs that it wrote; with the values that are known.
-  std::vector<Output> outputs_of(OpCall& call, const State& state) {
-    std::vector<Output> outputs;
-    if (!call.error.empty()) return outputs;
+  // What the call returned.
+  Outputs results_of(OpCall& call, State& state) {
+    Outputs outputs;
+    ArgumentKey key(/*with_numbers=*/false);
+    const bool has_key = state.source && !options.modules_only && state.source->add_result(key);
+    if (has_key) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (const CallForm* const form = state.op->results.find(key.bytes())) {
+        for (size_t i = 0; i < form->places.size(); ++i) outputs.push_back({form->places[i], *key.tensors()[i]});
+        return outputs;
+      }
+    }
     CallParts parts;
     parts.add_result(call.result());
+    const std::lock_guard<std::mutex> lock(mutex);
+    CallForm form;
+    for (PlacedTensor& one : parts.take_tensors()) {
+      form.places.push_back(rows.string(one.place));
+      outputs.push_back({form.places.back(), std::move(one.tensor)});
+    }
+    const auto* const places = static_cast<const InputPlaces*>(call.saved_state());
+    if (places && is_backward_at_torch(call)) name_gradients(call.result(), places->places, outputs);
+    if (has_key && key.tensors().size() == form.places.size()) state.op->results.add(key.bytes(), std::move(form));
+    return outputs;
+  }
+
+  // What the call returned, then the inputs that it wrote; with the values that are known.
+  Outputs outputs_of(OpCall& call, State& state) {
+    if (!call.error.empty()) return {};
+    Outputs outputs = results_of(call, state);
     const bool writes_unseen = !state.written.empty();
     const std::lock_guard<std::mutex> lock(mutex);
-    const auto* const places = static_cast<const InputPlaces*>(call.saved_state());
-    for (PlacedTensor& one : parts.take_tensors()) {
-      if (one.tensor.defined()) outputs.push_back({rows.string(one.place), std::move(one.tensor)});
-    }
-    if (places && is_backward_at_torch(call)) name_gradients(call.result(), places->places, outputs);
     for (size_t i = 0; i < state.inputs.size(); ++i) {
       const Input& input = state.inputs[i];
       const bool is_written = version_of(input.tensor) != input.version || (writes_unseen && state.written[i]);
@@ -292,15 +343,15 @@ struct RecordHook::Impl {
       outputs.push_back({rows.written_place(input.place), input.tensor});
     }
     for (Output& output : outputs) {
-      if (!writes_unseen) output.value = values.find(output.tensor);
+      output.where = place_of(output.tensor);
+      if (!writes_unseen) output.value = values.find(output.tensor, output.where);
       output.is_new = !output.value.is_known();
     }
     return outputs;
   }
 
   // Of a module's backward call, by the inputs of its forward call.
-  static void name_gradients(const Value& result, const std::vector<StringNumber>& places,
-                             std::vector<Output>& outputs) {
+  static void name_gradients(const Value& result, const std::vector<StringNumber>& places, Outputs& outputs) {
     const Values* const gradients = sequence_items(result);
     if (!gradients || gradients->size() != places.size()) return;
     auto output = outputs.begin();
@@ -311,7 +362,7 @@ struct RecordHook::Impl {
   }
 
   // Reads what is new; without the lock.
-  void read_outputs(const State& state, std::vector<Output>& outputs) {
+  void read_outputs(const State& state, Outputs& outputs) {
     for (Output& output : outputs) {
       if (!output.is_new) continue;
       for (const Input& input : state.inputs) {
@@ -325,19 +376,19 @@ struct RecordHook::Impl {
         }
       }
       const auto before = first_of(outputs, output.tensor);
-      if (before == &output && !output.value.question && !state.rules.uninitialized) {
+      if (before == &output && !output.value.question && !state.op->uninitialized) {
         output.value.question = ask(output.tensor);
       }
     }
   }
 
   // An input that was written is often what the call returned.
-  static Output* first_of(std::vector<Output>& outputs, const at::Tensor& tensor) {
+  static Output* first_of(Outputs& outputs, const at::Tensor& tensor) {
     return &*std::find_if(outputs.begin(), outputs.end(),
                           [&](const Output& one) { return one.tensor.is_same(tensor); });
   }
 
-  void add_outputs_locked(std::vector<Output>& outputs, bool is_factory, uint32_t row, std::vector<RecordedUse>& uses) {
+  void add_outputs_locked(Outputs& outputs, bool is_factory, uint32_t row, std::vector<RecordedUse>& uses) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       Output& output = outputs[i];
       if (output.is_new) {
@@ -346,14 +397,14 @@ struct RecordHook::Impl {
         } else {
           output.value = values.add_output(output.tensor, row, static_cast<uint32_t>(i), output.is_view,
                                            std::move(output.value.question));
-          if (!is_factory && output.value.question) values.know(output.tensor, output.value);
+          if (!is_factory && output.value.question) values.know(output.tensor, output.where, output.value);
         }
       }
       uses.push_back({output.place, output.value.number});
     }
   }
 
-  void add_call(OpCall& call, State& state, std::vector<Output>& outputs) {
+  void add_call(OpCall& call, State& state, Outputs& outputs) {
     const Phase phase = phase_of(call);
     if (phase == Phase::kBackward) graph_ran.store(true, std::memory_order_relaxed);
     const std::string random = state.random ? random_text(state.random->moved()) : std::string();
@@ -364,7 +415,7 @@ struct RecordHook::Impl {
     row.id = call.id;
     row.forward_id = forward_id;
     row.step = call.step;
-    row.op = state.rules.op;
+    row.op = state.op->op;
     row.error = rows.string(call.error);
     row.scalars = state.scalars;
     row.random = rows.string(random);
@@ -380,18 +431,16 @@ struct RecordHook::Impl {
     }
     uses.clear();
     for (const Input& input : state.inputs) uses.push_back({input.place, input.value.number});
-    add_outputs_locked(outputs, state.rules.factory, rows.next_call(), uses);
-    count_locked(row);
+    add_outputs_locked(outputs, state.op->factory, rows.next_call(), uses);
+    count(row, state.op->counts);
     rows.add_call(row, uses, state.inputs.size());
     ++calls;
     if (values.open() == 0 ? rows.pending_bytes() >= kBytesPerBlock : values.open() >= kMostOpen) write_locked();
   }
 
-  void count_locked(const RecordedCall& call) {
-    RecordRow& row = ops[call.op];
-    if (row.op.empty()) row.op = rows.text(call.op);
-    ++(call.phase == Phase::kBackward ? row.backward : row.calls);
-    row.failed += call.error != 0;
+  static void count(const RecordedCall& call, RecordRow& counts) {
+    ++(call.phase == Phase::kBackward ? counts.backward : counts.calls);
+    counts.failed += call.error != 0;
   }
 
   static std::string random_text(const Value& moved) {
@@ -422,17 +471,22 @@ std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
     call.decline();
     return nullptr;
   }
-  auto state = std::make_unique<State>(impl.rules_of(call));
+  auto state = std::make_unique<State>(call);
   if (is_backward_at_torch(call)) return state;  // its gradients are read in after()
   impl.make_file(call);
   call.forward_id();  // asked now, they are known in the call's backward as well
   call.find_place(impl.options.with_stack, impl.options.with_modules);
-  impl.take_inputs(call, *state);
+  ArgumentKey key;
+  const bool has_key = impl.take_inputs(call, *state, key);
   // Writes to tensors of inference mode are not counted.
   const bool is_uncounted = std::any_of(state->inputs.begin(), state->inputs.end(),
                                         [](const Input& input) { return input.tensor.is_inference(); });
-  if (is_uncounted || state->rules.writes_undeclared) state->written = written_inputs(call);
-  state->random.emplace(call.args(), call.kwargs());
+  if (is_uncounted || state->op->writes_undeclared) state->written = written_inputs(call);
+  if (has_key) {
+    state->random.emplace(key.tensors(), key.devices());
+  } else {
+    state->random.emplace(call.args(), call.kwargs());
+  }
   return state;
 }
 
@@ -440,8 +494,11 @@ void RecordHook::after(OpCall& call, HookState* given) {
   Impl& impl = *impl_;
   if (!given || !impl.is_on()) return;
   State& state = static_cast<State&>(*given);
-  if (is_backward_at_torch(call)) impl.take_inputs(call, state);
-  std::vector<Output> outputs = impl.outputs_of(call, state);
+  if (is_backward_at_torch(call)) {
+    ArgumentKey key;
+    impl.take_inputs(call, state, key);
+  }
+  Outputs outputs = impl.outputs_of(call, state);
   impl.read_outputs(state, outputs);
   impl.add_call(call, state, outputs);
   if (!state.places.empty() && call.phase == Phase::kForward) {
@@ -491,7 +548,9 @@ void RecordHook::scope_left() {
 RecordResult RecordHook::result() const {
   RecordResult result;
   const std::lock_guard<std::mutex> lock(impl_->mutex);
-  for (const auto& [op, row] : impl_->ops) result.rows.push_back(row);
+  for (const auto& [name, op] : impl_->ops) {
+    if (op.counts.calls + op.counts.backward > 0) result.rows.push_back(op.counts);
+  }
   std::sort(result.rows.begin(), result.rows.end(), [](const RecordRow& one, const RecordRow& other) {
     return std::pair(-(one.calls + one.backward), one.op) < std::pair(-(other.calls + other.backward), other.op);
   });

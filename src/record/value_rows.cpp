@@ -26,8 +26,10 @@ void fill(const Statistics& found, RecordedValue* row) {
 
 StringNumber ValueRows::device_of(const at::Tensor& tensor) {
   const c10::Device device = tensor.device();
+  if (last_device_ && last_device_->first == device) return last_device_->second;
   const auto [place, is_new] = devices_.try_emplace({device.type(), device.index()}, 0);
   if (is_new) place->second = rows_.string(device.str());
+  last_device_.emplace(device, place->second);
   return place->second;
 }
 
@@ -55,13 +57,8 @@ KnownValue ValueRows::add(const at::Tensor& tensor, const TensorOrigin& origin,
 
 KnownValue ValueRows::add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view,
                                  std::shared_ptr<StatisticsQuery> question) {
-  TensorOrigin origin = origins_.find(tensor);
-  origin.origin = Origin::kCall;
-  origin.producer = call;
-  origin.output = output;
-  KnownValue made = add(tensor, origin, std::move(question));
-  if (!is_view) origins_.made(tensor, call, output);
-  return made;
+  const StringNumber name = is_view ? origins_.find(tensor).name : origins_.made(tensor, call, output);
+  return add(tensor, {Origin::kCall, call, output, name}, std::move(question));
 }
 
 void ValueRows::answer() {

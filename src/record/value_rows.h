@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -29,7 +30,8 @@ class ValueRows {
  public:
   explicit ValueRows(RowTables& rows) : rows_(rows) {}
 
-  KnownValue find(const at::Tensor& tensor) const { return known_.find(tensor); }
+  // `place`: place_of(tensor).
+  KnownValue find(const at::Tensor& tensor, size_t place) const { return known_.find(tensor, place); }
   void forget(const at::Tensor& tensor) { known_.forget(tensor); }
   void written(const at::Tensor& tensor) { known_.written(tensor); }  // by a call
   TensorOrigin origin(const at::Tensor& tensor) const { return origins_.find(tensor); }
@@ -37,7 +39,7 @@ class ValueRows {
 
   // A new row.
   KnownValue add(const at::Tensor& tensor, const TensorOrigin& origin, std::shared_ptr<StatisticsQuery> question);
-  void know(const at::Tensor& tensor, const KnownValue& value) { known_.put(tensor, value); }
+  void know(const at::Tensor& tensor, size_t place, const KnownValue& value) { known_.put(tensor, place, value); }
   // The row is of an output; one that is no view of an input was made by the call.
   KnownValue add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view,
                         std::shared_ptr<StatisticsQuery> question);
@@ -55,6 +57,7 @@ class ValueRows {
   KnownTensors<KnownValue> known_;
   TensorOrigins origins_;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, StringNumber> devices_;
+  std::optional<std::pair<c10::Device, StringNumber>> last_device_;
   std::vector<std::pair<uint32_t, std::shared_ptr<StatisticsQuery>>> open_;  // by number of the value
   uint64_t count_ = 0, read_backs_ = 0;
 };

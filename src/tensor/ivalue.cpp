@@ -32,9 +32,7 @@ Value from_scalar(const at::Scalar& scalar) {
 }
 
 Value from_tensor(const at::Tensor& tensor) {
-  const bool number =
-      tensor.defined() && tensor.unsafeGetTensorImpl()->is_wrapped_number() && tensor.is_cpu() && tensor.numel() == 1;
-  if (!number) return tensor;
+  if (!is_wrapped_number(tensor)) return tensor;
   switch (tensor.scalar_type()) {  // read in place: an item() here would be an operator call
     case at::kBool:
       return *tensor.const_data_ptr<bool>();
@@ -318,6 +316,11 @@ class Binder {
 };
 
 }  // namespace
+
+bool is_wrapped_number(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.unsafeGetTensorImpl()->is_wrapped_number() && tensor.is_cpu() &&
+         tensor.numel() == 1;
+}
 
 Value to_value(const c10::IValue& ivalue, const c10::Type& type) {
   try {

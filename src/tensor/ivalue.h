@@ -21,6 +21,9 @@ namespace op_tools {
 // of type promotion.
 OP_TOOLS_API Value to_value(const c10::IValue& ivalue, const c10::Type& type);
 
+// Is it a "wrapped number"?
+bool is_wrapped_number(const at::Tensor& tensor);
+
 // Whose arguments are bound.
 enum class Binding : uint8_t {
   // A Python call's: with the conversions of Python's argument parser, and refusing what it refuses

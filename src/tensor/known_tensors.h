@@ -3,11 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -28,8 +28,8 @@ size_t place_of(const at::Tensor& tensor);
 template <class T>
 class KnownTensors {
  public:
-  T find(const at::Tensor& tensor) const {  // T(): not known
-    const size_t place = place_of(tensor);
+  T find(const at::Tensor& tensor) const { return find(tensor, place_of(tensor)); }  // T(): not known
+  T find(const at::Tensor& tensor, size_t place) const {
     const auto found = known_.find(key_of(tensor, place));
     if (found == known_.end()) return {};
     const Known& known = found->second;
@@ -38,11 +38,11 @@ class KnownTensors {
     return is_same ? known.value : T();
   }
 
-  void put(const at::Tensor& tensor, T value) {
+  void put(const at::Tensor& tensor, T value) { put(tensor, place_of(tensor), std::move(value)); }
+  void put(const at::Tensor& tensor, size_t place, T value) {
     if (tensor.is_inference()) return;  // writes to it are not counted
     if (sweeps_.due(known_.size(), tensor.has_storage() ? tensor.storage().nbytes() : 0)) sweep();
-    Known known{tensor.unsafeGetTensorImpl()->version_counter(), version_of(tensor), place_of(tensor), ++time_,
-                std::move(value)};
+    Known known{tensor.unsafeGetTensorImpl()->version_counter(), version_of(tensor), place, ++time_, std::move(value)};
     if (known.place != 0) known.storage.emplace(tensor.storage().getWeakStorageImpl());
     known_.insert_or_assign(key_of(tensor, known.place), std::move(known));
   }
@@ -83,7 +83,11 @@ class KnownTensors {
 
   void sweep() {
     for (auto one = known_.begin(); one != known_.end();) {
-      one = one->second.is_dead() ? known_.erase(one) : std::next(one);
+      if (one->second.is_dead()) {
+        one = known_.erase(one);
+      } else {
+        ++one;
+      }
     }
     sweeps_.done(known_.size());
     std::unordered_map<const c10::StorageImpl*, uint64_t> writes;
@@ -101,7 +105,7 @@ class KnownTensors {
 
   static constexpr size_t kMostWrites = 4096;
 
-  std::unordered_map<size_t, Known> known_;
+  ska::flat_hash_map<size_t, Known> known_;
   std::unordered_map<const c10::StorageImpl*, uint64_t> writes_;  // the last one; also of memory that is gone
   uint64_t time_ = 0;                                             // one more for each put and write
   Sweeps sweeps_;

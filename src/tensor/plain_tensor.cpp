@@ -19,10 +19,24 @@ bool has_form(c10::Layout layout) {
   }
 }
 
+// What most tensors are, found out at once: those of a backend's own kernels, with memory.
+bool is_ordinary(const at::Tensor& tensor, c10::DispatchKeySet keys) {
+  using c10::DispatchKey;
+  constexpr c10::DispatchKeySet kSpecial =
+      c10::DispatchKeySet({DispatchKey::Python, DispatchKey::Functionalize, DispatchKey::Sparse, DispatchKey::SparseCsr,
+                           DispatchKey::Quantized, DispatchKey::NestedTensor, DispatchKey::ZeroTensor,
+                           DispatchKey::MkldnnCPU}) |
+      kFunctorchWrapperKeys;
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return keys.has(DispatchKey::Dense) && keys.has_backend(c10::BackendComponent::CPUBit) && !keys.has_any(kSpecial) &&
+         impl.has_storage() && impl.unsafe_storage().data() != nullptr;
+}
+
 }  // namespace
 
 std::string why_not_plain(const at::Tensor& tensor, std::string* type) {
   const c10::DispatchKeySet keys = tensor.key_set();
+  if (is_ordinary(tensor, keys)) return {};
   if (keys.has(c10::DispatchKey::Python)) {
     *type = "tensor subclass";
     return "a subclass with its own dispatch (DTensor, fake tensor, ...) has no plain storage";

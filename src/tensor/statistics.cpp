@@ -15,11 +15,12 @@
 #include <ATen/ops/isinf_ops.h>
 #include <ATen/ops/isnan_ops.h>
 #include <ATen/ops/linalg_vector_norm_ops.h>
-#include <ATen/ops/mean_ops.h>
 #include <ATen/ops/mm_ops.h>
 #include <ATen/ops/mul_ops.h>
+#include <ATen/ops/nan_to_num_ops.h>
 #include <ATen/ops/stack_ops.h>
 #include <ATen/ops/sum_ops.h>
+#include <ATen/ops/view_as_complex_ops.h>
 #include <ATen/ops/view_as_real_ops.h>
 #include <ATen/ops/view_ops.h>
 
@@ -50,12 +51,13 @@ namespace {
 enum Word : size_t {
   kMin,
   kMax,
-  kMean,
   kNorm,
   kProjection,
-  kNan = kProjection + sign_pattern::kProjections,
-  kInf,
+  kSum = kProjection + sign_pattern::kProjections,
+  kNan,
   kZero,
+  kInf,
+  kMinusInf,  // real numbers: those of kInf are not among them
   kHash,
   kExactMin,
   kExactMax,
@@ -116,33 +118,59 @@ at::Tensor count(const at::Tensor& flags) {
   return at::_ops::sum::call(flags, at::kLong);
 }
 
-// Tables on a device, made once: the signs of the elements of a block (512 x 4), those of the blocks (a row each), and
-// the keys of the hash.
+// Tables on a device, made once. A column more than projections gives the plain sum.
 class DeviceTables {
  public:
+  static constexpr int64_t kColumns = sign_pattern::kProjections + 1;
+  static constexpr int64_t kMostPlaces = int64_t{1} << 18;
+
   static DeviceTables& get() {
     static DeviceTables* tables = new DeviceTables;  // leaked: devices may be gone at static destruction
     return *tables;
   }
 
+  // The signs of the elements of a block, without that of the block itself.
   at::Tensor elements(c10::Device device) {
-    return table<double>(elements_, device, sign_pattern::kBlock, sign_pattern::kProjections, [](int64_t i) {
-      const int64_t p = i % sign_pattern::kProjections, row = i / sign_pattern::kProjections;
-      return sign_pattern::element_sign(p, row) * sign_pattern::block_sign(p, 0);
+    return table<double>(elements_, device, sign_pattern::kBlock, kColumns, [](int64_t i) {
+      return sign(i, sign_pattern::element_sign) * sign(i % kColumns, sign_pattern::block_sign);
     });
   }
+  // With that of the first one.
+  at::Tensor first_elements(c10::Device device, int64_t count) {
+    return table<double>(first_, device, sign_pattern::kBlock, kColumns,
+                         [](int64_t i) { return sign(i, sign_pattern::element_sign); })
+        .narrow(0, 0, count);
+  }
   at::Tensor blocks(c10::Device device, int64_t count) {
-    return table<double>(blocks_, device, count, sign_pattern::kProjections, [](int64_t i) {
-      return sign_pattern::block_sign(i % sign_pattern::kProjections, i / sign_pattern::kProjections);
-    });
+    return table<double>(blocks_, device, count, kColumns, [](int64_t i) { return sign(i, sign_pattern::block_sign); });
   }
   at::Tensor keys(c10::Device device) {
     return table<int64_t>(keys_, device, 1, element_hash::kWords,
                           [](int64_t i) { return static_cast<int64_t>(element_hash::kKeys[static_cast<size_t>(i)]); });
   }
+  // What the hash adds to the sums of columns.
+  at::Tensor places(c10::Device device, int64_t count) {
+    return table<int64_t>(
+               places_, device, count, 1,
+               [](int64_t i) { return static_cast<int64_t>(static_cast<uint64_t>(i + 1) * element_hash::kMixPlace); })
+        .view({-1});
+  }
+  // In the order of their words.
+  at::Tensor special_values(c10::Device device) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    return table<double>(special_, device, 1, 3, [](int64_t i) {
+      return i == 0 ? 0 : i == 1 ? kInfinity : -kInfinity;
+    });
+  }
 
  private:
   using Tables = std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, at::Tensor>;
+
+  // Of an item of a table with kColumns columns.
+  static double sign(int64_t item, double (*sign_of)(int64_t, int64_t)) {
+    const int64_t column = item % kColumns;
+    return column < sign_pattern::kProjections ? sign_of(column, item / kColumns) : 1;
+  }
 
   template <class T>
   at::Tensor table(Tables& tables, c10::Device device, int64_t rows, int64_t columns,
@@ -163,33 +191,50 @@ class DeviceTables {
   }
 
   std::mutex mutex_;
-  Tables elements_, blocks_, keys_;
+  Tables elements_, first_, blocks_, keys_, places_, special_;
 };
 
-// The bytes of the elements as words of eight bytes, filled up with zeros to whole chunks: a row for each.
-at::Tensor chunks_of(const at::Tensor& tensor) {
-  constexpr int64_t kChunk = element_hash::kChunkBytes;
-  at::Tensor dense = tensor.contiguous();
-  if (dense.is_complex()) dense = at::_ops::view_as_real::call(dense);
-  at::Tensor flat = at::_ops::view::call(dense, c10::SymIntArrayRef(c10::SymInt(-1)));
-  const int64_t element = flat.element_size(), left = flat.numel() * element % kChunk;
-  if (element < element_hash::kWordBytes) {
-    flat = at::_ops::view_dtype::call(flat, element == 1 ? at::kChar : element == 2 ? at::kShort : at::kInt);
-  } else {
-    flat = at::_ops::view_dtype::call(flat, at::kLong);
-  }
-  if (left > 0) {
-    const int64_t more = (kChunk - left) / element;
-    flat = at::_ops::constant_pad_nd::call(flat, c10::SymIntArrayRef({c10::SymInt(0), c10::SymInt(more)}), 0);
-  } else if (flat.storage_offset() * element % element_hash::kWordBytes != 0) {
-    flat = flat.clone();  // words begin at multiples of eight bytes
-  }
-  return at::_ops::view_dtype::call(flat, at::kLong).view({-1, element_hash::kWords});
+int64_t rounded_up(int64_t number, int64_t to) {
+  return (number + to - 1) / to * to;
 }
 
+// The real numbers of a tensor in the order of their indices (of complex ones both parts), filled up with zeros: to
+// whole chunks of the hash, and to whole blocks where there are several.
+struct FilledUp {
+  explicit FilledUp(const at::Tensor& tensor) {
+    at::Tensor dense = tensor.contiguous();
+    if (dense.is_complex()) dense = at::_ops::view_as_real::call(dense);
+    const c10::ScalarType dtype = dense.scalar_type();
+    at::Tensor flat = at::_ops::view::call(dense, c10::SymIntArrayRef(c10::SymInt(-1)));
+    const int64_t element = flat.element_size(), per_chunk = element_hash::kChunkBytes / element;
+    count = flat.numel();
+    const int64_t chunks = rounded_up(count, per_chunk);
+    const int64_t size = count <= sign_pattern::kBlock ? chunks : rounded_up(count, sign_pattern::kBlock);
+    // By integers: a device that has no zeros of eight bits has none to fill up with.
+    const c10::ScalarType integer = element == 1   ? at::kChar
+                                    : element == 2 ? at::kShort
+                                    : element == 4 ? at::kInt
+                                                   : at::kLong;
+    flat = at::_ops::view_dtype::call(flat, integer);
+    if (size > count) {
+      flat = at::_ops::constant_pad_nd::call(flat, c10::SymIntArrayRef({c10::SymInt(0), c10::SymInt(size - count)}), 0);
+    } else if (flat.storage_offset() * element % element_hash::kWordBytes != 0) {
+      flat = flat.clone();  // words begin at multiples of eight bytes
+    }
+    words = at::_ops::view_dtype::call(flat.narrow(0, 0, chunks), at::kLong).view({-1, element_hash::kWords});
+    numbers = at::_ops::view_dtype::call(flat, dtype);
+    if (c10::isFloatingType(dtype) && element == 1) numbers = numbers.to(at::kFloat);
+    numbers = numbers.to(at::kDouble);
+  }
+
+  int64_t count = 0;   // of the numbers
+  at::Tensor words;    // for the hash: of eight bytes, a row for each chunk
+  at::Tensor numbers;  // float64
+};
+
 // The same sum as element_hash::sum_of(), by the device's operators.
-at::Tensor hash_on_device(const at::Tensor& tensor) {
-  const at::Tensor words = chunks_of(tensor);
+at::Tensor hash_on_device(const at::Tensor& words) {
+  const c10::Device device = words.device();
   const auto times = [](const at::Tensor& one, uint64_t factor) {
     return at::_ops::mul_Scalar::call(one, static_cast<int64_t>(factor));
   };
@@ -200,61 +245,71 @@ at::Tensor hash_on_device(const at::Tensor& tensor) {
   const auto folded = [&](const at::Tensor& one, int64_t by) {
     return at::_ops::bitwise_xor_Tensor::call(one, shifted(one, by));
   };
-  const at::Tensor keyed = at::_ops::bitwise_xor_Tensor::call(words, DeviceTables::get().keys(words.device()));
+  const at::Tensor keyed = at::_ops::bitwise_xor_Tensor::call(words, DeviceTables::get().keys(device));
   const at::Tensor products = at::_ops::mul_Tensor::call(low(keyed), low(shifted(keyed, 32)));
   const at::Tensor rows = at::_ops::add_Tensor::call(products, words, 1).view({-1, 8, element_hash::kColumns});
-  const at::Tensor columns = at::_ops::sum_dim_IntList::call(rows, at::OptionalIntArrayRef({1}), false, at::kLong);
+  const at::Tensor columns =
+      at::_ops::sum_dim_IntList::call(rows, at::OptionalIntArrayRef({1}), false, at::kLong).view({-1});
+  const int64_t count = columns.numel();
+  const auto made_places = [&] {
+    return times(at::_ops::arange_start::call(1, count + 1, at::kLong, std::nullopt, device, std::nullopt),
+                 element_hash::kMixPlace);
+  };
   const at::Tensor places =
-      at::_ops::arange_start::call(1, columns.numel() + 1, at::kLong, std::nullopt, words.device(), std::nullopt);
-  const at::Tensor placed = at::_ops::add_Tensor::call(times(columns.view({-1}), element_hash::kMixWord),
-                                                       times(places, element_hash::kMixPlace), 1);
-  return count(folded(times(folded(placed, 32), element_hash::kMixWord), 29));
+      count <= DeviceTables::kMostPlaces ? DeviceTables::get().places(device, count) : made_places();
+  const at::Tensor placed = at::_ops::add_Tensor::call(places, columns, static_cast<int64_t>(element_hash::kMixWord));
+  return at::_ops::sum::call(folded(times(folded(placed, 32), element_hash::kMixWord), 29), at::kLong);
 }
 
-// `numbers`: float64, or complex in two parts.
-at::Tensor projections_on_device(const at::Tensor& numbers) {
+// The projections, then the plain sum, of the finite numbers. `numbers`: whole blocks, or a part of one.
+at::Tensor sums_on_device(const at::Tensor& numbers) {
   constexpr int64_t kBlock = sign_pattern::kBlock;
-  const at::Tensor parts = numbers.is_complex() ? at::_ops::view_as_real::call(numbers) : numbers;
-  const at::Tensor finite = at::_ops::nan_to_num::call(parts, 0.0, 0.0, 0.0);
-  at::Tensor flat = finite.contiguous().view({-1});
-  const c10::Device device = flat.device();
-  const int64_t numel = flat.numel(), blocks = (numel + kBlock - 1) / kBlock;
-  const at::Tensor signs = DeviceTables::get().elements(device);
-  if (blocks == 1) {
-    const at::Tensor part = numel == kBlock ? signs : signs.narrow(0, 0, numel);
-    const at::Tensor sums = at::_ops::mm::call(flat.view({1, numel}), part);
-    return at::_ops::mul_Tensor::call(sums, DeviceTables::get().blocks(device, 1)).view({-1});
+  const c10::Device device = numbers.device();
+  DeviceTables& tables = DeviceTables::get();
+  const int64_t numel = numbers.numel(), blocks = numel / kBlock;
+  if (blocks <= 1) {
+    return at::_ops::mm::call(numbers.view({1, numel}), tables.first_elements(device, numel)).view({-1});
   }
-  if (numel % kBlock) {
-    flat = at::_ops::constant_pad_nd::call(
-        flat, c10::SymIntArrayRef({c10::SymInt(0), c10::SymInt(blocks * kBlock - numel)}), 0);
-  }
-  const at::Tensor sums = at::_ops::mm::call(flat.view({blocks, kBlock}), signs);
-  const at::Tensor turned = at::_ops::mul_Tensor::call(sums, DeviceTables::get().blocks(device, blocks));
+  const at::Tensor sums = at::_ops::mm::call(numbers.view({blocks, kBlock}), tables.elements(device));
+  const at::Tensor turned = at::_ops::mul_Tensor::call(sums, tables.blocks(device, blocks));
   return at::_ops::sum_dim_IntList::call(turned, at::OptionalIntArrayRef({0}), false, at::kDouble);
 }
 
+// How many are zero, infinite, minus infinite.
+at::Tensor special_on_device(const at::Tensor& numbers) {
+  if (numbers.is_complex()) {
+    const at::Tensor zero = count(at::_ops::eq_Scalar::call(numbers, 0));
+    return at::_ops::stack::call({zero, count(at::_ops::isinf::call(numbers)), zero}, 0);
+  }
+  const at::Tensor flags =
+      at::_ops::eq_Tensor::call(numbers.view({-1, 1}), DeviceTables::get().special_values(numbers.device()));
+  return at::_ops::sum_dim_IntList::call(flags, at::OptionalIntArrayRef({0}), false, at::kLong);
+}
+
+// The numbers of an answer in the order of Word, in as few operators as torch's can do it: each is a kernel to launch.
 at::Tensor words_on_device(const at::Tensor& given) {
   const at::Tensor tensor = resolved(given);
-  const c10::ScalarType dtype = tensor.scalar_type();
-  const bool eight_bits = tensor.is_floating_point() && tensor.element_size() == 1;
-  at::Tensor numbers = eight_bits ? tensor.to(at::kFloat).to(at::kDouble)
-                                  : tensor.to(tensor.is_complex() ? at::kComplexDouble : at::kDouble);
-  const at::Tensor nan = count(at::_ops::isnan::call(numbers)), inf = count(at::_ops::isinf::call(numbers)),
-                   zero = count(at::_ops::eq_Scalar::call(numbers, 0));
-  const at::Tensor projections = projections_on_device(numbers);
-  const at::Tensor norm = at::_ops::linalg_vector_norm::call(numbers, 2, std::nullopt, false, std::nullopt);
-  if (tensor.is_complex()) numbers = at::_ops::abs::call(numbers);
-  const auto [least, most] = at::_ops::aminmax::call(numbers, std::nullopt, false);
-  const at::Tensor mean = at::_ops::mean::call(numbers, std::nullopt);
-  const at::Tensor doubles = at::_ops::stack::call({least, most, mean, norm}, 0);
-  at::Tensor exact_least = zero, exact_most = zero;
-  if (dtype == c10::ScalarType::Long) {
+  const FilledUp all(tensor);
+  const at::Tensor parts = all.numbers.narrow(0, 0, all.count);
+  const at::Tensor numbers = tensor.is_complex() ? at::_ops::view_as_complex::call(parts.view({-1, 2})) : parts;
+  const at::Tensor sizes = tensor.is_complex() ? at::_ops::abs::call(numbers) : numbers;
+  const auto [least, most] = at::_ops::aminmax::call(sizes, std::nullopt, false);
+  const at::Tensor norm = at::_ops::linalg_vector_norm::call(parts, 2, std::nullopt, false, std::nullopt);
+  const bool may_be_infinite = c10::isFloatingType(tensor.scalar_type()) || tensor.is_complex();
+  at::Tensor sums =
+      sums_on_device(may_be_infinite ? at::_ops::nan_to_num::call(all.numbers, 0.0, 0.0, 0.0) : all.numbers);
+  if (tensor.is_complex()) {
+    const at::Tensor sum = at::_ops::sum::call(sizes, at::kDouble);
+    sums = at::_ops::cat::call({sums.narrow(0, 0, sign_pattern::kProjections), sum.view({1})}, 0);
+  }
+  const at::Tensor nan = count(at::_ops::isnan::call(numbers));
+  at::Tensor exact_least = nan, exact_most = nan;
+  if (tensor.scalar_type() == c10::ScalarType::Long) {
     std::tie(exact_least, exact_most) = at::_ops::aminmax::call(tensor, std::nullopt, false);
   }
-  const at::Tensor whole = at::_ops::stack::call({nan, inf, zero, hash_on_device(tensor), exact_least, exact_most}, 0);
-  const std::vector<at::Tensor> words{at::_ops::view_dtype::call(doubles, at::kLong),
-                                      at::_ops::view_dtype::call(projections, at::kLong), whole};
+  std::vector<at::Tensor> words{
+      least, most, norm, sums, nan, special_on_device(numbers), hash_on_device(all.words), exact_least, exact_most};
+  for (at::Tensor& word : words) word = at::_ops::view_dtype::call(word.view({-1}), at::kLong);
   return at::_ops::cat::call(words, 0);
 }
 
@@ -368,10 +423,16 @@ void StatisticsQuery::take(const int64_t* words) {
   for (size_t p = 0; p < answer_.projections.size(); ++p) {
     answer_.projections[p] = number(static_cast<Word>(kProjection + p));
   }
-  answer_.mean = number(kMean);
   answer_.norm = number(kNorm);
   answer_.nan = words[kNan];
-  answer_.inf = words[kInf];
+  const int64_t minus_inf = c10::isComplexType(answer_.dtype) ? 0 : words[kMinusInf];
+  answer_.inf = words[kInf] + minus_inf;
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  double sum = number(kSum);  // of the finite numbers
+  if (words[kInf] > 0) sum += kInfinite;
+  if (minus_inf > 0) sum -= kInfinite;
+  if (answer_.nan > 0) sum = std::numeric_limits<double>::quiet_NaN();
+  answer_.mean = sum / static_cast<double>(answer_.numel);
   answer_.zero = words[kZero];
   answer_.hash = element_hash::finished(static_cast<uint64_t>(words[kHash]), answer_.numel);
   words_.reset();

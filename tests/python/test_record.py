@@ -345,6 +345,67 @@ def test_views_in_place_and_out_arguments(tmp_path):
     assert json.loads(only(found, "torch.add").scalars) == {"args[1]": 1}
 
 
+ARGUMENTS = [
+    lambda x: torch.add(x, x, alpha=1),
+    lambda x: torch.add(x, x, alpha=2),
+    lambda x: torch.add(x, x, alpha=2.0),
+    lambda x: torch.add(x, x),
+    lambda x: torch.add(x, 2),
+    lambda x: torch.add(x, 2.0),
+    lambda x: torch.add(x, True),
+    lambda x: torch.add(2, x),
+    lambda x: torch.sum(x, 0),
+    lambda x: torch.sum(x, (0,)),
+    lambda x: torch.sum(x, (0, 1)),
+    lambda x: torch.sum(x, dim=0),
+    lambda x: torch.sum(x, 0, True),
+    lambda x: torch.sum(x, 0, keepdim=True, dtype=torch.float64),
+    lambda x: torch.sum(x, 0, keepdim=True, dtype=torch.float16),
+    lambda x: torch.cat([x, x]),
+    lambda x: torch.cat((x, x)),
+    lambda x: torch.cat([x, x, x], 1),
+    lambda x: torch.split(x, 1),
+    lambda x: torch.split(x, 2),
+    lambda x: torch.max(x, 0),
+    lambda x: x[0],
+    lambda x: x[0:1],
+    lambda x: x[..., None],
+    lambda x: x[torch.tensor([0, 1])],
+    lambda x: torch.clamp(x, None, 1),
+    lambda x: torch.clamp(x, 1),
+    lambda x: torch.einsum("ij->j", x),
+    lambda x: torch.einsum("ij->i", x),
+    lambda x: x.to("cpu", torch.float64),
+    lambda x: x.to(torch.device("cpu"), torch.float16),
+    lambda x: torch.rand(2, generator=torch.Generator()),
+]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_call_that_is_like_one_before_has_its_own_arguments(level, tmp_path):
+    """What is known of the first call's arguments is said of no other: each alone, then all of them, twice."""
+
+    def said(recording):
+        return [
+            (call.op, call.scalars, [place for place, _ in call.inputs], [place for place, _ in call.outputs])
+            for call in recording.calls
+        ]
+
+    x = torch.ones(2, 2)
+    alone = [said(record(lambda _, call=call: call(x), tmp_path, level=level)) for call in ARGUMENTS]
+    together = said(record(lambda _: [call(x) for call in ARGUMENTS * 2], tmp_path, level=level))
+    assert together == [row for rows in alone * 2 for row in rows]
+    assert len({json.dumps(rows) for rows in alone}) > 20
+
+
+def test_numbers_that_are_others_in_each_call_are_noted(tmp_path):
+    x = torch.ones(2)
+    found = record(lambda _: [torch.add(x, i / 7) for i in range(1000)], tmp_path, statistics=False)
+    assert [json.loads(call.scalars) for call in calls_of(found, "torch.add")] == [
+        {"args[1]": i / 7} for i in range(1000)
+    ]
+
+
 def test_checkpoint_retain_graph_and_double_backward(tmp_path):
     model = Net()
     x = batches(1)[0]

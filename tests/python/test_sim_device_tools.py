@@ -134,3 +134,79 @@ def test_a_recording_of_a_device_has_the_numbers_of_the_cpu_in_one_transfer_a_st
         assert exact[0] == exact[1]
         assert on_sim.projections == pytest.approx(on_cpu.projections, rel=1e-9, abs=1e-9)
         assert on_sim.norm == pytest.approx(on_cpu.norm, rel=1e-12)
+
+
+NUMBERS = [
+    torch.float64,
+    torch.float32,
+    torch.bfloat16,
+    torch.float8_e5m2,
+    torch.int64,
+    torch.int16,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+]
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.parametrize("size", [1, 64, 129, 512, 513, 1024, 5000])
+def test_a_devices_numbers_are_those_of_the_cpu(dtype, size, tmp_path):
+    """Of whole tensors and of a view that begins in the middle of a word, with and without special values."""
+    torch.manual_seed(size)
+    plain = (torch.randn(size + 3, dtype=torch.float64) * 3).to(dtype)
+    given = [plain, plain[3:]]
+    if dtype.is_floating_point or dtype.is_complex:
+        for place, special in ((0, float("inf")), (size // 2, -float("inf")), (size - 1, float("nan"))):
+            given.append(given[-1].to(torch.complex128 if dtype.is_complex else torch.float64).clone())
+            given[-1][place] = special
+            given[-1] = given[-1].to(dtype)
+    found = []
+    for device in ("cpu", "sim"):
+        here = [one.to(device) if i != 1 else given[0].to(device)[3:] for i, one in enumerate(given)]
+        with op_tools.OpRecord(output_dir=tmp_path / device) as tool:
+            for one in here:
+                one.clone()
+        found.append([call.inputs[0][1] for call in op_tools.read_recording(tool.path).calls])
+    for cpu, sim_ in zip(*found, strict=True):
+        assert cpu.known and sim_.known
+        for name in ("hash", "nan", "inf", "zero"):
+            assert getattr(sim_, name) == getattr(cpu, name), name
+        for name in ("min", "max"):
+            assert getattr(sim_, name) == pytest.approx(getattr(cpu, name), rel=1e-15, nan_ok=True), name
+        for name in ("mean", "norm"):
+            assert getattr(sim_, name) == pytest.approx(getattr(cpu, name), rel=1e-12, abs=1e-12, nan_ok=True), name
+        assert sim_.projections == pytest.approx(cpu.projections, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "most"),
+    [
+        (torch.randn(100), 24),
+        (torch.randn(128), 23),
+        (torch.randn(2048), 25),
+        (torch.randn(1000), 26),
+        (torch.randn(64, 32).t(), 25),
+        (torch.randn(2048).to(torch.bfloat16), 25),
+        (torch.arange(2048), 25),
+    ],
+    ids=["part of a chunk", "chunk", "blocks", "part of a block", "transposed", "bfloat16", "int64"],
+)
+def test_a_devices_statistics_take_few_operators(tensor, most, tmp_path):
+    """Copies are not counted: the conversion to float64, elements made contiguous."""
+    x = tensor.to("sim")
+
+    def launched(work):
+        before = sim.statistics()
+        work()
+        after = sim.statistics()
+        return after["calls"] - before["calls"] - (after["views"] - before["views"])
+
+    def recorded(folder, statistics):
+        with op_tools.OpRecord(output_dir=tmp_path / folder, level="aten", statistics=statistics):
+            return launched(x.neg_)
+
+    recorded("first", True)  # makes the tables
+    values = 2  # before and after the call
+    assert recorded("with", True) - recorded("without", False) <= values * most
