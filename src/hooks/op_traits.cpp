@@ -168,10 +168,14 @@ constexpr OpFamily kFamilies[] = {
      "hardshrink_backward elu_backward rrelu_with_noise_backward max_pool2d_with_indices_backward "
      "max_pool3d_with_indices_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward "
      "smooth_l1_loss_backward huber_loss_backward"},
-    {kJumps, "a quotient, whose divisor may be next to nothing",
+    {kDivides, "a quotient, whose divisor may be next to nothing",
      "div div_ divide divide_ true_divide addcdiv addcdiv_ reciprocal reciprocal_ rsqrt rsqrt_ _foreach_div "
      "_foreach_div_ "
-     "_foreach_addcdiv _foreach_addcdiv_ _foreach_reciprocal _foreach_rsqrt _fused_adam_ _fused_adamw_"},
+     "_foreach_addcdiv _foreach_addcdiv_ _foreach_reciprocal _foreach_rsqrt _fused_adam_ _fused_adamw_ "
+     "_fused_adagrad_"},
+    {kExponentiates, "exponentials",
+     "exp exp_ exp2 exp2_ expm1 expm1_ softmax _softmax _safe_softmax masked_softmax _masked_softmax log_softmax "
+     "_log_softmax logsumexp _foreach_exp _foreach_exp_ cross_entropy"},
     {kJumps, "steps, signs, remainders and choices",
      "sign sgn round floor ceil trunc frac fmod remainder floor_divide heaviside threshold hardshrink topk sort "
      "argsort "
@@ -326,6 +330,10 @@ std::string_view trait_name(OpTrait trait) {
       return "between two ranks";
     case kJumps:
       return "jumps";
+    case kDivides:
+      return "divides";
+    case kExponentiates:
+      return "exponentiates";
     case kHasDefaultByDtype:
       return "has a default by dtype";
   }

@@ -67,6 +67,13 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() && argument.alias_info()->isWrite();
 }
 
+bool has_written_list(const c10::OperatorHandle& op) {
+  const auto& arguments = op.schema().arguments();
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& one) {
+    return is_written(one) && one.type()->kind() == c10::TypeKind::ListType;
+  });
+}
+
 // A flag that is on, or a number that is given at all.
 bool is_on(const Value* value, bool otherwise) {
   if (!value) return otherwise;
@@ -81,6 +88,7 @@ struct FunctionWrites {
   std::vector<std::string> keywords;     // likewise, where they are given by name
   const UndeclaredWrite* row = nullptr;  // written under its condition
   std::string parameters;                // of `row`
+  bool lists = false;                    // of tensors, by the schema of an operator of this name
 
   bool has(size_t position) const { return std::find(positions.begin(), positions.end(), position) != positions.end(); }
   bool has(std::string_view keyword) const {
@@ -113,6 +121,7 @@ void take_from_schemas(std::string_view base, FunctionWrites& writes) {
     const auto& arguments = op.schema().arguments();
     if (std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& one) { return one.is_out(); }))
       continue;
+    writes.lists = writes.lists || has_written_list(op);
     std::set<size_t> written;
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (is_written(arguments[i]) && (!common || common->contains(i))) written.insert(i);
@@ -246,6 +255,11 @@ std::vector<bool> written_inputs(OpCall& call) {
   if (call.level == Level::kTorch) return by_function(call);
   if (!call.op || !call.op->hasSchema()) return {};
   return by_operator(call);
+}
+
+bool writes_lists(const OpCall& call) {
+  if (!base_name(call.name).ends_with('_')) return false;
+  return call.op ? has_written_list(*call.op) : writes_of_function(call.name).lists;
 }
 
 std::string undeclared_writes_of(std::string_view op_name) {

@@ -39,6 +39,9 @@ OP_TOOLS_API WrittenArguments written_arguments(const c10::OperatorHandle& op);
 // By input tensor (of args, then of kwargs): does the call write it? Empty: it writes none.
 OP_TOOLS_API std::vector<bool> written_inputs(OpCall& call);
 
+// It works in place on lists of tensors. Not all of these move version counters (_fused_adam_ does not).
+bool writes_lists(const OpCall& call);
+
 // What is known besides schemas and forms, in words: "running_mean running_var where training". Empty: nothing.
 OP_TOOLS_API std::string undeclared_writes_of(std::string_view op_name);
 

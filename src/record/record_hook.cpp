@@ -481,7 +481,7 @@ std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
   // Writes to tensors of inference mode are not counted.
   const bool is_uncounted = std::any_of(state->inputs.begin(), state->inputs.end(),
                                         [](const Input& input) { return input.tensor.is_inference(); });
-  if (is_uncounted || state->op->writes_undeclared) state->written = written_inputs(call);
+  if (is_uncounted || state->op->writes_undeclared || writes_lists(call)) state->written = written_inputs(call);
   if (has_key) {
     state->random.emplace(key.tensors(), key.devices());
   } else {

@@ -105,7 +105,9 @@ std::vector<bool> unwritten_values(const Recording& run) {
     const int workspace = workspace_of(base);
     const auto outputs = run.outputs(call);
     for (size_t i = 0; i < outputs.size(); ++i) {
-      if (shows || static_cast<int>(i) == workspace) unwritten[outputs[i].value] = true;
+      const bool is_unwritten = shows || static_cast<int>(i) == workspace;
+      // Without elements there is nothing to write: torch.cat([torch.tensor([]), x]) is all of x.
+      if (is_unwritten && numel_of(run, run.values[outputs[i].value]) > 0) unwritten[outputs[i].value] = true;
     }
   }
   return unwritten;

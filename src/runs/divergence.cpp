@@ -23,6 +23,11 @@ using Kind = ValueDifference::Kind;
 // far, and by this many rounding steps.
 constexpr double kUnseenGrowth = 64;
 
+// An optimizer's step over lists of parameters.
+bool steps_parameters(std::string_view base) {
+  return base.starts_with("_fused_ad") || base.starts_with("_fused_sgd");
+}
+
 // The engine adds gradients up where no call is seen.
 bool may_be_gradient(const RecordedValue& value) {
   return value.origin == Origin::kUnknown || value.origin == Origin::kGradient;
@@ -191,6 +196,9 @@ void Finder::look_at_input(uint32_t value_a, uint32_t value_b, Inputs* inputs) {
     return;
   }
   facts.difference = std::max(facts.difference, difference.relative);
+  if (difference.norm > 0) {
+    facts.absolute = std::max(facts.absolute, difference.norm / std::sqrt(static_cast<double>(numel_of(a_, a))));
+  }
   if (carried != kNoRow) {
     if (inputs->carried == kNoRow) inputs->carried = carried;
     return;
@@ -277,7 +285,9 @@ Finder::Inputs Finder::look_at_inputs(const Compared& calls) {
     const bool is_any = is_backward || is_module_call(a_.string(call.op));  // of any operators
     facts.sums_products = facts.sums_products || is_any || has_trait(base, OpTrait::kSumsProducts);
     facts.jumps = facts.jumps || is_any || has_trait(base, OpTrait::kJumps);
-    facts.by_element = facts.by_element || is_foreach(base);
+    facts.divides = facts.divides || has_trait(base, OpTrait::kDivides);
+    facts.exponentiates = facts.exponentiates || has_trait(base, OpTrait::kExponentiates);
+    facts.by_element = facts.by_element || is_foreach(base) || steps_parameters(base);
     facts.composite = facts.composite || call.level == Level::kTorch;
   }
   return inputs;

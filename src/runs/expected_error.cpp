@@ -38,6 +38,25 @@ std::vector<Input> floating_inputs(const Recording& run, const CallInputs& input
   return found;
 }
 
+// How many times larger than the smallest element of the divisor its elements usually are. What an input differs by is
+// small beside its large elements, and all that there is of a quotient by the smallest: Adam's step of a gradient whose
+// elements are rounding alone.
+double divisor_spread(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {
+  const RecordedValue* divisor = nullptr;
+  for (const uint32_t number : inputs.values) {
+    const RecordedValue& value = run.values[number];
+    if (!value.known || dtype_class(value.dtype) != DtypeClass::kFloating) continue;
+    if (!inputs.by_element || value.shape == output.shape) divisor = &value;
+  }
+  if (!divisor) return 1;
+  const bool one_sign = divisor->min > 0 || divisor->max < 0;
+  const double rms = rms_of(run, *divisor);
+  const double smallest = one_sign ? std::min(std::abs(divisor->min), std::abs(divisor->max))
+                                   : rms / std::max(1.0, static_cast<double>(numel_of(run, *divisor)));
+  // All zero: it is made within the call (_fused_adam_ in the first step).
+  return smallest > 0 ? std::max(1.0, rms / smallest) : std::numeric_limits<double>::infinity();
+}
+
 }  // namespace
 
 c10::ScalarType coarser(c10::ScalarType one, c10::ScalarType other) {
@@ -78,6 +97,11 @@ double expected_difference(const Recording& run, const CallInputs& inputs, const
   if (inputs.jumps && inputs.difference > 0 && rms > 0) {
     expected += std::sqrt(kJumpedElements / elements) * largest_of(output) / rms;
   }
+  if (inputs.divides && inputs.difference > 0) {
+    expected += kGrowth * inputs.difference * divisor_spread(run, inputs, output);
+  }
+  // A difference of an exponent is a relative one of the result, however large the exponents are (those of a mask).
+  if (inputs.exponentiates) expected += kGrowth * inputs.absolute;
   return expected;
 }
 

@@ -14,9 +14,12 @@ namespace op_tools {
 struct CallInputs {
   std::vector<uint32_t> values;  // numbers in Recording::values; of a backward call also those of its forward call
   double difference = 0;         // the largest relative difference of any of them between both runs
+  double absolute = 0;           // the largest root of a mean squared difference
   c10::ScalarType coarsest = c10::ScalarType::Undefined;  // of the floating dtypes on both sides, outputs included
   bool sums_products = false;                             // OpTrait::kSumsProducts, or a backward call
   bool jumps = false;                                     // OpTrait::kJumps, or a backward call
+  bool divides = false;                                   // OpTrait::kDivides
+  bool exponentiates = false;                             // OpTrait::kExponentiates
   bool by_element = false;  // an operator on lists: each output is made of the inputs of its shape
   bool composite = false;   // may round intermediate results to its dtype: torch level, groups
 };

@@ -9,7 +9,8 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// Projections are sums over the finite elements with random signs: the mean of their squares is about the squared norm.
+// Projections are sums over all elements but masks with random signs: the mean of their squares is about the squared
+// norm.
 double norm_from_projections(const RecordedValue& value) {
   double squares = 0;
   for (const double one : value.projections) squares += one * one;
@@ -17,7 +18,7 @@ double norm_from_projections(const RecordedValue& value) {
 }
 
 double finite_norm(const RecordedValue& value, double elements) {
-  if (std::isfinite(value.norm)) return value.norm;
+  if (value.norm <= sign_pattern::kMost) return value.norm;
   const double norm = norm_from_projections(value), largest = largest_of(value);
   return std::isfinite(norm) ? std::max(norm, largest) : std::sqrt(elements) * largest;
 }
@@ -67,7 +68,7 @@ double rms_of(const Recording& run, const RecordedValue& value) {
 double largest_of(const RecordedValue& value) {
   double largest = 0;
   for (const double end : {value.min, value.max}) {
-    if (std::isfinite(end)) largest = std::max(largest, std::abs(end));
+    if (std::abs(end) <= sign_pattern::kMost) largest = std::max(largest, std::abs(end));
   }
   return largest;
 }

@@ -213,14 +213,15 @@ template <class T>
   sums->inf += inf;
 }
 template <class T>
-[[gnu::always_inline]] inline void zero_nonfinite(const T* numbers, int64_t n, T* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = std::fabs(numbers[i]) < std::numeric_limits<T>::infinity() ? numbers[i] : 0;
+[[gnu::always_inline]] inline void zero_others(const T* numbers, int64_t n, T* to) {
+  constexpr T kMost = sign_pattern::kMost;
+  for (int64_t i = 0; i < n; ++i) to[i] = std::fabs(numbers[i]) <= kMost ? numbers[i] : 0;
 }
-OP_TOOLS_WIDE void keep_finite(const float* numbers, int64_t n, float* to) {
-  zero_nonfinite(numbers, n, to);
+OP_TOOLS_WIDE void keep_projected(const float* numbers, int64_t n, float* to) {
+  zero_others(numbers, n, to);
 }
-OP_TOOLS_WIDE void keep_finite(const double* numbers, int64_t n, double* to) {
-  zero_nonfinite(numbers, n, to);
+OP_TOOLS_WIDE void keep_projected(const double* numbers, int64_t n, double* to) {
+  zero_others(numbers, n, to);
 }
 OP_TOOLS_WIDE void count_special(const float* numbers, int64_t n, ElementSums* sums) {
   count_nonfinite(numbers, n, sums);
@@ -302,18 +303,23 @@ class Parts {
       each_part<Number>(first, last, kPart, [&](const Number* numbers, const void*, int64_t, int64_t n) {
         count_special(numbers, n, &all);
       });
-      all.projections = finite_projections<Number>(first, last, 1);
     }
+    if (has_large(all)) all.projections = plain_projections<Number>(first, last, 1);
     return all;
   }
 
-  // Of the finite numbers, where a sum over all would be none. `parts`: numbers in an element.
+  // There may be numbers that projections leave out.
+  static bool has_large(const ElementSums& sums) {
+    return !(sums.squares <= sign_pattern::kMost * sign_pattern::kMost);
+  }
+
+  // Without these. `parts`: numbers in an element.
   template <class Number>
-  std::array<double, kProjections> finite_projections(int64_t first, int64_t last, int64_t parts) const {
+  std::array<double, kProjections> plain_projections(int64_t first, int64_t last, int64_t parts) const {
     LaneSums lanes;
     each_part<Number>(first, last, kPart / parts, [&](const Number* numbers, const void*, int64_t at, int64_t n) {
       alignas(64) Number finite[kPart];
-      keep_finite(numbers, parts * n, finite);
+      keep_projected(numbers, parts * n, finite);
       add_blocks(finite, parts * at / kBlock, parts * n, &lanes);
     });
     ElementSums sums;
@@ -332,7 +338,7 @@ class Parts {
     const double sizes = all.sum;
     add_lanes(lanes, &all);
     all.sum = sizes;  // not of the parts
-    if (!std::isfinite(all.squares)) all.projections = finite_projections<double>(first, last, 2);
+    if (has_large(all)) all.projections = plain_projections<double>(first, last, 2);
     return all;
   }
 

@@ -14,7 +14,7 @@ namespace op_tools {
 struct ElementSums {
   double min = std::numeric_limits<double>::infinity(), max = -min;  // of elements that are no NaN; complex: of |x|
   double sum = 0, squares = 0;
-  std::array<double, sign_pattern::kProjections> projections{};  // of the finite numbers
+  std::array<double, sign_pattern::kProjections> projections{};  // of numbers up to kMost
   int64_t nan = 0, inf = 0, zero = 0;
   // Of 64-bit integers, which float64 has not all of. Unsigned ones keep their order: their highest bit is turned.
   int64_t exact_min = std::numeric_limits<int64_t>::max(), exact_max = std::numeric_limits<int64_t>::min();

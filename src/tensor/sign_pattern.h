@@ -15,6 +15,9 @@
 namespace op_tools::sign_pattern {
 
 inline constexpr int64_t kProjections = 4;
+// Larger numbers, and what is no number, are left out of the sums: masks (the lowest float32, minus infinity) would be
+// all that is left of them.
+inline constexpr double kMost = 0x1p100;
 inline constexpr int64_t kLanes = 8, kGroups = 64, kBlock = kLanes * kGroups;
 
 constexpr uint64_t scrambled(uint64_t number) {  // the finisher of splitmix64

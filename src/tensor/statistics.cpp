@@ -14,15 +14,16 @@
 #include <ATen/ops/eq_ops.h>
 #include <ATen/ops/isinf_ops.h>
 #include <ATen/ops/isnan_ops.h>
+#include <ATen/ops/le_ops.h>
 #include <ATen/ops/linalg_vector_norm_ops.h>
 #include <ATen/ops/mm_ops.h>
 #include <ATen/ops/mul_ops.h>
-#include <ATen/ops/nan_to_num_ops.h>
 #include <ATen/ops/stack_ops.h>
 #include <ATen/ops/sum_ops.h>
 #include <ATen/ops/view_as_complex_ops.h>
 #include <ATen/ops/view_as_real_ops.h>
 #include <ATen/ops/view_ops.h>
+#include <ATen/ops/where_ops.h>
 
 #include <algorithm>
 #include <atomic>
@@ -162,6 +163,7 @@ class DeviceTables {
       return i == 0 ? 0 : i == 1 ? kInfinity : -kInfinity;
     });
   }
+  at::Tensor zero(c10::Device device) { return special_values(device).narrow(1, 0, 1).view({1}); }
 
  private:
   using Tables = std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, at::Tensor>;
@@ -261,7 +263,13 @@ at::Tensor hash_on_device(const at::Tensor& words) {
   return at::_ops::sum::call(folded(times(folded(placed, 32), element_hash::kMixWord), 29), at::kLong);
 }
 
-// The projections, then the plain sum, of the finite numbers. `numbers`: whole blocks, or a part of one.
+// Zero in place of NaN and of what is larger than kMost.
+at::Tensor without_large(const at::Tensor& numbers) {
+  const at::Tensor kept = at::_ops::le_Scalar::call(at::_ops::abs::call(numbers), sign_pattern::kMost);
+  return at::_ops::where_self::call(kept, numbers, DeviceTables::get().zero(numbers.device()));
+}
+
+// The projections, then the plain sum. `numbers`: whole blocks, or a part of one.
 at::Tensor sums_on_device(const at::Tensor& numbers) {
   constexpr int64_t kBlock = sign_pattern::kBlock;
   const c10::Device device = numbers.device();
@@ -295,20 +303,19 @@ at::Tensor words_on_device(const at::Tensor& given) {
   const at::Tensor sizes = tensor.is_complex() ? at::_ops::abs::call(numbers) : numbers;
   const auto [least, most] = at::_ops::aminmax::call(sizes, std::nullopt, false);
   const at::Tensor norm = at::_ops::linalg_vector_norm::call(parts, 2, std::nullopt, false, std::nullopt);
-  const bool may_be_infinite = c10::isFloatingType(tensor.scalar_type()) || tensor.is_complex();
-  at::Tensor sums =
-      sums_on_device(may_be_infinite ? at::_ops::nan_to_num::call(all.numbers, 0.0, 0.0, 0.0) : all.numbers);
-  if (tensor.is_complex()) {
-    const at::Tensor sum = at::_ops::sum::call(sizes, at::kDouble);
-    sums = at::_ops::cat::call({sums.narrow(0, 0, sign_pattern::kProjections), sum.view({1})}, 0);
-  }
+  const bool may_be_large = c10::isFloatingType(tensor.scalar_type()) || tensor.is_complex();
+  const at::Tensor sums = sums_on_device(may_be_large ? without_large(all.numbers) : all.numbers);
+  const at::Tensor projections = sums.narrow(0, 0, sign_pattern::kProjections);
+  const at::Tensor sum =
+      may_be_large ? at::_ops::sum::call(sizes, at::kDouble) : sums.narrow(0, sign_pattern::kProjections, 1);
   const at::Tensor nan = count(at::_ops::isnan::call(numbers));
   at::Tensor exact_least = nan, exact_most = nan;
   if (tensor.scalar_type() == c10::ScalarType::Long) {
     std::tie(exact_least, exact_most) = at::_ops::aminmax::call(tensor, std::nullopt, false);
   }
   std::vector<at::Tensor> words{
-      least, most, norm, sums, nan, special_on_device(numbers), hash_on_device(all.words), exact_least, exact_most};
+      least,       most,      norm, projections, sum, nan, special_on_device(numbers), hash_on_device(all.words),
+      exact_least, exact_most};
   for (at::Tensor& word : words) word = at::_ops::view_dtype::call(word.view({-1}), at::kLong);
   return at::_ops::cat::call(words, 0);
 }
@@ -423,16 +430,10 @@ void StatisticsQuery::take(const int64_t* words) {
   for (size_t p = 0; p < answer_.projections.size(); ++p) {
     answer_.projections[p] = number(static_cast<Word>(kProjection + p));
   }
+  answer_.mean = number(kSum) / static_cast<double>(answer_.numel);
   answer_.norm = number(kNorm);
   answer_.nan = words[kNan];
-  const int64_t minus_inf = c10::isComplexType(answer_.dtype) ? 0 : words[kMinusInf];
-  answer_.inf = words[kInf] + minus_inf;
-  constexpr double kInfinite = std::numeric_limits<double>::infinity();
-  double sum = number(kSum);  // of the finite numbers
-  if (words[kInf] > 0) sum += kInfinite;
-  if (minus_inf > 0) sum -= kInfinite;
-  if (answer_.nan > 0) sum = std::numeric_limits<double>::quiet_NaN();
-  answer_.mean = sum / static_cast<double>(answer_.numel);
+  answer_.inf = words[kInf] + (c10::isComplexType(answer_.dtype) ? 0 : words[kMinusInf]);
   answer_.zero = words[kZero];
   answer_.hash = element_hash::finished(static_cast<uint64_t>(words[kHash]), answer_.numel);
   words_.reset();

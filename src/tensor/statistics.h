@@ -5,7 +5,7 @@
 // Minimum, maximum, NaN, infinity and zero counts and the hash are exact; mean and norm are summed in float64: off by
 // no more than 1e-12 of the mean of |x|, and of the norm. A NaN anywhere makes all four NaN, as in torch. Complex
 // numbers: minimum, maximum and mean are those of |x|. The hash is of the bytes of the elements in the order of their
-// indices: strides, device and place in memory make no difference. Projections (sign_pattern.h) are of finite elements.
+// indices: strides, device and place in memory make no difference. Projections: sign_pattern.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -452,3 +452,45 @@ def test_infinities_do_not_hide_the_numbers_beside_them(tmp_path, ops, scale, ve
     (fill,) = (row for row in compared(right, other).rows if "masked_fill" in row.op)
     assert fill.verdict == verdict
     assert fill.output_difference < 0.1
+
+
+def test_what_is_joined_to_a_tensor_without_elements_is_compared(tmp_path):
+    x = torch.randn(4, 16, generator=torch.Generator().manual_seed(8)).to("sim")
+
+    def run(folder):
+        with op_tools.OpRecord(output_dir=folder, level="aten") as tool:
+            joined = torch.cat([torch.tensor([], device="sim"), x.flatten()])  # a cache of keys that is empty at first
+            joined.view(4, 16).mul(3).tanh()
+        return op_tools.read_recording(tool.result().path)
+
+    right = run(tmp_path / "a")
+    with sim.fault("scale", ops="aten::tanh", scale=1.01):
+        first = compared(right, run(tmp_path / "b")).first
+    assert first is not None and first.op == "aten::tanh" and first.verdict == "born here"
+
+
+@pytest.mark.parametrize(
+    ("op", "options"),
+    [
+        ("torch.Tensor.addcdiv_", {"foreach": False}),
+        ("torch._foreach_addcdiv_", {"foreach": True}),
+        ("torch._fused_adam_", {"fused": True}),
+    ],
+)
+def test_a_quotient_by_next_to_nothing_is_not_born_wrong(tmp_path, op, options):
+    """Adam's first step where a gradient is rounding alone: any two signs."""
+    gradient = torch.randn(96, generator=torch.Generator().manual_seed(9))
+    noise = torch.randn(48, generator=torch.Generator().manual_seed(10)) * 1e-7
+
+    def run(folder, sign):
+        parameter = torch.nn.Parameter(torch.zeros(144))
+        method = torch.optim.Adam([parameter], **options)
+        with op_tools.OpRecord(output_dir=folder) as tool:
+            parameter.grad = torch.cat([gradient, noise * sign])
+            method.step()
+        return op_tools.read_recording(tool.result().path)
+
+    rank = compared(run(tmp_path / "a", 1), run(tmp_path / "b", -1))
+    (step,) = (row for row in rank.rows if row.op == op)
+    assert step.output_difference > 0.3
+    assert step.verdict != "born here"

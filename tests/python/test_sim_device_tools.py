@@ -183,12 +183,12 @@ def test_a_devices_numbers_are_those_of_the_cpu(dtype, size, tmp_path):
 @pytest.mark.parametrize(
     ("tensor", "most"),
     [
-        (torch.randn(100), 24),
-        (torch.randn(128), 23),
-        (torch.randn(2048), 25),
-        (torch.randn(1000), 26),
-        (torch.randn(64, 32).t(), 25),
-        (torch.randn(2048).to(torch.bfloat16), 25),
+        (torch.randn(100), 27),
+        (torch.randn(128), 26),
+        (torch.randn(2048), 28),
+        (torch.randn(1000), 29),
+        (torch.randn(64, 32).t(), 28),
+        (torch.randn(2048).to(torch.bfloat16), 28),
         (torch.arange(2048), 25),
     ],
     ids=["part of a chunk", "chunk", "blocks", "part of a block", "transposed", "bfloat16", "int64"],
