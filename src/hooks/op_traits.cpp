@@ -173,8 +173,9 @@ constexpr OpFamily kFamilies[] = {
      "_foreach_div_ "
      "_foreach_addcdiv _foreach_addcdiv_ _foreach_reciprocal _foreach_rsqrt _fused_adam_ _fused_adamw_ "
      "_fused_adagrad_"},
+    {kStepsParameters, "a fused optimizer", "_fused_adam_ _fused_adamw_ _fused_adagrad_ _fused_sgd_"},
     {kExponentiates, "exponentials",
-     "exp exp_ exp2 exp2_ expm1 expm1_ softmax _softmax _safe_softmax masked_softmax _masked_softmax log_softmax "
+     "exp exp_ exp2 exp2_ expm1 expm1_ softmax _softmax _safe_softmax _masked_softmax log_softmax "
      "_log_softmax logsumexp _foreach_exp _foreach_exp_ cross_entropy"},
     {kJumps, "steps, signs, remainders and choices",
      "sign sgn round floor ceil trunc frac fmod remainder floor_divide heaviside threshold hardshrink topk sort "
@@ -332,6 +333,8 @@ std::string_view trait_name(OpTrait trait) {
       return "jumps";
     case kDivides:
       return "divides";
+    case kStepsParameters:
+      return "steps parameters";
     case kExponentiates:
       return "exponentiates";
     case kHasDefaultByDtype:

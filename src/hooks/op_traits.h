@@ -49,6 +49,7 @@ enum class OpTrait : uint8_t {
   kBetweenTwoRanks,          // takes a process group, but not all of its ranks call it
   kJumps,                    // a small change of an input may change an element of the result by as much as its size
   kDivides,                  // by its last input; an operator on lists by the last of the result's shape
+  kStepsParameters,          // an optimizer's step over lists: parameter i is made of the items i
   kExponentiates,            // the result is made of exponentials of the inputs
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
 };

@@ -23,11 +23,6 @@ using Kind = ValueDifference::Kind;
 // far, and by this many rounding steps.
 constexpr double kUnseenGrowth = 64;
 
-// An optimizer's step over lists of parameters.
-bool steps_parameters(std::string_view base) {
-  return base.starts_with("_fused_ad") || base.starts_with("_fused_sgd");
-}
-
 // The engine adds gradients up where no call is seen.
 bool may_be_gradient(const RecordedValue& value) {
   return value.origin == Origin::kUnknown || value.origin == Origin::kGradient;
@@ -287,7 +282,7 @@ Finder::Inputs Finder::look_at_inputs(const Compared& calls) {
     facts.jumps = facts.jumps || is_any || has_trait(base, OpTrait::kJumps);
     facts.divides = facts.divides || has_trait(base, OpTrait::kDivides);
     facts.exponentiates = facts.exponentiates || has_trait(base, OpTrait::kExponentiates);
-    facts.by_element = facts.by_element || is_foreach(base) || steps_parameters(base);
+    facts.by_element = facts.by_element || is_foreach(base) || has_trait(base, OpTrait::kStepsParameters);
     facts.composite = facts.composite || call.level == Level::kTorch;
   }
   return inputs;
