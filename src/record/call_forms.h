@@ -35,12 +35,13 @@ class CallForms {
     return &last_->second;
   }
   void add(std::string_view key, CallForm form) {
+    if (key.size() > kLongest) return;  // a list of data: each call has another, and memory is limited
     if (forms_.size() >= kMost) forms_.clear();  // numbers that are others in each call
     last_ = &*forms_.insert_or_assign(std::string(key), std::move(form)).first;
   }
 
  private:
-  static constexpr size_t kMost = 256;
+  static constexpr size_t kMost = 256, kLongest = 2048;
   using Forms = std::unordered_map<std::string, CallForm, StringHash, std::equal_to<>>;
   Forms forms_;
   Forms::const_pointer last_ = nullptr;

@@ -838,3 +838,37 @@ def test_tensors_without_strides_have_rows(level, tmp_path):
         torch.sparse.sampled_addmm(x.to_sparse_csr(), x, x)
         x.exp()
     assert any("exp" in call.op for call in op_tools.read_recording(record.result().path).calls)
+
+
+@pytest.mark.parametrize(
+    ("level", "op", "bias"), [("torch", "torch.nn.functional.linear", "args[2]"), ("aten", "aten::addmm", "args[0]")]
+)
+def test_what_a_fused_optimizer_writes_is_recorded_and_read_anew(tmp_path, level, op, bias):
+    """torch._fused_adam_ does not move the version counters of the parameters."""
+    net = torch.nn.Linear(4, 2)
+    method = torch.optim.Adam(net.parameters(), fused=True)
+    net(torch.ones(3, 4)).sum().backward()
+
+    def work(tool):
+        net(torch.ones(3, 4))
+        method.step()
+        net(torch.ones(3, 4))
+
+    recording = record(work, tmp_path, level=level)
+    step = only(recording, f"{level}{'::' if level == 'aten' else '.'}_fused_adam_")
+    before, after = (one(call.inputs, bias) for call in calls_of(recording, op))
+    assert one(step.inputs, "args[0][1]").hash == before.hash
+    assert one(step.outputs, "written args[0][1]").hash == after.hash != before.hash
+
+
+def test_data_among_the_arguments_does_not_stay_in_memory(tmp_path):
+    def work(tool):
+        numbers = list(range(20_000))
+        for i in range(300):
+            numbers[0] = i
+            torch.tensor(numbers)
+
+    work(None)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    record(work, tmp_path, statistics=False)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000  # kB; 54 MB if each list stayed
