@@ -69,6 +69,8 @@ constexpr OpFamily kFamilies[] = {
     {kShowsUnwrittenMemory, "sizes and strides may reach memory that was never written", "as_strided_"},
     {kGivesData, "makes a tensor of the program's own values",
      "tensor as_tensor asarray from_numpy frombuffer new_tensor"},
+    {kGivesData, "torch.tensor([1, 2]) at the aten level: the program wrote the memory, which no operator shows",
+     "lift lift_fresh"},
     {kWorkspaceResult, "log_alpha: written up to each target's length", "_ctc_loss", 1},
     {kWorkspaceResult, "workspace for backward, padded", "mkldnn_rnn_layer", 3},
     {kWorkspaceResult, "reserve space for backward, padded", "_cudnn_rnn miopen_rnn", 4},

@@ -35,7 +35,7 @@ class CallForms {
     return &last_->second;
   }
   void add(std::string_view key, CallForm form) {
-    if (key.size() > kLongest) return;  // a list of data: each call has another, and memory is limited
+    if (key.size() > kLongest) return;           // a list of data: each call has another, and memory is limited
     if (forms_.size() >= kMost) forms_.clear();  // numbers that are others in each call
     last_ = &*forms_.insert_or_assign(std::string(key), std::move(form)).first;
   }

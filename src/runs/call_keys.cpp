@@ -65,11 +65,11 @@ bool writes_inputs(const Recording& run, const RecordedCall& call) {
                      [&](const RecordedUse& use) { return run.string(use.place).starts_with("written "); });
 }
 
-// Read again, or seen in another form, such memory is another value of the same maker.
-bool shows_unwritten(const Recording& run, const std::vector<bool>& unwritten, const RecordedValue& value) {
-  if (value.origin != Origin::kCall || value.producer >= run.calls.size()) return false;
+// What a value's maker returned: read again, or seen in another form, memory is another value of the same maker.
+const RecordedUse* made_as(const Recording& run, const RecordedValue& value) {
+  if (value.origin != Origin::kCall || value.producer >= run.calls.size()) return nullptr;
   const auto made = run.outputs(run.calls[value.producer]);
-  return value.output < made.size() && unwritten[made[value.output].value];
+  return value.output < made.size() ? &made[value.output] : nullptr;
 }
 
 // How many elements of the memory lie between the first and the last one of a tensor, both counted.
@@ -92,10 +92,17 @@ bool reaches_further(const Recording& run, const RecordedCall& call) {
 std::vector<bool> unwritten_values(const Recording& run) {
   std::vector<bool> unwritten(run.values.size(), false);
   for (const RecordedCall& call : run.calls) {
-    for (const RecordedUse& use : run.inputs(call)) {
-      if (shows_unwritten(run, unwritten, run.values[use.value])) unwritten[use.value] = true;
-    }
     const std::string_view base = base_name(run.string(call.op));
+    const bool gives_data = has_trait(base, OpTrait::kGivesData);
+    for (const RecordedUse& use : run.inputs(call)) {
+      const RecordedValue& value = run.values[use.value];
+      if (gives_data) {
+        unwritten[use.value] = false;
+        if (const RecordedUse* const made = made_as(run, value)) unwritten[made->value] = false;
+      } else if (const RecordedUse* const made = made_as(run, value); made && unwritten[made->value]) {
+        unwritten[use.value] = true;
+      }
+    }
     bool shows = has_trait(base, OpTrait::kUninitializedResult) ||
                  (has_trait(base, OpTrait::kShowsUnwrittenMemory) && reaches_further(run, call));
     // What writes such memory makes it known; what only reads it (a view) shows it.

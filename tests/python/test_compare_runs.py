@@ -454,13 +454,20 @@ def test_infinities_do_not_hide_the_numbers_beside_them(tmp_path, ops, scale, ve
     assert fill.output_difference < 0.1
 
 
-def test_what_is_joined_to_a_tensor_without_elements_is_compared(tmp_path):
-    x = torch.randn(4, 16, generator=torch.Generator().manual_seed(8)).to("sim")
+@pytest.mark.parametrize(
+    "joined",
+    [
+        lambda x: torch.cat([torch.tensor([], device="sim"), x]),  # a cache of keys that is empty at first
+        lambda x: torch.tensor([2.0] * 64).to("sim") * x,  # torch.tensor(): memory that no operator is seen to write
+    ],
+    ids=["no elements", "the program's data"],
+)
+def test_what_is_made_of_the_programs_data_is_compared(tmp_path, joined):
+    x = torch.randn(64, generator=torch.Generator().manual_seed(8)).to("sim")
 
     def run(folder):
         with op_tools.OpRecord(output_dir=folder, level="aten") as tool:
-            joined = torch.cat([torch.tensor([], device="sim"), x.flatten()])  # a cache of keys that is empty at first
-            joined.view(4, 16).mul(3).tanh()
+            joined(x).mul(3).tanh()
         return op_tools.read_recording(tool.result().path)
 
     right = run(tmp_path / "a")
