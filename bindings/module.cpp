@@ -32,6 +32,7 @@
 #include "interrupts.h"
 #include "memory/memory_hook.h"
 #include "mode_off_stack.h"
+#include "new_threads.h"
 #include "python_handlers.h"
 #include "python_hook.h"
 #include "python_judge.h"
@@ -245,6 +246,7 @@ PYBIND11_MODULE(_C, module) {
   bind_quiet_warnings(module);
   see_inside_python_handlers();
   init_stack_source();
+  init_thread_watch();
   bind_hook(module);
   bind_replay(module);
   bind_runs(module);

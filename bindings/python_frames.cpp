@@ -159,7 +159,7 @@ C10_NOINLINE const std::string& new_line(Seen::Line (&pair)[2], PyCodeObject* co
   return *put(pair, {code, instruction, &line}).line;
 }
 
-const std::string& known_line(Seen& seen, PyCodeObject* code, int instruction) {
+C10_ALWAYS_INLINE const std::string& known_line(Seen& seen, PyCodeObject* code, int instruction) {
   auto& pair = seen.lines[pair_of(code, instruction)];
   for (const Seen::Line& slot : pair) {
     if (slot.code == code && slot.instruction == instruction) return *slot.line;
@@ -176,29 +176,19 @@ PyThreadState* thread_of_python() {
 #ifdef OP_TOOLS_RAW_FRAMES
 
 C10_ALWAYS_INLINE PythonFrames::PythonFrames(Seen& seen) : seen_(seen) {
-  PyThreadState* const thread = thread_of_python();
-  if (!thread) return;
-  frame_ = thread->cframe->current_frame;
-  skip_incomplete();
-}
-
-// A frame that has just begun has no locals yet.
-C10_ALWAYS_INLINE void PythonFrames::skip_incomplete() {
-  for (; frame_; frame_ = frame_->previous) {
-    code_ = &seen_code(seen_, frame_->f_code);
-    if (static_cast<const void*>(frame_->prev_instr) >= code_->begin || frame_->owner == FRAME_OWNED_BY_GENERATOR) {
-      return;
-    }
-  }
+  if (PyThreadState* const thread = thread_of_python()) frame_ = thread->cframe->current_frame;
 }
 
 C10_ALWAYS_INLINE void PythonFrames::next() {
   frame_ = frame_->previous;
-  skip_incomplete();
 }
 
 C10_ALWAYS_INLINE const PythonFrames::SeenCode& PythonFrames::seen() const {
-  return *code_;
+  return seen_code(seen_, frame_->f_code);
+}
+
+C10_ALWAYS_INLINE bool PythonFrames::is_complete(const SeenCode& code) const {
+  return static_cast<const void*>(frame_->prev_instr) >= code.begin || frame_->owner == FRAME_OWNED_BY_GENERATOR;
 }
 
 const std::string& PythonFrames::line() const {
@@ -254,6 +244,10 @@ const PythonFrames::SeenCode& PythonFrames::seen() const {
   return seen_code(seen_, OwnCode(frame_).code);
 }
 
+bool PythonFrames::is_complete(const SeenCode&) const {
+  return true;  // others are not given
+}
+
 const std::string& PythonFrames::line() const {
   return known_line(seen_, OwnCode(frame_).code, PyFrame_GetLasti(raw(frame_)));
 }
@@ -281,10 +275,13 @@ py::object PythonFrames::local(const char* name) const {
 
 #endif
 
-PythonFrames::PythonFrames() : PythonFrames(looked_up_once(tl_seen)) {}
+PythonFrames::PythonFrames() : PythonFrames(looked_up_once(tl_seen)) {
+  if (*this && !is_complete(seen())) back();
+}
 
 void PythonFrames::back() {
-  next();
+  do next();
+  while (*this && !is_complete(seen()));
 }
 
 const KnownCode& PythonFrames::code() const {
@@ -295,8 +292,9 @@ Surroundings Surroundings::of_this_thread(bool line, bool modules) {
   Surroundings found;
   uint32_t wanted = (line ? SeenCode::kOfUser : 0) | (modules ? SeenCode::kModule | SeenCode::kEngine : 0);
   for (PythonFrames frame(looked_up_once(tl_seen)); frame && wanted != 0; frame.next()) {
-    const uint32_t is = frame.seen().is & wanted;
-    if (C10_LIKELY(is == 0)) continue;
+    const SeenCode& code = frame.seen();
+    const uint32_t is = code.is & wanted;
+    if (C10_LIKELY(is == 0) || !frame.is_complete(code)) continue;
     if (is & SeenCode::kOfUser) {
       found.line = &frame.line();
       wanted &= ~SeenCode::kOfUser;

@@ -50,13 +50,13 @@ class PythonFrames {
 
  private:
   friend struct Surroundings;
+  // For walks: at the innermost frame, which may be incomplete, as the next() ones may be.
   explicit PythonFrames(Seen& seen);
-  void next();                   // back(), for walks
-  const SeenCode& seen() const;  // code(), likewise
-  Seen& seen_;                   // this thread's: looked up once for all frames
+  void next();
+  const SeenCode& seen() const;
+  bool is_complete(const SeenCode& code) const;  // has locals: a frame that has just begun has none
+  Seen& seen_;                                   // this thread's: looked up once for all frames
 #ifdef OP_TOOLS_RAW_FRAMES
-  void skip_incomplete();
-  const SeenCode* code_ = nullptr;  // of the frame
   _PyInterpreterFrame* frame_ = nullptr;
 #else
   std::optional<pybind11::gil_scoped_acquire> gil_;

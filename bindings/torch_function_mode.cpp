@@ -141,7 +141,7 @@ class EndedByProgram final : public py::error_already_set {
 };
 
 // One torch-level call. Throws py::error_already_set when the function raised.
-class PythonFrame final : public Frame, public ArgumentSource {
+class PythonFrame final : public Frame {
  public:
   PythonFrame(PyObject* function, PyObject* args, PyObject* kwargs, const Chain& chain)
       : function_(function),
@@ -288,8 +288,9 @@ constexpr std::chrono::milliseconds kEngineFrees{100};
 
 // The error that a left-out function raised goes to the program: what failed meanwhile in backward passes is reported
 // with it, if the engine raised it. Code of the program that the engine called (a hook on a tensor, a custom function)
-// is further down in the traceback.
-void report_failed_backwards() {
+// is further down in the traceback. `result`: nullptr where it raised; given back. While a FailedBackwards collects.
+PyObject* with_failures_reported(PyObject* result) {
+  if (result) return result;
   py::error_already_set error;
   py::object last = error.trace();
   while (last && !last.is_none() && !last.attr("tb_next").is_none()) last = last.attr("tb_next");
@@ -302,6 +303,7 @@ void report_failed_backwards() {
     for (const FailedBackward& report : FailedBackwards::take(kEngineFrees)) report(text);
   }
   error.restore();
+  return nullptr;
 }
 
 // Calls a left-out function that is written in Python. A filter may admit what it calls, so the mode stays on the stack
@@ -318,8 +320,7 @@ PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs
   // A scope that was left inside took the mode with it. A mode of the program's may be above it: one that an interrupt
   // left there between its push and its pop.
   take_mode_from(place);
-  if (!result) report_failed_backwards();
-  return result;
+  return with_failures_reported(result);
 }
 
 // Does an argument's class override __torch_function__? Functions that are written in Python list plain tensors as
@@ -469,9 +470,8 @@ ModeOnStack::~ModeOnStack() {
 
 py::object run_engine(const py::function& function, const py::args& args, const py::kwargs& kwargs) {
   const FailedBackwards collecting;
-  PyObject* result = PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr());
-  if (!result) report_failed_backwards();
-  result = after_held(result);
+  PyObject* const called = PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr());
+  PyObject* const result = after_held(with_failures_reported(called));
   if (!result) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(result);
 }

@@ -32,7 +32,7 @@ class ToolOptions(TypedDict, total=False):
     skip_cpu: bool | None
     """Pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU, else off."""
     all_threads: bool | None
-    """Level aten: also operators of threads that start no tool themselves, but the first of each. None: OP_<TOOL>_ALL_THREADS, else off."""
+    """Level aten: also operators of threads that start no tool themselves: of those that Python starts from then on all, of others not the first few. None: OP_<TOOL>_ALL_THREADS, else off."""
 
 
 class OpCaptureOptions(ToolOptions, total=False):

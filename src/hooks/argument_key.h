@@ -13,8 +13,6 @@
 #include <string_view>
 #include <type_traits>
 
-#include "base/export.h"
-
 namespace op_tools {
 
 class ArgumentKey {
@@ -85,16 +83,6 @@ class ArgumentKey {
   c10::SmallVector<char, 192> bytes_;
   c10::SmallVector<const at::Tensor*, 8> tensors_;
   c10::SmallVector<c10::Device, 2> devices_;
-};
-
-// What a Frame is besides, if it can. False: some part has no form in a key; the Values have it.
-class OP_TOOLS_API ArgumentSource {
- public:
-  virtual bool add_arguments(ArgumentKey& key) = 0;
-  virtual bool add_result(ArgumentKey& key) = 0;  // after the call
-
- protected:
-  ~ArgumentSource() = default;
 };
 
 }  // namespace op_tools

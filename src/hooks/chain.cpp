@@ -286,7 +286,7 @@ bool tried(const OpCall& op, Call&& call) noexcept {
 }
 
 // Backward of a torch-level call: the engine has run it already, the frame only shows what came out, or what it raised.
-class BackwardFrame final : public Frame, public ArgumentSource {
+class BackwardFrame final : public Frame {
  public:
   BackwardFrame(const CallGradients& gradients, const std::string& error) : gradients_(gradients), error_(error) {}
   Value args() override { return as_tuple(gradients_.outputs); }

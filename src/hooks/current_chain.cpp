@@ -117,15 +117,23 @@ class Inheritance {
   std::unordered_map<at::CallbackHandle, std::shared_ptr<ThreadChains>> offered_;
 };
 
-// Hooks with all_threads, for threads that entered no scope. A record-function callback turns interception on when such
-// a thread starts its first operator (that one is missed: it is running already); the interceptor's kernel turns it off
-// in threads where it is still on after the last of these scopes was left.
+std::atomic<bool (*)()> g_thread_watch{nullptr};
+
+// Hooks with all_threads, for threads that entered no scope. Interception is turned on in such a thread when it begins,
+// if it tells (thread_begins()), else by a record-function callback when it calls an operator (that one is missed: it
+// is running already); the interceptor's kernel turns it off in threads where it is still on after the last of these
+// scopes was left.
+//
+// torch asks its callbacks at every operator of every thread, at half the price of what OpBlackBox does in one. Where
+// threads tell that they begin, few others are left, and the callback is asked at one of 16 operators of a thread.
 class AllThreads {
  public:
   static AllThreads& get() { return *instance(); }
   static void begin_anew() { instance() = new AllThreads; }  // as Inheritance's
 
   void add(const std::shared_ptr<ActiveHook>& hook) {
+    const auto watch = g_thread_watch.load(std::memory_order_acquire);
+    const bool threads_tell = watch && watch();
     std::lock_guard<std::mutex> lock(mutex_);
     ActiveHooks hooks = hooks_of(chain_.get());
     hooks.push_back(hook);
@@ -135,7 +143,9 @@ class AllThreads {
         at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
           set_intercepting(true);
           return nullptr;
-        }).scopes({at::RecordScope::FUNCTION}));
+        })
+            .scopes({at::RecordScope::FUNCTION})
+            .samplingProb(threads_tell ? 1.0 / 16 : 1.0));
   }
 
   void remove(const std::shared_ptr<ActiveHook>& hook) {
@@ -149,8 +159,10 @@ class AllThreads {
     set_locked(std::move(hooks));
   }
 
+  bool any() const { return any_.load(std::memory_order_relaxed); }
+
   std::shared_ptr<const Chain> chain() {
-    if (!any_.load(std::memory_order_relaxed)) return nullptr;
+    if (!any()) return nullptr;
     std::lock_guard<std::mutex> lock(mutex_);
     return chain_;
   }
@@ -305,6 +317,14 @@ ThreadHooks::Owner ThreadHooks::owner(const ThreadChains& thread) {
   // Also while the thread ends: objects of its may still have scopes to leave.
   if (tl.last_chains == &thread) return Owner::kThis;
   return thread.ended.load() ? Owner::kEnded : Owner::kOther;
+}
+
+void set_thread_watch(bool (*watch)()) {
+  g_thread_watch.store(watch, std::memory_order_release);
+}
+
+void thread_begins() noexcept {
+  if (AllThreads::get().any()) set_intercepting(true);
 }
 
 void set_intercepting(bool on) {

@@ -49,6 +49,11 @@ class ThreadHooks {
   static Owner owner(const ThreadChains& thread);
 };
 
+// A thread that Python starts tells that it begins, from the first time on that `watch` was asked for it and said true:
+// which is when a hook first wants all threads. Not under locks of ours.
+OP_TOOLS_API void set_thread_watch(bool (*watch)());
+OP_TOOLS_API void thread_begins() noexcept;
+
 // Operators that this thread calls go through the interceptor's kernel, or no longer. Threads of autograd inherit it.
 void set_intercepting(bool on);
 

@@ -22,7 +22,7 @@ namespace op_tools::interceptor {
 Value returned_value(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 // Arguments on top of the stack before the call, returns on top of it after.
-class DispatcherFrame final : public OperatorFrame, public ArgumentSource {
+class DispatcherFrame final : public OperatorFrame {
  public:
   // `below`: the keys with which the call goes on. `detour` runs the operator in place of torch, unless an executor of
   // the aten level does.

@@ -28,7 +28,8 @@ constexpr const char* to_string(Phase phase) {
   return phase == Phase::kForward ? "forward" : "backward";
 }
 
-class HookState;  // hook.h
+class ArgumentKey;  // argument_key.h
+class HookState;    // hook.h
 struct BackwardStates;
 struct GuardedState;  // internal_guard.h
 class OpCall;
@@ -59,6 +60,10 @@ class OP_TOOLS_API Frame {
   using Visit = c10::function_ref<void(const at::Tensor&)>;
   virtual void visit_inputs(Visit visit);
   virtual void visit_result(Visit visit);
+  // The arguments (the result, after proceed()) as bytes, likewise. False: the source cannot give them so, or some part
+  // has no such form; the Values have it.
+  virtual bool add_arguments(ArgumentKey&) { return false; }
+  virtual bool add_result(ArgumentKey&) { return false; }
   // A device that an argument names (torch.randn(3, device="cuda"), tensor.to(device)).
   virtual std::optional<c10::Device> named_device() { return std::nullopt; }
 

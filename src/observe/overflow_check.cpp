@@ -70,14 +70,6 @@ struct Noted final : HookState {
   const std::shared_ptr<const NotedInputs> inputs;
 };
 
-// At the torch level only names say what is written; a call that writes lists (torch._fused_adam_) writes more of them
-// than its first argument.
-bool writes_lists(OpCall& call, const std::vector<bool>& written) {
-  if (call.level != Level::kTorch || written.empty()) return false;
-  const Values& args = *sequence_items(call.args());
-  return !args.empty() && sequence_items(args.front());
-}
-
 // At the torch level that is not known before the call.
 bool may_draw(const OpCall& call) {
   return !call.op || call.op->hasTag(at::Tag::nondeterministic_seeded);
@@ -222,7 +214,8 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
                                      [&](const at::Tensor& tensor) { return impl.unwritten.holds(tensor); });
   }
   const bool passing = call.phase == Phase::kBackward;  // gradients come in tensors that no other call is given
-  const bool writes_unknown = writes_lists(call, written);
+  // At the torch level only names say what is written; of lists (torch._fused_adam_) more than the first argument is.
+  const bool writes_unknown = call.level == Level::kTorch && writes_lists(call);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& tensor = tensors[i];
     if (i < written.size() && written[i]) state->written.emplace_back(i, tensor);

@@ -59,10 +59,7 @@ struct KnownOp {
 };
 
 struct State final : HookState {
-  explicit State(OpCall& call) : source(dynamic_cast<ArgumentSource*>(&call.frame())) {}
-
-  ArgumentSource* const source;  // nullptr: Values are all that the frame gives
-  KnownOp* op = nullptr;         // from take_inputs() on; what may change in it is guarded by the hook's lock
+  KnownOp* op = nullptr;  // from take_inputs() on; what may change in it is guarded by the hook's lock
   c10::SmallVector<Input, 4> inputs;
   std::vector<bool> written;  // by input, where the operator writes what no counter shows; else empty
   StringNumber scalars = 0;
@@ -279,7 +276,7 @@ struct RecordHook::Impl {
   // `given`: the call's, empty. Is it filled?
   bool take_inputs(OpCall& call, State& state, ArgumentKey& given) {
     const bool in_module = options.with_modules && !call.module().empty();
-    const bool has_key = state.source && !options.modules_only && !may_jitter() && state.source->add_arguments(given);
+    const bool has_key = !options.modules_only && !may_jitter() && call.frame().add_arguments(given);
     const ArgumentKey* const key = has_key ? &given : nullptr;
     bool all_known = true;
     if (!take_known_inputs(call, key, state, &all_known)) take_new_inputs(call, key, state, in_module, &all_known);
@@ -307,7 +304,7 @@ struct RecordHook::Impl {
   Outputs results_of(OpCall& call, State& state) {
     Outputs outputs;
     ArgumentKey key(/*with_numbers=*/false);
-    const bool has_key = state.source && !options.modules_only && state.source->add_result(key);
+    const bool has_key = !options.modules_only && call.frame().add_result(key);
     if (has_key) {
       const std::lock_guard<std::mutex> lock(mutex);
       if (const CallForm* const form = state.op->results.find(key.bytes())) {
@@ -471,7 +468,7 @@ std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
     call.decline();
     return nullptr;
   }
-  auto state = std::make_unique<State>(call);
+  auto state = std::make_unique<State>();
   if (is_backward_at_torch(call)) return state;  // its gradients are read in after()
   impl.make_file(call);
   call.forward_id();  // asked now, they are known in the call's backward as well

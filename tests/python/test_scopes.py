@@ -4,6 +4,8 @@ import os
 import re
 import threading
 import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -433,6 +435,55 @@ def test_profiler_and_scope_may_be_interleaved(level, order, leave):
     torch.sin(X)
     assert hook.seen == ["exp"]
     assert "aten::exp" in {event.key for event in profiler.key_averages()}
+
+
+# --- All threads ------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_begins_while_all_threads_are_watched_is_seen_from_its_first_operator():
+    lines = []
+
+    def work():
+        lines.extend(frame.name for frame in traceback.extract_stack())
+        torch.exp(X)
+        torch.sin(X)
+
+    hook = Names()
+    with op_tools.HookScope(hook, level="aten", ops="aten::(exp|sin|cos|neg)", all_threads=True):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(torch.cos, X).result()
+    assert hook.seen == ["exp", "sin", "cos"]
+    assert lines == ["_bootstrap", "_bootstrap_inner", "run", "work"]  # as without a tool
+    thread = threading.Thread(target=torch.neg, args=(X,))
+    thread.start()
+    thread.join()
+    assert hook.seen == ["exp", "sin", "cos"]
+
+
+def test_a_thread_that_ran_before_is_seen_after_a_few_operators_and_let_go_at_the_end():
+    begin, ended = threading.Barrier(2), threading.Barrier(2)
+
+    def work():
+        begin.wait()
+        for _ in range(2000):
+            torch.exp(X)
+        ended.wait()
+        begin.wait()
+        torch.sin(X)
+        torch.cos(X)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    hook = Names()
+    with op_tools.HookScope(hook, level="aten", ops="aten::(exp|sin|cos|neg)", all_threads=True):
+        begin.wait()
+        ended.wait()
+    begin.wait()
+    thread.join()
+    assert set(hook.seen) == {"exp"} and len(hook.seen) > 1000
 
 
 # --- Hooks ------------------------------------------------------------------------------------------------------
