@@ -45,10 +45,11 @@ ToolOptions::ToolOptions(std::string_view given)
             {"only_calls", prefix + "_ONLY_CALLS",
              "only the calls that this file lists, as `list_calls=` and op-tools bisect name them", "path", "all"}),
       skip_cpu(this, false, {"skip_cpu", "OP_TOOLS_SKIP_CPU", "pass over calls whose tensors are all on the CPU"}),
-      all_threads(this, false,
-                  {"all_threads", "",
-                   "level aten: also operators of threads that start no tool themselves: of those that Python starts from "
-                   "then on all, of others not the first few"}) {}
+      all_threads(
+          this, false,
+          {"all_threads", "",
+           "level aten: also operators of threads that start no tool themselves: of those that Python starts from "
+           "then on all, of others not the first few"}) {}
 
 void ToolOptions::resolve_all() {
   for_each([](OptionBase& option) { option.resolve(); });
