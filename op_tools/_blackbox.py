@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import mmap
+import multiprocessing.util
 import re
 import struct
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from typing_extensions import Unpack
+from typing_extensions import Self, Unpack
 
 from . import _C
 from ._declared import BlackBoxRow, OpBlackBoxOptions
@@ -42,7 +44,7 @@ class _Header(NamedTuple):
     threads: int
     nested: int
     calls: int
-    reserved: int
+    parent: int
     region_bytes: int
     strings_at: int
     string_bytes: int
@@ -77,6 +79,8 @@ class BlackBox(Result):
     """The tool was stopped: what the process did after that is not in the file."""
     alive: bool
     """The process lives, on this machine."""
+    parent: int = 0
+    """The process that this one was forked from, a worker of a DataLoader for example; 0: its file is the first."""
     rows: list[BlackBoxRow] = field(default_factory=list)
     """The last calls of each thread, in the order in which they began."""
     left_out: int = 0
@@ -101,6 +105,8 @@ class BlackBox(Result):
     def verdict(self) -> str:
         """In one sentence: where the process is, or where it ended."""
         who = f"rank {self.rank}, process {self.pid}"
+        if self.parent:
+            who += f" (forked from {self.parent})"
         inside = [_described(row) for row in self.open]
         if self.copied is not None:
             state = f"was in {' and in '.join(inside)}" if inside else "was in no operator"
@@ -307,6 +313,7 @@ def read_black_box(path: str | Path) -> BlackBox:
         path=str(path),
         pid=header.pid,
         rank=header.rank,
+        parent=header.parent,
         host=reader.string(header.host),
         program=reader.string(header.program),
         started=(header.started + header.clock_to_unix) / 1e9,
@@ -445,13 +452,16 @@ def find_black_boxes(path: str | Path) -> list[Path]:
 
 
 def show_black_boxes(path: str | Path, last: int = 10) -> str:
-    """What `op-tools blackbox` prints: a sentence per process, those that ended in a call first, and their last calls."""
+    """What `op-tools blackbox` prints: a sentence per process, those that ended in a call first, and the last calls of each
+    that did not stop the tool itself."""
     boxes = [read_black_box(one) for one in find_black_boxes(path)]
-    boxes.sort(key=lambda box: (not (box.open and not box.alive), not box.open, box.rank, box.pid))
+    boxes.sort(key=lambda box: (not (box.open and not box.alive), not box.open, box.closed, box.rank, box.pid))
     parts = []
     if len(boxes) > 1:
         parts.append("\n".join([*(box.verdict for box in boxes), *compare_ranks(boxes)]))
     for box in boxes:
+        if box.closed and not all(one.closed for one in boxes):
+            continue  # its line is above; others are looked for
         title = "\n".join(text for text in (box.verdict, box.device_verdict, box.program, box.path) if text)
         if box.left_out:
             title += f"\n{box.left_out} calls had no place in the file"
@@ -472,8 +482,33 @@ class OpBlackBox(Tool):
     _kind = "OpBlackBox"
     _defaults: ClassVar[dict[str, Any]] = {"level": "aten"}
 
+    _in_children = True
+
     def __init__(self, **options: Unpack[OpBlackBoxOptions]) -> None:
         super().__init__(**options)
+
+    def start(self) -> Self:
+        """Starts the tool: for all threads, and for processes that are forked from this one.
+
+        Raises:
+            op_tools.Error: an argument or an environment variable is wrong.
+        """
+        super().start()
+        # multiprocessing ends a child without Python's own exit: nothing else would tell that all went well.
+        multiprocessing.util.register_after_fork(self, OpBlackBox._end_with_child)
+        return self
+
+    def _end_with_child(self) -> None:
+        """A worker that ends as it should leaves no file: there may be one per worker and epoch."""
+
+        def end() -> None:
+            error = sys.exc_info()[1]  # that the child's own code raised
+            failed = error is not None and not (isinstance(error, SystemExit) and not error.code)
+            if self._is_running and self.path and not failed:
+                Path(self.path).unlink(missing_ok=True)
+
+        if self._is_running:
+            multiprocessing.util.Finalize(None, end, exitpriority=-1000)
 
     @property
     def path(self) -> str:

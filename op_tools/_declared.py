@@ -506,7 +506,7 @@ class MemoryRow:
     growth: float
     """Bytes per step, in the second half of the steps."""
     birth_steps: int
-    """Steps in which what is still allocated was allocated."""
+    """Steps in which what is still allocated was allocated, or was made of what was."""
     first_step: int
     """The first step in which it allocated."""
     last_step: int

@@ -7,6 +7,7 @@ import inspect
 import sys
 import types
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ UNKNOWN = "C++ owner, unknown"
 _OURS = str(Path(__file__).parent)
 _MOST_NODES = 20_000  # of one graph
 _MOST_ROOTS = 50  # tensors whose graphs are walked
-_DEEPEST = 4  # containers around a tensor
+_DEEPEST = 8  # objects between a tensor and a name
 _MOST_HOLDERS = 4  # tensors of one memory that are asked for a name
-_MOST_ASKED = 24  # objects between a tensor and a name: each question looks at all objects of the process
+_MOST_ASKED = 24  # objects of which it is asked who refers to them: each question looks at all objects of the process
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -70,17 +71,22 @@ def _locals_of(frame: types.FrameType) -> dict[str, Any]:
     return copied
 
 
-def _names_in_functions() -> dict[int, str]:
-    """Names of the functions that run now, by the id of what they stand for; Python's collector does not know them."""
-    found: dict[int, str] = {}
+def _running_frames() -> Iterator[types.FrameType]:
     for frame in sys._current_frames().values():
         at: types.FrameType | None = frame
         while at is not None:
-            code = at.f_code
-            if code.co_flags & inspect.CO_OPTIMIZED and not code.co_filename.startswith(_OURS):
-                for name, value in _locals_of(at).items():
-                    found.setdefault(id(value), f"{name} in {code.co_name}()")
+            yield at
             at = at.f_back
+
+
+def _names_in_functions() -> dict[int, str]:
+    """Names of the functions that run now, by the id of what they stand for; Python's collector does not know them."""
+    found: dict[int, str] = {}
+    for frame in _running_frames():
+        code = frame.f_code
+        if code.co_flags & inspect.CO_OPTIMIZED and not code.co_filename.startswith(_OURS):
+            for name, value in _locals_of(frame).items():
+                found.setdefault(id(value), f"{name} in {code.co_name}()")
     return found
 
 
@@ -104,6 +110,18 @@ def _named_by(owner: Any, value: object) -> str | None:
     return None
 
 
+def _is_running(frame: types.FrameType) -> bool:
+    return any(frame is one for one in _running_frames())
+
+
+def _kind_of(owner: Any) -> str:
+    """A word for an object on the path: "list of 12", "frame of fit()" of a function that a traceback keeps."""
+    kind = type(owner)
+    if kind is types.FrameType:
+        return f"frame of {owner.f_code.co_name}()"
+    return f"{kind.__name__} of {len(owner)}" if kind in (list, dict, set, tuple) else kind.__name__
+
+
 def _name(target: object, ours: set[int], in_functions: dict[int, str]) -> str:
     """A path of names to an object: "list of 12, history in __main__"."""
     waiting: list[tuple[object, str]] = [(target, "")]
@@ -122,16 +140,15 @@ def _name(target: object, ours: set[int], in_functions: dict[int, str]) -> str:
             seen.add(id(referrers))
             for owner in referrers:
                 kind = type(owner)  # isinstance() would ask a proxy for its __class__
-                if id(owner) in seen or kind is types.FrameType:
+                if id(owner) in seen or (kind is types.FrameType and _is_running(owner)):
                     continue
                 seen.add(id(owner))
                 if name := _named_by(owner, value):
                     return f"{path}{name}"
                 if issubclass(kind, types.ModuleType):
                     continue
-                size = f" of {len(owner)}" if kind in (list, dict, set, tuple) else ""
-                last = last or f"a {kind.__name__}{size}"
-                following.append((owner, f"{path}{kind.__name__}{size}, "))
+                last = last or f"a {_kind_of(owner)}"
+                following.append((owner, f"{path}{_kind_of(owner)}, "))
         waiting = following
     return last
 
@@ -162,9 +179,12 @@ class Owners:
         for root, held in self._graphs:
             if address in held:
                 return f"autograd graph of {self._name(root)} (saved by {held[address]})", _address(root)
-        # C++ may own some of them: their Python objects live on without a name.
-        names = (self._name(holder) for holder in self._holders.get(address, [])[:_MOST_HOLDERS])
-        return next((name for name in names if name != UNKNOWN), UNKNOWN), 0
+        # C++ may own some of them: their Python objects live on without a name. No list or generator of ours may hold
+        # them meanwhile: it would be found.
+        for holder in islice(self._holders.get(address, ()), _MOST_HOLDERS):
+            if (name := self._name(holder)) != UNKNOWN:
+                return name, 0
+        return UNKNOWN, 0
 
     def _name(self, tensor: torch.Tensor) -> str:
         if id(tensor) not in self._names:

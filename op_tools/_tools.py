@@ -105,6 +105,7 @@ class Tool(_C.Switch):
 
     _kind: ClassVar[str] = ""  # the core's name of the tool
     _defaults: ClassVar[dict[str, Any]] = {"level": "torch"}  # where they are not the core's
+    _in_children: ClassVar[bool] = False  # op-tools run starts it in Pythons that the program starts, too
     _further: ClassVar[tuple[str, ...]] = ()  # parameters of __init__ that are no options
 
     def __init_subclass__(cls, **keywords: Any) -> None:

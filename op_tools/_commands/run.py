@@ -123,6 +123,8 @@ def _run_program(options: argparse.Namespace) -> int:
     if variables := _rename_device(options):
         os.environ |= _launch.startup_variables() | variables  # for the processes that the program starts
         start_renaming()
+    if in_children := [tool for tool in tools if isinstance(tool, Tool) and tool._in_children]:
+        os.environ |= _launch.environment(in_children)
     run = _launch.run_module if options.module else _launch.run_script
     if not options.module and not Path(options.program).is_file():
         raise _C.Error(f"{options.program}: there is no such script; a module is run with -m")

@@ -1,7 +1,5 @@
 #include "base/fork_guard.h"
 
-#include <pthread.h>
-
 namespace op_tools {
 
 std::atomic<uint64_t> ForkGuard::g_forks{0};

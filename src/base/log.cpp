@@ -1,7 +1,6 @@
 // The only file that includes spdlog; see log.h.
 #include "base/log.h"
 
-#include <pthread.h>
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <sys/ioctl.h>
@@ -18,6 +17,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/fork_guard.h"
 
 namespace op_tools::log {
 namespace {
@@ -71,9 +71,7 @@ struct State {
     } else {
       prefixed.warn(spdlog::string_view_t(not_a_level(level_variable()) + "; using notice"));
     }
-    // A child of fork() has only the thread that forked: another thread must not hold the lock at
-    // that moment.
-    pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); }, [] { get().mutex.unlock(); });
+    keep_free_in_children([]() -> std::mutex& { return get().mutex; });
   }
 
   static State& get() {

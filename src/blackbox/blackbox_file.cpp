@@ -54,7 +54,7 @@ std::string host_name() {
 
 }  // namespace
 
-BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t rank)
+BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t rank, uint32_t parent)
     : path_(path), calls_(static_cast<uint32_t>(size.calls)), serial_(files_made.fetch_add(1) + 1) {
   const size_t region_bytes =
       page_aligned(offsetof(Region, ring) + static_cast<size_t>(size.calls) * sizeof(BlackBoxCall));
@@ -81,6 +81,7 @@ BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t ra
   header_->call_bytes = sizeof(BlackBoxCall);
   header_->pid = static_cast<uint32_t>(::getpid());
   header_->rank = static_cast<uint32_t>(rank);
+  header_->parent = parent;
   header_->threads = kThreads;
   header_->nested = kMostNested;
   header_->calls = calls_;

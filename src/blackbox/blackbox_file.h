@@ -81,7 +81,7 @@ class BlackBoxFile {
     uint32_t header_bytes, call_bytes;
     uint32_t pid, rank;
     uint32_t threads, nested, calls;  // regions; open calls and ring of each
-    uint32_t reserved;
+    uint32_t parent;  // the process that this one was forked from; 0: one without the tool
     uint64_t region_bytes, strings_at, string_bytes;
     int64_t clock_to_unix, started;
     StringId host, program;
@@ -118,7 +118,7 @@ class BlackBoxFile {
     int64_t kept_places = 0, kept_bytes = 0;  // stored inputs: how many calls', and of how many bytes each
   };
   // Makes the file; throws Error with path and system message.
-  BlackBoxFile(const std::string& path, const Size& size, int64_t rank);
+  BlackBoxFile(const std::string& path, const Size& size, int64_t rank, uint32_t parent = 0);
   ~BlackBoxFile();
   BlackBoxFile(const BlackBoxFile&) = delete;
   BlackBoxFile& operator=(const BlackBoxFile&) = delete;

@@ -139,13 +139,29 @@ const Columns<BlackBoxRow>& BlackBoxRow::columns() {
 }
 
 struct BlackBoxHook::Impl {
-  explicit Impl(const ResolvedBlackBoxOptions& options) : options(options), rank(distributed_rank()) {
+  Impl(const ResolvedBlackBoxOptions& options, int64_t rank) : options(options), rank(rank) {}
+  ~Impl() {
+    if (!file || !file->is_parents()) return;
+    // In a forked child there is no such thread to wait for, and devices may not be spoken to.
+    static_cast<void>(watch.release());
+    static_cast<void>(marks.release());
+  }
+
+  // nullptr: there is none, which was reported, or it is that of the process that this one was forked from. Made by the
+  // first call: most forked children run no operator.
+  BlackBoxFile* own_file() {
+    std::call_once(asked, [this] { make(); });
+    return file && !file->is_parents() ? file.get() : nullptr;
+  }
+
+  void make() {
     try {
-      const std::string root = claim_run_folder(options.output_dir, "op_blackbox_result", rank);
+      if (root.empty()) root = claim_run_folder(options.output_dir, "op_blackbox_result", rank);
       const std::string path = root + "/" + std::to_string(::getpid()) + ".blackbox";
       // Beside the tensors' bytes the files of a call have their own form, its line and its module.
       const int64_t bytes = options.inputs > 0 ? (options.inputs_mb << 20) + (64 << 10) : 0;
-      file = std::make_unique<BlackBoxFile>(path, BlackBoxFile::Size{options.calls, options.inputs, bytes}, rank);
+      const BlackBoxFile::Size size{options.calls, options.inputs, bytes};
+      file = std::make_unique<BlackBoxFile>(path, size, rank, parent);
     } catch (const std::exception& error) {
       log::error(std::string("OpBlackBox records nothing: ") + error.what());
       return;
@@ -155,24 +171,21 @@ struct BlackBoxHook::Impl {
     reports = std::make_unique<StallReports>(*file, *marks, options.stall);
     watch = std::make_unique<StallWatch>(reports->interval(), [this] { reports->check(); });
   }
-  ~Impl() {
-    if (!file || !file->is_parents()) return;
-    // In a forked child there is no such thread to wait for, and devices may not be spoken to.
-    static_cast<void>(watch.release());
-    static_cast<void>(marks.release());
-  }
-
-  // nullptr: there is none, which was reported, or this is a forked child, which starts without tools.
-  BlackBoxFile* own_file() const { return file && !file->is_parents() ? file.get() : nullptr; }
 
   void note_collective(OpCall& call, BlackBoxCall& record) {
-    record.group = file->intern(process_group_of(call));
+    const ProcessGroupOfCall group = process_group_of(call);
+    // A process that the program spawned has no RANK in its environment.
+    if (group.rank) file->header().rank = static_cast<uint32_t>(*group.rank);
+    record.group = file->intern(group.name);
     const std::lock_guard lock(mutex);
     record.number = ++collectives[record.group];
   }
 
   const ResolvedBlackBoxOptions options;
   const int64_t rank;
+  std::string root;     // the folder of the file; empty: none yet
+  uint32_t parent = 0;  // the process that this one was forked from
+  std::once_flag asked;
   std::unique_ptr<BlackBoxFile> file;
   std::unique_ptr<KeptInputs> kept;
   std::unique_ptr<StreamMarks> marks;
@@ -182,8 +195,20 @@ struct BlackBoxHook::Impl {
   std::unique_ptr<StallWatch> watch;  // asks the above: ends before them
 };
 
-BlackBoxHook::BlackBoxHook(const ResolvedBlackBoxOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+BlackBoxHook::BlackBoxHook(const ResolvedBlackBoxOptions& options)
+    : impl_(std::make_unique<Impl>(options, distributed_rank())) {
+  impl_->own_file();
+}
 BlackBoxHook::~BlackBoxHook() = default;
+
+bool BlackBoxHook::begin_in_child() {
+  if (impl_->root.empty()) return false;
+  const Impl& parents = *impl_.release();  // NOLINT: its locks and threads are those of the parent
+  impl_ = std::make_unique<Impl>(parents.options, parents.rank);
+  impl_->root = parents.root;
+  impl_->parent = static_cast<uint32_t>(::getppid());
+  return true;
+}
 
 std::unique_ptr<HookState> BlackBoxHook::before(OpCall& call) {
   BlackBoxFile* const file = impl_->own_file();
@@ -225,16 +250,16 @@ void BlackBoxHook::after(OpCall& call, HookState*) {
 }
 
 void BlackBoxHook::scope_left() {
-  const BlackBoxFile* const file = impl_->own_file();
-  if (!file) return;
+  const BlackBoxFile* const file = impl_->file.get();
+  if (!file || file->is_parents()) return;
   file->header().closed.store(1, std::memory_order_release);
   log::debug("OpBlackBox: the last calls of each thread are in " + file->path());
 }
 
 BlackBoxResult BlackBoxHook::result() const {
   BlackBoxResult result;
-  const BlackBoxFile* const file = impl_->own_file();
-  if (!file) return result;
+  const BlackBoxFile* const file = impl_->file.get();  // a child that has made no call has none
+  if (!file || file->is_parents()) return result;
   result.path = file->path();
   result.left_out = file->header().left_out.load();
   const int64_t to_unix = file->header().clock_to_unix;

@@ -57,6 +57,7 @@ class OP_TOOLS_API BlackBoxHook final : public Hook {
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
   void scope_left() override;
+  bool begin_in_child() override;  // with a file of its own
   Value report() const override;
 
   BlackBoxResult result() const;

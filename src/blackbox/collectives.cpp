@@ -14,6 +14,7 @@ namespace op_tools {
 namespace {
 
 constexpr std::string_view kGroupClass = "__torch__.torch.classes.c10d.ProcessGroup";
+constexpr std::string_view kDefaultGroup = "default_pg";  // as init_process_group() describes it
 constexpr std::string_view kGroupName = "group_name";  // of operators that take the group by its name
 
 bool is_group(const c10::Argument& argument) {
@@ -29,18 +30,20 @@ bool is_collective(const OpCall& call) {
          !has_trait(base_name(call.name), OpTrait::kBetweenTwoRanks);
 }
 
-std::string process_group_of(OpCall& call) {
+ProcessGroupOfCall process_group_of(OpCall& call) {
   const auto* const frame = dynamic_cast<interceptor::OperatorFrame*>(&call.frame());
   if (!frame) return {};
   const std::vector<c10::IValue> values = frame->arguments();
   const auto& arguments = call.op->schema().arguments();
   for (size_t i = 0; i < std::min(values.size(), arguments.size()); ++i) {
     if (!is_group(arguments[i])) continue;
-    if (values[i].isString()) return values[i].toStringRef();
+    if (values[i].isString()) return {values[i].toStringRef(), std::nullopt};
     if (!values[i].isObject()) continue;
     const auto capsule = values[i].toObjectRef().getSlot(0).toCapsule();
     const auto* const group = static_cast<const c10d::ProcessGroup*>(capsule.get());
-    return group->getGroupName() + ", " + std::to_string(group->getSize()) + " ranks";
+    ProcessGroupOfCall found{group->getGroupName() + ", " + std::to_string(group->getSize()) + " ranks", std::nullopt};
+    if (group->getGroupDesc() == kDefaultGroup) found.rank = group->getRank();
+    return found;
   }
   return {};
 }

@@ -2,6 +2,8 @@
 // the number of a call in its group, the files of several ranks say which rank is behind, and where they disagree.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "hooks/op_call.h"
@@ -10,7 +12,11 @@ namespace op_tools {
 
 // By the schema: the operator takes a process group, and all of its ranks call it.
 bool is_collective(const OpCall& call);
-// "0, 4 ranks": the name is the same on all ranks. Of a call that is_collective(), in before(). Empty: not known.
-std::string process_group_of(OpCall& call);
+struct ProcessGroupOfCall {
+  std::string name;             // "0, 4 ranks": the same on all ranks; empty: not known
+  std::optional<int64_t> rank;  // of this process among all: where it is the default group
+};
+// Of a call that is_collective(), in before().
+ProcessGroupOfCall process_group_of(OpCall& call);
 
 }  // namespace op_tools

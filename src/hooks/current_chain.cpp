@@ -129,7 +129,16 @@ std::atomic<bool (*)()> g_thread_watch{nullptr};
 class AllThreads {
  public:
   static AllThreads& get() { return *instance(); }
-  static void begin_anew() { instance() = new AllThreads; }  // as Inheritance's
+  // Around a fork: no other thread changes the hooks meanwhile. In the child begin_anew() follows.
+  static void hold() { get().mutex_.lock(); }
+  static void release() { get().mutex_.unlock(); }
+  ActiveHooks held() const { return hooks_of(chain_.get()); }
+  static void begin_anew(ActiveHooks hooks) {
+    auto* const anew = new AllThreads;
+    anew->callback_ = get().callback_;  // torch has it still
+    anew->set_locked(std::move(hooks));
+    instance() = anew;
+  }
 
   void add(const std::shared_ptr<ActiveHook>& hook) {
     const auto watch = g_thread_watch.load(std::memory_order_acquire);
@@ -157,6 +166,11 @@ class AllThreads {
       callback_ = at::INVALID_CALLBACK_HANDLE;
     }
     set_locked(std::move(hooks));
+  }
+
+  ActiveHooks hooks() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return hooks_of(chain_.get());
   }
 
   bool any() const { return any_.load(std::memory_order_relaxed); }
@@ -225,8 +239,10 @@ class OwnChains {
     chains_.reset();
   }
 
-  void forget() {  // in a forked child: they are the parent's
+  // In a forked child: they are the parent's. Not freed: the child may be inside one of its calls.
+  void forget() {
     tl.last_chains = tl.chains = nullptr;
+    static_cast<void>(new std::shared_ptr<ThreadChains>(std::move(chains_)));  // NOLINT
     chains_.reset();
   }
   const std::shared_ptr<ThreadChains>& chains() const { return chains_; }
@@ -244,12 +260,36 @@ void set_hooks(Level level, ActiveHooks hooks) {
 }
 
 // A forked child has this thread only and none of the writer threads, and may be inside scopes of its parent: they are
-// all off in it, and leaving them does nothing.
+// off in it, and leaving them does nothing, but for hooks that begin anew.
 void after_fork_in_child() {
+  ActiveHooks of_all = AllThreads::get().held(), asked;
+  std::array<ActiveHooks, 2> of_thread;
+  for (const Level level : {Level::kAten, Level::kTorch}) {
+    if (tl.chains) of_thread[index_of(level)] = hooks_of(tl.chains->get(level));
+  }
+  std::vector<bool> goes_on;  // of `asked`
+  const auto keep = [&](ActiveHooks& hooks) {
+    const auto is_off = [&](const std::shared_ptr<ActiveHook>& hook) {
+      const auto place = std::find(asked.begin(), asked.end(), hook);
+      if (place != asked.end()) return !goes_on[static_cast<size_t>(place - asked.begin())];
+      asked.push_back(hook);
+      goes_on.push_back(!hook->off.load() && !hook->items && hook->hook->begin_in_child());  // the items have a lock
+      return !goes_on.back();
+    };
+    hooks.erase(std::remove_if(hooks.begin(), hooks.end(), is_off), hooks.end());
+  };
+  keep(of_all);
+  for (ActiveHooks& hooks : of_thread) keep(hooks);
+
   tl_own.forget();
-  set_intercepting(false);
   Inheritance::begin_anew();
-  AllThreads::begin_anew();
+  set_intercepting(!of_all.empty() || !of_thread[index_of(Level::kAten)].empty());
+  AllThreads::begin_anew(std::move(of_all));
+  for (const Level level : {Level::kAten, Level::kTorch}) {
+    if (of_thread[index_of(level)].empty()) continue;
+    tl_own.begin();
+    set_hooks(level, std::move(of_thread[index_of(level)]));
+  }
 }
 
 }  // namespace
@@ -283,7 +323,7 @@ size_t ThreadHooks::count(Level level) {
 }
 
 std::shared_ptr<ThreadChains> ThreadHooks::add(const std::shared_ptr<ActiveHook>& hook) {
-  static const int registered = pthread_atfork(nullptr, nullptr, &after_fork_in_child);
+  static const int registered = pthread_atfork(&AllThreads::hold, &AllThreads::release, &after_fork_in_child);
   static_cast<void>(registered);
   const Level level = hook->options.level;
   tl_own.begin();
@@ -311,6 +351,21 @@ void ThreadHooks::remove(ThreadChains& thread, const std::shared_ptr<ActiveHook>
   set_hooks(level, std::move(hooks));
   if (last && level == Level::kAten) set_intercepting(false);
   if (thread.empty()) tl_own.end();
+}
+
+bool ThreadHooks::is_on_in_child(const ActiveHook& hook) {
+  const auto has = [&](const ActiveHooks& hooks) {
+    return std::any_of(hooks.begin(), hooks.end(), [&](const auto& one) { return one.get() == &hook; });
+  };
+  return has(AllThreads::get().hooks()) || (tl.chains && has(hooks_of(tl.chains->get(hook.options.level))));
+}
+
+void ThreadHooks::remove_in_child(const std::shared_ptr<ActiveHook>& hook) {
+  if (tl.chains) {
+    remove(*tl.chains, hook);
+  } else {
+    AllThreads::get().remove(hook);
+  }
 }
 
 ThreadHooks::Owner ThreadHooks::owner(const ThreadChains& thread) {

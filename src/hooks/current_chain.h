@@ -1,6 +1,6 @@
 // Which chain is on for the calling thread. Sources ask CurrentChain for each call; HookScope adds and removes hooks
 // through ThreadHooks. Scopes belong to the thread that entered them; threads that autograd or TorchScript start for
-// that thread find its scopes, too.
+// that thread find its scopes, too. A forked child has those of their hooks that began anew in it.
 #pragma once
 
 #include <memory>
@@ -44,6 +44,10 @@ class ThreadHooks {
   static std::shared_ptr<ThreadChains> add(const std::shared_ptr<ActiveHook>& hook);
   // In any order. Only where owner() is not kOther.
   static void remove(ThreadChains& thread, const std::shared_ptr<ActiveHook>& hook);
+
+  // In a forked child: the hook began anew there and is on, in this thread or in all; it is taken out there.
+  static bool is_on_in_child(const ActiveHook& hook);
+  static void remove_in_child(const std::shared_ptr<ActiveHook>& hook);
 
   enum class Owner : uint8_t { kThis, kOther, kEnded };  // kEnded: a thread that is gone
   static Owner owner(const ThreadChains& thread);

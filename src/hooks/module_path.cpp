@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/fork_guard.h"
 #include "base/looked_up.h"
 
 namespace op_tools {
@@ -26,7 +27,10 @@ thread_local PassedCall* passed_call = nullptr;  // the innermost one of this th
 class NodeOwners {
  public:
   static NodeOwners& get() {
-    static NodeOwners* owners = new NodeOwners;  // leaked: threads may outlive static destruction
+    static NodeOwners* owners = [] {
+      keep_free_in_children([]() -> std::mutex& { return get().mutex_; });
+      return new NodeOwners;  // leaked: threads may outlive static destruction
+    }();
     return *owners;
   }
 

@@ -1,10 +1,10 @@
 #include "hooks/op_table.h"
 
 #include <c10/util/flat_hash_map.h>
-#include <pthread.h>
 
 #include <utility>
 
+#include "base/fork_guard.h"
 #include "hooks/op_traits.h"
 
 namespace op_tools::interceptor {
@@ -31,8 +31,7 @@ OpTable::OpTable() = default;
 
 OpTable& OpTable::get() {
   static OpTable* table = [] {
-    // A child of fork() has only the thread that forked: another one must not hold the lock at that moment.
-    pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); }, [] { get().mutex.unlock(); });
+    keep_free_in_children([]() -> std::mutex& { return get().mutex; });
     return new OpTable;  // leaked: kernels may run while the process exits
   }();
   return *table;

@@ -126,13 +126,13 @@ void HookScope::enter() {
 void HookScope::await_end_of_thread() {
   constexpr int kMostMilliseconds = 5000;  // a thread that is not at its end after all must not stop the program
   const auto is_there = [&] {
-    return impl_->thread && ThreadHooks::owner(*impl_->thread) == ThreadHooks::Owner::kOther;
+    return impl_->thread && !impl_->process.in_child() && ThreadHooks::owner(*impl_->thread) == ThreadHooks::Owner::kOther;
   };
   for (int i = 0; i < kMostMilliseconds && is_there(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void HookScope::suspend() {
-  if (is_on()) impl_->remove_from_thread();
+  if (is_on() && !impl_->process.in_child()) impl_->remove_from_thread();
 }
 
 void HookScope::resume() {
@@ -142,15 +142,18 @@ void HookScope::resume() {
 void HookScope::leave() {
   Impl& impl = *impl_;
   if (!impl.on) return;
-  if (impl.process.in_child()) {  // the chain is gone already; nothing of the parent's may be touched
+  if (impl.process.in_child()) {  // the parent's chain is gone already; nothing of the parent's may be touched
+    const bool went_on = is_on();
     impl.on = false;
     impl.thread.reset();
     impl.open_ops.release();  // NOLINT: its lock may have been held by another thread of the parent
-    return;
+    if (!went_on) return;
+    ThreadHooks::remove_in_child(impl.active);
+  } else {
+    impl.remove_from_thread();
+    impl.open_ops.reset();
+    impl.on = false;
   }
-  impl.remove_from_thread();
-  impl.open_ops.reset();
-  impl.on = false;
   try {
     if (impl.active->wants.progress) log::progress("");
     impl.active->hook->scope_left();
@@ -162,7 +165,7 @@ void HookScope::leave() {
 }
 
 bool HookScope::is_on() const {
-  return impl_->on && !impl_->process.in_child();
+  return impl_->on && (!impl_->process.in_child() || ThreadHooks::is_on_in_child(*impl_->active));
 }
 void HookScope::step() {
   const int64_t begun = impl_->active->step.fetch_add(1) + 1;

@@ -1,7 +1,8 @@
 // A hook that is on: from enter() to leave(), on the thread that entered, for the operators that its filter admits.
 // Scopes of several tools nest and overlap freely; leaving in another order than entering is fine. Leaving on another
 // thread is an Error, unless the thread that entered has ended: then any thread may, with a warning. Autograd threads
-// that work for the thread inherit its scopes; a forked child starts without any.
+// that work for the thread inherit its scopes; a forked child has those whose hook begins anew in it
+// (Hook::begin_in_child) and no others.
 #pragma once
 
 #include <cstdint>

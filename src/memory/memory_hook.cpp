@@ -100,6 +100,7 @@ std::unique_ptr<HookState> MemoryHook::before(OpCall& call) {
   call.frame().visit_inputs([&](const at::Tensor& tensor) {
     add_device(tensor.device());
     if (tensor.is_meta() || !tensor.has_storage()) return;
+    state->call.takes(tensor.storage());
     const bool parameter = tensor.requires_grad() && tensor.is_leaf();
     if (parameter || !tensor.is_cpu()) impl_->table->given(tensor.storage(), parameter);
   });

@@ -20,7 +20,7 @@ const Columns<MemoryRow>& MemoryRow::columns() {
           {"allocated_bytes", &MemoryRow::allocated_bytes, "their bytes"},
           {"leaks", &MemoryRow::leaks, "it grows with the steps"},
           {"growth", &MemoryRow::growth, "bytes per step, in the second half of the steps"},
-          {"birth_steps", &MemoryRow::birth_steps, "steps in which what is still allocated was allocated"},
+          {"birth_steps", &MemoryRow::birth_steps, "steps in which what is still allocated was allocated, or was made of what was"},
           {"first_step", &MemoryRow::first_step, "the first step in which it allocated"},
           {"last_step", &MemoryRow::last_step, "the last step in which it allocated"},
           {"freed_by", &MemoryRow::freed_by, "the operator in which the last one was freed, or between which"},

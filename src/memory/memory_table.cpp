@@ -58,6 +58,10 @@ MemoryTable::OpenCall::~OpenCall() {
   if (open_) table_.end(*this, {op_, nullptr, nullptr, {}, current_memory_phase(), false});
 }
 
+void MemoryTable::OpenCall::takes(const c10::Storage& storage) {
+  if (const void* const address = address_of(storage)) inputs_.push_back(address);
+}
+
 MemoryTable::OpenCall::OnDevice& MemoryTable::OpenCall::on(uint8_t device) {
   for (OnDevice& one : on_) {
     if (one.device == device) return one;
@@ -96,11 +100,23 @@ void MemoryTable::end(OpenCall& call, MemoryPlace place) {
   for (const void* const address : call.blocks_) {
     const auto block = blocks_.find(address);
     if (block == blocks_.end() || block->second.call != &call) continue;
-    block->second.call = nullptr;
     block->second.place = call.on(block->second.device).place;
+    block->second.remade_steps = remade_steps_locked(call, block->second.place);
+    block->second.call = nullptr;
     // Nothing would say when it is freed.
     if (!block->second.exact && !block->second.storage) remove_locked(block);
   }
+}
+
+uint32_t MemoryTable::remade_steps_locked(const OpenCall& call, uint32_t place) const {
+  uint32_t steps = 0;
+  if (places_[place].account.blocks <= 1) return steps;  // the new block is alone
+  for (const void* const address : call.inputs_) {
+    const auto input = blocks_.find(address);
+    if (input == blocks_.end() || input->second.call || input->second.place != place) continue;
+    steps = std::max(steps, input->second.remade_steps + (input->second.step == step_ ? 0 : 1));
+  }
+  return steps;
 }
 
 MemoryTable::OpenCall* MemoryTable::current() const {
@@ -399,24 +415,28 @@ void MemoryTable::step_ended(int64_t next) {
   sample_interval_ *= 2;
 }
 
-// A leak grows until the end, and holds what was allocated in many steps. What a program allocates once (parameters, an
-// optimizer's state, a cache) does not grow in the second half; what it allocates anew in each step is of one step.
-void MemoryTable::judge_locked(const Place& place, int64_t birth_steps, MemoryRow* row) const {
-  row->birth_steps = birth_steps;
+// A leak grows until the end, and holds what was allocated in many steps, or made of what was. What a program allocates
+// once (parameters, an optimizer's state, a cache) does not grow in the second half; what it allocates anew in each step
+// is of one step.
+void MemoryTable::judge_locked(const Place& place, int64_t birth_steps, int64_t remade_steps, MemoryRow* row) const {
+  const bool by_bytes = birth_steps < 3;
+  row->birth_steps = std::max(birth_steps, remade_steps + 1);
   const size_t last = place.samples.size() - 1;
-  if (place.samples.size() < 4 || birth_steps < 3) return;
+  if (place.samples.size() < 4 || row->birth_steps < 3) return;
+  const auto measure = [&](size_t i) { return by_bytes ? place.samples[i].bytes : place.samples[i].blocks; };
   const size_t from = place.samples.size() / 2 - 1;
   size_t rises = 0, last_rise = 0;
   for (size_t i = from + 1; i <= last; ++i) {
-    if (place.samples[i].blocks < place.samples[i - 1].blocks) return;
-    if (place.samples[i].blocks == place.samples[i - 1].blocks) continue;
+    if (measure(i) < measure(i - 1)) return;
+    if (measure(i) == measure(i - 1)) continue;
     ++rises;
     last_rise = i;
   }
   row->growth = static_cast<double>(place.samples[last].bytes - place.samples[from].bytes) /
                 static_cast<double>((last - from) * sample_interval_);
   // What the end of the run freed was held for a while, not for ever.
-  row->leaks = rises >= 2 && last_rise > (from + last) / 2 && 2 * row->alive > place.samples[last].blocks;
+  const int64_t alive = by_bytes ? row->alive_bytes : row->alive;
+  row->leaks = rises >= 2 && last_rise > (from + last) / 2 && 2 * alive > measure(last);
 }
 
 MemoryRow MemoryTable::row_locked(const Place& place) const {
@@ -463,8 +483,10 @@ MemoryTable::Snapshot MemoryTable::snapshot(bool cpu) {
   });
   for (const uint32_t number : order) {
     std::vector<uint32_t> births;
+    uint32_t remade_steps = 0;
     for (const auto* block : of_place[number]) {
       births.push_back(block->second.step);
+      remade_steps = std::max(remade_steps, block->second.remade_steps);
       if (all.blocks.size() >= kMostBlocks) continue;
       all.blocks.push_back({static_cast<int64_t>(all.rows.size()), reinterpret_cast<int64_t>(block->first),
                             static_cast<int64_t>(block->second.bytes), block->second.step,
@@ -472,7 +494,7 @@ MemoryTable::Snapshot MemoryTable::snapshot(bool cpu) {
     }
     std::sort(births.begin(), births.end());
     MemoryRow row = row_locked(places_[number]);
-    judge_locked(places_[number], std::unique(births.begin(), births.end()) - births.begin(), &row);
+    judge_locked(places_[number], std::unique(births.begin(), births.end()) - births.begin(), remade_steps, &row);
     all.rows.push_back(std::move(row));
   }
   for (const DeviceState& one : devices_) {

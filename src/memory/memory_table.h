@@ -62,6 +62,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     OpenCall(const OpenCall&) = delete;
     OpenCall& operator=(const OpenCall&) = delete;
     bool any() const { return any_.load(std::memory_order_relaxed); }  // it allocated, or was given
+    void takes(const c10::Storage& storage);                           // of an input
 
    private:
     friend class MemoryTable;
@@ -71,6 +72,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     bool open_ = true;
     std::atomic<bool> any_{false};  // first set by this thread: only then others may write what follows
     c10::SmallVector<const void*, 4> blocks_;
+    c10::SmallVector<const void*, 4> inputs_;
     struct OnDevice {
       uint8_t device;
       Account account{};
@@ -112,6 +114,8 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     size_t bytes = 0;
     uint32_t step = 0;
     uint32_t place = 0;
+    // Earlier steps in which this place made what this one was made of: x = cat([x, new]) is one block all the time.
+    uint32_t remade_steps = 0;
     uint8_t device = 0;
     bool exact = false;        // it is CPU memory, whose allocator tells when it is freed
     OpenCall* call = nullptr;  // that allocated it and has not ended
@@ -170,7 +174,9 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
   void remove_locked(Blocks::iterator block);
   void follow_locked(const c10::Storage& storage, Block block);
   void sweep_locked();
-  void judge_locked(const Place& place, int64_t birth_steps, MemoryRow* row) const;
+  uint32_t remade_steps_locked(const OpenCall& call, uint32_t place) const;
+  // Of the blocks that are alive: different steps in which they were allocated, and most remade_steps.
+  void judge_locked(const Place& place, int64_t birth_steps, int64_t remade_steps, MemoryRow* row) const;
   MemoryRow row_locked(const Place& place) const;
   OpenCall* current() const;  // of this thread and table
 

@@ -168,6 +168,34 @@ TEST_CASE("a place that grows with the steps leaks, one that comes once does not
   CHECK(all.rows.front().growth == 64);
 }
 
+TEST_CASE("a block that is made of the last step's leaks if it grows", "[memory]") {
+  MemoryTable table(false);
+  std::vector<c10::Storage> kept(4);
+  size_t address = 0x10000;
+  const auto make_of = [&](const std::string& op, const c10::Storage* input, size_t bytes) {
+    MemoryTable::OpenCall call(table, op);
+    if (input) call.takes(*input);
+    c10::Storage result = device_storage(address += 0x10000, bytes);
+    table.returned(call, result);
+    table.end(call, {op, nullptr, nullptr, {}, MemoryPhase::kForward, true});
+    return result;
+  };
+  for (size_t step = 0; step < 20; ++step) {
+    kept[0] = make_of("joined", kept[0] ? &kept[0] : nullptr, 64 * (step + 1));
+    kept[1] = make_of("average", kept[1] ? &kept[1] : nullptr, 64);
+    kept[2] = make_of("joined for an epoch", kept[2] ? &kept[2] : nullptr, 64 * (step % 7 + 1));
+    kept[3] = make_of("longer each time", nullptr, 64 * (step + 1));
+    table.step_ended(static_cast<int64_t>(step) + 1);
+  }
+  const MemoryTable::Snapshot all = table.snapshot(false);
+  REQUIRE(all.rows.size() == 4);
+  for (const MemoryRow& row : all.rows) {
+    CHECK(row.leaks == (row.op == "joined"));
+    CHECK(row.alive == 1);
+    if (row.leaks) CHECK(row.growth == 64);
+  }
+}
+
 TEST_CASE("the CPU's allocations are reported from any thread, and the program's allocator is put back", "[memory]") {
   struct Counts final : CpuMemoryListener {
     void allocated(const void*, size_t bytes) override { all += bytes; }

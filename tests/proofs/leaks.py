@@ -2,12 +2,13 @@
 
     ./dev prove leaks [--trials 50] [--clean 20] [--writes 100] [--seed 0]
 
-Trials: a model of the zoo trains on the CPU or the simulated device, and leaks in one of five ways, each at one line. That
+Trials: a model of the zoo trains on the CPU or the simulated device, and leaks in one of seven ways, each at one line. That
 line must be named, as the one that allocates or the one that keeps the graph, and no line that does not leak. How many are
 told who holds the memory, by name, is said.
 
-Clean trainings: the zoo's models train for 20 to 40 steps; nothing may be named. On the simulated device, what the table says
-of the peak must add up to what the allocator says.
+Clean trainings: the zoo's models train for 20 to 40 steps, and keep what does not grow for ever: a moving average, the last
+values, values of an epoch, a graph of longer and longer inputs; nothing may be named. On the simulated device, what the table
+says of the peak must add up to what the allocator says.
 
 Writes: one operator writes one element behind its result; guard=True must name it, and no other.
 """
@@ -38,7 +39,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import op_tools
 import op_tools.sim_device as sim
 
-LEAKS = ("fault", "list", "graph", "hook cycle", "loader queue")
+LEAKS = ("fault", "list", "graph", "hook cycle", "loader queue", "joined tensor", "exception")
+KEEPS = ("nothing", "average", "last values", "epoch", "longer inputs")
 MOST_OF_PEAK = 0.01  # difference of the table's peak from the allocator's
 _LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
 
@@ -87,6 +89,47 @@ class Leaking:
         thread.start()
         thread.join()
         self.batches.get()
+
+    def joined_tensor(self, x: Tensor, number: int) -> None:
+        """One block all the time, and all of it from the last step."""
+        self.total = torch.cat([self.total, x]) if number else x  # leaks: joined tensor
+
+    def exception(self, x: Tensor, number: int) -> None:
+        """Its traceback keeps the variables of the function."""
+        try:
+            self.fail(x)
+        except ValueError as error:
+            self.kept.append(error)
+
+    def fail(self, x: Tensor) -> None:
+        y = x * 3  # leaks: exception
+        raise ValueError(y.shape)
+
+
+@dataclass
+class Keeping:
+    """Something that a training keeps, but not for ever."""
+
+    kind: str
+    model: Model
+    kept: Any = None
+
+    def step(self, number: int) -> None:
+        if self.kind != "nothing":
+            getattr(self, self.kind.replace(" ", "_"))(self.model.draw(number, 50), number)
+
+    def average(self, x: Tensor, number: int) -> None:
+        self.kept = x if self.kept is None else self.kept * 0.9 + x * 0.1
+
+    def last_values(self, x: Tensor, number: int) -> None:
+        self.kept = x if self.kept is None else torch.cat([self.kept, x])[-200:]
+
+    def epoch(self, x: Tensor, number: int) -> None:
+        self.kept = x if number % 7 == 0 else torch.cat([self.kept, x])
+
+    def longer_inputs(self, x: Tensor, number: int) -> None:
+        inputs = torch.cat([x] * (number + 1))
+        self.kept = torch.sin(torch.cat([inputs.requires_grad_(), inputs]))
 
 
 def train(name: str, device: str, steps: int, each: Callable[[Model], Callable[[int], None]], **options: Any) -> Any:
@@ -142,11 +185,12 @@ def clean(name: str, device: str, random_: random.Random) -> tuple[bool, float, 
     steps = random_.randint(20, 40)
     gc.collect()
     before = sim.statistics()["allocated_bytes"]  # of earlier trials, which the tool does not know
-    result = train(name, device, steps, lambda _: lambda _: None)
+    kind = random_.choice(KEEPS)
+    result = train(name, device, steps, lambda model: Keeping(kind, model).step)
     (memory,) = result.devices
     assert sum(result.peak_by("module").values()) == memory.peak_bytes
     told = memory.allocator_peak_bytes - before if memory.allocator_peak_bytes else memory.peak_bytes
-    return result.ok, abs(memory.peak_bytes / told - 1), f"{name} on {device}, {steps} steps: {result.leaks}"
+    return result.ok, abs(memory.peak_bytes / told - 1), f"{name} on {device}, {steps} steps, keeps {kind}: {result.leaks}"
 
 
 def operators_of(name: str) -> list[str]:

@@ -76,10 +76,112 @@ def test_the_call_that_the_process_died_in_is_named(tmp_path, what, where):
     assert [row.op for row in box.rows if row.state == "ended"].count("aten::relu") == 5
 
 
-def test_a_forked_child_starts_without_the_tool_and_leaves_its_parents_file_alone(tmp_path):
-    (box,) = ended(tmp_path, "SIGKILL", "fork")
-    assert [row.op for row in box.rows].count("aten::relu") == 1
-    assert box.open == []
+def test_a_forked_child_has_a_file_of_its_own(tmp_path):
+    boxes = ended(tmp_path, "SIGKILL", "fork")
+    parent = next(box for box in boxes if not box.parent)
+    (child,) = (box for box in boxes if box.parent == parent.pid)
+    assert len(boxes) == 2 and Path(child.path).parent == Path(parent.path).parent
+    assert [row.op for row in parent.rows].count("aten::relu") == 1 and parent.open == []
+    assert f"(forked from {parent.pid}) ended in" in child.verdict and "blackbox_test::kernel" in child.verdict
+    assert [row.op for row in child.rows].count("aten::relu") == 5
+
+
+WORKERS = """
+import ctypes, os, sys, torch
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, index):
+        x = torch.full((4,), float(index)).sinh()
+        if index == int(sys.argv[1]): ctypes.string_at(0)
+        return x.cosh()
+
+for epoch in range(2):
+    for batch in torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2):
+        batch.sum()
+"""
+
+
+def run_with_tool(folder, program, *arguments):
+    """Of op-tools run: how it ended, and the files."""
+    (folder / "program.py").write_text(program)
+    command = [sys.executable, "-m", "op_tools", "run", "--blackbox", "program.py", *arguments]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return ran, [op_tools.read_black_box(path) for path in sorted(folder.rglob("*.blackbox"))]
+
+
+def test_the_worker_of_a_data_loader_that_died_is_named(tmp_path, capsys):
+    ran, boxes = run_with_tool(tmp_path, WORKERS, "21")
+    assert "is killed by signal: Segmentation fault" in ran.stderr
+    main_process = next(box for box in boxes if not box.parent)
+    dead = [box for box in boxes if box.parent == main_process.pid and str(box.pid) in ran.stderr]
+    assert len(dead) == 1 and len(boxes) <= 3, ran.stderr
+    assert "ended outside of any operator; the last was aten::sinh" in dead[0].verdict
+    assert "program.py:7 __getitem__" in dead[0].verdict
+    assert main(["blackbox", str(tmp_path)]) == 0
+    assert f"(forked from {main_process.pid}) ended outside of any operator" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_workers_that_end_as_they_should_leave_no_file(tmp_path):
+    ran, boxes = run_with_tool(tmp_path, WORKERS, "-1")
+    assert ran.returncode == 0, ran.stderr
+    assert [(box.parent, box.closed) for box in boxes] == [(0, True)]
+
+
+@pytest.mark.parametrize(("ends", "kept"), [("SystemExit(0)", 0), ("SystemExit(1)", 1), ("ValueError()", 1)])
+def test_a_forked_process_that_fails_keeps_its_file(tmp_path, ends, kept):
+    program = f"""
+import multiprocessing, torch
+def work():
+    torch.ones(2).asinh()
+    raise {ends}
+torch.ones(2).acosh()
+child = multiprocessing.get_context("fork").Process(target=work); child.start(); child.join()
+"""
+    _, boxes = run_with_tool(tmp_path, program)
+    children = [box for box in boxes if box.parent]
+    assert [box.rows[-1].op for box in children] == ["aten::asinh"] * kept
+
+
+def test_a_tool_that_is_left_in_the_child_is_off_there(tmp_path):
+    program = """
+import os, sys, torch, op_tools
+with op_tools.OpBlackBox(output_dir=sys.argv[1]) as box:
+    child = os.fork()
+    torch.ones(2).sinh()
+torch.ones(2).cosh()
+if child: os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+assert [row.op for row in box.result().rows] == ["aten::ones", "aten::sinh"], box.result().rows
+with op_tools.OpBlackBox(output_dir=sys.argv[1]) as again: torch.ones(2).tanh()
+assert [row.op for row in again.result().rows] == ["aten::ones", "aten::tanh"]
+"""
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    boxes = [op_tools.read_black_box(path) for path in tmp_path.rglob("*.blackbox")]
+    assert len(boxes) == 3 and all(box.closed for box in boxes)
+
+
+def test_processes_that_the_program_spawns_have_the_tool_and_their_ranks(tmp_path):
+    program = """
+import os, time, torch, torch.distributed as dist, torch.multiprocessing as mp
+def work(rank, file):
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=3)
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    if rank == 2:
+        time.sleep(1)
+        os._exit(3)
+    dist.all_reduce(x)
+if __name__ == "__main__":
+    mp.spawn(work, args=(os.path.abspath("rendezvous"),), nprocs=3)
+"""
+    ran, boxes = run_with_tool(tmp_path, program)
+    assert "process 2 terminated with exit code 3" in ran.stderr
+    ranks = {box.rank: box for box in boxes if any(row.number for row in box.rows)}
+    assert sorted(ranks) == [0, 1, 2]
+    assert not ranks[2].closed and "c10d::allreduce_" in ranks[2].verdict
+    findings = op_tools._blackbox.compare_ranks(list(ranks.values()))
+    assert any("behind is rank 2" in line for line in findings), findings
 
 
 def test_a_hanging_call_is_named_while_it_hangs_with_the_stacks_of_all_threads(tmp_path, capsys):

@@ -66,11 +66,11 @@ def ranks(folder, what):
             process.communicate()
 
 
-def findings(folder, wanted):
-    """What is said of the ranks once a line has `wanted` in it."""
+def findings(folder, *wanted):
+    """What is said of the ranks once lines have each of `wanted` in them."""
     ends = time.monotonic() + 120
     lines = []
-    while time.monotonic() < ends and not any(wanted in line for line in lines):
+    while time.monotonic() < ends and not all(any(one in line for line in lines) for one in wanted):
         time.sleep(0.1)
         with contextlib.suppress(op_tools.Error):
             lines = compare_ranks([op_tools.read_black_box(path) for path in find_black_boxes(folder)])
@@ -101,7 +101,7 @@ def test_a_rank_that_hangs_is_named(tmp_path, capsys):
 )
 def test_collectives_that_differ_are_named(tmp_path, what, guilty):
     with ranks(tmp_path, what):
-        (line,) = [line for line in findings(tmp_path, guilty) if "disagree" in line]
+        (line,) = [line for line in findings(tmp_path, guilty, "rank 0: ") if "disagree" in line]
     assert "the ranks disagree in collective 4" in line
     assert "rank 0: c10d::allreduce_ on float32[4]" in line
     assert guilty in line and "<string>:" in line.partition(guilty)[2]
