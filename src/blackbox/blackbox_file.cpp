@@ -283,7 +283,7 @@ void BlackBoxFile::each_call(const Visit& visit) const {
 }
 
 std::optional<BlackBoxFile::Stuck> BlackBoxFile::stuck(int64_t since) const {
-  std::optional<Stuck> open, on_stream, collective;
+  std::optional<Stuck> open, on_stream, last;
   const auto take = [](std::optional<Stuck>& found, Stuck::In in, const Region& region, const BlackBoxCall& call) {
     found = Stuck{in, region.thread, call};
   };
@@ -303,10 +303,11 @@ std::optional<BlackBoxFile::Stuck> BlackBoxFile::stuck(int64_t since) const {
         take(on_stream, Stuck::In::kStream, region, call);
       }
     }
-    if (!collective || call.end > collective->call.end) take(collective, Stuck::In::kCollective, region, call);
+    if (last && call.end <= last->call.end) return;
+    take(last, call.number ? Stuck::In::kCollective : Stuck::In::kProgram, region, call);
   });
   if (on_stream) return on_stream;
-  return collective && collective->call.number ? collective : std::nullopt;
+  return last && last->in == Stuck::In::kProgram && header_->parent ? std::nullopt : last;
 }
 
 }  // namespace op_tools

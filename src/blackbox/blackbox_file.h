@@ -169,9 +169,10 @@ class BlackBoxFile {
   // Grows while any thread begins or ends a call.
   uint64_t progress() const;
   // Where the process stands when no call has begun or ended since before `since`: the call that is open, else the
-  // first that a stream has not done, else the collective that ended last, which may be waited for.
+  // first that a stream has not done, else the last: a collective, which may be waited for, or what the program is
+  // outside of any operator after. (Forked processes are no program: a worker that is outside waits for work.)
   struct Stuck {
-    enum class In : uint8_t { kCall, kStream, kCollective } in = In::kCall;
+    enum class In : uint8_t { kCall, kStream, kCollective, kProgram } in = In::kCall;
     uint64_t thread = 0;
     BlackBoxCall call{};
   };

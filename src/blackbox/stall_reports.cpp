@@ -45,6 +45,7 @@ std::string described(const BlackBoxFile& file, const BlackBoxFile::Stuck& stuck
   if (stuck.in == In::kCall) text += call.kept == Kept::kCopying ? " copies the inputs of " : " is in ";
   if (stuck.in == In::kStream) text += " waits, and its device has not done ";
   if (stuck.in == In::kCollective) text += " may wait for ";
+  if (stuck.in == In::kProgram) text += " is in no operator; the last was ";
   text += file.text(call.op);
   if (call.number) {
     text += " (number " + std::to_string(call.number) + " of process group " + std::string(file.text(call.group)) + ")";

@@ -153,6 +153,18 @@ TEST_CASE("a call without end is found stuck", "[blackbox]") {
   CHECK_FALSE(file.stuck(0));
   file.end(thread, 1, false);
   CHECK(file.progress() == before + 2);
+  REQUIRE(file.stuck(INT64_MAX));
+  CHECK(file.stuck(INT64_MAX)->in == BlackBoxFile::Stuck::In::kProgram);
+  CHECK_FALSE(file.stuck(0));
+}
+
+TEST_CASE("a forked process that is in no operator waits for work", "[blackbox]") {
+  const test::TemporaryFolder folder;
+  BlackBoxFile file(folder.path() + "/a.blackbox", {16}, 0, /*parent=*/1);
+  BlackBoxFile::Thread& thread = file.thread();
+  begin(file, thread, 1);
+  CHECK(file.stuck(INT64_MAX));
+  file.end(thread, 1, false);
   CHECK_FALSE(file.stuck(INT64_MAX));
 }
 

@@ -204,6 +204,30 @@ def test_a_hanging_call_is_named_while_it_hangs_with_the_stacks_of_all_threads(t
     assert not op_tools.read_black_box(path).alive
 
 
+def test_a_lock_that_the_program_waits_for_is_reported_with_its_line(tmp_path):
+    program = """
+import sys, threading, torch, op_tools
+
+def wait_for_ever():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire(timeout=60)
+
+with op_tools.OpBlackBox(output_dir=sys.argv[1], stall=0.3):
+    torch.ones(2).tanh()
+    wait_for_ever()
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = process.stderr.readline()
+            (stacks,) = tmp_path.rglob("*.stacks")
+            assert "is in no operator; the last was aten::tanh" in said
+            assert "line 7 in wait_for_ever" in stacks.read_text()
+        finally:
+            process.kill()
+
+
 def test_stacks_are_read_while_threads_run_and_the_program_lives_on(tmp_path):
     program = """
 import subprocess, sys, threading, time, torch, op_tools
