@@ -21,8 +21,9 @@ class ForkGuard {
   uint64_t forks_;
 };
 
-// From now on no fork happens while another thread holds the mutex that `Get` gives, a lambda without captures: a child,
-// which has only the thread that forked, finds it free. Call it once; nothing may be waited for with the mutex held.
+// From now on no fork happens while another thread holds the mutex that `Get` gives, a lambda without captures: a
+// child, which has only the thread that forked, finds it free. Call it once; nothing may be waited for with the mutex
+// held.
 template <class Get>
 void keep_free_in_children(Get /*mutex*/) {
   pthread_atfork([] { Get()().lock(); }, [] { Get()().unlock(); }, [] { Get()().unlock(); });

@@ -81,7 +81,7 @@ class BlackBoxFile {
     uint32_t header_bytes, call_bytes;
     uint32_t pid, rank;
     uint32_t threads, nested, calls;  // regions; open calls and ring of each
-    uint32_t parent;  // the process that this one was forked from; 0: one without the tool
+    uint32_t parent;                  // the process that this one was forked from; 0: one without the tool
     uint64_t region_bytes, strings_at, string_bytes;
     int64_t clock_to_unix, started;
     StringId host, program;

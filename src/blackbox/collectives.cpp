@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kGroupClass = "__torch__.torch.classes.c10d.ProcessGroup";
 constexpr std::string_view kDefaultGroup = "default_pg";  // as init_process_group() describes it
-constexpr std::string_view kGroupName = "group_name";  // of operators that take the group by its name
+constexpr std::string_view kGroupName = "group_name";     // of operators that take the group by its name
 
 bool is_group(const c10::Argument& argument) {
   return argument.name() == kGroupName || argument.type()->str() == kGroupClass;

@@ -70,9 +70,9 @@ class OP_TOOLS_API Hook {
   // The scope's step() was called: `step` has begun. Any thread.
   virtual void step_begins(int64_t step);
 
-  // In a forked child of the process, before anything else is done there: true if the hook made itself new, and sees the
-  // calls of the child, too; else it is off there. What belonged to the parent's threads, and locks that one of them may
-  // have held, are to be left as they are.
+  // In a forked child of the process, before anything else is done there: true if the hook made itself new, and sees
+  // the calls of the child, too; else it is off there. What belonged to the parent's threads, and locks that one of
+  // them may have held, are to be left as they are.
   virtual bool begin_in_child() { return false; }
 
   // The scope that holds the hook was left; all calls of this thread have ended. May be followed by more calls of

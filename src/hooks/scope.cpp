@@ -126,7 +126,8 @@ void HookScope::enter() {
 void HookScope::await_end_of_thread() {
   constexpr int kMostMilliseconds = 5000;  // a thread that is not at its end after all must not stop the program
   const auto is_there = [&] {
-    return impl_->thread && !impl_->process.in_child() && ThreadHooks::owner(*impl_->thread) == ThreadHooks::Owner::kOther;
+    return impl_->thread && !impl_->process.in_child() &&
+           ThreadHooks::owner(*impl_->thread) == ThreadHooks::Owner::kOther;
   };
   for (int i = 0; i < kMostMilliseconds && is_there(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }

@@ -416,8 +416,8 @@ void MemoryTable::step_ended(int64_t next) {
 }
 
 // A leak grows until the end, and holds what was allocated in many steps, or made of what was. What a program allocates
-// once (parameters, an optimizer's state, a cache) does not grow in the second half; what it allocates anew in each step
-// is of one step.
+// once (parameters, an optimizer's state, a cache) does not grow in the second half; what it allocates anew in each
+// step is of one step.
 void MemoryTable::judge_locked(const Place& place, int64_t birth_steps, int64_t remade_steps, MemoryRow* row) const {
   const bool by_bytes = birth_steps < 3;
   row->birth_steps = std::max(birth_steps, remade_steps + 1);

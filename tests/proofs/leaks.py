@@ -190,7 +190,11 @@ def clean(name: str, device: str, random_: random.Random) -> tuple[bool, float, 
     (memory,) = result.devices
     assert sum(result.peak_by("module").values()) == memory.peak_bytes
     told = memory.allocator_peak_bytes - before if memory.allocator_peak_bytes else memory.peak_bytes
-    return result.ok, abs(memory.peak_bytes / told - 1), f"{name} on {device}, {steps} steps, keeps {kind}: {result.leaks}"
+    return (
+        result.ok,
+        abs(memory.peak_bytes / told - 1),
+        f"{name} on {device}, {steps} steps, keeps {kind}: {result.leaks}",
+    )
 
 
 def operators_of(name: str) -> list[str]:

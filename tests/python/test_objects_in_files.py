@@ -69,7 +69,9 @@ def test_numbers_of_numpy_that_are_no_python_numbers_survive_the_file(value):
         assert type(got) is type(value) and got == value
 
 
-@pytest.mark.parametrize("value", [numpy.array(["text"]), numpy.array([object()]), numpy.zeros(2, ">f4")], ids=["text", "objects", ">f4"])
+@pytest.mark.parametrize(
+    "value", [numpy.array(["text"]), numpy.array([object()]), numpy.zeros(2, ">f4")], ids=["text", "objects", ">f4"]
+)
 def test_arrays_that_torch_has_no_dtype_for_are_left_out_with_a_note(value):
     got, _, meta = round_trip(value)
     assert got is None
