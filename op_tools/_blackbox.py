@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from typing_extensions import Self, Unpack
+from typing_extensions import Unpack
 
 from . import _C
 from ._declared import BlackBoxRow, OpBlackBoxOptions
@@ -397,11 +397,14 @@ _UNEQUAL = frozenset(
 def compare_ranks(boxes: list[BlackBox]) -> list[str]:
     """How far the ranks are in the collectives of each process group, and where they disagree: a line for each finding.
 
-    Of several runs of a rank the last counts.
+    Of several runs of a rank the last counts; its workers, which have its rank, do not.
     """
     newest: dict[int, BlackBox] = {}
     for box in sorted(boxes, key=lambda box: box.started):
-        newest[box.rank] = box
+        known = newest.get(box.rank)
+        runs_it_again = known is not None and not box.parent and box.program == known.program
+        if known is None or runs_it_again or any(row.number for row in box.rows):
+            newest[box.rank] = box
     groups: dict[str, dict[int, dict[int, BlackBoxRow]]] = {}
     for rank, box in sorted(newest.items()):
         for row in box.rows:
@@ -486,17 +489,8 @@ class OpBlackBox(Tool):
 
     def __init__(self, **options: Unpack[OpBlackBoxOptions]) -> None:
         super().__init__(**options)
-
-    def start(self) -> Self:
-        """Starts the tool: for all threads, and for processes that are forked from this one.
-
-        Raises:
-            op_tools.Error: an argument or an environment variable is wrong.
-        """
-        super().start()
         # multiprocessing ends a child without Python's own exit: nothing else would tell that all went well.
         multiprocessing.util.register_after_fork(self, OpBlackBox._end_with_child)
-        return self
 
     def _end_with_child(self) -> None:
         """A worker that ends as it should leaves no file: there may be one per worker and epoch."""

@@ -11,7 +11,8 @@ import pytest
 
 import op_tools
 from op_tools.__main__ import main
-from op_tools._blackbox import compare_ranks, find_black_boxes
+from op_tools._blackbox import BlackBox, compare_ranks, find_black_boxes
+from op_tools._declared import BlackBoxRow
 
 RANKS = 4
 STALL = 0.5
@@ -93,6 +94,23 @@ def test_a_rank_that_hangs_is_named(tmp_path, capsys):
         text = capsys.readouterr().out
     assert "behind is rank 1" in text
     assert "is in no operator; the last was aten::relu" in text
+
+
+def box_of(rank, started, collectives, program="train.py", parent=0):
+    rows = [
+        BlackBoxRow("ended", "c10d::allreduce_", "forward", "", "", "float32[4]", 0, n, 1, 0.0, 0.1, "", "", True, "0", n)
+        for n in collectives
+    ]
+    return BlackBox("", 1000 + int(started), rank, "", program, started, False, False, parent, rows)
+
+
+def test_workers_of_a_rank_hide_nothing_and_a_later_run_counts():
+    worker = box_of(1, 5.0, [], parent=1001)
+    helper = box_of(1, 6.0, [], program="compile_worker.py")
+    (_, line) = compare_ranks([box_of(0, 1.0, [1, 2, 3]), box_of(1, 1.0, [1, 2]), worker, helper])
+    assert "behind is rank 1" in line
+    # The second run has ended before its first collective.
+    assert compare_ranks([box_of(0, 1.0, [1, 2]), box_of(1, 1.0, [1, 2]), box_of(0, 9.0, []), box_of(1, 9.0, [])]) == []
 
 
 @pytest.mark.parametrize(
