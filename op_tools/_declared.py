@@ -581,6 +581,12 @@ class DeviceMemoryRow:
     """What the allocator said last that it had given out."""
     allocator_peak_bytes: int | None
     """The most that it said during a call."""
+    reserved_bytes: int | None
+    """What the allocator said last that it has of the device's memory, with what it keeps for later."""
+    reserved_peak_bytes: int | None
+    """The most of it."""
+    unused_bytes: int | None
+    """What of the most no tensor used at that moment: fragmentation, and the rest of what it had just got."""
 
 
 @dataclass(frozen=True)

@@ -80,12 +80,26 @@ class MemoryResult(Result):
         Raises:
             op_tools.Error: the rows have no such field.
         """
+        return self._bytes_by(field, "peak_bytes")
+
+    def alive_by(self, field: str = "line") -> dict[str, int]:
+        """What is still allocated, in bytes.
+
+        Args:
+            field: "kind", "module", "op", "line", "phase" or "device".
+
+        Raises:
+            op_tools.Error: the rows have no such field.
+        """
+        return self._bytes_by(field, "alive_bytes")
+
+    def _bytes_by(self, field: str, which: str) -> dict[str, int]:
         if field not in ("kind", "module", "op", "line", "phase", "device"):
             raise _C.Error(f"field={field!r} is not allowed; give kind, module, op, line, phase or device")
         sums: Counter[str] = Counter()
         for row in self.rows:
-            if row.peak_bytes:
-                sums[getattr(row, field)] += row.peak_bytes
+            if count := getattr(row, which):
+                sums[getattr(row, field)] += count
         return dict(sums.most_common())
 
     def table(self, sort_by: str = "alive_bytes", row_limit: int = DEFAULT_ROWS) -> str:

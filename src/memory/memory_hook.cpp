@@ -146,7 +146,12 @@ void MemoryHook::scope_left() {
   for (const DeviceMemoryRow& one : all.devices) {
     text += " " + one.device + ": " + bytes_text(static_cast<uint64_t>(one.alive_bytes)) + " in use, at most " +
             bytes_text(static_cast<uint64_t>(one.peak_bytes)) + " (step " + std::to_string(one.peak_step) + ", " +
-            one.peak_op + ");";
+            one.peak_op + ")";
+    if (one.unused_bytes.value_or(0) > 0) {
+      text += ", its allocator had " + bytes_text(static_cast<uint64_t>(*one.reserved_peak_bytes)) + ", " +
+              bytes_text(static_cast<uint64_t>(*one.unused_bytes)) + " of them unused";
+    }
+    text += ";";
   }
   size_t leaks = 0;
   for (const MemoryRow& row : all.rows) {

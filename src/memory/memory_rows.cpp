@@ -77,6 +77,11 @@ const Columns<DeviceMemoryRow>& DeviceMemoryRow::columns() {
            "its allocator reports; False: only tensors that operators were given or returned are known"},
           {"allocator_bytes", &DeviceMemoryRow::allocator_bytes, "what the allocator said last that it had given out"},
           {"allocator_peak_bytes", &DeviceMemoryRow::allocator_peak_bytes, "the most that it said during a call"},
+          {"reserved_bytes", &DeviceMemoryRow::reserved_bytes,
+           "what the allocator said last that it has of the device's memory, with what it keeps for later"},
+          {"reserved_peak_bytes", &DeviceMemoryRow::reserved_peak_bytes, "the most of it"},
+          {"unused_bytes", &DeviceMemoryRow::unused_bytes,
+           "what of the most no tensor used at that moment: fragmentation, and the rest of what it had just got"},
       }};
   return all;
 }

@@ -51,7 +51,9 @@ struct DeviceMemoryRow {
   int64_t peak_step = 0;
   std::string peak_op;   // that allocated last before the peak
   bool reports = false;  // its allocator reports to torch's profiler, or is the CPU's
-  std::optional<int64_t> allocator_bytes, allocator_peak_bytes;  // as reports to the profiler say
+  // As reports to the profiler say.
+  std::optional<int64_t> allocator_bytes, allocator_peak_bytes;
+  std::optional<int64_t> reserved_bytes, reserved_peak_bytes, unused_bytes;
   static const Columns<DeviceMemoryRow>& columns();
 };
 

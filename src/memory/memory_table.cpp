@@ -166,6 +166,13 @@ void MemoryTable::reported(OpenCall& call, const MemoryReport& report) {
   state.reports = true;
   state.told_bytes = report.total;
   state.told_peak_bytes = std::max(state.told_peak_bytes.value_or(0), report.total);
+  if (report.reserved > 0 && report.reserved >= report.total) {  // else the allocator does not tell
+    state.reserved_bytes = report.reserved;
+    if (report.reserved > state.reserved_peak_bytes.value_or(0)) {
+      state.reserved_peak_bytes = report.reserved;
+      state.unused_bytes = report.reserved - report.total;
+    }
+  }
   const auto found = blocks_.find(report.address);
   if (report.bytes < 0) {
     if (found != blocks_.end() && found->second.device == device) remove_locked(found);
@@ -500,7 +507,8 @@ MemoryTable::Snapshot MemoryTable::snapshot(bool cpu) {
   for (const DeviceState& one : devices_) {
     if (!cpu && one.device.is_cpu()) continue;
     all.devices.push_back({one.device.str(), one.bytes, one.peak_bytes, one.peak_step, one.peak_op, one.reports,
-                           one.told_bytes, one.told_peak_bytes});
+                           one.told_bytes, one.told_peak_bytes, one.reserved_bytes, one.reserved_peak_bytes,
+                           one.unused_bytes});
   }
   all.overwrites = overwrites_;
   all.steps = step_;

@@ -146,6 +146,8 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     bool reports = false;
     bool follows_storages = false;  // what is gone is known after a sweep
     std::optional<int64_t> told_bytes, told_peak_bytes;
+    // What its allocator had in all, the most, and what of the most no tensor used when it was reached.
+    std::optional<int64_t> reserved_bytes, reserved_peak_bytes, unused_bytes;
   };
 
   // Equal strings may lie at several addresses, but one address has one string: a place is found without reading it.

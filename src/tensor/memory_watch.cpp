@@ -60,7 +60,7 @@ class MemoryWatch::Listener final : public ProfilerStateBase {
     now += bytes;
     if (bytes > 0) allocated += bytes;
     peak = std::max(peak, now);
-    if (listen) listen({address, bytes, static_cast<int64_t>(total), device});
+    if (listen) listen({address, bytes, static_cast<int64_t>(total), static_cast<int64_t>(reserved), device});
     if (outer) outer->reportMemoryUsage(address, bytes, total, reserved, device);
   }
   bool memoryProfilingEnabled() const override { return true; }

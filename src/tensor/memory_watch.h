@@ -25,7 +25,8 @@ namespace op_tools {
 struct MemoryReport {
   void* address;
   int64_t bytes;
-  int64_t total;  // what the allocator says that is allocated now
+  int64_t total;     // what the allocator says that is allocated now
+  int64_t reserved;  // and what it has of the device's memory in all, with what it keeps for later
   c10::Device device;
 };
 

@@ -90,9 +90,9 @@ TEST_CASE("what a call allocates and frees again counts for the peak only", "[me
   const c10::Storage result = device_storage(0x1000, 100);
   {
     MemoryTable::OpenCall call(table, "a");
-    table.reported(call, {reinterpret_cast<void*>(0x1000), 100, 100, kDevice});
-    table.reported(call, {reinterpret_cast<void*>(0x2000), 700, 800, kDevice});
-    table.reported(call, {reinterpret_cast<void*>(0x2000), -700, 100, kDevice});
+    table.reported(call, {reinterpret_cast<void*>(0x1000), 100, 100, 2000, kDevice});
+    table.reported(call, {reinterpret_cast<void*>(0x2000), 700, 800, 2500, kDevice});
+    table.reported(call, {reinterpret_cast<void*>(0x2000), -700, 100, 2500, kDevice});
     table.returned(call, result);
     table.end(call, {"a", nullptr, nullptr, {}, MemoryPhase::kForward, true});
   }
@@ -105,6 +105,18 @@ TEST_CASE("what a call allocates and frees again counts for the peak only", "[me
   CHECK(only_device(all).reports);
   CHECK(only_device(all).allocator_bytes == 100);
   CHECK(only_device(all).allocator_peak_bytes == 800);
+  CHECK(only_device(all).reserved_bytes == 2500);
+  CHECK(only_device(all).reserved_peak_bytes == 2500);
+  CHECK(only_device(all).unused_bytes == 1700);
+}
+
+TEST_CASE("an allocator that does not say what it has leaves nothing unused", "[memory]") {
+  MemoryTable table(false);
+  MemoryTable::OpenCall call(table, "a");
+  table.reported(call, {reinterpret_cast<void*>(0x1000), 100, 100, 0, kDevice});
+  table.end(call, {"a", nullptr, nullptr, {}, MemoryPhase::kForward, true});
+  CHECK_FALSE(only_device(table.snapshot(false)).reserved_bytes);
+  CHECK_FALSE(only_device(table.snapshot(false)).unused_bytes);
 }
 
 TEST_CASE("a line whose text lies at two addresses is one place", "[memory]") {

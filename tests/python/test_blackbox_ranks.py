@@ -98,7 +98,9 @@ def test_a_rank_that_hangs_is_named(tmp_path, capsys):
 
 def box_of(rank, started, collectives, program="train.py", parent=0):
     rows = [
-        BlackBoxRow("ended", "c10d::allreduce_", "forward", "", "", "float32[4]", 0, n, 1, 0.0, 0.1, "", "", True, "0", n)
+        BlackBoxRow(
+            "ended", "c10d::allreduce_", "forward", "", "", "float32[4]", 0, n, 1, 0.0, 0.1, "", "", True, "0", n
+        )
         for n in collectives
     ]
     return BlackBox("", 1000 + int(started), rank, "", program, started, False, False, parent, rows)

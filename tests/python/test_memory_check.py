@@ -74,6 +74,9 @@ def test_rows_say_operator_module_line_and_what_freed():
     row = next(row for row in check.result().rows if row.op == "aten::addmm")
     assert (row.module, row.alive, row.allocations, row.device) == ("Sequential.0", 0, 10, "cpu")
     assert row.freed_by == "between operators"
+    by_line = check.result().alive_by()
+    assert sum(by_line.values()) == check.result().devices[0].alive_bytes and by_line[leak.line] == 320
+    assert check.result().alive_by("op")["aten::mul.Tensor"] == 320
     assert len(held) == 10
 
 
