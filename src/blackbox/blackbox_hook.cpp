@@ -150,7 +150,11 @@ struct BlackBoxHook::Impl {
   // nullptr: there is none, which was reported, or it is that of the process that this one was forked from. Made by the
   // first call: most forked children run no operator.
   BlackBoxFile* own_file() {
-    std::call_once(asked, [this] { make(); });
+    // Asked at every call: std::call_once takes 70 instructions also when all is done.
+    if (!made.load(std::memory_order_acquire)) {
+      std::call_once(asked, [this] { make(); });
+      made.store(true, std::memory_order_release);
+    }
     return file && !file->is_parents() ? file.get() : nullptr;
   }
 
@@ -186,6 +190,7 @@ struct BlackBoxHook::Impl {
   std::string root;     // the folder of the file; empty: none yet
   uint32_t parent = 0;  // the process that this one was forked from
   std::once_flag asked;
+  std::atomic<bool> made{false};
   std::unique_ptr<BlackBoxFile> file;
   std::unique_ptr<KeptInputs> kept;
   std::unique_ptr<StreamMarks> marks;
