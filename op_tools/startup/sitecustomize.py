@@ -50,9 +50,12 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         assert module.__spec__ is not None  # it is being imported
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        from op_tools._launch import start_from_environment
-
-        start_from_environment()
+        try:
+            from op_tools._launch import start_from_environment
+        except Exception as error:  # a Python of the program that is not ours: it has another torch, or no op_tools
+            sys.stderr.write(f"op_tools warning: no tool was started in {sys.executable}: {error}\n")
+        else:
+            start_from_environment()
 
 
 _run_the_next_one()

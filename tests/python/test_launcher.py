@@ -180,6 +180,18 @@ def test_a_mistake_in_the_environment_leaves_the_program_alone(op_tools_command,
     assert not (tmp_path / "op_capture_result").exists()
 
 
+def test_a_python_of_the_program_that_has_no_op_tools_imports_its_torch(tmp_path):
+    for name, text in {"torch": "version = 'another'", "op_tools": "raise ImportError('no core')"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(text)
+    path = f"{ROOT / 'op_tools' / 'startup'}{os.pathsep}{tmp_path}"
+    command = [sys.executable, "-c", "import torch; print(torch.version)"]
+    environment = os.environ | {"PYTHONPATH": path, "OP_TOOLS": "blackbox"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "another\n"), done.stderr
+    assert "no tool was started in" in done.stderr and "no core" in done.stderr
+
+
 def test_every_tool_of_the_core_can_be_launched():
     launched = {kind._kind for kind in tools_by_flag().values()}
     assert launched == set(kinds())
