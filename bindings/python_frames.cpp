@@ -87,16 +87,40 @@ struct PythonFrames::SeenCode {
   static constexpr uint32_t kOfUser = 1, kModule = 2, kEngine = 4;
 };
 
+// What a walk found, and the frames that it read. A program makes most calls in the frames in which it made the one
+// before: the next line of a function, the next operator of a backward pass. Frames at the same addresses, in the same
+// code, have the same modules around them if those are still their first local variables.
+struct PythonFrames::Walk {
+  static constexpr size_t kMostFrames = 256, kMostModules = 512;
+  struct Read {
+    const _PyInterpreterFrame* frame;
+    const PyCodeObject* code;
+    const void* begin;  // where it is complete from; nullptr: that does not matter
+  };
+  uint64_t begun;   // walks of this thread
+  uint32_t wanted;  // 0: it cannot be repeated
+  bool to_the_end;  // there were no other frames
+  int instruction;  // of line_in
+  const std::string* line;
+  const _PyInterpreterFrame* line_in;
+  size_t frames, modules;
+  Read read[kMostFrames];
+  PyObject* module[kMostModules];
+  const _PyInterpreterFrame* module_in[kMostModules];
+};
+
 // What this thread has seen, so that it need not ask under the GIL. Two places for each key; those of a code object lie
 // in one line of the processor's cache.
 struct PythonFrames::Seen {
-  static constexpr size_t kPairs = 256;
+  static constexpr int kPairBits = 8;
+  static constexpr size_t kPairs = size_t{1} << kPairBits;
   alignas(64) SeenCode codes[kPairs][2];
   struct Line {
     PyCodeObject* code;
     int instruction;
     const std::string* line;
   } lines[kPairs][2];
+  Walk walk;
 };
 
 namespace {
@@ -108,8 +132,7 @@ thread_local Seen tl_seen = {};
 static_assert(sizeof(Seen().codes[0]) == 64);
 
 size_t pair_of(const PyCodeObject* code) {
-  const uintptr_t address = reinterpret_cast<uintptr_t>(code) / 16;  // of a block of Python's
-  return (address ^ address / Seen::kPairs) % Seen::kPairs;
+  return reinterpret_cast<uintptr_t>(code) * 0x9E3779B97F4A7C15u >> (64 - Seen::kPairBits);
 }
 size_t pair_of(const PyCodeObject* code, int instruction) {
   return (pair_of(code) + static_cast<size_t>(instruction) * 0x9E3779B1u) % Seen::kPairs;
@@ -191,14 +214,56 @@ C10_ALWAYS_INLINE bool PythonFrames::is_complete(const SeenCode& code) const {
   return static_cast<const void*>(frame_->prev_instr) >= code.begin || frame_->owner == FRAME_OWNED_BY_GENERATOR;
 }
 
+namespace {
+
+int instruction_of(const _PyInterpreterFrame& frame) {
+  return _PyInterpreterFrame_LASTI(&frame) * static_cast<int>(sizeof(_Py_CODEUNIT));
+}
+
+PyObject* self_of(const _PyInterpreterFrame& frame) {
+  PyObject* const first = frame.f_code->co_argcount > 0 ? frame.localsplus[0] : nullptr;
+  return first && PyCell_Check(first) ? PyCell_GET(first) : first;
+}
+
+}  // namespace
+
 const std::string& PythonFrames::line() const {
-  const int instruction = _PyInterpreterFrame_LASTI(frame_) * static_cast<int>(sizeof(_Py_CODEUNIT));
-  return known_line(seen_, frame_->f_code, instruction);
+  return known_line(seen_, frame_->f_code, instruction_of(*frame_));
 }
 
 PyObject* PythonFrames::self() const {
-  PyObject* const first = frame_->f_code->co_argcount > 0 ? frame_->localsplus[0] : nullptr;
-  return first && PyCell_Check(first) ? PyCell_GET(first) : first;
+  return self_of(*frame_);
+}
+
+C10_ALWAYS_INLINE bool PythonFrames::repeats(Walk& walk, uint32_t wanted) const {
+  if (walk.wanted != wanted) return false;
+  const _PyInterpreterFrame* frame = frame_;
+  for (const Walk::Read *read = walk.read, *end = read + walk.frames; read != end; ++read, frame = frame->previous) {
+    if (frame != read->frame || frame->f_code != read->code) return false;
+    if (static_cast<const void*>(frame->prev_instr) < read->begin) return false;
+  }
+  if (walk.to_the_end && frame) return false;
+  for (size_t i = 0; i < walk.modules; ++i) {
+    if (self_of(*walk.module_in[i]) != walk.module[i]) return false;
+  }
+  if (!walk.line_in) return true;
+  const int instruction = instruction_of(*walk.line_in);
+  if (instruction != walk.instruction) {
+    walk.line = &known_line(seen_, walk.line_in->f_code, instruction);
+    walk.instruction = instruction;
+  }
+  return true;
+}
+
+C10_ALWAYS_INLINE void PythonFrames::note(Walk& walk, const SeenCode& code, uint32_t is) const {
+  if (walk.frames++ >= Walk::kMostFrames) return;
+  const bool matters = is != 0 && frame_->owner != FRAME_OWNED_BY_GENERATOR;
+  walk.read[walk.frames - 1] = {frame_, code.code, matters ? code.begin : nullptr};
+  if (is & SeenCode::kOfUser) {
+    walk.line_in = frame_;
+    walk.instruction = instruction_of(*frame_);
+  }
+  if (is & SeenCode::kModule) walk.module_in[walk.modules - 1] = frame_;
 }
 
 py::object PythonFrames::local(const char* name) const {
@@ -248,6 +313,12 @@ bool PythonFrames::is_complete(const SeenCode&) const {
   return true;  // others are not given
 }
 
+bool PythonFrames::repeats(Walk&, uint32_t) const {
+  return false;
+}
+
+void PythonFrames::note(Walk&, const SeenCode&, uint32_t) const {}
+
 const std::string& PythonFrames::line() const {
   return known_line(seen_, OwnCode(frame_).code, PyFrame_GetLasti(raw(frame_)));
 }
@@ -288,23 +359,51 @@ const KnownCode& PythonFrames::code() const {
   return *seen().known;
 }
 
-Surroundings Surroundings::of_this_thread(bool line, bool modules) {
-  Surroundings found;
-  uint32_t wanted = (line ? SeenCode::kOfUser : 0) | (modules ? SeenCode::kModule | SeenCode::kEngine : 0);
-  for (PythonFrames frame(looked_up_once(tl_seen)); frame && wanted != 0; frame.next()) {
-    const SeenCode& code = frame.seen();
-    const uint32_t is = code.is & wanted;
-    if (C10_LIKELY(is == 0) || !frame.is_complete(code)) continue;
+bool PythonFrames::walk(Walk& walk, uint32_t wanted) {
+  const uint64_t number = ++walk.begun;
+  walk.wanted = 0;
+  walk.line = nullptr;
+  walk.line_in = nullptr;
+  walk.frames = walk.modules = 0;
+  bool repeatable = true;
+  uint32_t left = wanted;
+  for (; *this && left != 0; next()) {
+    const SeenCode& code = seen();
+    const uint32_t is = code.is & left;
+    if (C10_UNLIKELY(is != 0 && !is_complete(code))) {
+      repeatable = false;
+      continue;
+    }
     if (is & SeenCode::kOfUser) {
-      found.line = &frame.line();
-      wanted &= ~SeenCode::kOfUser;
+      walk.line = &line();
+      left &= ~SeenCode::kOfUser;
     }
-    if (is & SeenCode::kEngine) wanted &= SeenCode::kOfUser;
+    if (is & SeenCode::kEngine) left &= SeenCode::kOfUser;
     if (is & SeenCode::kModule) {
-      if (PyObject* const self = frame.self()) found.modules.push_back(self);
+      PyObject* const module = self();
+      if (!module || walk.modules == Walk::kMostModules) {
+        repeatable = false;
+        continue;
+      }
+      walk.module[walk.modules++] = module;
     }
+    note(walk, code, is);
   }
-  return found;
+  walk.to_the_end = !*this;
+  repeatable = repeatable && walk.frames <= Walk::kMostFrames && walk.begun == number;
+  walk.wanted = repeatable ? wanted : 0;
+  return walk.begun == number;
+}
+
+Surroundings Surroundings::of_this_thread(bool line, bool modules) {
+  const uint32_t wanted = (line ? SeenCode::kOfUser : 0) | (modules ? SeenCode::kModule | SeenCode::kEngine : 0);
+  Seen& seen = looked_up_once(tl_seen);
+  PythonFrames::Walk& walk = seen.walk;
+  for (;;) {
+    PythonFrames frame(seen);
+    if (!frame) return {};
+    if (frame.repeats(walk, wanted) || frame.walk(walk, wanted)) return {walk.line, {walk.module, walk.modules}};
+  }
 }
 
 }  // namespace op_tools::python

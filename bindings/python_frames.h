@@ -6,7 +6,7 @@
 // other forms: there Python's own functions are asked, under the GIL.
 #pragma once
 
-#include <c10/util/SmallVector.h>
+#include <c10/util/ArrayRef.h>
 #include <pybind11/pybind11.h>
 
 #include <optional>
@@ -14,8 +14,8 @@
 
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
 #define OP_TOOLS_RAW_FRAMES 1
-struct _PyInterpreterFrame;
 #endif
+struct _PyInterpreterFrame;
 
 namespace op_tools::python {
 
@@ -47,6 +47,7 @@ class PythonFrames {
 
   struct Seen;  // of one thread
   struct SeenCode;
+  struct Walk;
 
  private:
   friend struct Surroundings;
@@ -55,7 +56,13 @@ class PythonFrames {
   void next();
   const SeenCode& seen() const;
   bool is_complete(const SeenCode& code) const;  // has locals: a frame that has just begun has none
-  Seen& seen_;                                   // this thread's: looked up once for all frames
+  // Both begin here, for what is `wanted` of SeenCode::is. repeats(): the frames are those that `walk` read, and what
+  // it found is right. walk() reads them; false: another walk of this thread began meanwhile, which used the same
+  // place.
+  bool repeats(Walk& walk, uint32_t wanted) const;
+  bool walk(Walk& walk, uint32_t wanted);
+  void note(Walk& walk, const SeenCode& code, uint32_t is) const;
+  Seen& seen_;  // this thread's: looked up once for all frames
 #ifdef OP_TOOLS_RAW_FRAMES
   _PyInterpreterFrame* frame_ = nullptr;
 #else
@@ -65,13 +72,13 @@ class PythonFrames {
 };
 
 // The modules in whose forward this thread is, innermost first, borrowed: what stands before a backward pass that this
-// thread runs does not contain the operators of that pass.
-using Modules = c10::SmallVector<PyObject*, 8>;
+// thread runs does not contain the operators of that pass. Up to 512: those around them are left out.
+using Modules = c10::ArrayRef<PyObject*>;
 
 // What tools ask at each call, in one pass: whichever of both is wanted.
 struct Surroundings {
   const std::string* line = nullptr;  // the innermost one of the user's; lives until the process ends
-  Modules modules;
+  Modules modules;                    // until this thread asks again
 
   static Surroundings of_this_thread(bool line, bool modules);
 };

@@ -1,6 +1,5 @@
 #include "python_modules.h"
 
-#include <c10/util/SmallVector.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -51,7 +50,7 @@ class Paths {
 
   explicit Paths(const py::object& name) : name_(py::object(name).release().ptr()) {}
 
-  const Known& of(const Modules& modules) {
+  const Known& of(const std::vector<PyObject*>& modules) {
     const auto found = known_.find(modules);
     if (found != known_.end()) {
       if (is_of(found->second, modules)) return found->second;
@@ -71,7 +70,7 @@ class Paths {
     return known_.insert_or_assign(modules, std::move(made)).first->second;
   }
 
-  static size_t hash(const Modules& modules) {
+  static size_t hash(Modules modules) {
     size_t hash = modules.size();
     for (const PyObject* one : modules) hash = hash * 1000003 ^ std::hash<const void*>()(one);
     return hash;
@@ -84,9 +83,9 @@ class Paths {
  private:
   static constexpr size_t kMost = 100'000;
   struct Hash {
-    size_t operator()(const Modules& modules) const { return hash(modules); }
+    size_t operator()(const std::vector<PyObject*>& modules) const { return hash(modules); }
   };
-  static bool is_of(const Known& known, const Modules& modules) {
+  static bool is_of(const Known& known, Modules modules) {
     for (size_t i = 0; i < modules.size(); ++i) {
       if (!refers_to(known.alive[i].ptr(), modules[i])) return false;
     }
@@ -95,13 +94,13 @@ class Paths {
 
   PyObject* const name_;                   // never freed, like this object
   std::unordered_set<std::string> paths_;  // as many as the program has names
-  std::unordered_map<Modules, Known, Hash> known_;
+  std::unordered_map<std::vector<PyObject*>, Known, Hash> known_;
 };
 
 // The paths that this thread asked for last, found without the GIL. Two places for each hash.
 class LastPaths {
  public:
-  const std::string* find(const Modules& modules) {
+  const std::string* find(Modules modules) {
     if (last_ && holds(*last_, modules)) return last_->path;
     for (const Slot& slot : slots_[pair_of(modules)]) {
       if (!holds(slot, modules)) continue;
@@ -111,7 +110,7 @@ class LastPaths {
     return nullptr;
   }
   // Under the GIL.
-  void put(const Modules& modules, const Paths::Known& known) {
+  void put(Modules modules, const Paths::Known& known) {
     if (modules.size() > kMostDepth) return;
     auto& pair = slots_[pair_of(modules)];
     std::swap(pair[0], pair[1]);  // the older one makes room
@@ -134,8 +133,8 @@ class LastPaths {
     PyObject* modules[kMostDepth];
     PyObject* references[kMostDepth];  // owned; those of a thread that has ended stay
   };
-  static size_t pair_of(const Modules& modules) { return Paths::hash(modules) / kSpread % kPairs; }
-  static bool holds(const Slot& slot, const Modules& modules) {
+  static size_t pair_of(Modules modules) { return Paths::hash(modules) / kSpread % kPairs; }
+  static bool holds(const Slot& slot, Modules modules) {
     if (slot.depth != modules.size()) return false;
     for (size_t i = 0; i < modules.size(); ++i) {
       // A module dies, and its references with it, before its address can be that of one which lives here.
@@ -151,15 +150,16 @@ thread_local LastPaths last_paths = {};
 // Asked until the process ends.
 std::atomic<Paths*> g_paths{nullptr};
 
-const std::string* path_of(const Modules& modules) {
+const std::string* path_of(Modules modules) {
   Paths* const paths = g_paths.load(std::memory_order_acquire);
   if (modules.empty() || !paths) return nullptr;
   LastPaths& last = looked_up_once(last_paths);
   if (const std::string* const known = last.find(modules)) return known;
   const py::gil_scoped_acquire gil;
-  const py::error_scope restored;  // the program's own Python error may be set
-  const Paths::Known& known = paths->of(modules);
-  last.put(modules, known);
+  const py::error_scope restored;                    // the program's own Python error may be set
+  const std::vector<PyObject*> own = modules.vec();  // Python code runs now, which may ask for its own
+  const Paths::Known& known = paths->of(own);
+  last.put(own, known);
   return known.path;
 }
 

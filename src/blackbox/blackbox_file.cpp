@@ -26,12 +26,6 @@ constexpr size_t page_aligned(size_t bytes) {
 
 thread_local std::vector<std::unique_ptr<BlackBoxFile::Thread>> tl_threads;  // of this thread, one per file
 thread_local TscClock tl_clock = {};
-// The one that was asked for last. Trivial to construct: reading it costs a load.
-struct LastThread {
-  uint64_t file;
-  BlackBoxFile::Thread* thread;
-};
-thread_local LastThread tl_last = {};
 
 std::atomic<uint64_t> files_made{0};
 
@@ -53,6 +47,8 @@ std::string host_name() {
 }
 
 }  // namespace
+
+constinit thread_local BlackBoxFile::LastThread BlackBoxFile::tl_last = {};
 
 BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t rank, uint32_t parent)
     : path_(path), calls_(static_cast<uint32_t>(size.calls)), serial_(files_made.fetch_add(1) + 1) {
@@ -118,12 +114,6 @@ BlackBoxFile::Region& BlackBoxFile::region_at(uint32_t index) const {
   return *reinterpret_cast<Region*>(memory_ + kPage + index * header_->region_bytes);
 }
 
-BlackBoxFile::Thread& BlackBoxFile::thread() {
-  LastThread& last = tl_last;
-  if (last.file != serial_) last = {serial_, &find_thread()};
-  return *last.thread;
-}
-
 BlackBoxFile::Thread& BlackBoxFile::find_thread() {
   for (const auto& thread : tl_threads) {
     if (thread->file == serial_) return *thread;
@@ -157,45 +147,6 @@ BlackBoxFile::Region* BlackBoxFile::take_region() {
   region->thread = static_cast<uint64_t>(::syscall(SYS_gettid));
   if (used < kThreads) header_->regions_used.store(used + 1, std::memory_order_release);
   return region;
-}
-
-BlackBoxCall& BlackBoxFile::next(Thread& thread) {
-  Region* const region = thread.region;
-  const uint64_t depth = region ? region->depth.load(std::memory_order_relaxed) : kMostNested;
-  BlackBoxCall* call = &thread.unplaced;
-  if (depth < kMostNested) {
-    call = &region->open[depth];
-    __builtin_prefetch(&region->ring[thread.next], /*rw=*/1);  // end() writes there, seldom to memory that is near
-  } else {
-    header_->left_out.fetch_add(1, std::memory_order_relaxed);
-  }
-  *call = {};
-  return *call;
-}
-
-void BlackBoxFile::begin(Thread& thread, BlackBoxCall& call) {
-  call.begin = thread.clock.now();
-  if (&call == &thread.unplaced) return;
-  std::atomic<uint64_t>& depth = thread.region->depth;
-  depth.store(depth.load(std::memory_order_relaxed) + 1,
-              std::memory_order_release);  // a reader sees all of it, or none
-}
-
-uint8_t BlackBoxFile::end(Thread& thread, uint64_t id, bool failed) {
-  Region* const region = thread.region;
-  if (!region) return 0;
-  uint64_t depth = region->depth.load(std::memory_order_relaxed);
-  while (depth > 0 && region->open[depth - 1].id != id) --depth;
-  if (depth == 0) return 0;  // it was nested too deep
-  const uint64_t ended = region->ended.load(std::memory_order_relaxed);
-  BlackBoxCall& done = region->ring[thread.next];
-  if (++thread.next == calls_) thread.next = 0;
-  done = region->open[depth - 1];
-  done.end = thread.clock.now();
-  done.failed = failed;
-  region->ended.store(ended + 1, std::memory_order_release);
-  region->depth.store(depth - 1, std::memory_order_release);
-  return done.stream;
 }
 
 BlackBoxFile::KeptPlace* BlackBoxFile::kept_place(uint32_t index) {

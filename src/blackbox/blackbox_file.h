@@ -133,6 +133,11 @@ class BlackBoxFile {
     TscClock& clock;                   // the thread's: it learns its rate once, not for each file
     uint32_t next = 0;                 // the place in the ring for the call that ends next
     BlackBoxCall unplaced{};           // what is written of a call that has no place
+    struct LastPlace {
+      const std::string* place = nullptr;
+      StringId string = 0;
+    };
+    LastPlace module{}, line{};  // of the last call
 
     // Strings that the thread wrote, by a number that stands for them; a later one may have taken the place of `key`'s.
     struct Known {
@@ -183,6 +188,13 @@ class BlackBoxFile {
   void each_call(const Visit& visit) const;
 
  private:
+  // The one that this thread asked for last.
+  struct LastThread {
+    uint64_t file;
+    Thread* thread;
+  };
+  static constinit thread_local LastThread tl_last;
+
   Region& region_at(uint32_t index) const;
   Thread& find_thread();
   Region* take_region();
@@ -201,5 +213,52 @@ class BlackBoxFile {
   std::mutex mutex_;  // guards the strings' index and the giving of regions
   std::unordered_map<std::string, StringId> ids_;
 };
+
+// What every call does.
+
+inline BlackBoxFile::Thread& BlackBoxFile::thread() {
+  LastThread& last = tl_last;
+  if (last.file != serial_) last = {serial_, &find_thread()};
+  return *last.thread;
+}
+
+inline BlackBoxCall& BlackBoxFile::next(Thread& thread) {
+  Region* const region = thread.region;
+  const uint64_t depth = region ? region->depth.load(std::memory_order_relaxed) : kMostNested;
+  BlackBoxCall* call = &thread.unplaced;
+  if (depth < kMostNested) {
+    call = &region->open[depth];
+    __builtin_prefetch(&region->ring[thread.next], /*rw=*/1);  // end() writes there, seldom to memory that is near
+  } else {
+    header_->left_out.fetch_add(1, std::memory_order_relaxed);
+  }
+  *call = {};
+  return *call;
+}
+
+inline void BlackBoxFile::begin(Thread& thread, BlackBoxCall& call) {
+  call.begin = thread.clock.now();
+  if (&call == &thread.unplaced) return;
+  std::atomic<uint64_t>& depth = thread.region->depth;
+  depth.store(depth.load(std::memory_order_relaxed) + 1,
+              std::memory_order_release);  // a reader sees all of it, or none
+}
+
+inline uint8_t BlackBoxFile::end(Thread& thread, uint64_t id, bool failed) {
+  Region* const region = thread.region;
+  if (!region) return 0;
+  uint64_t depth = region->depth.load(std::memory_order_relaxed);
+  while (depth > 0 && region->open[depth - 1].id != id) --depth;
+  if (depth == 0) return 0;  // it was nested too deep
+  const uint64_t ended = region->ended.load(std::memory_order_relaxed);
+  BlackBoxCall& done = region->ring[thread.next];
+  if (++thread.next == calls_) thread.next = 0;
+  done = region->open[depth - 1];
+  done.end = thread.clock.now();
+  done.failed = failed;
+  region->ended.store(ended + 1, std::memory_order_release);
+  region->depth.store(depth - 1, std::memory_order_release);
+  return done.stream;
+}
 
 }  // namespace op_tools

@@ -41,11 +41,17 @@ BlackBoxFile::Thread::Known op_of(BlackBoxFile& file, BlackBoxFile::Thread& thre
   return known;
 }
 
-// Of a module or a line: such strings live until the process ends, so that their address stands for them.
-StringId place_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, const std::string& place) {
-  if (place.empty()) return 0;
-  return known_of(file, thread, reinterpret_cast<uintptr_t>(&place), [&]() -> std::string_view { return place; })
-      .string;
+// Of a module or a line: such strings live until the process ends, so that their address stands for them. `last`: the
+// one of the call before, which is often the same.
+StringId place_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, BlackBoxFile::Thread::LastPlace& last,
+                  const std::string& place) {
+  if (last.place == &place) return last.string;
+  const StringId string =
+      place.empty() ? 0 : known_of(file, thread, reinterpret_cast<uintptr_t>(&place), [&]() -> std::string_view {
+                            return place;
+                          }).string;
+  last = {&place, string};
+  return string;
 }
 
 // "float32[64, 10], int64[64] cuda:0"
@@ -233,8 +239,8 @@ std::unique_ptr<HookState> BlackBoxHook::before(OpCall& call) {
   if (!device.is_cpu()) record.stream = impl_->marks->current(device);
   if (op.is_collective) impl_->note_collective(call, record);
   call.find_place(impl_->options.with_stack, impl_->options.with_modules);
-  if (impl_->options.with_modules) record.module = place_of(*file, thread, call.module());
-  if (impl_->options.with_stack) record.line = place_of(*file, thread, call.line());
+  if (impl_->options.with_modules) record.module = place_of(*file, thread, thread.module, call.module());
+  if (impl_->options.with_stack) record.line = place_of(*file, thread, thread.line, call.line());
   if (!impl_->kept->wants(call)) {
     file->begin(thread, record);
     return nullptr;

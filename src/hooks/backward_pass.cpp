@@ -10,7 +10,7 @@ bool is_in_backward() {
 
 Phase phase_of(const OpCall& call) {
   if (call.level == Level::kTorch) return call.phase;
-  return is_in_backward() ? Phase::kBackward : Phase::kForward;
+  return call.in_backward() ? Phase::kBackward : Phase::kForward;
 }
 
 }  // namespace op_tools

@@ -14,6 +14,7 @@
 #include "base/op_filter.h"
 #include "base/stop_program.h"
 #include "hooks/argument_key.h"
+#include "hooks/backward_pass.h"
 #include "hooks/error_origin.h"
 #include "hooks/failed_backward.h"
 #include "hooks/module_path.h"
@@ -72,9 +73,9 @@ const Value& OpCall::result() {
   return *result_;
 }
 
-const std::string& OpCall::module() {
-  if (!module_) find_place(/*line=*/false, /*module=*/true);
-  return *module_;
+bool OpCall::in_backward() const {
+  if (!in_backward_) in_backward_ = is_in_backward();
+  return *in_backward_;
 }
 
 uint64_t OpCall::forward_id() {
@@ -84,17 +85,12 @@ uint64_t OpCall::forward_id() {
   return call_of_current_node();
 }
 
-const std::string& OpCall::line() {
-  if (!line_) find_place(/*line=*/true, /*module=*/false);
-  return *line_;
-}
-
 void OpCall::find_place(bool line, bool module) {
   line = line && !line_;
   module = module && !module_;
   if (!line && !module) return;
   notes_nodes();
-  const Place place = current_place(line, module);
+  const Place place = current_place(line, module, in_backward());
   if (line) line_ = place.line;
   if (module) module_ = place.module;
 }
@@ -107,7 +103,7 @@ std::vector<std::string> OpCall::stack() {
 }
 
 void OpCall::notes_nodes() {
-  if (!first_node_) first_node_ = next_node();
+  if (grad_enabled && !first_node_) first_node_ = next_node();  // else it makes none
 }
 
 void OpCall::save_for_backward(std::shared_ptr<HookState> state) {

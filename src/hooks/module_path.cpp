@@ -118,8 +118,8 @@ std::optional<NodeOwner> owner_of_node() {
 
 }  // namespace
 
-Place current_place(bool line, bool module) {
-  const auto owner = owner_of_node();
+Place current_place(bool line, bool module, bool in_backward) {
+  const auto owner = in_backward ? owner_of_node() : std::nullopt;
   // The module in backward as well: a checkpoint runs modules again there.
   Place place = place_on_stack(line && !owner, module);
   if (owner) {

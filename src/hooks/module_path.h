@@ -16,10 +16,10 @@
 
 namespace op_tools {
 
-// Where this thread makes a call. The module is what the stack says, else that of the autograd node which this thread
-// runs. The line is that of the call which made the node; else that of the stack. What was asked for and is not known
-// is empty.
-Place current_place(bool line, bool module);
+// Where this thread makes a call. In a backward pass the module is what the stack says, else that of the autograd node
+// which this thread runs; the line is that of the call which made the node, else that of the stack. What was asked for
+// and is not known is empty.
+Place current_place(bool line, bool module, bool in_backward);
 
 // The place in this thread's sequence of autograd nodes; asked before a call.
 uint64_t next_node();

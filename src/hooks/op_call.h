@@ -119,14 +119,23 @@ class OP_TOOLS_API OpCall {
 
   // The module in whose forward() the program made the call, as in "ResNet.layer3.0.conv1" (module_path.h); of a
   // backward call that of its forward call. Empty: none, or not known. Found out when first asked, in before().
-  const std::string& module();
+  const std::string& module() {
+    if (!module_) find_place(/*line=*/false, /*module=*/true);
+    return *module_;
+  }
   // The user's line that made it, "file:line function", likewise.
-  const std::string& line();
+  const std::string& line() {
+    if (!line_) find_place(/*line=*/true, /*module=*/false);
+    return *line_;
+  }
   // All of the user's lines, innermost first (stack_source.h); of a backward call first that of its forward call, where
   // line() was asked there, then those that started the pass.
   std::vector<std::string> stack();
   // Finds line and module out, those that are asked for: both together cost little more than one of them.
   void find_place(bool line, bool module);
+
+  // The thread works for the autograd engine: the call belongs to a backward pass, whatever its level.
+  bool in_backward() const;
 
   // Backward: the call whose gradients it is part of; 0 in forward, or not known. Asked in before(), in forward too: at
   // the aten level it is known for the nodes of calls that were asked.
@@ -155,6 +164,7 @@ class OP_TOOLS_API OpCall {
   std::optional<Value> args_, kwargs_, result_;
   void notes_nodes();
   const std::string *module_ = nullptr, *line_ = nullptr;  // live until the process ends; nullptr: not asked yet
+  mutable std::optional<bool> in_backward_;                // asked once
   std::optional<uint64_t> first_node_;  // of those that the call makes; with module_, line_ or notes_id_
   bool notes_id_ = false;               // forward_id() was asked
 };

@@ -32,6 +32,16 @@ os.environ["OP_TOOLS_LOG_LEVEL"] = "warn"  # for fixtures that run before _own_w
 OURS = ("OP_", "AUTOCOMPARE_", "RANK")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _threads_of_autograd():
+    """Autograd's thread for a device takes the number of threads that is set when it first asks, and keeps it: not that
+    of a test which sets another one, whose successors would sum in another order on the device than on the CPU."""
+    if "op_tools.sim_device" in sys.modules:
+        ones = torch.ones(1, device="sim", requires_grad=True) * 1
+        ones.register_hook(lambda _: torch.get_num_threads() and None)
+        ones.sum().backward()
+
+
 @pytest.fixture(autouse=True)
 def _own_world(monkeypatch, tmp_path, request):
     """Every test has a folder of its own, an environment without our variables, and leaves torch's state as it was."""

@@ -142,6 +142,38 @@ def test_recursion(black_box):
     assert places(black_box, "forward") == down + [(name, last) for name, _ in reversed(down)]
 
 
+def test_more_frames_than_a_thread_remembers(black_box):
+    def deep(depth):
+        if depth:
+            deep(depth - 1)
+            return
+        torch.neg(ONES)
+        torch.neg(ONES)
+
+    model = Calls(a=Calls(lambda: deep(300)), b=Calls(lambda: deep(300)))
+    with black_box:
+        model()
+    first = line_of(deep, "torch.neg")
+    assert places(black_box, "deep") == [(f"Calls.{name}", first + line) for name in "ab" for line in range(2)]
+
+
+def test_one_function_called_in_other_modules_at_the_same_depth(black_box):
+    """The same code in frames at the same addresses: only the modules around it differ, the innermost or the outermost."""
+
+    class Leaf(nn.Module):
+        def forward(self):
+            return torch.neg(ONES)
+
+    shared = Leaf()
+    models = [Calls(a=Calls(inner=shared)), Calls(b=Calls(inner=shared)), Calls(a=Calls(other=Leaf(), last=Leaf()))]
+    with black_box:
+        for _ in range(3):
+            for model in models:
+                model()
+    names = ["Calls.a.inner", "Calls.b.inner", "Calls.a.other", "Calls.a.last"]
+    assert places(black_box, "forward") == [(name, line_of(Leaf, "torch.neg")) for name in names] * 3
+
+
 def test_one_line_that_two_modules_run(black_box):
     def shared():
         return torch.neg(ONES)
