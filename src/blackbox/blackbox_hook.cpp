@@ -241,7 +241,7 @@ std::unique_ptr<HookState> BlackBoxHook::before(OpCall& call) {
   call.find_place(impl_->options.with_stack, impl_->options.with_modules);
   if (impl_->options.with_modules) record.module = place_of(*file, thread, thread.module, call.module());
   if (impl_->options.with_stack) record.line = place_of(*file, thread, thread.line, call.line());
-  if (!impl_->kept->wants(call)) {
+  if (impl_->options.inputs == 0 || !impl_->kept->wants(call)) {
     file->begin(thread, record);
     return nullptr;
   }
