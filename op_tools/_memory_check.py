@@ -6,8 +6,8 @@ import gc
 import json
 import pickle
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +22,12 @@ from ._results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_ro
 from ._tools import Tool
 
 _ASKED_PER_PLACE = 8  # blocks of a leak whose owners are looked for
+_ASKED_MEANWHILE = 2  # the same while the program runs
 _TOLD = 5  # leaks in the log
+_FIRST_LOOK = 8  # steps; then 16, 32, ...
+
+
+_Place = tuple[str, str, str]  # operator, module, line
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,12 @@ class MemoryLeak:
     growth: float
     """Bytes per step."""
     alive: int
-    """Blocks still allocated."""
+    """Blocks still allocated; 0 if the program freed them after its last step."""
     alive_bytes: int
     """Their bytes."""
     held_by: str
-    """Names that lead to the memory, the autograd graph that saved it, or "C++ owner, unknown"."""
+    """Names that lead to the memory, the autograd graph that saved it, or "C++ owner, unknown". If nothing holds it any more,
+    what held it while the program ran."""
     held_at: str
     """The line that made the tensor whose graph holds the memory; "" if no graph does."""
 
@@ -170,6 +176,10 @@ class MemoryResult(Result):
         return {"segments": segments, "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
 
 
+def _place(one: MemoryRow | MemoryLeak) -> _Place:
+    return one.op, one.module, one.line
+
+
 def _frames(row: MemoryRow) -> list[dict[str, Any]]:
     """The operator, then the lines, as torch writes frames."""
     frames = [{"name": row.op, "filename": row.module or "??", "line": 0}]
@@ -181,16 +191,24 @@ def _frames(row: MemoryRow) -> list[dict[str, Any]]:
     return frames
 
 
-def _find_leaks(report: dict[str, Any]) -> list[MemoryLeak]:
-    """Leaking places with their owners; looks at the program's objects as they are now."""
+def _find_leaks(
+    report: dict[str, Any], known: Collection[_Place] = (), most: int | None = None, blocks: int = _ASKED_PER_PLACE
+) -> list[MemoryLeak]:
+    """Leaking places with their owners; looks at the program's objects as they are now.
+
+    Args:
+        known: places that are left out.
+        most: at most so many places; None: all.
+        blocks: of how many blocks of a place the owners are looked for: each takes up to seconds in a large program.
+    """
     rows = [MemoryRow(**row) for row in report["rows"]]
-    leaking = [number for number, row in enumerate(rows) if row.leaks]
+    leaking = [number for number, row in enumerate(rows) if row.leaks and _place(row) not in known][:most]
     if not leaking:
         return []
     line_of = {block["address"]: rows[block["place"]].line for block in report["blocks"]}
     addresses: dict[int, list[int]] = defaultdict(list)
     for block in report["blocks"]:
-        if block["place"] in leaking and len(addresses[block["place"]]) < _ASKED_PER_PLACE:
+        if block["place"] in leaking and len(addresses[block["place"]]) < blocks:
             addresses[block["place"]].append(block["address"])
     try:
         owners = Owners(address for some in addresses.values() for address in some)
@@ -213,8 +231,8 @@ class OpMemoryCheck(Tool):
     """Finds what holds memory, what grows with the training steps, and which operator writes outside of its memory.
 
     Every allocation of a device is noted with operator, module, line, step and phase; on the CPU where the program uses no
-    other device. A *leak* is a place that grows in the second half of the steps and holds memory of many steps; step()
-    ends a step. Files: ``op_memory_check_result/<rank>/<time>/`` with ``memory.csv``, ``memory.jsonl``, ``leaks.jsonl`` and
+    other device. A *leak* is a place that grows in the second half of the steps and holds memory of many steps, also if
+    the program frees it after the last step; step() ends a step. Files: ``op_memory_check_result/<rank>/<time>/`` with ``memory.csv``, ``memory.jsonl``, ``leaks.jsonl`` and
     ``snapshot.pickle`` for https://pytorch.org/memory_viz.
     """
 
@@ -224,11 +242,15 @@ class OpMemoryCheck(Tool):
     def __init__(self, **options: Unpack[OpMemoryCheckOptions]) -> None:
         super().__init__(**options)
         self._leaks: list[MemoryLeak] | None = None  # of a run that ended
+        self._held: dict[_Place, MemoryLeak] = {}  # leaks whose holder was found while the program ran
+        self._steps = 0
         self._handles: list[RemovableHandle] = []
 
     def start(self) -> Self:
         if self._depth == 0:
             self._leaks = None
+            self._held = {}
+            self._steps = 0
         super().start()
         if self._depth == 1:
             self._handles = [
@@ -254,7 +276,15 @@ class OpMemoryCheck(Tool):
 
     def step(self) -> None:
         _C.set_in_optimizer(False)
+        self._steps += 1
+        looks = self._steps >= _FIRST_LOOK and self._steps.bit_count() == 1
+        if looks and self._leaks_any():
+            gc.collect()  # before the step is noted: what waits for it does not grow
         super().step()
+        if looks and self._leaks_any():
+            # When the run ends, the functions have returned whose variables hold it.
+            found = _find_leaks(self._report(), self._held, _TOLD, _ASKED_MEANWHILE)
+            self._held.update({_place(leak): leak for leak in found if leak.held_by != UNKNOWN})
 
     def result(self) -> MemoryResult:
         """What the last run saw so far. While the tool is on, who holds a leak is looked for anew."""
@@ -272,17 +302,26 @@ class OpMemoryCheck(Tool):
 
     def _look(self) -> list[MemoryLeak]:
         """Leaks and their owners. What only waits for Python's garbage collector is no leak."""
-        if not any(row["leaks"] for row in self._report()["rows"]):
+        if not self._leaks_any():
             return []
         gc.collect()
-        return _find_leaks(self._report())
+        leaks = _find_leaks(self._report())
+        return [self._with_holder(leak) if leak.held_by == UNKNOWN else leak for leak in leaks]
+
+    def _leaks_any(self) -> bool:
+        return any(row["leaks"] for row in self._report()["rows"])
+
+    def _with_holder(self, leak: MemoryLeak) -> MemoryLeak:
+        held = self._held.get(_place(leak))
+        return replace(leak, held_by=held.held_by, held_at=held.held_at) if held else leak
 
     def _tell(self) -> None:
         """Who holds what leaks; and the files that Python writes."""
         result = self.result()
         for leak in result.leaks[:_TOLD]:
             held_at = f", made at {leak.held_at}" if leak.held_at else ""
-            _C.log_warn(f"OpMemoryCheck: memory of {leak.op}, {leak.line}, is held by {leak.held_by}{held_at}")
+            held = "is held" if leak.alive else "was held"
+            _C.log_warn(f"OpMemoryCheck: memory of {leak.op}, {leak.line}, {held} by {leak.held_by}{held_at}")
         if not result.root:
             return
         root = Path(result.root)

@@ -158,9 +158,11 @@ void MemoryHook::scope_left() {
     if (!row.leaks || ++leaks > kLinesAtEnd) continue;
     text +=
         "\n  grows by " + bytes_text(static_cast<uint64_t>(std::max(row.growth, 0.0))) + " a step: " + place_text(row);
+    if (row.alive == 0) text += "; freed after the last step";
   }
-  text += "\n  " + std::to_string(leaks) + " places leak, " + std::to_string(all.overwrites.size()) +
-          " writes outside of a block";
+  text += "\n  " + std::to_string(leaks) + (leaks == 1 ? " place leaks, " : " places leak, ") +
+          std::to_string(all.overwrites.size()) +
+          (all.overwrites.size() == 1 ? " write outside of a block" : " writes outside of a block");
   if (!all.root.empty()) text += "; files in " + all.root;
   log::notice(text);
   const std::lock_guard<std::mutex> lock(impl_->mutex);

@@ -1,6 +1,7 @@
 #include "memory/memory_table.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <utility>
 
@@ -12,8 +13,9 @@ namespace {
 
 constexpr size_t kMostPlaces = 50'000;
 constexpr const char* kFurtherPlaces = "(further places)";
-constexpr int64_t kPeakParts = 256;  // a peak of followed storages is right to this part of it
-constexpr size_t kMostSamples = 64;  // of a place, at ends of steps; then every second is dropped
+constexpr int64_t kPeakParts = 256;   // a peak of followed storages is right to this part of it
+constexpr size_t kMostSamples = 64;   // of a place, at ends of steps; then every second is dropped
+constexpr uint32_t kFirstJudged = 8;  // steps after which places are judged while the program runs
 constexpr size_t kMostOverwrites = 1'000;
 
 thread_local MemoryTable::OpenCall* tl_call = nullptr;
@@ -413,7 +415,16 @@ void MemoryTable::step_ended(int64_t next) {
   step_ = static_cast<uint32_t>(next);
   if (step_ % sample_interval_ != 0) return;
   for (Place& place : places_) place.samples.push_back({place.account.blocks, place.account.bytes});
-  if (++samples_ < kMostSamples) return;
+  ++samples_;
+  // Seldom, and more seldom with time: it looks at every block.
+  if (step_ >= kFirstJudged && std::has_single_bit(step_)) {
+    const std::vector<Ages> ages = ages_locked();
+    for (size_t i = 0; i < places_.size(); ++i) {
+      places_[i].leaked = leaks_locked(places_[i], ages[i]);
+      places_[i].leaked_by_bytes = ages[i].by_bytes();
+    }
+  }
+  if (samples_ < kMostSamples) return;
   for (Place& place : places_) {
     for (size_t i = 0; 2 * i + 1 < samples_; ++i) place.samples[i] = place.samples[2 * i + 1];
     place.samples.resize(samples_ / 2);
@@ -422,28 +433,54 @@ void MemoryTable::step_ended(int64_t next) {
   sample_interval_ *= 2;
 }
 
-// A leak grows until the end, and holds what was allocated in many steps, or made of what was. What a program allocates
-// once (parameters, an optimizer's state, a cache) does not grow in the second half; what it allocates anew in each
-// step is of one step.
-void MemoryTable::judge_locked(const Place& place, int64_t birth_steps, int64_t remade_steps, MemoryRow* row) const {
-  const bool by_bytes = birth_steps < 3;
-  row->birth_steps = std::max(birth_steps, remade_steps + 1);
-  const size_t last = place.samples.size() - 1;
-  if (place.samples.size() < 4 || row->birth_steps < 3) return;
+std::vector<MemoryTable::Ages> MemoryTable::ages_locked() const {
+  std::vector<std::vector<uint32_t>> births(places_.size());
+  std::vector<Ages> ages(places_.size());
+  for (const auto& [address, block] : blocks_) {
+    if (block.call) continue;
+    births[block.place].push_back(block.step);
+    ages[block.place].remade_steps = std::max<int64_t>(ages[block.place].remade_steps, block.remade_steps);
+  }
+  for (size_t i = 0; i < births.size(); ++i) {
+    std::sort(births[i].begin(), births[i].end());
+    ages[i].birth_steps = std::unique(births[i].begin(), births[i].end()) - births[i].begin();
+  }
+  return ages;
+}
+
+std::optional<double> MemoryTable::growth_locked(const Place& place, bool by_bytes) const {
+  if (place.samples.size() < 4) return std::nullopt;
   const auto measure = [&](size_t i) { return by_bytes ? place.samples[i].bytes : place.samples[i].blocks; };
-  const size_t from = place.samples.size() / 2 - 1;
+  const size_t last = place.samples.size() - 1, from = (place.samples.size() + 1) / 2 - 1;
   size_t rises = 0, last_rise = 0;
   for (size_t i = from + 1; i <= last; ++i) {
-    if (measure(i) < measure(i - 1)) return;
+    if (measure(i) < measure(i - 1)) return std::nullopt;
     if (measure(i) == measure(i - 1)) continue;
     ++rises;
     last_rise = i;
   }
-  row->growth = static_cast<double>(place.samples[last].bytes - place.samples[from].bytes) /
-                static_cast<double>((last - from) * sample_interval_);
-  // What the end of the run freed was held for a while, not for ever.
-  const int64_t alive = by_bytes ? row->alive_bytes : row->alive;
-  row->leaks = rises >= 2 && last_rise > (from + last) / 2 && 2 * alive > measure(last);
+  if (rises < 2 || last_rise <= (from + last) / 2) return std::nullopt;
+  return static_cast<double>(place.samples[last].bytes - place.samples[from].bytes) /
+         static_cast<double>((last - from) * sample_interval_);
+}
+
+// A leak grows until the end, and holds what was allocated in many steps, or made of what was. What a program allocates
+// once (parameters, an optimizer's state, a cache) does not grow in the second half; what it allocates anew in each
+// step is of one step.
+bool MemoryTable::leaks_locked(const Place& place, const Ages& ages) const {
+  if (ages.steps() < 3 || !growth_locked(place, ages.by_bytes())) return false;
+  const MemoryTable::Place::Sample& last = place.samples.back();
+  // What was freed since was held for a while, not for ever.
+  return ages.by_bytes() ? 2 * place.account.bytes > last.bytes : 2 * place.account.blocks > last.blocks;
+}
+
+void MemoryTable::judge_locked(const Place& place, const Ages& ages, MemoryRow* row) const {
+  row->birth_steps = ages.steps();
+  const bool leaks_now = leaks_locked(place, ages);
+  const auto growth = growth_locked(place, leaks_now ? ages.by_bytes() : place.leaked_by_bytes);
+  // It leaked, and grew until the last step: then the function returned whose variable held it.
+  row->leaks = leaks_now || (place.leaked && growth);
+  row->growth = growth.value_or(0);
 }
 
 MemoryRow MemoryTable::row_locked(const Place& place) const {
@@ -477,6 +514,7 @@ MemoryTable::Snapshot MemoryTable::snapshot(bool cpu) {
   sweep_locked();
   cpu = cpu || std::all_of(devices_.begin(), devices_.end(), [](const auto& one) { return one.device.is_cpu(); });
   const auto is_wanted = [&](uint8_t device) { return cpu || !devices_[device].device.is_cpu(); };
+  const std::vector<Ages> ages = ages_locked();
   std::vector<std::vector<const Blocks::value_type*>> of_place(places_.size());
   for (const auto& block : blocks_) {
     if (!block.second.call && is_wanted(block.second.device)) of_place[block.second.place].push_back(&block);
@@ -489,19 +527,14 @@ MemoryTable::Snapshot MemoryTable::snapshot(bool cpu) {
     return places_[one].account.bytes > places_[other].account.bytes;
   });
   for (const uint32_t number : order) {
-    std::vector<uint32_t> births;
-    uint32_t remade_steps = 0;
     for (const auto* block : of_place[number]) {
-      births.push_back(block->second.step);
-      remade_steps = std::max(remade_steps, block->second.remade_steps);
-      if (all.blocks.size() >= kMostBlocks) continue;
+      if (all.blocks.size() >= kMostBlocks) break;
       all.blocks.push_back({static_cast<int64_t>(all.rows.size()), reinterpret_cast<int64_t>(block->first),
                             static_cast<int64_t>(block->second.bytes), block->second.step,
                             devices_[block->second.device].device.str()});
     }
-    std::sort(births.begin(), births.end());
     MemoryRow row = row_locked(places_[number]);
-    judge_locked(places_[number], std::unique(births.begin(), births.end()) - births.begin(), remade_steps, &row);
+    judge_locked(places_[number], ages[number], &row);
     all.rows.push_back(std::move(row));
   }
   for (const DeviceState& one : devices_) {

@@ -12,6 +12,7 @@
 #include <c10/util/SmallVector.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -136,6 +137,14 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
       int64_t blocks = 0, bytes = 0;
     };
     std::vector<Sample> samples;  // at ends of steps
+    // What was said of it while the program ran: at its end, functions have freed what their variables held.
+    bool leaked = false, leaked_by_bytes = false;
+  };
+  // Of the blocks of a place that are alive: different steps in which they were allocated, and most remade_steps.
+  struct Ages {
+    int64_t birth_steps = 0, remade_steps = 0;
+    bool by_bytes() const { return birth_steps < 3; }  // else the number of blocks says more: their sizes may vary
+    int64_t steps() const { return std::max(birth_steps, remade_steps + 1); }
   };
   struct DeviceState {
     c10::Device device{c10::kCPU};
@@ -177,8 +186,11 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
   void follow_locked(const c10::Storage& storage, Block block);
   void sweep_locked();
   uint32_t remade_steps_locked(const OpenCall& call, uint32_t place) const;
-  // Of the blocks that are alive: different steps in which they were allocated, and most remade_steps.
-  void judge_locked(const Place& place, int64_t birth_steps, int64_t remade_steps, MemoryRow* row) const;
+  std::vector<Ages> ages_locked() const;
+  // Bytes per step of a place that grows in the second half of the steps until the end.
+  std::optional<double> growth_locked(const Place& place, bool by_bytes) const;
+  bool leaks_locked(const Place& place, const Ages& ages) const;
+  void judge_locked(const Place& place, const Ages& ages, MemoryRow* row) const;
   MemoryRow row_locked(const Place& place) const;
   OpenCall* current() const;  // of this thread and table
 

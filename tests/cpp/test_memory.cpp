@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -178,6 +179,30 @@ TEST_CASE("a place that grows with the steps leaks, one that comes once does not
   }
   CHECK(leaking == std::vector<std::string>{"leak"});
   CHECK(all.rows.front().growth == 64);
+}
+
+TEST_CASE("what grew until the last step leaks, though it was freed after it; what shrank before does not",
+          "[memory]") {
+  MemoryTable table(false);
+  std::map<std::string, std::vector<c10::Storage>> kept;
+  size_t address = 0x10000;
+  for (int step = 0; step < 20; ++step) {
+    for (const char* const op : {"until the end", "for an epoch", "freed halfway"}) {
+      kept[op].push_back(device_storage(address += 0x100, 64));
+      make(table, op, kept[op].back());
+    }
+    if (step % 9 == 8) kept["for an epoch"].clear();
+    if (step == 15) kept["freed halfway"].clear();
+    table.step_ended(step + 1);
+  }
+  kept.clear();
+  const MemoryTable::Snapshot all = table.snapshot(false);
+  REQUIRE(all.rows.size() == 3);
+  for (const MemoryRow& row : all.rows) {
+    CHECK(row.alive == 0);
+    CHECK(row.leaks == (row.op == "until the end"));
+    if (row.leaks) CHECK(row.growth == 64);
+  }
 }
 
 TEST_CASE("a block that is made of the last step's leaks if it grows", "[memory]") {

@@ -33,9 +33,10 @@ def quiet(monkeypatch, tmp_path):
     op_tools._C.reload_log_level()
 
 
+@pytest.mark.parametrize("frees", [False, True])
 @pytest.mark.parametrize("kind", leaks.LEAKS)
-def test_the_line_that_leaks_is_named_and_no_other(kind):
-    named, held, text = leaks.trial(kind, "sim", random.Random(3), ["policy"])
+def test_the_line_that_leaks_is_named_and_no_other(kind, frees):
+    named, held, text = leaks.trial(kind, "sim", random.Random(3), frees, ["policy"])
     assert named, text
     assert held == (kind != "fault"), text
 
@@ -53,6 +54,26 @@ def test_the_operator_that_writes_out_of_bounds_is_named():
     hit = [one for one in found if one is not None]
     assert len(hit) >= 3
     assert all(named for named, _ in hit), hit
+
+
+@pytest.mark.parametrize("steps", [15, 16, 17, 30, 32])
+def test_cycles_that_wait_for_pythons_collector_are_no_leak(steps):
+    def train():
+        kept = []
+        for _ in range(steps):
+            cycle = [torch.ones(8) * 2]
+            cycle.append(cycle)
+            kept.append(torch.ones(4) * 3)
+            check.step()
+
+    gc.disable()
+    try:
+        with op_tools.OpMemoryCheck(files=False) as check:
+            train()
+    finally:
+        gc.enable()
+    (leak,) = check.result().leaks
+    assert (leak.growth, leak.alive, leak.held_by.partition(", ")[2]) == (16, 0, "kept in train()")
 
 
 def held_and_dropped(check):
