@@ -93,9 +93,11 @@ bool write_behind(torch::jit::Stack& results, const std::vector<at::Tensor>& arg
     int64_t behind = result.storage_offset() + 1;
     for (int64_t i = 0; i < result.dim(); ++i) behind += (result.size(i) - 1) * result.stride(i);
     const auto shares = [&](const at::Tensor& argument) { return share_memory(result, argument); };
-    if (static_cast<size_t>(behind + 1) * result.itemsize() > result.storage().nbytes()) {
+    if (std::any_of(arguments.begin(), arguments.end(), shares)) {
       // Memory of an argument cannot be replaced, and what lies behind it may be anything.
-      if (std::any_of(arguments.begin(), arguments.end(), shares)) return false;
+      if (static_cast<size_t>(behind + 1) * result.itemsize() > result.storage().nbytes()) return false;
+    } else {
+      // Its own may be larger than it: mse_loss reduces into what held all differences.
       result = with_room_behind(result);
       value = result;
       behind = result.numel();

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import op_tools
+import op_tools.sim_device as sim
 from op_tools import _doctor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +55,15 @@ def test_the_operator_that_writes_out_of_bounds_is_named():
     hit = [one for one in found if one is not None]
     assert len(hit) >= 3
     assert all(named for named, _ in hit), hit
+
+
+def test_a_write_behind_a_result_that_is_smaller_than_its_memory_was_is_named():
+    x = torch.randn(4, 4, device="sim")
+    with sim.fault("out_of_bounds", ops="mse_loss") as fault, op_tools.OpMemoryCheck(guard=True, files=False) as check:
+        torch.nn.functional.mse_loss(x, x * 2)
+    assert fault.hits == 1
+    (found,) = check.result().overwrites
+    assert (found.op, found.bytes, found.block_bytes) == ("aten::mse_loss", 4, 4)
 
 
 @pytest.mark.parametrize("steps", [15, 16, 17, 30, 32])
