@@ -114,14 +114,16 @@ class BlackBox(Result):
         if inside:
             since = f", since {time.time() - self.open[-1].begun:.1f} s" if self.alive else ""
             return f"{who} {'is' if self.alive else 'ended'} in {' and in '.join(inside)}{since}"
+        raised = self.rows and self.rows[-1].state == "failed"
         if self.closed:
-            return f"{who} stopped the tool; no call was open"
+            last_raised = f"; the last call raised: {_described(self.rows[-1])}" if raised else ""
+            return f"{who} stopped the tool; no call was open{last_raised}"
         if not self.rows:
             return f"{who} {'has made' if self.alive else 'ended before'} {'no' if self.alive else 'its first'} call"
         where = "is in no operator" if self.alive else "ended outside of any operator"
         last = self.rows[-1]
         waits = " (it may wait for the other ranks)" if self.alive and last.number else ""
-        return f"{who} {where}; the last was {_described(last)}{waits}"
+        return f"{who} {where}; the last was {_described(last)}{', which raised' if raised else ''}{waits}"
 
     @property
     def device_verdict(self) -> str:

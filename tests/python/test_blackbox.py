@@ -307,7 +307,7 @@ def test_what_ran_is_there_and_the_program_is_as_without(tmp_path):
     assert [row.inputs for row in result.rows if row.state == "failed"] == ["float32[2, 3], float32[2, 3]"]
     assert any(row.module == "Sequential.0" for row in result.rows)
     assert all(row.ms >= 0 for row in result.rows)
-    assert "no call was open" in result.verdict
+    assert "no call was open; the last call raised: aten::mm (forward, " in result.verdict
     assert all(len(line) <= 100 for line in result.table().splitlines())
 
 
