@@ -153,7 +153,10 @@ def decode(tree: Any) -> Any:
             return _DECODERS[kind](value)
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
-    raise _C.Error(f"a case: {str(tree)[:80]} is no argument; there are {', '.join(_DECODERS)}")
+    raise _C.Error(
+        f"a case: {str(tree)[:80]} is no argument; an object has one key ({', '.join(_DECODERS)}), as in "
+        '{"tensor": {"shape": [2, 3], "dtype": "float32"}}'
+    )
 
 
 def _named(kind: str) -> Callable[[Any], Any]:

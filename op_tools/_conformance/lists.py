@@ -179,6 +179,8 @@ def read_mine(path: Path) -> Iterator[Case]:
             if not isinstance(fields, dict):
                 raise _C.Error("a case: is no object")
             case = Case.from_fields({**_plain(fields), "id": "", "source": "mine"})
+            if case.gradient and not any(tensor.requires_grad for tensor in case.tensors):
+                raise _C.Error('a case: "gradient": true, and no tensor has "requires_grad": true')
         except _C.Error as error:
             raise _C.Error(f"{path}: case {number}: {error}") from None
         yield case

@@ -583,6 +583,19 @@ def test_cases_of_ones_own(tmp_path):
         list(read_mine(tmp_path / "wrong.json"))
 
 
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        ({"shape": [2], "dtype": "float32"}, r'is no argument; .* as in \{"tensor": \{"shape"'),
+        ({"tensor": {"shape": [2], "dtype": "float32"}}, 'no tensor has "requires_grad": true'),
+    ],
+)
+def test_what_is_wrong_with_a_case_of_ones_own_is_said(tmp_path, tensor, message):
+    (tmp_path / "wrong.json").write_text(json.dumps([{"op": "torch.relu", "args": [tensor], "gradient": True}]))
+    with pytest.raises(op_tools.Error, match=rf"wrong\.json: case 1: a case: .*{message}"):
+        list(read_mine(tmp_path / "wrong.json"))
+
+
 YAML = """
 - op: torch.nn.functional.conv2d
   args:
