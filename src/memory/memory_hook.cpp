@@ -164,6 +164,11 @@ void MemoryHook::scope_left() {
           std::to_string(all.overwrites.size()) +
           (all.overwrites.size() == 1 ? " write outside of a block" : " writes outside of a block");
   if (!all.root.empty()) text += "; files in " + all.root;
+  if (all.steps < MemoryTable::kFewestSteps) {
+    text += "\n  what grows was not judged: " + std::to_string(all.steps) + " steps ended, " +
+            std::to_string(MemoryTable::kFewestSteps) +
+            " are needed; step() ends one, as an optimizer's step does in " + "op-tools run";
+  }
   log::notice(text);
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   impl_->at_end = std::move(all);

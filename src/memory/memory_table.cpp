@@ -449,7 +449,7 @@ std::vector<MemoryTable::Ages> MemoryTable::ages_locked() const {
 }
 
 std::optional<double> MemoryTable::growth_locked(const Place& place, bool by_bytes) const {
-  if (place.samples.size() < 4) return std::nullopt;
+  if (place.samples.size() < kFewestSteps) return std::nullopt;
   const auto measure = [&](size_t i) { return by_bytes ? place.samples[i].bytes : place.samples[i].blocks; };
   const size_t last = place.samples.size() - 1, from = (place.samples.size() + 1) / 2 - 1;
   size_t rises = 0, last_rise = 0;

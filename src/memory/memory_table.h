@@ -107,6 +107,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     int64_t steps = 0;
   };
   static constexpr size_t kMostBlocks = 20'000;  // in a snapshot
+  static constexpr int64_t kFewestSteps = 4;     // that say whether a place grows
   Snapshot snapshot(bool cpu);
   size_t overwrites() const;
 

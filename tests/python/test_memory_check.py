@@ -207,17 +207,27 @@ for _ in range(8):
 """
 
 
+def run_script(folder, script, *flags, **variables):
+    (folder / "train.py").write_text(script)
+    command = [sys.executable, "-m", "op_tools", "run", *flags, "--fail-on-wrong", str(folder / "train.py")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OP_TOOLS_LOG_LEVEL": "notice", **variables}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("flags", "variables"), [(["--memory"], {}), ([], {"DIPU_MEM_CHECK": "1"})])
 def test_op_tools_run_says_what_leaks(tmp_path, flags, variables):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "op_tools", "run", *flags, "--fail-on-wrong", str(script)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OP_TOOLS_LOG_LEVEL": "notice", **variables}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
-    text = done.stdout + done.stderr
-    assert done.returncode == 1, text
+    status, text = run_script(tmp_path, SCRIPT, *flags, **variables)
+    assert status == 1, text
     assert "train.py:7" in text
     assert "is held by list of 8, held in __main__" in text
+    assert "was not judged" not in text
+
+
+def test_a_program_without_steps_is_told_that_growth_was_not_judged(tmp_path):
+    status, text = run_script(tmp_path, "import torch\nheld = [torch.ones(3) * 2 for _ in range(20)]\n", "--memory")
+    assert status == 0, text
+    assert "what grows was not judged: 0 steps ended, 4 are needed" in text
 
 
 def test_doctor_says_whether_the_allocator_reports(monkeypatch):
