@@ -198,7 +198,7 @@ def _find_leaks(
 
     Args:
         known: places that are left out.
-        most: at most so many places; None: all.
+        most: at most this number of places; None: all.
         blocks: of how many blocks of a place the owners are looked for: each takes up to seconds in a large program.
     """
     rows = [MemoryRow(**row) for row in report["rows"]]

@@ -138,7 +138,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
       int64_t blocks = 0, bytes = 0;
     };
     std::vector<Sample> samples;  // at ends of steps
-    // What was said of it while the program ran: at its end, functions have freed what their variables held.
+    // The judgement while the program ran: at its end, functions have freed what their variables held.
     bool leaked = false, leaked_by_bytes = false;
   };
   // Of the blocks of a place that are alive: different steps in which they were allocated, and most remade_steps.
