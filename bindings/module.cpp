@@ -275,6 +275,7 @@ PYBIND11_MODULE(_C, module) {
     return text_table(titled, rows, width);
   });
   module.def("kernel_entries", &interceptor::kernel_entries);
+  module.def("is_memory_judged_after", &is_memory_judged_after);
   module.def("set_in_optimizer", &set_in_optimizer);
   module.def("reports_memory", [](const std::string& device) { return reports_memory(c10::Device(device)); });
   module.def("set_rank", &set_rank);

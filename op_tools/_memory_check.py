@@ -24,8 +24,6 @@ from ._tools import Tool
 _ASKED_PER_PLACE = 8  # blocks of a leak whose owners are looked for
 _ASKED_MEANWHILE = 2  # the same while the program runs
 _TOLD = 5  # leaks in the log
-_FIRST_LOOK = 8  # steps; then 16, 32, ...
-
 
 _Place = tuple[str, str, str]  # operator, module, line
 
@@ -232,8 +230,8 @@ class OpMemoryCheck(Tool):
 
     Every allocation of a device is noted with operator, module, line, step and phase; on the CPU where the program uses no
     other device. A *leak* is a place that grows in the second half of the steps and holds memory of many steps, also if
-    the program frees it after the last step; step() ends a step. Files: ``op_memory_check_result/<rank>/<time>/`` with ``memory.csv``, ``memory.jsonl``, ``leaks.jsonl`` and
-    ``snapshot.pickle`` for https://pytorch.org/memory_viz.
+    the program frees it after the last step; step() ends a step. Files: ``op_memory_check_result/<rank>/<time>/`` with
+    ``memory.csv``, ``memory.jsonl``, ``leaks.jsonl`` and ``snapshot.pickle`` for https://pytorch.org/memory_viz.
     """
 
     _kind = "OpMemoryCheck"
@@ -243,14 +241,12 @@ class OpMemoryCheck(Tool):
         super().__init__(**options)
         self._leaks: list[MemoryLeak] | None = None  # of a run that ended
         self._held: dict[_Place, MemoryLeak] = {}  # leaks whose holder was found while the program ran
-        self._steps = 0
         self._handles: list[RemovableHandle] = []
 
     def start(self) -> Self:
         if self._depth == 0:
             self._leaks = None
             self._held = {}
-            self._steps = 0
         super().start()
         if self._depth == 1:
             self._handles = [
@@ -276,12 +272,11 @@ class OpMemoryCheck(Tool):
 
     def step(self) -> None:
         _C.set_in_optimizer(False)
-        self._steps += 1
-        looks = self._steps >= _FIRST_LOOK and self._steps.bit_count() == 1
+        looks = self._scope is not None and _C.is_memory_judged_after(self._scope.current_step + 1)
         if looks and self._leaks_any():
             gc.collect()  # before the step is noted: what waits for it does not grow
         super().step()
-        if looks and self._leaks_any():
+        if looks:
             # When the run ends, the functions have returned whose variables hold it.
             found = _find_leaks(self._report(), self._held, _TOLD, _ASKED_MEANWHILE)
             self._held.update({_place(leak): leak for leak in found if leak.held_by != UNKNOWN})

@@ -83,6 +83,10 @@ std::string bytes_text(uint64_t bytes) {
   return text.str();
 }
 
+std::string count_text(size_t count, const char* noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
 std::string formatted(const char* format, ...) {
   va_list parts, again;
   va_start(parts, format);

@@ -1,6 +1,7 @@
 // Tables and amounts as text for people.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ OP_TOOLS_API std::string text_table(const std::vector<TableColumn>& columns,
 
 // "0 B", "999 B", "1.0 KB", "12.3 GB": decimal units, one digit.
 OP_TOOLS_API std::string bytes_text(uint64_t bytes);
+
+// "1 call", "2 calls".
+OP_TOOLS_API std::string count_text(size_t count, const char* noun);
 
 // What printf would print.
 OP_TOOLS_API std::string formatted(const char* format, ...) __attribute__((format(printf, 1, 2)));

@@ -176,7 +176,7 @@ struct BlackBoxHook::Impl {
       log::error(std::string("OpBlackBox records nothing: ") + error.what());
       return;
     }
-    kept = std::make_unique<KeptInputs>(*file, options, rank);
+    if (options.inputs > 0) kept = std::make_unique<KeptInputs>(*file, options, rank);
     marks = std::make_unique<StreamMarks>(*file, options.marks);
     reports = std::make_unique<StallReports>(*file, *marks, options.stall);
     watch = std::make_unique<StallWatch>(reports->interval(), [this] { reports->check(); });
@@ -198,7 +198,7 @@ struct BlackBoxHook::Impl {
   std::once_flag asked;
   std::atomic<bool> made{false};
   std::unique_ptr<BlackBoxFile> file;
-  std::unique_ptr<KeptInputs> kept;
+  std::unique_ptr<KeptInputs> kept;  // nullptr: no inputs are stored
   std::unique_ptr<StreamMarks> marks;
   std::mutex mutex;                                    // guards the next
   std::unordered_map<StringId, uint32_t> collectives;  // by process group
@@ -241,7 +241,7 @@ std::unique_ptr<HookState> BlackBoxHook::before(OpCall& call) {
   call.find_place(impl_->options.with_stack, impl_->options.with_modules);
   if (impl_->options.with_modules) record.module = place_of(*file, thread, thread.module, call.module());
   if (impl_->options.with_stack) record.line = place_of(*file, thread, thread.line, call.line());
-  if (impl_->options.inputs == 0 || !impl_->kept->wants(call)) {
+  if (!impl_->kept || !impl_->kept->wants(call)) {
     file->begin(thread, record);
     return nullptr;
   }
@@ -257,7 +257,7 @@ void BlackBoxHook::after(OpCall& call, HookState*) {
   if (!file) return;
   const uint8_t stream = file->end(file->thread(), call.id, !call.error.empty());
   if (stream) impl_->marks->launched(stream);
-  if (impl_->options.inputs > 0) impl_->kept->ended(call.id);
+  if (impl_->kept) impl_->kept->ended(call.id);
 }
 
 void BlackBoxHook::scope_left() {

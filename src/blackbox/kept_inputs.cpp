@@ -102,7 +102,7 @@ KeptInputs::KeptInputs(BlackBoxFile& file, const ResolvedBlackBoxOptions& option
       places_(static_cast<size_t>(options.inputs)) {}
 
 bool KeptInputs::wants(const OpCall& call) {
-  return !places_.empty() && call.phase == Phase::kForward && ops_.admits(call.name);
+  return call.phase == Phase::kForward && ops_.admits(call.name);
 }
 
 // A place that no call has, else that of the oldest call which has ended, else of the oldest.

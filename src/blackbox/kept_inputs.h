@@ -18,7 +18,7 @@ namespace op_tools {
 
 class KeptInputs {
  public:
-  KeptInputs(BlackBoxFile& file, const ResolvedBlackBoxOptions& options, int64_t rank);
+  KeptInputs(BlackBoxFile& file, const ResolvedBlackBoxOptions& options, int64_t rank);  // options.inputs > 0
 
   // In before(). Backward passes of the torch level are over when they are seen: nothing is stored of them.
   bool wants(const OpCall& call);

@@ -160,14 +160,13 @@ void MemoryHook::scope_left() {
         "\n  grows by " + bytes_text(static_cast<uint64_t>(std::max(row.growth, 0.0))) + " a step: " + place_text(row);
     if (row.alive == 0) text += "; freed after the last step";
   }
-  text += "\n  " + std::to_string(leaks) + (leaks == 1 ? " place leaks, " : " places leak, ") +
-          std::to_string(all.overwrites.size()) +
-          (all.overwrites.size() == 1 ? " write outside of a block" : " writes outside of a block");
+  text += "\n  " + count_text(leaks, "leaking place") + ", " + count_text(all.overwrites.size(), "write") +
+          " outside of a block";
   if (!all.root.empty()) text += "; files in " + all.root;
   if (all.steps < MemoryTable::kFewestSteps) {
-    text += "\n  what grows was not judged: " + std::to_string(all.steps) + " steps ended, " +
+    text += "\n  what grows was not judged: " + count_text(static_cast<size_t>(all.steps), "step") + " ended, " +
             std::to_string(MemoryTable::kFewestSteps) +
-            " are needed; step() ends one, as an optimizer's step does in " + "op-tools run";
+            " are needed; step() ends one, as an optimizer's step does in op-tools run";
   }
   log::notice(text);
   const std::lock_guard<std::mutex> lock(impl_->mutex);

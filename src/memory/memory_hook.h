@@ -55,6 +55,10 @@ class OP_TOOLS_API MemoryHook final : public Hook {
 
 using OpMemoryCheck = ToolScope<MemoryHook>;
 
+// Whether places are judged after this number of steps, while the program runs: 8, 16, 32 and so on, for it looks at
+// every block. At the end functions have freed what their variables held.
+OP_TOOLS_API bool is_memory_judged_after(int64_t steps);
+
 // The calling thread's program runs an optimizer's step: the integrations and the Python package know.
 OP_TOOLS_API void set_in_optimizer(bool running);
 

@@ -13,9 +13,9 @@ namespace {
 
 constexpr size_t kMostPlaces = 50'000;
 constexpr const char* kFurtherPlaces = "(further places)";
-constexpr int64_t kPeakParts = 256;   // a peak of followed storages is right to this part of it
-constexpr size_t kMostSamples = 64;   // of a place, at ends of steps; then every second is dropped
-constexpr uint32_t kFirstJudged = 8;  // steps after which places are judged while the program runs
+constexpr int64_t kPeakParts = 256;  // a peak of followed storages is right to this part of it
+constexpr size_t kMostSamples = 64;  // of a place, at ends of steps; then every second is dropped
+constexpr int64_t kFirstJudged = 8;  // steps
 constexpr size_t kMostOverwrites = 1'000;
 
 thread_local MemoryTable::OpenCall* tl_call = nullptr;
@@ -34,6 +34,10 @@ const void* address_of(const c10::Storage& storage) {
 
 const char* to_string(MemoryPhase phase) {
   return phase == MemoryPhase::kForward ? "forward" : phase == MemoryPhase::kBackward ? "backward" : "optimizer";
+}
+
+bool is_memory_judged_after(int64_t steps) {
+  return steps >= kFirstJudged && std::has_single_bit(static_cast<uint64_t>(steps));
 }
 
 void set_in_optimizer(bool running) {
@@ -416,12 +420,12 @@ void MemoryTable::step_ended(int64_t next) {
   if (step_ % sample_interval_ != 0) return;
   for (Place& place : places_) place.samples.push_back({place.account.blocks, place.account.bytes});
   ++samples_;
-  // Seldom, and more seldom with time: it looks at every block.
-  if (step_ >= kFirstJudged && std::has_single_bit(step_)) {
-    const std::vector<Ages> ages = ages_locked();
+  if (is_memory_judged_after(step_)) {
+    const BlocksOfPlaces blocks = blocks_of_places_locked();
     for (size_t i = 0; i < places_.size(); ++i) {
-      places_[i].leaked = leaks_locked(places_[i], ages[i]);
-      places_[i].leaked_by_bytes = ages[i].by_bytes();
+      const Ages ages = ages_of(blocks[i]);
+      places_[i].leaked = leaks_locked(places_[i], ages);
+      places_[i].leaked_by_bytes = ages.by_bytes();
     }
   }
   if (samples_ < kMostSamples) return;
@@ -433,18 +437,23 @@ void MemoryTable::step_ended(int64_t next) {
   sample_interval_ *= 2;
 }
 
-std::vector<MemoryTable::Ages> MemoryTable::ages_locked() const {
-  std::vector<std::vector<uint32_t>> births(places_.size());
-  std::vector<Ages> ages(places_.size());
-  for (const auto& [address, block] : blocks_) {
-    if (block.call) continue;
-    births[block.place].push_back(block.step);
-    ages[block.place].remade_steps = std::max<int64_t>(ages[block.place].remade_steps, block.remade_steps);
+MemoryTable::BlocksOfPlaces MemoryTable::blocks_of_places_locked() const {
+  BlocksOfPlaces blocks(places_.size());
+  for (const auto& block : blocks_) {
+    if (!block.second.call) blocks[block.second.place].push_back(&block);
   }
-  for (size_t i = 0; i < births.size(); ++i) {
-    std::sort(births[i].begin(), births[i].end());
-    ages[i].birth_steps = std::unique(births[i].begin(), births[i].end()) - births[i].begin();
+  return blocks;
+}
+
+MemoryTable::Ages MemoryTable::ages_of(const std::vector<const Blocks::value_type*>& blocks) {
+  std::vector<uint32_t> births;
+  Ages ages;
+  for (const auto* block : blocks) {
+    births.push_back(block->second.step);
+    ages.remade_steps = std::max<int64_t>(ages.remade_steps, block->second.remade_steps);
   }
+  std::sort(births.begin(), births.end());
+  ages.birth_steps = std::unique(births.begin(), births.end()) - births.begin();
   return ages;
 }
 
@@ -514,11 +523,7 @@ MemoryTable::Snapshot MemoryTable::snapshot(bool cpu) {
   sweep_locked();
   cpu = cpu || std::all_of(devices_.begin(), devices_.end(), [](const auto& one) { return one.device.is_cpu(); });
   const auto is_wanted = [&](uint8_t device) { return cpu || !devices_[device].device.is_cpu(); };
-  const std::vector<Ages> ages = ages_locked();
-  std::vector<std::vector<const Blocks::value_type*>> of_place(places_.size());
-  for (const auto& block : blocks_) {
-    if (!block.second.call && is_wanted(block.second.device)) of_place[block.second.place].push_back(&block);
-  }
+  const BlocksOfPlaces blocks = blocks_of_places_locked();
   std::vector<uint32_t> order;
   for (uint32_t i = 0; i < places_.size(); ++i) {
     if (is_wanted(places_[i].device)) order.push_back(i);
@@ -527,14 +532,14 @@ MemoryTable::Snapshot MemoryTable::snapshot(bool cpu) {
     return places_[one].account.bytes > places_[other].account.bytes;
   });
   for (const uint32_t number : order) {
-    for (const auto* block : of_place[number]) {
+    for (const auto* block : blocks[number]) {
       if (all.blocks.size() >= kMostBlocks) break;
       all.blocks.push_back({static_cast<int64_t>(all.rows.size()), reinterpret_cast<int64_t>(block->first),
                             static_cast<int64_t>(block->second.bytes), block->second.step,
                             devices_[block->second.device].device.str()});
     }
     MemoryRow row = row_locked(places_[number]);
-    judge_locked(places_[number], ages[number], &row);
+    judge_locked(places_[number], ages_of(blocks[number]), &row);
     all.rows.push_back(std::move(row));
   }
   for (const DeviceState& one : devices_) {

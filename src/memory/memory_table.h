@@ -187,7 +187,9 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
   void follow_locked(const c10::Storage& storage, Block block);
   void sweep_locked();
   uint32_t remade_steps_locked(const OpenCall& call, uint32_t place) const;
-  std::vector<Ages> ages_locked() const;
+  using BlocksOfPlaces = std::vector<std::vector<const Blocks::value_type*>>;
+  BlocksOfPlaces blocks_of_places_locked() const;  // without those of open calls
+  static Ages ages_of(const std::vector<const Blocks::value_type*>& blocks);
   // Bytes per step of a place that grows in the second half of the steps until the end.
   std::optional<double> growth_locked(const Place& place, bool by_bytes) const;
   bool leaks_locked(const Place& place, const Ages& ages) const;

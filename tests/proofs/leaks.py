@@ -3,9 +3,9 @@
     ./dev prove leaks [--trials 50] [--clean 20] [--writes 100] [--seed 0]
 
 Trials: a model of the zoo trains on the CPU or the simulated device, and leaks in one of seven ways, each at one line; in half
-of the trials the program frees all of it after its last step, as when a function returns. That
-line must be named, as the one that allocates or the one that keeps the graph, and no line that does not leak. How many are
-told who holds the memory, by name, is said.
+of the trials the program frees all of it after its last step, as when a function returns. That line must be named, as the one
+that allocates or the one that keeps the graph, and no line that does not leak. How many are told who holds the memory, by
+name, is said.
 
 Clean trainings: the zoo's models train for 20 to 40 steps, and keep what does not grow for ever: a moving average, the last
 values, values of an epoch, a graph of longer and longer inputs; nothing may be named. On the simulated device, what the table
@@ -190,7 +190,8 @@ def trial(
     ]
     named = any(names_it(leak, line) for leak in result.leaks) and not others
     held = any("unknown" not in leak.held_by for leak in result.leaks if names_it(leak, line))
-    text = f"{kind} in {name} on {device}, {steps} steps, {size} elements{', freed at the end' * frees}: line {line}; {result.leaks}"
+    freed = ", freed at the end" if frees else ""
+    text = f"{kind} in {name} on {device}, {steps} steps, {size} elements{freed}: line {line}; {result.leaks}"
     holder.clear()
     gc.collect()
     return named, held, text

@@ -37,9 +37,13 @@ def _threads_of_autograd():
     """Autograd's thread for a device takes the number of threads that is set when it first asks, and keeps it: not that
     of a test which sets another one, whose successors would sum in another order on the device than on the CPU."""
     if "op_tools.sim_device" in sys.modules:
-        ones = torch.ones(1, device="sim", requires_grad=True) * 1
-        ones.register_hook(lambda _: torch.get_num_threads() and None)
-        ones.sum().backward()
+        result = torch.ones(1, device="sim", requires_grad=True) * 1
+
+        def ask(_):
+            torch.get_num_threads()
+
+        result.register_hook(ask)
+        result.backward()
 
 
 @pytest.fixture(autouse=True)

@@ -33,10 +33,6 @@ std::string number_text(double value) {
   return formatted("%.9g", value);
 }
 
-std::string count_text(size_t count, const char* noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
-}
-
 constexpr size_t kMaxListed = 10;
 
 void print_disagreements(const std::vector<CallDigest>& calls) {
