@@ -114,14 +114,14 @@ class BlackBox(Result):
         if inside:
             since = f", since {time.time() - self.open[-1].begun:.1f} s" if self.alive else ""
             return f"{who} {'is' if self.alive else 'ended'} in {' and in '.join(inside)}{since}"
-        raised = self.rows and self.rows[-1].state == "failed"
+        last = self.rows[-1] if self.rows else None
+        raised = last is not None and last.state == "failed"
         if self.closed:
-            last_raised = f"; the last call raised: {_described(self.rows[-1])}" if raised else ""
+            last_raised = f"; the last call raised: {_described(last)}" if last and raised else ""
             return f"{who} stopped the tool; no call was open{last_raised}"
-        if not self.rows:
+        if last is None:
             return f"{who} {'has made' if self.alive else 'ended before'} {'no' if self.alive else 'its first'} call"
         where = "is in no operator" if self.alive else "ended outside of any operator"
-        last = self.rows[-1]
         waits = " (it may wait for the other ranks)" if self.alive and last.number else ""
         return f"{who} {where}; the last was {_described(last)}{', which raised' if raised else ''}{waits}"
 
@@ -387,7 +387,10 @@ def ask_for_stacks(path: str | Path, seconds: float = 10) -> str:
         if time.monotonic() > ends:
             raise _C.Error(f"{path}: its process has not answered within {seconds:g} s")
         time.sleep(0.02)
-    return stacks.read_bytes()[before:].decode(errors="replace")
+    written = stacks.read_bytes()[before:].decode(errors="replace")
+    # Reports of a hang may have been written since, before the answer and behind it.
+    reports = re.split(r"^(?=OpBlackBox: )", written, flags=re.MULTILINE)
+    return next((one for one in reports if one.partition("\n")[0].endswith(".ask was there")), written)
 
 
 # Operators whose inputs differ between ranks as they are meant to: one rank gives or gets more than the others.
