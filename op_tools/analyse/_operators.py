@@ -24,6 +24,8 @@ _LAYOUTS = ("Sparse", "SparseCsr", "Quantized", "Mkldnn", "NestedTensor")  # key
 _REFUSALS = re.compile(
     r"not implemented|could not run|not currently implemented|unsupported operator"
     r"|dispatchstub: (missing kernel|unsupported device)"  # the CPU's code, without a kernel of the device behind it
+    r"|expected a floating point tensor as input\. got complex"
+    r"|does not support (automatic differentiation for outputs with )?complex"
     r"|only supports? [^.]*\b(cpu|cuda)\b[^.]* devices?\b"  # "mode only supports CPU, CUDA and XPU device type, got: npu"
 )
 

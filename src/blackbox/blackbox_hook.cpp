@@ -1,5 +1,7 @@
 #include "blackbox/blackbox_hook.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -84,6 +86,11 @@ StringId inputs_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& cal
   });
   if (!any) {
     *device = call.frame().named_device().value_or(*device);
+    // "cuda" is the current device, which tensors name by its number.
+    const bool is_elsewhere = !device->is_cpu() && !device->is_meta();
+    if (is_elsewhere && !device->has_index() && c10::impl::hasDeviceGuardImpl(device->type())) {
+      *device = c10::impl::VirtualGuardImpl(device->type()).getDevice();
+    }
     return 0;
   }
   return known_of(file, thread, (signature.value() ^ (devices * 0x9E3779B97F4A7C15U)) + 1,

@@ -80,8 +80,8 @@ class Packer::Copier {
                  .is_leaf = tensor.is_leaf()}};
     PackedEntry& entry = shown.entry;
     entry.sizes = tensor.is_nested() ? 0 : static_cast<uint16_t>(own_sizes(tensor).size());
-    shown.why = why_not_plain(tensor, &shown.type);
-    if (entry.layout != at::kStrided || !shown.why.empty()) return shown;
+    shown.why = why_not_copied(tensor, &shown.type);
+    if (entry.layout != at::kStrided || !shown.why.empty() || is_copied_by_its_device(tensor)) return shown;
     entry.strides = entry.sizes;
     entry.offset = tensor.storage_offset();
     if (tensor._is_zerotensor()) return shown;
@@ -216,7 +216,7 @@ class Packer::Copier {
     return copy;
   }
 
-  // Sparse layouts and zero tensors: a whole copy of their own.
+  // Sparse layouts, zero tensors and those without storage: a whole copy of their own.
   at::Tensor copy_of_parts(const at::Tensor& tensor) {
     at::Tensor copy;
     if (tensor._is_zerotensor()) {

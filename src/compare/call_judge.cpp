@@ -5,6 +5,7 @@
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/gather_ops.h>
 #include <ATen/ops/where_ops.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <tuple>
@@ -54,9 +55,10 @@ std::string ordinal(size_t index, size_t count) {
   return count > 1 ? std::to_string(index) + "th" : "";
 }
 
-// Strides of dimensions with one element say nothing.
+// Strides of dimensions with one element say nothing, and none do where there is no element.
 bool same_order(const std::vector<int64_t>& a, const std::vector<int64_t>& b, at::IntArrayRef sizes) {
   if (a.size() != b.size() || a.size() != sizes.size()) return a.size() == b.size();
+  if (c10::multiply_integers(sizes) == 0) return true;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] > 1 && a[i] != b[i]) return false;
   }
@@ -108,6 +110,9 @@ void CallJudge::add(std::string what, TensorVerdict judgement, const at::Tensor&
   Check& check = checks_.emplace_back();
   check.what = std::move(what);
   check.judgement = std::move(judgement);
+  if (!facts_.overlapping.empty() && check.judgement.kind == "values") {
+    check.judgement.reason = "the call reads memory that it writes: what comes out depends on the order of the kernel";
+  }
   if (result.defined()) check.form = TensorMeta::of(result);
 }
 
@@ -147,6 +152,23 @@ bool CallJudge::shows_inputs(size_t index) {
   return true;
 }
 
+// Is there NaN among inputs that the result may be made of element by element?
+bool CallJudge::has_nan_for(const at::Tensor& result) {
+  if (result.layout() != at::kStrided || rounding_of(result.scalar_type()).unit == 0) return false;
+  if (nans_.size() < facts_.before.size()) nans_.resize(facts_.before.size());
+  const c10::InferenceMode no_autograd;
+  bool has_nan = false;
+  for (size_t i = 0; i < facts_.before.size(); ++i) {
+    const at::Tensor& input = facts_.before[i];
+    if (!input.defined() || input.layout() != at::kStrided || input.sizes() != result.sizes()) continue;
+    if (rounding_of(input.scalar_type()).unit == 0 || c10::isFloat8Type(input.scalar_type())) continue;
+    // The sum is NaN where an element is: one pass, without memory.
+    if (!nans_[i]) nans_[i] = on_cpu(input.detach()).sum().isnan().item<bool>();
+    has_nan = has_nan || *nans_[i];
+  }
+  return has_nan;
+}
+
 // What judge() may ask for. `pick` must give an undefined tensor for runs that did not return.
 JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick) {
   JudgeContext context;
@@ -155,11 +177,24 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
   context.tolerances = facts_.tolerances;
   context.nan_equal = facts_.nan_equal;
   context.coarser_unit = coarser_unit(observed.scalar_type());
+  const std::string_view base = base_name(facts_.name);
   // Autocast has other lists on the CPU: there, a sum may be accumulated in float32 that the device adds in bfloat16.
-  context.by_ulp = !facts_.autocast;
-  context.reduced = reduced_elements(base_name(facts_.name), facts_.before, observed);
+  // A sum of what cancels has no relative precision, however exact the CPU's happens to be; a bias may be added to a
+  // product that was rounded to 16 bits, and so may gradients that meet in one place.
+  const Rounding rounding = rounding_of(observed.scalar_type());
+  const bool is_16_bits = rounding.unit > rounding.accumulate;
+  const bool may_cancel = has_trait(base, OpTrait::kMixesElements) ||
+                          (is_16_bits && (backward_ || has_trait(base, OpTrait::kSumsProducts)));
+  context.by_ulp = !facts_.autocast && !may_cancel;
+  context.reduced = reduced_elements(base, facts_.before, observed);
+  context.terms = context.reduced;
+  for (const at::Tensor& input : facts_.before) {
+    if (input.defined() && c10::isIntegralType(input.scalar_type(), false)) {
+      context.terms = std::max(context.terms, input.numel());  // indices
+    }
+  }
   if (!facts_.golden || facts_.random) return context;
-  if (const OpFamily* const family = family_of(base_name(facts_.name), OpTrait::kStepsByDtype)) {
+  if (const OpFamily* const family = family_of(base, OpTrait::kStepsByDtype)) {
     context.golden = [family](std::string* why) {
       *why = family->why;
       return at::Tensor();
@@ -179,6 +214,13 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
     if (sample == 0) return pick(reference_run());
     return pick(other_run({RunVariant::Kind::kPerturbed, sample}));
   };
+  context.in_float32 = [this, pick](int sample) {
+    return pick(other_run({RunVariant::Kind::kFloat32Perturbed, sample}));
+  };
+  context.rounded_once = !backward_ && rounds_to_integers(base, facts_.kwargs);
+  if (has_nan_for(observed)) {
+    context.golden_apart = [this, pick] { return pick(other_run({RunVariant::Kind::kFloat64Gaps})); };
+  }
   context.perturbs_16_bits = facts_.has_no_reference() && (backward_ || facts_.in_backward);
   if (facts_.autocast) {
     context.in_autocast_dtype = [this, pick] { return pick(other_run({RunVariant::Kind::kAutocastDtype})); };
@@ -311,6 +353,10 @@ TensorVerdict CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor&
       return sizes_of(perturbed(sample, coarse));
     };
     context.float32_scalars = [scalars = context.float32_scalars, sizes_of] { return sizes_of(scalars()); };
+    context.in_float32 = [in_float32 = context.in_float32, sizes_of](int sample) {
+      return sizes_of(in_float32(sample));
+    };
+    context.golden_apart = nullptr;
   }
   if (context.rerun_perturbed) {
     context.rerun_perturbed = [rerun = context.rerun_perturbed, sizes_of](int sample) {
@@ -366,15 +412,26 @@ std::vector<int64_t> CallJudge::expected_strides(size_t index) {
   return strides_of_copy(flatten_tensors(reference.result)[index]);
 }
 
+// What torch itself says of the result's form, without running a kernel: a device that follows it is right, where the
+// CPU's kernel does not. Empty: nothing.
+std::vector<int64_t> CallJudge::strides_without_data(size_t index) {
+  const RunOutcome& forms = other_run({RunVariant::Kind::kMeta});
+  return forms.returned() && index < forms.strides.size() ? forms.strides[index] : std::vector<int64_t>();
+}
+
 // Strides and aliases: what later in-place operators rely on.
 void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   if (facts_.alone || judgement->verdict != Verdict::kAgrees) return;
   const RunOutcome& reference = reference_run();
   if (index >= observed_.strides.size() || index >= reference.strides.size()) return;
   const std::vector<at::Tensor> results = flatten_tensors(observed_.result);
+  if (is_copied_by_its_device(results[index])) return;
   const std::vector<int64_t> expected = expected_strides(index);
-  if (facts_.strides && !backend_picks_strides(base_name(facts_.name)) &&
-      !same_order(observed_.strides[index], expected, results[index].sizes())) {
+  const auto is_other_than = [&](const std::vector<int64_t>& strides) {
+    return !same_order(observed_.strides[index], strides, results[index].sizes());
+  };
+  if (facts_.strides && !backend_picks_strides(base_name(facts_.name)) && is_other_than(expected) &&
+      is_other_than(strides_without_data(index))) {
     judgement->verdict = Verdict::kDiffers;
     judgement->kind = "strides";
     judgement->reason = "strides " + list_text(observed_.strides[index]) + ", the CPU's are " + list_text(expected);
@@ -382,6 +439,7 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   }
   // Zeros without memory (what forward differentiation makes of no tangent) have it on the CPU, where they are copied.
   if (results[index]._is_zerotensor()) return;
+  if (!facts_.overlapping.empty()) return;  // the reference read copies
   if (facts_.names_device || facts_.autocast || observed_.aliases[index] == reference.aliases[index]) return;
   judgement->verdict = Verdict::kDiffers;
   judgement->kind = "alias";
@@ -394,6 +452,7 @@ void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wa
   if (facts_.alone || !facts_.strides || judgement->verdict != Verdict::kAgrees) return;
   if (facts_.autocast || backend_picks_strides(base_name(facts_.name))) return;
   if (gradient.layout() != at::kStrided || wanted.layout() != at::kStrided) return;
+  if (is_copied_by_its_device(gradient)) return;
   if (!wanted.is_non_overlapping_and_dense() ||
       same_order(gradient.strides().vec(), wanted.strides().vec(), wanted.sizes())) {
     return;
@@ -414,7 +473,7 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   if (const auto* lost = value.get_if<Unsupported>()) return add(what, not_comparable(lost->type + ": " + lost->why));
   if (const auto* tensor = value.get_if<at::Tensor>(); tensor && tensor->defined()) {
     std::string type;
-    const std::string why = why_not_plain(*tensor, &type);
+    const std::string why = why_not_copied(*tensor, &type);
     if (!why.empty()) return add(what, not_comparable(type + ": " + why));
   }
   const at::Tensor result = tensor_of(value);
@@ -441,6 +500,9 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
     TensorVerdict judgement = judge_tensor(
         result, [leaf](const RunOutcome& run) { return leaf_tensor(run, leaf); }, shows);
     if (is_tensor) look_at_memory(index, &judgement);
+    if (judgement.verdict == Verdict::kDiffers && is_open_result(base, place, facts_.args, facts_.kwargs)) {
+      judgement = not_comparable("what it holds is each backend's own matter");
+    }
     return add(what, std::move(judgement), result);
   }
   if (facts_.alone || value.is<c10::Device>()) return;  // a device is another one
@@ -506,6 +568,7 @@ void CallJudge::judge_inputs() {
     const at::Tensor& now = observed_.inputs[i];
     const at::Tensor& then = facts_.before[i];
     if (!now.defined() || !then.defined() || is_scratch(base_name(facts_.name), then)) continue;
+    if (i < facts_.overlapping.size() && facts_.overlapping[i]) continue;  // judged where it is written
     const auto same = [&](const at::Tensor& other) { return other.is_same(then); };
     if (std::any_of(facts_.before.begin(), facts_.before.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
     const std::string what = "input " + std::to_string(i) + " after the call";

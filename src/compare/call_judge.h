@@ -46,6 +46,7 @@ struct CallFacts {
   bool uninitialized = false;                    // returns uninitialized memory although its name does not show it
   int workspace = -1;                            // likewise: the result at this place is scratch memory
   std::vector<bool> written_inputs = {};         // by tensor index of the inputs; empty: no schema
+  std::vector<bool> overlapping = {};            // likewise; see reads_what_it_writes()
   Value args, kwargs;                            // as they were before the call
   std::vector<at::Tensor> before;                // the input tensors, before the call
 
@@ -77,6 +78,7 @@ class OP_TOOLS_API CallJudge {
   void judge_inputs();
   double coarser_unit(c10::ScalarType dtype) const;
   bool is_unchanged(size_t input);
+  bool has_nan_for(const at::Tensor& result);
   bool shows_inputs(size_t tensor_index);
   // `shows_inputs`: the tensor has no numbers of its own.
   TensorVerdict judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs = false);
@@ -90,6 +92,7 @@ class OP_TOOLS_API CallJudge {
   TensorVerdict judge_integers(const at::Tensor& observed, const Pick& pick);
   void look_at_memory(size_t tensor_index, TensorVerdict* judgement);
   std::vector<int64_t> expected_strides(size_t tensor_index);
+  std::vector<int64_t> strides_without_data(size_t tensor_index);
   void look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const;
   bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;
   void add(std::string what, TensorVerdict judgement, const at::Tensor& result = {});
@@ -100,7 +103,7 @@ class OP_TOOLS_API CallJudge {
   bool backward_ = false;
   std::optional<RunOutcome> reference_;
   std::map<std::tuple<RunVariant::Kind, int, bool>, RunOutcome> others_;  // by kind, sample, coarse
-  std::vector<std::optional<bool>> unchanged_;  // by tensor index of the inputs, where it was asked
+  std::vector<std::optional<bool>> unchanged_, nans_;  // by tensor index of the inputs, where it was asked
   std::vector<Check> checks_;
 };
 

@@ -237,6 +237,7 @@ CallFacts CompareHook::Impl::facts_of(const ComparedState& compared) const {
   facts.kwargs = in[1];
   facts.before = compared.replayable->tensors();
   facts.written_inputs = compared.replayable->written_inputs();
+  facts.overlapping = compared.replayable->overlapping_inputs();
   return facts;
 }
 
@@ -278,7 +279,7 @@ void take_values(OpCall& call, const CompareState& state, size_t result_count, P
     run.inputs = state.live;
     for (at::Tensor& input : run.inputs) {
       std::string type;
-      if (!input.is_cpu() && !why_not_plain(input, &type).empty()) input.reset();
+      if (!input.is_cpu() && !why_not_copied(input, &type).empty()) input.reset();
     }
     return;
   }

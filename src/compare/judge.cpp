@@ -52,6 +52,8 @@ class Relative {
     }
     if (!golden.defined() && alone) return not_comparable(why);
     if (!golden.defined()) return against_reference(why);
+    const bool is_settled = settle_golden(alone, &golden);
+    if (is_settled) error = diff_tensors(result_, golden, options);
 
     TensorDiff reference_error;  // all zero without a reference
     if (!alone) {
@@ -62,17 +64,22 @@ class Relative {
       verdict.diff = error;
     }
     verdict.error = {error.rmse, error.max_abs};
+    error_ = error;
+    golden_ = golden;
     const bool by_golden = alone || error.nonfinite_mismatches == 0 || !context_.nan_equal;
     const int64_t unexpected =
         by_golden ? error.nonfinite_mismatches : unexpected_nonfinite(result_, golden, reference_);
-    if (unexpected > 0 && (!context_.nan_equal || has_inexplicable_nonfinite(golden, alone))) {
+    const bool may_be_open = context_.nan_equal && (!is_settled || context_.rounded_once);
+    if (unexpected > 0 && (!may_be_open || has_inexplicable_nonfinite(golden, alone))) {
       return not_finite(unexpected);
     }
 
     set_limits(error, reference_error, alone);
+    if (is_settled) return finish(describe(alone));
     if (any_broken() && context_.in_autocast_dtype) allow_autocast(golden, error, reference_error, alone);
-    // A CPU result that is golden, rounded once, leaves no doubt about what is right.
-    const bool exact = !alone && reference_error.max_ulp <= 0.5 && error.numel >= kDoubtless;
+    // A CPU result that is golden, rounded once, leaves no doubt about what is right. (In float64 it is golden itself.)
+    const bool is_finer = rounding_of(golden.scalar_type()).unit < rounding_.unit;
+    const bool exact = !alone && is_finer && reference_error.max_ulp <= 0.5 && error.numel >= kDoubtless;
     if (any_broken() && !exact) allow_noise(golden, alone);
     if (any_broken() && !exact && (unit_ <= rounding_.accumulate || context_.perturbs_16_bits)) allow_own_noise(alone);
     return finish(describe(alone));
@@ -80,6 +87,32 @@ class Relative {
 
  private:
   static constexpr int64_t kDoubtless = 16;
+
+  bool is_16_bits() const { return unit_ > rounding_.accumulate; }
+  bool is_rounded_once() const { return context_.rounded_once && is_16_bits(); }
+
+  // Golden where one float64 run does not say it. True: it is chosen, and no further change of the inputs is asked.
+  // - A step (floor_divide): of each element that of the runs from changed inputs which is nearest to the result.
+  // - NaN among the inputs: kernels that take several elements at once may give other results than for the rest of a
+  //   tensor. The CPU's own result has to be what each element gives by itself; a device may follow either.
+  bool settle_golden(bool alone, at::Tensor* golden) {
+    if (is_rounded_once() && context_.perturbed) {
+      std::vector<at::Tensor> candidates{*golden};
+      for (int sample = 0; sample < NoiseNumbers().samples; ++sample) {
+        candidates.push_back(context_.perturbed(sample, /*coarse=*/false));
+      }
+      if (context_.float32_scalars) candidates.push_back(context_.float32_scalars());
+      *golden = nearest(result_, candidates);
+      return true;
+    }
+    const at::Tensor apart = context_.golden_apart ? context_.golden_apart() : at::Tensor();
+    if (!apart.defined()) return false;
+    const TensorDiff moved = diff_tensors(apart, *golden, {.nan_equal = true});
+    if (!moved.structure.empty()) return false;
+    if (moved.nonfinite_mismatches == 0 && moved.max_abs <= kFloat64Rounding * moved.golden_max) return false;
+    *golden = alone ? apart : nearest(result_, {*golden, apart});
+    return true;
+  }
 
   // The CPU's own kernels often add up in the dtype itself.
   double floor_growth(bool alone) const {
@@ -89,6 +122,10 @@ class Relative {
 
   void set_limits(const TensorDiff& error, const TensorDiff& reference, bool alone) {
     criteria_.clear();
+    if (is_rounded_once()) {
+      criteria_.push_back({"max ulp", error.max_ulp, kRoundedOnceUlp + numbers_.ulp_ratio * reference.max_ulp});
+      return;
+    }
     const double n = static_cast<double>(std::max<int64_t>(1, error.numel));
     const double few = error.numel < kFewElements ? 1.5 : 1;
     const double times = alone ? kAloneFactor : 1;
@@ -185,13 +222,38 @@ class Relative {
       rmse = std::max(rmse, moved.rmse);
       max = std::max(max, moved.max_abs);
     }
-    for (Criterion& one : criteria_) {
-      one.limit += std::string_view(one.name) == "rmse" ? noise.own_rmse_ratio * rmse : noise.own_max_ratio * max;
-    }
+    rmse *= noise.own_rmse_ratio;
+    max *= noise.own_max_ratio;
+    if (is_16_bits() && !bound_by_float32(&rmse, &max)) return;
+    for (Criterion& one : criteria_) one.limit += std::string_view(one.name) == "rmse" ? rmse : max;
     noise_text_ += "; the operator itself moves it by rmse " + number_text(rmse) + ", max " + number_text(max);
   }
 
+  // What the rounding of terms that cancel may be, in 16-bit floats: as large as it is in float32, by the units. False:
+  // no terms cancel, and there is nothing to allow. (A sum that stops growing moves with its inputs like one of terms
+  // that cancel.)
+  bool bound_by_float32(double* rmse, double* max) const {
+    if (!context_.in_float32) return true;
+    const NoiseNumbers noise;
+    const double unit = rounding_.accumulate;
+    double rmse_there = 0, max_there = 0;
+    for (int sample = 1; sample <= noise.samples; ++sample) {
+      const at::Tensor other = context_.in_float32(sample);
+      if (!other.defined()) return true;
+      const TensorDiff there = diff_tensors(other, golden_, {.nan_equal = true});
+      if (!there.structure.empty()) return true;
+      rmse_there = std::max(rmse_there, there.rmse);
+      max_there = std::max(max_there, there.max_abs);
+    }
+    const double growth = noise.cancelling_units * std::sqrt(static_cast<double>(context_.terms)) * unit;
+    if (max_there <= growth * error_.golden_max) return false;
+    *rmse = std::min(*rmse, noise.float32_ratio * rmse_there * unit_ / unit);
+    *max = std::min(*max, noise.float32_ratio * max_there * unit_ / unit);
+    return true;
+  }
+
   TensorVerdict not_finite(int64_t unexpected) {
+    if (error_.has_worst) take_worst(error_);
     verdict_.verdict = Verdict::kDiffers;
     verdict_.kind = "values";
     verdict_.deciding = "NaN or infinite";
@@ -229,6 +291,14 @@ class Relative {
     return finish(text + noise_text_);
   }
 
+  // The element that decided, with golden's value: the reference's own may be as wrong.
+  void take_worst(const TensorDiff& from) {
+    verdict_.diff.has_worst = from.has_worst;
+    verdict_.diff.worst_index = from.worst_index;
+    verdict_.diff.worst_result = from.worst_result;
+    verdict_.diff.worst_golden = from.worst_golden;
+  }
+
   TensorVerdict finish(std::string thresholds) {
     const Criterion& worst =
         *std::max_element(criteria_.begin(), criteria_.end(),
@@ -240,6 +310,8 @@ class Relative {
     if (any_broken()) {
       verdict_.verdict = Verdict::kDiffers;
       verdict_.kind = "values";
+      if (golden_.defined() && std::string_view(worst.name) == "max ulp") find_worst_by_ulp(result_, golden_, &error_);
+      if (golden_.defined()) take_worst(error_);
     }
     return verdict_;
   }
@@ -247,6 +319,8 @@ class Relative {
   const at::Tensor& result_;
   const at::Tensor& reference_;
   const JudgeContext& context_;
+  TensorDiff error_;   // against golden_
+  at::Tensor golden_;  // undefined: none was asked for, or there is none
   const Rounding rounding_;
   const double unit_;  // in which floors count
   const RelativeNumbers numbers_;

@@ -45,6 +45,15 @@ struct JudgeContext {
   // gradient's rounding is (`perturbs_16_bits`: on the CPU).
   std::function<at::Tensor(int sample)> rerun_perturbed;
   bool perturbs_16_bits = false;
+  // The same in float32 in the place of 16-bit floats, from inputs changed by about one unit of float32: shows how much
+  // cancels inside the operator.
+  std::function<at::Tensor(int sample)> in_float32;
+  int64_t terms = 1;  // at most about this number of elements are added up in one; `reduced` counts what is sure
+  // The result is an integer number that the dtype rounds once: no error of a unit is rounding.
+  bool rounded_once = false;
+  // Golden from inputs that do not lie side by side, where an input is NaN: kernels give other results for NaN where
+  // they take several elements at once than for the rest of a tensor. Undefined: no input is.
+  std::function<at::Tensor()> golden_apart;
   // The same result on the CPU with everything in the dtype of the call's autocast, which decides by lists that no two
   // devices share. Empty: no autocast.
   std::function<at::Tensor()> in_autocast_dtype;

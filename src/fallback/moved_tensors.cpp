@@ -78,6 +78,10 @@ bool is_shared_until_written(const at::Tensor& tensor) {
   return c10::impl::cow::is_cow_data_ptr(tensor.storage().data_ptr());
 }
 
+bool shows_memory(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && !tensor._is_zerotensor() && !is_copied_by_its_device(tensor);
+}
+
 constexpr size_t kMostOfOurs = size_t{512} << 10;
 
 bool is_widened_fast(at::ScalarType dtype) {
@@ -156,14 +160,14 @@ class MovedTensors::Copier {
   void add(const at::Tensor& original) {
     if (by_original_.count(original.unsafeGetTensorImpl())) return;
     std::string type;
-    const std::string why = why_not_plain(original, &type);
+    const std::string why = why_not_copied(original, &type);
     if (!why.empty()) throw Error("a " + type + " cannot be moved: " + why);
     const bool number = original.unsafeGetTensorImpl()->is_wrapped_number();
     const at::ScalarType dtype =
         target_.cast && !number ? target_.cast(original.scalar_type()) : original.scalar_type();
     entries_.push_back({original, dtype});
     by_original_.emplace(original.unsafeGetTensorImpl(), &entries_.back());
-    if (original.layout() == at::kStrided && !original._is_zerotensor()) add_range(entries_.back().original);
+    if (shows_memory(original)) add_range(entries_.back().original);
   }
 
   Region& region_of(const at::Tensor& original) {
@@ -193,7 +197,7 @@ class MovedTensors::Copier {
     at::Tensor copy;
     if (from._is_zerotensor()) {
       copy = at::_ops::_efficientzerotensor::call(from.sym_sizes(), entry.dtype, at::kStrided, target_.device, false);
-    } else if (from.layout() != at::kStrided) {
+    } else if (!shows_memory(from)) {
       copy = moved_plainly(from, entry.dtype, target_.device);
     } else {
       Region& region = region_of(from);

@@ -36,6 +36,11 @@ constexpr std::string_view kAttentions =
     "_flash_attention_forward_no_dropout_inplace _cudnn_attention_forward _cudnn_attention_backward "
     "_native_multi_head_attention _triton_multi_head_attention _triton_scaled_dot_attention "
     "multi_head_attention_forward";
+constexpr std::string_view kFouriers =
+    "_fft_c2c _fft_c2r _fft_r2c fft_c2c fft_c2r fft_r2c fft_fft fft_fft2 fft_fftn fft_ifft fft_ifft2 fft_ifftn "
+    "fft_rfft fft_rfft2 fft_rfftn fft_irfft fft_irfft2 fft_irfftn fft_hfft fft_hfft2 fft_hfftn fft_ihfft fft_ihfft2 "
+    "fft_ihfftn fft_fftshift fft_ifftshift fft fft2 fftn ifft ifft2 ifftn rfft rfft2 rfftn irfft irfft2 irfftn hfft "
+    "hfft2 hfftn ihfft ihfft2 ihfftn fftshift ifftshift";
 constexpr std::string_view kRecurrents =
     "lstm lstm_cell gru gru_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell _lstm_mps lstm_mps_backward _cudnn_rnn "
     "_cudnn_rnn_backward miopen_rnn miopen_rnn_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward "
@@ -74,6 +79,9 @@ constexpr OpFamily kFamilies[] = {
     {kWorkspaceResult, "log_alpha: written up to each target's length", "_ctc_loss", 1},
     {kWorkspaceResult, "workspace for backward, padded", "mkldnn_rnn_layer", 3},
     {kWorkspaceResult, "reserve space for backward, padded", "_cudnn_rnn miopen_rnn", 4},
+    {kOpenResult, "what its backward wants to know; empty on some backends", "log_sigmoid_forward", 1},
+    {kOpenResult, "offsets and sizes of the bags and their largest rows, for its backward",
+     "embedding_bag _embedding_bag _embedding_bag_forward_only", 1},
     {kTakesWorkspace, "uses the workspace of the forward operator as it likes",
      "_ctc_loss_backward mkldnn_rnn_layer_backward _cudnn_rnn_backward miopen_rnn_backward"},
     {kResultOnCpu, "batch sizes are read by the program", "_pack_padded_sequence", 1},
@@ -108,12 +116,9 @@ constexpr OpFamily kFamilies[] = {
      "linalg_lstsq linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve linalg_matmul linalg_matrix_exp "
      "linalg_matrix_norm linalg_matrix_power linalg_matrix_rank linalg_multi_dot linalg_norm linalg_pinv linalg_qr "
      "linalg_slogdet linalg_solve linalg_solve_ex linalg_solve_triangular linalg_svd linalg_svdvals linalg_tensorinv "
-     "linalg_tensorsolve linalg_vander linalg_vecdot linalg_vector_norm linalg_cross"},
-    {kBackendPicksStrides, "a library for Fourier transforms picks the order of the dimensions",
-     "_fft_c2c _fft_c2r _fft_r2c fft_c2c fft_c2r fft_r2c fft_fft fft_fft2 fft_fftn fft_ifft fft_ifft2 fft_ifftn "
-     "fft_rfft fft_rfft2 fft_rfftn fft_irfft fft_irfft2 fft_irfftn fft_hfft fft_hfft2 fft_hfftn fft_ihfft fft_ihfft2 "
-     "fft_ihfftn fft_fftshift fft_ifftshift fft fft2 fftn ifft ifft2 ifftn rfft rfft2 rfftn irfft irfft2 irfftn hfft "
-     "hfft2 hfftn ihfft ihfft2 ihfftn fftshift ifftshift"},
+     "linalg_tensorsolve linalg_vander linalg_vecdot linalg_vector_norm linalg_cross cholesky cholesky_inverse "
+     "cholesky_solve geqrf orgqr ormqr lu_solve triangular_solve"},
+    {kBackendPicksStrides, "a library for Fourier transforms picks the order of the dimensions", kFouriers},
     {kBackendPicksStrides, "an attention kernel picks the order of heads and positions", kAttentions},
     {kBackendPicksStrides, "a kernel for recurrent networks picks the order of steps and batches", kRecurrents},
     {kBackendPicksStrides, "cuDNN packs the weights", "_cudnn_rnn_flatten_weight"},
@@ -134,6 +139,11 @@ constexpr OpFamily kFamilies[] = {
      "_grouped_mm _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _mixed_dtypes_linear "
      "_compute_linear_combination mkldnn_linear mkldnn_linear_backward mkldnn_linear_backward_input "
      "mkldnn_linear_backward_weights _linear_pointwise _mkl_linear _mm_plus_mm"},
+    {kMixesElements, "a Fourier transform", kFouriers},
+    {kMixesElements, "adds up what its indices bring together, in any order",
+     "scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_add index_add_ index_put index_put_ "
+     "_index_put_impl_ _unsafe_index_put _unsafe_masked_index_put_accumulate index_reduce index_reduce_ "
+     "embedding_backward embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward"},
     {kSumsProducts, "a product with a sparse or packed matrix",
      "_sparse_mm _sparse_addmm _sparse_sparse_matmul _sparse_mm_reduce_impl _sparse_mm_reduce_impl_backward "
      "sparse_sampled_addmm _sparse_semi_structured_addmm _sparse_semi_structured_linear _sparse_semi_structured_mm "
@@ -170,6 +180,8 @@ constexpr OpFamily kFamilies[] = {
      "hardshrink_backward elu_backward rrelu_with_noise_backward max_pool2d_with_indices_backward "
      "max_pool3d_with_indices_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward "
      "smooth_l1_loss_backward huber_loss_backward"},
+    {kGivesIntegers, "a quotient without its fraction",
+     "floor_divide floor_divide_ __floordiv__ __rfloordiv__ __ifloordiv__"},
     {kDivides, "a quotient, whose divisor may be next to nothing",
      "div div_ divide divide_ true_divide addcdiv addcdiv_ reciprocal reciprocal_ rsqrt rsqrt_ _foreach_div "
      "_foreach_div_ "
@@ -211,6 +223,23 @@ constexpr DrawsWhen kDrawsWhen[] = {
     {"rrelu rrelu_", "input lower upper training", {{"training", false}, {}}},
     {"rrelu_with_noise rrelu_with_noise_", "input noise lower upper training", {{"training", false}, {}}},
     {"scaled_dot_product_attention", "query key value attn_mask dropout_p", {{"dropout_p", false}, {}}},
+};
+
+// Results that a call may ask for, and which are anything where it does not.
+struct OnRequest {
+  std::string_view names;
+  std::string_view parameters;  // in order
+  struct {
+    int place;  // of the result
+    std::string_view parameter;
+  } results[2];
+};
+
+constexpr OnRequest kOnRequest[] = {
+    {"unique_consecutive", "self return_inverse return_counts dim", {{1, "return_inverse"}, {2, "return_counts"}}},
+    {"unique_dim_consecutive", "self dim return_inverse return_counts", {{1, "return_inverse"}, {2, "return_counts"}}},
+    {"unique_dim", "self dim sorted return_inverse return_counts", {{1, "return_inverse"}, {2, "return_counts"}}},
+    {"_unique2", "self sorted return_inverse return_counts", {{1, "return_inverse"}, {2, "return_counts"}}},
 };
 
 // Arguments with a default by dtype. tests/proofs/golden_defaults.py finds them, and looks for others.
@@ -293,6 +322,8 @@ std::string_view trait_name(OpTrait trait) {
       return "gives data";
     case kWorkspaceResult:
       return "workspace result";
+    case kOpenResult:
+      return "open result";
     case kTakesWorkspace:
       return "takes a workspace";
     case kResultOnCpu:
@@ -307,6 +338,8 @@ std::string_view trait_name(OpTrait trait) {
       return "sign is ambiguous";
     case kReturnsIndices:
       return "returns indices";
+    case kMixesElements:
+      return "mixes elements";
     case kSumsProducts:
       return "sums products";
     case kHasFirstDtype:
@@ -333,6 +366,8 @@ std::string_view trait_name(OpTrait trait) {
       return "between two ranks";
     case kJumps:
       return "jumps";
+    case kGivesIntegers:
+      return "gives integers";
     case kDivides:
       return "divides";
     case kStepsParameters:
@@ -408,6 +443,24 @@ bool returns_uninitialized(std::string_view base_name) {
 int workspace_of(std::string_view base_name) {
   const OpFamily* family = family_of(base_name, kWorkspaceResult);
   return family ? family->place : -1;
+}
+
+bool is_open_result(std::string_view base_name, int place, const Value& args, const Value& kwargs) {
+  const OpFamily* const family = family_of(base_name, kOpenResult);
+  if (family && place >= family->place) return true;
+  for (const OnRequest& rule : kOnRequest) {
+    if (!is_word_of(rule.names, base_name)) continue;
+    return std::any_of(std::begin(rule.results), std::end(rule.results), [&](const auto& result) {
+      return result.place == place && !is_true(argument_of(rule.parameters, result.parameter, args, kwargs), false);
+    });
+  }
+  return false;
+}
+
+bool rounds_to_integers(std::string_view base_name, const Value& kwargs) {
+  if (has_trait(base_name, kGivesIntegers)) return true;
+  const Value* mode = has_trait(base_name, kDivides) ? find_key(kwargs, "rounding_mode") : nullptr;
+  return mode && mode->is<std::string>();
 }
 
 bool backend_picks_strides(std::string_view base_name) {

@@ -28,6 +28,7 @@ enum class OpTrait : uint8_t {
   kShowsUnwrittenMemory,     // a result may show memory that was never written
   kGivesData,                // values come from the program, not from other tensors
   kWorkspaceResult,          // the result at `place` is scratch memory
+  kOpenResult,               // results from `place` on are for the operator's own backward: each backend has its own
   kTakesWorkspace,           // an input of bytes is the scratch memory of its forward operator
   kResultOnCpu,              // the result at `place` is on the CPU, wherever the inputs are
   kBackendPicksStrides,      // the strides of the results are the backend's choice
@@ -35,6 +36,7 @@ enum class OpTrait : uint8_t {
   kUnorderedResult,          // the order of the results is not defined
   kSignAmbiguous,            // vectors are known up to a sign or a phase
   kReturnsIndices,           // an integer result names elements of the first argument
+  kMixesElements,            // each element of the result is a sum over elements, and may be much smaller than these
   kSumsProducts,             // each element of the result is a sum over products of two inputs
   kHasFirstDtype,            // the result has the dtype of the first argument, whatever the others have
   kForwardMode,              // joins tangents to tensors or takes them off
@@ -48,6 +50,7 @@ enum class OpTrait : uint8_t {
   kStepsByDtype,             // the result is a step between numbers of the dtype: another one in another dtype
   kBetweenTwoRanks,          // takes a process group, but not all of its ranks call it
   kJumps,                    // a small change of an input may change an element of the result by as much as its size
+  kGivesIntegers,            // a quotient without its fraction: see rounds_to_integers()
   kDivides,                  // by its last input; an operator on lists by the last of the result's shape
   kStepsParameters,          // an optimizer's step over lists: parameter i is made of the items i
   kExponentiates,            // the result is made of exponentials of the inputs
@@ -98,6 +101,10 @@ OP_TOOLS_API std::vector<OpenArgument> open_arguments(std::string_view op_name, 
 OP_TOOLS_API bool returns_uninitialized(std::string_view base_name);
 // The place of a result that is scratch memory, whose padding is never written; -1: none.
 OP_TOOLS_API int workspace_of(std::string_view base_name);
+// The result at `place` is the backend's own matter: for its own backward, or not asked for by the call.
+OP_TOOLS_API bool is_open_result(std::string_view base_name, int place, const Value& args, const Value& kwargs);
+// The exact results are integers, whatever the dtype: floor_divide, div with a rounding mode.
+OP_TOOLS_API bool rounds_to_integers(std::string_view base_name, const Value& kwargs);
 OP_TOOLS_API bool backend_picks_strides(std::string_view base_name);
 OP_TOOLS_API bool asks_about_device(std::string_view base_name);
 OP_TOOLS_API bool returns_unordered(std::string_view base_name);

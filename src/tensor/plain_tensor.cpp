@@ -83,9 +83,30 @@ std::string why_not_plain(const at::Tensor& tensor, std::string* type) {
   return {};
 }
 
+bool is_copied_by_its_device(const at::Tensor& tensor) {
+  const c10::DispatchKeySet keys = tensor.key_set();
+  return keys.has(c10::DispatchKey::Dense) && !keys.has(c10::DispatchKey::Python) &&
+         !keys.has(c10::DispatchKey::Functionalize) && !keys.has_any(kFunctorchWrapperKeys) && !tensor.is_cpu() &&
+         !tensor.is_meta() && tensor.layout() == at::kStrided && !tensor._is_zerotensor() &&
+         !tensor.unsafeGetTensorImpl()->has_storage();
+}
+
+std::string why_not_copied(const at::Tensor& tensor, std::string* type) {
+  std::string why = why_not_plain(tensor, type);
+  if (!why.empty() && is_copied_by_its_device(tensor)) why.clear();
+  return why;
+}
+
 at::IntArrayRef own_strides(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (impl.has_symbolic_sizes_strides()) return {};
+  if (!impl.has_storage() && !impl.is_python_dispatch()) {
+    try {
+      return tensor.strides();
+    } catch (const c10::Error&) {  // "OpaqueTensorImpl do not have strides"
+      return {};
+    }
+  }
   return impl.is_python_dispatch() ? impl.strides_default() : tensor.strides();
 }
 

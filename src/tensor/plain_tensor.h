@@ -14,8 +14,14 @@ namespace op_tools {
 // Why a tensor cannot be copied by its parts; empty when it can. `type` then names what it is, for people.
 OP_TOOLS_API std::string why_not_plain(const at::Tensor& tensor, std::string* type);
 
+// Not plain, but its device makes a plain copy of it on the CPU: a device whose tensors have no storage.
+OP_TOOLS_API bool is_copied_by_its_device(const at::Tensor& tensor);
+// It can be copied, by its parts or by its device; else why not, as above.
+OP_TOOLS_API std::string why_not_copied(const at::Tensor& tensor, std::string* type);
+
 // Sizes and strides as torch itself keeps them. A subclass may answer in their place: that is the program's own code,
-// and torch leaves a mark in the tensor that was asked, so no tool may ask. Empty where they are symbolic.
+// and torch leaves a mark in the tensor that was asked, so no tool may ask. Empty where they are symbolic; strides also
+// where the tensor refuses to tell them.
 inline at::IntArrayRef own_sizes(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (impl.has_symbolic_sizes_strides()) return {};

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "compare/rerun/variant_inputs.h"
 #include "compare/saved_facts.h"
 #include "hooks/error_origin.h"
 
@@ -139,6 +140,7 @@ CallFacts RunJudge::recorded_facts(const SavedCall& call) const {
   facts.args = call.args;
   facts.kwargs = call.kwargs;
   facts.before = input_tensors(call);
+  facts.overlapping = reads_what_it_writes(facts.before, facts.written_inputs);
   return facts;
 }
 

@@ -1,6 +1,7 @@
 #include "compare/metrics/tensor_diff.h"
 
 #include <ATen/ops/view_as_real_ops.h>
+#include <ATen/ops/where_ops.h>
 #include <ATen/ops/zeros_ops.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/complex.h>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <limits>
 #include <sstream>
+#include <tuple>
 
 #include "compare/metrics/error_sums.h"
 #include "compare/metrics/tensor_bits.h"
@@ -260,12 +262,57 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type() || a.layout() != b.layout()) return false;
   const c10::InferenceMode no_autograd;
   if (a.layout() != at::kStrided) return diff_tensors(a, b).bits_equal;
-  if (a.strides() == b.strides() && is_dense_in_memory(a) && is_dense_in_memory(b) && (a.is_cpu() || b.is_cpu())) {
+  if (is_dense_in_memory(a) && is_dense_in_memory(b) && a.strides() == b.strides() && (a.is_cpu() || b.is_cpu())) {
     return b.is_cpu() ? equal_stretches(a, b) : equal_stretches(b, a);
   }
   at::Tensor left = on_cpu(a), right = on_cpu(b);
   align(left, right);
   return equal_bytes(left, right);
+}
+
+void find_worst_by_ulp(const at::Tensor& result, const at::Tensor& golden, TensorDiff* diff) {
+  if (result.layout() != at::kStrided || result.numel() == 0) return;
+  const c10::InferenceMode no_autograd;
+  const Rounding rounding = rounding_of(result.scalar_type());
+  const at::Tensor a = on_cpu(result).reshape({-1}), b = on_cpu(golden).reshape({-1});
+  const c10::ScalarType wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
+  const at::Tensor distance = a.to(wide).sub(b.to(wide)).abs();
+  const at::Tensor exponent = std::get<1>(b.to(wide).abs().clamp_min(rounding.least).frexp());
+  const at::Tensor ulps = distance.ldexp(exponent.neg()).nan_to_num(0, 0, 0);
+  const auto worst = ulps.argmax().item<int64_t>();
+  const TensorDiff element = diff_tensors(a.slice(0, worst, worst + 1), b.slice(0, worst, worst + 1));
+  diff->has_worst = true;
+  diff->worst_index.assign(static_cast<size_t>(result.dim()), 0);
+  int64_t rest = worst;
+  for (int64_t dim = result.dim(); dim-- > 0; rest /= result.size(dim)) {
+    diff->worst_index[static_cast<size_t>(dim)] = rest % result.size(dim);
+  }
+  diff->worst_result = element.worst_result;
+  diff->worst_golden = element.worst_golden;
+}
+
+at::Tensor nearest(const at::Tensor& result, const std::vector<at::Tensor>& candidates) {
+  const c10::InferenceMode no_autograd;
+  const c10::ScalarType wide = result.is_complex() ? at::kComplexDouble : at::kDouble;
+  const at::Tensor own = on_cpu(result).to(wide);
+  at::Tensor closest, distance;
+  for (const at::Tensor& candidate : candidates) {
+    if (!candidate.defined() || candidate.sizes() != result.sizes() || candidate.layout() != at::kStrided) continue;
+    const at::Tensor other = on_cpu(candidate).to(wide);
+    // Equal infinities and NaN on both sides are no distance, any other pair with one of them is the largest.
+    const at::Tensor both_nan = other.ne(other).logical_and(own.ne(own));
+    const at::Tensor equal = other.eq(own).logical_or(both_nan);
+    const at::Tensor here = other.sub(own).abs().nan_to_num(HUGE_VAL, HUGE_VAL, HUGE_VAL).masked_fill(equal, 0);
+    if (!closest.defined()) {
+      closest = other.clone();
+      distance = here;
+      continue;
+    }
+    const at::Tensor nearer = here.lt(distance);
+    closest = at::_ops::where_self::call(nearer, other, closest);
+    distance = at::_ops::where_self::call(nearer, here, distance);
+  }
+  return closest;
 }
 
 namespace {

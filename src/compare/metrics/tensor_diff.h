@@ -67,6 +67,13 @@ struct DiffOptions {
 OP_TOOLS_API TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden,
                                      const DiffOptions& options = {});
 
+// Puts the element that is farthest from golden in units of its own last place in the place of the worst one. Both of
+// one shape.
+OP_TOOLS_API void find_worst_by_ulp(const at::Tensor& result, const at::Tensor& golden, TensorDiff* diff);
+
+// Of each element that one of the `candidates` (of the shape of `result`, float64) that is nearest to the result.
+OP_TOOLS_API at::Tensor nearest(const at::Tensor& result, const std::vector<at::Tensor>& candidates);
+
 // Numbers in memory, on the CPU, without pending conjugation or negation: itself where it is that already.
 OP_TOOLS_API at::Tensor on_cpu(const at::Tensor& tensor);
 

@@ -55,6 +55,12 @@ struct NoiseNumbers {
   double rmse_ratio = 6, max_ratio = 8, ulp_ratio = 8;
   // Of what the kernel itself gives for changed inputs, in gradients without a CPU reference.
   double own_rmse_ratio = 3, own_max_ratio = 4;
+  // In 16-bit floats no more than this multiple of the error that the kernel has in float32, scaled by the units: a sum
+  // that stops growing in 16 bits has none there.
+  double float32_ratio = 2;
+  // And nothing where that error is within this many units of the largest value, grown with the root of the terms'
+  // number: no terms cancel then.
+  double cancelling_units = 4;
 };
 
 class OP_TOOLS_API ToleranceTable {
@@ -82,6 +88,12 @@ OP_TOOLS_API SmallValues msprobe_absolute(c10::ScalarType dtype);
 constexpr double kElementwiseUlp = 4;
 // Below this many elements an rmse is a poor estimate: the ratios are 1.5 times as large.
 constexpr int64_t kFewElements = 1000;
+// Where the exact result is an integer that is rounded once (floor_divide): half a unit, and what is lost when it
+// passes through float32.
+constexpr double kRoundedOnceUlp = 0.75;
+// Two float64 runs of a call that differ by more than this share of the largest value do so for another reason than
+// rounding.
+constexpr double kFloat64Rounding = 1e-9;
 // Without a CPU reference of the same dtype (CPU tensors) the floors and the noise are multiplied by this.
 constexpr double kAloneFactor = 4;
 constexpr double kAloneGrowth = 8;  // such a part of a unit for each addition, in the root

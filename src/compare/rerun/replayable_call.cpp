@@ -106,6 +106,8 @@ ReplayableCall::ReplayableCall(OpCall& call)
   if (moved.elsewhere) device = *moved.elsewhere;
   all_on_cpu_ = device.is_cpu();
   tensors_ = flatten_tensors(inputs_.value);
+  overlapping_ = reads_what_it_writes(tensors_, written_);
+  arguments_ = with_memory_of_their_own(arguments_, overlapping_);
   share_until_written(tensors_);
   // At the aten level autocast has cast already, but not for what an operator that is made of others calls.
   if (level_ == Level::kAten && !(call.op && is_made_of_others(*call.op))) return;
@@ -122,7 +124,10 @@ ReplayableCall::ReplayableCall(Saved call)
       written_(std::move(call.written_inputs)),
       arguments_(std::move(call.arguments)),
       tensors_(flatten_tensors(make_tuple({arguments_.args, arguments_.kwargs}))),
-      run_(std::move(call.run)) {}
+      run_(std::move(call.run)) {
+  overlapping_ = reads_what_it_writes(tensors_, written_);
+  arguments_ = with_memory_of_their_own(arguments_, overlapping_);
+}
 
 // Autograd and autocast as the program had them.
 void ReplayableCall::with_program_state(const RunVariant& variant, const std::function<void()>& work) const {

@@ -71,6 +71,8 @@ class OP_TOOLS_API ReplayableCall {
   bool in_transform() const { return keys_.included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode); }
   bool wants_gradients() const { return wants_gradients_; }
   const std::vector<bool>& written_inputs() const { return written_; }
+  // See reads_what_it_writes(). Our runs read copies of these.
+  const std::vector<bool>& overlapping_inputs() const { return overlapping_; }
 
  private:
   std::string why_not() const;
@@ -85,6 +87,7 @@ class OP_TOOLS_API ReplayableCall {
   bool names_device_ = false, all_on_cpu_ = true, wants_gradients_ = false;
   bool in_python_ = false;     // the operator may run Python code
   std::vector<bool> written_;  // by input tensor: known before the call
+  std::vector<bool> overlapping_;
   Snapshot inputs_;
   CallArguments arguments_;  // the copies, devices among the arguments being the CPU
   std::vector<at::Tensor> tensors_;

@@ -42,15 +42,21 @@ struct RunVariant {
     kFloat64Perturbed,  // kFloat64, from inputs changed by less than their rounding
     kPerturbed,         // in its own dtypes, on the CPU, from inputs changed by their rounding
     kFloat32Scalars,    // kFloat64, the call's scalar arguments rounded to float32
+    kFloat64Gaps,       // kFloat64, from inputs whose elements do not lie side by side
+    kFloat32Perturbed,  // on the CPU, 16-bit floats in float32, from inputs changed by float32's rounding
     kAutocastDtype,     // on the CPU, all of it in the dtype of the call's autocast
+    kMeta,              // without data: torch's own account of the results' forms
     kWideIntegers,      // on the CPU, integers in 64 bits
     kMiddleIntegers,    // on the CPU, integers in 32 bits
   };
   bool in_own_dtypes() const { return kind == Kind::kReference || kind == Kind::kPerturbed; }
   bool in_float64() const {
-    return kind == Kind::kFloat64 || kind == Kind::kFloat64Perturbed || kind == Kind::kFloat32Scalars;
+    return kind == Kind::kFloat64 || kind == Kind::kFloat64Perturbed || kind == Kind::kFloat32Scalars ||
+           kind == Kind::kFloat64Gaps;
   }
-  bool changes_inputs() const { return kind == Kind::kFloat64Perturbed || kind == Kind::kPerturbed; }
+  bool changes_inputs() const {
+    return kind == Kind::kFloat64Perturbed || kind == Kind::kPerturbed || kind == Kind::kFloat32Perturbed;
+  }
 
   Kind kind = Kind::kReference;
   int sample = 0;  // a different change of the inputs for each

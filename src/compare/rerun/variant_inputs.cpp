@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <set>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "compare/metrics/tensor_diff.h"
 #include "compare/metrics/tolerance.h"
 #include "hooks/op_traits.h"
 
@@ -52,7 +54,8 @@ void perturb(const c10::Storage& storage, c10::ScalarType dtype, double unit, Pe
 
 // Changes the copies storage by storage, below every operator: aliases stay aliases, and neither expanded dimensions
 // nor versions are in the way. Copies in float64 change by less than the rounding of the originals, those in their own
-// dtypes (kPerturbed) by about one unit. `originals`: in their own dtypes, in the same order.
+// dtypes (kPerturbed) and in float32 (kFloat32Perturbed) by about one unit of what they are in. `originals`: in their
+// own dtypes, in the same order.
 void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals, const RunVariant& variant,
              std::optional<c10::ScalarType> autocast) {
   PerturbationSource changes(static_cast<uint64_t>(variant.sample) + 1);
@@ -62,14 +65,16 @@ void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor
   for (size_t i = 0; i < copies.size(); ++i) {
     if (!copies[i].defined()) continue;
     const c10::ScalarType dtype = copies[i].scalar_type();
-    if (rounding_of(dtype).unit == 0 || (!in_own_dtypes && golden_dtype(dtype) != dtype)) continue;
+    const bool in_float32 = variant.kind == RunVariant::Kind::kFloat32Perturbed;
+    if (rounding_of(dtype).unit == 0 || (!in_own_dtypes && !in_float32 && golden_dtype(dtype) != dtype)) continue;
     if (copies[i].layout() != at::kStrided || copies[i]._is_zerotensor()) continue;
     const Rounding rounding = rounding_of(originals[i].scalar_type());
     double unit = coarse ? rounding.unit : rounding.accumulate;
     if (coarse && autocast) unit = std::max(unit, rounding_of(*autocast).unit);
     const c10::Storage& storage = copies[i].storage();
     if (!done.insert(storage.unsafeGetStorageImpl()).second) continue;
-    perturb(storage, dtype, in_own_dtypes ? 2 * unit : unit, changes);
+    if (in_float32) unit = rounding_of(dtype).unit;
+    perturb(storage, dtype, in_own_dtypes || in_float32 ? 2 * unit : unit, changes);
   }
 }
 
@@ -172,35 +177,66 @@ CallArguments with_defaults_of_dtype(CallArguments call, std::string_view name) 
   return call;
 }
 
+// The call with some of its tensors replaced by copies, wherever they stand: args, kwargs and the aten call have the
+// same tensors. `copy_of`: undefined: the tensor stays.
+CallArguments with_copies(const CallArguments& call, const std::function<at::Tensor(const at::Tensor&)>& copy_of) {
+  std::map<const c10::TensorImpl*, at::Tensor> copies;
+  const auto replaced = [&](const at::Tensor& tensor) -> Value {
+    if (!tensor.defined()) return tensor;
+    const auto [place, is_new] = copies.try_emplace(tensor.unsafeGetTensorImpl());
+    if (is_new) {
+      const at::Tensor copy = copy_of(tensor);
+      place->second = copy.defined() ? copy.set_requires_grad(tensor.requires_grad()) : tensor;
+    }
+    return place->second;
+  };
+  const Value all = map_tensors(make_tuple({call.args, call.kwargs, call.aten}), replaced);
+  const Values& parts = *sequence_items(all);
+  return {parts[0], parts[1], parts[2]};
+}
+
+constexpr int64_t kMostElements = int64_t{1} << 24;  // of a copy
+
+bool has_floating_elements(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && !tensor._is_zerotensor() && rounding_of(tensor.scalar_type()).unit > 0 &&
+         tensor.numel() > 0 && tensor.numel() <= kMostElements;
+}
+
 // An expanded tensor has one number for many elements: equal rows stay equal however it changes. An operator rounds its
 // own numbers element by element (a mean, the differences from it), so each element is to change by itself.
 CallArguments with_elements_apart(const CallArguments& call) {
-  constexpr int64_t kMost = int64_t{1} << 24;           // elements of a copy
-  std::map<const c10::TensorImpl*, at::Tensor> copies;  // args, kwargs and the aten call have the same tensors
-  const auto apart = [&](const at::Tensor& tensor) -> Value {
-    const bool plain = tensor.layout() == at::kStrided && rounding_of(tensor.scalar_type()).unit > 0;
-    if (!plain || tensor.numel() == 0 || tensor.numel() > kMost) return tensor;
+  return with_copies(call, [](const at::Tensor& tensor) {
     bool expanded = false;
-    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    for (int64_t dim = 0; has_floating_elements(tensor) && dim < tensor.dim(); ++dim) {
       expanded = expanded || (tensor.size(dim) > 1 && tensor.stride(dim) == 0);
     }
-    if (!expanded) return tensor;
-    at::Tensor& copy = copies[tensor.unsafeGetTensorImpl()];
-    if (!copy.defined()) {
-      copy = tensor.detach().contiguous().set_requires_grad(tensor.requires_grad());
-    }
-    return copy;
-  };
-  const Value all = map_tensors(make_tuple({call.args, call.kwargs, call.aten}), apart);
-  const Values& parts = *sequence_items(all);
-  return {parts[0], parts[1], parts[2]};
+    return expanded ? tensor.detach().contiguous() : at::Tensor();
+  });
+}
+
+// Elements with room for one more between them: a kernel that takes several at once takes these one by one, and has no
+// rest at the end that is computed otherwise.
+at::Tensor with_gaps(const at::Tensor& tensor) {
+  if (!has_floating_elements(tensor) || tensor.dim() == 0) return {};
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.back() *= 2;
+  const at::Tensor wide = at::empty(sizes, tensor.options().requires_grad(false));
+  const at::Tensor copy = wide.slice(-1, 0, std::nullopt, 2);
+  copy.copy_(tensor.detach());
+  return copy;
+}
+
+CallArguments with_gaps(const CallArguments& call) {
+  return with_copies(call, [](const at::Tensor& tensor) { return with_gaps(tensor); });
 }
 
 // In the dtypes of the recording, with the values that the variant's dtypes would change.
 CallArguments prepared(const CallArguments& recorded, std::string_view name, const RunVariant& variant) {
   // Of several changes, to have both kinds.
   const bool apart = variant.changes_inputs() && variant.sample % 2 == 1;
-  const CallArguments call = apart ? with_elements_apart(recorded) : recorded;
+  const CallArguments call = apart                                            ? with_elements_apart(recorded)
+                             : variant.kind == RunVariant::Kind::kFloat64Gaps ? with_gaps(recorded)
+                                                                              : recorded;
   if (!variant.in_float64()) return call;
   return with_defaults_of_dtype(variant.kind == RunVariant::Kind::kFloat32Scalars ? with_float32_scalars(call) : call,
                                 name);
@@ -214,11 +250,20 @@ DtypeMap integers_in(c10::ScalarType wide) {
   };
 }
 
+c10::ScalarType without_16_bits(c10::ScalarType dtype) {
+  const Rounding rounding = rounding_of(dtype);
+  if (rounding.unit <= rounding.accumulate) return dtype;
+  return c10::isComplexType(dtype) ? at::kComplexFloat : at::kFloat;
+}
+
 DtypeMap dtypes_of(const RunVariant& variant, std::optional<c10::ScalarType> autocast) {
   switch (variant.kind) {
     case RunVariant::Kind::kReference:
     case RunVariant::Kind::kPerturbed:
+    case RunVariant::Kind::kMeta:
       return nullptr;
+    case RunVariant::Kind::kFloat32Perturbed:
+      return &without_16_bits;
     case RunVariant::Kind::kAutocastDtype:
       if (!autocast) throw Error("the call has no autocast");
       return [to = *autocast](c10::ScalarType dtype) { return c10::isFloatingType(dtype) ? to : dtype; };
@@ -232,8 +277,34 @@ DtypeMap dtypes_of(const RunVariant& variant, std::optional<c10::ScalarType> aut
 }
 
 MovedCall moved_call(const CallArguments& call, const RunVariant& variant, std::optional<c10::ScalarType> autocast) {
-  const Target target{.device = c10::kCPU, .cast = dtypes_of(variant, autocast), .fresh = true};
+  const bool has_data = variant.kind != RunVariant::Kind::kMeta;
+  const Target target{.device = has_data ? c10::kCPU : c10::kMeta, .cast = dtypes_of(variant, autocast), .fresh = true};
   return {make_tuple({call.args, call.kwargs, call.aten}), make_dict({}), target};
+}
+
+// The bytes of its storage that a tensor shows, from the first to the last.
+std::pair<int64_t, int64_t> shown_bytes(const at::Tensor& tensor) {
+  int64_t last = tensor.storage_offset();
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  const auto item = static_cast<int64_t>(tensor.itemsize());
+  return {tensor.storage_offset() * item, (last + 1) * item};
+}
+
+bool has_elements_in_memory(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && !tensor._is_zerotensor() && tensor.has_storage() &&
+         tensor.numel() > 0;
+}
+
+// Two tensors that show the same memory, each element at another place. (The same elements at the same places are no
+// matter: an operator reads an element before it writes it.)
+bool overlap_otherwise(const at::Tensor& one, const at::Tensor& other) {
+  if (!has_elements_in_memory(one) || !has_elements_in_memory(other)) return false;
+  if (!one.storage().is_alias_of(other.storage())) return false;
+  const bool same_places = one.storage_offset() == other.storage_offset() && one.sizes() == other.sizes() &&
+                           one.strides() == other.strides();
+  const auto [one_begin, one_end] = shown_bytes(one);
+  const auto [other_begin, other_end] = shown_bytes(other);
+  return !same_places && one_begin < other_end && other_begin < one_end;
 }
 
 constexpr int kGradientSamples = 100;  // added to the sample: output gradients change otherwise than the inputs
@@ -243,6 +314,31 @@ constexpr int kGradientSamples = 100;  // added to the sample: output gradients 
 c10::ScalarType golden_dtype(c10::ScalarType dtype) {
   if (c10::isComplexType(dtype)) return c10::ScalarType::ComplexDouble;
   return rounding_of(dtype).unit > 0 ? c10::ScalarType::Double : dtype;
+}
+
+std::vector<bool> reads_what_it_writes(const std::vector<at::Tensor>& tensors, const std::vector<bool>& written) {
+  std::vector<bool> marks;
+  if (written.size() != tensors.size()) return marks;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!written[i]) continue;
+    for (size_t j = 0; j < tensors.size(); ++j) {
+      if (written[j] || !overlap_otherwise(tensors[i], tensors[j])) continue;
+      marks.resize(tensors.size());
+      marks[j] = true;
+    }
+  }
+  return marks;
+}
+
+CallArguments with_memory_of_their_own(const CallArguments& call, const std::vector<bool>& marks) {
+  if (marks.empty()) return call;
+  const std::vector<at::Tensor> tensors = tensors_of(call);
+  return with_copies(call, [&](const at::Tensor& tensor) {
+    for (size_t i = 0; i < tensors.size() && i < marks.size(); ++i) {
+      if (marks[i] && tensors[i].is_same(tensor)) return tensor.detach().clone();
+    }
+    return at::Tensor();
+  });
 }
 
 VariantInputs::VariantInputs(const CallArguments& recorded, std::string_view name, const RunVariant& variant,
@@ -258,15 +354,25 @@ VariantInputs::VariantInputs(const CallArguments& recorded, std::string_view nam
 // The gradient of a bias depends on nothing but these, and is a sum that may cancel (in front of a batch norm it is all
 // noise).
 std::vector<at::Tensor> VariantInputs::output_gradients(const std::vector<at::Tensor>& recorded) const {
-  if (!variant_.changes_inputs()) return recorded;
   std::vector<at::Tensor> copies;
+  if (variant_.kind == RunVariant::Kind::kFloat64Gaps) {
+    for (const at::Tensor& gradient : recorded) {
+      const at::Tensor copy =
+          gradient.defined() ? with_gaps(on_cpu(gradient).to(golden_dtype(gradient.scalar_type()))) : at::Tensor();
+      copies.push_back(copy.defined() ? copy : gradient);
+    }
+    return copies;
+  }
+  if (!variant_.changes_inputs()) return recorded;
   for (const at::Tensor& gradient : recorded) {
     if (!gradient.defined()) {
       copies.emplace_back();
       continue;
     }
     const c10::ScalarType own = gradient.scalar_type();
-    const c10::ScalarType dtype = variant_.in_own_dtypes() ? own : golden_dtype(own);
+    const c10::ScalarType dtype = variant_.in_own_dtypes()                               ? own
+                                  : variant_.kind == RunVariant::Kind::kFloat32Perturbed ? without_16_bits(own)
+                                                                                         : golden_dtype(own);
     copies.push_back(gradient.to(dtype, /*non_blocking=*/false, /*copy=*/true));
   }
   RunVariant variant = variant_;

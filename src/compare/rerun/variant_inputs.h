@@ -27,6 +27,13 @@ struct CallArguments {
 // float64 for every inexact dtype, complex128 for complex ones, others as they are.
 OP_TOOLS_API c10::ScalarType golden_dtype(c10::ScalarType dtype);
 
+// By input tensor: the call reads it, and it shows memory which the call writes through another tensor, each element at
+// another place (a[1:] = a[:-1]). Empty: there is none. `written`: by input tensor; empty: none.
+OP_TOOLS_API std::vector<bool> reads_what_it_writes(const std::vector<at::Tensor>& tensors,
+                                                    const std::vector<bool>& written);
+// The call with copies in the place of those tensors.
+CallArguments with_memory_of_their_own(const CallArguments& call, const std::vector<bool>& marks);
+
 class OP_TOOLS_API VariantInputs {
  public:
   // `name`: of the operator. `autocast`: the dtype to which the call casts its inputs, where it does. Throws Error
