@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "proofs"), str(ROOT / "tests" / "python"), str(ROOT)]
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
+os.environ.setdefault("OP_TOOLS_SIM_ROUNDING", "1")
 
 import _zoo
 import torch

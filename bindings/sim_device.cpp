@@ -46,11 +46,14 @@ PYBIND11_MODULE(_sim, module) {
   module.def("is_loaded", &is_loaded);
   module.def("set_asynchronous", &set_asynchronous, NoGil());
   module.def("is_asynchronous", &is_asynchronous);
+  module.def("set_rounding", &set_rounding, NoGil());
+  module.def("is_rounding", &is_rounding);
   module.def("manual_seed", &manual_seed);
   module.def("initial_seed", [](int device) { return generator(device).current_seed(); });
   module.def("get_rng_state", [](int device) { return generator(device).get_state(); });
   module.def("set_rng_state", [](int device, const at::Tensor& state) { generator(device).set_state(state); });
   module.def("in_forked_child", &in_forked_child);
+  module.def("finish", &finish, NoGil());
   module.def("synchronize", &synchronize, NoGil());
   module.def("reset_peak", &reset_peak);
   module.def("fault_kinds", &fault_kinds);

@@ -34,9 +34,11 @@ _started: set[Fault | Latency] = set()
 
 @atexit.register
 def _let_autograd_finish() -> None:
-    """Waits 50 ms at exit. Autograd's device threads release the last graph shortly after backward() has returned, and
+    """Waits for the device, which must not compute while libraries are taken down, and 50 ms more at exit. Autograd's device threads release the last graph shortly after backward() has returned, and
     need Python for it; while the interpreter shuts down that would end the process with SIGABRT.
     """
+    if not _sim.in_forked_child():
+        _sim.finish()
     time.sleep(0.05)
 
 
@@ -188,6 +190,21 @@ def is_asynchronous() -> bool:
     return _sim.is_asynchronous()
 
 
+def set_rounding(on: bool) -> None:
+    """Selects how kernels round.
+
+    Args:
+        on: True: as another correct implementation: sums run in another order, and the last bit of what is computed is
+            another one in places. False: results have the CPU's bits (the default, without OP_TOOLS_SIM_ROUNDING=1).
+    """
+    _sim.set_rounding(on)
+
+
+def is_rounding() -> bool:
+    """Whether kernels round as another correct implementation."""
+    return _sim.is_rounding()
+
+
 def statistics(device: int = 0) -> dict[str, int]:
     """Counts of the simulated devices.
 
@@ -208,8 +225,10 @@ __all__ = [
     "fault",
     "faults_clear",
     "is_asynchronous",
+    "is_rounding",
     "latency",
     "library",
     "set_asynchronous",
+    "set_rounding",
     "statistics",
 ]

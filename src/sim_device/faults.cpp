@@ -17,6 +17,7 @@ namespace op_tools::sim_device {
 namespace {
 
 constexpr size_t kMostLogged = 10'000;
+constexpr const char* kRoundingVariable = "OP_TOOLS_SIM_ROUNDING";
 constexpr const char* kFaultsVariable = "OP_TOOLS_SIM_FAULTS";
 constexpr const char* kLatencyVariable = "OP_TOOLS_SIM_LATENCY";
 
@@ -383,6 +384,11 @@ void plant_from_environment() {
                            parse<double>(item, std::string(trimmed(text.substr(equals + 1)))));
   }
   const auto latency = latency_state(latencies, kLatencyVariable);  // all is well before anything is planted
+  const std::string rounding = environment(kRoundingVariable).value_or("");
+  if (!rounding.empty() && rounding != "0" && rounding != "1") {
+    throw Error(std::string(kRoundingVariable) + ": '" + rounding + "' is not allowed; give 1 or 0");
+  }
+  if (!rounding.empty()) set_rounding(rounding == "1");
   for (const auto& fault : faults) planted_faults().add(fault);
   if (!latency->rules.empty()) planted_latencies().add(latency);
 }

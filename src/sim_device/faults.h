@@ -78,7 +78,8 @@ LateWrites& late_writes();
 
 std::chrono::nanoseconds latency_of(const std::string& op);
 
-// Reads OP_TOOLS_SIM_FAULTS and OP_TOOLS_SIM_LATENCY and plants what they say, for the rest of the process.
+// Reads OP_TOOLS_SIM_FAULTS, OP_TOOLS_SIM_LATENCY and OP_TOOLS_SIM_ROUNDING, and does what they say, for the rest of
+// the process.
 void plant_from_environment();
 
 }  // namespace op_tools::sim_device

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
+#include <cstdlib>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
@@ -22,6 +24,7 @@
 #include "sim_device/faults.h"
 #include "sim_device/memory.h"
 #include "sim_device/queue.h"
+#include "sim_device/rounding.h"
 #include "sim_device/scoped_kernel.h"
 #include "tensor/cpu_kernels.h"
 
@@ -37,6 +40,7 @@ struct Counters {
 };
 Counters counters;
 std::atomic<bool> asynchronous_mode = true;
+std::atomic<bool> other_rounding = false;
 
 std::vector<std::string>& registered() {
   static auto* names = new std::vector<std::string>;  // NOLINT: read until the process is gone
@@ -222,6 +226,9 @@ class LearnedShapes {
   void add(std::vector<int64_t> signature, Shapes shapes) {
     constexpr size_t kMost = 4096;  // of one operator; a program whose shapes never come again must not fill memory
     const std::lock_guard lock(mutex_);
+    // What was registered last runs first at exit: the wait for work comes before the end of the libraries that this
+    // kind of call has just loaded. Now and then is enough.
+    if (std::has_single_bit(++added_)) std::atexit(finish);
     if (known_.size() >= kMost) known_.clear();
     known_[std::move(signature)] = std::make_shared<const Shapes>(std::move(shapes));
   }
@@ -229,6 +236,7 @@ class LearnedShapes {
  private:
   mutable std::mutex mutex_;
   std::unordered_map<std::vector<int64_t>, std::shared_ptr<const Shapes>, HashOfWords> known_;
+  size_t added_ = 0;
 };
 
 // --- The kernel
@@ -253,13 +261,23 @@ std::vector<at::Tensor> written_by(const Facts& facts, const Stack& arguments) {
   return written;
 }
 
+std::vector<size_t> all_written(const WrittenArguments& writes) {
+  std::vector<size_t> all = writes.declared;
+  all.insert(all.end(), writes.undeclared.begin(), writes.undeclared.end());
+  return all;
+}
+
 // Runs in the worker thread: `arguments` become results, which go `into` the tensors that the program already has.
 void run_later(const c10::OperatorHandle& op, const CpuKernel& kernel, Stack& arguments,
-               const std::vector<at::Tensor>& into, int threads) {
+               const std::vector<at::Tensor>& into, int threads, const OtherRounding* rounding) {
   const ScopedKernel scope;
   // Sums are cut into pieces by thread: as many as the issuing thread would have used, so that the bits are the same.
   if (at::get_num_threads() != threads) at::set_num_threads(threads);
-  kernel.redispatch(op, &arguments);
+  if (rounding) {
+    rounding->redispatch(op, kernel, arguments);
+  } else {
+    kernel.redispatch(op, &arguments);
+  }
   size_t next = 0;
   for (const c10::IValue& value : arguments) {
     for (const at::Tensor& result : tensors_in(value)) {
@@ -275,7 +293,8 @@ void run_later(const c10::OperatorHandle& op, const CpuKernel& kernel, Stack& ar
 
 class DeviceKernel final : public c10::OperatorKernel {
  public:
-  explicit DeviceKernel(const c10::OperatorHandle& op, bool may_run_later = true) : facts_(op) {
+  explicit DeviceKernel(const c10::OperatorHandle& op, bool may_run_later = true)
+      : facts_(op), rounding_(std::make_shared<OtherRounding>(op, all_written(facts_.writes), !facts_.view)) {
     facts_.may_run_later = facts_.may_run_later && may_run_later;
   }
 
@@ -326,7 +345,11 @@ class DeviceKernel final : public c10::OperatorKernel {
     faults.before(written);
     {
       const DrawsAsTheDevice draws(facts_.draws_unasked && !elsewhere);
-      facts_.kernel.redispatch(op, &arguments);
+      if (other_rounding.load(std::memory_order_relaxed)) {
+        rounding_->redispatch(op, facts_.kernel, arguments);
+      } else {
+        facts_.kernel.redispatch(op, &arguments);
+      }
     }
     faults.after(arguments, aliases.aliases(), written);
     Shapes shapes;
@@ -381,14 +404,18 @@ class DeviceKernel final : public c10::OperatorKernel {
       }
       results.emplace_back(is_list ? c10::IValue(c10::List<at::Tensor>(tensors)) : c10::IValue(tensors[0]));
     }
-    queue.push([op, kernel = facts_.kernel, arguments = std::move(arguments), into = std::move(into),
-                threads = at::get_num_threads()]() mutable { run_later(op, kernel, arguments, into, threads); },
-               latency);
+    queue.push(
+        [op, kernel = facts_.kernel, arguments = std::move(arguments), into = std::move(into),
+         threads = at::get_num_threads(), rounding = other_rounding.load() ? rounding_ : nullptr]() mutable {
+          run_later(op, kernel, arguments, into, threads, rounding.get());
+        },
+        latency);
     torch::jit::drop(stack, count);
     for (c10::IValue& value : results) stack.push_back(std::move(value));
   }
 
   Facts facts_;
+  std::shared_ptr<const OtherRounding> rounding_;
   LearnedShapes shapes_;
 };
 
@@ -466,6 +493,15 @@ void set_asynchronous(bool on) {
 
 bool is_asynchronous() {
   return asynchronous_mode;
+}
+
+void set_rounding(bool on) {
+  synchronize();
+  other_rounding = on;
+}
+
+bool is_rounding() {
+  return other_rounding;
 }
 
 void count_calls(Statistics& all) {

@@ -17,7 +17,8 @@ std::mutex mutex;
 bool loaded = false;
 bool planted = false;
 
-// Work that was never waited for must not meet a process that is being taken down.
+}  // namespace
+
 void finish() {
   try {
     synchronize();
@@ -25,8 +26,6 @@ void finish() {
     log::warn(std::string("sim: work that was never waited for has failed: ") + failure.what());
   }
 }
-
-}  // namespace
 
 void load() {
   const std::lock_guard lock(mutex);

@@ -22,14 +22,23 @@ namespace op_tools::sim_device {
 
 inline constexpr int kDevices = 2;  // sim:0 and sim:1
 
-// Registers the device, then plants what OP_TOOLS_SIM_FAULTS and OP_TOOLS_SIM_LATENCY name. Again: nothing. Throws
-// Error when PrivateUse1 is taken, or a variable is wrong.
+// Registers the device, then plants what OP_TOOLS_SIM_FAULTS, OP_TOOLS_SIM_LATENCY and OP_TOOLS_SIM_ROUNDING say.
+// Again: nothing. Throws Error when PrivateUse1 is taken, or a variable is wrong.
 OP_TOOLS_API void load();
 OP_TOOLS_API bool is_loaded();
 
 // Kernels run on the stream's worker thread (the default), or in the thread that calls. Waits for all queued work.
 OP_TOOLS_API void set_asynchronous(bool on);
 OP_TOOLS_API bool is_asynchronous();
+
+// Kernels round as another correct implementation would: sums run in another order, the last bit of what is computed
+// is another one in places. Off: results have the CPU's bits. Waits for all queued work. docs/sim_device.md#rounding.
+OP_TOOLS_API void set_rounding(bool on);
+OP_TOOLS_API bool is_rounding();
+
+// Work that was never waited for must not meet a process that is being taken down: waits for it; a failure is a
+// warning. Runs at exit, too.
+OP_TOOLS_API void finish();
 
 OP_TOOLS_API void manual_seed(uint64_t seed);  // the generators of all devices
 OP_TOOLS_API bool in_forked_child();           // where it cannot be used: its streams are threads of the parent
