@@ -453,6 +453,10 @@ void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wa
   if (facts_.autocast || backend_picks_strides(base_name(facts_.name))) return;
   if (gradient.layout() != at::kStrided || wanted.layout() != at::kStrided) return;
   if (is_copied_by_its_device(gradient)) return;
+  // What arrived and is passed on expanded may have been made dense where it was copied for the CPU's run.
+  for (int64_t dim = 0; dim < gradient.dim(); ++dim) {
+    if (gradient.size(dim) > 1 && gradient.stride(dim) == 0) return;
+  }
   if (!wanted.is_non_overlapping_and_dense() ||
       same_order(gradient.strides().vec(), wanted.strides().vec(), wanted.sizes())) {
     return;

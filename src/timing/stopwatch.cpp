@@ -15,9 +15,9 @@
 namespace op_tools {
 namespace {
 
-// A device whose work is done when the call returns.
+// A device whose work is done when the call returns, as far as torch knows: a backend without a guard cannot be asked.
 bool is_immediate(c10::Device device) {
-  return device.is_cpu() || device.is_meta();
+  return device.is_cpu() || device.is_meta() || !c10::impl::hasDeviceGuardImpl(device.type());
 }
 
 c10::DeviceIndex index_of(c10::Device device, const c10::impl::VirtualGuardImpl& guard) {

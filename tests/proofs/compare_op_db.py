@@ -32,7 +32,8 @@ WRONG_IN_TORCH = {
     "linalg.matrix_exp": "NaN in the half types, for matrices whose exponential they can hold",
     "nn.functional.soft_margin_loss": "an exponential overflows float16 where its logarithm does not",
     "logcumsumexp": "its gradient goes through logarithms whose size (10,000 in a sample) leaves it few digits",
-    "nn.functional.grid_sample": "bfloat16 coordinates fall into another pixel, where the gradient jumps",
+    "nn.functional.grid_sample": "coordinates in 16 bits fall into another pixel, where the gradient jumps",
+    "grid_sampler_2d": "coordinates in 16 bits fall into another pixel, where the gradient jumps",
 }
 # Reported, and not rightly.
 KNOWN_ALARMS = {
