@@ -148,3 +148,11 @@ def test_infinities_that_the_dtype_asks_for(level):  # pytorch/pytorch#187179
     torch.manual_seed(0)
     a, b = torch.rand(2, 3, 4), torch.rand(2, 5, 4)
     assert named(lambda: torch.cdist(a, b, p=0.01), level) == []
+
+
+def test_dtypes_without_a_sum_are_judged(level):
+    x = torch.randn(6, dtype=torch.complex64).to(torch.complex32)
+    with op_tools.OpAutoCompare(level=level, max_saved=0) as tool:
+        x.to(torch.complex64)
+        torch.randn(6).to(torch.float8_e5m2).to(torch.float32)
+    assert not [row.reason for row in tool.result().rows if "the comparison failed" in row.reason]
