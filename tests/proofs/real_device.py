@@ -44,12 +44,12 @@ KNOWN = {
     r"column_stack|argmax|argmin": "out= is not resized",
     r"lu_unpack|lu_factor(_ex)?|lu": "wrong permutations of complex128",
     r"matrix_exp|linalg_matrix_exp": "an empty batch raises",
-    r"(arc)?(acos|asin|atan|atan2|tanh|atanh|cos|sin|tan)h?_?": "some hundred units in the last place",
+    r"(acos|asin|atan|atan2|tanh|atanh)_?": "some hundred units in the last place",
     r"lgamma|mvlgamma|digamma|polygamma": "some units of 1 where the result is 0",
     r"_?(safe_|log_)?softmax.*|softmin": "strides of the input, where torch's own account is contiguous; float64 of integers in float32",
-    r"linalg_lstsq|lstsq": "NaN for matrices of low rank",
+    r"linalg_lstsq|lstsq": "NaN for matrices of low rank, which torch asks of no driver but gelsy and gelsd",
 }
-# It computes these of float64 in float32, and says so.
+# It computes float64 in float32, and says so: conformance cases of float64 that fail are counted, and not looked at further.
 IN_FLOAT32 = "float64 in float32"
 
 
