@@ -48,6 +48,7 @@
 #include "quiet_warnings.h"
 #include "tensor/internal_guard.h"
 #include "tensor/memory_watch.h"
+#include "termination.h"
 #include "torch_function_mode.h"
 
 namespace op_tools::python {
@@ -247,6 +248,7 @@ PYBIND11_MODULE(_C, module) {
   see_inside_python_handlers();
   init_stack_source();
   init_thread_watch();
+  init_termination(module);
   bind_hook(module);
   bind_replay(module);
   bind_runs(module);

@@ -10,6 +10,7 @@
 #include "interrupts.h"
 #include "python_hook.h"
 #include "python_values.h"
+#include "termination.h"
 #include "torch_function_mode.h"
 
 namespace op_tools::python {
@@ -119,6 +120,7 @@ class Switch {
     thread_ = this_thread();
     parts[1].cast<Scope&>().enter();
     hook_ = parts[0];
+    flush_at_termination(hook_.cast<std::shared_ptr<Hook>>());
     scope_ = parts[1];
   }
   void attach() {

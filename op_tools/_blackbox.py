@@ -24,12 +24,13 @@ from ._tools import Tool
 _SUFFIX = ".blackbox"
 _WIDTH = 100  # of the table
 # As src/blackbox/blackbox_file.h lays them out.
-_HEADER = struct.Struct("<8s II Ii IIII QQQ qq II Q II Q QQ II q")
+_HEADER = struct.Struct("<8s II Ii IIII QQQQQ qq II Q II Q QQ II QQ q")
 _STREAM = struct.Struct("<q I4x q Q")
 _REGION = struct.Struct("<QQQ40x")
 _CALL = struct.Struct("<qqQq IIII BBBB II4x")
 _KEPT = struct.Struct("<QQ")
 _MOST_STREAMS = 64
+_UNIT = 8  # of places in the ring of descriptions
 _KEPT_TEXTS = ("", "copying", "inputs", "too large", "failed", "no room")
 # The files of a saved call that are stored; other names are not written anywhere.
 _KEPT_FILES = ("input.pth", "meta.json")
@@ -48,6 +49,8 @@ class _Header(NamedTuple):
     region_bytes: int
     strings_at: int
     string_bytes: int
+    inputs_at: int
+    input_bytes: int
     clock_to_unix: int
     started: int
     host: int
@@ -60,6 +63,8 @@ class _Header(NamedTuple):
     kept_bytes: int
     kept_places: int
     streams_used: int
+    inputs_used: int
+    names_lost: int
     copied: int
 
 
@@ -84,7 +89,9 @@ class BlackBox(Result):
     rows: list[BlackBoxRow] = field(default_factory=list)
     """The last calls of each thread, in the order in which they began."""
     left_out: int = 0
-    """Calls that had no place in the file: of more than 64 threads at once, or nested more than 31 deep."""
+    """Calls that had no place in the file: of more than 256 threads at once, or nested more than 31 deep."""
+    names_lost: int = 0
+    """Names of operators, modules and lines that had no place in the file: their table, or the disk, was full."""
     copied: float | None = None
     """When this copy of the file was made, in seconds since 1970; None: it is the file itself."""
 
@@ -110,11 +117,17 @@ class BlackBox(Result):
         inside = [_described(row) for row in self.open]
         if self.copied is not None:
             state = f"was in {' and in '.join(inside)}" if inside else "was in no operator"
+            if self.left_out:
+                state = f"{state if inside else 'may have been'}{', or' if inside else ''} in one of {self._lost}"
             return f"{who} {state} when its file was copied"
         if inside:
             since = f", since {time.time() - self.open[-1].begun:.1f} s" if self.alive else ""
-            return f"{who} {'is' if self.alive else 'ended'} in {' and in '.join(inside)}{since}"
+            lost = f", or in one of {self._lost}" if self.left_out else ""
+            return f"{who} {'is' if self.alive else 'ended'} in {' and in '.join(inside)}{since}{lost}"
         last = self.rows[-1] if self.rows else None
+        if self.left_out and not self.closed:
+            known = f"; the last call that has one was {_described(last)}" if last else ""
+            return f"{who} {'may be' if self.alive else 'may have ended'} in one of {self._lost}{known}"
         raised = last is not None and last.state == "failed"
         if self.closed:
             last_raised = f"; the last call raised: {_described(last)}" if last and raised else ""
@@ -124,6 +137,10 @@ class BlackBox(Result):
         where = "is in no operator" if self.alive else "ended outside of any operator"
         waits = " (it may wait for the other ranks)" if self.alive and last.number else ""
         return f"{who} {where}; the last was {_described(last)}{', which raised' if raised else ''}{waits}"
+
+    @property
+    def _lost(self) -> str:
+        return f"the calls that have no place in the file (of more than 256 threads, or nested more than 31 deep: {self.left_out})"
 
     @property
     def device_verdict(self) -> str:
@@ -183,8 +200,12 @@ class BlackBox(Result):
         return json.dumps({**asdict(self), "verdict": self.verdict, "device_verdict": self.device_verdict})
 
 
+def _inputs(row: BlackBoxRow) -> str:
+    return "tensors whose shapes are no longer in the file" if row.inputs == "?" else row.inputs or "no tensors"
+
+
 def _described(row: BlackBoxRow) -> str:
-    text = f"{row.op} ({row.phase}, step {row.step}) on {row.inputs or 'no tensors'}"
+    text = f"{row.op or 'an operator whose name had no place in the file'} ({row.phase}, step {row.step}) on {_inputs(row)}"
     if row.module:
         text += f", module {row.module}"
     if row.number:
@@ -205,11 +226,12 @@ class _Reader:
         except (OSError, ValueError) as error:
             raise _C.Error(f"{path}: cannot be read as a file of OpBlackBox: {error}") from None
         self.header = _Header(*self.unpack(_HEADER, 0))
-        known = (b"OPTBLBX2", 4096, _CALL.size)
+        known = (b"OPTBLBX3", 4096, _CALL.size)
         if self.header[:3] != known:
             raise _C.Error(f"{path}: is no file of OpBlackBox, or of another version of it")
         header = self.header
-        need = max(header.strings_at + header.string_bytes, header.kept_at + header.kept_places * header.kept_bytes)
+        strings, inputs = header.strings_at + header.string_bytes, header.inputs_at + header.input_bytes
+        need = max(strings, inputs, header.kept_at + header.kept_places * header.kept_bytes)
         if need > len(self.data) or self.header.strings_used > self.header.string_bytes:
             raise _C.Error(f"{path}: is cut off: it has {len(self.data)} bytes of {need}")
 
@@ -225,6 +247,19 @@ class _Reader:
         (size,) = struct.unpack_from("<I", self.data, start)
         return self.data[start + 4 : start + 4 + min(size, 1 << 16)].decode(errors="replace")
 
+    def description(self, place: int) -> str:
+        """Of inputs; "?" where others have been written to its place since."""
+        header = self.header
+        units = header.input_bytes // _UNIT
+        if not place or not units:
+            return ""
+        if (header.inputs_used - place) % (1 << 32) > units:
+            return "?"
+        start = header.inputs_at + place % units * _UNIT
+        (size,) = struct.unpack_from("<I", self.data, start)
+        end = min(start + 4 + min(size, 1 << 16), header.inputs_at + header.input_bytes)
+        return self.data[start + 4 : end].decode(errors="replace")
+
     def row(self, at: int, thread: int, *, is_open: bool) -> BlackBoxRow:
         found = self.unpack(_CALL, at)
         begin, end, call_id, step, op, module, line, inputs, phase, failed, stream, kept, number, group = found
@@ -235,7 +270,7 @@ class _Reader:
             phase="backward" if phase else "forward",
             module=self.string(module),
             line=self.string(line),
-            inputs=self.string(inputs),
+            inputs=self.description(inputs),
             step=step,
             id=call_id,
             thread=thread,
@@ -323,6 +358,7 @@ def read_black_box(path: str | Path) -> BlackBox:
         alive=reader.is_mapped(),
         rows=sorted(reader.rows(), key=lambda row: row.begun),
         left_out=header.left_out,
+        names_lost=header.names_lost,
         copied=header.copied / 1e9 if header.copied else None,
     )
 

@@ -44,6 +44,7 @@ R = TypeVar("R")
 
 def _terminated(number: int, _: object) -> None:
     """SIGTERM while a tool is on: schedulers and launchers end programs so, and what was recorded is still wanted."""
+    _C.termination_begins()
     stop_all()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -57,6 +58,7 @@ def _watch_termination(*, on: bool = True) -> None:
     running = _C.running_tools()
     if on and running and handler is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
+        _C.watch_termination()  # where the interpreter never gets to it
     elif handler is _terminated and not (on and running):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

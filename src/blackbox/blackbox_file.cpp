@@ -55,7 +55,8 @@ BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t ra
   const size_t region_bytes =
       page_aligned(offsetof(Region, ring) + static_cast<size_t>(size.calls) * sizeof(BlackBoxCall));
   const size_t strings_at = kPage + kThreads * region_bytes;
-  const size_t kept_at = strings_at + kStringBytes;
+  const size_t inputs_at = strings_at + kStringBytes;
+  const size_t kept_at = inputs_at + size_t{kInputsUnits} * kUnit;
   const size_t kept_bytes = page_aligned(sizeof(KeptPlace) + static_cast<size_t>(size.kept_bytes));
   bytes_ = kept_at + static_cast<size_t>(size.kept_places) * kept_bytes;
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -84,6 +85,9 @@ BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t ra
   header_->region_bytes = region_bytes;
   header_->strings_at = strings_at;
   header_->string_bytes = kStringBytes;
+  header_->inputs_at = inputs_at;
+  header_->input_bytes = size_t{kInputsUnits} * kUnit;
+  header_->inputs_used.store(1, std::memory_order_release);
   header_->kept_at = kept_at;
   header_->kept_bytes = kept_bytes;
   header_->kept_places = static_cast<uint32_t>(size.kept_places);
@@ -93,7 +97,7 @@ BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t ra
   header_->host = intern(host_name());
   header_->program = intern(command_line());
   std::atomic_thread_fence(std::memory_order_release);
-  std::memcpy(header_->magic, "OPTBLBX2", sizeof header_->magic);  // from here on a reader may look
+  std::memcpy(header_->magic, "OPTBLBX3", sizeof header_->magic);  // from here on a reader may look
 }
 
 BlackBoxFile::~BlackBoxFile() {
@@ -157,7 +161,9 @@ BlackBoxFile::KeptPlace* BlackBoxFile::kept_place(uint32_t index) {
 
 void BlackBoxFile::copy_to(const std::string& path) const {
   const std::string temporary = path + ".tmp";
-  const int to = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  // One that is left over, or a link that another program put there: it is not written through.
+  ::unlink(temporary.c_str());
+  const int to = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (to < 0) fail(temporary, "cannot make the file");
   const auto copy = [&](size_t at, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
@@ -169,7 +175,8 @@ void BlackBoxFile::copy_to(const std::string& path) const {
   };
   bool all = ::ftruncate(to, static_cast<off_t>(bytes_)) == 0 &&
              copy(0, kPage + header_->regions_used.load(std::memory_order_acquire) * header_->region_bytes) &&
-             copy(header_->strings_at, header_->strings_used.load(std::memory_order_acquire));
+             copy(header_->strings_at, header_->strings_used.load(std::memory_order_acquire)) &&
+             copy(header_->inputs_at, inputs_room());
   for (uint32_t i = 0; all && i < header_->kept_places; ++i) {
     const size_t at = header_->kept_at + i * header_->kept_bytes;
     const auto* const place = reinterpret_cast<const KeptPlace*>(memory_ + at);
@@ -184,6 +191,58 @@ void BlackBoxFile::copy_to(const std::string& path) const {
   fail(temporary, "cannot write the copy");
 }
 
+// `room`: how many bytes from `at` on have blocks of the disk; afterwards at least `bytes`.
+bool BlackBoxFile::grow(size_t& room, size_t at, size_t bytes) {
+  constexpr size_t kStep = 64 << 10;
+  for (; room < bytes; room += kStep) {
+    if (!has_room(at + room, kStep)) return false;
+  }
+  return true;
+}
+
+size_t BlackBoxFile::inputs_room() const {
+  return std::min<uint64_t>(header_->inputs_used.load(std::memory_order_acquire), kInputsUnits) * kUnit;
+}
+
+InputsId BlackBoxFile::describe(uint64_t key, c10::function_ref<std::string()> text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  constexpr size_t kMostKnown = 1 << 16;
+  if (described_.size() >= kMostKnown) described_.clear();
+  const auto [known, is_new] = described_.try_emplace(key, InputsId{0});
+  if (!is_new && is_fresh(known->second)) return known->second;
+  constexpr size_t kMostBytes = 1 << 16;  // of a list of thousands of tensors; a small part of the ring
+  std::string description = text().substr(0, kMostBytes);
+  const auto size = static_cast<uint32_t>(description.size());
+  const auto units = static_cast<uint32_t>((sizeof size + size + kUnit - 1) / kUnit);
+  uint64_t at = header_->inputs_used.load(std::memory_order_relaxed);
+  const uint64_t left = kInputsUnits - at % kInputsUnits;
+  if (units > left) at += left;  // in one piece
+  if (static_cast<InputsId>(at) == 0) ++at;
+  const size_t place = at % kInputsUnits * kUnit;
+  if (!grow(inputs_room_, header_->inputs_at, place + units * size_t{kUnit})) {
+    described_.erase(known);
+    return 0;
+  }
+  // A reader must not take what is half written for what was there: the place counts as new from here on.
+  header_->inputs_used.store(at + units, std::memory_order_release);
+  char* const memory = memory_ + header_->inputs_at + place;
+  std::memcpy(memory, &size, sizeof size);
+  std::memcpy(memory + sizeof size, description.data(), size);
+  return known->second = static_cast<InputsId>(at);
+}
+
+std::string BlackBoxFile::description(InputsId id) const {
+  const auto age = static_cast<uint32_t>(header_->inputs_used.load(std::memory_order_acquire)) - id;
+  if (id == 0 || age > kInputsUnits) return "";
+  const size_t place = size_t{id % kInputsUnits} * kUnit;
+  uint32_t size = 0;
+  std::memcpy(&size, memory_ + header_->inputs_at + place, sizeof size);
+  size = std::min<uint32_t>(size, static_cast<uint32_t>(header_->input_bytes - place - sizeof size));
+  std::string text(memory_ + header_->inputs_at + place + sizeof size, size);
+  const auto age_now = static_cast<uint32_t>(header_->inputs_used.load(std::memory_order_acquire)) - id;
+  return age_now > kInputsUnits ? "" : text;
+}
+
 StringId BlackBoxFile::intern(std::string_view text) {
   if (text.empty()) return 0;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -191,11 +250,9 @@ StringId BlackBoxFile::intern(std::string_view text) {
   if (found != ids_.end()) return found->second;
   const uint64_t at = header_->strings_used.load(std::memory_order_relaxed);
   const auto size = static_cast<uint32_t>(text.size());
-  if (at + sizeof size + size > kStringBytes) return 0;
-  constexpr size_t kStep = 64 << 10;
-  while (string_room_ < at + sizeof size + size) {
-    if (!has_room(header_->strings_at + string_room_, kStep)) return 0;
-    string_room_ += kStep;
+  if (at + sizeof size + size > kStringBytes || !grow(string_room_, header_->strings_at, at + sizeof size + size)) {
+    header_->names_lost.fetch_add(1, std::memory_order_relaxed);
+    return 0;
   }
   char* const place = memory_ + header_->strings_at + at;
   std::memcpy(place, &size, sizeof size);

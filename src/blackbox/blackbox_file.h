@@ -6,7 +6,8 @@
 //
 //   Header, one page
 //   Region, one per thread: its number, the calls it is in (`open`, the innermost last), and a ring of those that ended
-//   strings: names, modules, lines and descriptions of inputs, each once; a call has their places
+//   strings: names, modules and lines, each once; a call has their places
+//   inputs: a ring of descriptions of inputs, of which a program with dynamic shapes makes ever more
 //   stored inputs: places of equal size, each with the files of one saved call (kept_inputs.h)
 //
 // A page of the file takes disk and memory when it is first written: a region that no thread uses costs nothing.
@@ -32,6 +33,8 @@ namespace op_tools {
 
 // A place in the table of strings; 0: the empty string, also where the table is full.
 using StringId = uint32_t;
+// A place in the ring of descriptions, in units of kUnit bytes since its begin, modulo 2^32; 0: none.
+using InputsId = uint32_t;
 
 // What the file has of a call's inputs.
 enum class Kept : uint8_t {
@@ -49,7 +52,8 @@ struct BlackBoxCall {
   int64_t end;  // of calls in the ring
   uint64_t id;
   int64_t step;
-  StringId op, module, line, inputs;
+  StringId op, module, line;
+  InputsId inputs;
   uint8_t phase;   // 0 forward, 1 backward
   uint8_t failed;  // the operator raised
   uint8_t stream;  // the stream of a device, from 1; 0: none
@@ -62,10 +66,12 @@ static_assert(sizeof(BlackBoxCall) == 64);
 
 class BlackBoxFile {
  public:
-  static constexpr uint32_t kThreads = 64;     // with a region of their own
+  static constexpr uint32_t kThreads = 256;    // with a region of their own
   static constexpr uint32_t kMostNested = 31;  // calls of one thread that are open at once; deeper ones are not noted
   static constexpr uint32_t kStreams = 64;
   static constexpr size_t kStringBytes = 8 << 20;
+  static constexpr uint32_t kUnit = 8;
+  static constexpr uint32_t kInputsUnits = (4 << 20) / kUnit;
 
   // A stream of a device. The calls that had returned when the last reached event was put into it are done there.
   struct Stream {
@@ -77,12 +83,12 @@ class BlackBoxFile {
   };
 
   struct Header {
-    char magic[8];  // "OPTBLBX2"
+    char magic[8];  // "OPTBLBX3"
     uint32_t header_bytes, call_bytes;
     uint32_t pid, rank;
     uint32_t threads, nested, calls;  // regions; open calls and ring of each
     uint32_t parent;                  // the process that this one was forked from; 0: one without the tool
-    uint64_t region_bytes, strings_at, string_bytes;
+    uint64_t region_bytes, strings_at, string_bytes, inputs_at, input_bytes;
     int64_t clock_to_unix, started;
     StringId host, program;
     std::atomic<uint64_t> strings_used;
@@ -92,6 +98,8 @@ class BlackBoxFile {
     uint64_t kept_at, kept_bytes;    // places of stored inputs: where the first is, how large each is
     uint32_t kept_places;
     std::atomic<uint32_t> streams_used;
+    std::atomic<uint64_t> inputs_used;  // units of the ring that were ever written; its first is never used
+    std::atomic<uint64_t> names_lost;   // strings without a place: the table or the disk is full
     int64_t copied;  // when this copy was made, in nanoseconds since 1970; 0: it is the file of the process itself
     Stream streams[kStreams];
   };
@@ -167,6 +175,14 @@ class BlackBoxFile {
 
   // Writes a string that is not there yet. Any thread.
   StringId intern(std::string_view text);
+  // A description of inputs that `key` stands for. It stays for as long as no half of the ring was written since.
+  InputsId describe(uint64_t key, c10::function_ref<std::string()> text);
+  // It is in the first half of its life: a call that is made now may have it.
+  bool is_fresh(InputsId id) const {
+    return static_cast<uint32_t>(header_->inputs_used.load(std::memory_order_relaxed)) - id <= kInputsUnits / 2;
+  }
+  // "": none, or no longer there.
+  std::string description(InputsId id) const;
   Header& header() const { return *header_; }
   // This process was forked from the one whose file it is: it must not be touched, and is not mapped.
   bool is_parents() const { return owner_.in_child(); }
@@ -199,6 +215,8 @@ class BlackBoxFile {
   Thread& find_thread();
   Region* take_region();
   bool has_room(size_t at, size_t bytes) const;
+  bool grow(size_t& room, size_t at, size_t bytes);
+  size_t inputs_room() const;  // how much of the ring of descriptions was ever written
 
   const std::string path_;
   const uint32_t calls_;  // of each ring
@@ -206,12 +224,13 @@ class BlackBoxFile {
   uint64_t serial_;  // tells files of one process apart
   const std::shared_ptr<const bool> life_ = std::make_shared<const bool>(true);
   int descriptor_ = -1;
-  size_t bytes_ = 0, string_room_ = 0;
+  size_t bytes_ = 0, string_room_ = 0, inputs_room_ = 0;
   char* memory_ = nullptr;
   Header* header_ = nullptr;
 
   std::mutex mutex_;  // guards the strings' index and the giving of regions
   std::unordered_map<std::string, StringId> ids_;
+  std::unordered_map<uint64_t, InputsId> described_;  // by key
 };
 
 // What every call does.

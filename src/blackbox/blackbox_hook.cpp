@@ -72,7 +72,7 @@ std::string inputs_text(OpCall& call) {
 }
 
 // `device`: that of the first input that is not on the CPU, or which an argument names.
-StringId inputs_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& call, c10::Device* device) {
+InputsId inputs_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& call, c10::Device* device) {
   Signature signature;
   uint64_t devices = 0;
   bool any = false;
@@ -93,9 +93,12 @@ StringId inputs_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& cal
     }
     return 0;
   }
-  return known_of(file, thread, (signature.value() ^ (devices * 0x9E3779B97F4A7C15U)) + 1,
-                  [&] { return inputs_text(call); })
-      .string;
+  const uint64_t key = (signature.value() ^ (devices * 0x9E3779B97F4A7C15U)) + 1;
+  BlackBoxFile::Thread::Known& known = thread.known(key);
+  if (known.key != key || !file.is_fresh(known.string)) {
+    known = {key, file.describe(key, [&] { return inputs_text(call); }), /*is_collective=*/false};
+  }
+  return known.string;
 }
 
 double seconds(int64_t nanoseconds) {
@@ -289,7 +292,7 @@ BlackBoxResult BlackBoxHook::result() const {
     row.phase = to_string(call.phase ? Phase::kBackward : Phase::kForward);
     row.module = text(call.module);
     row.line = text(call.line);
-    row.inputs = text(call.inputs);
+    row.inputs = file->description(call.inputs);
     row.step = call.step;
     row.id = static_cast<int64_t>(call.id);
     row.thread = static_cast<int64_t>(region.thread);

@@ -30,7 +30,7 @@ void write_copy_and_stacks(const BlackBoxFile& file, const std::string& title) {
     log::warn(std::string("OpBlackBox: ") + error.what());
   }
   const std::string path = file.path() + ".stacks";
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (descriptor < 0) return;
   if (write_all(descriptor, title + "\n") && !write_stacks(descriptor)) {
     write_all(descriptor, "The stacks could not be read: they changed all the time, or no process could be made.\n");

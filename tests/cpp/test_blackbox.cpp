@@ -113,9 +113,33 @@ TEST_CASE("strings are in the file once", "[blackbox]") {
   CHECK(file.text(one) == "aten::mm");
   CHECK(file.intern("") == 0);
   const std::string large(BlackBoxFile::kStringBytes, 'x');
+  CHECK(file.header().names_lost.load() == 0);
   CHECK(file.intern(large) == 0);  // no room: a call has an empty name then
+  CHECK(file.header().names_lost.load() == 1);
   CHECK_THROWS_AS(BlackBoxFile(folder.path() + "/a.blackbox", {16}, 0), Error);  // it exists
   CHECK_THROWS_AS(BlackBoxFile(folder.path() + "/no/a.blackbox", {16}, 0), Error);
+}
+
+TEST_CASE("descriptions go round, and names stay", "[blackbox]") {
+  const test::TemporaryFolder folder;
+  BlackBoxFile file(folder.path() + "/a.blackbox", {16}, 0);
+  const auto text_of = [](uint64_t i) { return "float32[" + std::to_string(i) + "]" + std::string(1000, ' '); };
+  const InputsId first = file.describe(1, [&] { return text_of(1); });
+  CHECK(file.describe(1, [&] { return text_of(2); }) == first);  // it is there
+  CHECK(file.description(first) == text_of(1));
+  for (uint64_t i = 2; i < 20000; ++i) {
+    const InputsId id = file.describe(i, [&] { return text_of(i); });
+    REQUIRE(file.is_fresh(id));
+    REQUIRE(file.description(id) == text_of(i));
+  }
+  CHECK(file.description(first).empty());
+  CHECK(!file.is_fresh(first));
+  const InputsId again = file.describe(1, [&] { return text_of(1); });
+  CHECK(again != first);
+  CHECK(file.description(again) == text_of(1));
+  CHECK(file.description(file.describe(0, [] { return std::string(1 << 20, 'x'); })).size() == 1 << 16);
+  CHECK(file.text(file.intern("aten::mm")) == "aten::mm");
+  CHECK(file.description(0).empty());
 }
 
 TEST_CASE("the tool writes calls with shapes, and marks those that raised", "[blackbox]") {
@@ -136,7 +160,7 @@ TEST_CASE("the tool writes calls with shapes, and marks those that raised", "[bl
   CHECK(std::count(seen.begin(), seen.end(), "failed aten::mm float32[2, 3], float32[2, 3]") == 1);
   std::ifstream file(result.path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  CHECK(bytes.compare(0, 8, "OPTBLBX2") == 0);
+  CHECK(bytes.compare(0, 8, "OPTBLBX3") == 0);
   CHECK(bytes.find("aten::mm") != std::string::npos);
 }
 

@@ -323,9 +323,77 @@ def test_threads_are_told_apart(tmp_path):
     assert {row.thread for row in rows if row.op == "aten::sigmoid"} == {thread.native_id}
 
 
+def test_names_and_new_shapes_stay_when_descriptions_have_gone_round(tmp_path):
+    """Dynamic shapes: more descriptions of inputs than have room in the file."""
+    x = torch.zeros(8)
+    with op_tools.OpBlackBox(output_dir=tmp_path) as box:
+        torch.relu(x)
+        for number in range(8000):
+            torch.cat([x[: number % 9]] * 60 + [x[:1].expand(number + 1)])
+        torch.sigmoid(x)
+        torch.relu(x)
+        rows = box.result().rows
+    assert [row.inputs for row in rows if row.op in ("aten::sigmoid", "aten::relu")] == ["float32[8]", "float32[8]"]
+    assert all(row.op and row.line and row.inputs for row in rows)
+    assert len({row.inputs for row in rows if row.op == "aten::cat"}) > 100
+
+
+MANY_THREADS = """
+import os, sys, threading
+import torch, op_tools
+count, output = int(sys.argv[1]), sys.argv[2]
+threading.stack_size(1 << 18)
+barrier, last = threading.Barrier(count), threading.Barrier(count)
+@torch.library.custom_op("blackbox_test::die", mutates_args=())
+def die(x: torch.Tensor) -> torch.Tensor:
+    os.kill(os.getpid(), 9)
+    return x.clone()
+def work(number):
+    x = torch.relu(torch.ones(3))
+    barrier.wait()
+    if number == count - 1: die(x)
+    last.wait()
+op_tools.OpBlackBox(output_dir=output, calls=16, stall=0).start()
+threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+[(thread.start(), __import__("time").sleep(0.001)) for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+@pytest.mark.parametrize("count", [80, 280])
+def test_the_call_of_one_of_many_threads(tmp_path, count):
+    """More threads than have a place in the file: it says so, and not that there was no call."""
+    subprocess.run([sys.executable, "-c", MANY_THREADS, str(count), str(tmp_path)], capture_output=True, timeout=300)
+    (path,) = tmp_path.rglob("*.blackbox")
+    box = op_tools.read_black_box(path)
+    if count == 80:
+        assert [row.op for row in box.open] == ["blackbox_test::die"] and box.left_out == 0
+        assert "ended in blackbox_test::die" in box.verdict
+    elif not box.open:
+        assert box.left_out > 0
+        assert "may have ended in one of the calls that have no place in the file" in box.verdict
+        assert "outside" not in box.verdict
+
+
+def test_a_link_beside_the_file_is_not_written_through(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    with op_tools.OpBlackBox(output_dir=tmp_path) as box:
+        torch.relu(torch.ones(1))
+        for suffix in (".copy", ".copy.tmp", ".stacks"):
+            Path(box.path + suffix).symlink_to(victim)
+        Path(box.path + ".ask").touch()
+        ends = time.monotonic() + 60
+        while Path(box.path + ".ask").exists() and time.monotonic() < ends:
+            time.sleep(0.02)
+        assert not Path(box.path + ".copy").is_symlink()
+        assert op_tools.read_black_box(box.path + ".copy").copied
+    assert victim.read_text() == "precious"
+
+
 @pytest.mark.parametrize("damage", ["empty", "short", "other", "cut", "numbers"])
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path, damage, capsys):
-    with op_tools.OpBlackBox(output_dir=tmp_path) as box:
+    with op_tools.OpBlackBox(output_dir=tmp_path, calls=16) as box:
         torch.relu(torch.ones(1))
     path = tmp_path / "damaged.blackbox"
     data = bytearray(Path(box.path).read_bytes())

@@ -151,6 +151,46 @@ def test_sigterm_flushes_the_tool_and_ends_the_program(tool, tmp_path):
         assert op_tools.read_recording(file).complete
 
 
+HANGS = """
+import torch, op_tools
+import op_tools.sim_device as sim
+x = torch.ones(4, 4, device="sim")
+tool = op_tools.OpBlackBox(stall=0).start()
+sim.fault("hang", ops="mm").start()
+print("ready", flush=True)
+for _ in range(3):
+    y = x @ x
+y.sum().item()
+"""
+
+
+def test_sigterm_ends_a_program_that_hangs_outside_of_the_interpreter(tmp_path):
+    """Python never calls its handler there; without a tool such a program ends at once."""
+    program = tmp_path / "hangs.py"
+    program.write_text(HANGS)
+    with subprocess.Popen(
+        [sys.executable, str(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        (file,) = tmp_path.rglob("*.blackbox")
+        opened: list[int] = []
+        while len(opened) < 2 or opened[-1] != opened[-2]:  # it is in the call that never ends
+            time.sleep(0.2)
+            opened += [row.id for row in op_tools.read_black_box(file).open if row.op == "aten::mm"][-1:]
+        child.send_signal(signal.SIGTERM)
+        try:
+            _, printed = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert child.returncode == -signal.SIGTERM
+    assert b"SIGTERM: the interpreter has not answered" in printed
+    assert "ended in aten::mm" in op_tools.read_black_box(file).verdict
+
+
 def test_the_programs_own_handler_of_sigterm_stays_and_ours_goes():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     with op_tools.OpTimeMeasure(files=False), op_tools.OpObserve(detail=0):
