@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from typing_extensions import Unpack
 
 from . import _C
+from ._coverage import Coverage, Verdict, verdict_of
 from ._declared import ComparedOp, OpAutoCompareOptions
 from ._results import DEFAULT_ROWS, Result, counted, sorted_rows, text_table, worded
 from ._tools import Tool
@@ -114,10 +116,18 @@ class CompareResult(Result):
     failure: str = ""
     """The first failed write, or ""."""
 
+    coverage: Coverage = field(default_factory=Coverage)
+    """What was looked at, and what was not."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """`agrees` only where what there was to look at was looked at."""
+        return verdict_of(wrong=self.failed > 0, unseen=self.coverage.reasons())
+
     @property
     def ok(self) -> bool:
-        """True if no comparison failed."""
-        return self.failed == 0
+        """True if the verdict is `agrees`: no comparison failed, and most was looked at."""
+        return self.verdict is Verdict.AGREES
 
     @property
     def failures(self) -> list[CompareRow]:
@@ -144,7 +154,7 @@ class CompareResult(Result):
             worded("reason", "reason"),
         ]
         table = text_table(columns, sorted_rows(self.ops, sort_by) if sort_by else worst_first, row_limit)
-        return f"{table}\n{self.unjudged}" if self.unjudged else table
+        return "\n".join([*self.coverage.lines(), table, *filter(None, [self.unjudged])])
 
 
 class OpAutoCompare(Tool):
@@ -172,4 +182,8 @@ class OpAutoCompare(Tool):
         report = self._report()
         ops = [ComparedOp(**op) for op in report.pop("ops", [])]
         rows = [CompareRow(**row) for row in report.pop("rows")]
-        return CompareResult(rows=rows, ops=ops, **report)
+        account = self.coverage()
+        account.judged = report.get("passed", 0) + report.get("failed", 0)
+        account.not_judged, account.lost = report.get("not_comparable", 0), report.get("left_out", 0)
+        account.devices = dict(Counter(row.device.partition(":")[0] for row in rows if row.device))
+        return CompareResult(rows=rows, ops=ops, coverage=account, **report)

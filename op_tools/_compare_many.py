@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from . import _C
-from ._compare_runs import AGREED, DIVERGED, open_run
+from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, open_run
 from ._record import RecordedCall, RecordedCalls, Recording
 from ._results import Result, Shown, text_table, worded
 
@@ -41,14 +41,18 @@ class ManyRuns(Result):
 
     runs: list[str]
     rows: list[OddRow]
+    empty: int = 0
+    """Runs in which nothing was recorded."""
 
     @property
     def exit_status(self) -> int:
-        """0: none is odd; 1: some are."""
-        return DIVERGED if self.rows else AGREED
+        """0: none is odd; 1: some are; 2: of some nothing was recorded."""
+        return DIVERGED if self.rows else INCOMPLETE if self.empty else AGREED
 
     def table(self) -> str:
         """For people."""
+        if not self.rows and self.empty:
+            return f"NOT JUDGED: in {self.empty} of {len(self.runs)} runs nothing was recorded"
         if not self.rows:
             return f"{len(self.runs)} runs: each call has the same bits in all that gave it the same bits"
         columns: list[Shown[OddRow]] = [
@@ -95,4 +99,4 @@ def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns
         through = calls[collective].op if collective is not None else ""
         place = (one.op, one.phase, one.module, one.line, one.step, one.id)
         rows.append(OddRow(core.path, rank, *place, finding, like_it, others, through))
-    return ManyRuns([core.path for _, core in cores], rows)
+    return ManyRuns([core.path for _, core in cores], rows, sum(not core.calls for _, core in cores))

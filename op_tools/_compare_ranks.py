@@ -68,7 +68,7 @@ class RanksComparison(Result):
         """0: all is proven; 1: a call breaks the plan; 2: for some tensors no plan was found."""
         if self.first is not None:
             return DIVERGED
-        return AGREED if all(row.plan for row in self.rows) else INCOMPLETE
+        return AGREED if self.rows and all(row.plan for row in self.rows) else INCOMPLETE
 
     def table(self) -> str:
         """For people."""

@@ -158,13 +158,15 @@ class RunsComparison(Result):
         if not self.agrees:
             return DIVERGED
         missing = any(
-            rank.incomplete or rank.structure.steps_only_a or rank.structure.steps_only_b for rank in self.ranks
+            rank.incomplete or not rank.rows or rank.structure.steps_only_a or rank.structure.steps_only_b
+            for rank in self.ranks
         )
         return INCOMPLETE if missing or self.not_compared else AGREED
 
     def table(self) -> str:
         """All ranks for people."""
         parts = [rank.table() for rank in self.ranks]
+        parts += [f"NOT JUDGED: rank {rank.rank}: no call was recorded" for rank in self.ranks if not rank.rows]
         parts += [f"not compared: {one}" for one in self.not_compared]
         return "\n\n".join(parts)
 

@@ -116,7 +116,7 @@ class Confirmation(Result):
         """0: no operator is wrong; 1: one is; 2: some calls could not be judged."""
         if any("operator is wrong" in row.verdict for row in self.rows):
             return DIVERGED
-        return INCOMPLETE if self.problems else AGREED
+        return INCOMPLETE if self.problems or not self.rows else AGREED
 
     def table(self) -> str:
         """For people."""

@@ -17,12 +17,14 @@ from torch.utils.hooks import RemovableHandle
 
 from . import _C
 from ._config import Config, switched, without_variables
+from ._coverage import Verdict, status_of, worst
 from ._kinds import kind_of, kinds
 from ._together import Together
 from ._tools import Tool, stop_all, tool_classes
 
 _VARIABLE = "OP_TOOLS"
 _FAIL = "OP_TOOLS_FAIL_ON_WRONG"
+_ALLOW_UNSEEN = "OP_TOOLS_ALLOW_UNSEEN"
 
 
 def tools_by_flag() -> dict[str, type[Tool]]:
@@ -179,7 +181,9 @@ def startup_variables() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([startup, *others])}
 
 
-def environment(tools: Sequence[Tool], *, fail_on_wrong: bool = False, log_level: str = "") -> dict[str, str]:
+def environment(
+    tools: Sequence[Tool], *, fail_on_wrong: bool = False, allow_unseen: bool = False, log_level: str = ""
+) -> dict[str, str]:
     """The variables with which a Python that others start has the tools on as soon as it imports torch, with the options
     that these tools were made with."""
     variables = startup_variables()
@@ -195,6 +199,8 @@ def environment(tools: Sequence[Tool], *, fail_on_wrong: bool = False, log_level
     variables[_VARIABLE] = ",".join(words)
     if fail_on_wrong:
         variables[_FAIL] = "1"
+    if allow_unseen:
+        variables[_ALLOW_UNSEEN] = "1"
     if log_level:
         variables["OP_TOOLS_LOG_LEVEL"] = log_level
     return variables
@@ -207,15 +213,21 @@ def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def is_wrong(tools: Iterable[Any]) -> bool:
-    """One of the tools found something wrong: results of the device, or a producer of NaN."""
-    return any(not getattr(tool.result(), "ok", True) for tool in tools)
+def status_of_tools(tools: Iterable[Any], *, allow_unseen: bool = False) -> int:
+    """The exit status that the tools' verdicts give; tools that judge nothing have none. Says why something is not judged."""
+    results = [(tool, result) for tool in tools if hasattr(result := tool.result(), "verdict")]
+    for tool, result in results:
+        if result.verdict is Verdict.NOT_JUDGED:
+            coverage = getattr(result, "coverage", None)
+            why = "; ".join(coverage.reasons()) if coverage else getattr(result, "unseen", "")
+            _C.log_warn(f"{type(tool).__name__}: NOT JUDGED: {why or 'most was not looked at'}")
+    return status_of(worst(result.verdict for _, result in results), allow_unseen=allow_unseen)
 
 
 def _fail_if_wrong(tools: Sequence[Tool]) -> None:
     """At exit, where a program has no status to be changed any more."""
     stop_all()
-    if is_wrong(tools):
+    if status := status_of_tools(tools, allow_unseen=bool(switched(_ALLOW_UNSEEN))):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)
+        os._exit(status)

@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from . import _C
 from ._compare_runs import DIVERGED, Fusions, PathOrRecording, open_run, rank_of, short_name
 from ._confirm import calls_below
+from ._coverage import Verdict, verdict_of
 from ._declared import RunRow, ToolOptions
 from ._record import OpRecord
 from ._together import Together
@@ -32,11 +33,18 @@ class LiveResult:
     """The folder of that call, with its inputs and results in full; "" if only the other run makes it."""
     steps: int
     """How many times the runs were compared: after each step with calls, and at the end."""
+    unseen: str = ""
+    """Why it is not known whether the runs agree; ""."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """`agrees` only where the runs were compared."""
+        return verdict_of(wrong=self.first is not None, unseen=[self.unseen])
 
     @property
     def ok(self) -> bool:
-        """The runs agree so far."""
-        return self.first is None
+        """The runs were compared and agree so far."""
+        return self.verdict is Verdict.AGREES
 
 
 class OpAgainst(Together):
@@ -70,6 +78,7 @@ class OpAgainst(Together):
         self._fusions = [(list(one), list(other)) for one, other in fusions]
         self._first: RunRow | None = None
         self._path, self._steps, self._calls, self._is_over = "", 0, 0, False
+        self._failure = ""  # what ended the comparison
 
     def _make(self) -> Sequence[Tool]:
         header = next(iter(self._of_a.values())).header
@@ -78,7 +87,7 @@ class OpAgainst(Together):
             options.setdefault("level", header["level"])
         options["output_dir"] = Path(options.get("output_dir") or ".") / _FOLDER
         self._record, self._capture = OpRecord(**options), OpCapture(**options, format="folders", dedupe=False)
-        self._first, self._path, self._steps, self._calls, self._is_over = None, "", 0, 0, False
+        self._first, self._path, self._steps, self._calls, self._is_over, self._failure = None, "", 0, 0, False, ""
         return [self._capture, self._record]
 
     def step(self) -> None:
@@ -98,7 +107,10 @@ class OpAgainst(Together):
 
     def result(self) -> LiveResult:
         """What was found so far."""
-        return LiveResult(self._record.path, self._first, self._path, self._steps)
+        reasons = [self._failure] if self._failure else [] if self._steps else ["nothing was compared"]
+        if self._steps:
+            reasons += self._record.coverage().reasons()
+        return LiveResult(self._record.path, self._first, self._path, self._steps, "; ".join(reasons))
 
     def _compare(self) -> None:
         """Compares all that was recorded so far. What fails here is no failure of the program."""
@@ -111,7 +123,7 @@ class OpAgainst(Together):
                 self._calls = calls
                 self._look()
         except Exception as error:
-            self._is_over = True
+            self._is_over, self._failure = True, str(error)
             _C.log_warn(f"against: the program is no longer compared: {error}")
 
     def _look(self) -> None:

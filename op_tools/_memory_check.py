@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from typing_extensions import Self, Unpack
 
 from . import _C
+from ._coverage import Coverage, Verdict, verdict_of
 from ._declared import BlockRow, DeviceMemoryRow, MemoryRow, OpMemoryCheckOptions, OverwriteRow
 from ._memory_owners import UNKNOWN, Owners
 from ._results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_rows, text_table, worded
@@ -70,10 +71,18 @@ class MemoryResult(Result):
     root: str = ""
     """Folder of the run; "" if nothing was written."""
 
+    coverage: Coverage = field(default_factory=Coverage)
+    """What was looked at, and what was not."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """`agrees` only where what there was to look at was looked at."""
+        return verdict_of(wrong=bool(self.leaks or self.overwrites), unseen=self.coverage.reasons())
+
     @property
     def ok(self) -> bool:
-        """True if nothing leaks and nothing was written outside of a block."""
-        return not self.leaks and not self.overwrites
+        """True if the verdict is `agrees`: nothing leaks or was written outside of a block, and most was looked at."""
+        return self.verdict is Verdict.AGREES
 
     def peak_by(self, field: str = "kind") -> dict[str, int]:
         """What was allocated when the devices had most, in bytes.
@@ -293,6 +302,7 @@ class OpMemoryCheck(Tool):
             [BlockRow(**row) for row in report.get("blocks", [])],
             report.get("steps", 0),
             report.get("root", ""),
+            self.coverage(),
         )
 
     def _look(self) -> list[MemoryLeak]:

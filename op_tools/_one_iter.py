@@ -190,6 +190,8 @@ class OneIterComparison(Result):
 
     found: RunsComparison
     rows: list[OneIterRow] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    """Why it is not known that nothing is wrong."""
 
     @property
     def first(self) -> OneIterRow | None:
@@ -202,7 +204,7 @@ class OneIterComparison(Result):
         """0: nothing is wrong, 1: something is, 2: some could not be compared."""
         if self.first is not None:
             return DIVERGED
-        lacking = any(row.verdict.startswith("only in") for row in self.rows) or self.found.not_compared
+        lacking = any(row.verdict.startswith("only in") for row in self.rows) or self.found.not_compared or self.unseen
         return INCOMPLETE if lacking or any(rank.incomplete for rank in self.found.ranks) else AGREED
 
     def table(self) -> str:
@@ -225,6 +227,7 @@ class OneIterComparison(Result):
         if shown:
             lines += [text_table(columns, shown, _MOST_ROWS)]
         counts = Counter(row.verdict for row in self.rows)
+        lines += [f"NOT JUDGED: {one}" for one in self.unseen]
         lines.append(f"{len(self.rows)} results: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
         if (first := self.first) is not None:
             lines.append(f"First: {first.module or first.op} ({first.kind}): {first.finding or first.origin}")
@@ -286,12 +289,29 @@ def _of_rank(rank: RankComparison, tolerances: dict[str, Tolerance]) -> Iterator
         yield _judged(row, tolerances.get(model) or tolerances.get(_OTHERS) or Tolerance({}))
 
 
-def compare_iterations(found: RunsComparison, tolerances: dict[str, Tolerance] | None = None) -> OneIterComparison:
+def _device_types(core: _C.Recording) -> set[str]:
+    """Of the tensors that a recording has."""
+    place_of_device = 5
+    return {str(core.value(number)[place_of_device]).partition(":")[0] for number in range(core.values)}
+
+
+def _unseen(found: RunsComparison, accelerator: str, rows: Sequence[OneIterRow]) -> list[str]:
+    """Why it is not known that nothing is wrong."""
+    reasons = [] if rows else ["nothing was recorded"]
+    if rows and accelerator and not any(accelerator in _device_types(rank._found.b) for rank in found.ranks):
+        reasons.append(f"no tensor was on {accelerator}")
+    return reasons
+
+
+def compare_iterations(
+    found: RunsComparison, tolerances: dict[str, Tolerance] | None = None, accelerator: str = ""
+) -> OneIterComparison:
     """The results of an iteration in two runs.
 
     Args:
         found: of recordings with modules_only.
         tolerances: by model, as read_tolerances() gives them.
+        accelerator: the type of the device that is tested; where B has no tensor on it nothing is judged. "": any.
 
     Raises:
         op_tools.Error: the recordings are of operators.
@@ -299,4 +319,5 @@ def compare_iterations(found: RunsComparison, tolerances: dict[str, Tolerance] |
     for rank in found.ranks:
         if not all(side.header.get("modules_only") for side in (rank._found.a, rank._found.b)):
             raise _C.Error(f"{rank.a}, {rank.b}: not recorded with op-tools one-iter or modules_only=")
-    return OneIterComparison(found, [row for rank in found.ranks for row in _of_rank(rank, tolerances or {})])
+    rows = [row for rank in found.ranks for row in _of_rank(rank, tolerances or {})]
+    return OneIterComparison(found, rows, _unseen(found, accelerator, rows))

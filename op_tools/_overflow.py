@@ -8,6 +8,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from ._coverage import Coverage, Verdict, verdict_of
 from ._declared import OpOverflowCheckOptions, OverflowRow
 from ._results import Shown, SortableResult, worded
 from ._tools import Tool
@@ -30,10 +31,18 @@ class OverflowResult(SortableResult):
     root: str = ""
     """Folder of the run; "" if there was nothing to write."""
 
+    coverage: Coverage = field(default_factory=Coverage)
+    """What was looked at, and what was not."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """`agrees` only where what there was to look at was looked at."""
+        return verdict_of(wrong=self.producers > 0, unseen=self.coverage.reasons())
+
     @property
     def ok(self) -> bool:
-        """True if no call made a NaN or an infinity."""
-        return self.producers == 0
+        """True if the verdict is `agrees`: no call made a NaN or an infinity, and most was looked at."""
+        return self.verdict is Verdict.AGREES
 
     def _in_order(self) -> Sequence[OverflowRow]:
         return sorted(self.rows, key=lambda row: (row.kind != "producer", row.expected))
@@ -70,4 +79,6 @@ class OpOverflowCheck(Tool):
     def result(self) -> OverflowResult:
         """What the last run found so far. Call flush() first to include calls that wait to be checked."""
         report = self._report()
-        return OverflowResult(**{**report, "rows": [OverflowRow(**row) for row in report["rows"]]})
+        account = self.coverage()
+        account.judged = report.get("calls", 0)
+        return OverflowResult(**{**report, "rows": [OverflowRow(**row) for row in report["rows"]]}, coverage=account)

@@ -13,8 +13,9 @@ import torch
 from typing_extensions import Unpack
 
 from . import _C
-from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, plain_name
+from ._compare_runs import plain_name
 from ._confirm import CapturedId, ConfirmedRow, captured_calls, judged_pairs
+from ._coverage import Verdict, status_of, verdict_of
 from ._declared import ToolOptions
 from ._files import load_call
 from ._results import Result, Shown, text_table, worded
@@ -43,13 +44,19 @@ class ShadowResult(Result):
 
     @property
     def ok(self) -> bool:
-        """No operator is wrong."""
-        return not self.wrong
+        """No operator is wrong, and most calls were judged."""
+        return self.verdict is Verdict.AGREES
+
+    @property
+    def verdict(self) -> Verdict:
+        """`agrees` only where all captured calls, and most of the program's, were judged."""
+        unseen = bool(self.left or self.problems or self.unfed > len(self.rows) or not self.rows)
+        return verdict_of(wrong=bool(self.wrong), unseen=unseen)
 
     @property
     def exit_status(self) -> int:
         """0: no operator is wrong; 1: some are; 2: some could not be judged."""
-        return DIVERGED if self.wrong else INCOMPLETE if self.left or self.problems else AGREED
+        return status_of(self.verdict)
 
     def table(self) -> str:
         """For people."""

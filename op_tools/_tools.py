@@ -31,6 +31,8 @@ from . import (
     _modules,  # noqa: F401  (tells the core the names of modules)
     _printing,  # noqa: F401  (what repr of a tensor computes is not seen)
 )
+from ._config import switched
+from ._coverage import Coverage, Watch, accelerator, begin_watch, end_watch
 from ._declared import CaptureRow, OpCaptureOptions, ToolOptions
 from ._decorate import decorated
 from ._kinds import Option, arguments_text, hook_options, kind_of, kinds, row_class, signature_of
@@ -133,6 +135,7 @@ class Tool(_C.Switch):
             name: known[name].to_core(value) for name, value in options.items() if value is not None
         }
         self._condition: Callable[[_C.Call], bool] | None = None  # set by apply_feature
+        self._watch: Watch | None = None  # of the last run
 
     @classmethod
     def _options(cls) -> tuple[Option, ...]:
@@ -157,6 +160,8 @@ class Tool(_C.Switch):
             op_tools.Error: an argument or an environment variable is wrong.
         """
         self._switch_on(self._open)
+        if self._depth == 1:
+            self._watch = begin_watch()
         _watch_termination()
         watch_modules()
         return self
@@ -170,8 +175,21 @@ class Tool(_C.Switch):
         self._switch_off()
         _watch_termination()
         watch_modules()
+        if self._depth == 0 and self._watch is not None:
+            end_watch(self._watch)
 
     end = stop
+
+    def coverage(self) -> Coverage:
+        """What the last run saw so far, and what it did not see."""
+        account = Coverage(accelerator=accelerator())
+        if self._scope is not None:
+            account.seen, account.steps = self._scope.calls_seen, self._scope.current_step
+            account.off = self._scope.hook_failures > 0
+        if self._watch is not None:
+            all_threads = self._arguments.get("all_threads", switched("OP_TOOLS_ALL_THREADS"))
+            self._watch.add_to(account, sees_threads=bool(all_threads))
+        return account
 
     def step(self) -> None:
         """Ends a training step. Steps count from 0."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .. import _C, _launch
 from .._compare_runs import INCOMPLETE, compare_runs, open_run
+from .._coverage import accelerator
 from .._next import new_folder
 from .._one_iter import SEED, OneIteration, compare_iterations, read_tolerances
 from .._record import RECORDING
@@ -67,7 +68,7 @@ def _compare(options: argparse.Namespace) -> int:
         if rank not in saved:
             raise _C.Error(f"{options.folder}: has no rank {rank}")
         found = compare_runs(saved[rank].path, tool.path)
-    report = compare_iterations(found, tolerances)
+    report = compare_iterations(found, tolerances, "" if is_recording else accelerator())
     sys.stdout.write(visible(report.table()) + "\n")
     if options.json:
         try:

@@ -136,12 +136,12 @@ def _run_program(options: argparse.Namespace) -> int:
         with _launch.running(tools):
             run(options.program, options.arguments)
     except SystemExit as ended:
-        if ended.code or not (fails and _launch.is_wrong(tools)):
+        if ended.code or not fails:
             raise  # the program's own status
     finally:
         if isinstance(other, OpShadow) and other.was_started:
             sys.stdout.write(visible(other.result().table()) + "\n")
-    return int(fails and _launch.is_wrong(tools))
+    return _launch.status_of_tools(tools, allow_unseen=options.allow_unseen) if fails else 0
 
 
 def _print_environment(options: argparse.Namespace) -> int:
@@ -149,6 +149,7 @@ def _print_environment(options: argparse.Namespace) -> int:
     variables = _launch.environment(
         chosen_tools(options, config),
         fail_on_wrong=options.fail_on_wrong or config.fail_on_wrong,
+        allow_unseen=options.allow_unseen,
         log_level=_log_level(options),
     )
     for name, value in (variables | _rename_device(options)).items():
@@ -222,7 +223,11 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--fail-on-wrong",
         action="store_true",
-        help="exit status 1 when a tool found something wrong (autocompare, overflow, memory, against, shadow)",
+        help="exit status 1 when a tool found something wrong, 2 when most was not looked at (autocompare, overflow, memory, "
+        "against, shadow)",
+    )
+    command.add_argument(
+        "--allow-unseen", action="store_true", help="with --fail-on-wrong: status 0 although most was not looked at"
     )
     command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {NAME}, where there is one")
     loudness = command.add_mutually_exclusive_group()

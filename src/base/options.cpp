@@ -88,6 +88,7 @@ std::vector<Variable> process_variables() {
       {"OP_TOOLS_AS_CUDA_SHOW", "as_cuda: 0: device.type says the device's own name"},
       {"OP_TOOLS_AS_CUDA_UNAVAILABLE_FOR", "as_cuda: packages to which torch.cuda.is_available() says False"},
       {"OP_TOOLS_FAIL_ON_WRONG", "1: with OP_TOOLS, exit status 1 when a tool found something wrong"},
+      {"OP_TOOLS_ALLOW_UNSEEN", "1: with OP_TOOLS_FAIL_ON_WRONG, status 0 although most was not looked at"},
       {"OP_TOOLS_BISECT_JOB", "set by op-tools bisect --jobs: the number of a run among those at the same time"},
       {"OP_TOOLS_COMPAT", "ditorch: print and spell as ditorch's op_tools"},
       {"RANK", "of a distributed launch: the folder of the results"},

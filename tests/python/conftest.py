@@ -209,3 +209,11 @@ def captured():
         return sorted((call for call in found if op in (None, call.folder.parent.name)), key=lambda call: call.id)
 
     return calls
+
+
+@pytest.fixture(autouse=True)
+def no_accelerator(request, monkeypatch):
+    """The simulated device is there in the processes of many tests that train on the CPU: that is no run that missed its
+    accelerator. tests/python/test_coverage.py asks for that."""
+    if "op_tools" in sys.modules and request.module.__name__ != "test_coverage":
+        monkeypatch.setattr("op_tools._tools.accelerator", lambda: "")

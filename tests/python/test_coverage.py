@@ -1,0 +1,176 @@
+"""What was not looked at is never said to be all right: each tool and command, each kind of not looking."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+import op_tools
+import op_tools.sim_device
+from op_tools._compare_runs import compare_runs
+from op_tools._coverage import Coverage, Verdict, status_of, verdict_of, worst
+from op_tools._launch import status_of_tools
+
+TOOLS = [op_tools.OpAutoCompare, op_tools.OpOverflowCheck, op_tools.OpMemoryCheck]
+
+
+def work(device="sim"):
+    x = torch.randn(4, 4).to(device)
+    for _ in range(3):
+        x = torch.nn.functional.gelu(x @ x)
+
+
+def in_thread():
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def in_process():
+    torch.multiprocessing.spawn(nothing, nprocs=1)
+
+
+def nothing(*_):
+    pass
+
+
+KINDS = {"empty": nothing, "thread": in_thread}
+
+
+def test_the_three_verdicts_have_three_statuses():
+    assert [status_of(one) for one in (Verdict.AGREES, Verdict.DIFFERS, Verdict.NOT_JUDGED)] == [0, 1, 2]
+    assert status_of(Verdict.NOT_JUDGED, allow_unseen=True) == 0
+    assert status_of(Verdict.DIFFERS, allow_unseen=True) == 1
+    assert verdict_of(wrong=True, unseen=True) is Verdict.DIFFERS
+    assert worst([Verdict.AGREES, Verdict.NOT_JUDGED]) is Verdict.NOT_JUDGED
+    assert worst([Verdict.NOT_JUDGED, Verdict.DIFFERS]) is Verdict.DIFFERS
+    assert worst([]) is Verdict.AGREES
+
+
+@pytest.mark.parametrize(
+    "unseen",
+    [
+        {"seen": 0},
+        {"off": True},
+        {"processes": 2},
+        {"compiled": 1},
+        {"threads": 1, "thread_calls": 1, "thread_calls_on_device": 1},
+        {"threads": 1, "thread_calls": 100},
+        {"judged": 3, "not_judged": 4},
+        {"accelerator": "sim", "devices": {"cpu": 9}},
+    ],
+)
+def test_each_kind_of_not_looking_turns_a_verdict(unseen):
+    account = Coverage(**{"seen": 10, **unseen})
+    assert verdict_of(wrong=False, unseen=account.reasons()) is Verdict.NOT_JUDGED
+    assert all(len(line) < 200 for line in account.lines())
+
+
+@pytest.mark.parametrize(
+    "seen", [{"loaders": 4}, {"threads": 1, "thread_calls": 5}, {"accelerator": "sim", "devices": {"sim": 1, "cpu": 9}}]
+)
+def test_work_that_cannot_matter_is_counted_and_turns_no_verdict(seen):
+    account = Coverage(**{"seen": 10, **seen})
+    assert verdict_of(wrong=False, unseen=account.reasons()) is Verdict.AGREES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_that_did_not_look_has_no_all_clear(tool, kind, tmp_path):
+    with tool(output_dir=tmp_path) as one:
+        KINDS[kind]()
+    result = one.result()
+    assert result.verdict is Verdict.NOT_JUDGED and not result.ok, result.coverage
+    assert status_of_tools([one]) == 2
+    assert status_of_tools([one], allow_unseen=True) == 0
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_that_looked_gives_its_verdict(tool, tmp_path):
+    with tool(output_dir=tmp_path) as one:
+        work()
+    assert one.result().verdict is Verdict.AGREES, one.result().coverage
+    assert status_of_tools([one]) == 0
+
+
+def test_threads_are_counted_where_they_run_operators(tmp_path):
+    with op_tools.OpAutoCompare(output_dir=tmp_path) as tool:
+        work()
+        idle = threading.Thread(target=nothing)
+        idle.start()
+        idle.join()
+        assert tool.coverage().threads == 0
+        in_thread()
+    assert tool.coverage().threads == 1 and tool.coverage().thread_calls_on_device > 0
+
+
+def test_a_host_thread_beside_a_device_run_turns_no_verdict(tmp_path):
+    with op_tools.OpAutoCompare(output_dir=tmp_path) as tool:
+        work()
+        thread = threading.Thread(target=lambda: torch.ones(3) + 1)
+        thread.start()
+        thread.join()
+    assert tool.coverage().threads == 1
+    assert tool.result().verdict is Verdict.AGREES
+
+
+def test_threads_that_a_tool_sees_are_not_counted(tmp_path):
+    with op_tools.OpAutoCompare(output_dir=tmp_path, level="aten", all_threads=True) as tool:
+        work()
+        in_thread()
+    assert tool.coverage().threads == 0
+
+
+def test_a_run_on_the_host_beside_an_accelerator_is_not_judged(tmp_path):
+    with op_tools.OpAutoCompare(output_dir=tmp_path) as tool:
+        work("cpu")
+    assert "no tensor was on sim" in "".join(tool.result().coverage.reasons())
+    assert status_of_tools([tool]) == 2
+    assert "NOT JUDGED" in tool.result().table()
+
+
+def test_ranks_without_a_tool_are_not_judged(tmp_path):
+    with op_tools.OpAutoCompare(output_dir=tmp_path) as tool:
+        work()
+        in_process()
+    assert tool.coverage().processes == 1
+    assert status_of_tools([tool]) == 2
+
+
+def test_a_compiled_graph_is_not_judged(tmp_path):
+    compiled = torch.compile(lambda x: x * 2 + 1, backend="eager", fullgraph=True)
+    with op_tools.OpAutoCompare(output_dir=tmp_path, level="aten") as tool:
+        work()
+        compiled(torch.ones(3))
+    assert tool.coverage().compiled == 1
+    assert status_of_tools([tool]) == 2
+
+
+def test_two_empty_recordings_do_not_agree(tmp_path):
+    for name in "ab":
+        with op_tools.OpRecord(output_dir=tmp_path / name, ops="mm"):
+            torch.nn.functional.relu(torch.ones(3))
+    runs = [tmp_path / "a", tmp_path / "b"]
+    try:
+        found = compare_runs(*runs)
+    except op_tools.Error:
+        return  # there is no recording at all
+    assert found.exit_status == 2 and "NOT JUDGED" in found.table()
+
+
+@pytest.mark.parametrize(("arguments", "status"), [([], 2), (["--allow-unseen"], 0)])
+def test_the_command_ends_with_the_status(arguments, status, tmp_path):
+    script = tmp_path / "threads_silent.py"
+    script.write_text(
+        "import threading, torch, op_tools.sim_device\n"
+        "x = torch.ones(4, 4).to('sim')\n"
+        "t = threading.Thread(target=lambda: x @ x)\n"
+        "t.start(); t.join()\n"
+        "x.sum()\n"
+    )
+    command = [sys.executable, "-m", "op_tools", "run", "--autocompare", "--fail-on-wrong", *arguments, str(script)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == status, ended.stderr
+    assert "NOT JUDGED" in ended.stderr
