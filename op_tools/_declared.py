@@ -600,7 +600,7 @@ class RunRow:
     step: int
     """The training step."""
     verdict: str
-    """`agrees`; `born here`: its inputs agree, its results do not; `carried`; `healed`; `only in A`; `only in B`."""
+    """`agrees`; `born here`: its inputs agree, its results do not; `carried`; `healed`; `only in A`; `only in B`; `differs, cause not found`: a loss, gradient or parameter of the call is another one."""
     finding: str
     """In what way the results differ, where a difference was born; else empty."""
     phase: str

@@ -132,10 +132,8 @@ constexpr OpFamily kFamilies[] = {
     // --- How many elements go into one
     {kSumsProducts, "a product of matrices or vectors",
      "mm _int_mm bmm addmm addmm_ _addmm_activation addmv addmv_ addbmm addbmm_ baddbmm baddbmm_ addr addr_ mv dot "
-     "vdot "
-     "outer matmul matmul_backward __matmul__ __rmatmul__ linalg_matmul linalg_multi_dot linalg_vecdot multi_dot "
-     "vecdot "
-     "chain_matmul tensordot einsum linear linear_backward linear_cross_entropy bilinear _trilinear _foreach_mm "
+     "vdot outer matmul matmul_backward __matmul__ __rmatmul__ linalg_matmul linalg_multi_dot linalg_vecdot multi_dot "
+     "vecdot chain_matmul tensordot einsum linear linear_backward linear_cross_entropy bilinear _trilinear _foreach_mm "
      "_grouped_mm _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _mixed_dtypes_linear "
      "_compute_linear_combination mkldnn_linear mkldnn_linear_backward mkldnn_linear_backward_input "
      "mkldnn_linear_backward_weights _linear_pointwise _mkl_linear _mm_plus_mm"},
@@ -176,25 +174,54 @@ constexpr OpFamily kFamilies[] = {
     {kBetweenTwoRanks, "one rank sends, one receives", "send recv_ recv_any_source_"},
     {kJumps, "a gradient that is another one on the other side of a threshold",
      "threshold_backward leaky_relu_backward hardtanh_backward hardswish_backward hardsigmoid_backward "
-     "softshrink_backward "
-     "hardshrink_backward elu_backward rrelu_with_noise_backward max_pool2d_with_indices_backward "
+     "softshrink_backward hardshrink_backward elu_backward rrelu_with_noise_backward max_pool2d_with_indices_backward "
      "max_pool3d_with_indices_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward "
      "smooth_l1_loss_backward huber_loss_backward"},
     {kGivesIntegers, "a quotient without its fraction",
      "floor_divide floor_divide_ __floordiv__ __rfloordiv__ __ifloordiv__"},
     {kDivides, "a quotient, whose divisor may be next to nothing",
      "div div_ divide divide_ true_divide addcdiv addcdiv_ reciprocal reciprocal_ rsqrt rsqrt_ _foreach_div "
-     "_foreach_div_ "
-     "_foreach_addcdiv _foreach_addcdiv_ _foreach_reciprocal _foreach_rsqrt _fused_adam_ _fused_adamw_ "
+     "_foreach_div_ _foreach_addcdiv _foreach_addcdiv_ _foreach_reciprocal _foreach_rsqrt _fused_adam_ _fused_adamw_ "
      "_fused_adagrad_"},
     {kStepsParameters, "a fused optimizer", "_fused_adam_ _fused_adamw_ _fused_adagrad_ _fused_sgd_"},
     {kExponentiates, "exponentials",
-     "exp exp_ exp2 exp2_ expm1 expm1_ softmax _softmax _safe_softmax _masked_softmax log_softmax "
-     "_log_softmax logsumexp _foreach_exp _foreach_exp_ cross_entropy"},
+     "exp exp_ exp2 exp2_ expm1 expm1_ softmax _softmax _safe_softmax _masked_softmax log_softmax _log_softmax "
+     "logsumexp _foreach_exp _foreach_exp_ cross_entropy"},
     {kJumps, "steps, signs, remainders and choices",
      "sign sgn round floor ceil trunc frac fmod remainder floor_divide heaviside threshold hardshrink topk sort "
-     "argsort "
-     "where masked_fill bernoulli multinomial fake_quantize_per_tensor_affine fake_quantize_per_channel_affine"},
+     "argsort where masked_fill bernoulli multinomial fake_quantize_per_tensor_affine "
+     "fake_quantize_per_channel_affine"},
+    {kGradientJumps, "its formula has a step or a corner",
+     "relu relu_ relu6 relu6_ leaky_relu leaky_relu_ rrelu rrelu_ prelu threshold threshold_ hardtanh hardtanh_ "
+     "hardswish hardswish_ hardsigmoid hardsigmoid_ softshrink hardshrink elu elu_ celu selu clamp clamp_ clip clip_ "
+     "clamp_min clamp_max abs abs_ absolute l1_loss smooth_l1_loss huber_loss hinge_embedding_loss margin_ranking_loss "
+     "multi_margin_loss multilabel_margin_loss triplet_margin_loss triplet_margin_with_distance_loss "
+     "cosine_embedding_loss fmod remainder rnn_relu rnn_relu_cell grid_sample grid_sampler renorm norm dist cdist "
+     "pairwise_distance linalg_norm linalg_vector_norm where"},
+    {kGradientJumps, "it gives the gradient to the elements that it chose",
+     "max min amax amin aminmax maximum minimum fmax fmin sort msort topk kthvalue median nanmedian mode quantile "
+     "nanquantile cummax cummin logcumsumexp scatter_reduce scatter_reduce_ index_reduce index_reduce_ segment_reduce "
+     "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
+     "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d "
+     "max_unpool1d max_unpool2d max_unpool3d embedding_bag"},
+    {kNormalizes, "a mean and a spread, a norm, or a sum of exponentials is taken out",
+     "layer_norm native_layer_norm batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm "
+     "miopen_batch_norm instance_norm group_norm native_group_norm rms_norm _fused_rms_norm local_response_norm "
+     "normalize weight_norm _weight_norm _weight_norm_interface softmax _softmax _safe_softmax softmin log_softmax "
+     "_log_softmax gumbel_softmax logsumexp std var std_mean var_mean cosine_similarity cosine_embedding_loss "
+     "linalg_cross"},
+    {kNormalizes, "attention: softmax between two products", kAttentions},
+    {kNormalizes, "a recurrent network: its gradient goes through all steps", kRecurrents},
+    {kNormalizes, "the gradient of one that does",
+     "native_layer_norm_backward native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward "
+     "miopen_batch_norm_backward native_group_norm_backward _fused_rms_norm_backward _weight_norm_interface_backward "
+     "_weight_norm_differentiable_backward _softmax_backward_data _log_softmax_backward_data"},
+    {kMultiplies, "a product, a quotient or a power of elements",
+     "mul mul_ multiply multiply_ div div_ divide divide_ true_divide neg neg_ negative negative_ square square_ sqrt "
+     "sqrt_ rsqrt rsqrt_ reciprocal reciprocal_ pow pow_ abs abs_ masked_fill masked_fill_ where clone detach t "
+     "transpose permute view reshape expand _foreach_mul _foreach_mul_ _foreach_div _foreach_div_ _foreach_sqrt "
+     "_foreach_sqrt_ _foreach_neg _foreach_neg_"},
+    {kMoves, "the tensor's elements in another place or form", "_to_copy to cpu cuda xpu npu hpu ipu type_as type"},
     {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},
     {kHasDefaultByDtype, "singular values below the dtype's precision count as zero",
@@ -374,6 +401,14 @@ std::string_view trait_name(OpTrait trait) {
       return "steps parameters";
     case kExponentiates:
       return "exponentiates";
+    case kGradientJumps:
+      return "gradient jumps";
+    case kNormalizes:
+      return "normalizes";
+    case kMultiplies:
+      return "multiplies";
+    case kMoves:
+      return "moves";
     case kHasDefaultByDtype:
       return "has a default by dtype";
   }

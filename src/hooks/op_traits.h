@@ -54,6 +54,10 @@ enum class OpTrait : uint8_t {
   kDivides,                  // by its last input; an operator on lists by the last of the result's shape
   kStepsParameters,          // an optimizer's step over lists: parameter i is made of the items i
   kExponentiates,            // the result is made of exponentials of the inputs
+  kGradientJumps,            // the same of its gradient: a choice, or a formula with a step
+  kNormalizes,               // what its inputs have in common is taken out: its gradient, too, is what is left
+  kMultiplies,               // elements by elements, or one element alone: nothing is added up that could cancel
+  kMoves,                    // gives the tensor on another device, or in another dtype
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
 };
 

@@ -47,6 +47,8 @@ class Aligner {
     made_.a_of_b.assign(b.calls.size(), kNoCall);
     made_.group_of_a = made_.b_of_a;
     made_.group_of_b = made_.a_of_b;
+    for (const RecordedCall& call : a.calls) made_.moves_a.push_back(only_moves(a, call));
+    for (const RecordedCall& call : b.calls) made_.moves_b.push_back(only_moves(b, call));
   }
 
   Alignment align() {
@@ -58,8 +60,12 @@ class Aligner {
     std::set_difference(steps_b.begin(), steps_b.end(), steps_a.begin(), steps_a.end(),
                         std::back_inserter(made_.steps_only_b));
     Blocks blocks;
-    for (uint32_t i = 0; i < a_.run.calls.size(); ++i) add_to_block(a_, i, &blocks, &Blocks::mapped_type::first);
-    for (uint32_t i = 0; i < b_.run.calls.size(); ++i) add_to_block(b_, i, &blocks, &Blocks::mapped_type::second);
+    for (uint32_t i = 0; i < a_.run.calls.size(); ++i) {
+      if (!made_.moves_a[i]) add_to_block(a_, i, &blocks, &Blocks::mapped_type::first);
+    }
+    for (uint32_t i = 0; i < b_.run.calls.size(); ++i) {
+      if (!made_.moves_b[i]) add_to_block(b_, i, &blocks, &Blocks::mapped_type::second);
+    }
     for (const auto& [name, calls] : blocks) align_block(calls.first, calls.second);
     align_backward();
     separate_chance_pairs();
@@ -102,6 +108,7 @@ class Aligner {
   void align_block(const CallNumbers& a, const CallNumbers& b);
   void pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList list);
   void group(const CallNumbers& a, const CallNumbers& b);
+  void add_group(CallGroup calls);
   void align_backward();
   void separate_chance_pairs();
   bool met_by_chance(uint32_t a, uint32_t b) const;
@@ -163,21 +170,27 @@ void Aligner::separate_chance_pairs() {
   }
 }
 
-// All that they read was made by calls without partners, and neither that nor their results agree.
+// All that they read was made by calls without partners, and neither that nor their results agree. Where their results
+// have other shapes one such input will do.
 bool Aligner::met_by_chance(uint32_t a, uint32_t b) const {
   const RecordedCall &one = a_.run.calls[a], &other = b_.run.calls[b];
   if (one.inputs == 0 || one.inputs != other.inputs || one.outputs != other.outputs) return false;
+  uint32_t made_alone = 0;
+  bool other_shape = false;
   for (uint32_t i = 0; i < one.inputs + one.outputs; ++i) {
     const uint32_t value_a = a_.run.uses[one.first_use + i].value, value_b = b_.run.uses[other.first_use + i].value;
     const ValueDifference difference = difference_of(a_.run, value_a, b_.run, value_b);
-    if (difference.relative <= kSameResult) return false;
-    if (i >= one.inputs) continue;
+    const bool agrees = difference.relative <= kSameResult;
+    if (i >= one.inputs) {
+      if (agrees) return false;
+      other_shape = other_shape || difference.kind == ValueDifference::Kind::kShape;
+      continue;
+    }
     const RecordedValue &in_a = a_.run.values[value_a], &in_b = b_.run.values[value_b];
-    const bool made_alone = in_a.origin == Origin::kCall && in_b.origin == Origin::kCall &&
-                            made_.alone_in_a(in_a.producer) && made_.alone_in_b(in_b.producer);
-    if (!made_alone) return false;
+    made_alone += !agrees && in_a.origin == Origin::kCall && in_b.origin == Origin::kCall &&
+                  made_.alone_in_a(in_a.producer) && made_.alone_in_b(in_b.producer);
   }
-  return true;
+  return made_alone == one.inputs || (other_shape && made_alone > 0);
 }
 
 // Pairs calls without a partner that one key names on both sides, in whatever order they are.
@@ -200,12 +213,14 @@ void Aligner::pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList lis
 
 void Aligner::group(const CallNumbers& a, const CallNumbers& b) {
   if (a.empty() || b.empty()) return;
-  for (CallGroup& found : find_groups(a_.run, a, b_.run, b, fusions_)) {
-    const auto number = static_cast<uint32_t>(made_.groups.size());
-    for (const uint32_t call : found.a) made_.group_of_a[call] = number;
-    for (const uint32_t call : found.b) made_.group_of_b[call] = number;
-    made_.groups.push_back(std::move(found));
-  }
+  for (CallGroup& found : find_groups(a_.run, a, b_.run, b, fusions_)) add_group(std::move(found));
+}
+
+void Aligner::add_group(CallGroup calls) {
+  const auto number = static_cast<uint32_t>(made_.groups.size());
+  for (const uint32_t call : calls.a) made_.group_of_a[call] = number;
+  for (const uint32_t call : calls.b) made_.group_of_b[call] = number;
+  made_.groups.push_back(std::move(calls));
 }
 
 // By the pair or group of their forward calls.
@@ -214,7 +229,7 @@ void Aligner::align_backward() {
   std::map<std::pair<int, uint32_t>, std::pair<CallNumbers, CallNumbers>> passes;
   for (uint32_t i = 0; i < a_.run.calls.size(); ++i) {
     const uint32_t forward = a_.forward_of(a_.run.calls[i]);
-    if (a_.run.calls[i].phase != Phase::kBackward || forward == kNoCall) continue;
+    if (a_.run.calls[i].phase != Phase::kBackward || forward == kNoCall || made_.moves_a[i]) continue;
     if (made_.group_of_a[forward] != kNoCall) {
       passes[{1, made_.group_of_a[forward]}].first.push_back(i);
     } else if (made_.b_of_a[forward] != kNoCall) {
@@ -223,14 +238,22 @@ void Aligner::align_backward() {
   }
   for (uint32_t i = 0; i < b_.run.calls.size(); ++i) {
     const uint32_t forward = b_.forward_of(b_.run.calls[i]);
-    if (b_.run.calls[i].phase != Phase::kBackward || forward == kNoCall) continue;
+    if (b_.run.calls[i].phase != Phase::kBackward || forward == kNoCall || made_.moves_b[i]) continue;
     if (made_.group_of_b[forward] != kNoCall) {
       passes[{1, made_.group_of_b[forward]}].second.push_back(i);
     } else if (made_.a_of_b[forward] != kNoCall) {
       passes[{0, made_.a_of_b[forward]}].second.push_back(i);
     }
   }
-  for (const auto& [forward, calls] : passes) align_block(calls.first, calls.second);
+  for (const auto& [forward, calls] : passes) {
+    const auto& [a, b] = calls;
+    const bool of_group = forward.first == 1 && !a.empty() && !b.empty();
+    if (of_group && keys_of(a_, &CallKeys::loose, a) != keys_of(b_, &CallKeys::loose, b)) {
+      add_group({a, b});  // other formulas of one gradient: what meets in them meets by chance
+    } else {
+      align_block(a, b);
+    }
+  }
 }
 
 }  // namespace

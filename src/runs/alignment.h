@@ -3,7 +3,8 @@
 // Steps by their numbers; in a step forward calls by thread, in order: first calls whose tensors have the same bits,
 // once on each side; then by module, operator and shapes; then without the module; then by operator alone. What was
 // moved is found by its keys, what was fused or split becomes a group. A backward call belongs to the backward call of
-// the partner of its forward call: another order of the engine is no difference. Pure functions, any thread.
+// the partner of its forward call: another order of the engine is no difference. What only moves a tensor to another
+// device takes no part. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,18 @@ namespace op_tools {
 struct Alignment {
   // By number of the call: its partner; kNoCall: it has none, or is in a group.
   std::vector<uint32_t> b_of_a, a_of_b;
+  std::vector<bool> moves_a, moves_b;  // by number of the call: it only moves a tensor to another device
   std::vector<CallGroup> groups;
   std::vector<uint32_t> group_of_a, group_of_b;  // kNoCall: in none
   // Steps that the other run did not record. Their calls are in no row of a comparison.
   std::vector<int64_t> steps_only_a, steps_only_b;
 
-  bool alone_in_a(uint32_t call) const { return b_of_a[call] == kNoCall && group_of_a[call] == kNoCall; }
-  bool alone_in_b(uint32_t call) const { return a_of_b[call] == kNoCall && group_of_b[call] == kNoCall; }
+  bool alone_in_a(uint32_t call) const {
+    return b_of_a[call] == kNoCall && group_of_a[call] == kNoCall && !moves_a[call];
+  }
+  bool alone_in_b(uint32_t call) const {
+    return a_of_b[call] == kNoCall && group_of_b[call] == kNoCall && !moves_b[call];
+  }
 };
 
 OP_TOOLS_API Alignment align_runs(const Recording& a, const Recording& b, const std::vector<Fusion>& fusions = {});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "hooks/op_traits.h"
 #include "runs/value_difference.h"
@@ -120,6 +121,22 @@ std::vector<bool> unwritten_values(const Recording& run) {
   return unwritten;
 }
 
+bool only_moves(const Recording& run, const RecordedCall& call) {
+  if (call.inputs != 1 || call.outputs != 1 || call.error != 0) return false;
+  const RecordedValue &in = run.values[run.inputs(call)[0].value], &out = run.values[run.outputs(call)[0].value];
+  if (in.dtype != out.dtype || in.hash != out.hash || run.list(in.shape) != run.list(out.shape)) return false;
+  return (in.hash != 0 || in.device != out.device) && has_trait(base_name(run.string(call.op)), OpTrait::kMoves);
+}
+
+std::vector<uint32_t> moved_from(const Recording& run) {
+  std::vector<uint32_t> sources(run.values.size());
+  std::iota(sources.begin(), sources.end(), 0);
+  for (const RecordedCall& call : run.calls) {
+    if (only_moves(run, call)) sources[run.outputs(call)[0].value] = sources[run.inputs(call)[0].value];
+  }
+  return sources;
+}
+
 std::string_view plain_name(std::string_view op) {
   const std::string_view base = base_name(op);
   const size_t first = base.find_first_not_of('_');
@@ -145,7 +162,10 @@ CallKeys call_keys(const Recording& run) {
         shapes_key(run, contents, run.outputs(call), shapes_key(run, contents, run.inputs(call), op));
     keys.exact.push_back(exact_key(run, unwritten, call, op));
     keys.plain.push_back(plain);
-    keys.placed.push_back(mixed(mixed(plain, contents.strings[call.module]), call.module_call));
+    uint64_t placed = mixed(mixed(plain, contents.strings[call.module]), call.module_call);
+    for (const RecordedUse& use : run.inputs(call))
+      placed = mixed(placed, contents.strings[run.values[use.value].name]);
+    keys.placed.push_back(placed);
     keys.loose.push_back(op);
   }
   return keys;

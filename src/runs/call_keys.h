@@ -13,16 +13,23 @@ namespace op_tools {
 
 // By number of the call.
 struct CallKeys {
-  std::vector<uint64_t> exact;   // operator, and the bits of all its tensors; 0: they are too few to tell calls apart
-  std::vector<uint64_t> placed;  // operator, shapes, kinds of dtypes, module and how often it was called before
-  std::vector<uint64_t> plain;   // operator, shapes, kinds of dtypes
-  std::vector<uint64_t> loose;   // operator
+  std::vector<uint64_t> exact;  // operator, and the bits of all its tensors; 0: they are too few to tell calls apart
+  std::vector<uint64_t>
+      placed;                   // operator, shapes, kinds of dtypes, module, how often it was called before, parameters
+  std::vector<uint64_t> plain;  // operator, shapes, kinds of dtypes
+  std::vector<uint64_t> loose;  // operator
 };
 OP_TOOLS_API CallKeys call_keys(const Recording& run);
 
 // By number of the value: it shows memory that was never written (torch.empty and its views), so it has what was there
 // before.
 OP_TOOLS_API std::vector<bool> unwritten_values(const Recording& run);
+
+// By number of the value: the value that it is a copy of, on another device or where a program for devices asks for its
+// own (`.cpu()`, `.to(device)`); else itself. Such a copy computes nothing; one that has other elements is no copy.
+OP_TOOLS_API std::vector<uint32_t> moved_from(const Recording& run);
+// The call makes nothing but such copies.
+OP_TOOLS_API bool only_moves(const Recording& run, const RecordedCall& call);
 
 // The operator without namespace, overload and what marks its in-place form: aten::add_.Tensor, torch.add -> add
 OP_TOOLS_API std::string_view plain_name(std::string_view op);

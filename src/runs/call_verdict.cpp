@@ -16,6 +16,8 @@ std::string_view to_string(CallVerdict verdict) {
       return "only in A";
     case CallVerdict::kOnlyB:
       return "only in B";
+    case CallVerdict::kCauseNotFound:
+      return "differs, cause not found";
     case CallVerdict::kNotCompared:
       return "not compared";
   }
@@ -42,6 +44,8 @@ std::string_view to_string(Finding finding) {
       return "reads the result of another call";
     case Finding::kExtraCall:
       return "a call that only one run makes";
+    case Finding::kEndResult:
+      return "another loss, gradient or parameter";
   }
   return "";
 }

@@ -15,7 +15,8 @@ enum class CallVerdict : uint8_t {
   kHealed,   // its inputs differ, its results agree
   kOnlyA,    // the other run has no such call
   kOnlyB,
-  kNotCompared,  // there is nothing to compare it by
+  kCauseNotFound,  // a loss, gradient or parameter of it differs, and no call in which that was born was found
+  kNotCompared,    // there is nothing to compare it by
 };
 OP_TOOLS_API std::string_view to_string(CallVerdict verdict);  // "born here"
 
@@ -30,6 +31,7 @@ enum class Finding : uint8_t {
   kFirstInput,  // a parameter, gradient or input of the program is another one from the start
   kOtherInput,  // it reads the result of another call than its partner does
   kExtraCall,   // a call that only one run makes changes what the calls after it read
+  kEndResult,   // a loss, a parameter's gradient or a parameter is another one
 };
 OP_TOOLS_API std::string_view to_string(Finding finding);
 

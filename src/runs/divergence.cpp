@@ -4,12 +4,14 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <unordered_map>
 
 #include "hooks/module_path.h"
 #include "hooks/op_traits.h"
 #include "runs/call_keys.h"
 #include "runs/compared_values.h"
+#include "runs/end_results.h"
 #include "runs/expected_error.h"
 #include "runs/module_rows.h"
 #include "runs/value_difference.h"
@@ -28,6 +30,11 @@ bool may_be_gradient(const RecordedValue& value) {
   return value.origin == Origin::kUnknown || value.origin == Origin::kGradient;
 }
 
+// The gradient of an operator, as one of aten's: mse_loss_backward, _softmax_backward_data.
+bool is_gradient_formula(const RecordedCall& call, std::string_view base) {
+  return call.level == Level::kAten && base.find("_backward") != std::string_view::npos;
+}
+
 class Finder {
  public:
   Finder(const Recording& a, const Recording& b, const Alignment& alignment, const Noise* noise)
@@ -38,7 +45,9 @@ class Finder {
         pairs_(a, b, alignment),
         modules_(a),
         unwritten_a_(unwritten_values(a)),
-        unwritten_b_(unwritten_values(b)) {
+        unwritten_b_(unwritten_values(b)),
+        moved_from_a_(moved_from(a)),
+        moved_from_b_(moved_from(b)) {
     made_a_.assign(a.values.size(), kNoRow);
     made_b_.assign(b.values.size(), kNoRow);
     found_.row_of_a.assign(a.calls.size(), kNoRow);
@@ -48,6 +57,9 @@ class Finder {
     }
     for (uint32_t i = 0; i < a.calls.size(); ++i) {
       if (a.calls[i].phase == Phase::kForward) forward_.emplace(a.calls[i].id, i);
+    }
+    for (uint32_t i = 0; i < b.calls.size(); ++i) {
+      if (b.calls[i].phase == Phase::kForward) forward_b_.emplace(b.calls[i].id, i);
     }
   }
 
@@ -64,11 +76,14 @@ class Finder {
     uint32_t value_a = kNoCall, value_b = kNoCall;
   };
 
+  static void hand_on(const Recording& run, uint32_t call, std::vector<uint32_t>* made);  // of what only moves
   void only_a(uint32_t call);
   void only_b(uint32_t call);
   void one_sided(const Recording& run, uint32_t call, CallVerdict verdict, std::vector<uint32_t>* made,
                  uint32_t ComparedCalls::*place);
   void compare(const Compared& calls);
+  void forgive_other_calls();
+  void name_end_result();
   void finish();
 
   Inputs look_at_inputs(const Compared& calls);
@@ -76,6 +91,7 @@ class Finder {
   void look_at_ports(const Compared& calls, Inputs* inputs) const;
   void look_at_forward(const Compared& calls, Inputs* inputs) const;
   void look_inside(const Compared& calls, Inputs* inputs) const;
+  bool may_have_jumped(const Compared& calls) const;
   uint32_t origin_of(uint32_t value_a, uint32_t value_b, double relative, Inputs* inputs);
   bool look_at_output(uint32_t value_a, uint32_t value_b, const Inputs& inputs, ComparedCalls* row, bool* differs);
   double limit_of(uint32_t value_a, uint32_t value_b, const Inputs& inputs) const;
@@ -91,10 +107,11 @@ class Finder {
   const ComparedValues pairs_;
   ModuleRows modules_;
   const std::vector<bool> unwritten_a_, unwritten_b_;
-  double gradient_rms_ = 0;                         // the largest
-  std::unordered_map<uint64_t, uint32_t> forward_;  // A's forward calls by id
-  std::vector<uint32_t> made_a_, made_b_;           // by value: the row that handed a difference to it
-  double seen_ = 0;                                 // the largest relative difference that was explained
+  const std::vector<uint32_t> moved_from_a_, moved_from_b_;     // by value
+  double gradient_rms_ = 0;                                     // the largest
+  std::unordered_map<uint64_t, uint32_t> forward_, forward_b_;  // forward calls by id
+  std::vector<uint32_t> made_a_, made_b_;                       // by value: the row that handed a difference to it
+  double seen_ = 0;                                             // the largest relative difference that was explained
   uint32_t first_birth_ = kNoRow;
   Divergence found_;
 };
@@ -106,11 +123,14 @@ Divergence Finder::find() {
   };
   const auto before_b = [&](uint32_t end) {
     for (; next_b < end; ++next_b) {
+      if (aligned_.moves_b[next_b]) hand_on(b_, next_b, &made_b_);
       if (aligned_.alone_in_b(next_b) && !skipped(aligned_.steps_only_b, b_.calls[next_b].step)) only_b(next_b);
     }
   };
   for (const uint32_t i : modules_.order()) {
-    if (aligned_.b_of_a[i] != kNoCall) {
+    if (aligned_.moves_a[i]) {
+      hand_on(a_, i, &made_a_);
+    } else if (aligned_.b_of_a[i] != kNoCall) {
       before_b(aligned_.b_of_a[i]);
       compare({{i}, {aligned_.b_of_a[i]}});
     } else if (aligned_.group_of_a[i] != kNoCall) {
@@ -125,6 +145,10 @@ Divergence Finder::find() {
   before_b(static_cast<uint32_t>(b_.calls.size()));
   finish();
   return std::move(found_);
+}
+
+void Finder::hand_on(const Recording& run, uint32_t call, std::vector<uint32_t>* made) {
+  (*made)[run.outputs(run.calls[call])[0].value] = (*made)[run.inputs(run.calls[call])[0].value];
 }
 
 void Finder::only_a(uint32_t call) {
@@ -157,7 +181,7 @@ void Finder::one_sided(const Recording& run, uint32_t number, CallVerdict verdic
 
 // Why two values differ that come from no pair of calls. Returns the row that it came from, or kNoRow: it is born here.
 uint32_t Finder::origin_of(uint32_t value_a, uint32_t value_b, double relative, Inputs* inputs) {
-  const RecordedValue &a = a_.values[value_a], &b = b_.values[value_b];
+  const RecordedValue &a = a_.values[moved_from_a_[value_a]], &b = b_.values[moved_from_b_[value_b]];
   const uint32_t call_a = a.origin == Origin::kCall ? a.producer : kNoCall;
   const uint32_t call_b = b.origin == Origin::kCall ? b.producer : kNoCall;
   const bool alone_b = call_b != kNoCall && aligned_.alone_in_b(call_b) && found_.row_of_b[call_b] != kNoRow;
@@ -201,7 +225,8 @@ void Finder::look_at_input(uint32_t value_a, uint32_t value_b, Inputs* inputs) {
   const auto row_of = [](const RecordedValue& value, const std::vector<uint32_t>& rows) {
     return value.origin == Origin::kCall ? rows[value.producer] : kNoRow;
   };
-  const uint32_t row_a = row_of(a, found_.row_of_a), row_b = row_of(b, found_.row_of_b);
+  const uint32_t row_a = row_of(a_.values[moved_from_a_[value_a]], found_.row_of_a);
+  const uint32_t row_b = row_of(b_.values[moved_from_b_[value_b]], found_.row_of_b);
   // Another value of the same maker: it was read again.
   for (const uint32_t row : {row_b, row_a}) {
     if (row == kNoRow || found_.rows[row].source == kNoRow || found_.rows[row].verdict == CallVerdict::kHealed)
@@ -242,10 +267,15 @@ void Finder::look_at_forward(const Compared& calls, Inputs* inputs) const {
     const auto forward = forward_.find(call.forward_id);
     if (call.forward_id == 0 || forward == forward_.end()) continue;
     const RecordedCall& made = a_.calls[forward->second];
-    for (uint32_t i = 0; i < made.inputs + made.outputs; ++i) {
-      const uint32_t value = a_.uses[made.first_use + i].value;
-      inputs->facts.values.push_back(value);
-      inputs->facts.coarsest = coarser(inputs->facts.coarsest, a_.values[value].dtype);
+    // Its inputs last: what it divides by is one of them.
+    for (const auto& uses : {a_.outputs(made), a_.inputs(made)}) {
+      for (const RecordedUse& use : uses) {
+        inputs->facts.forward.push_back(use.value);
+        inputs->facts.coarsest = coarser(inputs->facts.coarsest, a_.values[use.value].dtype);
+      }
+    }
+    if (made.outputs == 1 && numel_of(a_, a_.values[a_.outputs(made)[0].value]) == 1) {
+      inputs->facts.forward_result = rms_of(a_, a_.values[a_.outputs(made)[0].value]);
     }
     const uint32_t row_number = found_.row_of_a[forward->second];
     if (row_number == kNoRow) continue;
@@ -255,6 +285,22 @@ void Finder::look_at_forward(const Compared& calls, Inputs* inputs) const {
     }
     if (row.source != kNoRow && inputs->carried == kNoRow) inputs->carried = row_number;
   }
+}
+
+// relu and what is like it make zeros of what is below their threshold: as many on both sides, and none went over it.
+bool Finder::may_have_jumped(const Compared& calls) const {
+  if (calls.group != kNoCall) return true;
+  const RecordedCall &a = a_.calls[calls.a[0]], &b = b_.calls[calls.b[0]];
+  const auto made_zeros = [](const Recording& run, const std::unordered_map<uint64_t, uint32_t>& forward,
+                             const RecordedCall& call) -> std::optional<int64_t> {
+    const auto made = forward.find(call.forward_id);
+    if (call.phase != Phase::kBackward || call.forward_id == 0 || made == forward.end()) return std::nullopt;
+    const RecordedCall& of_call = run.calls[made->second];
+    const bool is_like_relu = plain_name(run.string(of_call.op)) == "relu" && of_call.outputs > 0;
+    return is_like_relu ? std::optional(run.values[run.outputs(of_call)[0].value].zero) : std::nullopt;
+  };
+  const std::optional<int64_t> zeros_a = made_zeros(a_, forward_, a), zeros_b = made_zeros(b_, forward_b_, b);
+  return !zeros_a || !zeros_b || *zeros_a < 0 || *zeros_a != *zeros_b;
 }
 
 // What a module's own code reads are the results of the modules in it, too.
@@ -273,17 +319,27 @@ Finder::Inputs Finder::look_at_inputs(const Compared& calls) {
   look_inside(calls, &inputs);
   CallInputs& facts = inputs.facts;
   facts.composite = calls.group != kNoCall;
+  facts.may_have_jumped = may_have_jumped(calls);
   for (const uint32_t number : calls.a) {
     const RecordedCall& call = a_.calls[number];
     const std::string_view base = base_name(a_.string(call.op));
     const bool is_backward = call.phase == Phase::kBackward && call.level == Level::kTorch;
-    const bool is_any = is_backward || is_module_call(a_.string(call.op));  // of any operators
+    const bool is_any = is_module_call(a_.string(call.op));  // of any operators
+    facts.is_gradient = facts.is_gradient || (is_backward && !is_any) || is_gradient_formula(call, base);
     facts.sums_products = facts.sums_products || is_any || has_trait(base, OpTrait::kSumsProducts);
-    facts.jumps = facts.jumps || is_any || has_trait(base, OpTrait::kJumps);
+    const OpTrait jumps = is_backward ? OpTrait::kGradientJumps : OpTrait::kJumps;
+    facts.jumps = facts.jumps || is_any || has_trait(base, jumps);
+    facts.multiplies = facts.multiplies || has_trait(base, OpTrait::kMultiplies);
+    facts.normalizes = facts.normalizes || has_trait(base, OpTrait::kNormalizes);
     facts.divides = facts.divides || has_trait(base, OpTrait::kDivides);
     facts.exponentiates = facts.exponentiates || has_trait(base, OpTrait::kExponentiates);
     facts.by_element = facts.by_element || is_foreach(base) || has_trait(base, OpTrait::kStepsParameters);
     facts.composite = facts.composite || call.level == Level::kTorch;
+  }
+  // The operators of aten have the gradient first, then what the forward operator read and made.
+  if (facts.is_gradient && facts.forward.empty() && facts.values.size() > 1) {
+    facts.forward.assign(facts.values.begin() + 1, facts.values.end());
+    facts.values.resize(1);
   }
   return inputs;
 }
@@ -325,7 +381,7 @@ bool Finder::look_at_output(uint32_t value_a, uint32_t value_b, const Inputs& in
     row->value_a = value_a, row->value_b = value_b;
   }
   Inputs exact = inputs;
-  exact.facts.difference = 0;
+  exact.facts = inputs.facts.without_differences();
   *differs = *differs || difference.relative > limit_of(value_a, value_b, exact);
   if (difference.kind == Kind::kNumbers && difference.relative <= limit) {
     if (inputs.carried == kNoRow && std::isfinite(difference.relative)) seen_ = std::max(seen_, difference.relative);
@@ -402,7 +458,41 @@ void Finder::compare(const Compared& calls) {
   found_.rows.push_back(row);
 }
 
+// Runs that have other results do not agree, though no call was found in which that was born.
+void Finder::name_end_result() {
+  const std::optional<EndDifference> result = differing_result(a_, b_, found_, noise_);
+  if (!result) return;
+  const uint32_t row_number = found_.row_of_a[result->call_a];
+  if (row_number == kNoRow) return;
+  ComparedCalls& row = found_.rows[row_number];
+  row.verdict = CallVerdict::kCauseNotFound;
+  row.finding = Finding::kEndResult;
+  row.value_a = result->value_a, row.value_b = result->value_b;
+  row.output_difference = result->difference, row.limit = result->limit;
+  row.source = row_number;
+  first_birth_ = row_number;
+}
+
+// Where one run has other calls than the other one (a network that is one operator there) calls are paired by chance.
+// What was named for that alone is nothing where all results of the runs are equal.
+void Finder::forgive_other_calls() {
+  const auto by_calls_alone = [](const ComparedCalls& row) {
+    return !row.is_birth() || row.finding == Finding::kExtraCall || row.finding == Finding::kOtherInput ||
+           row.finding == Finding::kShape || row.group != kNoCall;
+  };
+  if (first_birth_ == kNoRow || !std::all_of(found_.rows.begin(), found_.rows.end(), by_calls_alone)) return;
+  if (!all_results_agree(a_, b_)) return;
+  for (ComparedCalls& row : found_.rows) {
+    row.finding = Finding::kNone;
+    row.source = row.via = kNoRow;
+    if (row.verdict == CallVerdict::kBorn || row.verdict == CallVerdict::kCarried) row.verdict = CallVerdict::kHealed;
+  }
+  first_birth_ = kNoRow;
+}
+
 void Finder::finish() {
+  forgive_other_calls();
+  if (first_birth_ == kNoRow) name_end_result();
   found_.first = first_birth_;
   std::map<int64_t, uint32_t> births, carriers;
   for (uint32_t i = 0; i < found_.rows.size(); ++i) {

@@ -16,7 +16,15 @@ namespace {
 constexpr double kOwnUnits = 2;  // of the output's rounding step
 constexpr double kSumUnits = 8;  // of the accumulator's, for each square root of summed elements
 constexpr double kGrowth = 16;   // a call may make its inputs' relative difference larger by this
+// Where inputs differ by a share of their size, about that share of the elements lies that close to a threshold. What
+// is expected to be less than one element in a thousand calls is none.
 constexpr double kJumpedElements = 3;
+constexpr double kJumpDensity = 16;
+constexpr double kRareJump = 1e-3;
+// A gradient's formula may make a difference larger by this (tanh near its ends, a normalisation of rows with little
+// spread).
+constexpr double kFormula = 4, kNormalization = 16, kLoss = 8;
+constexpr double kUnknownLoss = 0.1;
 // A call that adds nothing up (a function of each element) loses no more to cancellation by its own rounding.
 constexpr double kMostOwnCancellation = 64;
 
@@ -24,10 +32,11 @@ struct Input {
   double elements = 0, rms = 0;
 };
 
-// The floating inputs, the largest first.
-std::vector<Input> floating_inputs(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {
+// The floating ones, the largest first.
+std::vector<Input> floating_inputs(const Recording& run, const std::vector<uint32_t>& values, const CallInputs& inputs,
+                                   const RecordedValue& output) {
   std::vector<Input> found;
-  for (const uint32_t number : inputs.values) {
+  for (const uint32_t number : values) {
     const RecordedValue& value = run.values[number];
     if (inputs.by_element && value.shape != output.shape) continue;
     const DtypeClass kind = dtype_class(value.dtype);
@@ -43,7 +52,7 @@ std::vector<Input> floating_inputs(const Recording& run, const CallInputs& input
 // elements are rounding alone.
 double divisor_spread(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {
   const RecordedValue* divisor = nullptr;
-  for (const uint32_t number : inputs.values) {
+  for (const uint32_t number : inputs.is_gradient ? inputs.forward : inputs.values) {
     const RecordedValue& value = run.values[number];
     if (!value.known || dtype_class(value.dtype) != DtypeClass::kFloating) continue;
     if (!inputs.by_element || value.shape == output.shape) divisor = &value;
@@ -55,6 +64,71 @@ double divisor_spread(const Recording& run, const CallInputs& inputs, const Reco
                                    : rms / std::max(1.0, static_cast<double>(numel_of(run, *divisor)));
   // All zero: it is made within the call (_fused_adam_ in the first step).
   return smallest > 0 ? std::max(1.0, rms / smallest) : std::numeric_limits<double>::infinity();
+}
+
+// What is added up in an element of the result: how many terms, and how large they are together before they cancel. A
+// result that is far smaller shows its error relatively larger.
+struct Sums {
+  double summed = 1, added = 0;
+};
+
+Sums sums_of(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {
+  const std::vector<Input> all = floating_inputs(run, inputs.values, inputs, output);
+  const double elements = std::max(1.0, static_cast<double>(numel_of(run, output)));
+  Sums sums;
+  double scale = 0, factor = 1;
+  if (!all.empty()) sums.summed = std::max(sums.summed, all[0].elements / elements);
+  if (inputs.sums_products && all.size() > 1) {
+    sums.summed = std::max(sums.summed, std::sqrt(all[0].elements * all[1].elements / elements));
+    factor = std::max(all[0].rms, all[1].rms);
+  }
+  if (inputs.multiplies && sums.summed <= 1) return sums;
+  for (const Input& input : all) scale = std::max(scale, input.rms);
+  sums.added = std::sqrt(sums.summed) * scale;
+  if (inputs.sums_products && all.size() == 2) {
+    sums.added = std::sqrt(sums.summed) * all[0].rms * all[1].rms;
+  } else if (inputs.sums_products && all.size() > 2) {
+    sums.added = std::max(scale, std::sqrt(sums.summed) * all[0].rms * all[1].rms);
+    sums.added = std::min(sums.added, std::sqrt(sums.summed) * std::max(factor, 1.0) * scale);
+  }
+  return sums;
+}
+
+// A gradient has a size of its own, far from that of the tensors of the forward call: its results are sums of products
+// of the gradients that come in with what the forward call read and made.
+Sums sums_of_gradient(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {
+  const double elements = std::max(1.0, static_cast<double>(numel_of(run, output)));
+  const double rms = rms_of(run, output);
+  const std::vector<Input> gradients = floating_inputs(run, inputs.values, inputs, output);
+  const std::vector<Input> factors = floating_inputs(run, inputs.forward, inputs, output);
+  Sums sums;
+  double largest_factor = 1, factor_elements = 1;
+  for (const Input& factor : factors) {
+    largest_factor = std::max(largest_factor, factor.rms);
+    factor_elements = std::max(factor_elements, factor.elements);
+  }
+  for (const Input& gradient : gradients) {
+    const double terms = std::max(1.0, gradient.elements / elements);
+    sums.summed = std::max(sums.summed, terms);
+    if (terms > 1) sums.added = std::max(sums.added, std::sqrt(terms) * gradient.rms * largest_factor);
+    if (inputs.normalizes) sums.added = std::max(sums.added, gradient.rms * largest_factor);
+    if (!inputs.sums_products) continue;
+    for (const Input& factor : factors) {
+      const double products = std::max(1.0, std::sqrt(gradient.elements * factor.elements / elements));
+      sums.summed = std::max(sums.summed, products);
+      sums.added = std::max(sums.added, std::sqrt(products) * gradient.rms * factor.rms);
+    }
+  }
+  if (inputs.normalizes) sums.added = std::max(sums.added, rms) * kNormalization;
+  // Of a loss that is nearly reached little is left: of logits and labels, of what was said and what should be.
+  const bool is_loss = gradients.size() == 1 && gradients[0].elements == 1 && elements > 1;
+  if (is_loss) {
+    const double loss = inputs.forward_result > 0 ? inputs.forward_result : kUnknownLoss;
+    sums.added = std::max(sums.added, kLoss * rms * largest_factor / std::min(1.0, loss));
+    sums.summed = std::max(sums.summed, factor_elements);
+  }
+  sums.added = std::max(sums.added, kFormula * rms);
+  return sums;
 }
 
 }  // namespace
@@ -71,31 +145,22 @@ double expected_difference(const Recording& run, const CallInputs& inputs, const
   if (kind != DtypeClass::kFloating && kind != DtypeClass::kComplex) {
     return inputs.difference > 0 ? std::numeric_limits<double>::infinity() : 0;
   }
-  const std::vector<Input> all = floating_inputs(run, inputs, output);
   const double elements = std::max(1.0, static_cast<double>(numel_of(run, output)));
-  double summed = 1, scale = 0, factor = 1;
-  if (!all.empty()) summed = std::max(summed, all[0].elements / elements);
-  if (inputs.sums_products && all.size() > 1) {
-    summed = std::max(summed, std::sqrt(all[0].elements * all[1].elements / elements));
-    factor = std::max(all[0].rms, all[1].rms);
-  }
-  for (const Input& input : all) scale = std::max(scale, input.rms);
-  // What is added up, before it cancels: a result that is far smaller shows its error relatively larger.
   const double rms = rms_of(run, output);
-  double added = std::sqrt(summed) * scale;
-  if (inputs.sums_products && all.size() > 1) {
-    added = std::max(scale, std::sqrt(summed) * all[0].rms * all[1].rms);
-    added = std::min(added, std::sqrt(summed) * std::max(factor, 1.0) * scale);
-  }
-  const double cancelled = rms > 0 ? std::max(1.0, added / rms) : 1e6;
+  const Sums sums = inputs.is_gradient ? sums_of_gradient(run, inputs, output) : sums_of(run, inputs, output);
+  const double cancelled = rms > 0 ? std::max(1.0, sums.added / rms) : 1e6;
   const Rounding rounding = rounding_of(inputs.coarsest == c10::ScalarType::Undefined ? output.dtype : inputs.coarsest);
   const double accumulated = inputs.composite ? rounding.unit : rounding.accumulate;
-  const bool adds_up = inputs.sums_products || summed > 1;
+  const bool adds_up = inputs.sums_products || sums.summed > 1;
   const double own = adds_up ? cancelled : std::min(cancelled, kMostOwnCancellation);
-  double expected = kOwnUnits * rounding.unit + own * kSumUnits * accumulated * std::pow(summed, 0.25) +
+  double expected = kOwnUnits * rounding.unit + own * kSumUnits * accumulated * std::pow(sums.summed, 0.25) +
                     cancelled * kGrowth * inputs.difference;
-  if (inputs.jumps && inputs.difference > 0 && rms > 0) {
-    expected += std::sqrt(kJumpedElements / elements) * largest_of(output) / rms;
+  if (inputs.jumps && inputs.may_have_jumped && rms > 0) {
+    const double jumped = elements * std::min(1.0, inputs.difference);
+    if (jumped > kRareJump) {
+      const double share = std::min(1.0, (kJumpedElements + kJumpDensity * jumped) / elements);
+      expected += std::sqrt(share) * largest_of(output) / rms;
+    }
   }
   if (inputs.divides && inputs.difference > 0) {
     expected += kGrowth * inputs.difference * divisor_spread(run, inputs, output);

@@ -12,16 +12,29 @@ namespace op_tools {
 
 // What goes into a call, or into a group of them.
 struct CallInputs {
-  std::vector<uint32_t> values;  // numbers in Recording::values; of a backward call also those of its forward call
-  double difference = 0;         // the largest relative difference of any of them between both runs
-  double absolute = 0;           // the largest root of a mean squared difference
+  std::vector<uint32_t> values;   // numbers in Recording::values
+  std::vector<uint32_t> forward;  // of a backward call: those of its forward call, inputs and outputs
+  double forward_result = 0;      // of a backward call whose forward call gave one element: its size; else 0
+  double difference = 0;          // the largest relative difference of any of them between both runs
+  double absolute = 0;            // the largest root of a mean squared difference
   c10::ScalarType coarsest = c10::ScalarType::Undefined;  // of the floating dtypes on both sides, outputs included
-  bool sums_products = false;                             // OpTrait::kSumsProducts, or a backward call
-  bool jumps = false;                                     // OpTrait::kJumps, or a backward call
-  bool divides = false;                                   // OpTrait::kDivides
-  bool exponentiates = false;                             // OpTrait::kExponentiates
-  bool by_element = false;  // an operator on lists: each output is made of the inputs of its shape
-  bool composite = false;   // may round intermediate results to its dtype: torch level, groups
+  bool is_gradient = false;     // a backward call: its results are linear in the gradients that come in
+  bool sums_products = false;   // OpTrait::kSumsProducts, or of any operators
+  bool jumps = false;           // OpTrait::kJumps, or kGradientJumps of the forward call
+  bool may_have_jumped = true;  // false: statistics of its forward call show that no element did
+  bool multiplies = false;      // OpTrait::kMultiplies
+  bool normalizes = false;      // OpTrait::kNormalizes
+  bool divides = false;         // OpTrait::kDivides
+  bool exponentiates = false;   // OpTrait::kExponentiates
+  bool by_element = false;      // an operator on lists: each output is made of the inputs of its shape
+  bool composite = false;       // may round intermediate results to its dtype: torch level, groups
+
+  // The same call with inputs that do not differ.
+  CallInputs without_differences() const {
+    CallInputs same = *this;
+    same.difference = same.absolute = 0;
+    return same;
+  }
 };
 
 // Relative to the norm of `output`. Infinite: there is no limit (an integer result of inputs that differ by rounding).

@@ -356,16 +356,16 @@ def train(
 
 
 @contextlib.contextmanager
-def rounding(device: str, seed: int) -> Iterator[None]:
-    """The simulated device rounds otherwise than the CPU, as other hardware does, where it can."""
+def rounding(device: str) -> Iterator[None]:
+    """The simulated device rounds otherwise than the CPU, as other hardware does."""
     import op_tools.sim_device as sim
 
-    mode = getattr(sim, "rounding", None)
-    if device != "sim" or mode is None:
+    before = sim.is_rounding()
+    sim.set_rounding(device == "sim")
+    try:
         yield
-        return
-    with mode(seed):
-        yield
+    finally:
+        sim.set_rounding(before)
 
 
 def main() -> int:

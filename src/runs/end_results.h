@@ -1,0 +1,30 @@
+// The results that a program is run for: losses, gradients of parameters, parameters. Where they differ by more than
+// rounding the runs do not agree, whatever their calls say. Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/export.h"
+#include "record/recording.h"
+#include "runs/divergence.h"
+
+namespace op_tools {
+
+// One that differs: the values, the last calls that read or made them, by how much, and how much rounding explains.
+struct EndDifference {
+  uint32_t value_a = kNoCall, value_b = kNoCall;  // kNoCall: that run has none
+  uint32_t call_a = kNoCall, call_b = kNoCall;
+  double difference = 0, limit = 0;
+};
+
+// The first in the order of A's calls. `judged`: the verdicts on the calls; what a pair of calls made of equal inputs
+// within its limit is equal.
+OP_TOOLS_API std::optional<EndDifference> differing_result(const Recording& a, const Recording& b,
+                                                           const Divergence& judged, const Noise* noise);
+
+// All losses, all gradients of leaves and all parameters are seen on both sides and equal but for rounding, whatever
+// the calls say. False where a run has no losses or no gradients.
+OP_TOOLS_API bool all_results_agree(const Recording& a, const Recording& b);
+
+}  // namespace op_tools
