@@ -70,7 +70,7 @@ void add_losses(const Recording& run, EndResults* results) {
 }
 
 EndResults end_results(const Recording& run) {
-  constexpr std::string_view kGradientOf = "grad:";
+  constexpr std::string_view kGradientOf = "grad:", kWritten = "written ";
   EndResults results;
   add_losses(run, &results);
   for (uint32_t i = 0; i < run.calls.size(); ++i) {
@@ -90,7 +90,7 @@ EndResults end_results(const Recording& run) {
         results.gradients[{call.step, name}] = {number, i};
         double& largest = results.largest_gradient[call.step];
         largest = std::max(largest, rms_of(run, value));
-      } else if (use >= call.inputs && value.origin == Origin::kCall) {
+      } else if (run.string(run.uses[call.first_use + use].place).starts_with(kWritten)) {
         results.parameters[{call.step, name}] = {number, i};
       }
     }
