@@ -207,7 +207,7 @@ constexpr OpFamily kFamilies[] = {
     {kNormalizes, "a mean and a spread, a norm, or a sum of exponentials is taken out",
      "layer_norm native_layer_norm batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm "
      "miopen_batch_norm instance_norm group_norm native_group_norm rms_norm _fused_rms_norm local_response_norm "
-     "normalize weight_norm _weight_norm _weight_norm_interface softmax _softmax _safe_softmax softmin log_softmax "
+     "normalize _weight_norm _weight_norm_interface softmax _softmax _safe_softmax softmin log_softmax "
      "_log_softmax gumbel_softmax logsumexp std var std_mean var_mean cosine_similarity cosine_embedding_loss "
      "linalg_cross"},
     {kNormalizes, "attention: softmax between two products", kAttentions},
@@ -221,7 +221,7 @@ constexpr OpFamily kFamilies[] = {
      "sqrt_ rsqrt rsqrt_ reciprocal reciprocal_ pow pow_ abs abs_ masked_fill masked_fill_ where clone detach t "
      "transpose permute view reshape expand _foreach_mul _foreach_mul_ _foreach_div _foreach_div_ _foreach_sqrt "
      "_foreach_sqrt_ _foreach_neg _foreach_neg_"},
-    {kMoves, "the tensor's elements in another place or form", "_to_copy to cpu cuda xpu npu hpu ipu type_as type"},
+    {kMoves, "the tensor's elements in another place or form", "_to_copy to cpu cuda xpu ipu type_as type"},
     {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},
     {kHasDefaultByDtype, "singular values below the dtype's precision count as zero",

@@ -31,8 +31,8 @@ bool may_be_gradient(const RecordedValue& value) {
 }
 
 // The gradient of an operator, as one of aten's: mse_loss_backward, _softmax_backward_data.
-bool is_gradient_formula(const RecordedCall& call, std::string_view base) {
-  return call.level == Level::kAten && base.find("_backward") != std::string_view::npos;
+bool is_gradient_formula(const RecordedCall& call, std::string_view operator_name) {
+  return call.level == Level::kAten && operator_name.find("_backward") != std::string_view::npos;
 }
 
 class Finder {

@@ -85,20 +85,20 @@ EndResults end_results(const Recording& run) {
       const uint32_t number = run.uses[call.first_use + use].value;
       const RecordedValue& value = run.values[number];
       if (value.name == 0 || !is_floating(run, number)) continue;
-      const std::string_view name = run.string(value.name);
-      if (name.starts_with(kGradientOf)) {
-        results.gradients[{call.step, name}] = {number, i};
+      const std::string_view title = run.string(value.name);
+      if (title.starts_with(kGradientOf)) {
+        results.gradients[{call.step, title}] = {number, i};
         double& largest = results.largest_gradient[call.step];
         largest = std::max(largest, rms_of(run, value));
       } else if (run.string(run.uses[call.first_use + use].place).starts_with(kWritten)) {
-        results.parameters[{call.step, name}] = {number, i};
+        results.parameters[{call.step, title}] = {number, i};
       }
     }
   }
   return results;
 }
 
-// Texts of arguments, alike but for numbers that differ by rounding.
+// Strings of arguments, alike but for numbers that differ by rounding.
 bool same_scalars(std::string_view a, std::string_view b) {
   const std::string text_a(a), text_b(b);  // ended by a zero byte, for strtod
   const char *at_a = text_a.c_str(), *at_b = text_b.c_str();

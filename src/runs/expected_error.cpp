@@ -120,7 +120,7 @@ Sums sums_of_gradient(const Recording& run, const CallInputs& inputs, const Reco
     }
   }
   if (inputs.normalizes) sums.added = std::max(sums.added, rms) * kNormalization;
-  // Of a loss that is nearly reached little is left: of logits and labels, of what was said and what should be.
+  // Near its smallest value a loss is the difference of numbers that are nearly equal: of logits and labels.
   const bool is_loss = gradients.size() == 1 && gradients[0].elements == 1 && elements > 1;
   if (is_loss) {
     const double loss = inputs.forward_result > 0 ? inputs.forward_result : kUnknownLoss;
