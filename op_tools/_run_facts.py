@@ -126,7 +126,12 @@ def _place_of(model: torch.nn.Module) -> int | None:
     first = next(model.parameters(), None)
     if first is None or isinstance(first, torch.nn.parameter.UninitializedParameter):
         return 0
-    return None if torch._C._functorch.is_functorch_wrapped_tensor(first) else first.data_ptr()
+    if torch._C._functorch.is_functorch_wrapped_tensor(first):
+        return None
+    try:
+        return first.data_ptr()
+    except RuntimeError:  # no memory: of a trace, for one call; or on a device whose tensors have no storage
+        return id(first) if type(first) in (torch.Tensor, torch.nn.Parameter) else None
 
 
 def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any) -> list[_Named]:

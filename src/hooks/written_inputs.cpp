@@ -141,8 +141,32 @@ std::string schema_parameters(std::string_view base) {
   return names;
 }
 
+// "torch.ops.library.op.overload", or without the overload. Nothing where there is no such operator.
+std::optional<c10::OperatorHandle> operator_of(std::string_view name) {
+  constexpr std::string_view kOps = "torch.ops.";
+  if (!name.starts_with(kOps)) return std::nullopt;
+  name.remove_prefix(kOps.size());
+  const size_t dot = name.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = name.substr(dot + 1);
+  const size_t end = std::min(rest.find('.'), rest.size());
+  const std::string full = std::string(name.substr(0, dot)) + "::" + std::string(rest.substr(0, end));
+  const std::string_view overload = end < rest.size() ? rest.substr(end + 1) : std::string_view();
+  return c10::Dispatcher::singleton().findSchema({full, overload == "default" ? "" : std::string(overload)});
+}
+
 FunctionWrites learn(std::string_view name) {
   FunctionWrites writes;
+  if (const auto op = operator_of(name)) {
+    const auto& arguments = op->schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!is_written(arguments[i])) continue;
+      writes.positions.push_back(i);
+      writes.keywords.push_back(arguments[i].name());
+    }
+    writes.lists = has_written_list(*op);
+    return writes;
+  }
   const std::string_view base = base_name(name);
   const bool special = base.starts_with("__");
   // torch's convention: a name that ends with one underscore changes its first argument.
@@ -260,6 +284,17 @@ std::vector<bool> written_inputs(OpCall& call) {
 bool writes_lists(const OpCall& call) {
   if (!base_name(call.name).ends_with('_')) return false;
   return call.op ? has_written_list(*call.op) : writes_of_function(call.name).lists;
+}
+
+bool writes_declared(const OpCall& call) {
+  if (call.level == Level::kTorch) return !writes_of_function(call.name).positions.empty();
+  return call.op && call.op->hasSchema() && call.op->schema().is_mutable();
+}
+
+bool writes_uncounted(const OpCall& call) {
+  if (undeclared_write(call.name)) return true;
+  if (call.level == Level::kTorch) return operator_of(call.name) && writes_declared(call);
+  return writes_declared(call) && !call.op->hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
 }
 
 std::string undeclared_writes_of(std::string_view op_name) {

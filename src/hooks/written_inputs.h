@@ -42,6 +42,12 @@ OP_TOOLS_API std::vector<bool> written_inputs(OpCall& call);
 // It works in place on lists of tensors. Not all of these move version counters (_fused_adam_ does not).
 bool writes_lists(const OpCall& call);
 
+// Its operator writes what no version counter shows: undeclared, or declared by a library that has no kernel of
+// autograd's for it. Asked once for each operator or function.
+bool writes_uncounted(const OpCall& call);
+// Its operator's schema declares a write.
+bool writes_declared(const OpCall& call);
+
 // What is known besides schemas and forms, in words: "running_mean running_var where training". Empty: nothing.
 OP_TOOLS_API std::string undeclared_writes_of(std::string_view op_name);
 

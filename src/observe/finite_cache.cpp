@@ -6,7 +6,7 @@ namespace op_tools {
 
 void UnwrittenMemory::add(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return;
-  if (sweeps_.due(storages_.size(), tensor.storage().nbytes())) {
+  if (sweeps_.due(storages_.size(), storage_bytes(tensor))) {
     std::erase_if(storages_, [](const auto& one) { return one.second.expired(); });
     sweeps_.done(storages_.size());
   }

@@ -52,7 +52,8 @@ bool can_jitter(const at::Tensor& tensor) {
 }
 
 void jitter(const at::Tensor& tensor, int64_t seed) {
-  const at::Tensor data = tensor.variable_data();  // the same memory with a counter of its own
+  const at::Tensor memory = tensor.variable_data();  // the same memory with a counter of its own
+  const at::Tensor data = memory.to(at::kCPU);       // a device under suspicion computes none of it
   const Limits limits = limits_of(tensor.scalar_type());
   const at::Tensor size = at::_ops::abs::call(data);
   const at::Tensor changes = at::_ops::bitwise_and_Tensor::call(
@@ -66,8 +67,9 @@ void jitter(const at::Tensor& tensor, int64_t seed) {
   for (int64_t i = 0; i < signs.numel(); ++i) {
     sign[i] = (sign_pattern::scrambled(start + static_cast<uint64_t>(i)) & 1) != 0 ? 1 : -1;
   }
-  const at::Tensor steps = at::_ops::mul_Tensor::call(signs.to(data.device()), changes).to(words_of(data));
+  const at::Tensor steps = at::_ops::mul_Tensor::call(signs, changes).to(words_of(data));
   data.view(words_of(data)).add_(steps);
+  if (!memory.is_cpu()) memory.copy_(data);
 }
 
 }  // namespace op_tools

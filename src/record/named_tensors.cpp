@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tensor/known_tensors.h"
 #include "tensor/plain_tensor.h"
 
 namespace op_tools {
@@ -35,7 +36,7 @@ TensorOrigin TensorOrigins::find(const at::Tensor& tensor) const {
 
 TensorOrigins::Known* TensorOrigins::known_of(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return nullptr;
-  if (sweeps_.due(storages_.size(), tensor.storage().nbytes())) {
+  if (sweeps_.due(storages_.size(), storage_bytes(tensor))) {
     for (auto one = storages_.begin(); one != storages_.end();) {
       if (one->second.storage.expired()) {
         one = storages_.erase(one);

@@ -17,6 +17,7 @@
 #include "base/fork_guard.h"
 #include "base/log.h"
 #include "base/run_folder.h"
+#include "base/stop_program.h"
 #include "calls/random_state.h"
 #include "hooks/argument_key.h"
 #include "hooks/backward_pass.h"
@@ -32,6 +33,7 @@
 #include "record/row_tables.h"
 #include "record/run_header.h"
 #include "record/value_rows.h"
+#include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/merged_dims.h"
 #include "tensor/plain_tensor.h"
@@ -53,7 +55,7 @@ struct Input {
 // What a name says of its operator, and what is known of its calls.
 struct KnownOp {
   StringNumber op;
-  bool uninitialized, writes_undeclared, factory;
+  bool uninitialized, writes_uncounted, writes_declared, factory;
   RecordRow counts = {};
   CallForms arguments = {}, results = {};
 };
@@ -83,6 +85,14 @@ struct Output {
 };
 
 using Outputs = c10::SmallVector<Output, 3>;
+
+// Of a compiler or an exporter: there are no numbers in it, and nothing is computed.
+bool is_of_trace(const at::Tensor& tensor) {
+  const c10::DispatchKeySet keys = tensor.key_set();
+  return keys.has(c10::DispatchKey::Functionalize) ||
+         (keys.has(c10::DispatchKey::Python) && keys.has_backend(c10::BackendComponent::MetaBit)) ||
+         tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
 
 bool is_backward_at_torch(const OpCall& call) {
   return call.level == Level::kTorch && call.phase == Phase::kBackward;
@@ -155,7 +165,7 @@ struct RecordHook::Impl {
     const auto found = ops.find(call.name);
     if (found != ops.end()) return found->second;
     const std::string_view base = base_name(call.name);
-    KnownOp made{rows.string(call.name), returns_uninitialized(base), !undeclared_writes_of(call.name).empty(),
+    KnownOp made{rows.string(call.name), returns_uninitialized(base), writes_uncounted(call), writes_declared(call),
                  call.op && makes_variable(*call.op)};
     made.counts.op = call.name;
     return ops.emplace(call.name, std::move(made)).first->second;
@@ -367,7 +377,9 @@ struct RecordHook::Impl {
             !input.tensor.storage().is_alias_of(output.tensor.storage())) {
           continue;
         }
-        output.is_view = output.is_view || version_of(input.tensor) == input.version;
+        const bool is_written =
+            !state.written.empty() && state.written[static_cast<size_t>(&input - state.inputs.begin())];
+        output.is_view = output.is_view || (!is_written && version_of(input.tensor) == input.version);
         if (output.is_view && state.written.empty() && same_memory_order(input.tensor, output.tensor)) {
           output.value.question = input.value.question;  // the same elements in the same order
         }
@@ -462,7 +474,31 @@ Wants RecordHook::wants() const {
   return {.gradients = true, .borrows_gradients = true, .modules = impl_->options.modules_only, .progress = true};
 }
 
+// A recording that its own failure ends is not complete, and says why.
+template <class Work>
+auto RecordHook::contained(Work&& work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const StopProgram&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (!hold_for_program(error)) {
+      const std::lock_guard<std::mutex> lock(impl_->mutex);
+      impl_->stop_locked(exception_text(error));
+    }
+  }
+  return decltype(work())();
+}
+
 std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
+  return contained([&] { return take(call); });
+}
+
+void RecordHook::after(OpCall& call, HookState* state) {
+  contained([&] { note(call, state); });
+}
+
+std::unique_ptr<HookState> RecordHook::take(OpCall& call) {
   Impl& impl = *impl_;
   if (!impl.is_on()) {
     call.decline();
@@ -475,10 +511,16 @@ std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
   call.find_place(impl.options.with_stack, impl.options.with_modules);
   ArgumentKey key;
   const bool has_key = impl.take_inputs(call, *state, key);
-  // Writes to tensors of inference mode are not counted.
-  const bool is_uncounted = std::any_of(state->inputs.begin(), state->inputs.end(),
-                                        [](const Input& input) { return input.tensor.is_inference(); });
-  if (is_uncounted || state->op->writes_undeclared || writes_lists(call)) state->written = written_inputs(call);
+  if (std::any_of(state->inputs.begin(), state->inputs.end(),
+                  [](const Input& input) { return is_of_trace(input.tensor); })) {
+    call.decline();
+    return nullptr;
+  }
+  // Writes to tensors of inference mode, and below autograd's keys, are not counted.
+  const bool is_below = state->op->writes_declared && call.local_keys.excluded_.has(c10::DispatchKey::ADInplaceOrView);
+  const bool is_uncounted = is_below || std::any_of(state->inputs.begin(), state->inputs.end(),
+                                                    [](const Input& input) { return input.tensor.is_inference(); });
+  if (is_uncounted || state->op->writes_uncounted || writes_lists(call)) state->written = written_inputs(call);
   if (has_key) {
     state->random.emplace(key.tensors(), key.devices());
   } else {
@@ -487,7 +529,7 @@ std::unique_ptr<HookState> RecordHook::before(OpCall& call) {
   return state;
 }
 
-void RecordHook::after(OpCall& call, HookState* given) {
+void RecordHook::note(OpCall& call, HookState* given) {
   Impl& impl = *impl_;
   if (!given || !impl.is_on()) return;
   State& state = static_cast<State&>(*given);
@@ -496,6 +538,7 @@ void RecordHook::after(OpCall& call, HookState* given) {
     impl.take_inputs(call, state, key);
   }
   Outputs outputs = impl.outputs_of(call, state);
+  if (std::any_of(outputs.begin(), outputs.end(), [](const Output& one) { return is_of_trace(one.tensor); })) return;
   impl.read_outputs(state, outputs);
   impl.add_call(call, state, outputs);
   if (!state.places.empty() && call.phase == Phase::kForward) {

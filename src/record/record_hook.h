@@ -56,6 +56,11 @@ class OP_TOOLS_API RecordHook final : public Hook {
   RecordResult result() const;
 
  private:
+  std::unique_ptr<HookState> take(OpCall& call);
+  void note(OpCall& call, HookState* state);
+  template <class Work>
+  auto contained(Work&& work) -> decltype(work());
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -20,6 +20,13 @@ namespace op_tools {
 // A number that changes with where in memory the elements are, and with how they are read there; 0 where there is none.
 size_t place_of(const at::Tensor& tensor);
 
+// Of its whole storage; 0 where that is symbolic (a tensor of a compiler's trace), or where there is none.
+inline size_t storage_bytes(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return 0;
+  const std::optional<int64_t> bytes = tensor.storage().sym_nbytes().maybe_as_int();
+  return static_cast<size_t>(bytes.value_or(0));
+}
+
 // By place in memory, so for all tensors that show the same elements and count their versions together (x.detach(), a
 // view of the same form). Writes that these versions do not count (to x.data, under a guard that puts the version back)
 // are known from written(). Tensors without a place are known by their address.
@@ -41,15 +48,16 @@ class KnownTensors {
   void put(const at::Tensor& tensor, T value) { put(tensor, place_of(tensor), std::move(value)); }
   void put(const at::Tensor& tensor, size_t place, T value) {
     if (tensor.is_inference()) return;  // writes to it are not counted
-    if (sweeps_.due(known_.size(), tensor.has_storage() ? tensor.storage().nbytes() : 0)) sweep();
+    if (sweeps_.due(known_.size(), storage_bytes(tensor))) sweep();
     Known known{tensor.unsafeGetTensorImpl()->version_counter(), version_of(tensor), place, ++time_, std::move(value)};
     if (known.place != 0) known.storage.emplace(tensor.storage().getWeakStorageImpl());
     known_.insert_or_assign(key_of(tensor, known.place), std::move(known));
   }
 
   // A call has written the tensor: nothing is known any more of others that were known before and lie in its memory.
+  // Of those that are gone, too: a view that is made again has the place and the counter of the one before.
   void written(const at::Tensor& tensor) {
-    if (!tensor.has_storage() || tensor.storage().use_count() == 1) return;  // no other tensor has it
+    if (!tensor.has_storage()) return;
     if (writes_.size() >= kMostWrites + known_.size()) sweep();
     writes_[tensor.storage().unsafeGetStorageImpl()] = ++time_;
   }

@@ -27,6 +27,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -37,6 +38,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/log.h"
@@ -343,6 +345,63 @@ class Refused {
   std::set<std::pair<c10::DeviceType, c10::ScalarType>> kinds_;
 };
 
+// Statistics that a device computes are compared with the host's of the same tensor: for the first tensor of each kind
+// (dtype, order of two in size, dense or not), then for the second, the fourth, the eighth, and so on. A device that
+// computes one otherwise than it is computes none from then on: its operators are those that a program is looked at
+// for.
+class Checked {
+ public:
+  static Checked& get() {
+    static Checked* checked = new Checked;  // leaked: threads may outlive static destruction
+    return *checked;
+  }
+  bool distrusts(c10::DeviceType device) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return distrusted_.count(device) > 0;
+  }
+  bool is_due(const at::Tensor& tensor) {
+    const auto order = std::bit_width(static_cast<uint64_t>(tensor.numel()));
+    std::lock_guard<std::mutex> lock(mutex_);
+    const uint64_t count =
+        ++counts_[{tensor.device().type(), tensor.scalar_type(), static_cast<int>(order), tensor.is_contiguous()}];
+    return std::has_single_bit(count);
+  }
+  void differs(const at::Tensor& tensor, const char* what) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!distrusted_.insert(tensor.device().type()).second) return;
+    log::warn("the device " + tensor.device().str() + " computes statistics of its tensors wrong (" + what + " of a " +
+              torch_name(tensor.scalar_type()) + " tensor of " + std::to_string(tensor.numel()) +
+              " elements): one of its operators for sums, products, comparisons or copies is wrong. They are computed "
+              "on the CPU from now on, which is slower");
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<c10::DeviceType> distrusted_;
+  std::map<std::tuple<c10::DeviceType, c10::ScalarType, int, bool>, uint64_t> counts_;
+};
+
+bool is_close(double one, double other, double scale) {
+  constexpr double kShare = 1e-9;  // both are sums in float64
+  return one == other || (std::isnan(one) && std::isnan(other)) || std::fabs(one - other) <= kShare * scale;
+}
+
+// What differs by more than the order of sums; nullptr: nothing.
+const char* difference(const Statistics& device, const Statistics& host) {
+  const double count = static_cast<double>(std::max<int64_t>(host.numel, 1));
+  const double sums = std::isfinite(host.norm) ? host.norm * std::sqrt(count) : 0;
+  const double ulps = c10::isComplexType(host.dtype) ? std::fabs(host.max) : 0;
+  if (device.hash != host.hash) return "the hash";
+  if (device.nan != host.nan || device.inf != host.inf || device.zero != host.zero) return "the counts";
+  if (!is_close(device.min, host.min, ulps) || !is_close(device.max, host.max, ulps)) return "minimum and maximum";
+  if (!is_close(device.norm, host.norm, std::isfinite(host.norm) ? host.norm : 0)) return "the norm";
+  if (std::isfinite(host.norm) && !is_close(device.mean, host.mean, sums / count)) return "the mean";
+  for (size_t p = 0; p < host.projections.size() && std::isfinite(host.norm); ++p) {
+    if (!is_close(device.projections[p], host.projections[p], sums)) return "the projections";
+  }
+  return nullptr;
+}
+
 bool is_number(c10::ScalarType dtype) {
   switch (dtype) {
     case c10::ScalarType::UInt16:
@@ -388,10 +447,19 @@ Value to_value(const Statistics& statistics) {
                     {"hash", std::string(hash)}});
 }
 
+namespace {
+// An expanded view may show elements without end: reading them would be all that the program does.
+bool is_repeated_beyond_use(const at::Tensor& tensor) {
+  constexpr int64_t kMost = int64_t{1} << 26;
+  return tensor.numel() > kMost &&
+         static_cast<uint64_t>(tensor.numel()) / 4 > tensor.storage().nbytes() / tensor.element_size();
+}
+}  // namespace
+
 bool may_have_statistics(const at::Tensor& tensor) {
   std::string what;
   return tensor.defined() && why_not_plain(tensor, &what).empty() && tensor.layout() == at::kStrided &&
-         !tensor._is_zerotensor() && is_number(tensor.scalar_type());
+         !tensor._is_zerotensor() && is_number(tensor.scalar_type()) && !is_repeated_beyond_use(tensor);
 }
 
 StatisticsQuery::StatisticsQuery(const at::Tensor& tensor) {
@@ -403,15 +471,26 @@ StatisticsQuery::StatisticsQuery(const at::Tensor& tensor) {
     return;
   }
   // Empty tensors have nothing to reduce; some devices raise for them. torch has no minimum of unsigned 64-bit numbers.
-  if (tensor.numel() > 0 && answer_.dtype != c10::ScalarType::UInt64 && !Refused::get().knows(tensor)) {
+  if (tensor.numel() > 0 && answer_.dtype != c10::ScalarType::UInt64 && !Refused::get().knows(tensor) &&
+      !Checked::get().distrusts(tensor.device().type())) {
     try {
       words_ = words_on_device(tensor);
+      if (!Checked::get().is_due(tensor)) return;
+      Statistics host = answer_;
+      fill_on_cpu(tensor.to(at::kCPU), &host);
+      const at::Tensor read = words_.to(at::kCPU);
+      take(read.const_data_ptr<int64_t>());
+      if (const char* const what = difference(answer_, host)) {
+        Checked::get().differs(tensor, what);
+        answer_ = host;
+      }
       return;
     } catch (const c10::Error& error) {
       Refused::get().add(tensor, error.what_without_backtrace());
     } catch (const std::exception& error) {
       Refused::get().add(tensor, error.what());
     }
+    words_.reset();
   }
   fill_on_cpu(tensor.to(at::kCPU), &answer_);
 }
