@@ -101,6 +101,7 @@ RULES = {
             "src/compare/metrics/tensor_diff.cpp",
             "src/fallback/",
             "src/observe/nonfinite.cpp",
+            "src/record/jitter.cpp",
             "src/tensor/statistics.cpp",
         ],
     ),
