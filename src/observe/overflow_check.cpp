@@ -39,6 +39,7 @@ struct State final : HookState {
   std::vector<Input> inputs;                           // those that are looked at
   std::vector<std::pair<size_t, at::Tensor>> written;  // input tensors that the call writes
   std::vector<at::Tensor> unwritten;                   // input tensors whose memory was never written
+  bool reads_unseen = false;                           // an input has values that cannot be asked
   InputsBefore before;
   std::optional<RandomWatch> random;  // where the call may be saved, and may draw random numbers
 
@@ -64,11 +65,42 @@ struct State final : HookState {
   }
 };
 
-// What the graph of a torch-level call holds for its backward.
+// What a torch-level call read and gave, for its backward, which reads what the forward saved of them.
 struct Noted final : HookState {
-  Noted(OpCall& call) : inputs(std::make_shared<const NotedInputs>(call, ProgramState::of(call))) {}
+  struct Input {
+    FlagPtr flag;
+    size_t index;  // among the tensors of the arguments
+  };
+  Noted(OpCall& call, const State& state, std::vector<FlagPtr> results)
+      : inputs(std::make_shared<const NotedInputs>(call, ProgramState::of(call))),
+        results(std::move(results)),
+        reads_unseen(state.reads_unseen) {
+    for (const State::Input& input : state.inputs) flags.push_back({input.flag, input.index});
+  }
+
+  // Inputs that the forward call had no need to ask: those that are still what they were.
+  void ask_inputs() const {
+    if (std::none_of(flags.begin(), flags.end(), [](const Input& input) { return input.flag->unasked; })) return;
+    Value args, kwargs;
+    if (!inputs->recall(&args, &kwargs)) return;
+    std::vector<at::Tensor> tensors = flatten_tensors(args);
+    for_each_tensor(kwargs, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+    for (const Input& input : flags) {
+      if (input.index < tensors.size()) input.flag->ask(tensors[input.index]);
+    }
+  }
+
   const std::shared_ptr<const NotedInputs> inputs;
+  std::vector<Input> flags;
+  const std::vector<FlagPtr> results;  // nullptr: not asked
+  const bool reads_unseen;
 };
+
+// Its values are there, but not where they can be read: no plain storage, or a layout of its own.
+bool has_unseen_values(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_meta() && !tensor._is_zerotensor() && !may_have_specials(tensor) &&
+         (tensor.is_floating_point() || tensor.is_complex()) && (tensor.is_nested() || tensor.numel() > 0);
+}
 
 // At the torch level that is not known before the call.
 bool may_draw(const OpCall& call) {
@@ -219,7 +251,10 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& tensor = tensors[i];
     if (i < written.size() && written[i]) state->written.emplace_back(i, tensor);
-    if (!may_have_specials(tensor)) continue;
+    if (!may_have_specials(tensor)) {
+      state->reads_unseen |= has_unseen_values(tensor);
+      continue;
+    }
     state->inputs.push_back({impl.flag_of(tensor, passing), i, version_of(tensor)});
     if (impl.unwritten.holds(tensor)) state->unwritten.push_back(tensor);
   }
@@ -286,7 +321,16 @@ OverflowRecord OverflowHook::Impl::record_of(OpCall& call, State& state, const N
   for (size_t i = results.returned; i < results.tensors.size(); ++i) retained.outputs.emplace_back(results.tensors[i]);
   retained.stack = call.stack();
   retained.module = call.module();
-  if (const auto* noted = static_cast<Noted*>(call.saved_state())) retained.forward = noted->inputs;
+  record.reads_unseen = state.reads_unseen;
+  const auto* const noted = static_cast<const Noted*>(call.saved_state());
+  if (noted && call.phase == Phase::kBackward) {
+    retained.forward = noted->inputs;
+    record.reads_unseen |= noted->reads_unseen;
+    for (const Noted::Input& input : noted->flags) record.inputs.push_back(input.flag);
+    for (const FlagPtr& flag : noted->results) {
+      if (flag) record.inputs.push_back(flag);
+    }
+  }
   if (saves) retained.take_inputs(call, std::move(state.before));
   return record;
 }
@@ -304,17 +348,27 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     impl.unwritten.may_have_written(tensor);
     impl.known.written(tensor);
   }
+  // What a collective brings may not have arrived yet: who reads it asks it, as what comes from outside.
+  if (is_collective(call.name)) {
+    const auto forget = [&](const at::Tensor& tensor) {
+      impl.known.forget(tensor);
+      impl.known.written(tensor);
+    };
+    std::for_each(state.tensors.begin(), state.tensors.end(), forget);
+    return call.frame().visit_result(forget);
+  }
   std::erase_if(state.unwritten, [&](const at::Tensor& tensor) { return !impl.unwritten.holds(tensor); });
   Impl::Results results = impl.look_at_results(call, state, rules);
   const bool saves = window.saves_any();
-  if (saves && results.requires_grad && call.level == Level::kTorch && call.phase == Phase::kForward) {
-    call.save_for_backward(std::make_shared<Noted>(call));
+  if (results.requires_grad && call.level == Level::kTorch && call.phase == Phase::kForward) {
+    call.save_for_backward(std::make_shared<Noted>(call, state, results.flags));
   }
   bool open = results.open;
   for (const State::Input& input : state.inputs) open |= input.flag->question && !input.flag->question->answered();
   if (rules.gives_data) return;
   if (!open && !results.unsound) return;  // sound, whatever the inputs are
   state.ask_inputs();
+  if (const auto* const noted = static_cast<const Noted*>(call.saved_state())) noted->ask_inputs();
   OverflowRecord record = impl.record_of(call, state, rules, std::move(results), saves);
   record.call.rng = std::move(rng);
   window.add(std::move(record));

@@ -30,6 +30,7 @@ struct OverflowRecord {
   RetainedCall call;  // what is needed to save it, where that is wanted
   bool backward = false, allows_neg_inf = false;
   std::vector<FlagPtr> inputs;
+  bool reads_unseen = false;     // some of its inputs could not be asked
   Specials scalars;              // among the arguments: fill_(nan)
   std::vector<FlagPtr> outputs;  // by tensor of the result; nullptr: not asked
 };

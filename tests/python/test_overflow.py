@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import launched
 
 import op_tools
 import op_tools.sim_device  # before the first backward() of the process
@@ -770,3 +771,83 @@ def test_the_line_of_a_call_that_a_builtin_makes_is_that_of_the_builtin(level):
     row = checked(lambda: in_map(torch.ones(4)), level=level).rows[0]
     lines, first = inspect.getsourcelines(in_map)
     assert first < int(row.line.split()[0].rsplit(":", 1)[1]) < first + len(lines)
+
+
+FORMULAS = {
+    "pow": lambda t: t.pow(2),
+    "mul": lambda t: t * t,
+    "sin": torch.sin,
+    "exp": torch.exp,
+    "sigmoid": torch.sigmoid,
+    "div": lambda t: 1 / t,
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "layer_norm": lambda t: F.layer_norm(t, (3,)),
+    "softmax": lambda t: t.softmax(0),
+    "cross_entropy": lambda t: F.cross_entropy(t * 1.0, torch.tensor(1)),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_backward_that_reads_a_nan_which_its_forward_saved_is_no_producer(level, device):
+    x, w = torch.tensor([-1.0, 2.0, 3.0]).to(device), torch.ones(3, device=device, requires_grad=True)
+
+    def program():
+        for formula in FORMULAS.values():
+            with torch.device(device):
+                formula(torch.log(x * w)).sum().backward()
+
+    assert producers(checked(program, level=level)) == ["log"] * len(FORMULAS)
+
+
+def test_backward_that_reads_a_nan_from_outside_is_no_producer():
+    given, w = torch.tensor([math.nan, 2.0]), torch.ones(2, requires_grad=True)
+
+    def program():
+        torch.where(torch.isnan(given), w, w * given).sum().backward()
+
+    result = checked(program, level="torch")
+    assert producers(result) == [] and result.propagators > 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_call_whose_inputs_cannot_be_asked_is_not_said_to_make_a_nan_from_finite_inputs(level):
+    sparse = torch.tensor([[0.0, math.nan]]).to_sparse()
+    assert producers(checked(lambda: sparse.to_dense() * 2, level=level)) == []
+
+
+COLLECTIVES = """
+import os, sys
+import torch, torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import op_tools
+
+dist.init_process_group("gloo")
+rank, level = dist.get_rank(), sys.argv[1]
+with op_tools.OpOverflowCheck(level=level, max_saved=0) as check:
+    bad = torch.log(torch.full((5,), -1.0 if rank == 1 else 1.0))
+    summed, sent, late = bad.clone(), bad.clone(), bad.clone()
+    for tensor in (summed, sent, late):
+        tensor * 2  # what they hold before is known
+    dist.all_reduce(summed)
+    dist.broadcast(sent, 1)
+    work = dist.all_reduce(late, async_op=True)
+    work.wait()
+    gathered = torch.zeros(10)
+    dist.all_gather_into_tensor(gathered, bad)
+    waited = functional.all_reduce(bad, "sum", dist.group.WORLD)
+    for tensor in (summed, sent, late, gathered, waited):
+        assert torch.isnan(tensor * 2).any()
+producers = [(row.op, row.kind) for row in check.result().rows if row.kind == "producer"]
+assert len(producers) == rank and all("log" in op for op, _ in producers), producers
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_nan_that_a_collective_brings_has_its_producer_on_the_rank_that_made_it(level, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(COLLECTIVES)
+    launched(script, level, ranks=2)
