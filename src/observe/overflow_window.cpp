@@ -97,7 +97,8 @@ void OverflowWindow::judge(OverflowRecord& record) {
       continue;
     }
     flag.unsound = values;
-    const bool is_given = given.any() || record.reads_unseen || (makes_mask && !values.nan);  // x * -inf has +inf as well
+    const bool is_given =
+        given.any() || record.reads_unseen || (makes_mask && !values.nan);  // x * -inf has +inf as well
     OverflowResult::Finding finding = finding_of(record, i, /*producer=*/!is_given);
     open_file();
     if (finding.producer && !finding.expected && options_.max_saved > 0) {
