@@ -17,6 +17,7 @@ from .search import Answer
 NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 LOSS = rf"\bloss\b[\"']?\s*[:=]?\s*({NUMBER})"
 """Finds `loss 0.5`, `loss: 0.5`, `loss=nan` and `"loss": 0.5`."""
+OWN_LINE = re.compile(r"\W*op[-_]tools\b")  # what the tools say is nothing that the program printed
 SKIPPED = 125  # the exit status of a trial that says nothing, as with git bisect run
 REFERENCE_BAND = 0.01
 LEAST_BAND = 1e-3  # two right ways to compute differ by less after some steps in float32
@@ -35,6 +36,8 @@ class Outcome:
     note: str = ""
     """How it ended, where that is not well: an exit status, a signal, the last line of an error."""
     seconds: float = 0.0
+    tail: str = ""
+    """The last lines that the program printed, where no number was found in them."""
 
 
 class Metric:
@@ -54,13 +57,30 @@ class Metric:
             raise _C.Error(f"--metric {pattern!r} is no regular expression: {error}") from None
 
     def numbers(self, line: str) -> list[float]:
-        """The numbers in a line; none where what the expression finds is no number."""
+        """The numbers in a line; none where what the expression finds is no number, and in lines of the tools.
+
+        By itself, without an expression, a line that is a list in JSON is found, too, or has one under "loss".
+        """
+        if OWN_LINE.match(line):
+            return []
+        if self._pattern.pattern == LOSS and (listed := _json_numbers(line)):
+            return listed
         found = []
         for match in self._pattern.finditer(line):
             text: str | None = match.group(1 if self._pattern.groups else 0)
             with contextlib.suppress(ValueError):
                 found.append(float(text or ""))
         return found
+
+
+def _json_numbers(text: str) -> list[float]:
+    """Those of a list in JSON, or of the list under "loss" in an object; none where the text is something else."""
+    try:
+        found: Any = json.loads(text) if text.lstrip()[:1] in ("[", "{") else None
+        found = found.get("loss") if isinstance(found, dict) else found
+        return [float(one) for one in found] if isinstance(found, list) else []
+    except (ValueError, TypeError):
+        return []
 
 
 def read_reference(path: str, metric: Metric) -> list[float]:
@@ -100,7 +120,7 @@ class BisectJudge:
 
     Args:
         reference: the numbers of a right run.
-        band: how far a right run may be from them, relatively; None: REFERENCE_BAND with a reference, else measured.
+        band: how far a right run may be from them, relatively; None: measured, REFERENCE_BAND at most with a reference.
 
     Raises:
         op_tools.Error: the band is no positive number.
@@ -110,8 +130,11 @@ class BisectJudge:
         if band is not None and not (math.isfinite(band) and band > 0):
             raise _C.Error(f"band={band} is not allowed; give a number above 0, such as 0.01")
         self.reference = list(reference) if reference is not None else None
-        self.band = band if band is not None else REFERENCE_BAND if reference is not None else None
-        self._given = self.band is not None
+        self.band = band
+        self._given = band is not None
+        self._most = math.inf if reference is None else REFERENCE_BAND
+        self.reads_numbers = reference is None or bool(reference)
+        """False: how a run ends says all."""
 
     def far(self, outcome: Outcome) -> float:
         """The distance of an `outcome`; infinite where the run did not come to its end."""
@@ -142,7 +165,8 @@ class BisectJudge:
         if not self._given:
             noise = max((one for one in right if math.isfinite(one)), default=0.0)
             middle = math.sqrt(max(noise, ROUNDING) * min([*wrong, 1.0]))
-            self.band = max(min(max(LEAST_BAND, 10 * noise), middle), ROUNDING)
+            measured = max(min(max(LEAST_BAND, 10 * noise), middle), ROUNDING)
+            self.band = min(measured, self._most) if noise <= self._most else self._most
         assert self.band is not None
         return sum(one <= self.band for one in wrong) not in (0, len(wrong)) or sum(
             one <= self.band for one in right

@@ -28,6 +28,7 @@ from .trial_tools import Trial, capture_of, captured_calls, comparison, tool_of,
 
 JOB_VARIABLE = "OP_TOOLS_BISECT_JOB"
 COMPARISON = "suspects"  # the run with OpAutoCompare, in the state
+TAIL_BYTES, TAIL_LINES = 2000, 10  # of what was printed, for an error
 KILL_AFTER = 5.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -215,6 +216,8 @@ class Processes:
         finally:
             _kill(process)
         outcome.seconds = time.monotonic() - began
+        if not outcome.curve:
+            outcome.tail = _tail(log)
         if self._plan.check and outcome.ended in ("done", "failed"):
             self._check(outcome, log, variables)
         if key:
@@ -234,6 +237,12 @@ class Processes:
         outcome.curve = []
         outcome.ended = "done" if status == 0 else "skipped" if status == SKIPPED else "failed"
         outcome.note = "" if status == 0 else f"--check: exit status {status}"
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
 
 
 def _without_tools(variables: dict[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from .. import _C
 from .._results import duration_text
 from .items import Call, Group, Suspects, by_op, ordered, split
 from .judge import BisectJudge, Outcome
@@ -243,6 +244,13 @@ class Session:
         """Nothing moved must be bad, everything moved must be good."""
         nothing = [Trial(remedy=self._remedy, purpose="nothing")]
         self._nothing = self._run(nothing, whole=True)
+        first = self._nothing[0]
+        if self._judge.reads_numbers and first.ended == "done" and not first.curve:
+            shown = f"; its last lines:\n{first.tail}" if first.tail else ""
+            raise _C.Error(
+                "the program ended well and gave no number that could be judged; print 'loss 0.5' in each step, give --metric an "
+                f"expression that finds its numbers, or --check{shown}"
+            )
         # A program that hangs has no noise to measure, and each run takes all of its time limit.
         if self._nothing[0].ended != "hung":
             self._nothing += self._run(nothing * (OPENING_RUNS - 1), whole=True)

@@ -78,11 +78,12 @@ def add(commands: Commands) -> None:
         "--check", metavar="CMD", default="", help="a shell command that reads the output: status 0 is right"
     )
     bisect.add_argument(
-        "--metric", metavar="EXPR", default=LOSS, help="what finds the numbers in the output (lines with loss)"
+        "--metric",
+        metavar="EXPR",
+        default=LOSS,
+        help="what finds the numbers in the output (lines with loss, lists in JSON)",
     )
-    bisect.add_argument(
-        "--band", type=float, metavar="X", help="how far right numbers may be, relatively (measured; 0.01)"
-    )
+    bisect.add_argument("--band", type=float, metavar="X", help="how far right numbers may be, relatively (measured)")
     bisect.add_argument(
         "--suspects",
         metavar="PATH",

@@ -17,7 +17,7 @@ from models import LeNet, digits
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
-from op_tools._bisect.judge import Metric, Outcome, distance, read_reference
+from op_tools._bisect.judge import BisectJudge, Metric, Outcome, distance, read_reference
 from op_tools._bisect.processes import State
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -292,10 +292,29 @@ def test_a_fault_that_does_not_show_each_time():
         ("loss=0.25 lr=0.1", [0.25]),
         ("glossy 3", []),
         ("loss none", []),
+        ("[0.5, 0.25]", [0.5, 0.25]),
+        ('{"loss": [1, 2.5]}', [1.0, 2.5]),
+        ("[op_tools] warning: loss 3", []),
+        ("op-tools: loss 3", []),
     ],
 )
 def test_numbers_of_lines(text, numbers):
     assert Metric().numbers(text) == numbers
+
+
+def test_a_program_without_numbers_is_an_error_after_one_run(capfd):
+    Path("quiet.py").write_text("print('hello')")
+    assert main(["bisect", "--", "quiet.py"]) == 2
+    said = capfd.readouterr().err
+    assert "--metric" in said and "hello" in said
+    assert len(list(Path("op_bisect_result").glob("run*"))) == 1
+
+
+def test_the_band_with_a_reference_is_measured():
+    right, wrong = Outcome([0.5, 0.25]), Outcome([0.5, 0.252])  # off by 0.8 %
+    judge = BisectJudge([0.5, 0.25])
+    assert not judge.settle([wrong] * 3, [right] * 3)
+    assert judge.answer(wrong) == "bad" and judge.answer(right) == "good"
 
 
 def test_distance():
