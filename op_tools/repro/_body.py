@@ -192,12 +192,12 @@ def finding(name, got, cpu, before, compared, again, coarse, alone):
     for form in () if alone else compared:
         if got.form[form] != cpu.form[form]:
             return f"{form} {got.form[form]} instead of {cpu.form[form]}"
-    if not alone and same_bits(got, cpu):
-        return ""
     unchanged = before is not None and same_bits(cpu, before)
+    if same_bits(got, cpu) and (unchanged or not alone):
+        return ""
     if not unchanged and (got.dtype.is_floating_point or got.dtype.is_complex):
         return value_finding(name, got, cpu, again, coarse, alone)
-    where = (got != cpu).nonzero()
+    where = ((got != cpu) & ~((got != got) & (cpu != cpu))).nonzero()  # NaN is unlike itself
     if not len(where):
         return "NaN of other bits" if unchanged else ""
     first = where[0].tolist()

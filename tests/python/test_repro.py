@@ -395,6 +395,29 @@ def test_a_right_call_is_no_repro(library, monkeypatch, capsys):
     assert run("right.py").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("function", "inputs", "said"),
+    [
+        (torch.exp, (torch.linspace(-2, 2, 20).view(4, 5),), "right"),
+        (torch.mul, (torch.tensor([math.nan, 1.0]), torch.tensor([2.0, 3.0])), "right"),
+        (
+            lambda x, at, ones: x.index_put((at,), ones, accumulate=True),
+            (torch.zeros(1).bfloat16(), torch.zeros(1000, dtype=torch.long), torch.ones(1000).bfloat16()),
+            "WRONG: output: at [0]: device 256.0, float64 1000.0",
+        ),
+    ],
+    ids=["right", "nan", "wrong"],
+)
+def test_a_call_on_the_cpu_is_judged_by_float64(function, inputs, said, capsys):
+    folder = captured(lambda: function(*inputs))
+    status = command(["repro", folder, "-o", "r.py"])
+    assert f"reproduces: {0 if said == 'right' else 3} of 3" in capsys.readouterr().err
+    script = run("r.py")
+    lines = [line for line in script.stdout.splitlines() if line.startswith(("WRONG:", "right"))]
+    assert lines == [said]
+    assert (status, script.returncode) == ((1, 0) if said == "right" else (0, 1))
+
+
 def test_random_numbers_are_no_repro(library, monkeypatch):
     """The device draws others than the CPU: a script that compares them would call the right device wrong."""
     x = torch.randn(40, device="sim")
