@@ -306,6 +306,7 @@ def cpp_text(saved: Saved, made: Made, side: dict[str, torch.Tensor], side_name:
     constants = (
         f"const char* const kDevice = {quoted(plan.device)};\nconstexpr int kCalls = {plan.calls};\n"
         f"constexpr double kCoarse = {_coarse(saved)!r};\nconstexpr bool kStrides = {'true' if 'strides' in plan.compared else 'false'};\n"
+        f"constexpr bool kAlone = {'true' if plan.device == 'cpu' else 'false'};\n"
         f"const std::set<std::string> kLeftOut = {{{left}}};\n"
     )
     listed = "".join(f"      {line},\n" for line in arguments.lines)
