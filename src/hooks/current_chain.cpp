@@ -306,9 +306,8 @@ CurrentChain::CurrentChain(Level level, Thread& thread) : thread_(thread) {
   }
   if (const std::shared_ptr<ThreadChains> owner = Inheritance::get().find()) {
     inherited_ = owner->share(level);
-  } else if (level == Level::kAten) {
-    inherited_ = AllThreads::get().chain();
   }
+  if (!inherited_ && level == Level::kAten) inherited_ = AllThreads::get().chain();
   chain_ = inherited_.get();
 }
 
@@ -326,6 +325,7 @@ std::shared_ptr<ThreadChains> ThreadHooks::add(const std::shared_ptr<ActiveHook>
   static const int registered = pthread_atfork(&AllThreads::hold, &AllThreads::release, &after_fork_in_child);
   static_cast<void>(registered);
   const Level level = hook->options.level;
+  if (const auto watch = g_thread_watch.load(std::memory_order_acquire)) watch();
   tl_own.begin();
   ActiveHooks hooks = hooks_of(tl.chains->get(level));
   hooks.push_back(hook);
@@ -372,6 +372,24 @@ ThreadHooks::Owner ThreadHooks::owner(const ThreadChains& thread) {
   // Also while the thread ends: objects of its may still have scopes to leave.
   if (tl.last_chains == &thread) return Owner::kThis;
   return thread.ended.load() ? Owner::kEnded : Owner::kOther;
+}
+
+std::shared_ptr<ThreadChains> FollowedThread::scopes() {
+  return tl.chains ? tl_own.chains() : Inheritance::get().find();
+}
+
+FollowedThread::FollowedThread(std::shared_ptr<ThreadChains> scopes)
+    : scopes_(std::move(scopes)), offer_(Inheritance::get().offer(scopes_)) {
+  if (has(Level::kAten)) set_intercepting(true);
+}
+
+FollowedThread::~FollowedThread() {
+  set_intercepting(false);
+  Inheritance::get().withdraw(offer_, /*by_its_thread=*/true);
+}
+
+bool FollowedThread::has(Level level) const {
+  return scopes_->share(level) != nullptr;
 }
 
 void set_thread_watch(bool (*watch)()) {

@@ -3,6 +3,7 @@
 // that thread find its scopes, too. A forked child has those of their hooks that began anew in it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "base/export.h"
@@ -53,8 +54,26 @@ class ThreadHooks {
   static Owner owner(const ThreadChains& thread);
 };
 
+// A thread that works for another: its calls find the scopes of that thread, as those of autograd's threads do, and so
+// do the threads that autograd starts for it. Made in the thread that begins, destroyed there when it ends.
+class OP_TOOLS_API FollowedThread {
+ public:
+  // The scopes that the calling thread has entered, or follows; nullptr: none.
+  static std::shared_ptr<ThreadChains> scopes();
+  explicit FollowedThread(std::shared_ptr<ThreadChains> scopes);
+  ~FollowedThread();
+  FollowedThread(const FollowedThread&) = delete;
+  FollowedThread& operator=(const FollowedThread&) = delete;
+
+  bool has(Level level) const;  // is a scope of this level on?
+
+ private:
+  const std::shared_ptr<ThreadChains> scopes_;
+  const uint64_t offer_;
+};
+
 // A thread that Python starts tells that it begins, from the first time on that `watch` was asked for it and said true:
-// which is when a hook first wants all threads. Not under locks of ours.
+// which is when a scope is first entered. Not under locks of ours.
 OP_TOOLS_API void set_thread_watch(bool (*watch)());
 OP_TOOLS_API void thread_begins() noexcept;
 
