@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "hooks/conditional_hook.h"
+#include "hooks/current_chain.h"
+#include "hooks/device_tensors.h"
 #include "hooks/tool.h"
 #include "interrupts.h"
 #include "python_hook.h"
@@ -191,6 +193,10 @@ void bind_scope(py::module_& module) {
 
 void bind_switch(py::module_& module) {
   bind_scope(module);
+  module.def("look_for_device_tensors", &look_for_device_tensors);
+  // This thread works for one that has tools on, which see its calls.
+  module.def("thread_is_followed", [] { return FollowedThread::scopes() != nullptr; });
+  module.def("device_tensor_seen", &device_tensor_seen);
   py::class_<Switch>(module, "Switch")
       .def(py::init<>())
       .def("__enter__", &enter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from . import _C
+from ._coverage import Verdict, verdict_of
 from ._kinds import Names, joined
 from ._module_runs import ModuleCall, ModuleRun, Tensors, copied, device_of, float_dtype_of, inputs_for, run_model
 from ._modules import without_wrapper
@@ -64,9 +66,15 @@ class ModuleComparison(Result):
     """What could not be compared, and why."""
 
     @property
+    def verdict(self) -> Verdict:
+        """`agrees` only where most was judged."""
+        verdicts = Counter(row.verdict for row in self.rows)
+        return verdict_of(wrong=verdicts["fail"] > 0, unseen=verdicts["pass"] <= verdicts["not comparable"])
+
+    @property
     def ok(self) -> bool:
-        """All modules agree."""
-        return not any(row.verdict == "fail" for row in self.rows)
+        """True if the verdict is `agrees`: all modules agree, and most was judged."""
+        return self.verdict is Verdict.AGREES
 
     @property
     def first(self) -> ModuleRow | None:

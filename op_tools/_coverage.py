@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import sys
+import textwrap
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
+
+from . import _C
 
 _OF_DATA_LOADERS = ("_pin_memory_loop", "_worker_loop")  # functions of threads and processes that compute nothing
 
@@ -82,6 +85,8 @@ class Coverage:
     """The one that this process has; "" for none."""
     devices: dict[str, int] = field(default_factory=dict)
     """Results by the type of their device, where the tool notes it."""
+    on_device: bool | None = None
+    """A call gave a tensor on a device other than the host, whatever tool took part in it; None: not asked."""
     threads: int = 0
     """Python threads that ran operators unseen."""
     thread_calls: int = 0
@@ -106,7 +111,10 @@ class Coverage:
             reasons.append("no call was seen")
         if self.not_judged > self.judged:
             reasons.append(f"{self.not_judged} of {self.judged + self.not_judged} results have no verdict")
-        if self.accelerator and self.devices and not self.devices.get(self.accelerator):
+        if self.lost > self.judged:
+            reasons.append(f"{self.lost} calls were left out")
+        on_device = bool(self.devices.get(self.accelerator)) if self.devices else self.on_device
+        if self.accelerator and self.seen and on_device is False:
             reasons.append(f"no tensor was on {self.accelerator}")
         # Operators on the host beside a run on the device cannot matter.
         if self.thread_calls_on_device or self.thread_calls > self.seen:
@@ -131,7 +139,9 @@ class Coverage:
             parts.append(f"{self.loaders} data loader processes")
         reasons = self.reasons()
         lines = [f"Looked at: {', '.join(parts)}"]
-        return [*lines, f"NOT JUDGED: {'; '.join(reasons)}"] if reasons else lines
+        if reasons:
+            lines.append(f"NOT JUDGED: {'; '.join(reasons)}")
+        return [part for line in lines for part in textwrap.wrap(line, 80, subsequent_indent="  ")]
 
 
 class _Counts(torch.overrides.TorchFunctionMode):
@@ -158,6 +168,7 @@ class Watch:
         self.threads: list[_Elsewhere] = []
         self.processes = self.loaders = 0
         self._graphs, self._graphs_after = _graphs(), -1  # -1: it is on
+        self.on_device = False
 
     def note_process(self, name: str) -> None:
         """A process begins, to run the function of that name."""
@@ -174,10 +185,18 @@ class Watch:
             coverage.threads = len(busy)
             coverage.thread_calls = sum(one.calls for one in busy)
             coverage.thread_calls_on_device = sum(one.on_device for one in busy)
+        self.note_device()
+        coverage.on_device = self.on_device
         coverage.compiled = (_graphs() if self._graphs_after < 0 else self._graphs_after) - self._graphs
+
+    def note_device(self) -> None:
+        """Before another run begins to look for tensors on a device, and while this one is on."""
+        if self._graphs_after < 0:
+            self.on_device = self.on_device or _C.device_tensor_seen()
 
     def end(self) -> None:
         """The tool is off."""
+        self.note_device()
         self._graphs_after = _graphs()
 
 
@@ -193,6 +212,9 @@ _watches: list[Watch] = []  # of the tools that are on
 def begin_watch() -> Watch:
     """Of a tool that is switched on."""
     _install()
+    for other in _watches:
+        other.note_device()
+    _C.look_for_device_tensors()
     watch = Watch()
     _watches.append(watch)
     return watch
@@ -219,7 +241,7 @@ def _install() -> None:
 
     def _bootstrap_inner(thread: threading.Thread) -> None:
         target = getattr(getattr(thread, "_target", None), "__name__", "")
-        if not _watches or target in _OF_DATA_LOADERS:
+        if not _watches or target in _OF_DATA_LOADERS or _C.thread_is_followed():
             run_thread(thread)
             return
         elsewhere = _Elsewhere()

@@ -15,6 +15,7 @@
 #include "base/stop_program.h"
 #include "hooks/argument_key.h"
 #include "hooks/backward_pass.h"
+#include "hooks/device_tensors.h"
 #include "hooks/error_origin.h"
 #include "hooks/failed_backward.h"
 #include "hooks/module_path.h"
@@ -475,6 +476,9 @@ void Chain::run(uint32_t mask, OpCall& call) const {
     throw;
   }
   run.after(innermost_);
+  if (g_looks_for_device_tensors.load(std::memory_order_relaxed) && run.mask() != 0) {
+    look_for_device_tensor(call);
+  }
   // At the torch level gradients are reported by call; at the aten level the engine's operators only know their node.
   if (call.level == Level::kAten && call.first_node_) {
     tried(call, [&] {

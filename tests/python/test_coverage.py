@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -22,10 +23,19 @@ def work(device="sim"):
         x = torch.nn.functional.gelu(x @ x)
 
 
-def in_thread():
-    thread = threading.Thread(target=work)
+EARLIER = ThreadPoolExecutor(1)  # a thread that is there before the tools, which do not follow it
+EARLIER.submit(int).result()
+
+
+def joined(run):
+    thread = threading.Thread(target=run)
     thread.start()
     thread.join()
+
+
+def in_thread(run=work):
+    """In a thread that no tool follows: another one started it."""
+    EARLIER.submit(joined, run).result()
 
 
 def in_process():
@@ -36,7 +46,22 @@ def nothing(*_):
     pass
 
 
-KINDS = {"empty": nothing, "thread": in_thread}
+def on_the_host():
+    work("cpu")
+
+
+def with_a_rank():
+    work()
+    in_process()
+
+
+def compiled():
+    work()
+    torch._dynamo.reset()
+    torch.compile(lambda x: x * 2 + 1, backend="eager", fullgraph=True)(torch.ones(3))
+
+
+KINDS = {"empty": nothing, "thread": in_thread, "host": on_the_host, "rank": with_a_rank, "compiled": compiled}
 
 
 def test_the_three_verdicts_have_three_statuses():
@@ -60,12 +85,15 @@ def test_the_three_verdicts_have_three_statuses():
         {"threads": 1, "thread_calls": 100},
         {"judged": 3, "not_judged": 4},
         {"accelerator": "sim", "devices": {"cpu": 9}},
+        {"accelerator": "sim", "on_device": False},
+        {"judged": 3, "lost": 4},
     ],
 )
 def test_each_kind_of_not_looking_turns_a_verdict(unseen):
     account = Coverage(**{"seen": 10, **unseen})
     assert verdict_of(wrong=False, unseen=account.reasons()) is Verdict.NOT_JUDGED
-    assert all(len(line) < 200 for line in account.lines())
+    assert all(len(line) <= 80 for line in account.lines())
+    assert "NOT JUDGED" in "".join(account.lines())
 
 
 @pytest.mark.parametrize(
@@ -79,12 +107,35 @@ def test_work_that_cannot_matter_is_counted_and_turns_no_verdict(seen):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_that_did_not_look_has_no_all_clear(tool, kind, tmp_path):
-    with tool(output_dir=tmp_path) as one:
+    with tool(output_dir=tmp_path, level="aten") as one:
         KINDS[kind]()
     result = one.result()
     assert result.verdict is Verdict.NOT_JUDGED and not result.ok, result.coverage
     assert status_of_tools([one]) == 2
     assert status_of_tools([one], allow_unseen=True) == 0
+
+
+def test_a_tool_that_failed_is_off(tmp_path):
+    class Fails(op_tools.Hook):
+        def before(self, call):
+            raise ValueError("a tool's own fault")
+
+    with op_tools.HookScope(Fails()) as tool:
+        work()
+    assert tool.coverage().off and "the tool failed and was off" in tool.coverage().reasons()
+
+
+def test_the_device_of_one_run_is_not_that_of_the_next(tmp_path):
+    with op_tools.OpOverflowCheck(output_dir=tmp_path) as outer:
+        work()
+        with op_tools.OpMemoryCheck(output_dir=tmp_path) as inner:
+            work("cpu")
+    assert outer.result().verdict is Verdict.AGREES
+    assert inner.result().verdict is Verdict.NOT_JUDGED
+
+
+def test_modules_that_could_not_be_judged_do_not_agree():
+    assert op_tools.ModuleComparison([]).verdict is Verdict.NOT_JUDGED and not op_tools.ModuleComparison([]).ok
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -98,9 +149,7 @@ def test_a_tool_that_looked_gives_its_verdict(tool, tmp_path):
 def test_threads_are_counted_where_they_run_operators(tmp_path):
     with op_tools.OpAutoCompare(output_dir=tmp_path) as tool:
         work()
-        idle = threading.Thread(target=nothing)
-        idle.start()
-        idle.join()
+        in_thread(nothing)
         assert tool.coverage().threads == 0
         in_thread()
     assert tool.coverage().threads == 1 and tool.coverage().thread_calls_on_device > 0
@@ -109,18 +158,17 @@ def test_threads_are_counted_where_they_run_operators(tmp_path):
 def test_a_host_thread_beside_a_device_run_turns_no_verdict(tmp_path):
     with op_tools.OpAutoCompare(output_dir=tmp_path) as tool:
         work()
-        thread = threading.Thread(target=lambda: torch.ones(3) + 1)
-        thread.start()
-        thread.join()
+        in_thread(lambda: torch.ones(3) + 1)
     assert tool.coverage().threads == 1
     assert tool.result().verdict is Verdict.AGREES
 
 
-def test_threads_that_a_tool_sees_are_not_counted(tmp_path):
-    with op_tools.OpAutoCompare(output_dir=tmp_path, level="aten", all_threads=True) as tool:
-        work()
-        in_thread()
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_threads_that_a_tool_sees_are_not_counted(level, tmp_path):
+    with op_tools.OpAutoCompare(output_dir=tmp_path, level=level) as tool:
+        joined(work)
     assert tool.coverage().threads == 0
+    assert tool.result().verdict is Verdict.AGREES
 
 
 def test_a_run_on_the_host_beside_an_accelerator_is_not_judged(tmp_path):
@@ -162,14 +210,8 @@ def test_two_empty_recordings_do_not_agree(tmp_path):
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 2), (["--allow-unseen"], 0)])
 def test_the_command_ends_with_the_status(arguments, status, tmp_path):
-    script = tmp_path / "threads_silent.py"
-    script.write_text(
-        "import threading, torch, op_tools.sim_device\n"
-        "x = torch.ones(4, 4).to('sim')\n"
-        "t = threading.Thread(target=lambda: x @ x)\n"
-        "t.start(); t.join()\n"
-        "x.sum()\n"
-    )
+    script = tmp_path / "on_the_host.py"
+    script.write_text("import torch, op_tools.sim_device\nx = torch.ones(4, 4)\n(x @ x).sum()\n")
     command = [sys.executable, "-m", "op_tools", "run", "--autocompare", "--fail-on-wrong", *arguments, str(script)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert ended.returncode == status, ended.stderr

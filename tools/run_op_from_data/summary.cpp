@@ -177,7 +177,9 @@ size_t Summary::bit_equal() const {
 }
 
 int Summary::exit_status() const {
-  return count("disagreed") > 0 ? kDisagreed : not_run() > 0 ? kIncomplete : kAgreed;
+  if (count("disagreed") > 0) return kDisagreed;
+  const bool nothing_judged = count("not comparable") > 0 && count("agreed") == 0;
+  return not_run() > 0 || nothing_judged ? kIncomplete : kAgreed;
 }
 
 const char* status_text(const CallReport& report) {
