@@ -19,7 +19,7 @@ def in_thread(work, **options):
     def run():
         try:
             outcome.append(work())
-        except BaseException as error:  # noqa: BLE001  (handed to the test)
+        except BaseException as error:  # handed to the test
             outcome.append(error)
 
     thread = threading.Thread(target=run, **options)
