@@ -22,6 +22,18 @@
 namespace op_tools::python {
 namespace {
 
+const char* odd_finding_name(OddFinding finding) {
+  switch (finding) {
+    case OddFinding::kResults:
+      return "results";
+    case OddFinding::kParameter:
+      return "parameter";
+    case OddFinding::kCollective:
+      return "collective";
+  }
+  return "";
+}
+
 namespace py = pybind11;
 using SharedRecording = std::shared_ptr<const Recording>;
 
@@ -139,8 +151,9 @@ void bind_runs(py::module_& module) {
       .def_property_readonly("steps_only_b", [](const RunComparison& found) { return found.alignment.steps_only_b; });
   module.def("compare_runs", &compare_runs, py::arg("a"), py::arg("b"), py::kw_only(), py::arg("noise") = py::none(),
              py::arg("fusions") = py::list());
-  // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, whether it
-  // is a parameter that differs, the next collective or None.
+  // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, what
+  // differs
+  // ("results", "parameter", "collective"), the next collective or None.
   module.def("find_odd_calls", [](const std::vector<SharedRecording>& runs) {
     std::vector<const Recording*> all;
     for (const SharedRecording& run : runs) all.push_back(run.get());
@@ -153,7 +166,7 @@ void bind_runs(py::module_& module) {
     for (const OddCall& one : found) {
       const py::object collective = one.collective == kNoCall ? py::object(py::none()) : py::int_(one.collective);
       odd.append(py::make_tuple(one.run, one.call, one.majority, one.majority_call, one.like_it, one.others,
-                                one.parameter, collective));
+                                odd_finding_name(one.finding), collective));
     }
     return odd;
   });

@@ -12,6 +12,12 @@ from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, open_run
 from ._record import RecordedCall, RecordedCalls, Recording
 from ._results import Result, Shown, text_table, worded
 
+_FINDINGS = {
+    "results": "other results",
+    "parameter": "a parameter is another one",
+    "collective": "other results than on other ranks, which must have the same",
+}
+
 
 @dataclass(frozen=True)
 class OddRow:
@@ -80,22 +86,22 @@ def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns
     """Looks for the odd one among runs of one program on the same data: an intermittent fault, a sick device.
 
     Args:
-        runs: at least three recordings: files, folders (each rank of a folder is a run), or what
+        runs: at least two recordings: files, folders (each rank of a folder is a run), or what
             :func:`read_recording` gave.
 
     Returns:
         the odd runs, each with its first odd call.
 
     Raises:
-        op_tools.Error: there are fewer than three, or a path holds no recording.
+        op_tools.Error: there is only one, or a path holds no recording.
     """
     cores = [(rank, core) for run in runs for rank, core in open_run(run).items()]
     rows = []
-    for run, call, _, _, like_it, others, parameter, collective in _C.find_odd_calls([core for _, core in cores]):
+    for run, call, _, _, like_it, others, what, collective in _C.find_odd_calls([core for _, core in cores]):
         rank, core = cores[run]
         calls = RecordedCalls(core)
         one: RecordedCall = calls[call]
-        finding = "a parameter is another one" if parameter else "other results"
+        finding = _FINDINGS[what] + ("" if like_it < others else "; which is right is not known")
         through = calls[collective].op if collective is not None else ""
         place = (one.op, one.phase, one.module, one.line, one.step, one.id)
         rows.append(OddRow(core.path, rank, *place, finding, like_it, others, through))

@@ -14,12 +14,12 @@
 #include "base/log.h"
 #include "base/run_folder.h"
 #include "blackbox/blackbox_file.h"
-#include "blackbox/collectives.h"
 #include "blackbox/kept_inputs.h"
 #include "blackbox/stall_reports.h"
 #include "blackbox/stall_watch.h"
 #include "blackbox/stream_marks.h"
 #include "hooks/backward_pass.h"
+#include "hooks/collectives.h"
 #include "hooks/signature.h"
 #include "tensor/tensor_meta.h"
 

@@ -17,6 +17,7 @@
 #include "calls/saved_call.h"
 #include "calls/schema_text.h"
 #include "capture/record_writer.h"
+#include "hooks/collectives.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
 #include "hooks/written_inputs.h"
@@ -259,7 +260,12 @@ Packer::Made pack_outputs(OpCall& call, CaptureState& state) {
   Packer& record = state.record;
   record.begin();
   record.tree_tuple(2);
-  record.tree(call.result());
+  const bool is_late = brings_later(call);  // nothing is stored in the place of what has not arrived
+  if (is_late) {
+    record.tree(Value());
+  } else {
+    record.tree(call.result());
+  }
   const auto was_returned = [returned = record.tensors()](const at::Tensor& tensor) {
     return std::any_of(returned.begin(), returned.end(),
                        [&](const at::Tensor* other) { return other->is_same(tensor); });
@@ -270,6 +276,7 @@ Packer::Made pack_outputs(OpCall& call, CaptureState& state) {
     const int64_t version = version_of(*state.live[i]);
     const bool is_written = i < written.size() && written[i];
     // Inference tensors count no versions: one that the call returned is taken for changed.
+    if (is_late) break;
     if (is_written || (version < 0 ? was_returned(*state.live[i]) : version != state.versions[i])) changed.push_back(i);
   }
   record.tree_dict(changed.size());

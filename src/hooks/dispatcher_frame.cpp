@@ -1,8 +1,10 @@
 #include "hooks/dispatcher_frame.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -164,6 +166,22 @@ void DispatcherFrame::proceed() {
   if (Detour* const detour = std::exchange(detour_, nullptr)) return detour->execute(*call_);
   ran_ = true;
   op_.redispatchBoxed(below_, &stack_);
+}
+
+void DispatcherFrame::prepare(OpCall& /*call*/) {
+  const auto& returns = op_.schema().returns();
+  if (returns.empty() || returns.back().type()->kind() != c10::TypeKind::ClassType) return;
+  const auto place = op_.schema().argumentIndexWithName("async_op");
+  const c10::IValue* const value = place ? &stack_[first_ + static_cast<size_t>(*place)] : nullptr;
+  is_waited_for_ = value && value->isBool() && !value->toBool();
+}
+
+void DispatcherFrame::conclude(OpCall& /*call*/) {
+  if (!is_waited_for_ || !stack_.back().isCustomClass()) return;
+  try {
+    waited_ = stack_.back().toCustomClass<c10d::Work>()->wait();
+  } catch (const std::exception&) {  // the program waits next, and meets it there
+  }
 }
 
 std::vector<c10::IValue> DispatcherFrame::arguments() const {

@@ -40,6 +40,11 @@ class DispatcherFrame final : public OperatorFrame {
   bool add_arguments(ArgumentKey& key) override;
   bool add_result(ArgumentKey& key) override;
   void proceed() override;
+  // A collective that the program waits for as soon as it has returned is waited for here, before hooks look at what it
+  // brought.
+  void prepare(OpCall& call) override;
+  void conclude(OpCall& call) override;
+  bool has_waited() const { return waited_; }
   std::shared_ptr<const OpRunner> runner() override { return runner_of(op_); }
 
   std::vector<c10::IValue> arguments() const override;
@@ -59,6 +64,7 @@ class DispatcherFrame final : public OperatorFrame {
   Detour* detour_;
   OpCall* call_ = nullptr;
   std::vector<c10::IValue> arguments_copy_;
+  bool is_waited_for_ = false, waited_ = false;
   bool ran_ = false;  // the stack holds what the operator returned
 };
 

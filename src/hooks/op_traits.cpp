@@ -172,6 +172,12 @@ constexpr OpFamily kFamilies[] = {
      "__ilshift__ __irshift__ __setitem__ __set__"},
     {kStepsByDtype, "its result is a step between numbers of the dtype", "nextafter nextafter_"},
     {kBetweenTwoRanks, "one rank sends, one receives", "send recv_ recv_any_source_"},
+    {kGivesAllRanksTheSame, "a sum over all ranks",
+     "allreduce_ allreduce_coalesced_ all_reduce all_reduce_ all_reduce_coalesced all_reduce_coalesced_"},
+    {kGivesAllRanksTheSame, "what one rank has", "broadcast_ broadcast"},
+    {kGivesAllRanksTheSame, "what all ranks have",
+     "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ all_gather all_gather_single "
+     "all_gather_into_tensor all_gather_into_tensor_out all_gather_into_tensor_coalesced"},
     {kJumps, "a gradient that is another one on the other side of a threshold",
      "threshold_backward leaky_relu_backward hardtanh_backward hardswish_backward hardsigmoid_backward "
      "softshrink_backward hardshrink_backward elu_backward rrelu_with_noise_backward max_pool2d_with_indices_backward "
@@ -391,6 +397,8 @@ std::string_view trait_name(OpTrait trait) {
       return "steps by the dtype";
     case kBetweenTwoRanks:
       return "between two ranks";
+    case kGivesAllRanksTheSame:
+      return "gives all ranks the same";
     case kJumps:
       return "jumps";
     case kGivesIntegers:

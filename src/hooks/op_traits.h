@@ -49,6 +49,7 @@ enum class OpTrait : uint8_t {
   kWritesFirstArgument,      // Python's in-place forms whose names do not end with one underscore
   kStepsByDtype,             // the result is a step between numbers of the dtype: another one in another dtype
   kBetweenTwoRanks,          // takes a process group, but not all of its ranks call it
+  kGivesAllRanksTheSame,     // a collective whose results are equal on all ranks of its group
   kJumps,                    // a small change of an input may change an element of the result by as much as its size
   kGivesIntegers,            // a quotient without its fraction: see rounds_to_integers()
   kDivides,                  // by its last input; an operator on lists by the last of the result's shape

@@ -26,6 +26,7 @@ struct UndeclaredWrite {
 };
 
 constexpr std::string_view kFunctional = "torch.nn.functional.";
+constexpr std::string_view kDistributed = "torch.distributed.", kProcessGroup = "c10d::";
 constexpr std::string_view kStatistics = "running_mean running_var";
 constexpr UndeclaredWrite kUndeclared[] = {
     {"torch.nn.functional.batch_norm", "input running_mean running_var weight bias training", kStatistics, "training",
@@ -42,6 +43,27 @@ constexpr UndeclaredWrite kUndeclared[] = {
     // Rows of more than max_norm are scaled down in place.
     {"torch.nn.functional.embedding", "input weight padding_idx max_norm", "weight", "max_norm", false},
     {"torch.nn.functional.embedding_bag", "input weight offsets max_norm", "weight", "max_norm", false},
+    // Collectives, by the operator and by the function.
+    {"c10d::allreduce_ c10d::allreduce_coalesced_ c10d::broadcast_ c10d::reduce_ c10d::recv_ c10d::recv_any_source_",
+     "", "tensors", "", true},
+    {"c10d::allgather_ c10d::gather_ c10d::reduce_scatter_ c10d::scatter_ c10d::alltoall_", "", "output_tensors", "",
+     true},
+    {"c10d::_allgather_base_ c10d::_reduce_scatter_base_", "", "output_tensor", "", true},
+    {"c10d::allgather_coalesced_", "", "output_lists", "", true},
+    {"c10d::allgather_into_tensor_coalesced_ c10d::reduce_scatter_tensor_coalesced_", "", "outputs", "", true},
+    {"c10d::alltoall_base_", "", "output", "", true},
+    {"torch.distributed.distributed_c10d.all_reduce torch.distributed.distributed_c10d.broadcast "
+     "torch.distributed.distributed_c10d.reduce torch.distributed.distributed_c10d.scatter "
+     "torch.distributed.distributed_c10d.recv torch.distributed.distributed_c10d.irecv",
+     "tensor", "tensor", "", true},
+    {"torch.distributed.distributed_c10d.all_gather", "tensor_list", "tensor_list", "", true},
+    {"torch.distributed.distributed_c10d.all_gather_into_tensor torch.distributed.distributed_c10d.all_gather_single",
+     "output_tensor", "output_tensor", "", true},
+    {"torch.distributed.distributed_c10d.gather", "tensor gather_list", "gather_list", "", true},
+    {"torch.distributed.distributed_c10d.reduce_scatter torch.distributed.distributed_c10d.reduce_scatter_tensor "
+     "torch.distributed.distributed_c10d.reduce_scatter_single torch.distributed.distributed_c10d.all_to_all_single",
+     "output", "output", "", true},
+    {"torch.distributed.distributed_c10d.all_to_all", "output_tensor_list", "output_tensor_list", "", true},
 };
 
 bool has_word(std::string_view words, std::string_view word) {
@@ -58,8 +80,10 @@ const UndeclaredWrite* undeclared_write(std::string_view op_name) {
     }
     return made;
   }();
-  // The Python functions of torch.nn.functional have parameters of their own.
-  const auto found = by_name.find(op_name.starts_with(kFunctional) ? op_name : base_name(op_name));
+  // The Python functions of torch.nn.functional and torch.distributed have parameters of their own.
+  const bool has_own =
+      op_name.starts_with(kFunctional) || op_name.starts_with(kDistributed) || op_name.starts_with(kProcessGroup);
+  const auto found = by_name.find(has_own ? op_name : base_name(op_name));
   return found == by_name.end() ? nullptr : found->second;
 }
 

@@ -11,6 +11,7 @@
 #include "calls/stripped_value.h"
 #include "hooks/backward_pass.h"
 #include "hooks/call_info.h"
+#include "hooks/collectives.h"
 #include "report/json_writer.h"
 #include "report/row_file.h"
 #include "tensor/internal_guard.h"
@@ -198,7 +199,7 @@ void ObserveHook::after(OpCall& call, HookState* given) {
   row.error = call.error;
   std::vector<StatisticsQuery*> open;
   if (impl.options.detail >= 2) {
-    row.result.take(call.result(), impl.options.detail >= 3);
+    row.result.take(call.result(), impl.options.detail >= 3 && !brings_later(call));
     for (DescribedTree* tree : {&row.args, &row.kwargs, &row.result}) tree->add_open(&open);
   }
   const std::lock_guard<std::mutex> lock(impl.mutex);

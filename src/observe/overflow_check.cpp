@@ -17,6 +17,7 @@
 #include "calls/random_state.h"
 #include "calls/stripped_value.h"
 #include "hooks/backward_pass.h"
+#include "hooks/collectives.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"
@@ -39,7 +40,8 @@ struct State final : HookState {
   std::vector<Input> inputs;                           // those that are looked at
   std::vector<std::pair<size_t, at::Tensor>> written;  // input tensors that the call writes
   std::vector<at::Tensor> unwritten;                   // input tensors whose memory was never written
-  bool reads_unseen = false;                           // an input has values that cannot be asked
+  bool is_collective = false;
+  bool reads_unseen = false;  // an input has values that cannot be asked
   InputsBefore before;
   std::optional<RandomWatch> random;  // where the call may be saved, and may draw random numbers
 
@@ -240,7 +242,9 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
     impl.window.judge();
     impl.step = call.step;
   }
-  const bool saves = impl.window.saves(call.name, call.phase);
+  // What a collective gives comes from other ranks.
+  state->is_collective = state->reads_unseen = is_collective(call.name);
+  const bool saves = !state->is_collective && impl.window.saves(call.name, call.phase);
   if (impl.window.saves_any()) {
     state->before = InputsBefore::of(tensors, saves ? written : std::vector<bool>(),
                                      [&](const at::Tensor& tensor) { return impl.unwritten.holds(tensor); });
@@ -348,8 +352,8 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     impl.unwritten.may_have_written(tensor);
     impl.known.written(tensor);
   }
-  // What a collective brings may not have arrived yet: who reads it asks it, as what comes from outside.
-  if (is_collective(call.name)) {
+  // Who reads it asks it then, as what comes from outside.
+  if (state.is_collective && brings_later(call)) {
     const auto forget = [&](const at::Tensor& tensor) {
       impl.known.forget(tensor);
       impl.known.written(tensor);

@@ -93,6 +93,11 @@ void CallParts::add(const Value& value, std::string& place) {
   }
 }
 
+void CallParts::add_text(const std::string& name, const std::string& text) {
+  std::string place = name;
+  add(text, place);
+}
+
 std::string CallParts::scalars() const {
   if (scalars_.empty()) return {};
   if (scalars_.size() <= kMostBytes) return "{" + scalars_ + "}";

@@ -22,6 +22,8 @@ class CallParts {
   void add_arguments(const Value& args, const Value& kwargs);
   void add_result(const Value& result);
 
+  void add_text(const std::string& name, const std::string& text);  // beside the arguments
+
   const std::vector<PlacedTensor>& tensors() const { return tensors_; }
   std::vector<PlacedTensor> take_tensors() { return std::move(tensors_); }
   // {"args[1]": 2, "kwargs.dim": [0, 1]}; empty where all are tensors or None. What is very long is given by its hash.

@@ -21,8 +21,10 @@
 #include "calls/random_state.h"
 #include "hooks/argument_key.h"
 #include "hooks/backward_pass.h"
+#include "hooks/collectives.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"
+#include "record/arriving_values.h"
 #include "record/call_forms.h"
 #include "record/call_parts.h"
 #include "record/jitter.h"
@@ -55,7 +57,7 @@ struct Input {
 // What a name says of its operator, and what is known of its calls.
 struct KnownOp {
   StringNumber op;
-  bool uninitialized, writes_uncounted, writes_declared, factory;
+  bool uninitialized, writes_uncounted, writes_declared, factory, collective;
   RecordRow counts = {};
   CallForms arguments = {}, results = {};
 };
@@ -67,6 +69,7 @@ struct State final : HookState {
   StringNumber scalars = 0;
   std::optional<RandomWatch> random;
   std::vector<StringNumber> places;  // modules_only: "grad args[0]", of each tensor of the inputs
+  bool is_late = false;              // what it gives is not there yet when it has returned
 };
 
 // Of a module's call, for its backward calls.
@@ -139,11 +142,12 @@ struct RecordHook::Impl {
   const ResolvedRecordOptions options;
   const int64_t rank;
   const ForkGuard owner;
-  std::atomic<bool> jittered{false}, failed{false}, graph_ran{false}, has_file{false};
+  std::atomic<bool> jittered{false}, failed{false}, awaits{false}, graph_ran{false}, has_file{false};
 
   mutable std::mutex mutex;  // guards all that follows
   RowTables rows;
   ValueRows values{rows};
+  ArrivingValues arriving;
   ModuleCalls module_calls;
   std::unordered_map<std::string, KnownOp, StringHash, std::equal_to<>> ops;
   std::map<std::thread::id, uint32_t> threads;
@@ -165,8 +169,8 @@ struct RecordHook::Impl {
     const auto found = ops.find(call.name);
     if (found != ops.end()) return found->second;
     const std::string_view base = base_name(call.name);
-    KnownOp made{rows.string(call.name), returns_uninitialized(base), writes_uncounted(call), writes_declared(call),
-                 call.op && makes_variable(*call.op)};
+    KnownOp made{rows.string(call.name), returns_uninitialized(base),         writes_uncounted(call),
+                 writes_declared(call),  call.op && makes_variable(*call.op), is_collective(call.name)};
     made.counts.op = call.name;
     return ops.emplace(call.name, std::move(made)).first->second;
   }
@@ -185,6 +189,7 @@ struct RecordHook::Impl {
       stop_locked(error.what());
     }
     rows.written();
+    for (const ArrivingValue& one : arriving.take_all()) values.forget(one.tensor);  // who reads it, reads it anew
   }
 
   void stop_locked(const std::string& why) {
@@ -238,11 +243,19 @@ struct RecordHook::Impl {
       if (KnownValue found = values.find(tensor, where); found.is_known()) return found;
     }
     const TensorOrigin origin = named_origin(tensor, call, in_module);
-    std::shared_ptr<StatisticsQuery> question = ask(tensor);
+    const bool is_there = !waits_for_collective(call);
+    std::shared_ptr<StatisticsQuery> question = is_there ? ask(tensor) : nullptr;
     const std::lock_guard<std::mutex> lock(mutex);
     KnownValue made = values.add(tensor, origin, std::move(question));
-    values.know(tensor, where, made);
+    if (is_there) values.know(tensor, where, made);
     return made;
+  }
+
+  // What collectives brought is read before the program does anything with it.
+  void arrive(const at::Tensor& read) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (const ArrivingValue& one : arriving.take(read)) values.arrived(one.number, one.tensor, ask(one.tensor));
+    awaits.store(!arriving.empty(), std::memory_order_relaxed);
   }
 
   // True: the value of this input is known.
@@ -270,6 +283,8 @@ struct RecordHook::Impl {
   void take_new_inputs(OpCall& call, const ArgumentKey* key, State& state, bool in_module, bool* all_known) {
     CallParts parts;
     parts.add_arguments(call.args(), call.kwargs());
+    // The object that an operator takes has no name.
+    if (is_collective(call)) parts.add_text("group", process_group_of(call).name);
     if (may_jitter() && in_module) jitter_first(parts);
     const std::string scalars = parts.scalars();
     CallForm form;
@@ -385,7 +400,7 @@ struct RecordHook::Impl {
         }
       }
       const auto before = first_of(outputs, output.tensor);
-      if (before == &output && !output.value.question && !state.op->uninitialized) {
+      if (before == &output && !output.value.question && !state.op->uninitialized && !state.is_late) {
         output.value.question = ask(output.tensor);
       }
     }
@@ -397,7 +412,7 @@ struct RecordHook::Impl {
                           [&](const Output& one) { return one.tensor.is_same(tensor); });
   }
 
-  void add_outputs_locked(Outputs& outputs, bool is_factory, uint32_t row, std::vector<RecordedUse>& uses) {
+  void add_outputs_locked(Outputs& outputs, const State& state, uint32_t row, std::vector<RecordedUse>& uses) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       Output& output = outputs[i];
       if (output.is_new) {
@@ -406,7 +421,12 @@ struct RecordHook::Impl {
         } else {
           output.value = values.add_output(output.tensor, row, static_cast<uint32_t>(i), output.is_view,
                                            std::move(output.value.question));
-          if (!is_factory && output.value.question) values.know(output.tensor, output.where, output.value);
+          const bool is_known = output.value.question || state.is_late;
+          if (!state.op->factory && is_known) values.know(output.tensor, output.where, output.value);
+          if (state.is_late) {
+            arriving.add(output.tensor, output.value.number);
+            awaits.store(true, std::memory_order_relaxed);
+          }
         }
       }
       uses.push_back({output.place, output.value.number});
@@ -440,7 +460,7 @@ struct RecordHook::Impl {
     }
     uses.clear();
     for (const Input& input : state.inputs) uses.push_back({input.place, input.value.number});
-    add_outputs_locked(outputs, state.op->factory, rows.next_call(), uses);
+    add_outputs_locked(outputs, state, rows.next_call(), uses);
     count(row, state.op->counts);
     rows.add_call(row, uses, state.inputs.size());
     ++calls;
@@ -516,6 +536,9 @@ std::unique_ptr<HookState> RecordHook::take(OpCall& call) {
     call.decline();
     return nullptr;
   }
+  if (impl.awaits.load(std::memory_order_relaxed) && !state->op->collective) {
+    for (const Input& input : state->inputs) impl.arrive(input.tensor);
+  }
   // Writes to tensors of inference mode, and below autograd's keys, are not counted.
   const bool is_below = state->op->writes_declared && call.local_keys.excluded_.has(c10::DispatchKey::ADInplaceOrView);
   const bool is_uncounted = is_below || std::any_of(state->inputs.begin(), state->inputs.end(),
@@ -537,6 +560,10 @@ void RecordHook::note(OpCall& call, HookState* given) {
     ArgumentKey key;
     impl.take_inputs(call, state, key);
   }
+  if (state.op->collective && waits_for_collective(call)) {
+    for (const Input& input : state.inputs) impl.arrive(input.tensor);
+  }
+  state.is_late = state.op->collective && call.error.empty() && brings_later(call);
   Outputs outputs = impl.outputs_of(call, state);
   if (std::any_of(outputs.begin(), outputs.end(), [](const Output& one) { return is_of_trace(one.tensor); })) return;
   impl.read_outputs(state, outputs);

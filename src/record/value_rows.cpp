@@ -61,6 +61,17 @@ KnownValue ValueRows::add_output(const at::Tensor& tensor, uint32_t call, uint32
   return add(tensor, {Origin::kCall, call, output, name}, std::move(question));
 }
 
+void ValueRows::arrived(uint32_t number, const at::Tensor& tensor, std::shared_ptr<StatisticsQuery> question) {
+  RecordedValue* const row = rows_.value(number);
+  if (!row || !question) return;
+  if (question->answered()) {
+    fill(question->answer(), row);
+  } else {
+    open_.emplace_back(number, question);
+  }
+  known_.put(tensor, {number, std::move(question)});
+}
+
 void ValueRows::answer() {
   if (open_.empty()) return;
   std::vector<StatisticsQuery*> questions;

@@ -44,6 +44,9 @@ class ValueRows {
   KnownValue add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view,
                         std::shared_ptr<StatisticsQuery> question);
 
+  // What the value of this number holds is known now.
+  void arrived(uint32_t number, const at::Tensor& tensor, std::shared_ptr<StatisticsQuery> question);
+
   size_t open() const { return open_.size(); }  // questions to devices
   void answer();                                // all of them, with one transfer per device
 

@@ -1,7 +1,10 @@
 #include "runs/many_runs.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "hooks/op_traits.h"
@@ -13,7 +16,8 @@ namespace {
 // What a call read and made, as far as bits tell.
 struct Bits {
   std::vector<uint64_t> read, made, parameters;
-  bool known = true;
+  std::string_view scalars;  // the process group is among them
+  bool read_known = true, made_known = true;
 };
 
 class OddFinder {
@@ -35,11 +39,12 @@ class OddFinder {
     const Recording& all = *runs_[run];
     const RecordedCall& call = all.calls[number];
     Bits bits;
+    bits.scalars = all.string(call.scalars);
     for (uint32_t i = 0; i < call.inputs + call.outputs; ++i) {
       const uint32_t value_number = all.uses[call.first_use + i].value;
       if (unwritten_[run][value_number]) continue;
       const RecordedValue& value = all.values[value_number];
-      bits.known = bits.known && value.hash != 0;
+      (i < call.inputs ? bits.read_known : bits.made_known) &= value.hash != 0;
       (i < call.inputs ? bits.read : bits.made).push_back(value.hash);
       if (i < call.inputs && value.origin == Origin::kParameter) bits.parameters.push_back(value.hash);
     }
@@ -47,48 +52,78 @@ class OddFinder {
   }
 
   void look_at(uint32_t call) {
+    const std::string_view op = runs_[0]->string(runs_[0]->calls[call].op);
+    const bool is_shared = is_collective(op);
     std::vector<std::optional<Bits>> bits(runs_.size());
     std::vector<uint32_t> calls(runs_.size(), kNoCall);
     for (size_t run = 0; run < runs_.size(); ++run) {
       calls[run] = run == 0 ? call : alignments_[run - 1].b_of_a[call];
       if (calls[run] == kNoCall) continue;
       bits[run] = bits_of(run, calls[run]);
-      if (!bits[run]->known) bits[run].reset();
+      // At the torch level a group is an object without a name: there may be several of them.
+      const bool has_unnamed_group = is_shared && bits[run]->scalars.find("kwargs.group\"") != std::string_view::npos;
+      const bool is_known = bits[run]->made_known && (is_shared || bits[run]->read_known) && !has_unnamed_group;
+      if (!is_known) bits[run].reset();
     }
-    vote(bits, calls, &Bits::parameters, /*same_inputs=*/false);
-    vote(bits, calls, &Bits::made, !is_collective(runs_[0]->string(runs_[0]->calls[call].op)));
+    if (!is_shared) vote(bits, calls, OddFinding::kParameter);
+    if (is_shared && has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame)) {
+      vote(bits, calls, OddFinding::kCollective);
+    } else if (!is_shared) {
+      vote(bits, calls, OddFinding::kResults);
+    }
   }
 
-  // Among runs that read the same (or all of them) those are odd whose `what` fewer have than another one.
-  void vote(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls,
-            std::vector<uint64_t> Bits::*what, bool same_inputs) {
-    std::map<std::vector<uint64_t>, std::map<std::vector<uint64_t>, std::vector<uint32_t>>> camps;
+  // Where no majority is right, one of them is wrong: what all of them were given is the same, and it was not drawn,
+  // nor is it data of the program.
+  bool decides_tie(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls,
+                   const std::map<std::vector<uint64_t>, std::vector<uint32_t>>& results, OddFinding what) const {
+    if (what == OddFinding::kCollective) return true;
+    if (what == OddFinding::kParameter) return false;  // they may be shards
+    const uint32_t first = results.begin()->second.front();
+    const Recording& all = *runs_[first];
+    const RecordedCall& call = all.calls[calls[first]];
+    if (bits[first]->read.empty() || has_trait(base_name(all.string(call.op)), OpTrait::kGivesData)) return false;
+    return std::all_of(results.begin(), results.end(), [&](const auto& camp) {
+      return std::all_of(camp.second.begin(), camp.second.end(), [&](uint32_t run) {
+        return runs_[run]->calls[calls[run]].random == 0 && bits[run]->scalars == bits[first]->scalars;
+      });
+    });
+  }
+
+  // Among runs that were given the same those are odd whose results fewer have than other ones.
+  void vote(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls, OddFinding what) {
+    std::map<std::pair<std::vector<uint64_t>, std::string_view>, std::map<std::vector<uint64_t>, std::vector<uint32_t>>>
+        camps;
     for (uint32_t run = 0; run < bits.size(); ++run) {
       if (!bits[run]) continue;
-      camps[same_inputs ? bits[run]->read : std::vector<uint64_t>()][(*bits[run]).*what].push_back(run);
+      const bool by_input = what == OddFinding::kResults, by_group = what == OddFinding::kCollective;
+      camps[{by_input ? bits[run]->read : std::vector<uint64_t>(), by_group ? bits[run]->scalars : ""}]
+           [what == OddFinding::kParameter ? bits[run]->parameters : bits[run]->made]
+               .push_back(run);
     }
     for (const auto& [inputs, results] : camps) {
       if (results.size() < 2) continue;
       const std::vector<uint32_t>* most = nullptr;
       for (const auto& [result, members] : results) {
-        if (most == nullptr || members.size() > most->size()) most = &members;
+        const bool is_more = most == nullptr || members.size() > most->size();
+        if (is_more || (members.size() == most->size() && members.front() < most->front())) most = &members;
       }
       for (const auto& [result, members] : results) {
-        if (members.size() >= most->size()) continue;
+        if (&members == most) continue;
+        if (members.size() == most->size() && !decides_tie(bits, calls, results, what)) continue;
         for (const uint32_t run : members) {
-          add(run, calls[run], most->front(), calls[most->front()], members.size(), most->size(),
-              what == &Bits::parameters);
+          add(run, calls[run], most->front(), calls[most->front()], members.size(), most->size(), what);
         }
       }
     }
   }
 
   void add(uint32_t run, uint32_t call, uint32_t majority, uint32_t majority_call, size_t like_it, size_t others,
-           bool parameter) {
+           OddFinding finding) {
     if (odd_[run]) return;
     odd_[run] = true;
-    OddCall found{
-        run, call, majority, majority_call, static_cast<uint32_t>(like_it), static_cast<uint32_t>(others), parameter};
+    OddCall found{run,    call, majority, majority_call, static_cast<uint32_t>(like_it), static_cast<uint32_t>(others),
+                  finding};
     const Recording& all = *runs_[run];
     for (uint32_t i = call; i < all.calls.size() && found.collective == kNoCall; ++i) {
       if (is_collective(all.string(all.calls[i].op))) found.collective = i;
@@ -106,7 +141,7 @@ class OddFinder {
 }  // namespace
 
 std::vector<OddCall> find_odd_calls(const std::vector<const Recording*>& runs) {
-  if (runs.size() < 3) throw Error("the odd one of fewer than three runs is not known; compare two as A and B");
+  if (runs.size() < 2) throw Error("one run alone has nothing to be compared with");
   return OddFinder(runs).find();
 }
 

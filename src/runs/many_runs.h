@@ -1,6 +1,6 @@
 // Many runs of one program, or the ranks of one run that are replicas: which of them is the odd one out, and in which
-// call? Where runs gave a call the same bits, its results must have the same bits; what most runs have is right. Pure
-// functions, any thread.
+// call? Where runs gave a call the same bits, its results must have the same bits; so must those of a collective that
+// gives all ranks of its group the same. What most runs have is right. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,24 @@
 
 namespace op_tools {
 
+enum class OddFinding : uint8_t {
+  kResults,     // others of the same inputs
+  kParameter,   // not its results: it reads a parameter that is another one than in the other runs
+  kCollective,  // others than those of the same collective on other ranks
+};
+
 struct OddCall {
   uint32_t run = 0;       // its number in the list
   uint32_t call = 0;      // in that run
   uint32_t majority = 0;  // a run that has what most have
   uint32_t majority_call = 0;
   uint32_t like_it = 0, others = 0;  // how many runs have its results, and how many the majority's
-  bool parameter = false;            // not its results: it reads a parameter that is another one than in the other runs
-  uint32_t collective = kNoCall;     // the first call after it, in its run, that other processes take part in
+  OddFinding finding = OddFinding::kResults;
+  uint32_t collective = kNoCall;  // the first call after it, in its run, that other processes take part in
 };
 
-// The first such call of each run; runs that never were odd are in none. At least three runs: of two it is not known
-// which is right.
+// The first such call of each run; runs that never were odd are in none. At least two runs. Where `like_it` is `others`
+// it is not known which is right: all but the first of them are odd.
 OP_TOOLS_API std::vector<OddCall> find_odd_calls(const std::vector<const Recording*>& runs);
 
 }  // namespace op_tools

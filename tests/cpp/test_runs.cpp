@@ -400,7 +400,13 @@ TEST_CASE("of five runs the odd one is named, with its first call", "[runs]") {
   CHECK(odd[0].run == 3);
   CHECK(odd[0].call == 1);
   CHECK(odd[0].others == 4);
-  CHECK_THROWS_AS(find_odd_calls({runs[0], runs[1]}), Error);
+  CHECK(find_odd_calls({runs[0], runs[1]}).empty());
+  const std::vector<OddCall> tie = find_odd_calls({runs[0], runs[3]});
+  REQUIRE(tie.size() == 1);
+  CHECK(tie[0].run == 1);
+  CHECK(tie[0].call == 1);
+  CHECK(tie[0].others == tie[0].like_it);
+  CHECK_THROWS_AS(find_odd_calls({runs[0]}), Error);
 }
 
 TEST_CASE("rows of a made recording are checked", "[runs]") {

@@ -1,15 +1,19 @@
 """OpOverflowCheck names the operator that made a NaN or an infinity, and no other.
 
-    ./dev prove overflow_trials [--trials 100] [--steps 1000] [--levels aten torch] [--only trials|clean]
+    ./dev prove overflow_trials [--trials 100] [--steps 1000] [--levels aten torch] [--only trials|clean|ranks]
 
 Trials: LeNet, an LSTM and a transformer train for a step on the simulated device, which plants a NaN or an infinity in one
-call of one operator, both drawn by the trial's seed. The producer that is found first must be the call that was hit, and
-no call before it may be blamed. A trial whose fault changed nothing (a result of whole numbers, or of none) is drawn again; at
+call of one operator, both drawn by the trial's seed. The call that was hit must be a producer, and no other call may be
+one. A trial whose fault changed nothing (a result of whole numbers, or of none) is drawn again; at
 level torch also one in which all that the call that was hit gives, forward and backward, is finite, by torch's own isfinite: inside
 of it the value met a sigmoid, or a loss that did not pick it. Their number is said.
 
 Clean steps: the same models train for a thousand steps in all, in float32 and under autocast with a GradScaler whose
 first scale is too large, so that it meets real overflow; nothing may be blamed but that.
+
+Ranks: two processes on gloo train with DistributedDataParallel and with fully_shard; in one of them a logarithm of -1 is
+added to what one layer gives, or to the gradient that reaches it. That rank must have this one producer, the other one none;
+every third trial is clean, and must have none.
 """
 
 # ruff: noqa: E402  (the path and the log level come before the imports)
@@ -20,6 +24,7 @@ import collections
 import itertools
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,9 +35,12 @@ sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "tests" / "proofs"), 
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from _workers import Progress
 from models import MODELS, OPTIMIZERS, digits
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils._pytree import tree_leaves
 
 import op_tools
@@ -150,8 +158,8 @@ def trial(seed: int, level: str, where: list[tuple[str, str, int]]) -> tuple[str
         return text, "hidden"
     if not hit.ids & set(told):
         return text, f"not named; producers: {[(row.op, row.phase) for row in producers]}"
-    if told[0] not in hit.ids:
-        return text, f"{producers[0].op} {producers[0].phase} is named first"
+    if blamed := [f"{row.op} {row.phase}" for row in producers if row.id not in hit.ids]:
+        return text, f"also named: {', '.join(blamed)}"
     return text, ""
 
 
@@ -185,6 +193,76 @@ def clean(model: str, precision: str, level: str, steps: int) -> tuple[int, int,
     return result.calls, result.producers, result.expected, wrong
 
 
+def on_rank(kind: str, level: str, trials: int) -> int:
+    """What each of the two processes does; prints what is wrong."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, wrong = dist.get_rank(), 0
+    mesh = init_device_mesh("cpu", (2,))
+    for seed in range(trials):
+        draw = random.Random(f"{kind} {seed}")
+        layer, sick, forward = draw.randrange(5), draw.randrange(2), draw.random() < 0.5
+        torch.manual_seed(seed)
+        layers = [torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 16)]
+        network = torch.nn.Sequential(*layers, torch.nn.Linear(16, 4))
+        model: torch.nn.Module = network
+        if kind == "ddp":
+            model = torch.nn.parallel.DistributedDataParallel(network)
+        else:
+            fully_shard(network[0], mesh=mesh)
+            fully_shard(network, mesh=mesh)
+        method = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+        def spoil(value: torch.Tensor) -> torch.Tensor:
+            return value + torch.log(torch.full((value.shape[-1],), -1.0))
+
+        def spoil_layer(_: object, __: object, output: torch.Tensor, forward: bool = forward) -> torch.Tensor:
+            if forward:
+                return spoil(output)
+            if output.requires_grad:
+                output.register_hook(spoil)
+            return output
+
+        is_planted = rank == sick and seed % 3 != 2
+        with tempfile.TemporaryDirectory() as folder:
+            check = op_tools.OpOverflowCheck(level=level, output_dir=folder, max_saved=0)
+            with check:
+                for step in range(2):
+                    planted = network[layer].register_forward_hook(spoil_layer) if is_planted and step == 0 else None
+                    loss = F.cross_entropy(model(torch.randn(6, 8)), torch.randint(4, (6,)))
+                    loss.backward()
+                    method.step()
+                    method.zero_grad()
+                    if planted is not None:
+                        planted.remove()
+            told = [row.op for row in check.result().rows if row.kind == "producer"]
+        if len(told) != is_planted or not all("log" in op for op in told):
+            wrong += 1
+            where = f"{'forward' if forward else 'backward'} of layer {layer}" if is_planted else "nothing planted here"
+            print(f"    {kind} {level} seed {seed} rank {rank}, {where}: producers {told}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+    return wrong
+
+
+def ranks(kind: str, level: str, trials: int) -> int:
+    """Status of both processes."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *command, "--trials", str(trials), "--on-rank", kind, "--levels", level],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    sys.stdout.write("".join(line + "\n" for line in done.stdout.splitlines() if line.startswith("    ")))
+    print(
+        f"{kind:<9} {level:<6} {trials} trials on two ranks: {'right' if done.returncode == 0 else 'WRONG'}", flush=True
+    )
+    return int(done.returncode != 0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=100, help="for each level (100)")
@@ -192,11 +270,14 @@ def main() -> int:
         "--steps", type=int, default=1000, help="clean steps of all models together, for each precision"
     )
     parser.add_argument("--levels", nargs="*", default=["aten", "torch"])
-    parser.add_argument("--only", choices=["trials", "clean"])
+    parser.add_argument("--only", choices=["trials", "clean", "ranks"])
+    parser.add_argument("--on-rank", choices=["ddp", "fsdp"], help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.on_rank:
+        return 1 if on_rank(options.on_rank, options.levels[0], options.trials) else 0
     torch.ones(1, device="sim", requires_grad=True).sum().backward()
     wrong = 0
-    if options.only != "clean":
+    if options.only in (None, "trials"):
         where = places()
         operators = {operator for _, operator, _ in where}
         print(f"{len(operators)} operators in {len(where)} places", flush=True)
@@ -216,7 +297,9 @@ def main() -> int:
             print(f"{level:<6} {named} of {options.trials} producers named; {hidden} drawn again as hidden", flush=True)
             print("\n".join(missed), end="\n" if missed else "", flush=True)
             wrong += len(missed)
-    if options.only != "trials":
+    if options.only in (None, "ranks"):
+        wrong += sum(ranks(*one, options.trials) for one in itertools.product(("ddp", "fsdp"), options.levels))
+    if options.only in (None, "clean"):
         each = -(-options.steps // len(MODELS))
         for precision, level in itertools.product(("float32", "autocast"), options.levels):
             start, calls, found, expected, false = time.monotonic(), 0, 0, 0, []

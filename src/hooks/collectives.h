@@ -1,5 +1,6 @@
 // Operators of torch.distributed that all ranks of a process group call together: which group a call belongs to. With
-// the number of a call in its group, the files of several ranks say which rank is behind, and where they disagree.
+// the number of a call in its group, the files of several ranks say which rank is behind, and where they disagree. And
+// when what such a call brings is there.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,12 @@
 #include "hooks/op_call.h"
 
 namespace op_tools {
+
+// In after(): what the collective brings may not be there yet; the program waits for its Work, or calls wait_tensor,
+// before it reads it. A call that the program itself waits for (async_op=False) has been waited for.
+OP_TOOLS_API bool brings_later(OpCall& call);
+// wait_tensor: what an earlier call brings is there after it, and not before.
+OP_TOOLS_API bool waits_for_collective(const OpCall& call);
 
 // By the schema: the operator takes a process group, and all of its ranks call it.
 bool is_collective(const OpCall& call);

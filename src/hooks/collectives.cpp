@@ -1,4 +1,4 @@
-#include "blackbox/collectives.h"
+#include "hooks/collectives.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "hooks/dispatcher_frame.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
 
@@ -22,6 +23,17 @@ bool is_group(const c10::Argument& argument) {
 }
 
 }  // namespace
+
+bool waits_for_collective(const OpCall& call) {
+  return is_collective(call.name) && base_name(call.name) == "wait_tensor";
+}
+
+bool brings_later(OpCall& call) {
+  if (!is_collective(call.name) || waits_for_collective(call) || call.phase == Phase::kBackward) return false;
+  if (call.level == Level::kTorch) return !call.result().is<None>();  // a Work, or a tensor to wait for
+  const auto* const frame = dynamic_cast<interceptor::DispatcherFrame*>(&call.frame());
+  return !frame || !frame->has_waited();
+}
 
 bool is_collective(const OpCall& call) {
   if (!call.op || !call.op->hasSchema()) return false;

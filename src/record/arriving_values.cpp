@@ -1,0 +1,55 @@
+#include "record/arriving_values.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "tensor/plain_tensor.h"
+
+namespace op_tools {
+namespace {
+
+struct Range {
+  int64_t first, end;  // in bytes of the storage
+};
+
+Range range_of(const at::Tensor& tensor) {
+  const at::IntArrayRef sizes = own_sizes(tensor), strides = own_strides(tensor);
+  int64_t last = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+  const int64_t offset = tensor.storage_offset(), bytes = static_cast<int64_t>(tensor.element_size());
+  return {offset * bytes, (offset + last + 1) * bytes};
+}
+
+bool overlap(const at::Tensor& one, const at::Tensor& other) {
+  if (!one.has_storage() || !other.has_storage() || !one.storage().is_alias_of(other.storage())) return false;
+  const Range a = range_of(one), b = range_of(other);
+  return a.first < b.end && b.first < a.end;
+}
+
+}  // namespace
+
+void ArrivingValues::add(const at::Tensor& tensor, uint32_t number) {
+  constexpr size_t kMost = 256;  // tensors that are held
+  if (!tensor.has_storage() || tensor.layout() != at::kStrided) return;
+  std::erase_if(waiting_, [](const ArrivingValue& one) { return one.tensor.storage().use_count() == 1; });
+  if (waiting_.size() >= kMost) waiting_.erase(waiting_.begin());
+  waiting_.push_back({same_memory(tensor), version_of(tensor), number});
+}
+
+std::vector<ArrivingValue> ArrivingValues::take(const at::Tensor& read) {
+  std::vector<ArrivingValue> arrived;
+  if (waiting_.empty() || read.layout() != at::kStrided) return arrived;
+  const auto stays = [&](const ArrivingValue& one) { return !overlap(one.tensor, read); };
+  const auto first = std::stable_partition(waiting_.begin(), waiting_.end(), stays);
+  std::move(first, waiting_.end(), std::back_inserter(arrived));
+  waiting_.erase(first, waiting_.end());
+  std::erase_if(arrived, [](const ArrivingValue& one) { return version_of(one.tensor) != one.version; });
+  return arrived;
+}
+
+std::vector<ArrivingValue> ArrivingValues::take_all() {
+  return std::exchange(waiting_, {});
+}
+
+}  // namespace op_tools
