@@ -31,7 +31,7 @@ bool waits_for_collective(const OpCall& call) {
 bool brings_later(OpCall& call) {
   if (!is_collective(call.name) || waits_for_collective(call) || call.phase == Phase::kBackward) return false;
   if (call.level == Level::kTorch) return !call.result().is<None>();  // a Work, or a tensor to wait for
-  const auto* const frame = dynamic_cast<interceptor::DispatcherFrame*>(&call.frame());
+  auto* const frame = dynamic_cast<interceptor::DispatcherFrame*>(&call.frame());
   return !frame || !frame->has_waited();
 }
 

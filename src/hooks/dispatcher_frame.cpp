@@ -176,12 +176,13 @@ void DispatcherFrame::prepare(OpCall& /*call*/) {
   is_waited_for_ = value && value->isBool() && !value->toBool();
 }
 
-void DispatcherFrame::conclude(OpCall& /*call*/) {
-  if (!is_waited_for_ || !stack_.back().isCustomClass()) return;
+bool DispatcherFrame::has_waited() {
+  if (waited_ || !is_waited_for_ || !stack_.back().isCustomClass()) return waited_;
   try {
     waited_ = stack_.back().toCustomClass<c10d::Work>()->wait();
   } catch (const std::exception&) {  // the program waits next, and meets it there
   }
+  return waited_;
 }
 
 std::vector<c10::IValue> DispatcherFrame::arguments() const {

@@ -40,11 +40,10 @@ class DispatcherFrame final : public OperatorFrame {
   bool add_arguments(ArgumentKey& key) override;
   bool add_result(ArgumentKey& key) override;
   void proceed() override;
-  // A collective that the program waits for as soon as it has returned is waited for here, before hooks look at what it
-  // brought.
   void prepare(OpCall& call) override;
-  void conclude(OpCall& call) override;
-  bool has_waited() const { return waited_; }
+  // After proceed(), for hooks that read what a collective brings: waits for it where the program does as soon as the
+  // call has returned. False: it does not.
+  bool has_waited();
   std::shared_ptr<const OpRunner> runner() override { return runner_of(op_); }
 
   std::vector<c10::IValue> arguments() const override;
