@@ -169,6 +169,14 @@ def test_stop_ends_the_program_with_status_1(run):
     assert "--against" in run("op-tools run --stop train.py", status=2).stderr
 
 
+def test_a_doubled_loss_fails_a_run_against_a_recording(run, tmp_path):
+    run("op-tools run --record a train.py")
+    doubled = PROGRAM.replace(".square().mean()", ".square().mean() * 2")
+    assert doubled != PROGRAM
+    (tmp_path / "doubled.py").write_text(doubled)
+    run("op-tools run --against a --fail-on-wrong doubled.py", status=1)
+
+
 def test_of_runs_that_agree_nothing_is_saved(run, tmp_path):
     run("op-tools run --record a train.py")
     done = run("op-tools run --against a --fail-on-wrong train.py")
