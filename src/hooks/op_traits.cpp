@@ -70,6 +70,8 @@ constexpr OpFamily kFamilies[] = {
     {kUninitializedResult, "memory with undefined values",
      "empty empty_like empty_strided empty_permuted empty_quantized _empty_affine_quantized "
      "_empty_per_channel_affine_quantized new_empty new_empty_strided"},
+    {kUninitializedResult, "memory for what all ranks have, of which the rank's own part is written",
+     "all_gather_copy_in"},
     {kUninitializedResult, "memory behind the old elements has undefined values", "resize resize_ resize_as_"},
     {kShowsUnwrittenMemory, "sizes and strides may reach memory that was never written", "as_strided_"},
     {kGivesData, "makes a tensor of the program's own values",
