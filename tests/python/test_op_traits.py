@@ -16,6 +16,8 @@ import torch.nn.functional as F
 LISTED = Path(__file__).resolve().parents[1] / "data" / "op_traits.txt"
 # Python's own forms, which torch does not list.
 OF_PYTHON = {"__set__", "__setitem__"}
+# Registered when torch.distributed.fsdp is imported.
+OF_FSDP = {"all_gather_copy_in"}
 
 
 def operators_and_functions() -> list[str]:
@@ -64,8 +66,9 @@ def test_what_the_table_matches_is_what_was_looked_at():
 def test_every_name_in_the_table_is_one_of_torchs():
     from op_tools import _C
 
-    known = {_C.base_name(name) for name in operators_and_functions()} | OF_PYTHON
-    places = (torch, torch.Tensor, F, torch.functional, torch.linalg, torch.fft, torch._C._nn)
+    known = {_C.base_name(name) for name in operators_and_functions()} | OF_PYTHON | OF_FSDP
+    shared = torch.distributed.distributed_c10d
+    places = (torch, torch.Tensor, F, torch.functional, torch.linalg, torch.fft, torch._C._nn, shared)
     unknown = {
         name
         for _, _, names in _C.op_families()
