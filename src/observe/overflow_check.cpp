@@ -350,13 +350,13 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   const Impl::NameRules rules = impl.rules_of(call);
   for (const auto& [index, tensor] : state.written) {
     impl.unwritten.may_have_written(tensor);
-    impl.known.written(tensor);
+    impl.known.written(tensor, /*counted=*/false);
   }
   // Who reads it asks it then, as what comes from outside.
   if (state.is_collective && brings_later(call)) {
     const auto forget = [&](const at::Tensor& tensor) {
       impl.known.forget(tensor);
-      impl.known.written(tensor);
+      impl.known.written(tensor, /*counted=*/false);
     };
     std::for_each(state.tensors.begin(), state.tensors.end(), forget);
     return call.frame().visit_result(forget);

@@ -359,9 +359,9 @@ struct RecordHook::Impl {
     const std::lock_guard<std::mutex> lock(mutex);
     for (size_t i = 0; i < state.inputs.size(); ++i) {
       const Input& input = state.inputs[i];
-      const bool is_written = version_of(input.tensor) != input.version || (writes_unseen && state.written[i]);
-      if (!is_written) continue;
-      values.written(input.tensor);
+      const bool is_counted = version_of(input.tensor) != input.version;
+      if (!is_counted && !(writes_unseen && state.written[i])) continue;
+      values.written(input.tensor, is_counted);
       outputs.push_back({rows.written_place(input.place), input.tensor});
     }
     for (Output& output : outputs) {

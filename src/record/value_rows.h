@@ -33,7 +33,8 @@ class ValueRows {
   // `place`: place_of(tensor).
   KnownValue find(const at::Tensor& tensor, size_t place) const { return known_.find(tensor, place); }
   void forget(const at::Tensor& tensor) { known_.forget(tensor); }
-  void written(const at::Tensor& tensor) { known_.written(tensor); }  // by a call
+  // By a call; `counted`: its version counter moved.
+  void written(const at::Tensor& tensor, bool counted) { known_.written(tensor, counted); }
   TensorOrigin origin(const at::Tensor& tensor) const { return origins_.find(tensor); }
   void name(const NamedTensor& named) { origins_.name(named.tensor, named.origin, rows_.string(named.name)); }
 

@@ -55,9 +55,10 @@ class KnownTensors {
   }
 
   // A call has written the tensor: nothing is known any more of others that were known before and lie in its memory.
-  // Of those that are gone, too: a view that is made again has the place and the counter of the one before.
-  void written(const at::Tensor& tensor) {
-    if (!tensor.has_storage()) return;
+  // Of those that are gone, too: a view that is made again has the place and the counter of the one before; where the
+  // counter moved (`counted`) that shows it.
+  void written(const at::Tensor& tensor, bool counted) {
+    if (!tensor.has_storage() || (counted && tensor.storage().use_count() == 1)) return;
     if (writes_.size() >= kMostWrites + known_.size()) sweep();
     writes_[tensor.storage().unsafeGetStorageImpl()] = ++time_;
   }
