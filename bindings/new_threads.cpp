@@ -16,8 +16,9 @@ namespace {
 
 namespace py = pybind11;
 
-PyObject* g_start = nullptr;      // threading.Thread.start
-PyObject* g_bootstrap = nullptr;  // threading.Thread._bootstrap: what a new thread calls first
+PyObject* g_start = nullptr;       // threading.Thread.start
+PyObject* g_unfollowed = nullptr;  // what runs the threads that follow no scope; nullptr: they run as they are
+PyObject* g_bootstrap = nullptr;   // threading.Thread._bootstrap: what a new thread calls first
 
 // Of threads that are being started: the scopes of the thread that starts them. Under the GIL; leaked.
 std::unordered_map<PyObject*, std::shared_ptr<ThreadChains>>& starting() {
@@ -50,7 +51,10 @@ PyObject* start(PyObject*, PyObject* thread) {
 PyObject* bootstrap(PyObject*, PyObject* thread) {
   thread_begins();
   const auto starter = starting().find(thread);
-  if (starter == starting().end()) return PyObject_CallOneArg(g_bootstrap, thread);
+  if (starter == starting().end()) {
+    return g_unfollowed ? PyObject_CallFunctionObjArgs(g_unfollowed, thread, g_bootstrap, nullptr)
+                        : PyObject_CallOneArg(g_bootstrap, thread);
+  }
   // By pointers: Python ends a daemon's thread by unwinding its stack without the GIL, where nothing may be done.
   auto* const followed = new FollowedThread(std::move(starter->second));
   auto* const mode = followed->has(Level::kTorch) ? new ModeOnStack : nullptr;
@@ -90,6 +94,11 @@ bool watch_threads() {
 }
 
 }  // namespace
+
+void run_unfollowed_threads_by(py::object run) {
+  Py_XDECREF(g_unfollowed);
+  g_unfollowed = run.release().ptr();
+}
 
 void init_thread_watch() {
   set_thread_watch(&watch_threads);

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "hooks/conditional_hook.h"
-#include "hooks/current_chain.h"
 #include "hooks/device_tensors.h"
 #include "hooks/tool.h"
 #include "interrupts.h"
+#include "new_threads.h"
 #include "python_hook.h"
 #include "python_values.h"
 #include "termination.h"
@@ -195,7 +195,7 @@ void bind_switch(py::module_& module) {
   bind_scope(module);
   module.def("look_for_device_tensors", &look_for_device_tensors);
   // This thread works for one that has tools on, which see its calls.
-  module.def("thread_is_followed", [] { return FollowedThread::scopes() != nullptr; });
+  module.def("run_unfollowed_threads_by", &run_unfollowed_threads_by, py::arg("run"));
   module.def("device_tensor_seen", &device_tensor_seen);
   py::class_<Switch>(module, "Switch")
       .def(py::init<>())

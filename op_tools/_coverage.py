@@ -11,7 +11,7 @@ import enum
 import sys
 import textwrap
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -236,19 +236,18 @@ def _install() -> None:
     if _is_installed:
         return
     _is_installed = True
-    run_thread: Any = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
     start_process = BaseProcess.start
 
-    def _bootstrap_inner(thread: threading.Thread) -> None:
+    def run_thread(thread: threading.Thread, bootstrap: Callable[[threading.Thread], None]) -> None:
         target = getattr(getattr(thread, "_target", None), "__name__", "")
-        if not _watches or target in _OF_DATA_LOADERS or _C.thread_is_followed():
-            run_thread(thread)
+        if not _watches or target in _OF_DATA_LOADERS:
+            bootstrap(thread)
             return
         elsewhere = _Elsewhere()
         for watch in _watches:
             watch.threads.append(elsewhere)
         with _Counts(elsewhere):
-            run_thread(thread)
+            bootstrap(thread)
 
     def start(process: BaseProcess) -> None:
         name = getattr(getattr(process, "_target", None), "__name__", "")
@@ -256,5 +255,5 @@ def _install() -> None:
             watch.note_process(name)
         start_process(process)
 
-    threading.Thread._bootstrap_inner = _bootstrap_inner  # type: ignore[attr-defined]
+    _C.run_unfollowed_threads_by(run_thread)
     BaseProcess.start = start  # type: ignore[method-assign,assignment]
