@@ -94,6 +94,7 @@ std::vector<Variable> process_variables() {
       {"RANK", "of a distributed launch: the folder of the results"},
       {"OP_TOOLS_SIM_FAULTS", "faults of the simulated device"},
       {"OP_TOOLS_SIM_LATENCY", "how long operators of the simulated device take"},
+      {"OP_TOOLS_SIM_ROUNDING", "1: the simulated device rounds otherwise than the CPU"},
       {"OP_TOOLS_VENV", "./dev: the virtual environment"},
       {"OP_TOOLS_TORCH", "./dev: the torch to install"},
       {"OP_TOOLS_JOBS", "./dev: compilations at once"},

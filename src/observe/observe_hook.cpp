@@ -160,7 +160,9 @@ struct ObserveHook::Impl {
   }
 };
 
-ObserveHook::ObserveHook(const ResolvedObserveOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+ObserveHook::ObserveHook(const ResolvedObserveOptions& options) : impl_(std::make_unique<Impl>(options)) {
+  StatisticsQuery::begin_run();
+}
 ObserveHook::~ObserveHook() = default;
 
 std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {

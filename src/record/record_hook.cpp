@@ -484,6 +484,7 @@ struct RecordHook::Impl {
 };
 
 RecordHook::RecordHook(const ResolvedRecordOptions& options) : impl_(std::make_unique<Impl>(options)) {
+  StatisticsQuery::begin_run();
   if (options.modules_only && options.scope.level != Level::kTorch) {
     throw Error("modules_only= records calls of modules, which the aten level has none of: level=\"torch\"");
   }

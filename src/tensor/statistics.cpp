@@ -355,6 +355,11 @@ class Checked {
     static Checked* checked = new Checked;  // leaked: threads may outlive static destruction
     return *checked;
   }
+  void begin_run() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    distrusted_.clear();
+    counts_.clear();
+  }
   bool distrusts(c10::DeviceType device) {
     std::lock_guard<std::mutex> lock(mutex_);
     return distrusted_.count(device) > 0;
@@ -460,6 +465,10 @@ bool may_have_statistics(const at::Tensor& tensor) {
   std::string what;
   return tensor.defined() && why_not_plain(tensor, &what).empty() && tensor.layout() == at::kStrided &&
          !tensor._is_zerotensor() && is_number(tensor.scalar_type()) && !is_repeated_beyond_use(tensor);
+}
+
+void StatisticsQuery::begin_run() {
+  Checked::get().begin_run();
 }
 
 StatisticsQuery::StatisticsQuery(const at::Tensor& tensor) {

@@ -48,6 +48,9 @@ class StatisticsQuery {
   bool answered() const { return !words_.defined(); }
   const Statistics& answer() const { return answer_; }
 
+  // A run of a tool begins: what devices compute is compared with the host's from the first tensor on.
+  static void begin_run();
+
   // Answers all questions that are still open, with one transfer per device.
   static void answer_all(const std::vector<StatisticsQuery*>& questions);
 
