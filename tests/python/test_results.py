@@ -59,7 +59,11 @@ def test_tables_are_sorted_limited_and_say_what_is_left(kind):
     ops = [line.split() for line in result.table(sort_by="op", row_limit=-1).splitlines()]
     titles = next(words for words in ops if "op" in words)  # a table may begin with what was looked at
     place = titles.index("op")
-    named = [words[place] for words in ops[ops.index(titles) + 1 :] if words[place : place + 1] and words[place].startswith("torch.")]
+    named = [
+        words[place]
+        for words in ops[ops.index(titles) + 1 :]
+        if words[place : place + 1] and words[place].startswith("torch.")
+    ]
     assert named == sorted(row.op for row in rows)
     with pytest.raises(op_tools.Error, match=r"sort_by='speed' is not allowed; give one of .*op"):
         result.table(sort_by="speed")
