@@ -194,7 +194,6 @@ void bind_scope(py::module_& module) {
 void bind_switch(py::module_& module) {
   bind_scope(module);
   module.def("look_for_device_tensors", &look_for_device_tensors);
-  // This thread works for one that has tools on, which see its calls.
   module.def("run_unfollowed_threads_by", &run_unfollowed_threads_by, py::arg("run"));
   module.def("device_tensor_seen", &device_tensor_seen);
   py::class_<Switch>(module, "Switch")
