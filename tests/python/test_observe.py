@@ -225,10 +225,10 @@ def test_a_device_is_read_once_a_step(level):
             for _ in range(5):
                 torch.mul(x, 2).add_(1)
             observe.step()
-        assert observe.result().read_backs <= 3  # fewer where statistics are checked with the host's at once
+        assert observe.result().read_backs == 3
         torch.mul(x, 3)
     result = observe.result()
-    assert 1 <= result.read_backs <= 4
+    assert result.read_backs == 4
     rows = [json.loads(line) for line in (Path(result.root) / "calls.jsonl").read_text().splitlines()]
     assert [row["id"] for row in rows] == sorted(row["id"] for row in rows)
     values = [row["result"]["max"] for row in rows if "add_" in row["op"]]
