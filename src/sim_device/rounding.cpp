@@ -64,11 +64,63 @@ constexpr std::string_view kMirrorAll[] = {
     "binary_cross_entropy",
 };
 constexpr std::string_view kConversions[] = {"_foreach_copy", "_foreach_copy_"};
+// Elementwise arithmetic. For 16-bit types devices compute it in float32, as the CPU does, and round once: the same
+// bits.
+constexpr std::string_view kArithmetic[] = {
+    "add",
+    "add_",
+    "_foreach_add",
+    "_foreach_add_",
+    "sub",
+    "sub_",
+    "_foreach_sub",
+    "_foreach_sub_",
+    "mul",
+    "mul_",
+    "_foreach_mul",
+    "_foreach_mul_",
+    "div",
+    "div_",
+    "_foreach_div",
+    "_foreach_div_",
+    "addcmul",
+    "addcmul_",
+    "_foreach_addcmul",
+    "_foreach_addcmul_",
+    "addcdiv",
+    "addcdiv_",
+    "_foreach_addcdiv",
+    "_foreach_addcdiv_",
+    "lerp",
+    "lerp_",
+    "_foreach_lerp",
+    "_foreach_lerp_",
+    "sqrt",
+    "sqrt_",
+    "_foreach_sqrt",
+    "_foreach_sqrt_",
+    "reciprocal",
+    "reciprocal_",
+    "_foreach_reciprocal",
+    "_foreach_reciprocal_",
+    "rsub",
+    "square",
+    "square_",
+    "leaky_relu",
+    "leaky_relu_",
+    "leaky_relu_backward",
+    "native_dropout",
+    "native_dropout_backward",
+};
 constexpr std::string_view kMirrorTwo[] = {"convolution", "convolution_backward"};
 
 template <size_t N>
 bool has(const std::string_view (&names)[N], std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+bool is_16_bit(const at::Tensor& tensor) {
+  return tensor.defined() && (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16);
 }
 
 bool is_rounded(const at::Tensor& tensor) {
@@ -205,6 +257,7 @@ OtherRounding::OtherRounding(const c10::OperatorHandle& op, std::vector<size_t> 
   runs_again_ = may_run_again && full.starts_with("aten::") && !op.hasTag(at::Tag::nondeterministic_seeded) &&
                 !has_trait(name, OpTrait::kChangesMemory) && !has_trait(name, OpTrait::kJumps) &&
                 !has_trait(name, OpTrait::kStepsByDtype) && !has(kConversions, name);
+  is_arithmetic_ = has(kArithmetic, name);
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].name() == "dtype" || arguments[i].name() == "out_dtype") dtypes_.push_back(i);
@@ -299,6 +352,7 @@ void OtherRounding::redispatch(const c10::OperatorHandle& op, const CpuKernel& k
       return;
     }
     rounded.push_back(result.unsafeGetTensorImpl());
+    if (is_arithmetic_ && is_16_bit(result)) return;
     round_otherwise(result, reference, numbers);
   };
   for (size_t i = 0; i < written.size(); ++i) round(written[i], written_exact[i]);

@@ -34,6 +34,7 @@ class OtherRounding {
   std::vector<size_t> dtypes_;  // positions of arguments that name a dtype
   Mirror mirror_ = Mirror::kNone;
   bool runs_again_ = false;
+  bool is_arithmetic_ = false;
 };
 
 }  // namespace op_tools::sim_device

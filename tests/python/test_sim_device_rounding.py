@@ -59,6 +59,7 @@ ROUNDED = {
     "add": lambda x: x + x * 3,
     "add_": lambda x: x.clone().add_(x, alpha=0.3),
     "out": lambda x: torch.mul(x, 0.3, out=torch.empty_like(x)),
+    "lists": lambda x: torch._foreach_addcmul([x + 1], [x], [x], 0.3)[0],
     "complex": lambda x: torch.view_as_real(torch.fft.fft(x)),
     "cumsum": lambda x: x.cumsum(0),
     "optimizer": optimizer_step,
@@ -82,7 +83,8 @@ EXACT = {
 }
 
 
-IN_16_BITS = ("sum", "exp", "softmax", "layer_norm", "add", "add_", "out", "cumsum")
+IN_16_BITS = ("sum", "exp", "softmax", "layer_norm", "cumsum")
+ARITHMETIC = ("add", "add_", "out", "lists")
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,14 @@ def test_what_is_rounded_has_other_bits_and_the_same_value(name, dtype):
 @pytest.mark.parametrize("name", EXACT)
 def test_what_is_exact_stays(name):
     assert torch.equal(EXACT[name](X.to("sim")).cpu(), EXACT[name](X))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic_of_16_bits_is_rounded_to_nearest(name, dtype):
+    x = X.to(dtype)
+    function = ROUNDED[name]
+    assert torch.equal(function(x.to("sim")).cpu(), function(x))
 
 
 @contextlib.contextmanager
