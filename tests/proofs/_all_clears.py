@@ -33,7 +33,7 @@ BFLOAT16_PART = 0.25  # of the trials of a single run
 ALL_CALLS_PART = 0.3  # of the spoils: in every call of the operator
 BEYOND_ROUNDING = 10  # times what the same run is off without the change
 # What computes nothing, or what a fault does not spoil; and numbers that the program hands to the device.
-_NEVER_SPOILED = re.compile("aten::(empty|_to_copy|copy_|detach|zero|fill|ones|zeros)")
+NEVER_SPOILED = re.compile("aten::(empty|_to_copy|copy_|detach|zero|fill|ones|zeros)")
 _PLAIN_SPOILS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("scale", {"scale": 0.5}),
     ("scale", {"scale": 1.01}),
@@ -144,12 +144,12 @@ class _Operators(op_tools.Hook):
     def after(self, call: op_tools.Call, state: object) -> None:
         result = call.result[0] if isinstance(call.result, (list, tuple)) and call.result else call.result
         is_made = isinstance(result, torch.Tensor) and result.is_floating_point() and result.device.type == "sim"
-        if is_made and not _NEVER_SPOILED.match(call.name) and _reaches_the_device(call.name):
+        if is_made and not NEVER_SPOILED.match(call.name) and reaches_the_device(call.name):
             self.calls.append((call.name, result.numel()))
 
 
 @functools.cache
-def _reaches_the_device(operator: str) -> bool:
+def reaches_the_device(operator: str) -> bool:
     try:
         sim.fault("scale", ops=operator)
     except op_tools.Error:

@@ -31,9 +31,10 @@ os.environ["OP_TOOLS_LOG_LEVEL"] = "off"
 
 import _program
 import torch
+from _all_clears import NEVER_SPOILED, reaches_the_device
+from _held_out_models import HELD_OUT
 from _random_programs import MATTERS, Outcome, rounding
-from _unused_models import HELD_OUT, MENDED, Model
-from no_false_all_clear import NEVER_SPOILED, can_be_spoiled
+from _unused_models import MENDED, Model
 
 import op_tools
 import op_tools.sim_device as sim
@@ -76,7 +77,7 @@ class Kernels(op_tools.Hook):
     def after(self, call: op_tools.Call, state: object) -> None:
         result = call.result[0] if isinstance(call.result, (list, tuple)) and call.result else call.result
         is_made = isinstance(result, torch.Tensor) and result.device.type == "sim" and is_number(result)
-        if is_made and not NEVER_SPOILED.match(call.name) and can_be_spoiled(call.name):
+        if is_made and not NEVER_SPOILED.match(call.name) and reaches_the_device(call.name):
             phase = BACKWARD if in_backward() else FORWARD
             self.calls.append(Kernel(call.name, self.counts[call.name], result.numel(), phase))
         self.counts[call.name] += 1
@@ -171,7 +172,7 @@ def train(kind: type[Model], device: str, tools: list[op_tools.Tool]) -> Outcome
     return Outcome([loss.item()], gradients, {name: one.detach().cpu().double() for name, one in named.items()})
 
 
-def reach_the_device(kind: type[Model], kernels: list[Kernel]) -> list[Kernel]:
+def kernels_of_the_device(kind: type[Model], kernels: list[Kernel]) -> list[Kernel]:
     """Without views, and what is made of other operators."""
     watched = {name: sim.fault("latency", ops=name, microseconds=0) for name in {one.operator for one in kernels}}
     for one in watched.values():
@@ -254,7 +255,7 @@ def try_model(name: str, kind: type[Model], level: str, trials: int, seed: int, 
             yield f"{name} {level} without a fault: {row_text(first)}"
         kernels = Kernels()
         train(kind, "sim", [op_tools.HookScope(kernels, level="aten")])
-        calls = reach_the_device(kind, kernels.calls)
+        calls = kernels_of_the_device(kind, kernels.calls)
         for number in range(2 * trials):
             phase = (FORWARD, BACKWARD)[number % 2]
             kernel = draw.choice([one for one in calls if one.phase == phase])
