@@ -153,22 +153,23 @@ void bind_runs(py::module_& module) {
              py::arg("fusions") = py::list());
   // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, what
   // differs
-  // ("results", "parameter", "collective"), the next collective or None.
+  // ("results", "parameter", "collective"), the next collective or None. And by run how many of its calls the first run
+  // does not make, or the other way round.
   module.def("find_odd_calls", [](const std::vector<SharedRecording>& runs) {
     std::vector<const Recording*> all;
     for (const SharedRecording& run : runs) all.push_back(run.get());
-    std::vector<OddCall> found;
+    OddCalls found;
     {
       const py::gil_scoped_release no_gil;
       found = find_odd_calls(all);
     }
     py::list odd;
-    for (const OddCall& one : found) {
+    for (const OddCall& one : found.odd) {
       const py::object collective = one.collective == kNoCall ? py::object(py::none()) : py::int_(one.collective);
       odd.append(py::make_tuple(one.run, one.call, one.majority, one.majority_call, one.like_it, one.others,
                                 odd_finding_name(one.finding), collective));
     }
-    return odd;
+    return py::make_tuple(odd, found.apart);
   });
   module.def("different_op_counts", &different_op_counts);
   // By number of the call its item in a list for `only_calls=`; "": it has none.

@@ -49,16 +49,23 @@ class ManyRuns(Result):
     rows: list[OddRow]
     empty: int = 0
     """Runs in which nothing was recorded."""
+    apart: int = 0
+    """Runs that make other calls than the first one, and go on with their results: not the same program."""
 
     @property
     def exit_status(self) -> int:
-        """0: none is odd; 1: some are; 2: of some nothing was recorded."""
-        return DIVERGED if self.rows else INCOMPLETE if self.empty else AGREED
+        """0: none is odd; 1: some are; 2: of some nothing was recorded, or they are other programs."""
+        return DIVERGED if self.rows else INCOMPLETE if self.empty or self.apart else AGREED
 
     def table(self) -> str:
         """For people."""
         if not self.rows and self.empty:
             return f"NOT JUDGED: in {self.empty} of {len(self.runs)} runs nothing was recorded"
+        if not self.rows and self.apart:
+            return (
+                f"NOT JUDGED: {self.apart} of {len(self.runs)} runs make other calls than the first one and go on with "
+                "their results; give op-tools compare two of them"
+            )
         if not self.rows:
             return f"{len(self.runs)} runs: each call has the same bits in all that gave it the same bits"
         columns: list[Shown[OddRow]] = [
@@ -97,7 +104,8 @@ def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns
     """
     cores = [(rank, core) for run in runs for rank, core in open_run(run).items()]
     rows = []
-    for run, call, _, _, like_it, others, what, collective in _C.find_odd_calls([core for _, core in cores]):
+    odd, apart = _C.find_odd_calls([core for _, core in cores])
+    for run, call, _, _, like_it, others, what, collective in odd:
         rank, core = cores[run]
         calls = RecordedCalls(core)
         one: RecordedCall = calls[call]
@@ -105,4 +113,6 @@ def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns
         through = calls[collective].op if collective is not None else ""
         place = (one.op, one.phase, one.module, one.line, one.step, one.id)
         rows.append(OddRow(core.path, rank, *place, finding, like_it, others, through))
-    return ManyRuns([core.path for _, core in cores], rows, sum(not core.calls for _, core in cores))
+    return ManyRuns(
+        [core.path for _, core in cores], rows, sum(not core.calls for _, core in cores), sum(map(bool, apart))
+    )

@@ -28,6 +28,9 @@ class OverflowResult(SortableResult):
     """Calls that passed one on."""
     expected: int = 0
     """Findings in backward, with allow_in_backward_with_scaler."""
+    came_in: int = 0
+    """Tensors with a NaN or +inf that no call made which was seen: the program's data, another rank, what autograd adds up
+    between calls of the torch level."""
     root: str = ""
     """Folder of the run; "" if there was nothing to write."""
 
@@ -37,11 +40,14 @@ class OverflowResult(SortableResult):
     @property
     def verdict(self) -> Verdict:
         """`agrees` only where what there was to look at was looked at."""
-        return verdict_of(wrong=self.producers > 0, unseen=self.coverage.reasons())
+        reasons = self.coverage.reasons()
+        if self.came_in:
+            reasons.append(f"{self.came_in} tensors had NaN or infinities that no call seen here made")
+        return verdict_of(wrong=self.producers > 0, unseen=reasons)
 
     @property
     def ok(self) -> bool:
-        """True if the verdict is `agrees`: no call made a NaN or an infinity, and most was looked at."""
+        """True if the verdict is `agrees`: no call made a NaN or an infinity, none came in, and most was looked at."""
         return self.verdict is Verdict.AGREES
 
     def _in_order(self) -> Sequence[OverflowRow]:

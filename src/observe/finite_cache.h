@@ -37,6 +37,7 @@ struct Flag {
   Specials unsound;
   Specials allowed;
   bool judged = false;
+  bool by_program = false;  // its own data, which it gave in a call
 };
 using FlagPtr = std::shared_ptr<Flag>;
 

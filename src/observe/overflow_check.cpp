@@ -369,7 +369,12 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   }
   bool open = results.open;
   for (const State::Input& input : state.inputs) open |= input.flag->question && !input.flag->question->answered();
-  if (rules.gives_data) return;
+  if (rules.gives_data) {
+    for (const FlagPtr& flag : results.flags) {
+      if (flag) flag->by_program = true;
+    }
+    return;
+  }
   if (!open && !results.unsound) return;  // sound, whatever the inputs are
   state.ask_inputs();
   if (const auto* const noted = static_cast<const Noted*>(call.saved_state())) noted->ask_inputs();

@@ -70,6 +70,7 @@ Value to_value(const OverflowResult& result) {
                     {"producers", number(result.producers)},
                     {"propagators", number(result.propagators)},
                     {"expected", number(result.expected)},
+                    {"came_in", number(result.came_in)},
                     {"root", result.root}});
 }
 
@@ -91,6 +92,7 @@ std::string closing_line(const OverflowResult& result) {
                      std::to_string(result.producers) + " made NaN or infinities from finite inputs, " +
                      std::to_string(result.propagators) + " passed them on";
   if (result.expected) text += ", " + std::to_string(result.expected) + " expected in backward";
+  if (result.came_in) text += ", " + std::to_string(result.came_in) + " tensors had them that no call seen here made";
   const auto first = std::find_if(result.findings.begin(), result.findings.end(),
                                   [](const OverflowResult::Finding& one) { return one.producer && !one.expected; });
   if (first != result.findings.end())

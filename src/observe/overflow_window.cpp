@@ -78,6 +78,7 @@ void OverflowWindow::judge(OverflowRecord& record) {
       const Specials values = that_count(flag->question->answer());
       (values.only_neg_inf() ? flag->allowed : flag->unsound) = values;
       flag->judged = true;
+      result_.came_in += flag->unsound.any() && !flag->by_program;
     }
     given.add(flag->unsound);
     given_allowed.add(flag->allowed);
@@ -99,6 +100,7 @@ void OverflowWindow::judge(OverflowRecord& record) {
     flag.unsound = values;
     const bool is_given =
         given.any() || record.reads_unseen || (makes_mask && !values.nan);  // x * -inf has +inf as well
+    result_.came_in += record.reads_unseen && !given.any();
     OverflowResult::Finding finding = finding_of(record, i, /*producer=*/!is_given);
     open_file();
     if (finding.producer && !finding.expected && options_.max_saved > 0) {

@@ -29,12 +29,38 @@ class OddFinder {
     }
   }
 
-  std::vector<OddCall> find() {
+  OddCalls find() {
     for (uint32_t call = 0; call < runs_[0]->calls.size(); ++call) look_at(call);
-    return std::move(found_);
+    std::vector<uint32_t> apart(runs_.size(), 0);
+    for (size_t run = 1; run < runs_.size(); ++run) {
+      const Alignment& pairs = alignments_[run - 1];
+      apart[run] = calls_apart(*runs_[0], [&](uint32_t call) { return pairs.alone_in_a(call); }) +
+                   calls_apart(*runs_[run], [&](uint32_t call) { return pairs.alone_in_b(call); });
+    }
+    return {std::move(found_), std::move(apart)};
   }
 
  private:
+  // Calls without a partner whose results a call with one reads.
+  template <class IsAlone>
+  static uint32_t calls_apart(const Recording& run, const IsAlone& is_alone) {
+    std::vector<uint32_t> maker(run.values.size(), kNoCall);  // by value: the call without a partner that made it
+    std::vector<bool> is_read(run.calls.size(), false);
+    for (uint32_t number = 0; number < run.calls.size(); ++number) {
+      const RecordedCall& call = run.calls[number];
+      const bool alone = is_alone(number);
+      for (uint32_t i = 0; i < call.inputs + call.outputs; ++i) {
+        const uint32_t value = run.uses[call.first_use + i].value;
+        if (i >= call.inputs) {
+          maker[value] = alone ? number : kNoCall;
+        } else if (!alone && maker[value] != kNoCall) {
+          is_read[maker[value]] = true;
+        }
+      }
+    }
+    return static_cast<uint32_t>(std::count(is_read.begin(), is_read.end(), true));
+  }
+
   Bits bits_of(size_t run, uint32_t number) const {
     const Recording& all = *runs_[run];
     const RecordedCall& call = all.calls[number];
@@ -140,7 +166,7 @@ class OddFinder {
 
 }  // namespace
 
-std::vector<OddCall> find_odd_calls(const std::vector<const Recording*>& runs) {
+OddCalls find_odd_calls(const std::vector<const Recording*>& runs) {
   if (runs.size() < 2) throw Error("one run alone has nothing to be compared with");
   return OddFinder(runs).find();
 }

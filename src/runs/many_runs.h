@@ -28,8 +28,15 @@ struct OddCall {
   uint32_t collective = kNoCall;  // the first call after it, in its run, that other processes take part in
 };
 
-// The first such call of each run; runs that never were odd are in none. At least two runs. Where `like_it` is `others`
-// it is not known which is right: all but the first of them are odd.
-OP_TOOLS_API std::vector<OddCall> find_odd_calls(const std::vector<const Recording*>& runs);
+struct OddCalls {
+  // The first such call of each run; runs that never were odd are in none. Where `like_it` is `others` it is not known
+  // which is right: all but the first of them are odd.
+  std::vector<OddCall> odd;
+  // By run: calls that only it or only the first run makes, and whose results go into calls of both: it is another
+  // program, and what comes after them is not compared. (What rank 0 computes for a log goes into none.)
+  std::vector<uint32_t> apart;
+};
+// At least two runs.
+OP_TOOLS_API OddCalls find_odd_calls(const std::vector<const Recording*>& runs);
 
 }  // namespace op_tools

@@ -395,13 +395,13 @@ TEST_CASE("of five runs the odd one is named, with its first call", "[runs]") {
   }
   std::vector<const Recording*> runs;
   for (const MadeRun& one : made) runs.push_back(&one.run());
-  const std::vector<OddCall> odd = find_odd_calls(runs);
+  const std::vector<OddCall> odd = find_odd_calls(runs).odd;
   REQUIRE(odd.size() == 1);
   CHECK(odd[0].run == 3);
   CHECK(odd[0].call == 1);
   CHECK(odd[0].others == 4);
-  CHECK(find_odd_calls({runs[0], runs[1]}).empty());
-  const std::vector<OddCall> tie = find_odd_calls({runs[0], runs[3]});
+  CHECK(find_odd_calls({runs[0], runs[1]}).odd.empty());
+  const std::vector<OddCall> tie = find_odd_calls({runs[0], runs[3]}).odd;
   REQUIRE(tie.size() == 1);
   CHECK(tie[0].run == 1);
   CHECK(tie[0].call == 1);

@@ -55,7 +55,7 @@ _QUIET_SPOILS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("nondeterministic", {"scale": 1.5}),
 )
 _NOT_FINITE: tuple[tuple[str, dict[str, Any]], ...] = (("nan", {}), ("inf", {}))
-_OF_ALL_CALLS = tuple(one for one in _PLAIN_SPOILS if one[0] != "above_size") + _QUIET_SPOILS[1:4]
+ARITHMETIC_SPOILS = tuple(one for one in _PLAIN_SPOILS if one[0] != "above_size") + _QUIET_SPOILS[1:4]
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _draw_spoil(
     operator, numel = operators.calls[number]
     before = sum(name == operator for name, _ in operators.calls[:number])
     in_all = in_all or draw.random() < ALL_CALLS_PART
-    chosen = spoils or (_OF_ALL_CALLS if in_all else _PLAIN_SPOILS + _QUIET_SPOILS)
+    chosen = spoils or (ARITHMETIC_SPOILS if in_all else _PLAIN_SPOILS + _QUIET_SPOILS)
     kind, arguments = draw.choice(list(chosen))
     if kind == "above_size":  # the tail of a vector loop
         arguments = {**arguments, "size": max(0, numel - draw.choice((1, 2, 3, 7)))}
@@ -353,7 +353,7 @@ COMMANDS = {
     "bisect": Command(
         bisect,
         of_two_runs=False,
-        spoils=_OF_ALL_CALLS,
+        spoils=ARITHMETIC_SPOILS,
         in_every_call=True,
         losses_alone=True,
         steps=3,

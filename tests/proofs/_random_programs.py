@@ -295,6 +295,8 @@ class Outcome:
 def _largest_share(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
     if one.keys() != two.keys():
         return math.inf  # one run has a gradient that the other has not
+    if not all(bool(value.isfinite().all()) for value in (*one.values(), *two.values())):
+        return math.inf
     sizes = {name: float(value.square().mean().sqrt()) for name, value in one.items()}
     # A gradient that is a sum of zero is rounding alone: beside the others it is nothing.
     least = max(0.01 * max(sizes.values(), default=0.0), 1e-12)

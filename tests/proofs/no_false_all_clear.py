@@ -11,7 +11,8 @@ them is not finite; bisect: where a loss is off by more than a hundredth). Then 
 Of clean trials nothing may be named.
 
 The commands run in this process: compare, against, one-iter and ranks (three replicas) get two runs; autocompare, overflow,
-replay (run_op_from_data --acc_check) and bisect one run of the device. conformance gets single cases of its list (conformance_faults has more).
+replay (run_op_from_data --acc_check) and bisect one run of the device. conformance: a case of its
+list of functions each, against the function in float64 (conformance_faults has more).
 """
 
 # ruff: noqa: E402  (the paths come before the imports)
@@ -28,19 +29,30 @@ sys.path[:0] = [str(ROOT / "tests" / "proofs"), str(ROOT)]
 os.environ["OP_TOOLS_LOG_LEVEL"] = "off"
 
 import _all_clears
+import _all_clears_of_cases
 import _program
 import torch
 
 import op_tools.sim_device
 from op_tools._coverage import Verdict
 
+CONFORMANCE = "conformance"
+LEVELS = {**{name: command.levels for name, command in _all_clears.COMMANDS.items()}, CONFORMANCE: ("aten",)}
+
+
+def trial(command: str, seed: int, level: str, *, clean: bool) -> _all_clears.Trial | None:
+    """None: nothing says what is right."""
+    if command == CONFORMANCE:
+        return _all_clears_of_cases.trial(seed, clean=clean)
+    return _all_clears.trial(command, seed, level, clean=clean)
+
 
 def rate(command: str, level: str, first: int, trials: int, clean: int) -> bool:
     """Prints a line for the table, and what is wrong above it. True: something is."""
     matter, said_right, named, unjudged = (collections.Counter[str]() for _ in range(4))
     for seed in range(first, first + trials):
-        done = _all_clears.trial(command, seed, level, clean=False)
-        if not done.matters:
+        done = trial(command, seed, level, clean=False)
+        if done is None or not done.matters:
             continue
         matter[done.kind] += 1
         named[done.kind] += done.named
@@ -50,8 +62,8 @@ def rate(command: str, level: str, first: int, trials: int, clean: int) -> bool:
             print(f"    {done.text}: off by {done.off:.2g}, said: {done.said or 'all right'}", flush=True)
     alarms = 0
     for seed in range(first, first + clean):
-        done = _all_clears.trial(command, seed, level, clean=True)
-        if done.verdict is Verdict.DIFFERS:
+        done = trial(command, seed, level, clean=True)
+        if done and done.verdict is Verdict.DIFFERS:
             alarms += 1
             print(f"    {done.text}: {done.said}", flush=True)
     print("by change, said to be right of those that matter: ", end="")
@@ -68,7 +80,7 @@ def rate(command: str, level: str, first: int, trials: int, clean: int) -> bool:
 
 def main() -> int:
     parser = _program.parser(__doc__)
-    parser.add_argument("--command", choices=list(_all_clears.COMMANDS), default="compare")
+    parser.add_argument("--command", choices=list(LEVELS), default="compare")
     parser.add_argument("--trials", type=int, default=400, metavar="N", help="for each level (400)")
     parser.add_argument("--seed", type=int, default=1, help="the first trial's (1)")
     parser.add_argument("--clean", type=int, default=200, metavar="N", help="clean runs for each level (200)")
@@ -77,7 +89,7 @@ def main() -> int:
     _program.quiet("off")
     warnings.filterwarnings("ignore", "reduction: 'mean'")  # of kl_div, by torch
     torch.ones(1, device="sim", requires_grad=True).sum().backward()
-    known = _all_clears.COMMANDS[options.command].levels
+    known = LEVELS[options.command]
     levels = [level for level in options.level if level in known] or list(known)
     wrong = [rate(options.command, level, options.seed, options.trials, options.clean) for level in levels]
     return int(any(wrong))

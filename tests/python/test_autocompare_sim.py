@@ -536,3 +536,16 @@ def test_constant_rows_are_no_finding(device, level):
                 ):
                     norm(rows)
             assert tool.result().failures == [], seed
+
+
+def test_labels_that_an_operator_compares_are_not_changed(tmp_path):
+    """Changed by their rounding they would be no labels any more, and each gradient would be allowed."""
+    a, b = torch.randn(12, 5), torch.randn(12, 5).to("sim")
+    labels = torch.ones(12, device="sim")
+    with op_tools.OpAutoCompare(output_dir=str(tmp_path), level="torch") as tool:
+        F.cosine_embedding_loss(a.to("sim").requires_grad_(), b, labels).backward()
+        with sim.fault("scale", ops="aten::mul.Tensor", scale=1.1) as fault:
+            F.cosine_embedding_loss(a.to("sim").requires_grad_(), b, labels).backward()
+    assert fault.hits > 3
+    named = [(row.phase, row.id) for row in tool.result().failures]
+    assert {phase for phase, _ in named} == {"backward", "forward"} and len({number for _, number in named}) == 1

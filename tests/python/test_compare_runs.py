@@ -248,6 +248,26 @@ def test_of_five_runs_the_one_with_an_intermittent_fault_is_named(tmp_path):
     assert main(["compare", *(paths[i] for i in (0, 1, 3))]) == 0
 
 
+def test_of_replicas_one_that_is_another_program_is_not_judged(tmp_path, capsys):
+    x = torch.arange(8.0).reshape(2, 4)
+
+    def run(name, change=lambda y: y):
+        torch.manual_seed(3)
+        net = torch.nn.Linear(4, 4)
+        tool = op_tools.OpRecord(output_dir=tmp_path / name, level="aten")
+        with tool, torch.no_grad():
+            net(change(net(x))).sum().item()
+        return tool.result().path
+
+    same = [run("a"), run("b")]
+    scaled = run("c", lambda y: y * 1.1)
+    logged = run("d", lambda y: y.abs().max() is not None and y)  # what it computes for a log goes nowhere
+    assert main(["compare", *same, logged]) == 0
+    assert op_tools.compare_many([*same, scaled]).apart == 1
+    assert main(["compare", *same, scaled]) == 2 and "NOT JUDGED: 1 of 3 runs" in capsys.readouterr().out
+    assert main(["compare", scaled, *same]) == 2  # the first lacks nothing, the others do
+
+
 RANK = """
 import os, sys, torch, torch.distributed as dist
 from torch import nn

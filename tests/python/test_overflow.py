@@ -555,7 +555,8 @@ def test_an_infinity_that_was_there_is_not_the_in_place_calls_who_writes_over_it
         shared.sub_(shared.view(4))
 
     result = checked(program, level=level, max_saved=max_saved)
-    assert result.ok and result.propagators == 4  # and the view
+    assert result.producers == 0 and result.propagators == 4  # and the view
+    assert result.came_in == 3 and result.verdict.value == "not judged"
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -657,7 +658,7 @@ def test_what_the_program_gives_itself_has_no_producer(value):
         torch.ones(2).masked_fill(torch.tensor([True, False]), value)
 
     result = checked(program)
-    assert result.ok and producers(result) == []
+    assert producers(result) == [] and result.came_in == 1  # by from_numpy, which is no call
     assert "sum" in [short(row.op) for row in result.rows if row.kind == "propagator"]
 
 
@@ -851,3 +852,23 @@ def test_a_nan_that_a_collective_brings_has_its_producer_on_the_rank_that_made_i
     script = tmp_path / "train.py"
     script.write_text(COLLECTIVES)
     launched(script, level, ranks=2)
+
+
+def test_what_autograd_adds_up_between_calls_of_the_torch_level_is_not_called_sound():
+    """An addition of gradients is no call there: that no call made the infinity is no all-clear."""
+
+    def program(fault):
+        x = torch.ones(4, device="sim", requires_grad=True)
+        with fault:
+            (x.sin().sum() + x.cos().sum()).backward()
+        return x.grad * 2
+
+    tool = op_tools.OpOverflowCheck(level="torch")
+    with tool:
+        program(contextlib.nullcontext())
+    assert tool.result().verdict.value == "agrees"
+    with tool, op_tools.sim_device.fault("inf", ops="aten::add.Tensor", call=1) as fault:
+        program(contextlib.nullcontext())
+    result = tool.result()
+    assert fault.hits == 1 and result.producers == 0 and result.came_in == 1
+    assert result.verdict.value == "not judged" and not result.ok

@@ -52,6 +52,29 @@ void perturb(const c10::Storage& storage, c10::ScalarType dtype, double unit, Pe
   all.copy_(wide);
 }
 
+// -1, 0 and 1 alone: labels, masks, targets. They were not rounded, and an operator may compare them (target == 1).
+bool are_marks(const at::Tensor& tensor) {
+  const at::Tensor wide = tensor.detach().to(golden_dtype(tensor.scalar_type())).contiguous();
+  const auto* values = static_cast<const double*>(wide.const_data_ptr());
+  return std::all_of(values, values + wide.nbytes() / sizeof(double),
+                     [](double value) { return value == 0 || std::abs(value) == 1; });
+}
+
+// Which of these are changed: not marks, unless there is nothing else.
+std::vector<bool> changeable(const std::vector<at::Tensor>& tensors) {
+  std::vector<bool> marks(tensors.size());
+  bool has_others = false;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined() || rounding_of(tensors[i].scalar_type()).unit == 0) continue;
+    if (tensors[i].layout() != at::kStrided || tensors[i]._is_zerotensor()) continue;
+    marks[i] = are_marks(tensors[i]);
+    has_others = has_others || !marks[i];
+  }
+  if (!has_others) return std::vector<bool>(tensors.size(), true);
+  marks.flip();
+  return marks;
+}
+
 // Changes the copies storage by storage, below every operator: aliases stay aliases, and neither expanded dimensions
 // nor versions are in the way. Copies in float64 change by less than the rounding of the originals, those in their own
 // dtypes (kPerturbed) and in float32 (kFloat32Perturbed) by about one unit of what they are in. `originals`: in their
@@ -62,8 +85,9 @@ void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor
   const bool in_own_dtypes = variant.kind == RunVariant::Kind::kPerturbed;
   const bool coarse = in_own_dtypes || variant.coarse;
   std::set<const void*> done;
+  const std::vector<bool> changes_them = changeable(copies);
   for (size_t i = 0; i < copies.size(); ++i) {
-    if (!copies[i].defined()) continue;
+    if (!copies[i].defined() || !changes_them[i]) continue;
     const c10::ScalarType dtype = copies[i].scalar_type();
     const bool in_float32 = variant.kind == RunVariant::Kind::kFloat32Perturbed;
     if (rounding_of(dtype).unit == 0 || (!in_own_dtypes && !in_float32 && golden_dtype(dtype) != dtype)) continue;
