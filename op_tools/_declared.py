@@ -608,7 +608,7 @@ class RunRow:
     level: str
     """`torch` or `aten`."""
     op: str
-    """The operator; of a group: all, joined by ` + `."""
+    """The operator; of a group: each once, joined by ` + `."""
     module: str
     """The module that made the call."""
     line: str

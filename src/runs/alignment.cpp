@@ -10,6 +10,7 @@
 
 #include "runs/call_keys.h"
 #include "runs/key_alignment.h"
+#include "runs/optimizer_steps.h"
 #include "runs/value_difference.h"
 
 namespace op_tools {
@@ -59,12 +60,15 @@ class Aligner {
                         std::back_inserter(made_.steps_only_a));
     std::set_difference(steps_b.begin(), steps_b.end(), steps_a.begin(), steps_a.end(),
                         std::back_inserter(made_.steps_only_b));
+    group_optimizer_steps();
     Blocks blocks;
     for (uint32_t i = 0; i < a_.run.calls.size(); ++i) {
-      if (!made_.moves_a[i]) add_to_block(a_, i, &blocks, &Blocks::mapped_type::first);
+      if (!made_.moves_a[i] && made_.group_of_a[i] == kNoCall)
+        add_to_block(a_, i, &blocks, &Blocks::mapped_type::first);
     }
     for (uint32_t i = 0; i < b_.run.calls.size(); ++i) {
-      if (!made_.moves_b[i]) add_to_block(b_, i, &blocks, &Blocks::mapped_type::second);
+      if (!made_.moves_b[i] && made_.group_of_b[i] == kNoCall)
+        add_to_block(b_, i, &blocks, &Blocks::mapped_type::second);
     }
     for (const auto& [name, calls] : blocks) align_block(calls.first, calls.second);
     align_backward();
@@ -105,13 +109,16 @@ class Aligner {
     gap(static_cast<uint32_t>(size_a), static_cast<uint32_t>(size_b));
   }
 
+  void group_optimizer_steps();
   void align_block(const CallNumbers& a, const CallNumbers& b);
+  void drop_chance_matches(const CallNumbers& a, const CallNumbers& b, Matches* matches) const;
   void pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList list);
   void group(const CallNumbers& a, const CallNumbers& b);
   void add_group(CallGroup calls);
   void align_backward();
   void separate_chance_pairs();
   bool met_by_chance(uint32_t a, uint32_t b) const;
+  bool tensors_agree(uint32_t a, uint32_t b) const;
 
   CallNumbers alone(const CallNumbers& calls, const std::vector<uint32_t>& partners) const {
     CallNumbers left;
@@ -126,10 +133,31 @@ class Aligner {
   Alignment made_;
 };
 
+// Two forms of an optimizer have other calls; what they have in common at their begin (new states) is paired as any.
+void Aligner::group_optimizer_steps() {
+  const auto of_a = optimizer_steps(a_.run), of_b = optimizer_steps(b_.run);
+  for (const auto& [place, steps] : of_a) {
+    const auto others = of_b.find(place);
+    if (others == of_b.end() || others->second.size() != steps.size()) continue;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const OptimizerStep &one = steps[i], &other = others->second[i];
+      if (one.same_form(other)) continue;
+      const auto keys_a = keys_of(a_, &CallKeys::plain, one.calls), keys_b = keys_of(b_, &CallKeys::plain, other.calls);
+      const auto differ = std::mismatch(keys_a.begin(), keys_a.end(), keys_b.begin(), keys_b.end());
+      CallGroup group;
+      group.a.assign(one.calls.begin() + (differ.first - keys_a.begin()), one.calls.end());
+      group.b.assign(other.calls.begin() + (differ.second - keys_b.begin()), other.calls.end());
+      group.is_optimizer_step = true;
+      if (!group.a.empty() && !group.b.empty()) add_group(std::move(group));
+    }
+  }
+}
+
 void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
   if (a.empty() || b.empty()) return;
   if (a.size() == 1 && b.size() == 1 && a_.keys.plain[a[0]] == b_.keys.plain[b[0]]) return pair(a[0], b[0]);
   Matches matches = unique_matches(keys_of(a_, &CallKeys::exact, a), keys_of(b_, &CallKeys::exact, b));
+  drop_chance_matches(a, b, &matches);
   for (const KeyList list : {&CallKeys::placed, &CallKeys::plain, &CallKeys::loose}) {
     const std::vector<uint64_t> of_a = keys_of(a_, list, a), of_b = keys_of(b_, list, b);
     Matches found;
@@ -156,6 +184,32 @@ void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
   for_each_gap(matches, a.size(), b.size(), [&](uint32_t a0, uint32_t a1, uint32_t b0, uint32_t b1) {
     group(alone({a.begin() + a0, a.begin() + a1}, made_.b_of_a), alone({b.begin() + b0, b.begin() + b1}, made_.a_of_b));
   });
+}
+
+// Two parameters may have one gradient (biases beside a residual connection): where rounding parts the calls that
+// belong together, equal bits are those of others. Calls whose tensors agree in their places belong together, bits or
+// not.
+void Aligner::drop_chance_matches(const CallNumbers& a, const CallNumbers& b, Matches* matches) const {
+  if (matches->empty()) return;
+  const Matches in_place = align_keys(keys_of(a_, &CallKeys::placed, a), keys_of(b_, &CallKeys::placed, b));
+  std::vector<uint32_t> partner_of_a(a.size(), kNoCall);
+  for (const auto& [one, two] : in_place) partner_of_a[one] = two;
+  std::erase_if(*matches, [&](const auto& match) {
+    const uint32_t partner = partner_of_a[match.first];
+    return partner != kNoCall && partner != match.second && tensors_agree(a[match.first], b[partner]);
+  });
+}
+
+// All that the two calls read and made is equal but for rounding.
+bool Aligner::tensors_agree(uint32_t a, uint32_t b) const {
+  const RecordedCall &one = a_.run.calls[a], &other = b_.run.calls[b];
+  if (one.inputs != other.inputs || one.outputs != other.outputs) return false;
+  for (uint32_t i = 0; i < one.inputs + one.outputs; ++i) {
+    const uint32_t value_a = a_.run.uses[one.first_use + i].value, value_b = b_.run.uses[other.first_use + i].value;
+    const ValueDifference difference = difference_of(a_.run, value_a, b_.run, value_b);
+    if (difference.kind == ValueDifference::Kind::kUnknown || difference.relative > kSameResult) return false;
+  }
+  return true;
 }
 
 // Where one side has other calls than the other one (a network that is one operator there), operators of the same name

@@ -16,6 +16,7 @@ using CallNumbers = std::vector<uint32_t>;  // in Recording::calls, rising
 
 struct CallGroup {
   CallNumbers a, b;
+  bool is_optimizer_step = false;  // two forms of one: optimizer_steps.h
 };
 
 // Two lists of operators, by plain names (call_keys.h), of which each may stand for the other.

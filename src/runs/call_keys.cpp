@@ -163,8 +163,11 @@ CallKeys call_keys(const Recording& run) {
     keys.exact.push_back(exact_key(run, unwritten, call, op));
     keys.plain.push_back(plain);
     uint64_t placed = mixed(mixed(plain, contents.strings[call.module]), call.module_call);
-    for (const RecordedUse& use : run.inputs(call))
-      placed = mixed(placed, contents.strings[run.values[use.value].name]);
+    // A gradient has a name where it was not seen to be made: the engine takes some as they are and copies others.
+    for (const RecordedUse& use : run.inputs(call)) {
+      const RecordedValue& value = run.values[use.value];
+      placed = mixed(placed, contents.strings[value.origin == Origin::kGradient ? 0 : value.name]);
+    }
     keys.placed.push_back(placed);
     keys.loose.push_back(op);
   }

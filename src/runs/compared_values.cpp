@@ -1,5 +1,6 @@
 #include "runs/compared_values.h"
 
+#include <algorithm>
 #include <map>
 #include <string_view>
 
@@ -53,7 +54,20 @@ ValuePairs ComparedValues::inputs(const Compared& calls) const {
 
 ValuePairs ComparedValues::outputs(const Compared& calls) const {
   if (calls.group == kNoCall) return paired_uses(a_.outputs(a_.calls[calls.a[0]]), b_.outputs(b_.calls[calls.b[0]]));
-  return pair_values(a_, ports_a(calls).outputs, b_, ports_b(calls).outputs);
+  const std::vector<uint32_t> of_a = ports_a(calls).outputs, of_b = ports_b(calls).outputs;
+  ValuePairs pairs = pair_values(a_, of_a, b_, of_b);
+  if (a_.calls[calls.a.back()].phase != Phase::kBackward) return pairs;
+  // Formulas of one gradient may have it in other parts, which the engine adds up: what reads the sum is compared.
+  const auto count = [](const Recording& run, const std::vector<uint32_t>& values, c10::ArrayRef<int64_t> shape) {
+    return std::count_if(values.begin(), values.end(),
+                         [&](uint32_t value) { return run.list(run.values[value].shape) == shape; });
+  };
+  std::erase_if(pairs, [&](const auto& pair) {
+    const auto shape = a_.list(a_.values[pair.first].shape);
+    return count(a_, of_a, shape) != count(b_, of_b, shape) &&
+           difference_of(a_, pair.first, b_, pair.second).relative > kSameResult;
+  });
+  return pairs;
 }
 
 }  // namespace op_tools

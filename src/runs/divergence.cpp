@@ -7,13 +7,13 @@
 #include <optional>
 #include <unordered_map>
 
-#include "hooks/module_path.h"
-#include "hooks/op_traits.h"
+#include "runs/call_facts.h"
 #include "runs/call_keys.h"
 #include "runs/compared_values.h"
-#include "runs/end_results.h"
+#include "runs/conclusion.h"
 #include "runs/expected_error.h"
 #include "runs/module_rows.h"
+#include "runs/optimizer_steps.h"
 #include "runs/value_difference.h"
 
 namespace op_tools {
@@ -24,16 +24,6 @@ using Kind = ValueDifference::Kind;
 // Values that no call was seen to make (sums of gradients in the engine) may differ by this many times what was seen so
 // far, and by this many rounding steps.
 constexpr double kUnseenGrowth = 64;
-
-// The engine adds gradients up where no call is seen.
-bool may_be_gradient(const RecordedValue& value) {
-  return value.origin == Origin::kUnknown || value.origin == Origin::kGradient;
-}
-
-// The gradient of an operator, as one of aten's: mse_loss_backward, _softmax_backward_data.
-bool is_gradient_formula(const RecordedCall& call, std::string_view operator_name) {
-  return call.level == Level::kAten && operator_name.find("_backward") != std::string_view::npos;
-}
 
 class Finder {
  public:
@@ -47,20 +37,14 @@ class Finder {
         unwritten_a_(unwritten_values(a)),
         unwritten_b_(unwritten_values(b)),
         moved_from_a_(moved_from(a)),
-        moved_from_b_(moved_from(b)) {
+        moved_from_b_(moved_from(b)),
+        gradient_rms_(largest_gradient(a)),
+        forward_(forward_calls(a)),
+        forward_b_(forward_calls(b)) {
     made_a_.assign(a.values.size(), kNoRow);
     made_b_.assign(b.values.size(), kNoRow);
     found_.row_of_a.assign(a.calls.size(), kNoRow);
     found_.row_of_b.assign(b.calls.size(), kNoRow);
-    for (const RecordedValue& value : a.values) {
-      if (may_be_gradient(value)) gradient_rms_ = std::max(gradient_rms_, rms_of(a, value));
-    }
-    for (uint32_t i = 0; i < a.calls.size(); ++i) {
-      if (a.calls[i].phase == Phase::kForward) forward_.emplace(a.calls[i].id, i);
-    }
-    for (uint32_t i = 0; i < b.calls.size(); ++i) {
-      if (b.calls[i].phase == Phase::kForward) forward_b_.emplace(b.calls[i].id, i);
-    }
   }
 
   Divergence find();
@@ -69,6 +53,13 @@ class Finder {
   // What a call reads, as far as it decides about the verdict.
   struct Inputs {
     CallInputs facts;
+    ValuePairs pairs;
+    // Of an operator on lists: what goes into each item of them; -1: into all.
+    struct Item {
+      std::vector<uint32_t> values;
+      double difference = 0, absolute = 0;
+    };
+    std::map<int64_t, Item> items;
     uint32_t carried = kNoRow;  // the row from which a difference comes
     Finding born = Finding::kNone;
     uint32_t extra = kNoRow;  // the row of a call that only one run makes, from which a difference comes
@@ -82,24 +73,27 @@ class Finder {
   void one_sided(const Recording& run, uint32_t call, CallVerdict verdict, std::vector<uint32_t>* made,
                  uint32_t ComparedCalls::*place);
   void compare(const Compared& calls);
-  void forgive_other_calls();
-  void name_end_result();
-  void finish();
 
-  Inputs look_at_inputs(const Compared& calls);
-  void look_at_input(uint32_t value_a, uint32_t value_b, Inputs* inputs);
+  Inputs look_at_inputs(const Compared& calls, const ComparedSteps* steps);
+  void look_at_input(uint32_t value_a, uint32_t value_b, int64_t item, Inputs* inputs);
   void look_at_ports(const Compared& calls, Inputs* inputs) const;
   void look_at_forward(const Compared& calls, Inputs* inputs) const;
   void look_inside(const Compared& calls, Inputs* inputs) const;
-  bool may_have_jumped(const Compared& calls) const;
   uint32_t origin_of(uint32_t value_a, uint32_t value_b, double relative, Inputs* inputs);
-  bool look_at_output(uint32_t value_a, uint32_t value_b, const Inputs& inputs, ComparedCalls* row, bool* differs);
-  double limit_of(uint32_t value_a, uint32_t value_b, const Inputs& inputs) const;
+  // How far results may be apart: for the inputs that there are, and for inputs that do not differ.
+  struct Limits {
+    double limit = 0, own = 0;
+  };
+  void look_at_output(uint32_t value_a, uint32_t value_b, const Limits& limits, bool carried, ComparedCalls* row,
+                      bool* differs);
+  void look_at_steps(const ComparedSteps& steps, bool carried, ComparedCalls* row, bool* differs);
+  Limits limits_of(uint32_t value_a, uint32_t value_b, int64_t item, const Inputs& inputs) const;
+  double limit_of(uint32_t value_a, uint32_t value_b, CallInputs facts) const;
   double noise_at(uint32_t value_a) const {
     return noise_ && std::isfinite(noise_->of_value[value_a]) ? noise_->of_value[value_a] : 0;
   }
   void name_extra_call(const Inputs& inputs);
-  void judge(const Compared& calls, const ValuePairs& outputs, const Inputs& inputs, ComparedCalls* row);
+  void judge(const Compared& calls, const Inputs& inputs, const ComparedSteps* steps, ComparedCalls* row);
 
   const Recording &a_, &b_;
   const Alignment& aligned_;
@@ -107,12 +101,11 @@ class Finder {
   const ComparedValues pairs_;
   ModuleRows modules_;
   const std::vector<bool> unwritten_a_, unwritten_b_;
-  const std::vector<uint32_t> moved_from_a_, moved_from_b_;     // by value
-  double gradient_rms_ = 0;                                     // the largest
-  std::unordered_map<uint64_t, uint32_t> forward_, forward_b_;  // forward calls by id
-  std::vector<uint32_t> made_a_, made_b_;                       // by value: the row that handed a difference to it
-  double seen_ = 0;                                             // the largest relative difference that was explained
-  uint32_t first_birth_ = kNoRow;
+  const std::vector<uint32_t> moved_from_a_, moved_from_b_;  // by value
+  const double gradient_rms_;                                // the largest
+  const CallsById forward_, forward_b_;
+  std::vector<uint32_t> made_a_, made_b_;  // by value: the row that handed a difference to it
+  double seen_ = 0;                        // the largest relative difference that was explained
   Divergence found_;
 };
 
@@ -143,7 +136,7 @@ Divergence Finder::find() {
     }
   }
   before_b(static_cast<uint32_t>(b_.calls.size()));
-  finish();
+  conclude(a_, b_, noise_, &found_);
   return std::move(found_);
 }
 
@@ -195,17 +188,19 @@ uint32_t Finder::origin_of(uint32_t value_a, uint32_t value_b, double relative, 
   }
   // What no call was seen to make may come from what was found before, by a way that was not recorded.
   const bool unseen = call_a == kNoCall || call_b == kNoCall;
-  if (unseen && first_birth_ != kNoRow) return first_birth_;
+  if (unseen && found_.first != kNoRow) return found_.first;
   inputs->born = unseen ? Finding::kFirstInput : Finding::kOtherInput;
   inputs->value_a = value_a, inputs->value_b = value_b;
   return kNoRow;
 }
 
-void Finder::look_at_input(uint32_t value_a, uint32_t value_b, Inputs* inputs) {
+void Finder::look_at_input(uint32_t value_a, uint32_t value_b, int64_t item, Inputs* inputs) {
   const RecordedValue &a = a_.values[value_a], &b = b_.values[value_b];
   if (unwritten_a_[value_a] || unwritten_b_[value_b]) return;
   CallInputs& facts = inputs->facts;
+  Inputs::Item* const of_item = facts.by_element ? &inputs->items[item] : nullptr;
   facts.values.push_back(value_a);
+  if (of_item) of_item->values.push_back(value_a);
   facts.coarsest = coarser(facts.coarsest, coarser(a.dtype, b.dtype));
   const ValueDifference difference = difference_of(a_, value_a, b_, value_b);
   if (difference.kind == Kind::kSame) return;
@@ -214,9 +209,12 @@ void Finder::look_at_input(uint32_t value_a, uint32_t value_b, Inputs* inputs) {
     if (inputs->carried == kNoRow) inputs->carried = carried;
     return;
   }
+  const double absolute = difference.norm > 0 ? difference.norm / std::sqrt(static_cast<double>(numel_of(a_, a))) : 0;
   facts.difference = std::max(facts.difference, difference.relative);
-  if (difference.norm > 0) {
-    facts.absolute = std::max(facts.absolute, difference.norm / std::sqrt(static_cast<double>(numel_of(a_, a))));
+  facts.absolute = std::max(facts.absolute, absolute);
+  if (of_item) {
+    of_item->difference = std::max(of_item->difference, difference.relative);
+    of_item->absolute = std::max(of_item->absolute, absolute);
   }
   if (carried != kNoRow) {
     if (inputs->carried == kNoRow) inputs->carried = carried;
@@ -287,22 +285,6 @@ void Finder::look_at_forward(const Compared& calls, Inputs* inputs) const {
   }
 }
 
-// relu and what is like it make zeros of what is below their threshold: as many on both sides, and none went over it.
-bool Finder::may_have_jumped(const Compared& calls) const {
-  if (calls.group != kNoCall) return true;
-  const RecordedCall &a = a_.calls[calls.a[0]], &b = b_.calls[calls.b[0]];
-  const auto made_zeros = [](const Recording& run, const std::unordered_map<uint64_t, uint32_t>& forward,
-                             const RecordedCall& call) -> std::optional<int64_t> {
-    const auto made = forward.find(call.forward_id);
-    if (call.phase != Phase::kBackward || call.forward_id == 0 || made == forward.end()) return std::nullopt;
-    const RecordedCall& of_call = run.calls[made->second];
-    const bool is_like_relu = plain_name(run.string(of_call.op)) == "relu" && of_call.outputs > 0;
-    return is_like_relu ? std::optional(run.values[run.outputs(of_call)[0].value].zero) : std::nullopt;
-  };
-  const std::optional<int64_t> zeros_a = made_zeros(a_, forward_, a), zeros_b = made_zeros(b_, forward_b_, b);
-  return !zeros_a || !zeros_b || *zeros_a < 0 || *zeros_a != *zeros_b;
-}
-
 // What a module's own code reads are the results of the modules in it, too.
 void Finder::look_inside(const Compared& calls, Inputs* inputs) const {
   const ModuleRows::Inside* const inside = modules_.inside(calls.a.back());
@@ -311,31 +293,21 @@ void Finder::look_inside(const Compared& calls, Inputs* inputs) const {
   if (inputs->carried == kNoRow) inputs->carried = inside->carried;
 }
 
-Finder::Inputs Finder::look_at_inputs(const Compared& calls) {
+Finder::Inputs Finder::look_at_inputs(const Compared& calls, const ComparedSteps* steps) {
   Inputs inputs;
-  for (const auto& [value_a, value_b] : pairs_.inputs(calls)) look_at_input(value_a, value_b, &inputs);
+  CallInputs& facts = inputs.facts;
+  facts = facts_of(a_, calls.a, calls.group != kNoCall);
+  const RecordedCall &a = a_.calls[calls.a[0]], &b = b_.calls[calls.b[0]];
+  facts.may_have_jumped = calls.group != kNoCall || may_have_jumped(a_, forward_, a, b_, forward_b_, b);
+  inputs.pairs = steps ? steps->inputs : pairs_.inputs(calls);
+  const bool on_lists = facts.by_element && calls.group == kNoCall && inputs.pairs.size() == a.inputs;
+  for (size_t i = 0; i < inputs.pairs.size(); ++i) {
+    const auto& [value_a, value_b] = inputs.pairs[i];
+    look_at_input(value_a, value_b, on_lists ? list_item(a_.string(a_.inputs(a)[i].place)) : -1, &inputs);
+  }
   if (calls.group != kNoCall) look_at_ports(calls, &inputs);
   look_at_forward(calls, &inputs);
   look_inside(calls, &inputs);
-  CallInputs& facts = inputs.facts;
-  facts.composite = calls.group != kNoCall;
-  facts.may_have_jumped = may_have_jumped(calls);
-  for (const uint32_t number : calls.a) {
-    const RecordedCall& call = a_.calls[number];
-    const std::string_view base = base_name(a_.string(call.op));
-    const bool is_backward = call.phase == Phase::kBackward && call.level == Level::kTorch;
-    const bool is_any = is_module_call(a_.string(call.op));  // of any operators
-    facts.is_gradient = facts.is_gradient || (is_backward && !is_any) || is_gradient_formula(call, base);
-    facts.sums_products = facts.sums_products || is_any || has_trait(base, OpTrait::kSumsProducts);
-    const OpTrait jumps = is_backward ? OpTrait::kGradientJumps : OpTrait::kJumps;
-    facts.jumps = facts.jumps || is_any || has_trait(base, jumps);
-    facts.multiplies = facts.multiplies || has_trait(base, OpTrait::kMultiplies);
-    facts.normalizes = facts.normalizes || has_trait(base, OpTrait::kNormalizes);
-    facts.divides = facts.divides || has_trait(base, OpTrait::kDivides);
-    facts.exponentiates = facts.exponentiates || has_trait(base, OpTrait::kExponentiates);
-    facts.by_element = facts.by_element || is_foreach(base) || has_trait(base, OpTrait::kStepsParameters);
-    facts.composite = facts.composite || call.level == Level::kTorch;
-  }
   // The operators of aten have the gradient first, then what the forward operator read and made.
   if (facts.is_gradient && facts.forward.empty() && facts.values.size() > 1) {
     facts.forward.assign(facts.values.begin() + 1, facts.values.end());
@@ -344,8 +316,32 @@ Finder::Inputs Finder::look_at_inputs(const Compared& calls) {
   return inputs;
 }
 
-double Finder::limit_of(uint32_t value_a, uint32_t value_b, const Inputs& inputs) const {
+Finder::Limits Finder::limits_of(uint32_t value_a, uint32_t value_b, int64_t item, const Inputs& inputs) const {
   CallInputs facts = inputs.facts;
+  const auto own = inputs.items.find(item);
+  if (item >= 0 && own != inputs.items.end()) {
+    facts.values = own->second.values;
+    facts.difference = own->second.difference, facts.absolute = own->second.absolute;
+    if (const auto of_all = inputs.items.find(-1); of_all != inputs.items.end()) {
+      facts.values.insert(facts.values.begin(), of_all->second.values.begin(), of_all->second.values.end());
+      facts.difference = std::max(facts.difference, of_all->second.difference);
+      facts.absolute = std::max(facts.absolute, of_all->second.absolute);
+    }
+  }
+  Limits limits{limit_of(value_a, value_b, facts), limit_of(value_a, value_b, facts.without_differences())};
+  // A step that makes much of a gradient which is rounding alone gives its parameter no more than any step.
+  const StringNumber name = a_.values[value_a].name;
+  if (name == 0 || limits.limit <= kSameResult) return limits;
+  const auto before = std::find_if(inputs.pairs.begin(), inputs.pairs.end(),
+                                   [&](const auto& pair) { return a_.values[pair.first].name == name; });
+  if (before != inputs.pairs.end() && before->first != value_a && before->second != value_b) {
+    const double most = most_of_step(a_, before->first, value_a, b_, before->second, value_b);
+    limits.limit = std::min(limits.limit, std::max(most, limits.own));
+  }
+  return limits;
+}
+
+double Finder::limit_of(uint32_t value_a, uint32_t value_b, CallInputs facts) const {
   facts.coarsest = coarser(facts.coarsest, coarser(a_.values[value_a].dtype, b_.values[value_b].dtype));
   if (noise_ == nullptr || !std::isfinite(noise_->of_value[value_a])) {
     return expected_difference(a_, facts, a_.values[value_a]);
@@ -359,39 +355,48 @@ double Finder::limit_of(uint32_t value_a, uint32_t value_b, const Inputs& inputs
   return std::max(expected_difference(a_, facts, a_.values[value_a]), kNoiseFactor * growth * noise_at(value_a));
 }
 
-// False: it differs by more than the inputs explain. *differs: it is not equal but for rounding.
-bool Finder::look_at_output(uint32_t value_a, uint32_t value_b, const Inputs& inputs, ComparedCalls* row,
+// *differs: it is not equal but for rounding. The row has a finding where it differs by more than the inputs explain.
+void Finder::look_at_output(uint32_t value_a, uint32_t value_b, const Limits& limits, bool carried, ComparedCalls* row,
                             bool* differs) {
   const ValueDifference difference = difference_of(a_, value_a, b_, value_b);
   row->other_dtype = row->other_dtype || difference.other_dtype;
   row->other_shape = row->other_shape || difference.kind == Kind::kShape;
-  if (difference.kind == Kind::kSame) return true;
+  if (difference.kind == Kind::kSame) return;
   if (difference.kind == Kind::kUnknown) {
-    *differs = *differs || inputs.carried != kNoRow;
-    return true;
+    *differs = *differs || carried;
+    return;
   }
-  const double limit = limit_of(value_a, value_b, inputs);
   ComparedCalls one;
   one.output_difference = difference.relative;
-  one.limit = limit;
+  one.limit = limits.limit;
   if (row->value_a == kNoCall || one.share() > row->share()) {
     row->output_difference = one.output_difference;
-    row->limit = limit;
+    row->limit = one.limit;
     row->noise = noise_at(value_a);
     row->value_a = value_a, row->value_b = value_b;
   }
-  Inputs exact = inputs;
-  exact.facts = inputs.facts.without_differences();
-  *differs = *differs || difference.relative > limit_of(value_a, value_b, exact);
-  if (difference.kind == Kind::kNumbers && difference.relative <= limit) {
-    if (inputs.carried == kNoRow && std::isfinite(difference.relative)) seen_ = std::max(seen_, difference.relative);
-    return true;
+  *differs = *differs || difference.relative > limits.own;
+  if (difference.kind == Kind::kNumbers && difference.relative <= limits.limit) {
+    if (!carried && std::isfinite(difference.relative)) seen_ = std::max(seen_, difference.relative);
+    return;
   }
   const Finding finding = difference.kind == Kind::kShape       ? Finding::kShape
                           : difference.kind == Kind::kNonfinite ? Finding::kNonfinite
                                                                 : Finding::kNumbers;
   row->finding = row->finding == Finding::kNone ? finding : std::min(row->finding, finding);
-  return false;
+}
+
+void Finder::look_at_steps(const ComparedSteps& steps, bool carried, ComparedCalls* row, bool* differs) {
+  for (const StepResult& result : steps.results) {
+    if (result.value_a != kNoCall && result.value_b != kNoCall) {
+      const double limit = std::max(result.limit, kNoiseFactor * noise_at(result.value_a));
+      look_at_output(result.value_a, result.value_b, {limit, result.own}, carried, row, differs);
+    } else if (row->finding == Finding::kNone) {
+      *differs = true;
+      row->finding = Finding::kExtraCall;
+      row->value_a = result.value_a, row->value_b = result.value_b;
+    }
+  }
 }
 
 // What only one run does changed the results of a call that both make.
@@ -402,15 +407,29 @@ void Finder::name_extra_call(const Inputs& inputs) {
   row.source = inputs.extra;
   row.output_difference = inputs.extra_difference;
   row.value_a = inputs.value_a, row.value_b = inputs.value_b;
-  first_birth_ = std::min(first_birth_, inputs.extra);
+  found_.first = std::min(found_.first, inputs.extra);
 }
 
-void Finder::judge(const Compared& calls, const ValuePairs& outputs, const Inputs& inputs, ComparedCalls* row) {
+void Finder::judge(const Compared& calls, const Inputs& inputs, const ComparedSteps* steps, ComparedCalls* row) {
   const RecordedCall &a = a_.calls[calls.a.back()], &b = b_.calls[calls.b.back()];
   const auto self = static_cast<uint32_t>(found_.rows.size());
+  const bool carried = inputs.carried != kNoRow;
   bool differs = false;
-  for (const auto& [value_a, value_b] : outputs) {
-    if (!unwritten_a_[value_a] && !unwritten_b_[value_b]) look_at_output(value_a, value_b, inputs, row, &differs);
+  ValuePairs outputs;
+  if (steps) {
+    look_at_steps(*steps, carried, row, &differs);
+    for (const StepResult& result : steps->results) {
+      if (result.value_a != kNoCall && result.value_b != kNoCall) outputs.emplace_back(result.value_a, result.value_b);
+    }
+  } else {
+    outputs = pairs_.outputs(calls);
+    const bool in_order = calls.group == kNoCall && outputs.size() == a.outputs;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const auto& [value_a, value_b] = outputs[i];
+      if (unwritten_a_[value_a] || unwritten_b_[value_b]) continue;
+      const int64_t item = in_order ? list_item(a_.string(a_.outputs(a)[i].place)) : -1;
+      look_at_output(value_a, value_b, limits_of(value_a, value_b, item, inputs), carried, row, &differs);
+    }
   }
   if ((a.error == 0) != (b.error == 0)) row->finding = Finding::kError;
   const bool grew = row->finding != Finding::kNone;
@@ -430,7 +449,7 @@ void Finder::judge(const Compared& calls, const ValuePairs& outputs, const Input
   if (row->finding != Finding::kNone) {
     row->verdict = CallVerdict::kBorn;
     row->source = self;
-    first_birth_ = std::min(first_birth_, self);
+    found_.first = std::min(found_.first, self);
   }
   const bool hands_on = row->verdict == CallVerdict::kBorn || row->verdict == CallVerdict::kCarried;
   for (const auto& [value_a, value_b] : outputs) {
@@ -446,64 +465,20 @@ void Finder::compare(const Compared& calls) {
   const RecordedCall &a = a_.calls[row.a], &b = b_.calls[row.b];
   row.other_op = calls.group != kNoCall || plain_name(a_.string(a.op)) != plain_name(b_.string(b.op));
   row.other_scalars = !row.other_op && a_.string(a.scalars) != b_.string(b.scalars);
-  const Inputs inputs = look_at_inputs(calls);
+  std::optional<ComparedSteps> steps;
+  if (calls.group != kNoCall && aligned_.groups[calls.group].is_optimizer_step) {
+    steps = compare_steps(a_, calls.a, b_, calls.b);
+  }
+  const ComparedSteps* const compared_steps = steps ? &*steps : nullptr;
+  const Inputs inputs = look_at_inputs(calls, compared_steps);
   row.input_difference = inputs.facts.difference;
-  const ValuePairs outputs = pairs_.outputs(calls);
-  judge(calls, outputs, inputs, &row);
+  judge(calls, inputs, compared_steps, &row);
   const auto self = static_cast<uint32_t>(found_.rows.size());
   const bool hands_on = row.verdict == CallVerdict::kBorn || row.verdict == CallVerdict::kCarried;
   modules_.judged(row.a, row.output_difference, hands_on ? self : kNoRow);
   for (const uint32_t call : calls.a) found_.row_of_a[call] = self;
   for (const uint32_t call : calls.b) found_.row_of_b[call] = self;
   found_.rows.push_back(row);
-}
-
-// Runs that have other results do not agree, though no call was found in which that was born.
-void Finder::name_end_result() {
-  const std::optional<EndDifference> result = differing_result(a_, b_, found_, noise_);
-  if (!result) return;
-  const uint32_t row_number = found_.row_of_a[result->call_a];
-  if (row_number == kNoRow) return;
-  ComparedCalls& row = found_.rows[row_number];
-  row.verdict = CallVerdict::kCauseNotFound;
-  row.finding = Finding::kEndResult;
-  row.value_a = result->value_a, row.value_b = result->value_b;
-  row.output_difference = result->difference, row.limit = result->limit;
-  row.source = row_number;
-  first_birth_ = row_number;
-}
-
-// Where one run has other calls than the other one (a network that is one operator there) calls are paired by chance.
-// What was named for that alone is nothing where all results of the runs are equal.
-void Finder::forgive_other_calls() {
-  const auto by_calls_alone = [](const ComparedCalls& row) {
-    return !row.is_birth() || row.finding == Finding::kExtraCall || row.finding == Finding::kOtherInput ||
-           row.finding == Finding::kShape || row.group != kNoCall;
-  };
-  if (first_birth_ == kNoRow || !std::all_of(found_.rows.begin(), found_.rows.end(), by_calls_alone)) return;
-  if (!all_results_agree(a_, b_)) return;
-  for (ComparedCalls& row : found_.rows) {
-    row.finding = Finding::kNone;
-    row.source = row.via = kNoRow;
-    if (row.verdict == CallVerdict::kBorn || row.verdict == CallVerdict::kCarried) row.verdict = CallVerdict::kHealed;
-  }
-  first_birth_ = kNoRow;
-}
-
-void Finder::finish() {
-  forgive_other_calls();
-  if (first_birth_ == kNoRow) name_end_result();
-  found_.first = first_birth_;
-  std::map<int64_t, uint32_t> births, carriers;
-  for (uint32_t i = 0; i < found_.rows.size(); ++i) {
-    const ComparedCalls& row = found_.rows[i];
-    const int64_t step = row.a != kNoCall ? a_.calls[row.a].step : b_.calls[row.b].step;
-    if (row.is_birth()) births.emplace(step, i);
-    if (row.source != kNoRow) carriers.emplace(step, i);
-  }
-  carriers.merge(births);
-  for (const auto& [step, row] : births) carriers[step] = row;
-  found_.first_by_step.assign(carriers.begin(), carriers.end());
 }
 
 }  // namespace

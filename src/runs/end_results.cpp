@@ -4,8 +4,10 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -13,7 +15,9 @@
 #include <vector>
 
 #include "compare/metrics/tolerance.h"
+#include "runs/call_facts.h"
 #include "runs/call_keys.h"
+#include "runs/optimizer_steps.h"
 #include "runs/value_difference.h"
 
 namespace op_tools {
@@ -23,8 +27,9 @@ namespace {
 // otherwise (tests/proofs/no_false_all_clear.py).
 constexpr double kUsual = 1e-3;
 constexpr double kUnits = 64;
-// A gradient that is a sum of zero is rounding alone. Beside the largest of its step it is nothing.
-constexpr double kSmallGradient = 0.01;
+// What optimizers made of gradients that are rounding alone moves later losses and gradients no farther apart; nor are
+// gradients that are all rounding (of a loss that nothing changes).
+constexpr double kMostMoved = 0.02;
 // Nearer than that nothing is left to be explained.
 constexpr double kEqual = 1e-4;
 // Numbers among the arguments that differ by less come from results that were read.
@@ -40,7 +45,8 @@ struct EndResults {
   std::map<int64_t, std::vector<Seen>> losses;                                 // by step
   std::map<std::pair<int64_t, std::string_view>, Seen> gradients, parameters;  // by step and name
   // By step: values that the engine gives to leaves; all that backward calls make.
-  std::map<int64_t, std::vector<uint32_t>> leaf_gradients, made_backward;
+  std::map<int64_t, std::vector<Seen>> leaf_gradients;
+  std::map<int64_t, std::vector<uint32_t>> made_backward;
   std::map<int64_t, double> largest_gradient;  // by step: root of the mean square
 };
 
@@ -79,7 +85,7 @@ EndResults end_results(const Recording& run) {
       for (const RecordedUse& use : run.outputs(call)) results.made_backward[call.step].push_back(use.value);
     }
     if (call.phase == Phase::kBackward && call.outputs == 1 && plain_name(run.string(call.op)) == "detach") {
-      results.leaf_gradients[call.step].push_back(run.outputs(call)[0].value);
+      results.leaf_gradients[call.step].push_back({run.outputs(call)[0].value, i});
     }
     for (uint32_t use = 0; use < call.inputs + call.outputs; ++use) {
       const uint32_t number = run.uses[call.first_use + use].value;
@@ -120,58 +126,198 @@ bool same_scalars(std::string_view a, std::string_view b) {
 }
 
 double limit_of_run(const Recording& run, double usual) {
-  double unit = 0;
-  for (const RecordedValue& value : run.values) {
-    if (value.known && dtype_class(value.dtype) == DtypeClass::kFloating) {
-      unit = std::max(unit, rounding_of(value.dtype).unit);
-    }
-  }
-  return std::max(usual, kUnits * unit);
+  return std::max(usual, kUnits * coarsest_unit(run));
 }
 
+// The results of two runs, and how near to each other they have to be.
 class ResultComparison {
  public:
-  ResultComparison(const Recording& a, const Recording& b, const Divergence& judged, const Noise* noise)
+  ResultComparison(const Recording& a, const Recording& b, const Divergence& judged, const Noise* noise, double limit)
       : a_(a),
         b_(b),
         judged_(judged),
         noise_(noise),
-        limit_(std::max(limit_of_run(a, kUsual), limit_of_run(b, kUsual))) {}
-
-  std::optional<EndDifference> find() {
-    const EndResults of_a = end_results(a_), of_b = end_results(b_);
-    for (const auto& [step, losses] : of_a.losses) {
-      const auto others = of_b.losses.find(step);
-      if (others == of_b.losses.end()) continue;
-      for (size_t i = 0; i < std::min(losses.size(), others->second.size()); ++i) {
-        if (!explained(losses[i], others->second[i], limit_)) look_at(losses[i], others->second[i], 1);
+        of_a_(end_results(a)),
+        of_b_(end_results(b)),
+        limit_(std::max(limit_of_run(a, limit), limit_of_run(b, limit))),
+        small_(std::max(small_gradient(a), small_gradient(b))) {
+    look_at_steps();
+    for (const auto& [key, one] : of_a_.parameters) {
+      const auto other = of_b_.parameters.find(key);
+      if (other == of_b_.parameters.end() || !step_explains(one, other->second)) continue;
+      const ValueDifference difference = difference_of(a_, one.value, b_, other->second.value);
+      if (difference.kind == ValueDifference::Kind::kNumbers && difference.relative > limit_) {
+        moved_ = std::min(moved_, one.call);
       }
     }
-    look_at_gradients(of_a, of_b);
-    for (const auto& [key, one] : of_a.parameters) {
-      const auto other = of_b.parameters.find(key);
-      // A step of an optimizer may make much of a gradient that is rounding alone: gradients were looked at.
-      if (other != of_b.parameters.end() && !explained(one, other->second, kAny)) look_at(one, other->second, 1);
+  }
+
+  std::optional<EndDifference> find() {
+    for (const auto& [step, losses] : of_a_.losses) {
+      const auto others = of_b_.losses.find(step);
+      if (others == of_b_.losses.end()) continue;
+      for (size_t i = 0; i < std::min(losses.size(), others->second.size()); ++i) {
+        if (!explained(losses[i], others->second[i], limit_at(losses[i].call))) {
+          look_at(losses[i], others->second[i], 1);
+        }
+      }
     }
+    for (const auto& [key, one] : of_a_.gradients) {
+      const auto other = of_b_.gradients.find(key);
+      if (other != of_b_.gradients.end()) {
+        look_at(one, other->second, weight_of(key.first, one, other->second));
+      } else if (of_b_.largest_gradient.contains(key.first) && weight_of(key.first, one, one) >= 1) {
+        add({one.value, kNoCall, one.call, kNoCall, 1, limit_});
+      }
+    }
+    for (const Step& step : steps_) {
+      if (gradients_agree(step)) continue;
+      const ReadBySteps& read = step.read;
+      add({read.value_a, read.value_b, reader_of(read.value_a, step), kNoCall, read.difference, limit_of(step)});
+    }
+    look_at_parameters();
     return first_;
   }
 
+  bool all_agree() const {
+    if (of_a_.losses.empty() || (of_a_.gradients.empty() && of_a_.leaf_gradients.empty())) return false;
+    const bool same_losses = std::equal(
+        of_a_.losses.begin(), of_a_.losses.end(), of_b_.losses.begin(), of_b_.losses.end(),
+        [&](const auto& one, const auto& other) {
+          return one.first == other.first &&
+                 std::equal(one.second.begin(), one.second.end(), other.second.begin(), other.second.end(),
+                            [&](const Seen& loss, const Seen& other_loss) { return agree(loss, other_loss, 1); });
+        });
+    const bool same_gradients =
+        std::equal(of_a_.gradients.begin(), of_a_.gradients.end(), of_b_.gradients.begin(), of_b_.gradients.end(),
+                   [&](const auto& one, const auto& other) {
+                     return one.first == other.first &&
+                            agree(one.second, other.second, weight_of(one.first.first, one.second, other.second));
+                   });
+    const bool same_parameters =
+        std::equal(of_a_.parameters.begin(), of_a_.parameters.end(), of_b_.parameters.begin(), of_b_.parameters.end(),
+                   [&](const auto& one, const auto& other) {
+                     return one.first == other.first &&
+                            (agree(one.second, other.second, 1) || step_explains(one.second, other.second));
+                   });
+    const bool same_steps = std::all_of(steps_.begin(), steps_.end(),
+                                        [&](const Step& step) { return step.read.difference <= limit_at(step.first); });
+    return same_losses && same_gradients && same_steps && same_parameters &&
+           leaf_gradients_agree(a_, of_a_, b_, of_b_) && leaf_gradients_agree(b_, of_b_, a_, of_a_);
+  }
+
  private:
-  void look_at_gradients(const EndResults& of_a, const EndResults& of_b) {
-    for (const auto& [key, one] : of_a.gradients) {
-      const auto largest = of_b.largest_gradient.find(key.first);
-      if (largest == of_b.largest_gradient.end()) continue;  // not recorded there
-      const auto other = of_b.gradients.find(key);
-      const double least = kSmallGradient * std::max(of_a.largest_gradient.at(key.first), largest->second);
-      const double rms = rms_of(a_, a_.values[one.value]);
-      if (other == of_b.gradients.end()) {
-        if (rms > least) add({one.value, kNoCall, one.call, kNoCall, 1, limit_});
-        continue;
+  // A step of an optimizer that both runs have.
+  struct Step {
+    uint32_t first = kNoCall, last = kNoCall;  // calls of A
+    ReadBySteps read;
+  };
+
+  void look_at_steps() {
+    const auto of_a = optimizer_steps(a_), of_b = optimizer_steps(b_);
+    for (const auto& [place, steps] : of_a) {
+      const auto others = of_b.find(place);
+      if (others == of_b.end() || others->second.size() != steps.size()) continue;
+      for (size_t i = 0; i < steps.size(); ++i) {
+        const CallNumbers& calls = steps[i].calls;
+        steps_.push_back({calls.front(), calls.back(), farthest_gradient(a_, calls, b_, others->second[i].calls)});
       }
-      const double size = std::max(rms, rms_of(b_, b_.values[other->second.value]));
-      look_at(one, other->second, least > 0 ? std::min(1.0, size / least) : 1);
     }
   }
+
+  uint32_t reader_of(uint32_t value, const Step& step) const {
+    for (uint32_t call = step.first; call < step.last; ++call) {
+      const auto inputs = a_.inputs(a_.calls[call]);
+      if (std::any_of(inputs.begin(), inputs.end(), [&](const auto& use) { return use.value == value; })) return call;
+    }
+    return step.last;
+  }
+
+  // The step of an optimizer may make much of a gradient that is rounding alone. Others agree.
+  bool step_explains(const Seen& one, const Seen& other) const {
+    if (!explained(one, other, kAny)) return false;
+    const auto step = std::find_if(steps_.begin(), steps_.end(),
+                                   [&](const Step& step) { return step.first <= one.call && one.call <= step.last; });
+    return step == steps_.end() || gradients_agree(*step);
+  }
+
+  // Gradients that one pair of calls made, within its limit, may be all rounding: of a loss that nothing changes.
+  double limit_of(const Step& step) const {
+    const double limit = limit_at(step.first);
+    if (step.read.value_a == kNoCall) return limit;
+    const RecordedValue &a = a_.values[step.read.value_a], &b = b_.values[step.read.value_b];
+    if (a.origin != Origin::kCall || b.origin != Origin::kCall) return limit;
+    const bool is_explained = explained({step.read.value_a, a.producer}, {step.read.value_b, b.producer}, kAny);
+    return is_explained ? std::max(limit, kMostMoved) : limit;
+  }
+  bool gradients_agree(const Step& step) const { return step.read.difference <= limit_of(step); }
+
+  void look_at_parameters() {
+    std::set<int64_t> steps_a, steps_b;
+    for (const auto& [key, one] : of_a_.parameters) steps_a.insert(key.first);
+    for (const auto& [key, one] : of_b_.parameters) steps_b.insert(key.first);
+    for (const auto& [key, one] : of_a_.parameters) {
+      const auto other = of_b_.parameters.find(key);
+      if (other == of_b_.parameters.end()) {
+        if (steps_b.contains(key.first)) add({one.value, kNoCall, one.call, kNoCall, 1, limit_});
+      } else if (!step_explains(one, other->second)) {
+        look_at(one, other->second, 1);
+      }
+    }
+    for (const auto& [key, other] : of_b_.parameters) {
+      if (of_a_.parameters.contains(key) || !steps_a.contains(key.first)) continue;
+      add({kNoCall, other.value, kNoCall, other.call, 1, limit_});
+    }
+  }
+
+  // Beside the largest gradient of its step a small one counts less.
+  double weight_of(int64_t step, const Seen& one, const Seen& other) const {
+    double largest = 0;
+    for (const EndResults* const results : {&of_a_, &of_b_}) {
+      const auto found = results->largest_gradient.find(step);
+      if (found != results->largest_gradient.end()) largest = std::max(largest, found->second);
+    }
+    const double least = small_ * largest;
+    const double size = std::max(rms_of(a_, a_.values[one.value]), rms_of(b_, b_.values[other.value]));
+    return least > 0 ? std::min(1.0, size / least) : 1;
+  }
+
+  // Every gradient that the engine gives to a leaf in `run` is made in the other run's step, too. The engine has an
+  // order of its own, gradients have no names there, and it takes some as they are where it copies others.
+  bool leaf_gradients_agree(const Recording& run, const EndResults& results, const Recording& other,
+                            const EndResults& others) const {
+    for (const auto& [step, gradients] : results.leaf_gradients) {
+      const auto made = others.made_backward.find(step);
+      if (made == others.made_backward.end()) return false;
+      double largest = 0;
+      for (const Seen& seen : gradients) largest = std::max(largest, rms_of(run, run.values[seen.value]));
+      for (const Seen& seen : gradients) {
+        const double least = small_ * largest;
+        const double weight = least > 0 ? std::min(1.0, rms_of(run, run.values[seen.value]) / least) : 1;
+        const uint32_t call_a = &run == &a_ ? seen.call : row_call_of_b(seen.call);
+        const bool is_made = std::any_of(made->second.begin(), made->second.end(), [&](uint32_t one) {
+          const ValueDifference difference = difference_of(run, seen.value, other, one);
+          return difference.kind == ValueDifference::Kind::kSame ||
+                 (difference.kind == ValueDifference::Kind::kNumbers &&
+                  difference.relative * weight <= limit_at(call_a));
+        });
+        if (!is_made) return false;
+      }
+    }
+    return true;
+  }
+
+  // A call of A that is about as late as this one of B.
+  uint32_t row_call_of_b(uint32_t call_b) const {
+    const uint32_t row = judged_.row_of_b[call_b];
+    for (uint32_t i = row == kNoRow ? 0 : row + 1; i-- > 0;) {
+      if (judged_.rows[i].a != kNoCall) return judged_.rows[i].a;
+    }
+    return 0;
+  }
+
+  // How near a result of this call has to be, after the steps of optimizers before it.
+  double limit_at(uint32_t call_a) const { return moved_ < call_a ? std::max(limit_, kMostMoved) : limit_; }
 
   // One pair of calls made both, with the same numbers, of inputs that differ by no more than `most`.
   bool explained(const Seen& one, const Seen& other, double most) const {
@@ -183,15 +329,22 @@ class ResultComparison {
     return same && calls.input_difference <= most && calls.output_difference <= calls.limit;
   }
 
+  double limit_of(const Seen& one) const {
+    const double limit = limit_at(one.call);
+    if (noise_ == nullptr || !std::isfinite(noise_->of_value[one.value])) return limit;
+    return std::max(limit, kNoiseFactor * noise_->of_value[one.value]);
+  }
+
+  bool agree(const Seen& one, const Seen& other, double weight) const {
+    const ValueDifference difference = difference_of(a_, one.value, b_, other.value);
+    return difference.kind == ValueDifference::Kind::kSame ||
+           (difference.kind == ValueDifference::Kind::kNumbers && difference.relative * weight <= limit_of(one));
+  }
+
   void look_at(const Seen& one, const Seen& other, double weight) {
     const ValueDifference difference = difference_of(a_, one.value, b_, other.value);
-    if (difference.kind == ValueDifference::Kind::kUnknown || difference.kind == ValueDifference::Kind::kSame) return;
-    double limit = limit_;
-    if (noise_ != nullptr && std::isfinite(noise_->of_value[one.value])) {
-      limit = std::max(limit, kNoiseFactor * noise_->of_value[one.value]);
-    }
-    if (difference.kind == ValueDifference::Kind::kNumbers && difference.relative * weight <= limit) return;
-    add({one.value, other.value, one.call, other.call, difference.relative, limit});
+    if (difference.kind == ValueDifference::Kind::kUnknown || agree(one, other, weight)) return;
+    add({one.value, other.value, one.call, other.call, difference.relative, limit_of(one)});
   }
 
   void add(const EndDifference& difference) {
@@ -201,69 +354,44 @@ class ResultComparison {
   const Recording &a_, &b_;
   const Divergence& judged_;
   const Noise* const noise_;
-  const double limit_;
+  const EndResults of_a_, of_b_;
+  const double limit_, small_;  // small_: small_gradient()
+  std::vector<Step> steps_;
+  uint32_t moved_ = kNoCall;  // the first call of A whose parameters are apart by what their gradients explain
   std::optional<EndDifference> first_;
 };
 
-// Every gradient that the engine gives to a leaf in `run` is made in the other run's step, too. The engine has an order
-// of its own, gradients have no names there, and it takes some as they are where it copies others.
-bool leaf_gradients_agree(const Recording& run, const EndResults& results, const Recording& other,
-                          const EndResults& others, double limit) {
-  for (const auto& [step, gradients] : results.leaf_gradients) {
-    const auto made = others.made_backward.find(step);
-    if (made == others.made_backward.end()) return false;
-    double largest = 0;
-    for (const uint32_t value : gradients) largest = std::max(largest, rms_of(run, run.values[value]));
-    for (const uint32_t value : gradients) {
-      const double least = kSmallGradient * largest;
-      const double weight = least > 0 ? std::min(1.0, rms_of(run, run.values[value]) / least) : 1;
-      const bool is_made = std::any_of(made->second.begin(), made->second.end(), [&](uint32_t one) {
-        const ValueDifference difference = difference_of(run, value, other, one);
-        return difference.kind == ValueDifference::Kind::kSame ||
-               (difference.kind == ValueDifference::Kind::kNumbers && difference.relative * weight <= limit);
-      });
-      if (!is_made) return false;
-    }
-  }
-  return true;
-}
-
 }  // namespace
 
-bool all_results_agree(const Recording& a, const Recording& b) {
-  const EndResults of_a = end_results(a), of_b = end_results(b);
-  const double limit = std::max(limit_of_run(a, kEqual), limit_of_run(b, kEqual));
-  const auto agree = [&](uint32_t one, uint32_t other, double weight) {
-    const ValueDifference difference = difference_of(a, one, b, other);
-    return difference.kind == ValueDifference::Kind::kSame ||
-           (difference.kind == ValueDifference::Kind::kNumbers && difference.relative * weight <= limit);
-  };
-  const auto all_agree = [&](const auto& results, const auto& others) {
-    return std::equal(
-        results.begin(), results.end(), others.begin(), others.end(), [&](const auto& one, const auto& other) {
-          if (one.first != other.first) return false;
-          const double least =
-              kSmallGradient * (of_a.largest_gradient.empty() ? 0 : of_a.largest_gradient.begin()->second);
-          const double rms = rms_of(a, a.values[one.second.value]);
-          const bool is_gradient = &results == &of_a.gradients && least > 0;
-          return agree(one.second.value, other.second.value, is_gradient ? std::min(1.0, rms / least) : 1);
-        });
-  };
-  if (of_a.losses.empty() || (of_a.gradients.empty() && of_a.leaf_gradients.empty())) return false;
-  for (const auto& [step, losses] : of_a.losses) {
-    const auto others = of_b.losses.find(step);
-    const bool same = others != of_b.losses.end() &&
-                      std::equal(losses.begin(), losses.end(), others->second.begin(), others->second.end(),
-                                 [&](const Seen& one, const Seen& other) { return agree(one.value, other.value, 1); });
-    if (!same) return false;
-  }
-  return leaf_gradients_agree(a, of_a, b, of_b, limit) && leaf_gradients_agree(b, of_b, a, of_a, limit) &&
-         all_agree(of_a.gradients, of_b.gradients) && all_agree(of_a.parameters, of_b.parameters);
+bool all_results_agree(const Recording& a, const Recording& b, const Divergence& judged) {
+  return ResultComparison(a, b, judged, nullptr, kEqual).all_agree();
 }
 
 std::optional<EndDifference> differing_result(const Recording& a, const Recording& b, const Divergence& judged,
                                               const Noise* noise) {
-  return ResultComparison(a, b, judged, noise).find();
+  return ResultComparison(a, b, judged, noise, kUsual).find();
+}
+
+std::vector<bool> calls_behind_results(const Recording& run) {
+  const EndResults results = end_results(run);
+  std::vector<bool> values(run.values.size(), false), calls(run.calls.size(), false);
+  for (const auto& [step, losses] : results.losses) {
+    for (const Seen& loss : losses) values[loss.value] = true;
+  }
+  for (const auto& [key, parameter] : results.parameters) values[parameter.value] = true;
+  const CallsById forward = forward_calls(run);
+  for (auto i = static_cast<uint32_t>(run.calls.size()); i-- > 0;) {
+    const RecordedCall& call = run.calls[i];
+    const bool is_backward = call.phase == Phase::kBackward;  // the engine runs what gradients are made of
+    const auto outputs = run.outputs(call);
+    calls[i] = calls[i] || is_backward ||
+               std::any_of(outputs.begin(), outputs.end(), [&](const auto& use) { return values[use.value]; });
+    if (!calls[i]) continue;
+    for (const RecordedUse& use : run.inputs(call)) values[use.value] = true;
+    const auto of_gradient = is_backward ? forward.find(call.forward_id) : forward.end();
+    if (of_gradient != forward.end()) calls[of_gradient->second] = true;
+  }
+  return calls;
 }
 
 }  // namespace op_tools

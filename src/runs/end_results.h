@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "base/export.h"
 #include "record/recording.h"
@@ -19,12 +20,16 @@ struct EndDifference {
 };
 
 // The first in the order of A's calls. `judged`: the verdicts on the calls; what a pair of calls made of equal inputs
-// within its limit is equal.
+// within its limit is equal. What steps of optimizers made of gradients that are rounding alone is in all later
+// results.
 OP_TOOLS_API std::optional<EndDifference> differing_result(const Recording& a, const Recording& b,
                                                            const Divergence& judged, const Noise* noise);
 
 // All losses, all gradients of leaves and all parameters are seen on both sides and equal but for rounding, whatever
 // the calls say. False where a run has no losses or no gradients.
-OP_TOOLS_API bool all_results_agree(const Recording& a, const Recording& b);
+bool all_results_agree(const Recording& a, const Recording& b, const Divergence& judged);
+
+// By number of the call: a loss, a gradient of a leaf or a parameter is made of what it made.
+std::vector<bool> calls_behind_results(const Recording& run);
 
 }  // namespace op_tools

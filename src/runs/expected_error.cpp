@@ -47,9 +47,8 @@ std::vector<Input> floating_inputs(const Recording& run, const std::vector<uint3
   return found;
 }
 
-// How many times larger than the smallest element of the divisor its elements usually are. What an input differs by is
-// small beside its large elements, and all that there is of a quotient by the smallest: Adam's step of a gradient whose
-// elements are rounding alone.
+// What an input differs by is small beside the large elements of a divisor, and all that there is of a quotient by the
+// smallest: Adam's step of a gradient whose elements are rounding alone.
 double divisor_spread(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {
   const RecordedValue* divisor = nullptr;
   for (const uint32_t number : inputs.is_gradient ? inputs.forward : inputs.values) {
@@ -57,13 +56,7 @@ double divisor_spread(const Recording& run, const CallInputs& inputs, const Reco
     if (!value.known || dtype_class(value.dtype) != DtypeClass::kFloating) continue;
     if (!inputs.by_element || value.shape == output.shape) divisor = &value;
   }
-  if (!divisor) return 1;
-  const bool one_sign = divisor->min > 0 || divisor->max < 0;
-  const double rms = rms_of(run, *divisor);
-  const double smallest = one_sign ? std::min(std::abs(divisor->min), std::abs(divisor->max))
-                                   : rms / std::max(1.0, static_cast<double>(numel_of(run, *divisor)));
-  // All zero: it is made within the call (_fused_adam_ in the first step).
-  return smallest > 0 ? std::max(1.0, rms / smallest) : std::numeric_limits<double>::infinity();
+  return divisor ? spread_of(run, *divisor) : 1;
 }
 
 // What is added up in an element of the result: how many terms, and how large they are together before they cancel. A
@@ -132,6 +125,15 @@ Sums sums_of_gradient(const Recording& run, const CallInputs& inputs, const Reco
 }
 
 }  // namespace
+
+double spread_of(const Recording& run, const RecordedValue& value) {
+  const bool one_sign = value.min > 0 || value.max < 0;
+  const double rms = rms_of(run, value);
+  const double smallest = one_sign ? std::min(std::abs(value.min), std::abs(value.max))
+                                   : rms / std::max(1.0, static_cast<double>(numel_of(run, value)));
+  // All zero: it is made within the call (_fused_adam_ in the first step).
+  return smallest > 0 ? std::max(1.0, rms / smallest) : std::numeric_limits<double>::infinity();
+}
 
 c10::ScalarType coarser(c10::ScalarType one, c10::ScalarType other) {
   const auto unit = [](c10::ScalarType dtype) {

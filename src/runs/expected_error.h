@@ -40,6 +40,9 @@ struct CallInputs {
 // Relative to the norm of `output`. Infinite: there is no limit (an integer result of inputs that differ by rounding).
 OP_TOOLS_API double expected_difference(const Recording& run, const CallInputs& inputs, const RecordedValue& output);
 
+// How many times larger than the smallest element the elements usually are.
+double spread_of(const Recording& run, const RecordedValue& value);
+
 // The wider of two dtypes' rounding steps; what is no floating dtype has none.
 c10::ScalarType coarser(c10::ScalarType one, c10::ScalarType other);
 

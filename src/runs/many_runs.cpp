@@ -110,9 +110,8 @@ class OddFinder {
     const RecordedCall& call = all.calls[calls[first]];
     if (bits[first]->read.empty() || has_trait(base_name(all.string(call.op)), OpTrait::kGivesData)) return false;
     return std::all_of(results.begin(), results.end(), [&](const auto& camp) {
-      return std::all_of(camp.second.begin(), camp.second.end(), [&](uint32_t run) {
-        return runs_[run]->calls[calls[run]].random == 0 && bits[run]->scalars == bits[first]->scalars;
-      });
+      return std::all_of(camp.second.begin(), camp.second.end(),
+                         [&](uint32_t run) { return runs_[run]->calls[calls[run]].random == 0; });
     });
   }
 
@@ -123,7 +122,7 @@ class OddFinder {
     for (uint32_t run = 0; run < bits.size(); ++run) {
       if (!bits[run]) continue;
       const bool by_input = what == OddFinding::kResults, by_group = what == OddFinding::kCollective;
-      camps[{by_input ? bits[run]->read : std::vector<uint64_t>(), by_group ? bits[run]->scalars : ""}]
+      camps[{by_input ? bits[run]->read : std::vector<uint64_t>(), by_input || by_group ? bits[run]->scalars : ""}]
            [what == OddFinding::kParameter ? bits[run]->parameters : bits[run]->made]
                .push_back(run);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "hooks/op_call.h"
@@ -52,7 +53,9 @@ Value tensor_value(const Recording& run, const RecordedCall& call, uint32_t numb
 // The operators of a call, or of a group: "mul + add".
 std::string ops_text(const Recording& run, const CallNumbers& calls) {
   std::string text;
+  std::set<StringNumber> ops;
   for (const uint32_t call : calls) {
+    if (!ops.insert(run.calls[call].op).second) continue;
     text += text.empty() ? "" : " + ";
     text += run.string(run.calls[call].op);
   }
@@ -81,7 +84,7 @@ const Columns<RunRow>& RunRow::columns() {
           {"finding", &RunRow::finding, "in what way the results differ, where a difference was born; else empty"},
           {"phase", &RunRow::phase, "`forward` or `backward`"},
           {"level", &RunRow::level, "`torch` or `aten`"},
-          {"op", &RunRow::op, "the operator; of a group: all, joined by ` + `"},
+          {"op", &RunRow::op, "the operator; of a group: each once, joined by ` + `"},
           {"module", &RunRow::module, "the module that made the call"},
           {"line", &RunRow::line, "the program's line"},
           {"op_b", &RunRow::op_b, "the same of run B; empty: only A has the call"},

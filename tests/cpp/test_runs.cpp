@@ -57,6 +57,7 @@ class MadeRun {
     return result;
   }
   RecordedCall& last() { return run_.calls.back(); }
+  void set_scalars(const std::string& scalars) { last().scalars = text(scalars); }
   RecordedValue& value(uint32_t number) { return run_.values[number]; }
 
   const Recording& run() const { return run_; }
@@ -407,6 +408,20 @@ TEST_CASE("of five runs the odd one is named, with its first call", "[runs]") {
   CHECK(tie[0].call == 1);
   CHECK(tie[0].others == tie[0].like_it);
   CHECK_THROWS_AS(find_odd_calls({runs[0]}), Error);
+}
+
+TEST_CASE("calls with other numbers among their arguments may give other results", "[runs]") {
+  std::vector<MadeRun> made(3);
+  for (size_t i = 0; i < made.size(); ++i) {
+    const uint32_t x = made[i].parameter("x", 1);
+    made[i].call("aten::mul", {x}, 10 + static_cast<double>(i == 2));
+    made[i].set_scalars(i == 2 ? "{\"args[1]\":0.5}" : "{\"args[1]\":2.0}");
+    made[i].call("aten::sin", {x}, 20 + static_cast<double>(i == 1));
+  }
+  const std::vector<OddCall> odd = find_odd_calls({&made[0].run(), &made[1].run(), &made[2].run()}).odd;
+  REQUIRE(odd.size() == 1);
+  CHECK(odd[0].run == 1);
+  CHECK(odd[0].call == 1);
 }
 
 TEST_CASE("rows of a made recording are checked", "[runs]") {

@@ -98,3 +98,144 @@ def two_roots():
 def test_the_same_program_on_a_device_agrees(level, make, tmp_path):
     found = compared(tmp_path, level, make=make, optimizer=adam)
     assert found.agrees, found.table()
+
+
+FORMS = {"single": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+OPTIMIZERS = {
+    "AdamW": (torch.optim.AdamW, {"lr": 1e-2}),
+    "SGD": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    "Adagrad": (torch.optim.Adagrad, {"lr": 3e-2}),
+}
+
+
+def blind_bias():
+    """The gradient of the first bias is rounding alone: the mean is taken out behind it."""
+    return [nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16, elementwise_affine=False), nn.Tanh(), nn.Linear(16, 8))]
+
+
+def recorded_forms(folder, level, optimizer, forms, factor=1.0):
+    method, options = OPTIMIZERS[optimizer]
+    for name, form in zip("ab", forms, strict=True):
+        rate = {"lr": options["lr"] * (factor if name == "b" else 1)}
+        record = op_tools.OpRecord(output_dir=folder / name, level=level, jitter=int(name == "b"))
+
+        def make(parameters, form=form, rate=rate):
+            return method(parameters, **(options | rate), **FORMS[form])
+
+        train("cpu", 2, blind_bias, square, make, record=record)
+    return op_tools.compare_runs(folder / "a", folder / "b")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+@pytest.mark.parametrize("forms", [("single", "foreach"), ("single", "fused"), ("foreach", "fused")])
+def test_forms_of_an_optimizer_agree_and_a_wrong_step_does_not(forms, optimizer, level, tmp_path):
+    found = recorded_forms(tmp_path / "right", level, optimizer, forms)
+    assert found.agrees, found.table()
+    first = recorded_forms(tmp_path / "wrong", level, optimizer, forms, factor=1.02).ranks[0].first
+    assert first is not None and first.finding == "other numbers" and first.step == 0
+    assert first.calls_a > 1 and first.calls_b > 1  # the step, and no call before it
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_parameter_that_only_one_form_steps_is_named(level, tmp_path):
+    for name, form, frozen in (("a", "single", False), ("b", "foreach", True)):
+        record = op_tools.OpRecord(output_dir=tmp_path / name, level=level)
+
+        def make(parameters, form=form, frozen=frozen):
+            return torch.optim.SGD(parameters[2:] if frozen else parameters, lr=0.1, **FORMS[form])
+
+        train("cpu", 1, mlp, square, make, record=record)
+    first = op_tools.compare_runs(tmp_path / "a", tmp_path / "b").ranks[0].first
+    assert first is not None and first.tensor_a["name"] in ("Sequential.0.weight", "Sequential.0.bias")
+
+
+class ByHand(nn.LayerNorm):
+    """layer_norm as a formula; `unbiased`: a wrong one."""
+
+    unbiased = False
+
+    def forward(self, x):
+        spread = torch.rsqrt(x.var(-1, keepdim=True, unbiased=self.unbiased) + self.eps)
+        return (x - x.mean(-1, keepdim=True)) * spread * self.weight + self.bias
+
+
+class WrongByHand(ByHand):
+    unbiased = True
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+@pytest.mark.parametrize("optimizer", [sgd, adam])
+def test_layer_norm_agrees_with_its_formula(optimizer, device, level, tmp_path):
+    def compare(by_hand):
+        folder = tmp_path / by_hand.__name__
+        for name, on, norm in (("a", "cpu", nn.LayerNorm), ("b", device, by_hand)):
+
+            def make(norm=norm):
+                return [nn.Sequential(nn.Linear(8, 16), norm(16), nn.Tanh(), nn.Linear(16, 8))]
+
+            record = op_tools.OpRecord(output_dir=folder / name, level=level, jitter=int(name == "b"))
+            train(on, 2, make, square, optimizer, record=record)
+        return op_tools.compare_runs(folder / "a", folder / "b")
+
+    found = compare(ByHand)
+    assert found.agrees, found.table()
+    wrong = compare(WrongByHand)
+    assert wrong.exit_status == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_that_were_not_cleared_are_named(level, tmp_path):
+    """B adds up the gradients of all steps: what the engine does then is no call at the torch level."""
+    torch.ones(1, device="sim", requires_grad=True).sum().backward()
+    for name in "ab":
+        torch.manual_seed(0)
+        (net,) = mlp()
+        method = torch.optim.Adagrad(net.parameters(), lr=0.03, foreach=name == "b")
+        x = torch.randn(12, 6, 8)
+        record = op_tools.OpRecord(output_dir=tmp_path / name, level=level)
+        with record:
+            for _ in range(2):
+                if name == "a":
+                    method.zero_grad()
+                square(net(x)).backward()
+                method.step()
+                record.step()
+    found = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    assert found.exit_status == 1 and found.ranks[0].first.step == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("scale", [1.01, 1.5])
+@pytest.mark.parametrize("operator", ["aten::tanh_backward", "aten::mse_loss_backward", "aten::addmm"])
+def test_a_scaled_result_is_named_where_it_was_made(operator, scale, level, tmp_path):
+    def loss(y):
+        return F.mse_loss(y, torch.zeros_like(y))
+
+    with sim.fault("scale", ops=operator, scale=scale) as fault:
+        first = compared(tmp_path, level, loss_a=loss, loss_b=loss).ranks[0].first
+    assert fault.hits > 0 and first is not None
+    named = operator.removeprefix("aten::").removesuffix("_backward")
+    assert named in first.op or (operator == "aten::addmm" and "linear" in first.op)
+    assert first.verdict == "born here"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_another_loss_of_the_same_gradients_differs_without_a_cause(level, tmp_path):
+    """Each call that both runs make agrees, and nothing that they compute reads what only B makes."""
+    torch.ones(1, requires_grad=True).sum().backward()
+    for name, factor in (("a", 1.0), ("b", 2.0)):
+        torch.manual_seed(0)
+        (net,) = mlp()
+        x, gradient = torch.randn(12, 6, 8), torch.tensor(1 / factor)
+        with op_tools.OpRecord(output_dir=tmp_path / name, level=level):
+            loss = square(net(x))
+            (loss if factor == 1 else loss * factor).backward(gradient)
+    found = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    first = found.ranks[0].first
+    assert found.exit_status == 1 and not found.agrees
+    assert first is not None and first.verdict == "differs, cause not found"
+    assert first.finding == "another loss, gradient or parameter" and "mean" in first.op
+    assert first.output_difference == pytest.approx(0.5, rel=1e-3)
+    assert "differs, cause not found" in found.table()

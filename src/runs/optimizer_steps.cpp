@@ -1,0 +1,311 @@
+#include "runs/optimizer_steps.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <unordered_map>
+
+#include "compare/metrics/tolerance.h"
+#include "hooks/op_traits.h"
+#include "runs/call_keys.h"
+#include "runs/expected_error.h"
+#include "runs/value_difference.h"
+
+namespace op_tools {
+namespace {
+
+constexpr std::string_view kWritten = "written ", kGradientOf = "grad:";
+// Norms of differences are estimates: right within a factor of 2.
+constexpr double kEstimate = 4;
+// Sums and quotients in another order, and the forms' own ways to write a formula: the factors of a step are numbers in
+// one form and tensors in another one.
+constexpr double kStepUnits = 256, kStepGrowth = 16;
+// An update whose elements have other signs.
+constexpr double kOtherSigns = 2;
+
+bool is_parameter(const Recording& run, const RecordedUse& use) {
+  const RecordedValue& value = run.values[use.value];
+  return value.name != 0 && run.string(use.place).starts_with(kWritten) &&
+         !run.string(value.name).starts_with(kGradientOf) && dtype_class(value.dtype) == DtypeClass::kFloating;
+}
+
+bool is_on_lists(std::string_view base) {
+  return is_foreach(base) || has_trait(base, OpTrait::kStepsParameters);
+}
+
+double unit_of(const Recording& run, uint32_t value) {
+  return rounding_of(run.values[value].dtype).unit;
+}
+
+// What one run's step makes of its parameters.
+class StepOfRun {
+ public:
+  // A tensor that is written in place: a parameter, or the optimizer's state.
+  struct Written {
+    uint32_t before = kNoCall, after = kNoCall;
+  };
+  struct Parameter {
+    Written written;
+    std::vector<uint32_t> inputs;  // of its shape: the gradient, states
+    std::vector<uint32_t> states;  // of its shape, after the step
+    double divisor_spread = 1;
+    bool jumps = false;
+  };
+  // By name, and the how-manyth of that name: modules of two roots may have the same.
+  using Parameters = std::map<std::pair<std::string_view, int>, Parameter>;
+
+  StepOfRun(const Recording& run, const CallNumbers& calls) : run_(run) {
+    for (const uint32_t call : calls) follow(call);
+  }
+
+  Parameters parameters() const {
+    Parameters all;
+    for (const Written& chain : chains_) {
+      const RecordedValue& value = run_.values[chain.after];
+      if (value.name == 0 || run_.string(value.name).starts_with(kGradientOf)) continue;
+      int number = 0;
+      while (all.contains({run_.string(value.name), number})) ++number;
+      all.emplace(std::pair(run_.string(value.name), number), what_goes_into(chain));
+    }
+    return all;
+  }
+
+ private:
+  struct Made {
+    uint32_t call = kNoCall;
+    int64_t item = -1;
+  };
+
+  void follow(uint32_t number) {
+    const RecordedCall& call = run_.calls[number];
+    const bool on_lists = is_on_lists(base_name(run_.string(call.op)));
+    for (const RecordedUse& use : run_.outputs(call)) {
+      const std::string_view place = run_.string(use.place);
+      made_.emplace(use.value, Made{number, on_lists ? list_item(place) : -1});
+      if (!place.starts_with(kWritten)) continue;
+      const auto inputs = run_.inputs(call);
+      const auto written = std::find_if(inputs.begin(), inputs.end(), [&](const RecordedUse& input) {
+        return run_.string(input.place) == place.substr(kWritten.size());
+      });
+      if (written == inputs.end() || written->value == use.value) continue;
+      const auto [chain, is_new] = chain_of_.emplace(written->value, chains_.size());
+      if (is_new) chains_.push_back({written->value, use.value});
+      chains_[chain->second].after = use.value;
+      chain_of_.emplace(use.value, chain->second);
+    }
+  }
+
+  // State that is made in its first step, or was there before. What a call of this step computes is no state.
+  bool is_state(const Written& chain) const {
+    const auto made = made_.find(chain.before);
+    if (made == made_.end()) return true;
+    const RecordedCall& call = run_.calls[made->second.call];
+    return call.inputs == 0 || has_trait(base_name(run_.string(call.op)), OpTrait::kLikeFactory);
+  }
+
+  Parameter what_goes_into(const Written& written) const {
+    Parameter parameter;
+    parameter.written = written;
+    const ListNumber shape = run_.values[written.after].shape;
+    const auto like_it = [&](uint32_t value) {
+      return run_.values[value].shape == shape && dtype_class(run_.values[value].dtype) == DtypeClass::kFloating;
+    };
+    std::set<uint32_t> seen{written.after}, chains;
+    std::vector<uint32_t> open{written.after};
+    while (!open.empty()) {
+      const uint32_t value = open.back();
+      open.pop_back();
+      const auto chain = chain_of_.find(value);
+      if (chain != chain_of_.end() && chains.insert(chain->second).second) {
+        const Written& other = chains_[chain->second];
+        if (other.after != written.after && like_it(other.after) && is_state(other)) {
+          parameter.states.push_back(other.after);
+        }
+      }
+      const auto made = made_.find(value);
+      if (made == made_.end()) {
+        if (value != written.before && like_it(value)) parameter.inputs.push_back(value);
+        continue;
+      }
+      const RecordedCall& call = run_.calls[made->second.call];
+      const std::string_view base = base_name(run_.string(call.op));
+      parameter.jumps = parameter.jumps || has_trait(base, OpTrait::kJumps);
+      const RecordedValue* divisor = nullptr;
+      for (const RecordedUse& use : run_.inputs(call)) {
+        const int64_t item = made->second.item < 0 ? -1 : list_item(run_.string(use.place));
+        if (item >= 0 && item != made->second.item) continue;
+        if (like_it(use.value)) divisor = &run_.values[use.value];
+        if (seen.insert(use.value).second) open.push_back(use.value);
+      }
+      const bool divides = has_trait(base, OpTrait::kDivides) && !has_trait(base, OpTrait::kStepsParameters);
+      if (divides && divisor) parameter.divisor_spread = std::max(parameter.divisor_spread, spread_of(run_, *divisor));
+    }
+    return parameter;
+  }
+
+  const Recording& run_;
+  std::unordered_map<uint32_t, Made> made_;  // by value
+  std::vector<Written> chains_;
+  std::unordered_map<uint32_t, size_t> chain_of_;  // by value: in chains_
+};
+
+double norm_of(const Recording& run, uint32_t value) {
+  return rms_of(run, run.values[value]) * std::sqrt(static_cast<double>(numel_of(run, run.values[value])));
+}
+
+// By how much the two new values may be apart, as a norm, if the values before are apart by `before` and the update's
+// elements by a share of their size.
+double limit_of_step(const Recording& run_a, const StepOfRun::Written& a, const Recording& run_b,
+                     const StepOfRun::Written& b, double before, double of_update) {
+  const double update = std::max(difference_of(run_a, a.before, run_a, a.after).norm,
+                                 difference_of(run_b, b.before, run_b, b.after).norm);
+  const double unit = std::max(unit_of(run_a, a.after), unit_of(run_b, b.after));
+  return kEstimate * (before + of_update * update + unit * norm_of(run_a, a.after));
+}
+
+double as_share(double norm, const Recording& run_a, uint32_t a, const Recording& run_b, uint32_t b) {
+  const double largest = std::max(norm_of(run_a, a), norm_of(run_b, b));
+  return largest > 0 ? norm / largest : 0;
+}
+
+}  // namespace
+
+double coarsest_unit(const Recording& run) {
+  double unit = 0;
+  for (const RecordedValue& value : run.values) {
+    if (value.known && dtype_class(value.dtype) == DtypeClass::kFloating) {
+      unit = std::max(unit, rounding_of(value.dtype).unit);
+    }
+  }
+  return unit;
+}
+
+double small_gradient(const Recording& run) {
+  constexpr double kSmall = 0.01, kRoundingSteps = 16;
+  return std::max(kSmall, kRoundingSteps * coarsest_unit(run));
+}
+
+int64_t list_item(std::string_view place) {
+  const size_t bracket = place.rfind('[');
+  if (bracket == std::string_view::npos || !place.ends_with(']') || place.substr(0, bracket).ends_with("args")) {
+    return -1;
+  }
+  int64_t item = -1;
+  const char* const end = place.data() + place.size() - 1;
+  const auto [stopped, error] = std::from_chars(place.data() + bracket + 1, end, item);
+  return error == std::errc() && stopped == end ? item : -1;
+}
+
+std::map<std::pair<int64_t, uint32_t>, std::vector<OptimizerStep>> optimizer_steps(const Recording& run) {
+  std::map<std::pair<int64_t, uint32_t>, std::vector<OptimizerStep>> steps;
+  std::map<uint32_t, CallNumbers> open;  // by thread: calls of one line so far
+  const auto close = [&](CallNumbers* calls) {
+    OptimizerStep step{std::move(*calls)};
+    calls->clear();
+    bool writes = false;
+    for (const uint32_t number : step.calls) {
+      const RecordedCall& call = run.calls[number];
+      const auto outputs = run.outputs(call);
+      if (std::none_of(outputs.begin(), outputs.end(), [&](const auto& use) { return is_parameter(run, use); }))
+        continue;
+      const std::string_view base = base_name(run.string(call.op));
+      writes = true;
+      step.lists = step.lists || is_foreach(base);
+      step.fused = step.fused || has_trait(base, OpTrait::kStepsParameters);
+    }
+    if (!writes) return;
+    const RecordedCall& first = run.calls[step.calls.front()];
+    steps[{first.step, first.thread}].push_back(std::move(step));
+  };
+  for (uint32_t i = 0; i < run.calls.size(); ++i) {
+    const RecordedCall& call = run.calls[i];
+    CallNumbers& calls = open[call.thread];
+    const bool may_belong = call.phase == Phase::kForward && !call.grad_enabled;
+    const bool goes_on =
+        may_belong &&
+        (calls.empty() || (run.calls[calls.back()].line == call.line && run.calls[calls.back()].step == call.step));
+    if (!goes_on && !calls.empty()) close(&calls);
+    if (may_belong) calls.push_back(i);
+  }
+  for (auto& [thread, calls] : open) {
+    if (!calls.empty()) close(&calls);
+  }
+  return steps;
+}
+
+double most_of_step(const Recording& run_a, uint32_t before_a, uint32_t after_a, const Recording& run_b,
+                    uint32_t before_b, uint32_t after_b) {
+  const double before = difference_of(run_a, before_a, run_b, before_b).norm;
+  return as_share(limit_of_step(run_a, {before_a, after_a}, run_b, {before_b, after_b}, before, kOtherSigns), run_a,
+                  after_a, run_b, after_b);
+}
+
+ComparedSteps compare_steps(const Recording& run_a, const CallNumbers& a, const Recording& run_b,
+                            const CallNumbers& b) {
+  const StepOfRun step_a(run_a, a), step_b(run_b, b);
+  const StepOfRun::Parameters of_a = step_a.parameters(), of_b = step_b.parameters();
+  ComparedSteps steps;
+  for (const auto& [name, one] : of_a) {
+    const auto found = of_b.find(name);
+    if (found == of_b.end()) {
+      steps.results.push_back({one.written.after, kNoCall});
+      continue;
+    }
+    const StepOfRun::Parameter& other = found->second;
+    steps.inputs.emplace_back(one.written.before, other.written.before);
+    double difference = 0;
+    for (const auto& pair : pair_values(run_a, one.inputs, run_b, other.inputs)) {
+      difference = std::max(difference, difference_of(run_a, pair.first, run_b, pair.second).relative);
+      steps.inputs.push_back(pair);
+    }
+    const double unit = std::max(unit_of(run_a, one.written.after), unit_of(run_b, other.written.after));
+    const double spread = std::max(one.divisor_spread, other.divisor_spread);
+    // Signs (of Lion, of Rprop) of what is next to nothing are any, too.
+    const bool jumps = (one.jumps || other.jumps) && difference > 0;
+    const double own = kStepUnits * unit;
+    const double of_update = jumps ? kOtherSigns : std::min(kOtherSigns, kStepGrowth * difference * spread + own);
+    const double before = difference_of(run_a, one.written.before, run_b, other.written.before).norm;
+    const auto share = [&](double norm) {
+      return as_share(norm, run_a, one.written.after, run_b, other.written.after);
+    };
+    steps.results.push_back({one.written.after, other.written.after,
+                             share(limit_of_step(run_a, one.written, run_b, other.written, before, of_update)),
+                             share(limit_of_step(run_a, one.written, run_b, other.written, 0, own))});
+    for (const auto& [state_a, state_b] : pair_values(run_a, one.states, run_b, other.states)) {
+      steps.results.push_back({state_a, state_b, kStepGrowth * difference + own, own});
+    }
+  }
+  for (const auto& [name, other] : of_b) {
+    if (!of_a.contains(name)) steps.results.push_back({kNoCall, other.written.after});
+  }
+  return steps;
+}
+
+ReadBySteps farthest_gradient(const Recording& run_a, const CallNumbers& a, const Recording& run_b,
+                              const CallNumbers& b) {
+  const StepOfRun step_a(run_a, a), step_b(run_b, b);
+  const StepOfRun::Parameters of_a = step_a.parameters(), of_b = step_b.parameters();
+  ValuePairs pairs;
+  double largest = 0;
+  for (const auto& [name, one] : of_a) {
+    const auto found = of_b.find(name);
+    if (found == of_b.end()) continue;
+    for (const auto& pair : pair_values(run_a, one.inputs, run_b, found->second.inputs)) {
+      largest = std::max(largest, rms_of(run_a, run_a.values[pair.first]));
+      pairs.push_back(pair);
+    }
+  }
+  ReadBySteps farthest;
+  const double least = small_gradient(run_b) * largest;
+  for (const auto& [value_a, value_b] : pairs) {
+    const ValueDifference difference = difference_of(run_a, value_a, run_b, value_b);
+    if (difference.kind == ValueDifference::Kind::kUnknown) continue;
+    const double size = std::max(rms_of(run_a, run_a.values[value_a]), rms_of(run_b, run_b.values[value_b]));
+    const double share = difference.relative * (least > 0 ? std::min(1.0, size / least) : 1);
+    if (share > farthest.difference) farthest = {value_a, value_b, share};
+  }
+  return farthest;
+}
+
+}  // namespace op_tools
