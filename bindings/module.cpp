@@ -119,8 +119,8 @@ Value gradients_from(py::handle gradients) {
 }
 
 // Writes a call that was made elsewhere (an import) to folders in `root`, as OpCapture writes its own: `call` has what
-// call_dict() gives, `mutated` ({tensor index: the tensor after the call}) and `node_gradients`, and `meta` the fields
-// of meta.json that do not follow from the values.
+// call_dict() gives, `mutated` ({tensor index: the tensor after the call}), `node_gradients` and `lacks` (names), and
+// `meta` the fields of meta.json that do not follow from the values.
 std::string write_saved_call(const std::string& root, const py::dict& call, const std::string& meta) {
   SavedCall saved;
   saved.meta = CallMeta::from_json(meta);
@@ -131,6 +131,7 @@ std::string write_saved_call(const std::string& root, const py::dict& call, cons
     saved.set_output(take_snapshot(make_tuple({to_value(call["result"]), to_value(call["mutated"])}), ""));
   }
   saved.node_gradients = call["node_gradients"].cast<bool>();
+  saved.lacks = lacks_of(to_value(call["lacks"]));
   if (!call["grad_outputs"].is_none()) {
     saved.backward.push_back({gradients_from(call["grad_outputs"]), gradients_from(call["grad_inputs"])});
   }

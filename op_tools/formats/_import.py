@@ -14,6 +14,7 @@ import torch
 from .. import _C
 from .._python_calls import find
 from ._files import load_values
+from ._left_out import may_lack_arguments
 from ._model import Dump, ForeignCall, ForeignTensor, Missing, leaves, map_leaves
 from ._names import is_in_place
 
@@ -106,12 +107,16 @@ def _write(call: ForeignCall, backward: ForeignCall | None, root: Path) -> None:
     tensor = result[0] if isinstance(result, tuple) and result else result
     in_place = is_in_place(call.name) and isinstance(tensor, torch.Tensor)
     grad_outputs, grad_inputs = _gradients(backward, args)
+    lacks = call.lacks
+    if not call.certain and may_lack_arguments(call.name, len(args)):
+        lacks = ("arguments", *lacks)
     fields = {
         "args": args,
         "kwargs": kwargs,
         "result": result,
         "mutated": {0: tensor} if in_place else {},
         "node_gradients": bool(backward and backward.by_node),
+        "lacks": lacks,
         "grad_outputs": grad_outputs,
         "grad_inputs": grad_inputs,
     }

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+Lack = Literal["arguments", "inputs before", "inputs after"]
+"""What a file does not tell of a call: whether there were other arguments, whether the inputs are those of before the call,
+what became of them. Captures have the same words (kLacks in src/calls/saved_call.cpp)."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class ForeignCall:
     one for each tensor argument."""
     certain: bool = True
     """Whether the arguments are known to be complete; else an import tries them on meta tensors."""
+    lacks: tuple[Lack, ...] = ("inputs after",)
+    """What the format does not tell of it."""
 
     @property
     def has_values(self) -> bool:

@@ -227,6 +227,7 @@ class _Rank:
             tensors=tensors_in(args, result),
             why_not=why,
             certain=certain,
+            lacks=("inputs before", "inputs after"),  # the inputs are saved when the call has returned
         )
 
     def _module_path(self, flat: str) -> str:

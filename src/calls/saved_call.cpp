@@ -1,6 +1,8 @@
 #include "calls/saved_call.h"
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <string_view>
 
 #include "base/error.h"
@@ -22,6 +24,13 @@ Value strides_value(const OriginalStrides& restrided) {
   return make_dict(std::move(items));
 }
 
+// As input.pth has them.
+constexpr std::pair<std::string_view, bool Lacks::*> kLacks[] = {
+    {"arguments", &Lacks::arguments},
+    {"inputs before", &Lacks::inputs_before},
+    {"inputs after", &Lacks::inputs_after},
+};
+
 Items file_of(const SavedCall& call, Value args, Value kwargs) {
   Items items{{"name", call.name}, {"args", std::move(args)}, {"kwargs", std::move(kwargs)}};
   if (call.is_ours) items.emplace_back("id", static_cast<int64_t>(call.id));
@@ -35,6 +44,11 @@ Value input_file(const SavedCall& call) {
   if (!call.judged.is<None>()) items.emplace_back("judged", call.judged);
   if (!call.restrided.empty()) items.emplace_back("restrided", strides_value(call.restrided));
   if (call.node_gradients) items.emplace_back("node_gradients", true);
+  Values lacks;
+  for (const auto& [name, member] : kLacks) {
+    if (call.lacks.*member) lacks.emplace_back(std::string(name));
+  }
+  if (!lacks.empty()) items.emplace_back("lacks", make_tuple(std::move(lacks)));
   return make_dict(std::move(items));
 }
 
@@ -131,6 +145,8 @@ void parse_input(const Value& file, SavedCall& call) {
   const Value* of_node = find_key(file, "node_gradients");
   const bool* is_of_node = of_node ? of_node->get_if<bool>() : nullptr;
   call.node_gradients = call.from_ditorch || (is_of_node && *is_of_node);
+  if (const Value* lacks = find_key(file, "lacks")) call.lacks = lacks_of(*lacks);
+  if (call.from_ditorch) call.lacks.inputs_after = true;
 }
 
 SavedOutput parse_output(const Value& file) {
@@ -157,6 +173,18 @@ void take_notes(std::vector<Note> from, const char* first, const char* second, s
 }
 
 }  // namespace
+
+Lacks lacks_of(const Value& names) {
+  Lacks lacks;
+  for (const Value& item : sequence(names, "'lacks'")) {
+    const auto* text = item.get_if<std::string>();
+    const auto* known = std::find_if(std::begin(kLacks), std::end(kLacks),
+                                     [text](const auto& entry) { return text && entry.first == *text; });
+    if (known == std::end(kLacks)) throw Error("'lacks' has " + describe(item) + ", which this version does not know");
+    lacks.*(known->second) = true;
+  }
+  return lacks;
+}
 
 void SavedCall::set_inputs(Snapshot inputs) {
   const Values& parts = *sequence_items(inputs.value);

@@ -38,6 +38,15 @@ struct SavedBackward {
   bool incomplete = true;           // not every gradient was saved (known of a failure of OpAutoCompare only)
 };
 
+// What the file of another tool does not tell of a call. A result that may differ for want of it is not comparable.
+struct Lacks {
+  bool arguments = false;      // some may be missing that are no tensors
+  bool inputs_before = false;  // the inputs may be as the call left them
+  bool inputs_after = false;   // what became of the inputs
+};
+// Of a sequence of names, as input.pth has it.
+OP_TOOLS_API Lacks lacks_of(const Value& names);
+
 struct SavedCall {
   std::string name;
   uint64_t id = 0;
@@ -57,6 +66,7 @@ struct SavedCall {
   std::string cut_off;        // what is missing because the program ended while it wrote the call; empty: nothing
   bool is_ours = true;        // written by op_tools
   bool from_ditorch = false;  // its result is unpacked
+  Lacks lacks;
   // Its gradients are those that the result's last autograd node gave, in that node's order, not one for each tensor
   // argument: what ditorch and msprobe save.
   bool node_gradients = false;

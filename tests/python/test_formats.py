@@ -465,6 +465,106 @@ def test_mutated_files_give_errors_only(seed, golden, tmp_path):
     assert not said or str(folder) in said
 
 
+# --- What a format does not tell ----------------------------------------------------------------------------------------
+
+
+def exported(work, folder, format):
+    """Captured calls as another tool's files, and these as captures."""
+    with op_tools.OpCapture(output_dir=folder / "ours") as tool:
+        work()
+    formats.export_captures(tool.result().root, folder / "theirs", format)
+    return formats.import_dump(formats.read_dump(folder / "theirs"), folder / "calls")
+
+
+def norm_in_training():
+    x = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    torch.nn.functional.batch_norm(x, torch.zeros(3), torch.ones(3), training=True).sum().backward()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+def test_msprobe_does_not_tell_what_became_of_the_inputs(scale, tmp_path, replay):
+    """Running statistics are changed, which the dump does not have; a wrong result is wrong."""
+    assert exported(norm_in_training, tmp_path, "msprobe").problems == ()
+    path = next(tmp_path.glob("calls/**/torch.nn.functional.batch_norm/*/output.pth"))
+    torch.save({**(saved := torch.load(path)), "args": tuple(one * scale for one in saved["args"])}, path)
+    done = replay(tmp_path / "calls", "--acc_check")
+    norm = [call for call in done.calls if call["name"].endswith("batch_norm")]
+    assert len(norm) == 1 and not [one for one in norm[0]["checks"] if "after the call" in one["what"]]
+    assert (done.status, done.summary["disagreed"]) == ((0, 0) if scale == 1 else (1, 1)), done.out
+
+
+def other_arguments():
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+    torch.add(x, x, alpha=2)
+    torch.addcmul(x, x, x, value=3.0)
+    torch.nn.functional.leaky_relu(x, 0.5)
+    torch.nn.functional.gelu(x, approximate="tanh")
+    torch.std(x, correction=0)
+    norm_in_training()
+
+
+def test_troubleshooter_does_not_tell_numbers(tmp_path, replay):
+    """`training=True` and its like are not in the files: what comes out otherwise is not comparable."""
+    exported(other_arguments, tmp_path, "troubleshooter")
+    done = replay(tmp_path / "calls", "--acc_check")
+    assert done.summary["disagreed"] == 0, done.out
+    assert done.out.count("the dump may lack arguments of the call") == 1
+    for name in ("torch.add ", "torch.addcmul", "leaky_relu", "gelu", "torch.std", "batch_norm"):
+        assert name in done.out
+
+
+def test_a_wrong_call_of_troubleshooter_is_found_where_it_can_have_no_other_arguments(tmp_path, replay):
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+    exported(lambda: (torch.exp(x), torch.nn.functional.relu(x), torch.mul(x, x)), tmp_path, "troubleshooter")
+    for path in tmp_path.glob("calls/**/output.pth"):
+        torch.save({**(saved := torch.load(path)), "args": (saved["args"][0] * 1.5,)}, path)
+    done = replay(tmp_path / "calls", "--acc_check")
+    assert (done.status, done.summary["disagreed"]) == (1, 3), done.out
+
+
+def test_inputs_of_troubleshooter_are_those_of_after_the_call(tmp_path, replay):
+    """It saves them when the call has returned: where the call changed them they are not what it read."""
+    x = torch.arange(1.0, 13).reshape(3, 4)
+    exported(lambda: x.mul_(x.clone()), tmp_path, "troubleshooter")
+    (path,) = tmp_path.glob("calls/**/torch.Tensor.mul_/*/input.pth")
+    torch.save({**(saved := torch.load(path)), "args": (x, *saved["args"][1:])}, path)
+    done = replay(tmp_path / "calls", "--acc_check")
+    assert done.summary["disagreed"] == 0 and "as the call left them" in done.out, done.out
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "may"),
+    [
+        ("torch.nn.functional.linear", 3, False),
+        ("torch.nn.functional.linear", 2, True),  # a bias
+        ("torch.nn.functional.relu", 1, False),  # in place: the same numbers
+        ("torch.nn.functional.batch_norm", 3, True),
+        ("torch.exp", 1, False),
+        ("torch.matmul", 2, False),
+        ("torch.add", 2, True),
+        ("torch.sum", 1, True),
+        ("torch.Tensor.mul", 2, False),
+        ("aten::tanh", 1, False),
+        ("aten::mm", 2, True),  # a dtype of the result
+        ("torch.no_such_function", 1, True),
+    ],
+)
+def test_which_calls_may_have_had_more_arguments(name, given, may):
+    from op_tools.formats._left_out import may_lack_arguments
+
+    assert may_lack_arguments(name, given) is may
+
+
+def test_words_of_a_newer_version_are_refused(tmp_path):
+    exported(lambda: torch.exp(torch.ones(2)), tmp_path, "msprobe")
+    (path,) = tmp_path.glob("calls/**/torch.exp/*/input.pth")
+    saved = torch.load(path)
+    assert saved["lacks"] == ("inputs after",)
+    torch.save({**saved, "lacks": ("more",)}, path)
+    with pytest.raises(op_tools.Error, match="'lacks' has 'more', which this version does not know"):
+        op_tools.load_call(path.parent)
+
+
 def test_missing_and_unknown_dumps_are_said(tmp_path, capsys):
     assert command_line.main(["import", str(tmp_path / "gone"), str(tmp_path / "calls")]) == 2
     assert "there is no such file or folder" in capsys.readouterr().err

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "compare/metrics/tensor_diff.h"
 #include "compare/rerun/variant_inputs.h"
 #include "compare/saved_facts.h"
 #include "hooks/error_origin.h"
@@ -126,8 +127,7 @@ CallFacts RunJudge::facts_of(const SavedCall& call, const TestRun& run) const {
   facts.workspace = run.bound.workspace;
   facts.args = call.args;
   facts.kwargs = call.kwargs;
-  // ditorch does not save what a call did to its inputs.
-  if (!call.from_ditorch) facts.before = input_tensors(call);
+  facts.before = input_tensors(call);
   return facts;
 }
 
@@ -161,6 +161,33 @@ std::vector<Check> RunJudge::saved_failure(const SavedCall& call, References& re
 
 namespace {
 
+// Inputs after the call are compared only where the file has them.
+void drop_unknown_inputs(const SavedOutput& output, RunOutcome& now, RunOutcome& saved) {
+  for (size_t i = 0; i < std::min(now.inputs.size(), saved.inputs.size()); ++i) {
+    const bool known =
+        std::any_of(output.mutated.begin(), output.mutated.end(), [i](const auto& entry) { return entry.first == i; });
+    if (!known) now.inputs[i] = saved.inputs[i] = at::Tensor();
+  }
+}
+
+bool changes_inputs(const SavedCall& call, const TestRun& run) {
+  const std::vector<at::Tensor> before = input_tensors(call);
+  const std::vector<at::Tensor>& after = run.outcome.inputs;
+  if (before.size() != after.size()) return false;
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (before[i].defined() && after[i].defined() && !same_bits(before[i].cpu(), after[i].cpu())) return true;
+  }
+  return false;
+}
+
+// What the file does not tell and a difference may come from; null: nothing.
+const char* what_is_missing(const SavedCall& call, const TestRun& run) {
+  if (call.lacks.arguments) return "the dump may lack arguments of the call, which are no tensors";
+  if (call.lacks.inputs_before && changes_inputs(call, run))
+    return "the dump may have the inputs as the call left them";
+  return nullptr;
+}
+
 // A call that raised when it was captured: has it raised again?
 Check check_of_error(const SavedCall& call, const TestRun& run) {
   const std::string& error = call.meta.error;
@@ -184,9 +211,10 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
   std::vector<Check> checks;
   const CallFacts facts = facts_of(call, run);
   if (call.output) {
-    RunOutcome saved = saved_outcome(call, 0);
+    RunOutcome saved = saved_outcome(call, 0), now = outcome_of(run, 0);
     if (run.bound.returns_nothing) saved.result = {};
-    auto forward = judge_pair(facts, outcome_of(run, 0), saved, false, runs_of(references, std::nullopt));
+    if (call.lacks.inputs_after) drop_unknown_inputs(*call.output, now, saved);
+    auto forward = judge_pair(facts, now, saved, false, runs_of(references, std::nullopt));
     append(std::move(forward), "saved", 0, &checks);
   } else {
     checks.push_back(plain_check("saved", not_comparable("no output was saved")));
@@ -204,6 +232,11 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
       if (!saved.gradients[i].defined()) now.gradients[i] = at::Tensor();
     }
     append(judge_pair(backward, now, saved, true, runs_of(references, pass)), "saved", pass, &checks);
+  }
+  if (const char* missing = what_is_missing(call, run)) {
+    for (Check& check : checks) {
+      if (check.judgement.verdict == Verdict::kDiffers) check.judgement = not_comparable(missing);
+    }
   }
   return checks;
 }
