@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
-from .._conformance import LISTED, SOURCES
+from .._conformance import DEFAULT_SOURCES, SOURCES
 from ._command_line import UsageError, visible
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _sources(options: argparse.Namespace) -> tuple[str, ...]:
             raise UsageError(f"--source {name}: say which files: --{name}")
     if left_out := [name for name in named if options.source and name not in options.source]:
         raise UsageError(f"--{left_out[0]}: is left out by --source {' '.join(options.source)}")
-    return tuple(options.source or named or LISTED)
+    return tuple(options.source or named or DEFAULT_SOURCES)
 
 
 def selected_cases(options: argparse.Namespace) -> list[Case]:
@@ -92,7 +92,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     """Adds the options that choose cases."""
     add = parser.add_argument
     several: dict[str, Any] = {"action": "extend", "nargs": "+"}
-    add("--source", **several, choices=SOURCES, help="where cases come from (op_db models)")
+    add("--source", **several, choices=SOURCES, help="where cases come from (op_db models faults)")
     add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
     add("--captures", **several, default=[], metavar="PATH", help="calls of captures and recordings as cases")
     add("--mine", **several, default=[], metavar="FILE", help="cases of your own (JSON, YAML)")

@@ -2,4 +2,5 @@
 
 LISTED = ("op_db", "models")
 """Sources whose cases are in the package."""
-SOURCES = (*LISTED, "captures", "mine")
+DEFAULT_SOURCES = (*LISTED, "faults")
+SOURCES = (*DEFAULT_SOURCES, "captures", "mine")

@@ -25,6 +25,8 @@ from ._trees import decode, encode, leaves_in, map_specs
 
 PHASES = ("forward", "backward", "inplace", "out")
 VARIANTS = ("function", "method", "inplace", "out", "error")
+ONES_ARRIVE = ("nan-lengths", "equal-indices")
+"""Mutations whose gradients of results are ones: random ones would cancel where they are added up."""
 _READS_INDICES = ("tensor_split",)
 """Functions that take a tensor of indices from the CPU, whatever the device: they return as many tensors as it says."""
 _FIELDS = ("op", "overload", "variant", "args", "kwargs", "gradient", "mutation", "models", "data", "source", "id")
@@ -46,7 +48,7 @@ class Case:
     id: str
     """"source/op.overload/hash": the hash is of all that decides what is called and with what."""
     source: str
-    """"op_db", "models", "captures" or "mine"."""
+    """"op_db", "models", "faults", "captures" or "mine"."""
     op: str
     """The function, as tools name it: "torch.nn.functional.linear", "torch.Tensor.add_", "aten::convolution_backward"."""
     overload: str
@@ -306,7 +308,8 @@ class PreparedCall:
         stride: tuple[int, ...] | None = None
         if self.case.mutation == "strided-gradient" and output.dim():
             stride = strided(tuple(output.shape))
-        spec = TensorSpec(tuple(output.shape), str(output.dtype).removeprefix("torch."), stride)
+        recipe = "uniform 1 1" if self.case.mutation in ONES_ARRIVE else "normal"
+        spec = TensorSpec(tuple(output.shape), str(output.dtype).removeprefix("torch."), stride, values=recipe)
         # It belongs to the case: tools that are on look at the call alone.
         made: list[torch.Tensor] = _C.unobserved(
             tensors_of, self.case.id, [spec], output.device, prefix=f"gradient {place} "

@@ -19,7 +19,7 @@ import torch
 from .. import _C
 from .._data_file import read_data
 from .._names import near_names
-from . import LISTED, SOURCES, mutations
+from . import DEFAULT_SOURCES, LISTED, SOURCES, mutations
 from .case import PHASES, Case
 
 FOLDER = Path(__file__).parent / "op_tools_cases"
@@ -47,7 +47,7 @@ class Filter:
 def load_cases(
     suite: str = "",
     *,
-    sources: tuple[str, ...] = ("op_db", "models"),
+    sources: tuple[str, ...] = DEFAULT_SOURCES,
     filter: Filter | None = None,
     captures: tuple[Path, ...] = (),
     mine: tuple[Path, ...] = (),
@@ -214,12 +214,15 @@ def source_cases(
 ) -> Iterator[Case]:
     """The cases of :func:`load_cases`, without a filter."""
     from .captures import captured_cases
+    from .fault_cases import fault_cases
 
     if unknown := [one for one in sources if one not in SOURCES]:
         raise _C.Error(f"source {unknown[0]!r}: there are {', '.join(SOURCES)}")
     if suite:
         return (case for case in read_list(Path(suite)) if case.source in sources)
     found: list[Iterable[Case]] = [our_list(one) for one in LISTED if one in sources]
+    if "faults" in sources:
+        found.append(fault_cases())
     if "captures" in sources:
         found += [captured_cases(path) for path in captures]
     if "mine" in sources:

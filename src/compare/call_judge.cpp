@@ -222,6 +222,7 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
   context.in_float32 = [this, pick](int sample) {
     return pick(other_run({RunVariant::Kind::kFloat32Perturbed, sample}));
   };
+  if (!backward_ && has_trait(base, OpTrait::kDistance)) context.own_noise_share = kDistanceNoise;
   context.rounded_once = !backward_ && rounds_to_integers(base, facts_.kwargs);
   if (has_nan_for(observed)) {
     context.golden_apart = [this, pick] { return pick(other_run({RunVariant::Kind::kFloat64Gaps})); };

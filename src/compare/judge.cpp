@@ -222,7 +222,7 @@ class Relative {
       rmse = std::max(rmse, moved.rmse);
       max = std::max(max, moved.max_abs);
     }
-    rmse *= noise.own_rmse_ratio;
+    rmse = std::min(noise.own_rmse_ratio * rmse, context_.own_noise_share * error_.golden_rms);
     max *= noise.own_max_ratio;
     if (is_16_bits() && !bound_by_float32(&rmse, &max)) return;
     for (Criterion& one : criteria_) one.limit += std::string_view(one.name) == "rmse" ? rmse : max;

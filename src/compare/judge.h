@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,6 +46,9 @@ struct JudgeContext {
   // gradient's rounding is (`perturbs_16_bits`: on the CPU).
   std::function<at::Tensor(int sample)> rerun_perturbed;
   bool perturbs_16_bits = false;
+  // What of its own rounding may be allowed to the operator, as a share of the result's size: half of a distance says
+  // nothing of it any more. Infinite: all.
+  double own_noise_share = std::numeric_limits<double>::infinity();
   // The same in float32 in the place of 16-bit floats, from inputs changed by about one unit of float32: shows how much
   // cancels inside the operator.
   std::function<at::Tensor(int sample)> in_float32;

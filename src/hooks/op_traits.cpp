@@ -229,6 +229,7 @@ constexpr OpFamily kFamilies[] = {
      "sqrt_ rsqrt rsqrt_ reciprocal reciprocal_ pow pow_ abs abs_ masked_fill masked_fill_ where clone detach t "
      "transpose permute view reshape expand _foreach_mul _foreach_mul_ _foreach_div _foreach_div_ _foreach_sqrt "
      "_foreach_sqrt_ _foreach_neg _foreach_neg_"},
+    {kDistance, "a distance", "cdist _cdist_forward _euclidean_dist pdist _pdist_forward pairwise_distance dist"},
     {kMoves, "the tensor's elements in another place or form", "_to_copy to cpu cuda xpu ipu type_as type"},
     {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},
@@ -417,6 +418,8 @@ std::string_view trait_name(OpTrait trait) {
       return "normalizes";
     case kMultiplies:
       return "multiplies";
+    case kDistance:
+      return "gives a distance";
     case kMoves:
       return "moves";
     case kHasDefaultByDtype:

@@ -58,6 +58,7 @@ enum class OpTrait : uint8_t {
   kGradientJumps,            // the same of its gradient: a choice, or a formula with a step
   kNormalizes,               // what its inputs have in common is taken out: its gradient, too, is what is left
   kMultiplies,               // elements by elements, or one element alone: nothing is added up that could cancel
+  kDistance,                 // how far apart its inputs are: a result smaller than its rounding says nothing
   kMoves,                    // gives the tensor on another device, or in another dtype
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
 };

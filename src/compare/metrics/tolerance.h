@@ -96,6 +96,10 @@ constexpr double kRoundedOnceUlp = 0.75;
 constexpr double kFloat64Rounding = 1e-9;
 // Without a CPU reference of the same dtype (CPU tensors) the floors and the noise are multiplied by this.
 constexpr double kAloneFactor = 4;
+
+// What of a distance its own rounding may be: where it is more, the result says nothing of how far apart its inputs
+// are.
+constexpr double kDistanceNoise = 0.5;
 constexpr double kAloneGrowth = 8;  // such a part of a unit for each addition, in the root
 // Where no float64 run exists: tolerance against the CPU, in units of the dtype, relative to the largest value.
 constexpr double kWithoutGoldenUnits = 16, kWithoutGoldenFloat16Units = 8;
