@@ -16,10 +16,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_leaves
+from unchanged import LEVELS, all_tools, assert_same
 
 import op_tools
-
-LEVELS = ["torch", "aten"]
 
 LIBRARY = torch.library.Library("op_tools_test", "DEF")
 LIBRARY.define("scale(Tensor x, float factor) -> Tensor")
@@ -498,14 +497,6 @@ PROGRAMS = [
 ]
 
 
-def assert_same(one, other):
-    one, other = tree_leaves(one), tree_leaves(other)
-    assert len(one) == len(other)
-    for a, b in zip(one, other, strict=True):
-        assert type(a) is type(b)
-        assert same_bits(a, b) if isinstance(a, torch.Tensor) else a == b
-
-
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.filterwarnings("ignore")
@@ -518,24 +509,6 @@ def test_program_gives_the_same_with_capture_on(level, program, capfd):
     assert_same(result, expected)
     assert tool.result().failure == "" and tool.result().lost == 0
     assert "op_tools error" not in capfd.readouterr().err
-
-
-def all_tools():
-    """One of each tool that has to leave the program as it is, at both levels: all but the cast, which changes what runs."""
-    kinds = [kind for kind in vars(op_tools).values() if isinstance(kind, type) and issubclass(kind, op_tools.Tool)]
-    kinds = [kind for kind in kinds if kind.__name__ not in ("Tool", "HookScope", "OpDtypeCast")]
-    tools = [kind(level=level) for kind in kinds for level in LEVELS]
-    return tools + [op_tools.HookScope(Looking(), level=level) for level in LEVELS]
-
-
-class Looking(op_tools.Hook):
-    gradients = True
-
-    def before(self, call):
-        return call.args, call.kwargs
-
-    def after(self, call, state):
-        call.result  # noqa: B018
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)

@@ -1,0 +1,35 @@
+"""Is what a program gives with tools on what it gives without?"""
+
+import torch
+from models import same_bits
+from torch.utils._pytree import tree_leaves
+
+import op_tools
+
+LEVELS = ["torch", "aten"]
+
+
+def assert_same(one, other):
+    one, other = tree_leaves(one), tree_leaves(other)
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert type(a) is type(b)
+        assert same_bits(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def all_tools(levels=LEVELS):
+    """One of each tool that has to leave the program as it is, at these levels: all but the cast, which changes what runs."""
+    kinds = [kind for kind in vars(op_tools).values() if isinstance(kind, type) and issubclass(kind, op_tools.Tool)]
+    kinds = [kind for kind in kinds if kind.__name__ not in ("Tool", "HookScope", "OpDtypeCast")]
+    tools = [kind(level=level) for kind in kinds for level in levels]
+    return tools + [op_tools.HookScope(Looking(), level=level) for level in levels]
+
+
+class Looking(op_tools.Hook):
+    gradients = True
+
+    def before(self, call):
+        return call.args, call.kwargs
+
+    def after(self, call, state):
+        call.result  # noqa: B018
