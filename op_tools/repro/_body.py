@@ -44,6 +44,7 @@ def run(inputs, call, device, wide=False, sample=0):
     memory = {one.untyped_storage().data_ptr(): i for i, one in reversed(list(enumerate(tensors))) if one.numel()}
     for name, one in found.items():
         if isinstance(one, torch.Tensor):
+            one = one if one.layout is torch.strided else one.to_dense()
             found[name] = one.detach().cpu()
             strides = [step for size, step in zip(one.shape, one.stride(), strict=True) if size > 1]
             found[name].form = {
@@ -81,7 +82,8 @@ def flat(value):
 
 
 def same_bits(one, other):
-    return one.numel() == 0 or bool(torch.equal(*(t.contiguous().view(-1).view(torch.uint8) for t in (one, other))))
+    rows = [t.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8) for t in (one, other)]
+    return torch.equal(*rows)
 
 
 def parts(tensor):
@@ -192,6 +194,8 @@ def finding(name, got, cpu, before, compared, again, coarse, alone):
     for form in () if alone else compared:
         if got.form[form] != cpu.form[form]:
             return f"{form} {got.form[form]} instead of {cpu.form[form]}"
+    if not got.numel():
+        return ""
     unchanged = before is not None and same_bits(cpu, before)
     if same_bits(got, cpu) and (unchanged or not alone):
         return ""

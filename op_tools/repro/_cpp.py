@@ -36,6 +36,8 @@ class MadeCpp:
     reproduced: int = 0
     trouble: str = ""
     """Why it was not built; "" if it was."""
+    output: str = ""
+    """Of its last run."""
 
     @property
     def reproduces(self) -> bool:
@@ -379,4 +381,5 @@ def _build_and_run(made: MadeCpp, name: str, timeout: float) -> None:
                 return
         for _ in range(RUNS):
             done = run([str(Path(build) / name)], timeout, folder=made.folder)
+            made.output = done.out + done.err
             made.reproduced += done.status == 1 and "WRONG" in done.out

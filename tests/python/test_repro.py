@@ -1,9 +1,13 @@
 """op-tools repro: what its scripts hold, that they agree with OpAutoCompare, and what hostile files can do."""
 
+import contextlib
+import io
 import json
 import math
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +19,11 @@ import torch.nn.functional as F
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main as command
+from op_tools._conformance.case import make_call
+from op_tools._conformance.lists import our_list
+from op_tools._conformance.session import sampled
 from op_tools.repro import Plan, make, shrink
-from op_tools.repro._cpp import cpp_text, quoted
+from op_tools.repro._cpp import cpp_text, quoted, write_cpp
 from op_tools.repro._literals import comment, dotted, drawn_tensor, expression, flat_tensor, same_bits
 from op_tools.repro._make import Made, name_of
 from op_tools.repro._saved import function_of, read
@@ -418,6 +425,62 @@ def test_a_call_on_the_cpu_is_judged_by_float64(function, inputs, said, capsys):
     assert (status, script.returncode) == ((1, 0) if said == "right" else (0, 1))
 
 
+def said_by(folder, device="cpu"):
+    """What the script of a call prints last, run in this process; None: the call has no form in a script."""
+    try:
+        script = write(read(folder), Plan(device), "side.pth", "")
+    except op_tools.Error:
+        return None
+    torch.save(script.side_file, "side.pth")
+    Path("script.py").write_text(script.text)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        runpy.run_path("script.py", run_name="__main__")
+    return printed.getvalue().splitlines()[-1], ended.value.code
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_right_calls_of_torchs_samples_are_right(quiet, monkeypatch):
+    """Of a part of the suite's cases on the CPU: those that OpAutoCompare calls right, in their scripts too."""
+    monkeypatch.setenv("OP_CAPTURE_FORMAT", "folders")
+    monkeypatch.setattr(sys, "argv", ["script.py"])
+    tried, wrong = 0, []
+    for case in sampled([case for case in our_list("op_db") if '"variant":"error"' not in case.to_json()], 160):
+        call = make_call(case, torch.device("cpu"))
+        with op_tools.OpAutoCompare(max_saved=0) as compare, op_tools.OpCapture() as capture:
+            results = call.run()
+            if case.gradient:
+                call.backward(results)
+        verdicts = {row.op: set() for row in compare.result().rows}
+        for row in compare.result().rows:
+            verdicts[row.op].add(row.verdict)
+        for folder in Path(capture.result().root).glob("*/*/"):
+            if verdicts.get(folder.parent.name) == {"pass"} and (said := said_by(str(folder))):
+                tried += 1
+                wrong += [] if said == ("right", 0) else [(case.id, said)]
+    assert wrong == [] and tried > 120
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: torch.randn(0, 3) * 2,  # nothing to compare
+        lambda: torch.randn(3, 2)[:1, :1].transpose(0, 1) + 0,
+        lambda: torch.randn(6, 2)[:1, :1].t().clone(),  # one element, whose stride means nothing
+        lambda: torch.eye(3).to_sparse(),
+        lambda: torch.empty(0).sum(),
+    ],
+    ids=["empty", "one element", "stride", "sparse", "sum of nothing"],
+)
+def test_unusual_results_that_are_right(work, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["script.py"])
+    with op_tools.OpCapture() as capture:
+        work()
+    said = [said_by(str(folder)) for folder in Path(capture.result().root).glob("*/*/")]
+    assert len(said) > 1 or said[0]
+    assert {one for one in said if one} == {("right", 0)}
+
+
 def test_random_numbers_are_no_repro(library, monkeypatch):
     """The device draws others than the CPU: a script that compares them would call the right device wrong."""
     x = torch.randn(40, device="sim")
@@ -536,6 +599,23 @@ def test_a_list_of_numbers_of_any_kind_is_written_in_cpp():
     tensors = [torch.rand(2), torch.rand(2)]
     text = cpp_of(lambda: torch._foreach_mul(tensors, [0.5, 2]))
     assert "c10::List<at::Scalar>({at::Scalar(0x1.0000000000000p-1), at::Scalar(int64_t{2})})" in text
+
+
+@pytest.mark.skipif(not shutil.which("cmake") or not shutil.which("g++"), reason="there is no C++ compiler")
+def test_the_cpp_program_of_a_right_call_says_right():
+    """With NaN, and a gradient of nothing but rounding: the rows of a softmax add up to one."""
+    x = torch.randn(6, 40).bfloat16()
+    x[0, 0] = math.nan
+    x.requires_grad_()
+    with op_tools.OpCapture() as capture:
+        F.softmax(x, 1).sum().backward()
+    folder = next(str(one) for one in Path(capture.result().root).glob("*softmax*/*"))
+    _, judged, result = make(folder, Path("right.py"), Plan("cpu"), 120, lambda _: None)
+    assert judged.rows and not judged.failures and result.reproduced == 0
+    assert "gradient of input 0 is not compared: run_op_from_data calls it right" in Path("right.py").read_text()
+    assert result.output.splitlines()[-1] == "right"
+    built = write_cpp(folder, Path("right"), result, 120, lambda _: None)
+    assert built.trouble == "" and built.output.splitlines()[-1] == "right" and not built.reproduces
 
 
 def test_names_of_results_are_those_of_the_judge():
