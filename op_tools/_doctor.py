@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from . import _C
+from ._backends import VARIABLE, not_imported
 from ._names import aten_names, near_names, tell_core, torch_names
 
 # What the names of our variables begin with, or hold: a name like these that nothing reads is a mistake.
@@ -130,6 +131,8 @@ def examine() -> Findings:
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if accelerator is None:
         findings.say("device", "no accelerator: everything runs on the CPU")
+        for package in not_imported():
+            findings.say("", f"{package} is installed and not imported: --import {package}, {VARIABLE}={package}")
     else:
         findings.say("device", f"{torch.accelerator.device_count()} x {accelerator.type}")
         _examine_memory(findings, accelerator.type)

@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from . import _C
+from ._backends import import_from_environment
 from ._config import Config, switched, without_variables
 from ._coverage import Verdict, status_of, worst
 from ._kinds import kind_of, kinds
@@ -162,6 +163,7 @@ def start_from_environment() -> None:
     the program belongs to a user who may not know of op_tools."""
     words = [word for word in os.environ.get(_VARIABLE, "").split(",") if word.strip()] or words_of_dipu()
     try:
+        import_from_environment()
         if os.environ.get("OP_TOOLS_AS_CUDA"):
             from . import as_cuda  # noqa: F401  (starts)
         tools = make_tools(words)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import _C
+from .._backends import not_imported
 
 OTHER_ACCELERATORS = ("npu", "mlu", "musa", "xpu")
 
@@ -53,6 +54,11 @@ class Names:
         return found if found.index is not None else torch.device(self.backend, self.module.current_device())
 
 
+def _advice() -> str:
+    installed = not_imported()
+    return f"op-tools run --import {' or '.join(installed) or 'MODULE'}; OP_TOOLS_IMPORT"
+
+
 def names_for(device: str | None, program: tuple[str, ...], show: bool) -> Names:
     """The names for an accelerator.
 
@@ -65,13 +71,12 @@ def names_for(device: str | None, program: tuple[str, ...], show: bool) -> Names
     backend = (device or (current.type if current else "")).partition(":")[0]
     if not backend:
         raise _C.Error(
-            "this process has no accelerator: import its package first, or name one (sim: the simulated one)"
+            f"this process has no accelerator: import its package first ({_advice()}), or name one (sim: the simulated one)"
         )
     module = getattr(torch, backend, None)
     if not isinstance(module, ModuleType) or not hasattr(module, "current_device"):
         raise _C.Error(
-            f"torch has no device module torch.{backend}: import the package of the accelerator first "
-            f"(torch_{backend}, or what its vendor names)"
+            f"torch has no device module torch.{backend}: import the package of the accelerator first ({_advice()})"
         )
     if backend in program:
         raise _C.Error(f"the accelerator is {backend} already: nothing has to be renamed")

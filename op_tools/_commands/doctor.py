@@ -7,8 +7,9 @@ import sys
 from collections import Counter
 
 from .._as_cuda._switch import rules
+from .._backends import import_backends, import_from_environment, modules_of
 from .._doctor import examine
-from ._command_line import Commands
+from ._command_line import Commands, add_imports
 
 
 def _print_cuda_rules(device: str) -> int:
@@ -23,6 +24,8 @@ def _print_cuda_rules(device: str) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    import_from_environment()
+    import_backends(modules_of(options.as_cuda or "", options.imports))
     if options.as_cuda:
         return _print_cuda_rules(options.as_cuda)
     findings = examine()
@@ -39,4 +42,5 @@ def add(commands: Commands) -> None:
     doctor.add_argument(
         "--as-cuda", metavar="DEVICE", help="print what each name of torch.cuda is under op-tools run --as-cuda DEVICE"
     )
+    add_imports(doctor)
     doctor.set_defaults(run=_doctor)

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from .. import _C
-from .._backends import is_simulated
+from .._backends import is_simulated, modules_of
 from ..repro import Made, Plan, device_of, make, shrink, write_cpp, write_issue
 from ._command_line import Commands, add_imports, visible
 
@@ -40,6 +40,8 @@ def _repro(options: argparse.Namespace) -> int:
         from ..sim_device import library
 
         options.load = [library()]  # a script needs torch alone
+    elif not options.load:
+        options.imports = modules_of(device, options.imports)
     plan = Plan(device, tuple(options.imports), tuple(options.load))
     path = Path(options.output or "repro.py")
     if path.suffix != ".py":

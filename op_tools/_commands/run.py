@@ -13,13 +13,15 @@ from typing import Any
 from .. import _C, _launch
 from .._as_cuda._names import OTHER_ACCELERATORS
 from .._as_cuda._switch import start_from_environment as start_renaming
+from .._backends import VARIABLE as IMPORT
+from .._backends import import_backends, modules_of
 from .._config import NAME, Config, read_config
 from .._kinds import Option, hook_options, kinds
 from .._live import OpAgainst
 from .._shadow import OpShadow
 from .._together import Together
 from .._tools import Tool
-from ._command_line import Commands, visible
+from ._command_line import Commands, add_imports, visible
 
 
 def _flags(options: argparse.Namespace, config: Config) -> list[str]:
@@ -52,10 +54,19 @@ def _renames(options: argparse.Namespace) -> bool:
     return bool(options.as_cuda or options.as_accelerator)
 
 
+def _imports(options: argparse.Namespace) -> list[str]:
+    """The modules that bring the program's device."""
+    return modules_of(options.as_cuda or options.as_accelerator or "", options.imports)
+
+
+def _of_device(options: argparse.Namespace) -> dict[str, str]:
+    """The variables that say the same of the device to the program's own processes."""
+    imports = _imports(options)
+    variables = {IMPORT: ",".join(imports)} if imports else {}
+    return variables | (_rename_device(options) if _renames(options) else {})
+
+
 def _rename_device(options: argparse.Namespace) -> dict[str, str]:
-    """The variables that say the same to the program's own processes."""
-    if not _renames(options):
-        return {}
     if options.as_cuda and options.as_accelerator:
         raise _C.Error("--as-cuda and --as-accelerator: a program is written for one of them")
     variables = {"OP_TOOLS_AS_CUDA": options.as_cuda or options.as_accelerator}
@@ -113,6 +124,7 @@ def _other_run(options: argparse.Namespace) -> Together | None:
 
 def _run_program(options: argparse.Namespace) -> int:
     _take_folder(options)
+    import_backends(_imports(options))
     config = read_config(options.config)
     other = _other_run(options)
     tools: list[Tool | Together] = [other] if other else []
@@ -120,8 +132,9 @@ def _run_program(options: argparse.Namespace) -> int:
         tools += chosen_tools(options, config)
     elif others := {name for name in vars(options) if ":" in name} - {f"all:{one.name}" for one in hook_options()}:
         raise _C.Error(f"{', '.join(sorted(others))}: none of these tools has such an option")
-    if variables := _rename_device(options):
+    if variables := _of_device(options):
         os.environ |= _launch.startup_variables() | variables  # for the processes that the program starts
+    if _renames(options):
         start_renaming()
     if in_children := [tool for tool in tools if isinstance(tool, Tool) and tool._in_children]:
         os.environ |= _launch.environment(in_children)
@@ -152,7 +165,7 @@ def _print_environment(options: argparse.Namespace) -> int:
         allow_unseen=options.allow_unseen,
         log_level=_log_level(options),
     )
-    for name, value in (variables | _rename_device(options)).items():
+    for name, value in (variables | _of_device(options)).items():
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
     return 0
 
@@ -212,6 +225,7 @@ def _add_tool_options(command: argparse.ArgumentParser) -> None:
 def _add_launch(command: argparse.ArgumentParser) -> None:
     """What op-tools run and op-tools env have in common."""
     _add_tools(command)
+    add_imports(command)
     command.add_argument(
         "--as-cuda", metavar="DEVICE", help='the program\'s "cuda" is this device (npu, sim, ...); needs no tool'
     )

@@ -59,5 +59,5 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 _run_the_next_one()
-if any(os.environ.get(name) for name in ("OP_TOOLS", "OP_TOOLS_AS_CUDA", "DIPU_MEM_CHECK")):
+if any(os.environ.get(name) for name in ("OP_TOOLS", "OP_TOOLS_IMPORT", "OP_TOOLS_AS_CUDA", "DIPU_MEM_CHECK")):
     sys.meta_path.insert(0, _AfterTorch())
