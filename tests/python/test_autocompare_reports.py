@@ -144,6 +144,20 @@ def test_variance_in_one_pass(level):  # pytorch/pytorch#40302
     }
 
 
+def test_distances_that_are_nothing_but_rounding(level):  # pytorch/pytorch#42479, #37734, #123082
+    torch.manual_seed(0)
+    near = torch.randn(64, 3) * 1e-3 + 100
+    assert named(lambda: torch.cdist(near, near), level) == ["cdist" if level == "torch" else "_euclidean_dist"]
+    assert named(lambda: torch.cdist(near, near, compute_mode="donot_use_mm_for_euclid_dist"), level) == []
+
+    def as_usual():
+        for x in (torch.randn(64, 3), torch.randn(40, 2) + 100, torch.rand(100, 256)):
+            torch.cdist(x, x)  # of each point to itself, too: not zero, but small beside the others
+            torch.cdist(x, x.flip(0) * 1.01)
+
+    assert named(as_usual, level) == []
+
+
 def test_infinities_that_the_dtype_asks_for(level):  # pytorch/pytorch#187179
     torch.manual_seed(0)
     a, b = torch.rand(2, 3, 4), torch.rand(2, 5, 4)
