@@ -64,7 +64,7 @@ def _nan_lengths() -> Iterator[Case]:
                 yield _case(op, spec, *others)
 
 
-# A sum of ones that is kept in 16 bits stops at 256 (bfloat16) or 2,048 (float16).
+# A sum of ones in 16 bits stops at 256 (bfloat16) or 2,048 (float16).
 _TERMS = 4096
 
 
@@ -105,7 +105,7 @@ def _large_means() -> Iterator[Case]:
 
 
 def _far_away() -> Iterator[Case]:
-    """|a|² + |b|² - 2ab of points that are near each other and far from zero; powers that overflow on the way."""
+    """|a|² + |b|² - 2ab of points that are near each other and far from zero; powers that overflow before the root is taken."""
     for dtype in ("float32", "float64"):
         for rows in (8, 64):  # torch takes the matrix product for more than 25
             a, b = (TensorSpec((rows, 3), dtype, values="uniform 99.998 100.002") for _ in range(2))

@@ -175,7 +175,7 @@ bool changes_inputs(const SavedCall& call, const TestRun& run) {
   const std::vector<at::Tensor>& after = run.outcome.inputs;
   if (before.size() != after.size()) return false;
   for (size_t i = 0; i < before.size(); ++i) {
-    if (before[i].defined() && after[i].defined() && !same_bits(before[i].cpu(), after[i].cpu())) return true;
+    if (before[i].defined() && after[i].defined() && !same_bits(before[i], after[i])) return true;
   }
   return false;
 }
