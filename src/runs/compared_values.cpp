@@ -64,8 +64,9 @@ ValuePairs ComparedValues::outputs(const Compared& calls) const {
   };
   std::erase_if(pairs, [&](const auto& pair) {
     const auto shape = a_.list(a_.values[pair.first].shape);
-    return count(a_, of_a, shape) != count(b_, of_b, shape) &&
-           difference_of(a_, pair.first, b_, pair.second).relative > kSameResult;
+    const bool other_parts = count(a_, of_a, shape) != count(b_, of_b, shape) ||
+                             (readers_a_[pair.first] == kNoCall) != (readers_b_[pair.second] == kNoCall);
+    return other_parts && difference_of(a_, pair.first, b_, pair.second).relative > kSameResult;
   });
   return pairs;
 }

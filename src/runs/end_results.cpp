@@ -162,11 +162,16 @@ class ResultComparison {
         }
       }
     }
+    std::set<int64_t> renamed;  // steps with gradients of names that A has not
+    for (const auto& [key, other] : of_b_.gradients) {
+      if (!of_a_.gradients.contains(key)) renamed.insert(key.first);
+    }
     for (const auto& [key, one] : of_a_.gradients) {
       const auto other = of_b_.gradients.find(key);
       if (other != of_b_.gradients.end()) {
         look_at(one, other->second, weight_of(key.first, one, other->second));
-      } else if (of_b_.largest_gradient.contains(key.first) && weight_of(key.first, one, one) >= 1) {
+      } else if (of_b_.largest_gradient.contains(key.first) && !renamed.contains(key.first) &&
+                 rms_of(a_, a_.values[one.value]) > small_ * of_a_.largest_gradient.at(key.first)) {
         add({one.value, kNoCall, one.call, kNoCall, 1, limit_});
       }
     }
@@ -253,20 +258,29 @@ class ResultComparison {
   bool gradients_agree(const Step& step) const { return step.read.difference <= limit_of(step); }
 
   void look_at_parameters() {
+    std::map<int64_t, std::vector<Seen>> left_a, left_b;  // by step: of names that the other run has not
     std::set<int64_t> steps_a, steps_b;
-    for (const auto& [key, one] : of_a_.parameters) steps_a.insert(key.first);
-    for (const auto& [key, one] : of_b_.parameters) steps_b.insert(key.first);
     for (const auto& [key, one] : of_a_.parameters) {
+      steps_a.insert(key.first);
       const auto other = of_b_.parameters.find(key);
       if (other == of_b_.parameters.end()) {
-        if (steps_b.contains(key.first)) add({one.value, kNoCall, one.call, kNoCall, 1, limit_});
+        left_a[key.first].push_back(one);
       } else if (!step_explains(one, other->second)) {
         look_at(one, other->second, 1);
       }
     }
     for (const auto& [key, other] : of_b_.parameters) {
-      if (of_a_.parameters.contains(key) || !steps_a.contains(key.first)) continue;
-      add({kNoCall, other.value, kNoCall, other.call, 1, limit_});
+      steps_b.insert(key.first);
+      if (!of_a_.parameters.contains(key)) left_b[key.first].push_back(other);
+    }
+    // As many on both sides: the roots have other names, and calls were compared in their order.
+    for (const auto& [step, seen] : left_a) {
+      if (!steps_b.contains(step) || left_b[step].size() == seen.size()) continue;
+      add({seen[0].value, kNoCall, seen[0].call, kNoCall, 1, limit_});
+    }
+    for (const auto& [step, seen] : left_b) {
+      if (!steps_a.contains(step) || seen.empty() || left_a[step].size() == seen.size()) continue;
+      add({kNoCall, seen[0].value, kNoCall, seen[0].call, 1, limit_});
     }
   }
 

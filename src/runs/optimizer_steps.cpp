@@ -150,6 +150,39 @@ class StepOfRun {
   std::unordered_map<uint32_t, size_t> chain_of_;  // by value: in chains_
 };
 
+using ParameterPair = std::pair<const StepOfRun::Parameter*, const StepOfRun::Parameter*>;  // nullptr: in one run only
+
+// By name; where roots have other names (a model in a wrapper, or of another class) by what they held before the step.
+std::vector<ParameterPair> parameter_pairs(const Recording& run_a, const StepOfRun::Parameters& a,
+                                           const Recording& run_b, const StepOfRun::Parameters& b) {
+  std::vector<ParameterPair> pairs;
+  std::vector<const StepOfRun::Parameter*> left_a, left_b;
+  for (const auto& [name, one] : a) {
+    const auto found = b.find(name);
+    if (found == b.end()) {
+      left_a.push_back(&one);
+    } else {
+      pairs.emplace_back(&one, &found->second);
+    }
+  }
+  for (const auto& [name, other] : b) {
+    if (!a.contains(name)) left_b.push_back(&other);
+  }
+  const auto in_order = [](const auto* one, const auto* other) { return one->written.after < other->written.after; };
+  std::sort(left_a.begin(), left_a.end(), in_order);
+  std::sort(left_b.begin(), left_b.end(), in_order);
+  for (const auto* const one : left_a) {
+    const auto same = std::find_if(left_b.begin(), left_b.end(), [&](const auto* other) {
+      const ValueDifference difference = difference_of(run_a, one->written.before, run_b, other->written.before);
+      return difference.kind != ValueDifference::Kind::kUnknown && difference.relative <= kSameResult;
+    });
+    pairs.emplace_back(one, same == left_b.end() ? nullptr : *same);
+    if (same != left_b.end()) left_b.erase(same);
+  }
+  for (const auto* const other : left_b) pairs.emplace_back(nullptr, other);
+  return pairs;
+}
+
 double norm_of(const Recording& run, uint32_t value) {
   return rms_of(run, run.values[value]) * std::sqrt(static_cast<double>(numel_of(run, run.values[value])));
 }
@@ -246,13 +279,12 @@ ComparedSteps compare_steps(const Recording& run_a, const CallNumbers& a, const 
   const StepOfRun step_a(run_a, a), step_b(run_b, b);
   const StepOfRun::Parameters of_a = step_a.parameters(), of_b = step_b.parameters();
   ComparedSteps steps;
-  for (const auto& [name, one] : of_a) {
-    const auto found = of_b.find(name);
-    if (found == of_b.end()) {
-      steps.results.push_back({one.written.after, kNoCall});
+  for (const auto& [of_one, of_other] : parameter_pairs(run_a, of_a, run_b, of_b)) {
+    if (of_one == nullptr || of_other == nullptr) {
+      steps.results.push_back({of_one ? of_one->written.after : kNoCall, of_other ? of_other->written.after : kNoCall});
       continue;
     }
-    const StepOfRun::Parameter& other = found->second;
+    const StepOfRun::Parameter &one = *of_one, &other = *of_other;
     steps.inputs.emplace_back(one.written.before, other.written.before);
     double difference = 0;
     for (const auto& pair : pair_values(run_a, one.inputs, run_b, other.inputs)) {
@@ -276,9 +308,6 @@ ComparedSteps compare_steps(const Recording& run_a, const CallNumbers& a, const 
       steps.results.push_back({state_a, state_b, kStepGrowth * difference + own, own});
     }
   }
-  for (const auto& [name, other] : of_b) {
-    if (!of_a.contains(name)) steps.results.push_back({kNoCall, other.written.after});
-  }
   return steps;
 }
 
@@ -288,10 +317,9 @@ ReadBySteps farthest_gradient(const Recording& run_a, const CallNumbers& a, cons
   const StepOfRun::Parameters of_a = step_a.parameters(), of_b = step_b.parameters();
   ValuePairs pairs;
   double largest = 0;
-  for (const auto& [name, one] : of_a) {
-    const auto found = of_b.find(name);
-    if (found == of_b.end()) continue;
-    for (const auto& pair : pair_values(run_a, one.inputs, run_b, found->second.inputs)) {
+  for (const auto& [one, other] : parameter_pairs(run_a, of_a, run_b, of_b)) {
+    if (one == nullptr || other == nullptr) continue;
+    for (const auto& pair : pair_values(run_a, one->inputs, run_b, other->inputs)) {
       largest = std::max(largest, rms_of(run_a, run_a.values[pair.first]));
       pairs.push_back(pair);
     }

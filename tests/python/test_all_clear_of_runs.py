@@ -164,6 +164,12 @@ class WrongByHand(ByHand):
     unbiased = True
 
 
+class ByRoot(nn.LayerNorm):
+    def forward(self, x):
+        apart = x - x.mean(-1, keepdim=True)
+        return apart / torch.sqrt((apart**2).mean(-1, keepdim=True) + self.eps) * self.weight + self.bias
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 @pytest.mark.parametrize("optimizer", [sgd, adam])
@@ -179,8 +185,9 @@ def test_layer_norm_agrees_with_its_formula(optimizer, device, level, tmp_path):
             train(on, 2, make, square, optimizer, record=record)
         return op_tools.compare_runs(folder / "a", folder / "b")
 
-    found = compare(ByHand)
-    assert found.agrees, found.table()
+    for right in (ByHand, ByRoot):
+        found = compare(right)
+        assert found.agrees, found.table()
     wrong = compare(WrongByHand)
     assert wrong.exit_status == 1
 
@@ -239,3 +246,21 @@ def test_another_loss_of_the_same_gradients_differs_without_a_cause(level, tmp_p
     assert first.finding == "another loss, gradient or parameter" and "mean" in first.op
     assert first.output_difference == pytest.approx(0.5, rel=1e-3)
     assert "differs, cause not found" in found.table()
+
+
+class Renamed(nn.Sequential):
+    """A root of another class: its parameters have other names."""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("foreach", [False, True])
+def test_roots_of_other_names_agree(foreach, level, tmp_path):
+    for name, root, in_lists in (("a", nn.Sequential, False), ("b", Renamed, foreach)):
+        record = op_tools.OpRecord(output_dir=tmp_path / name, level=level, jitter=int(name == "b"))
+
+        def make(parameters, in_lists=in_lists):
+            return torch.optim.Adam(parameters, lr=1e-2, foreach=in_lists)
+
+        train("cpu", 2, lambda root=root: [root(*mlp()[0])], square, make, record=record)
+    found = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    assert found.agrees, found.table()
