@@ -54,13 +54,6 @@
 namespace op_tools::python {
 namespace {
 
-// Text that came from a file, or a path: bytes that are no UTF-8 are as os.fsdecode() has them.
-py::str text_of(std::string_view bytes) {
-  PyObject* const text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
-  if (!text) throw py::error_already_set();
-  return py::reinterpret_steal<py::str>(text);
-}
-
 py::list texts_of(const std::vector<std::string>& texts) {
   py::list list;
   for (const std::string& text : texts) list.append(text_of(text));
@@ -284,5 +277,5 @@ PYBIND11_MODULE(_C, module) {
   module.def("set_rank", &set_rank);
   module.def("reload_log_level", &log::reload_level);
   module.def("log_progress", &log::progress);
-  module.def("log_warn", [](const std::string& text) { log::warn(text); });
+  module.def("log_warn", [](const py::str& text) { log::warn(shown_text(text)); });
 }

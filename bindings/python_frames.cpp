@@ -6,6 +6,7 @@
 
 #include "base/looked_up.h"
 #include "interrupts.h"
+#include "python_values.h"
 
 #ifdef OP_TOOLS_RAW_FRAMES
 #define Py_BUILD_CORE 1
@@ -24,10 +25,10 @@ class OwnFolders {
  public:
   OwnFolders() {
     for (const char* package : {"torch", "op_tools"}) {
-      const auto file = py::str(py::module_::import(package).attr("__file__")).cast<std::string>();
+      const auto file = shown_text(py::module_::import(package).attr("__file__"));
       folders_.push_back(file.substr(0, file.rfind('/') + 1));
     }
-    const auto file = py::str(py::module_::import("os").attr("__file__")).cast<std::string>();
+    const auto file = shown_text(py::module_::import("os").attr("__file__"));
     python_ = file.substr(0, file.rfind('/') + 1);
   }
   bool hold(const std::string& file) const {
@@ -68,9 +69,7 @@ CodeEntry& entry_of(PyCodeObject* code) {
   const auto found = known->find(code);
   if (found != known->end()) return found->second;
   static const auto* own = new OwnFolders;
-  CodeEntry made{{kind_of(code), false, py::str(code->co_filename).cast<std::string>(),
-                  py::str(code->co_name).cast<std::string>()},
-                 {}};
+  CodeEntry made{{kind_of(code), false, shown_text(code->co_filename), shown_text(code->co_name)}, {}};
   made.of_user = !own->hold(made.file) && made.file.compare(0, 8, "<frozen ") != 0;
   Py_INCREF(code);
   return known->emplace(code, std::move(made)).first->second;

@@ -15,7 +15,7 @@
 namespace op_tools::python {
 namespace {
 
-py::str text_of(std::string_view bytes) {
+py::str row_text(std::string_view bytes) {
   return py::reinterpret_steal<py::str>(
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
@@ -25,10 +25,10 @@ py::tuple call_row(const Recording& all, size_t i) {
   const RecordedCall& call = all.calls.at(i);
   const auto uses = [&](c10::ArrayRef<RecordedUse> some) {
     py::list list;
-    for (const RecordedUse& use : some) list.append(py::make_tuple(text_of(all.string(use.place)), use.value));
+    for (const RecordedUse& use : some) list.append(py::make_tuple(row_text(all.string(use.place)), use.value));
     return list;
   };
-  const auto text = [&](StringNumber number) { return text_of(all.string(number)); };
+  const auto text = [&](StringNumber number) { return row_text(all.string(number)); };
   return py::make_tuple(call.id, text(call.op), std::string(to_string(call.level)), to_string(call.phase), call.step,
                         text(call.module), call.module_call, text(call.line), text(call.error), text(call.scalars),
                         text(call.random), call.thread, call.pass, call.forward_id, call.grad_enabled,
@@ -44,17 +44,17 @@ py::tuple value_row(const Recording& all, size_t i) {
     return list;
   };
   const py::object producer = value.producer == kNoCall ? py::object(py::none()) : py::int_(value.producer);
-  return py::make_tuple(kOrigins[static_cast<size_t>(value.origin)], text_of(all.string(value.name)), producer,
-                        value.output, torch_name(value.dtype), text_of(all.string(value.device)), sizes(value.shape),
+  return py::make_tuple(kOrigins[static_cast<size_t>(value.origin)], row_text(all.string(value.name)), producer,
+                        value.output, torch_name(value.dtype), row_text(all.string(value.device)), sizes(value.shape),
                         sizes(value.stride), value.known, value.hash, value.nan, value.inf, value.zero, value.min,
-                        value.max, value.mean, value.norm, value.projections);
+                        value.max, value.mean, value.norm, value.projections, value.in_doubt());
 }
 
 }  // namespace
 
 void bind_record(py::module_& module) {
   py::class_<Recording, std::shared_ptr<Recording>>(module, "Recording")
-      .def_readonly("path", &Recording::path)
+      .def_property_readonly("path", [](const Recording& all) { return text_of(all.path); })
       .def_readonly("complete", &Recording::complete)
       .def_readonly("damage", &Recording::damage)
       .def_property_readonly("header", [](const Recording& all) { return to_python(all.header); })
@@ -62,11 +62,16 @@ void bind_record(py::module_& module) {
       .def_property_readonly("values", [](const Recording& all) { return all.values.size(); })
       .def("call", &call_row)
       .def("value", &value_row);
-  module.def("read_recording", [](const std::string& path) {
+  module.def("read_recording", [](const py::str& text) {
+    const std::string path = path_of(text);
     const py::gil_scoped_release no_gil;
     return std::make_shared<Recording>(read_recording(path));
   });
-  module.def("find_recordings", [](const std::string& path) { return find_recordings(path); });
+  module.def("find_recordings", [](const py::str& path) {
+    py::list found;
+    for (const std::string& file : find_recordings(path_of(path))) found.append(text_of(file));
+    return found;
+  });
   module.def("set_program_source", [](const py::function& facts) {
     PyObject* const never_freed = py::object(facts).release().ptr();
     set_program_source([never_freed]() -> Value {

@@ -30,6 +30,8 @@ const char* odd_finding_name(OddFinding finding) {
       return "parameter";
     case OddFinding::kCollective:
       return "collective";
+    case OddFinding::kNotFromInputs:
+      return "not from inputs";
   }
   return "";
 }
@@ -153,8 +155,8 @@ void bind_runs(py::module_& module) {
              py::arg("fusions") = py::list());
   // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, what
   // differs
-  // ("results", "parameter", "collective"), the next collective or None. And by run how many of its calls the first run
-  // does not make, or the other way round.
+  // ("results", "parameter", "collective", "not from inputs"), the next collective or None. And by run how many of its
+  // calls the first run does not make, or the other way round.
   module.def("find_odd_calls", [](const std::vector<SharedRecording>& runs) {
     std::vector<const Recording*> all;
     for (const SharedRecording& run : runs) all.push_back(run.get());

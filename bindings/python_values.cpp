@@ -205,7 +205,7 @@ struct ToPython {
   py::object operator()(const c10::complex<double>& value) const {
     return stolen(PyComplex_FromDoubles(value.real(), value.imag()));
   }
-  py::object operator()(const std::string& value) const { return py::str(value); }
+  py::object operator()(const std::string& value) const { return text_of(value); }
   py::object operator()(const at::Tensor& value) const { return stolen(THPVariable_Wrap(value)); }
   py::object operator()(at::ScalarType value) const { return borrowed(torch::getTHPDtype(value)); }
   py::object operator()(const c10::Device& value) const { return stolen(THPDevice_New(value)); }
@@ -340,6 +340,28 @@ bool add_at(PyObject* raw, ArgumentKey& key, int depth) {
 
 bool add_to_key(py::handle object, ArgumentKey& key) {
   return add_at(object.ptr(), key, 0);
+}
+
+py::str text_of(std::string_view bytes) {
+  PyObject* const text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
+  if (!text) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
+}
+
+namespace {
+std::string encoded(py::handle text, const char* otherwise) {
+  const auto bytes = py::reinterpret_steal<py::bytes>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", otherwise));
+  if (!bytes) throw py::error_already_set();
+  return bytes;
+}
+}  // namespace
+
+std::string path_of(const py::str& text) {
+  return encoded(text, "surrogateescape");
+}
+
+std::string shown_text(py::handle text) {
+  return encoded(text, "backslashreplace");
 }
 
 Value to_value(py::handle object) {

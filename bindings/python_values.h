@@ -11,6 +11,8 @@
 
 #include <functional>
 #include <optional>
+#include <string>
+#include <string_view>
 
 namespace op_tools::python {
 
@@ -24,6 +26,13 @@ bool add_to_key(py::handle object, ArgumentKey& key);
 
 // Slices, Ellipsis, dtypes and so on become the Python objects that they stand for, Unsupported becomes None.
 py::object to_python(const Value& value);
+
+// A path, or what came from a file: bytes that are no UTF-8 are as os.fsdecode() has them.
+py::str text_of(std::string_view bytes);
+// Of a path, as os.fsencode() has them.
+std::string path_of(const py::str& text);
+// For people, and for files of text: what has no UTF-8 form is spelled out ("\\udcb2").
+std::string shown_text(py::handle text);
 
 // Every tensor in it, in the order of for_each_tensor over to_value(object).
 void visit_tensors(py::handle object, c10::function_ref<void(const at::Tensor&)> visit);

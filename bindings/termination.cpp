@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hung_program.h"
 #include "base/log.h"
 #include "timing/stopwatch.h"
 
@@ -58,22 +59,27 @@ Hooks& hooks() {
   return *hooks;
 }
 
-void flush_hooks() {
-  std::vector<std::weak_ptr<Hook>> all;
+// Each on a thread of its own: one that waits for what hangs does not keep the others from their files.
+void flush_hooks(std::atomic<int>& left) {
+  std::vector<std::shared_ptr<Hook>> all;
   {
     const std::lock_guard lock(hooks().mutex);
-    all = hooks().all;
-  }
-  for (const auto& entry : all) {
-    const std::shared_ptr<Hook> hook = entry.lock();
-    if (!hook) continue;
-    try {
-      hook->flush();
-    } catch (const std::exception& error) {
-      log::warn(std::string("SIGTERM: ") + error.what());
+    for (const std::weak_ptr<Hook>& entry : hooks().all) {
+      if (std::shared_ptr<Hook> hook = entry.lock()) all.push_back(std::move(hook));
     }
+  }
+  left = static_cast<int>(all.size());
+  for (std::shared_ptr<Hook>& hook : all) {
     // The last owner frees it with the interpreter's lock, which may never come.
-    static_cast<void>(new std::shared_ptr<Hook>(hook));  // NOLINT
+    const auto* const kept = new std::shared_ptr<Hook>(std::move(hook));  // NOLINT
+    std::thread([kept, &left] {
+      try {
+        (*kept)->flush();
+      } catch (const std::exception& error) {
+        log::warn(std::string("SIGTERM: ") + error.what());
+      }
+      --left;
+    }).detach();
   }
 }
 
@@ -113,12 +119,10 @@ void watch(int descriptor) {
       log::warn("SIGTERM: the tools could not be stopped within a minute; the program ends");
       end_process();
     }
-    static std::atomic<bool> flushed = false;
-    std::thread([] {
-      flush_hooks();
-      flushed = true;
-    }).detach();
-    if (!comes_true(kHooks, [] { return flushed.load(); })) log::warn("SIGTERM: what is recorded may not be complete");
+    static std::atomic<int> left = 0;
+    set_program_hangs();
+    flush_hooks(left);
+    if (!comes_true(kHooks, [] { return left == 0; })) log::warn("SIGTERM: what is recorded may not be complete");
     log::warn("SIGTERM: the interpreter has not answered: the program hangs in C++, and ends now");
     end_process();
   }

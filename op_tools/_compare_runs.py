@@ -281,10 +281,28 @@ def _header_differences(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
     ]
 
 
+_ENDS = {
+    "failure": "OpRecord failed in it: {failure}",
+    "disk_full": "its disk was full",
+    "no_end": "it has no end: the process was killed, or still runs",
+}
+
+
 def _incomplete(core: _C.Recording, name: str) -> list[str]:
+    header = core.header
+    lines = []
     if core.damage:
-        return [f"{name}: {core.path}: {core.damage}"]
-    return [] if core.complete else [f"{name}: {core.path}: ends before its program did"]
+        lines.append(f"{name}: {core.path}: {core.damage}")
+    elif not core.complete:
+        why = _ENDS[header["ended_early"]].format(failure=header.get("failure", ""))
+        lines.append(f"{name} ends before its program did: {why}: {core.path}")
+    if in_doubt := header.get("statistics_in_doubt"):
+        devices = ", ".join(header["statistics_on_host"])
+        lines.append(
+            f"{name}: {in_doubt} values are not comparable: {devices} had computed their statistics, and was found to compute "
+            f"some wrong: {core.path}"
+        )
+    return lines
 
 
 def compare_recordings(

@@ -49,7 +49,20 @@ def form_of(value: Any) -> tuple[str, Any] | str:
         return _form_of_array(value, NUMBER if isinstance(value, numpy.generic) else ARRAY)
     if not isinstance(value, type) and dataclasses.is_dataclass(value):
         return _form_of_dataclass(value)
-    return "a callable has no form in a file" if callable(value) else "objects of this type have no form in a file"
+    why = "a callable has no form in a file" if callable(value) else "objects of this type have no form in a file"
+    return f"{name}: {why}" if (name := _distributed_name(value)) else why
+
+
+def _distributed_name(value: Any) -> str:
+    """Of a process group or a reduction: recordings of several ranks are compared by it (src/record/call_parts.cpp)."""
+    distributed = sys.modules.get("torch._C._distributed_c10d")
+    if distributed is None:
+        return ""
+    if isinstance(value, distributed.ProcessGroup):
+        return f"{value.group_name}, {value.size()} ranks"
+    if not isinstance(value, distributed.ReduceOp):  # its own members, too
+        return ""
+    return str(getattr(value, "op", value).name.lower())
 
 
 def _form_of_array(value: Any, tag: str) -> tuple[str, Any] | str:

@@ -53,6 +53,8 @@ class RecordedTensor:
     norm: float
     projections: tuple[float, ...]
     """Sums of the elements with signs by their index."""
+    in_doubt: bool
+    """Its device was found to compute statistics wrong, and had computed these: they are left out."""
 
     def __str__(self) -> str:
         return f"{self.dtype.removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"
@@ -133,7 +135,7 @@ class Recording(Result):
     header: dict[str, Any]
     """Versions, devices, flags, seeds, environment, git commit, command line, rank and world size."""
     complete: bool
-    """False: it ends before its program did, or its program runs, or it is damaged."""
+    """False: it ends before its program did, or its program runs, or it is damaged: `ended_early` in the header."""
     damage: str
     """From which byte on it is damaged, and how; else ""."""
     calls: RecordedCalls
@@ -242,6 +244,8 @@ class RecordResult(SortableResult):
     """The file; "" if nothing was recorded."""
     failure: str = ""
     """Why recording stopped before its end (a full disk), or ""."""
+    ended_early: str = ""
+    """The same in a word: `disk_full` or `failure`; "" where it did not stop."""
     calls: int = 0
     values: int = 0
     """Different values of tensors."""
@@ -249,6 +253,10 @@ class RecordResult(SortableResult):
     """Size of the file."""
     read_backs: int = 0
     """Transfers of statistics from a device."""
+    statistics_on_host: list[str] = field(default_factory=list)
+    """Devices that were found to compute statistics wrong: the CPU has computed them from then on."""
+    statistics_in_doubt: int = 0
+    """Values whose statistics such a device had computed before: they are left out when the file is read."""
 
     def _in_order(self) -> Sequence[RecordRow]:
         return sorted_rows(self.rows, "calls")
@@ -296,7 +304,9 @@ def show_recordings(path: str | os.PathLike[str], row_limit: int = DEFAULT_ROWS)
         found = read_recording(one)
         facts = {name: value for name, value in found.header.items() if name not in ("environment", "argv")}
         lines = [found.path, " ".join(map(str, found.header.get("argv", []))), json.dumps(facts, sort_keys=True)]
-        state = f"damaged, {found.damage}" if found.damage else "complete" if found.complete else "not complete"
+        state = "complete" if found.complete else f"not complete ({found.header['ended_early']})"
+        if found.damage:
+            state = f"damaged, {found.damage}"
         lines += [f"{len(found.calls)} calls, {state}", "", found.table(row_limit)]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

@@ -77,10 +77,16 @@ def _capture_folder() -> str:
     return ""
 
 
+def _shown(text: str) -> str:
+    """Text that has a UTF-8 form: of a path that has none, the bytes are spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def program_facts() -> dict[str, Any]:
     """For the header of a recording."""
-    facts: dict[str, Any] = {"python": platform.python_version(), "argv": list(sys.argv), "folder": str(Path.cwd())}
-    facts["start"], facts["capture"] = _start(), _capture_folder()
+    facts: dict[str, Any] = {"python": platform.python_version(), "folder": _shown(str(Path.cwd()))}
+    facts["argv"], facts["start"] = [_shown(one) for one in sys.argv], [_shown(one) for one in _start()]
+    facts["capture"] = _shown(_capture_folder())
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     try:
         facts["git"] = _git_commit(Path(main).absolute().parent if main else Path.cwd())

@@ -44,6 +44,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def _for_core(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings whose paths may have no UTF-8 form: the core takes the bytes of these."""
+    return {
+        name: os.fsencode(value) if isinstance(value, str) and not value.isprintable() else value
+        for name, value in settings.items()
+    }
+
+
 def _terminated(number: int, _: object) -> None:
     """SIGTERM while a tool is on: schedulers and launchers end programs so, and what was recorded is still wanted."""
     _C.termination_begins()
@@ -144,7 +152,7 @@ class Tool(_C.Switch):
     def _open(self) -> tuple[_C.CoreHook, _C.Scope] | None:
         """Makes hook and scope of a new run; reads options and environment. None: nothing is to be recorded now."""
         _tell_rank()
-        return _C.open_tool(self._kind, self._settings(), self._condition)
+        return _C.open_tool(self._kind, _for_core(self._settings()), self._condition)
 
     def _settings(self) -> dict[str, Any]:
         """The arguments as the core takes them, with the defaults that are not the core's where no variable is set."""
@@ -331,7 +339,7 @@ class HookScope(Tool):
 
         _tell_rank()
         hook = _C.python_hook(self.hook, is_defined("before"), is_defined("after"))
-        return hook, _C.hook_scope(hook, self._settings())
+        return hook, _C.hook_scope(hook, _for_core(self._settings()))
 
     @property
     def calls_seen(self) -> int:

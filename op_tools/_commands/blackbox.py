@@ -8,7 +8,7 @@ import time
 
 from .. import _C
 from .._blackbox import ask_for_stacks, find_black_boxes, read_black_box, save_kept_calls, show_black_boxes
-from ._command_line import Commands
+from ._command_line import Commands, visible
 
 
 def _save(options: argparse.Namespace) -> int:
@@ -18,7 +18,7 @@ def _save(options: argparse.Namespace) -> int:
             f"{options.path}: has {len(found)} files of OpBlackBox; name the one whose calls are to be saved"
         )
     for folder in save_kept_calls(found[0], options.save):
-        sys.stdout.write(f"{folder}\n")
+        sys.stdout.write(visible(f"{folder}\n"))
     return 0
 
 
@@ -27,7 +27,7 @@ def _ask(options: argparse.Namespace) -> int:
     if not asked:
         raise _C.Error(f"{options.path}: none of its processes lives on this machine")
     for path in asked:
-        sys.stdout.write(f"{path}\n{ask_for_stacks(path)}\n")
+        sys.stdout.write(visible(f"{path}\n{ask_for_stacks(path)}\n"))
     return 0
 
 
@@ -42,7 +42,7 @@ def _black_box(options: argparse.Namespace) -> int:
             text = "\n".join(lines)
         else:
             text = show_black_boxes(options.path, options.last)
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(visible(text) + "\n")
         sys.stdout.flush()
         if not options.follow or not any(read_black_box(one).alive for one in find_black_boxes(options.path)):
             return 0

@@ -6,12 +6,13 @@ import argparse
 import sys
 
 from ..formats import convert
-from ._command_line import Commands
+from ._command_line import Commands, visible
 
 
 def _run(options: argparse.Namespace) -> int:
     written = convert(options.source, options.target)
-    sys.stdout.write(f"{len(written)} files: {', '.join(written[:3])}{', ...' if len(written) > 3 else ''}\n")
+    more = ", ..." if len(written) > 3 else ""
+    sys.stdout.write(visible(f"{len(written)} files: {', '.join(written[:3])}{more}\n"))
     return 0
 
 

@@ -18,7 +18,7 @@ def _run(options: argparse.Namespace) -> int:
     else:
         exported, problems = _C.export_calls(os.fsencode(options.source), os.fsencode(options.target))
     sys.stderr.write("".join(f"op-tools: {visible(problem)}\n" for problem in problems))
-    sys.stdout.write(f"{exported} calls in {options.target}\n")
+    sys.stdout.write(visible(f"{exported} calls in {options.target}\n"))
     return 1 if problems else 0
 
 

@@ -22,7 +22,7 @@ def _run(options: argparse.Namespace) -> int:
         count, found = imported.calls, imported.problems
     lines = found if options.all else _import.summary(found)
     sys.stderr.write("".join(f"op-tools: {visible(line)}\n" for line in lines))
-    sys.stdout.write(f"{count} calls in {options.target}\n")
+    sys.stdout.write(visible(f"{count} calls in {options.target}\n"))
     return 1 if found else 0
 
 

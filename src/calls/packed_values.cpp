@@ -136,11 +136,8 @@ class Packer::Copier {
   static void find_bytes(Shown& shown) {
     const at::Tensor& tensor = *shown.tensor;
     if (tensor.numel() == 0) return;
-    const at::IntArrayRef sizes = tensor.sizes(), strides = tensor.strides();
-    int64_t last = shown.entry.offset;
-    for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
-    const size_t item = tensor.itemsize();
-    shown.bytes = {shown.entry.offset * item, (last + 1) * item};
+    const ByteRange bytes = bytes_shown(tensor);
+    shown.bytes = {static_cast<size_t>(bytes.begin), static_cast<size_t>(bytes.end)};
     shown.lost = shown.bytes.end > tensor.storage().nbytes();
   }
 

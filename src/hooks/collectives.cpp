@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <algorithm>
 #include <string_view>
@@ -58,6 +59,27 @@ ProcessGroupOfCall process_group_of(OpCall& call) {
     return found;
   }
   return {};
+}
+
+std::string reduction_of(OpCall& call) {
+  const auto* const frame = dynamic_cast<interceptor::OperatorFrame*>(&call.frame());
+  const auto place = frame ? call.op->schema().argumentIndexWithName("reduce_op") : std::nullopt;
+  if (!place) return {};
+  const c10::IValue value = frame->arguments().at(static_cast<size_t>(*place));
+  if (!value.isObject()) return {};
+  const auto capsule = value.toObjectRef().getSlot(0).toCapsule();
+  switch (static_cast<const c10d::ReduceOp*>(capsule.get())->op_) {
+    case c10d::ReduceOp::SUM:
+      return "sum";
+    case c10d::ReduceOp::AVG:
+      return "avg";
+    case c10d::ReduceOp::MAX:
+      return "max";
+    case c10d::ReduceOp::MIN:
+      return "min";
+    default:
+      return {};
+  }
 }
 
 }  // namespace op_tools

@@ -25,5 +25,7 @@ struct ProcessGroupOfCall {
 };
 // Of a call that is_collective(), in before().
 ProcessGroupOfCall process_group_of(OpCall& call);
+// How it reduces what the ranks give, where an object says that: "sum"; empty: not known, or it does not.
+std::string reduction_of(OpCall& call);
 
 }  // namespace op_tools

@@ -17,6 +17,7 @@ std::optional<OptionValue> option_value(const Value& value) {
   if (const int64_t* number = value.get_if<int64_t>()) return *number;
   if (const double* number = value.get_if<double>()) return *number;
   if (const std::string* text = value.get_if<std::string>()) return *text;
+  if (const Bytes* path = value.get_if<Bytes>()) return path->bytes;  // one that is no UTF-8
   const Values* items = sequence_items(value);
   if (!items) return std::nullopt;
   std::vector<int64_t> numbers;

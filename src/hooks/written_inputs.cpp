@@ -43,6 +43,8 @@ constexpr UndeclaredWrite kUndeclared[] = {
     // Rows of more than max_norm are scaled down in place.
     {"torch.nn.functional.embedding", "input weight padding_idx max_norm", "weight", "max_norm", false},
     {"torch.nn.functional.embedding_bag", "input weight offsets max_norm", "weight", "max_norm", false},
+    // By a function of Python's, element by element: no version counter moves.
+    {"map_ map2_ apply_", "self", "self", "", true},
     // Collectives, by the operator and by the function.
     {"c10d::allreduce_ c10d::allreduce_coalesced_ c10d::broadcast_ c10d::reduce_ c10d::recv_ c10d::recv_any_source_",
      "", "tensors", "", true},

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
@@ -17,9 +19,9 @@
 #include "calls/random_state.h"
 #include "calls/stripped_value.h"
 #include "hooks/backward_pass.h"
-#include "hooks/collectives.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
+#include "hooks/value_source.h"
 #include "hooks/written_inputs.h"
 #include "observe/finite_cache.h"
 #include "observe/nonfinite.h"
@@ -30,7 +32,17 @@
 namespace op_tools {
 namespace {
 
+// What the name of an operator says, found out once.
+struct NameRules {
+  ResultSource source;
+  bool shows_unwritten, allows_neg_inf;
+  int workspace;        // which result is scratch memory; -1: none
+  bool factory;         // its result is asked when it comes as an input: knowing it would hold its counter of versions
+  bool writes_unnamed;  // at the torch level only names say what is written; of lists more than the first argument is
+};
+
 struct State final : HookState {
+  const NameRules* rules = nullptr;
   std::vector<at::Tensor> tensors;  // all of the inputs
   struct Input {
     FlagPtr flag;
@@ -40,8 +52,7 @@ struct State final : HookState {
   std::vector<Input> inputs;                           // those that are looked at
   std::vector<std::pair<size_t, at::Tensor>> written;  // input tensors that the call writes
   std::vector<at::Tensor> unwritten;                   // input tensors whose memory was never written
-  bool is_collective = false;
-  bool reads_unseen = false;  // an input has values that cannot be asked
+  bool reads_unseen = false;                           // an input has values that cannot be asked
   InputsBefore before;
   std::optional<RandomWatch> random;  // where the call may be saved, and may draw random numbers
 
@@ -98,12 +109,6 @@ struct Noted final : HookState {
   const bool reads_unseen;
 };
 
-// Its values are there, but not where they can be read: no plain storage, or a layout of its own.
-bool has_unseen_values(const at::Tensor& tensor) {
-  return tensor.defined() && !tensor.is_meta() && !tensor._is_zerotensor() && !may_have_specials(tensor) &&
-         (tensor.is_floating_point() || tensor.is_complex()) && (tensor.is_nested() || tensor.numel() > 0);
-}
-
 // At the torch level that is not known before the call.
 bool may_draw(const OpCall& call) {
   return !call.op || call.op->hasTag(at::Tag::nondeterministic_seeded);
@@ -151,21 +156,21 @@ struct OverflowHook::Impl {
   UnwrittenMemory unwritten;
   OverflowWindow window;
   int64_t step = 0;
-  struct NameRules {
-    bool uninitialized, gives_data, allows_neg_inf;
-    int workspace;  // which result is scratch memory; -1: none
-    bool factory;   // its result is asked when it comes as an input: knowing it would hold its counter of versions
-  };
-  std::unordered_map<std::string, NameRules> rules;
+  std::map<std::string, NameRules, std::less<>> rules;
 
-  NameRules rules_of(const OpCall& call) {
-    const auto found = rules.find(std::string(call.name));
+  // Valid until the process ends; what it says does not change.
+  const NameRules& rules_of(const OpCall& call) {
+    const auto found = rules.find(call.name);
     if (found != rules.end()) return found->second;
     const std::string_view base = base_name(call.name);
-    const NameRules made{returns_uninitialized(base) || has_trait(base, OpTrait::kShowsUnwrittenMemory),
-                         call.level == Level::kTorch && has_trait(base, OpTrait::kGivesData),
-                         allowing.admits(call.name), workspace_of(base), call.op && makes_variable(*call.op)};
-    return rules.emplace(call.name, made).first->second;
+    const ResultSource source = ResultSource::of(call);
+    const NameRules made{source,
+                         source.uninitialized || has_trait(base, OpTrait::kShowsUnwrittenMemory),
+                         allowing.admits(call.name),
+                         workspace_of(base),
+                         call.op && makes_variable(*call.op),
+                         call.level == Level::kTorch && writes_lists(call)};
+    return rules.emplace(std::string(call.name), made).first->second;
   }
 
   FlagPtr known_flag_of(const at::Tensor& tensor) {
@@ -242,16 +247,15 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
     impl.window.judge();
     impl.step = call.step;
   }
-  // What a collective gives comes from other ranks.
-  state->is_collective = state->reads_unseen = is_collective(call.name);
-  const bool saves = !state->is_collective && impl.window.saves(call.name, call.phase);
+  const NameRules& rules = impl.rules_of(call);
+  state->rules = &rules;
+  state->reads_unseen = rules.source.collective;  // what it gives comes from other ranks
+  const bool saves = !rules.source.collective && impl.window.saves(call.name, call.phase);
   if (impl.window.saves_any()) {
     state->before = InputsBefore::of(tensors, saves ? written : std::vector<bool>(),
                                      [&](const at::Tensor& tensor) { return impl.unwritten.holds(tensor); });
   }
   const bool passing = call.phase == Phase::kBackward;  // gradients come in tensors that no other call is given
-  // At the torch level only names say what is written; of lists (torch._fused_adam_) more than the first argument is.
-  const bool writes_unknown = call.level == Level::kTorch && writes_lists(call);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& tensor = tensors[i];
     if (i < written.size() && written[i]) state->written.emplace_back(i, tensor);
@@ -263,7 +267,7 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
     if (impl.unwritten.holds(tensor)) state->unwritten.push_back(tensor);
   }
   for (const State::Input& input : state->inputs) {
-    if (input.flag->unasked && state->will_lose(input, writes_unknown)) input.flag->ask(tensors[input.index]);
+    if (input.flag->unasked && state->will_lose(input, rules.writes_unnamed)) input.flag->ask(tensors[input.index]);
   }
   impl.window.before_write(state->written);
   // Last: between this and the call no code of op_tools may draw random numbers.
@@ -277,7 +281,7 @@ void OverflowHook::Impl::look(const at::Tensor& tensor, const OpCall& call, cons
   results.requires_grad |= tensor.requires_grad();
   if (!may_have_specials(tensor)) return results.flags.push_back(nullptr);
   const bool scratch = static_cast<int>(results.tensors.size()) - 1 == rules.workspace;
-  const bool is_unwritten = rules.uninitialized || scratch || is_view_of_any(state.unwritten, tensor);
+  const bool is_unwritten = rules.shows_unwritten || scratch || is_view_of_any(state.unwritten, tensor);
   FlagPtr flag = is_unwritten ? std::make_shared<Flag>() : flag_of_view(state, tensor);
   if (!flag) flag = std::make_shared<Flag>(tensor);
   if (is_unwritten && !scratch) {
@@ -347,13 +351,14 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   const std::lock_guard<std::mutex> lock(impl.mutex);
   OverflowWindow& window = impl.window;
   ++window.result().calls;
-  const Impl::NameRules rules = impl.rules_of(call);
+  const NameRules& rules = *state.rules;
   for (const auto& [index, tensor] : state.written) {
     impl.unwritten.may_have_written(tensor);
     impl.known.written(tensor, /*counted=*/false);
   }
+  const ValueSource source = rules.source.of_results(call);
   // Who reads it asks it then, as what comes from outside.
-  if (state.is_collective && brings_later(call)) {
+  if (rules.source.collective && source == ValueSource::kUnknown) {
     const auto forget = [&](const at::Tensor& tensor) {
       impl.known.forget(tensor);
       impl.known.written(tensor, /*counted=*/false);
@@ -369,7 +374,7 @@ void OverflowHook::after(OpCall& call, HookState* given) {
   }
   bool open = results.open;
   for (const State::Input& input : state.inputs) open |= input.flag->question && !input.flag->question->answered();
-  if (rules.gives_data) {
+  if (rules.source.gives_data) {
     for (const FlagPtr& flag : results.flags) {
       if (flag) flag->by_program = true;
     }

@@ -9,22 +9,10 @@
 namespace op_tools {
 namespace {
 
-struct Range {
-  int64_t first, end;  // in bytes of the storage
-};
-
-Range range_of(const at::Tensor& tensor) {
-  const at::IntArrayRef sizes = own_sizes(tensor), strides = own_strides(tensor);
-  int64_t last = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
-  const int64_t offset = tensor.storage_offset(), bytes = static_cast<int64_t>(tensor.element_size());
-  return {offset * bytes, (offset + last + 1) * bytes};
-}
-
 bool overlap(const at::Tensor& one, const at::Tensor& other) {
   if (!one.has_storage() || !other.has_storage() || !one.storage().is_alias_of(other.storage())) return false;
-  const Range a = range_of(one), b = range_of(other);
-  return a.first < b.end && b.first < a.end;
+  const ByteRange a = bytes_shown(one), b = bytes_shown(other);
+  return a.begin < b.end && b.begin < a.end;
 }
 
 }  // namespace

@@ -20,6 +20,8 @@
 
 namespace op_tools {
 
+class Recorder;
+
 // Calls of one operator.
 struct RecordRow {
   std::string op;
@@ -31,8 +33,11 @@ struct RecordResult {
   std::vector<RecordRow> rows;  // most calls first
   std::string path;             // the file; empty where there was nothing to write
   std::string failure;          // why no more is recorded; empty: nothing is wrong
+  std::string ended_early;      // to_string(EndedEarly)
   uint64_t calls = 0, values = 0, bytes = 0;
-  uint64_t read_backs = 0;  // transfers of statistics from a device
+  uint64_t read_backs = 0;                      // transfers of statistics from a device
+  std::vector<std::string> statistics_on_host;  // devices that were found to compute statistics wrong
+  uint64_t statistics_in_doubt = 0;             // values that these had computed before
 };
 
 class OP_TOOLS_API RecordHook final : public Hook {
@@ -61,8 +66,7 @@ class OP_TOOLS_API RecordHook final : public Hook {
   template <class Work>
   auto contained(Work&& work) -> decltype(work());
 
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Recorder> recorder_;
 };
 
 using OpRecord = ToolScope<RecordHook>;

@@ -5,6 +5,7 @@
 // the reader checks them. Not changed after it was made; any thread.
 #pragma once
 
+#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 
@@ -15,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/export.h"
 #include "base/options.h"
 #include "hooks/op_call.h"
 #include "tensor/sign_pattern.h"
@@ -38,11 +40,31 @@ inline constexpr uint32_t kNoCall = std::numeric_limits<uint32_t>::max();
 inline constexpr size_t kProjections = sign_pattern::kProjections;
 inline constexpr int64_t kRecordingFormat = 3;  // in headers; hashes of another one are of another kind
 
+// Why a recording ends before its program did, in its header.
+enum class EndedEarly : uint8_t {
+  kNo,
+  kFailure,  // of op_tools
+  kDiskFull,
+  kNoEnd,  // the process was killed; or it runs
+  kDamaged,
+};
+OP_TOOLS_API std::string_view to_string(EndedEarly reason);  // "disk_full"; "": kNo
+
+// In headers. Of the devices that were found to compute statistics wrong: from which call on (a row) the host has
+// computed them, and what differed.
+inline constexpr const char* kStatisticsOnHost = "statistics_on_host";
+inline constexpr const char* kStatisticsInDoubt = "statistics_in_doubt";  // how many values have therefore none
+inline constexpr const char* kEndedEarly = "ended_early";
+
+// "sim", as torch names devices without their numbers.
+OP_TOOLS_API std::string device_name(c10::DeviceType type);
+
 // What a tensor held. A tensor that is not written has one value, however many calls see it.
 struct RecordedValue {
   Origin origin = Origin::kUnknown;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
-  bool known = false;  // are there statistics? Not of sparse, quantized, meta tensors and of dumps without them
+  bool known = false;      // are there statistics? Not of sparse, quantized, meta tensors and of dumps without them
+  bool by_device = false;  // computed by the tensor's device, and not compared with the host's
   uint32_t producer = kNoCall;  // Origin::kCall: number of the row in Recording::calls
   uint32_t output = 0;          // Origin::kCall: which tensor of that call's outputs
   StringNumber name = 0;        // of a parameter, buffer, gradient, input: "Net.layer1.weight"
@@ -54,6 +76,9 @@ struct RecordedValue {
   // Sums of the elements with signs that depend on their index alone: the difference of two tensors' projections is, as
   // a mean over many signs, as large as the norm of the tensors' difference. NaN: not known.
   std::array<double, kProjections> projections{};
+
+  // Its device was found to compute statistics wrong: the reader leaves them out.
+  bool in_doubt() const { return by_device && !known; }
 };
 
 // A tensor of a call.

@@ -14,7 +14,7 @@ inline constexpr std::string_view kMagic = "OPREC03\n";
 inline constexpr std::string_view kSuffix = ".oprec";
 inline constexpr uint32_t kBlockMark = 0x4B434C42;  // "BLCK"
 
-enum BlockKind : uint32_t { kHeader = 1, kRows = 2, kEnd = 3 };
+enum BlockKind : uint32_t { kHeader = 1, kRows = 2, kEnd = 3, kNote = 4 };
 
 struct BlockHead {
   uint32_t kind = 0;
@@ -34,8 +34,9 @@ static_assert(sizeof(RowCounts) == 24);
 // The file has the rows as they are in memory.
 static_assert(std::endian::native == std::endian::little);
 static_assert(sizeof(RecordedValue) == 128 && offsetof(RecordedValue, known) == 2 &&
-              offsetof(RecordedValue, producer) == 4 && offsetof(RecordedValue, hash) == 32 &&
-              offsetof(RecordedValue, min) == 64 && offsetof(RecordedValue, projections) == 96);
+              offsetof(RecordedValue, by_device) == 3 && offsetof(RecordedValue, producer) == 4 &&
+              offsetof(RecordedValue, hash) == 32 && offsetof(RecordedValue, min) == 64 &&
+              offsetof(RecordedValue, projections) == 96);
 static_assert(sizeof(RecordedUse) == 8);
 static_assert(sizeof(RecordedCall) == 80 && offsetof(RecordedCall, op) == 24 && offsetof(RecordedCall, thread) == 48 &&
               offsetof(RecordedCall, level) == 72 && offsetof(RecordedCall, grad_enabled) == 74);

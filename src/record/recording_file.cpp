@@ -73,6 +73,10 @@ void RecordingFile::append(const Recording& rows) {
   add_block(kRows, [&](std::string& to) { put_rows(to, rows); });
 }
 
+void RecordingFile::note(const Value& facts) {
+  add_block(kNote, [&](std::string& to) { to += json_text(facts); });
+}
+
 void RecordingFile::end() {
   add_block(kEnd, [](std::string&) {});
 }
@@ -94,6 +98,7 @@ void RecordingFile::add_block(uint32_t kind, const PutPayload& put_payload) {
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) {
       const int problem = errno;
+      is_full_ = problem == ENOSPC || problem == EDQUOT || problem == EFBIG;
       block_.clear();
       // A block that was cut off would make all that follows unreadable.
       const bool taken_back = ::ftruncate(descriptor_, static_cast<off_t>(bytes_)) == 0 &&

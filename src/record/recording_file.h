@@ -5,6 +5,7 @@
 //   kind 1, the first: the header, as JSON
 //   kind 2: new strings, lists of sizes, values, uses and calls (recording.h); numbers count from the start
 //   kind 3: the tool was stopped; there may be backward passes after it
+//   kind 4: more of the header, as JSON, which was not known at the begin
 //
 // All integers are little-endian. A value's projections are sums of its elements with the signs of
 // tensor/sign_pattern.h.
@@ -32,7 +33,9 @@ class OP_TOOLS_API RecordingFile {
   // Rows that are new: the numbers in them count from the file's begin (string 0 and list 0 are there from the start).
   // What cannot be written as a whole is taken back: the file stays readable.
   void append(const Recording& rows);
-  void end();  // the recording is complete, unless more is appended
+  void note(const Value& facts);             // a Dict: the reader adds it to the header
+  void end();                                // the recording is complete, unless more is appended
+  bool is_full() const { return is_full_; }  // what could not be written had no room
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return bytes_; }
 
@@ -43,6 +46,7 @@ class OP_TOOLS_API RecordingFile {
   const std::string path_;
   int descriptor_ = -1;
   uint64_t bytes_ = 0;
+  bool is_full_ = false;
   std::string block_;  // that is being put together; its memory is reused for the next
 };
 

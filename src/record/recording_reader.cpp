@@ -1,3 +1,4 @@
+#include <c10/core/Device.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -146,6 +147,7 @@ void add_block(std::string_view payload, Recording& all) {
   parts.take(list_lengths.size(), list_lengths.data());
   const std::string_view values = parts.take(uint64_t{counts.values} * sizeof(RecordedValue));
   require_flags<RecordedValue>(values, offsetof(RecordedValue, known));
+  require_flags<RecordedValue>(values, offsetof(RecordedValue, by_device));
   const std::string_view uses = parts.take(uint64_t{counts.uses} * sizeof(RecordedUse));
   const std::string_view calls = parts.take(uint64_t{counts.calls} * sizeof(RecordedCall));
   require_flags<RecordedCall>(calls, offsetof(RecordedCall, grad_enabled));
@@ -187,6 +189,48 @@ std::optional<std::string> next_block(Source& source, uint32_t* kind) {
   return payload;
 }
 
+void set_fact(Value& header, const std::string& name, Value fact) {
+  std::vector<std::pair<Value, Value>> items = *header.get_if<Dict>()->items;
+  std::erase_if(items, [&](const auto& item) {
+    const auto* const key = item.first.template get_if<std::string>();
+    return key && *key == name;
+  });
+  items.emplace_back(name, std::move(fact));
+  header = make_dict(std::move(items));
+}
+
+// More of the header.
+void add_note(const std::string& payload, Recording& all) {
+  try {
+    const Value note = value_of_json(payload);
+    require(note.is<Dict>(), "a note is no JSON object");
+    for (const auto& [key, fact] : *note.get_if<Dict>()->items) set_fact(all.header, *key.get_if<std::string>(), fact);
+  } catch (const Error&) {
+    throw Damage{"a note is no JSON"};
+  }
+}
+
+// Values that a device has computed which was found to compute some wrong, have none.
+void leave_out_doubts(Recording& all) {
+  const Value* const on_host = find_key(all.header, kStatisticsOnHost);
+  if (!on_host || !on_host->is<Dict>()) return;
+  std::vector<bool> in_doubt(all.strings.size());  // by the name of the device
+  for (size_t i = 0; i < in_doubt.size(); ++i) {
+    in_doubt[i] = find_key(*on_host, all.strings[i].substr(0, all.strings[i].find(':'))) != nullptr;
+  }
+  int64_t count = 0;
+  for (RecordedValue& value : all.values) {
+    if (!value.by_device || !in_doubt[value.device]) continue;
+    value.known = false;
+    value.hash = 0;
+    value.nan = value.inf = value.zero = -1;
+    value.min = value.max = value.mean = value.norm = 0;
+    value.projections.fill(std::numeric_limits<double>::quiet_NaN());
+    ++count;
+  }
+  set_fact(all.header, kStatisticsInDoubt, count);
+}
+
 void add_all(Source& source, Recording& all) {
   all.complete = false;
   while (source.left() > 0) {
@@ -200,9 +244,10 @@ void add_all(Source& source, Recording& all) {
         all.complete = false;
         return;
       }
-      require(kind == kRows || kind == kEnd, "a block of an unknown kind");
+      require(kind == kRows || kind == kEnd || kind == kNote, "a block of an unknown kind");
       all.complete = kind == kEnd;
       if (kind == kRows) add_block(*payload, all);
+      if (kind == kNote) add_note(*payload, all);
     } catch (const Damage& damage) {
       all.complete = false;
       all.damage = "byte " + std::to_string(begin) + ": " + damage.what;
@@ -228,9 +273,7 @@ uint64_t rank_in(const std::string& path) {
                   : std::numeric_limits<uint64_t>::max();
 }
 
-}  // namespace
-
-Recording read_recording(const std::string& path) {
+Recording read_any(const std::string& path) {
   Source source(path);
   Recording all;
   all.path = path;
@@ -254,7 +297,39 @@ Recording read_recording(const std::string& path) {
     throw Error(path + ": byte " + std::to_string(kMagic.size() + sizeof(BlockHead)) + ": " + error.what());
   }
   add_all(source, all);
+  leave_out_doubts(all);
   return all;
+}
+
+}  // namespace
+
+Recording read_recording(const std::string& path) {
+  Recording all = read_any(path);
+  if (!all.complete && !find_key(all.header, kEndedEarly)) {
+    const EndedEarly reason = all.damage.empty() ? EndedEarly::kNoEnd : EndedEarly::kDamaged;
+    set_fact(all.header, kEndedEarly, std::string(to_string(reason)));
+  }
+  return all;
+}
+
+std::string_view to_string(EndedEarly reason) {
+  switch (reason) {
+    case EndedEarly::kFailure:
+      return "failure";
+    case EndedEarly::kDiskFull:
+      return "disk_full";
+    case EndedEarly::kNoEnd:
+      return "no_end";
+    case EndedEarly::kDamaged:
+      return "damaged";
+    case EndedEarly::kNo:
+      break;
+  }
+  return "";
+}
+
+std::string device_name(c10::DeviceType type) {
+  return c10::Device(type).str();
 }
 
 std::vector<std::string> find_recordings(const std::string& path) {

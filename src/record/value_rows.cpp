@@ -6,11 +6,12 @@
 #include "tensor/plain_tensor.h"
 
 namespace op_tools {
-namespace {
-
-void fill(const Statistics& found, RecordedValue* row) {
+void ValueRows::fill(const StatisticsQuery& question, c10::DeviceType device, RecordedValue* row) {
+  const Statistics& found = question.answer();
   if (!found.known) return;
   row->known = true;
+  row->by_device = question.by_device();
+  if (row->by_device) ++by_device_[device];
   row->hash = found.hash;
   row->nan = found.nan;
   row->inf = found.inf;
@@ -22,7 +23,10 @@ void fill(const Statistics& found, RecordedValue* row) {
   row->projections = found.projections;
 }
 
-}  // namespace
+uint64_t ValueRows::by_device(c10::DeviceType device) const {
+  const auto found = by_device_.find(device);
+  return found == by_device_.end() ? 0 : found->second;
+}
 
 StringNumber ValueRows::device_of(const at::Tensor& tensor) {
   const c10::Device device = tensor.device();
@@ -48,9 +52,10 @@ KnownValue ValueRows::add(const at::Tensor& tensor, const TensorOrigin& origin,
   }
   row.nan = row.inf = row.zero = -1;
   row.projections.fill(std::numeric_limits<double>::quiet_NaN());
-  if (question && question->answered()) fill(question->answer(), &row);
+  const c10::DeviceType device = tensor.device().type();
+  if (question && question->answered()) fill(*question, device, &row);
   const uint32_t number = rows_.add_value(row);
-  if (question && !question->answered()) open_.emplace_back(number, question);
+  if (question && !question->answered()) open_.push_back({number, device, question});
   ++count_;
   return {number, std::move(question)};
 }
@@ -65,25 +70,31 @@ void ValueRows::arrived(uint32_t number, const at::Tensor& tensor, std::shared_p
   RecordedValue* const row = rows_.value(number);
   if (!row || !question) return;
   if (question->answered()) {
-    fill(question->answer(), row);
+    fill(*question, tensor.device().type(), row);
   } else {
-    open_.emplace_back(number, question);
+    open_.push_back({number, tensor.device().type(), question});
   }
   known_.put(tensor, {number, std::move(question)});
 }
 
-void ValueRows::answer() {
-  if (open_.empty()) return;
-  std::vector<StatisticsQuery*> questions;
-  for (const auto& [number, question] : open_) questions.push_back(question.get());
+OpenValues ValueRows::open_values() const {
+  std::vector<std::shared_ptr<StatisticsQuery>> questions;
+  for (const Open& open : open_) questions.push_back(open.question);
   std::sort(questions.begin(), questions.end());
   questions.erase(std::unique(questions.begin(), questions.end()), questions.end());
-  StatisticsQuery::answer_all(questions);
+  std::vector<StatisticsQuery*> pointers;
+  for (const auto& question : questions) pointers.push_back(question.get());
+  return {std::move(questions), OpenStatistics(pointers)};
+}
+
+void ValueRows::answer(OpenValues& read) {
+  read.statistics.give();
   ++read_backs_;
-  for (const auto& [number, question] : open_) {
-    if (RecordedValue* const row = rows_.value(number)) fill(question->answer(), row);
-  }
-  open_.clear();
+  std::erase_if(open_, [&](const Open& open) {
+    if (!open.question->answered()) return false;  // asked since
+    if (RecordedValue* const row = rows_.value(open.number)) fill(*open.question, open.device, row);
+    return true;
+  });
 }
 
 }  // namespace op_tools

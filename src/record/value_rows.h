@@ -26,6 +26,12 @@ struct KnownValue {
   bool is_known() const { return number != kNoCall; }
 };
 
+// Questions to devices, while they are answered without the lock.
+struct OpenValues {
+  std::vector<std::shared_ptr<StatisticsQuery>> questions;
+  OpenStatistics statistics;
+};
+
 class ValueRows {
  public:
   explicit ValueRows(RowTables& rows) : rows_(rows) {}
@@ -48,21 +54,31 @@ class ValueRows {
   // What the value of this number holds is known now.
   void arrived(uint32_t number, const at::Tensor& tensor, std::shared_ptr<StatisticsQuery> question);
 
-  size_t open() const { return open_.size(); }  // questions to devices
-  void answer();                                // all of them, with one transfer per device
+  // Questions to devices: all of them are read with one transfer per device.
+  size_t open() const { return open_.size(); }
+  OpenValues open_values() const;
+  void answer(OpenValues& read);
 
   uint64_t count() const { return count_; }
   uint64_t read_backs() const { return read_backs_; }
+  uint64_t by_device(c10::DeviceType device) const;  // values that devices of this type have computed alone
 
  private:
   StringNumber device_of(const at::Tensor& tensor);
+  void fill(const StatisticsQuery& question, c10::DeviceType device, RecordedValue* row);
 
   RowTables& rows_;
   KnownTensors<KnownValue> known_;
   TensorOrigins origins_;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, StringNumber> devices_;
   std::optional<std::pair<c10::Device, StringNumber>> last_device_;
-  std::vector<std::pair<uint32_t, std::shared_ptr<StatisticsQuery>>> open_;  // by number of the value
+  struct Open {
+    uint32_t number;  // of the value
+    c10::DeviceType device;
+    std::shared_ptr<StatisticsQuery> question;
+  };
+  std::vector<Open> open_;
+  std::map<c10::DeviceType, uint64_t> by_device_;
   uint64_t count_ = 0, read_backs_ = 0;
 };
 

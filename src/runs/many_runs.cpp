@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "hooks/op_traits.h"
 #include "runs/call_keys.h"
+#include "runs/collective_results.h"
 
 namespace op_tools {
 namespace {
@@ -86,17 +88,49 @@ class OddFinder {
       calls[run] = run == 0 ? call : alignments_[run - 1].b_of_a[call];
       if (calls[run] == kNoCall) continue;
       bits[run] = bits_of(run, calls[run]);
-      // At the torch level a group is an object without a name: there may be several of them.
-      const bool has_unnamed_group = is_shared && bits[run]->scalars.find("kwargs.group\"") != std::string_view::npos;
-      const bool is_known = bits[run]->made_known && (is_shared || bits[run]->read_known) && !has_unnamed_group;
+      const bool is_known = bits[run]->made_known && (is_shared || bits[run]->read_known);
       if (!is_known) bits[run].reset();
     }
+    if (is_shared) look_at_inputs(calls);
     if (!is_shared) vote(bits, calls, OddFinding::kParameter);
     if (is_shared && has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame)) {
       vote(bits, calls, OddFinding::kCollective);
     } else if (!is_shared) {
       vote(bits, calls, OddFinding::kResults);
     }
+  }
+
+  // Does what each rank got follow from what all ranks of its group gave?
+  void look_at_inputs(const std::vector<uint32_t>& calls) {
+    std::map<std::string, std::vector<uint32_t>> groups;  // runs
+    std::map<std::string, size_t> sizes;
+    for (uint32_t run = 0; run < runs_.size(); ++run) {
+      if (calls[run] == kNoCall) continue;
+      GroupOfCall group = group_of(*runs_[run], calls[run]);
+      if (group.name.empty()) group.ranks = number_in(run, "world_size", 0);
+      groups[group.name].push_back(run);
+      sizes[group.name] = group.ranks;
+    }
+    for (auto& [name, members] : groups) {
+      if (members.size() != sizes[name]) continue;
+      std::vector<RankCall> ranks;
+      for (const uint32_t run : members) {
+        ranks.push_back({runs_[run], calls[run], static_cast<int64_t>(number_in(run, "rank", run))});
+      }
+      const auto is_behind = [](const RankCall& one, const RankCall& other) { return one.rank >= other.rank; };
+      if (std::adjacent_find(ranks.begin(), ranks.end(), is_behind) != ranks.end()) continue;  // no ranks of one run
+      const std::vector<size_t> wrong = wrong_results(ranks);
+      for (const size_t one : wrong) {
+        const uint32_t run = members[one];
+        add(run, calls[run], run, calls[run], wrong.size(), members.size() - wrong.size(), OddFinding::kNotFromInputs);
+      }
+    }
+  }
+
+  size_t number_in(uint32_t run, std::string_view key, size_t otherwise) const {
+    const Value* const value = find_key(runs_[run]->header, key);
+    const auto* const number = value ? value->get_if<int64_t>() : nullptr;
+    return number && *number >= 0 ? static_cast<size_t>(*number) : otherwise;
   }
 
   // Where no majority is right, one of them is wrong: what all of them were given is the same, and it was not drawn,

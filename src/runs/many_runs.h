@@ -13,9 +13,10 @@
 namespace op_tools {
 
 enum class OddFinding : uint8_t {
-  kResults,     // others of the same inputs
-  kParameter,   // not its results: it reads a parameter that is another one than in the other runs
-  kCollective,  // others than those of the same collective on other ranks
+  kResults,        // others of the same inputs
+  kParameter,      // not its results: it reads a parameter that is another one than in the other runs
+  kCollective,     // others than those of the same collective on other ranks
+  kNotFromInputs,  // of a collective: not what the ranks' inputs make
 };
 
 struct OddCall {

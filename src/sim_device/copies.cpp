@@ -59,7 +59,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
   static const std::string kName = "aten::_copy_from";
   const bool from_device = is_sim(self), to_device = is_sim(dst);
   const c10::DeviceGuard guard(to_device ? dst.device() : self.device());
-  FaultInjection faults(kName, /*moves_data=*/true);
+  FaultInjection faults(kName, /*moves_data=*/true, scope.is_of_tool());
   const auto latency = latency_of(kName) + faults.latency();
   Queue& queue = queue_for_work();
   at::Tensor from = from_device ? cpu_alias(self) : self;
@@ -104,7 +104,8 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   const ScopedKernel scope;
   static const std::string kName = "aten::_local_scalar_dense";
   const c10::DeviceGuard guard(self.device());
-  const FaultInjection faults(kName, /*moves_data=*/false);  // only missing and exception: a number has no memory
+  const FaultInjection faults(kName, /*moves_data=*/false,
+                              scope.is_of_tool());  // only missing and exception: a number has no memory
   Queue& queue = queue_for_work();
   const auto latency = latency_of(kName);
   if (latency.count() > 0) queue.push(nullptr, latency);

@@ -155,9 +155,15 @@ bool change_result(const FaultInjection::Hit& hit, const at::Tensor& result, con
   }
 }
 
+// Some calls only are to be hit: those of the program are counted, and not what a tool computes on the device
+// meanwhile.
+bool counts_calls(const FaultOptions& options) {
+  return options.calls || options.probability < 1;
+}
+
 }  // namespace
 
-FaultInjection::FaultInjection(const std::string& op, bool moves_data) {
+FaultInjection::FaultInjection(const std::string& op, bool moves_data, bool is_of_tool) {
   if (!planted_faults().any()) return;
   op_ = op;
   for (const auto& fault : *planted_faults().list()) {
@@ -165,6 +171,7 @@ FaultInjection::FaultInjection(const std::string& op, bool moves_data) {
     const Kind kind = fault->facts.kind;
     const bool at_launch = kind == Kind::kMissing || kind == Kind::kException;
     if (!moves_data && !at_launch) continue;
+    if (is_of_tool && counts_calls(fault->options)) continue;
     const auto hit = fault->next_call();
     if (!hit) continue;
     const bool on_device = kind == Kind::kCrash || kind == Kind::kHang;

@@ -25,8 +25,9 @@ class FaultInjection {
  public:
   FaultInjection() = default;  // of a call that none hits
   // Counts the call. Throws what the kinds `missing` and `exception` throw.
-  // `moves_data`: false for views, which run on no device: only those two kinds hit them.
-  FaultInjection(const std::string& op, bool moves_data);
+  // `moves_data`: false for views, which run on no device: only those two kinds hit them. `is_of_tool`: not the
+  // program's; faults in some calls only neither count nor hit it.
+  FaultInjection(const std::string& op, bool moves_data, bool is_of_tool);
 
   bool any() const { return !hits_.empty(); }
   std::chrono::nanoseconds latency() const { return latency_; }

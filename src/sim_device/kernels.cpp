@@ -310,7 +310,7 @@ class DeviceKernel final : public c10::OperatorKernel {
     check_devices(facts_, aliases);
     if (facts_.counts_writes) count_writes(originals);
     const c10::OptionalDeviceGuard device(aliases.device());
-    FaultInjection faults(facts_.name, !facts_.view);
+    FaultInjection faults(facts_.name, !facts_.view, scope.is_of_tool());
     const bool unnamed = facts_.generator >= 0 && arguments[static_cast<size_t>(facts_.generator)].isNone();
     const bool elsewhere = (unnamed || facts_.draws_unasked) && faults.draws_elsewhere();
     if (unnamed && !elsewhere) {

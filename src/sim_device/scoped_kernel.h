@@ -9,8 +9,13 @@
 namespace op_tools::sim_device {
 
 class ScopedKernel {
+ public:
+  bool is_of_tool() const { return is_of_tool_; }
+
  private:
   KernelMemory memory_;  // before the guard
+  // Before the guard: what a tool computes on the device has the same keys excluded.
+  const bool is_of_tool_ = c10::impl::tls_local_dispatch_key_set().excluded_.has_all(kAboveBackendKeys);
   InternalGuard guard_;
   at::DisableRecordFunctionGuard no_record_;
 };

@@ -20,13 +20,6 @@ namespace op_tools {
 // A number that changes with where in memory the elements are, and with how they are read there; 0 where there is none.
 size_t place_of(const at::Tensor& tensor);
 
-// Of its whole storage; 0 where that is symbolic (a tensor of a compiler's trace), or where there is none.
-inline size_t storage_bytes(const at::Tensor& tensor) {
-  if (!tensor.has_storage()) return 0;
-  const std::optional<int64_t> bytes = tensor.storage().sym_nbytes().maybe_as_int();
-  return static_cast<size_t>(bytes.value_or(0));
-}
-
 // By place in memory, so for all tensors that show the same elements and count their versions together (x.detach(), a
 // view of the same form). Writes that these versions do not count (to x.data, under a guard that puts the version back)
 // are known from written(). Tensors without a place are known by their address.

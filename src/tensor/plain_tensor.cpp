@@ -1,5 +1,7 @@
 #include "tensor/plain_tensor.h"
 
+#include <optional>
+
 #include "tensor/dispatch_keys.h"
 
 namespace op_tools {
@@ -108,6 +110,30 @@ at::IntArrayRef own_strides(const at::Tensor& tensor) {
     }
   }
   return impl.is_python_dispatch() ? impl.strides_default() : tensor.strides();
+}
+
+ByteRange bytes_shown(const at::Tensor& tensor) {
+  const at::IntArrayRef sizes = own_sizes(tensor), strides = own_strides(tensor);
+  int64_t last = tensor.storage_offset();
+  const int64_t first = last, bytes = static_cast<int64_t>(tensor.itemsize());
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return {};
+    last += (sizes[d] - 1) * strides[d];
+  }
+  return {first * bytes, (last + 1) * bytes};
+}
+
+size_t storage_bytes(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return 0;
+  const std::optional<int64_t> bytes = tensor.storage().sym_nbytes().maybe_as_int();
+  return static_cast<size_t>(bytes.value_or(0));
+}
+
+bool is_of_trace(const at::Tensor& tensor) {
+  const c10::DispatchKeySet keys = tensor.key_set();
+  return keys.has(c10::DispatchKey::Functionalize) ||
+         (keys.has(c10::DispatchKey::Python) && keys.has_backend(c10::BackendComponent::MetaBit)) ||
+         tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
 at::Tensor without_bits(const at::Tensor& tensor) {

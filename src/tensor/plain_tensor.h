@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "base/export.h"
@@ -28,6 +30,17 @@ inline at::IntArrayRef own_sizes(const at::Tensor& tensor) {
   return impl.is_python_dispatch() ? impl.sizes_default() : impl.sizes();
 }
 OP_TOOLS_API at::IntArrayRef own_strides(const at::Tensor& tensor);
+
+// The bytes of its storage between its first element and its last one; none where it has no elements. Strided tensors.
+struct ByteRange {
+  int64_t begin = 0, end = 0;
+};
+OP_TOOLS_API ByteRange bytes_shown(const at::Tensor& tensor);
+// Of its whole storage; 0 where that is symbolic (a tensor of a compiler's trace), or where there is none.
+OP_TOOLS_API size_t storage_bytes(const at::Tensor& tensor);
+
+// Of a compiler or an exporter: there are no numbers in it, and nothing is computed.
+OP_TOOLS_API bool is_of_trace(const at::Tensor& tensor);
 
 // The elements as they lie in memory: the same storage and strides without the bits (conj, neg) that change how they
 // read. Plain strided tensors only; made without the dispatcher, so without a version or a history in common.

@@ -1,71 +1,36 @@
 #include "tensor/statistics.h"
 
 #include <ATen/core/IListRef.h>
-#include <ATen/ops/abs_ops.h>
-#include <ATen/ops/add_ops.h>
-#include <ATen/ops/aminmax_ops.h>
-#include <ATen/ops/arange_ops.h>
-#include <ATen/ops/bitwise_and_ops.h>
-#include <ATen/ops/bitwise_right_shift_ops.h>
-#include <ATen/ops/bitwise_xor_ops.h>
-#include <ATen/ops/cat_ops.h>
-#include <ATen/ops/constant_pad_nd_ops.h>
 #include <ATen/ops/empty_ops.h>
-#include <ATen/ops/eq_ops.h>
-#include <ATen/ops/isinf_ops.h>
-#include <ATen/ops/isnan_ops.h>
-#include <ATen/ops/le_ops.h>
-#include <ATen/ops/linalg_vector_norm_ops.h>
-#include <ATen/ops/mm_ops.h>
-#include <ATen/ops/mul_ops.h>
 #include <ATen/ops/stack_ops.h>
-#include <ATen/ops/sum_ops.h>
-#include <ATen/ops/view_as_complex_ops.h>
-#include <ATen/ops/view_as_real_ops.h>
-#include <ATen/ops/view_ops.h>
-#include <ATen/ops/where_ops.h>
 
 #include <algorithm>
-#include <atomic>
-#include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <functional>
+#include <future>
 #include <limits>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string>
-#include <tuple>
+#include <thread>
 #include <utility>
 
+#include "base/hung_program.h"
 #include "base/log.h"
+#include "tensor/device_statistics.h"
 #include "tensor/element_hash.h"
 #include "tensor/element_sums.h"
+#include "tensor/internal_guard.h"
 #include "tensor/merged_dims.h"
 #include "tensor/plain_tensor.h"
+#include "tensor/statistics_check.h"
 
 namespace op_tools {
 namespace {
-
-// The words that come from a device: doubles by their bits, then integers.
-enum Word : size_t {
-  kMin,
-  kMax,
-  kNorm,
-  kProjection,
-  kSum = kProjection + sign_pattern::kProjections,
-  kNan,
-  kZero,
-  kInf,
-  kMinusInf,  // real numbers: those of kInf are not among them
-  kHash,
-  kExactMin,
-  kExactMax,
-  kWords
-};
 
 constexpr int64_t kTurn = std::numeric_limits<int64_t>::min();
 
@@ -87,10 +52,6 @@ Value number_value(double number, c10::ScalarType dtype) {
   return whole ? Value(static_cast<int64_t>(number)) : Value(number);
 }
 
-at::Tensor resolved(const at::Tensor& tensor) {
-  return tensor.is_conj() || tensor.is_neg() ? tensor.resolve_conj().resolve_neg() : tensor;
-}
-
 // Elements one by one across a large memory cost more than torch's copy, which goes by tiles.
 at::Tensor in_rows(const at::Tensor& tensor) {
   constexpr int64_t kSmall = 1 << 16;
@@ -100,7 +61,7 @@ at::Tensor in_rows(const at::Tensor& tensor) {
 }
 
 void fill_on_cpu(const at::Tensor& tensor, Statistics* answer) {
-  const ElementSums sums = element_sums(in_rows(resolved(tensor)));
+  const ElementSums sums = element_sums(in_rows(device_statistics::resolved(tensor)));
   answer->known = true;
   answer->nan = sums.nan;
   answer->inf = sums.inf;
@@ -115,211 +76,6 @@ void fill_on_cpu(const at::Tensor& tensor, Statistics* answer) {
   answer->max = no_order ? std::numeric_limits<double>::quiet_NaN() : sums.max;
   answer->exact_min = sums.exact_min;
   answer->exact_max = sums.exact_max;
-}
-
-at::Tensor count(const at::Tensor& flags) {
-  return at::_ops::sum::call(flags, at::kLong);
-}
-
-// Tables on a device, made once. A column more than projections gives the plain sum.
-class DeviceTables {
- public:
-  static constexpr int64_t kColumns = sign_pattern::kProjections + 1;
-  static constexpr int64_t kMostPlaces = int64_t{1} << 18;
-
-  static DeviceTables& get() {
-    static DeviceTables* tables = new DeviceTables;  // leaked: devices may be gone at static destruction
-    return *tables;
-  }
-
-  // The signs of the elements of a block, without that of the block itself.
-  at::Tensor elements(c10::Device device) {
-    return table<double>(elements_, device, sign_pattern::kBlock, kColumns, [](int64_t i) {
-      return sign(i, sign_pattern::element_sign) * sign(i % kColumns, sign_pattern::block_sign);
-    });
-  }
-  // With that of the first one.
-  at::Tensor first_elements(c10::Device device, int64_t count) {
-    return table<double>(first_, device, sign_pattern::kBlock, kColumns,
-                         [](int64_t i) { return sign(i, sign_pattern::element_sign); })
-        .narrow(0, 0, count);
-  }
-  at::Tensor blocks(c10::Device device, int64_t count) {
-    return table<double>(blocks_, device, count, kColumns, [](int64_t i) { return sign(i, sign_pattern::block_sign); });
-  }
-  at::Tensor keys(c10::Device device) {
-    return table<int64_t>(keys_, device, 1, element_hash::kWords,
-                          [](int64_t i) { return static_cast<int64_t>(element_hash::kKeys[static_cast<size_t>(i)]); });
-  }
-  // What the hash adds to the sums of columns.
-  at::Tensor places(c10::Device device, int64_t count) {
-    return table<int64_t>(
-               places_, device, count, 1,
-               [](int64_t i) { return static_cast<int64_t>(static_cast<uint64_t>(i + 1) * element_hash::kMixPlace); })
-        .view({-1});
-  }
-  // In the order of their words.
-  at::Tensor special_values(c10::Device device) {
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    return table<double>(special_, device, 1, 3, [](int64_t i) {
-      return i == 0 ? 0 : i == 1 ? kInfinity : -kInfinity;
-    });
-  }
-  at::Tensor zero(c10::Device device) { return special_values(device).narrow(1, 0, 1).view({1}); }
-
- private:
-  using Tables = std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, at::Tensor>;
-
-  // Of an item of a table with kColumns columns.
-  static double sign(int64_t item, double (*sign_of)(int64_t, int64_t)) {
-    const int64_t column = item % kColumns;
-    return column < sign_pattern::kProjections ? sign_of(column, item / kColumns) : 1;
-  }
-
-  template <class T>
-  at::Tensor table(Tables& tables, c10::Device device, int64_t rows, int64_t columns,
-                   const std::function<T(int64_t)>& item) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    at::Tensor& known = tables[{device.type(), device.index()}];
-    if (!known.defined() || known.size(0) < rows) {
-      int64_t size = 1;
-      while (size < rows) size *= 2;
-      const at::Tensor made = at::_ops::empty_memory_format::call(
-          c10::SymIntArrayRef({c10::SymInt(size), c10::SymInt(columns)}), c10::CppTypeToScalarType<T>::value,
-          std::nullopt, c10::Device(at::kCPU), std::nullopt, std::nullopt);
-      auto* const items = made.mutable_data_ptr<T>();
-      for (int64_t i = 0; i < size * columns; ++i) items[i] = item(i);
-      known = made.to(device);
-    }
-    return known.size(0) == rows ? known : known.narrow(0, 0, rows);
-  }
-
-  std::mutex mutex_;
-  Tables elements_, first_, blocks_, keys_, places_, special_;
-};
-
-int64_t rounded_up(int64_t number, int64_t to) {
-  return (number + to - 1) / to * to;
-}
-
-// The real numbers of a tensor in the order of their indices (of complex ones both parts), filled up with zeros: to
-// whole chunks of the hash, and to whole blocks where there are several.
-struct FilledUp {
-  explicit FilledUp(const at::Tensor& tensor) {
-    at::Tensor dense = tensor.contiguous();
-    if (dense.is_complex()) dense = at::_ops::view_as_real::call(dense);
-    const c10::ScalarType dtype = dense.scalar_type();
-    at::Tensor flat = at::_ops::view::call(dense, c10::SymIntArrayRef(c10::SymInt(-1)));
-    const int64_t element = flat.element_size(), per_chunk = element_hash::kChunkBytes / element;
-    count = flat.numel();
-    const int64_t chunks = rounded_up(count, per_chunk);
-    const int64_t size = count <= sign_pattern::kBlock ? chunks : rounded_up(count, sign_pattern::kBlock);
-    // By integers: a device that has no zeros of eight bits has none to fill up with.
-    const c10::ScalarType integer = element == 1   ? at::kChar
-                                    : element == 2 ? at::kShort
-                                    : element == 4 ? at::kInt
-                                                   : at::kLong;
-    flat = at::_ops::view_dtype::call(flat, integer);
-    if (size > count) {
-      flat = at::_ops::constant_pad_nd::call(flat, c10::SymIntArrayRef({c10::SymInt(0), c10::SymInt(size - count)}), 0);
-    } else if (flat.storage_offset() * element % element_hash::kWordBytes != 0) {
-      flat = flat.clone();  // words begin at multiples of eight bytes
-    }
-    words = at::_ops::view_dtype::call(flat.narrow(0, 0, chunks), at::kLong).view({-1, element_hash::kWords});
-    numbers = at::_ops::view_dtype::call(flat, dtype);
-    if (c10::isFloatingType(dtype) && element == 1) numbers = numbers.to(at::kFloat);
-    numbers = numbers.to(at::kDouble);
-  }
-
-  int64_t count = 0;   // of the numbers
-  at::Tensor words;    // for the hash: of eight bytes, a row for each chunk
-  at::Tensor numbers;  // float64
-};
-
-// The same sum as element_hash::sum_of(), by the device's operators.
-at::Tensor hash_on_device(const at::Tensor& words) {
-  const c10::Device device = words.device();
-  const auto times = [](const at::Tensor& one, uint64_t factor) {
-    return at::_ops::mul_Scalar::call(one, static_cast<int64_t>(factor));
-  };
-  const auto shifted = [](const at::Tensor& one, int64_t by) {
-    return at::_ops::bitwise_right_shift_Tensor_Scalar::call(one, by);
-  };
-  const auto low = [](const at::Tensor& one) { return at::_ops::bitwise_and_Scalar::call(one, 0xFFFFFFFF); };
-  const auto folded = [&](const at::Tensor& one, int64_t by) {
-    return at::_ops::bitwise_xor_Tensor::call(one, shifted(one, by));
-  };
-  const at::Tensor keyed = at::_ops::bitwise_xor_Tensor::call(words, DeviceTables::get().keys(device));
-  const at::Tensor products = at::_ops::mul_Tensor::call(low(keyed), low(shifted(keyed, 32)));
-  const at::Tensor rows = at::_ops::add_Tensor::call(products, words, 1).view({-1, 8, element_hash::kColumns});
-  const at::Tensor columns =
-      at::_ops::sum_dim_IntList::call(rows, at::OptionalIntArrayRef({1}), false, at::kLong).view({-1});
-  const int64_t count = columns.numel();
-  const auto made_places = [&] {
-    return times(at::_ops::arange_start::call(1, count + 1, at::kLong, std::nullopt, device, std::nullopt),
-                 element_hash::kMixPlace);
-  };
-  const at::Tensor places =
-      count <= DeviceTables::kMostPlaces ? DeviceTables::get().places(device, count) : made_places();
-  const at::Tensor placed = at::_ops::add_Tensor::call(places, columns, static_cast<int64_t>(element_hash::kMixWord));
-  return at::_ops::sum::call(folded(times(folded(placed, 32), element_hash::kMixWord), 29), at::kLong);
-}
-
-// Zero in place of NaN and of what is larger than kMost.
-at::Tensor without_large(const at::Tensor& numbers) {
-  const at::Tensor kept = at::_ops::le_Scalar::call(at::_ops::abs::call(numbers), sign_pattern::kMost);
-  return at::_ops::where_self::call(kept, numbers, DeviceTables::get().zero(numbers.device()));
-}
-
-// The projections, then the plain sum. `numbers`: whole blocks, or a part of one.
-at::Tensor sums_on_device(const at::Tensor& numbers) {
-  constexpr int64_t kBlock = sign_pattern::kBlock;
-  const c10::Device device = numbers.device();
-  DeviceTables& tables = DeviceTables::get();
-  const int64_t numel = numbers.numel(), blocks = numel / kBlock;
-  if (blocks <= 1) {
-    return at::_ops::mm::call(numbers.view({1, numel}), tables.first_elements(device, numel)).view({-1});
-  }
-  const at::Tensor sums = at::_ops::mm::call(numbers.view({blocks, kBlock}), tables.elements(device));
-  const at::Tensor turned = at::_ops::mul_Tensor::call(sums, tables.blocks(device, blocks));
-  return at::_ops::sum_dim_IntList::call(turned, at::OptionalIntArrayRef({0}), false, at::kDouble);
-}
-
-// How many are zero, infinite, minus infinite.
-at::Tensor special_on_device(const at::Tensor& numbers) {
-  if (numbers.is_complex()) {
-    const at::Tensor zero = count(at::_ops::eq_Scalar::call(numbers, 0));
-    return at::_ops::stack::call({zero, count(at::_ops::isinf::call(numbers)), zero}, 0);
-  }
-  const at::Tensor flags =
-      at::_ops::eq_Tensor::call(numbers.view({-1, 1}), DeviceTables::get().special_values(numbers.device()));
-  return at::_ops::sum_dim_IntList::call(flags, at::OptionalIntArrayRef({0}), false, at::kLong);
-}
-
-// The numbers of an answer in the order of Word, in as few operators as torch's can do it: each is a kernel to launch.
-at::Tensor words_on_device(const at::Tensor& given) {
-  const at::Tensor tensor = resolved(given);
-  const FilledUp all(tensor);
-  const at::Tensor parts = all.numbers.narrow(0, 0, all.count);
-  const at::Tensor numbers = tensor.is_complex() ? at::_ops::view_as_complex::call(parts.view({-1, 2})) : parts;
-  const at::Tensor sizes = tensor.is_complex() ? at::_ops::abs::call(numbers) : numbers;
-  const auto [least, most] = at::_ops::aminmax::call(sizes, std::nullopt, false);
-  const at::Tensor norm = at::_ops::linalg_vector_norm::call(parts, 2, std::nullopt, false, std::nullopt);
-  const bool may_be_large = c10::isFloatingType(tensor.scalar_type()) || tensor.is_complex();
-  const at::Tensor sums = sums_on_device(may_be_large ? without_large(all.numbers) : all.numbers);
-  const at::Tensor projections = sums.narrow(0, 0, sign_pattern::kProjections);
-  const at::Tensor sum =
-      may_be_large ? at::_ops::sum::call(sizes, at::kDouble) : sums.narrow(0, sign_pattern::kProjections, 1);
-  const at::Tensor nan = count(at::_ops::isnan::call(numbers));
-  at::Tensor exact_least = nan, exact_most = nan;
-  if (tensor.scalar_type() == c10::ScalarType::Long) {
-    std::tie(exact_least, exact_most) = at::_ops::aminmax::call(tensor, std::nullopt, false);
-  }
-  std::vector<at::Tensor> words{
-      least,       most,      norm, projections, sum, nan, special_on_device(numbers), hash_on_device(all.words),
-      exact_least, exact_most};
-  for (at::Tensor& word : words) word = at::_ops::view_dtype::call(word.view({-1}), at::kLong);
-  return at::_ops::cat::call(words, 0);
 }
 
 // Kinds of tensors that their device has refused once: asked no more.
@@ -344,68 +100,6 @@ class Refused {
   std::mutex mutex_;
   std::set<std::pair<c10::DeviceType, c10::ScalarType>> kinds_;
 };
-
-// Statistics that a device computes are compared with the host's of the same tensor: for the first tensor of each kind
-// (dtype, order of two in size, dense or not), then for the second, the fourth, the eighth, and so on. A device that
-// computes one otherwise than it is computes none from then on: its operators are those that a program is looked at
-// for.
-class Checked {
- public:
-  static Checked& get() {
-    static Checked* checked = new Checked;  // leaked: threads may outlive static destruction
-    return *checked;
-  }
-  void begin_run() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    distrusted_.clear();
-    counts_.clear();
-  }
-  bool distrusts(c10::DeviceType device) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return distrusted_.count(device) > 0;
-  }
-  bool is_due(const at::Tensor& tensor) {
-    const auto order = std::bit_width(static_cast<uint64_t>(tensor.numel()));
-    std::lock_guard<std::mutex> lock(mutex_);
-    const uint64_t count =
-        ++counts_[{tensor.device().type(), tensor.scalar_type(), static_cast<int>(order), tensor.is_contiguous()}];
-    return std::has_single_bit(count);
-  }
-  void differs(const at::Tensor& tensor, const char* what) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!distrusted_.insert(tensor.device().type()).second) return;
-    log::warn("the device " + tensor.device().str() + " computes statistics of its tensors wrong (" + what + " of a " +
-              torch_name(tensor.scalar_type()) + " tensor of " + std::to_string(tensor.numel()) +
-              " elements): one of its operators for sums, products, comparisons or copies is wrong. They are computed "
-              "on the CPU from now on, which is slower");
-  }
-
- private:
-  std::mutex mutex_;
-  std::set<c10::DeviceType> distrusted_;
-  std::map<std::tuple<c10::DeviceType, c10::ScalarType, int, bool>, uint64_t> counts_;
-};
-
-bool is_close(double one, double other, double scale) {
-  constexpr double kShare = 1e-9;  // both are sums in float64
-  return one == other || (std::isnan(one) && std::isnan(other)) || std::fabs(one - other) <= kShare * scale;
-}
-
-// What differs by more than the order of sums; nullptr: nothing.
-const char* difference(const Statistics& device, const Statistics& host) {
-  const double count = static_cast<double>(std::max<int64_t>(host.numel, 1));
-  const double sums = std::isfinite(host.norm) ? host.norm * std::sqrt(count) : 0;
-  const double ulps = c10::isComplexType(host.dtype) ? std::fabs(host.max) : 0;
-  if (device.hash != host.hash) return "the hash";
-  if (device.nan != host.nan || device.inf != host.inf || device.zero != host.zero) return "the counts";
-  if (!is_close(device.min, host.min, ulps) || !is_close(device.max, host.max, ulps)) return "minimum and maximum";
-  if (!is_close(device.norm, host.norm, std::isfinite(host.norm) ? host.norm : 0)) return "the norm";
-  if (std::isfinite(host.norm) && !is_close(device.mean, host.mean, sums / count)) return "the mean";
-  for (size_t p = 0; p < host.projections.size() && std::isfinite(host.norm); ++p) {
-    if (!is_close(device.projections[p], host.projections[p], sums)) return "the projections";
-  }
-  return nullptr;
-}
 
 bool is_number(c10::ScalarType dtype) {
   switch (dtype) {
@@ -453,22 +147,37 @@ Value to_value(const Statistics& statistics) {
 }
 
 namespace {
+
+// With numbers of its own for each element, which every dtype has; and the same on the host.
+std::pair<at::Tensor, at::Tensor> known_tensor(const StatisticsCheck::Kind& kind) {
+  constexpr int64_t kMost = int64_t{1} << 16;
+  const int64_t rows = kind.is_contiguous ? 1 : 2;
+  const int64_t columns = std::max<int64_t>(std::min(kind.elements, kMost) / rows, 1);
+  const at::Tensor doubles =
+      at::_ops::empty_memory_format::call(c10::SymIntArrayRef({c10::SymInt(rows), c10::SymInt(columns)}), at::kDouble,
+                                          std::nullopt, c10::Device(at::kCPU), std::nullopt, std::nullopt);
+  auto* const numbers = doubles.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < rows * columns; ++i) numbers[i] = static_cast<double>(1 + i * 37 % 113);
+  const at::Tensor host = doubles.to(kind.dtype), device = host.to(kind.device);
+  return {kind.is_contiguous ? device : device.t(), kind.is_contiguous ? host : host.t()};
+}
+
 // An expanded view may show elements without end: reading them would be all that the program does.
 bool is_repeated_beyond_use(const at::Tensor& tensor) {
   constexpr int64_t kMost = int64_t{1} << 26;
-  return tensor.numel() > kMost &&
+  return tensor.numel() > kMost && tensor.has_storage() &&
          static_cast<uint64_t>(tensor.numel()) / 4 > tensor.storage().nbytes() / tensor.element_size();
 }
 }  // namespace
 
 bool may_have_statistics(const at::Tensor& tensor) {
   std::string what;
-  return tensor.defined() && why_not_plain(tensor, &what).empty() && tensor.layout() == at::kStrided &&
+  return tensor.defined() && why_not_copied(tensor, &what).empty() && tensor.layout() == at::kStrided &&
          !tensor._is_zerotensor() && is_number(tensor.scalar_type()) && !is_repeated_beyond_use(tensor);
 }
 
 void StatisticsQuery::begin_run() {
-  Checked::get().begin_run();
+  StatisticsCheck::get().begin_run();
 }
 
 StatisticsQuery::StatisticsQuery(const at::Tensor& tensor) {
@@ -480,31 +189,61 @@ StatisticsQuery::StatisticsQuery(const at::Tensor& tensor) {
     return;
   }
   // Empty tensors have nothing to reduce; some devices raise for them. torch has no minimum of unsigned 64-bit numbers.
-  if (tensor.numel() > 0 && answer_.dtype != c10::ScalarType::UInt64 && !Refused::get().knows(tensor) &&
-      !Checked::get().distrusts(tensor.device().type())) {
-    try {
-      words_ = words_on_device(tensor);
-      if (!Checked::get().is_due(tensor)) return;
-      Statistics host = answer_;
-      fill_on_cpu(tensor.to(at::kCPU), &host);
-      const at::Tensor read = words_.to(at::kCPU);
-      take(read.const_data_ptr<int64_t>());
-      if (const char* const what = difference(answer_, host)) {
-        Checked::get().differs(tensor, what);
-        answer_ = host;
-      }
-      return;
-    } catch (const c10::Error& error) {
-      Refused::get().add(tensor, error.what_without_backtrace());
-    } catch (const std::exception& error) {
-      Refused::get().add(tensor, error.what());
-    }
-    words_.reset();
+  // Devices whose tensors have no storage show no bytes of theirs.
+  const bool may_ask_device = tensor.numel() > 0 && !is_copied_by_its_device(tensor) &&
+                              answer_.dtype != c10::ScalarType::UInt64 && !Refused::get().knows(tensor);
+  if (!may_ask_device || StatisticsCheck::get().distrusts(tensor.device().type()) || !ask_device(tensor)) {
+    fill_on_cpu(tensor.to(at::kCPU), &answer_);
   }
-  fill_on_cpu(tensor.to(at::kCPU), &answer_);
+}
+
+// False: the device refuses.
+bool StatisticsQuery::ask_device(const at::Tensor& tensor) {
+  try {
+    words_ = device_statistics::words_of(tensor);
+    by_device_ = true;
+    if (StatisticsCheck::get().is_due(tensor)) compare(tensor, tensor.to(at::kCPU));
+    return true;
+  } catch (const c10::Error& error) {
+    Refused::get().add(tensor, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    Refused::get().add(tensor, error.what());
+  }
+  words_.reset();
+  by_device_ = false;
+  return false;
+}
+
+bool StatisticsQuery::compare(const at::Tensor& tensor, const at::Tensor& on_host) {
+  Statistics host = answer_;
+  fill_on_cpu(on_host, &host);
+  const at::Tensor read = words_.to(at::kCPU);
+  take(read.const_data_ptr<int64_t>());
+  const bool agrees = StatisticsCheck::get().agree(tensor, answer_, host);
+  answer_ = host;
+  by_device_ = false;
+  return agrees;
+}
+
+void StatisticsQuery::check_devices() {
+  std::set<c10::DeviceType> wrong;
+  for (const StatisticsCheck::Kind& kind : StatisticsCheck::get().kinds()) {
+    if (wrong.contains(kind.device.type())) continue;
+    try {
+      const auto [on_device, on_host] = known_tensor(kind);
+      StatisticsQuery query;
+      query.answer_.dtype = kind.dtype;
+      query.answer_.numel = on_host.numel();
+      query.words_ = device_statistics::words_of(on_device);
+      if (!query.compare(on_device, on_host)) wrong.insert(kind.device.type());
+    } catch (const std::exception& error) {
+      log::debug("statistics of a known tensor on " + kind.device.str() + ": " + error.what());
+    }
+  }
 }
 
 void StatisticsQuery::take(const int64_t* words) {
+  using namespace device_statistics;  // NOLINT: the order of the words
   const auto number = [&](Word word) {
     double value = 0;
     std::memcpy(&value, words + word, sizeof value);
@@ -528,18 +267,65 @@ void StatisticsQuery::take(const int64_t* words) {
 }
 
 void StatisticsQuery::answer_all(const std::vector<StatisticsQuery*>& questions) {
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<StatisticsQuery*>> groups;
+  OpenStatistics open(questions);
+  open.read();
+  open.give();
+}
+
+struct OpenStatistics::Group {
+  std::vector<StatisticsQuery*> questions;
+  std::vector<at::Tensor> words;  // on the device
+  at::Tensor read;                // on the host; undefined: the device has not answered
+};
+
+OpenStatistics::OpenStatistics(const std::vector<StatisticsQuery*>& questions)
+    : groups_(std::make_shared<std::vector<Group>>()) {
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, Group> by_device;
   for (StatisticsQuery* question : questions) {
     if (question->answered()) continue;
     const c10::Device device = question->words_.device();
-    groups[{device.type(), device.index()}].push_back(question);
+    Group& group = by_device[{device.type(), device.index()}];
+    group.questions.push_back(question);
+    group.words.push_back(question->words_);
   }
-  for (auto& [device, open] : groups) {
-    std::vector<at::Tensor> words;
-    for (const StatisticsQuery* question : open) words.push_back(question->words_);
-    const at::Tensor read = at::_ops::stack::call(words, 0).to(at::kCPU);
-    const int64_t* all = read.const_data_ptr<int64_t>();
-    for (size_t i = 0; i < open.size(); ++i) open[i]->take(all + i * kWords);
+  for (auto& [device, group] : by_device) groups_->push_back(std::move(group));
+}
+
+void OpenStatistics::read() {
+  const auto read_all = [](std::vector<Group>& groups) {
+    for (Group& group : groups) group.read = at::_ops::stack::call(group.words, 0).to(at::kCPU);
+  };
+  if (!program_hangs()) return read_all(*groups_);
+  constexpr std::chrono::seconds kPatience{1};
+  const auto done = std::make_shared<std::promise<void>>();
+  const auto copy = std::make_shared<std::vector<Group>>(*groups_);
+  std::future<void> answered = done->get_future();
+  std::thread([copy, done, read_all] {
+    try {
+      const InternalGuard ours;
+      read_all(*copy);
+      done->set_value();
+    } catch (...) {
+      done->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (answered.wait_for(kPatience) == std::future_status::ready) {
+    answered.get();
+    groups_ = copy;
+  }
+}
+
+void OpenStatistics::give() {
+  for (const Group& group : *groups_) {
+    for (size_t i = 0; i < group.questions.size(); ++i) {
+      StatisticsQuery& question = *group.questions[i];
+      if (!question.words_.is_same(group.words[i])) continue;  // answered meanwhile
+      if (group.read.defined()) {
+        question.take(group.read.const_data_ptr<int64_t>() + i * device_statistics::kWords);
+      } else {
+        question.words_.reset();
+      }
+    }
   }
 }
 

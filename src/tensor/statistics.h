@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "tensor/sign_pattern.h"
@@ -47,18 +48,43 @@ class StatisticsQuery {
   explicit StatisticsQuery(const at::Tensor& tensor);  // any tensor: one without numbers is answered so
   bool answered() const { return !words_.defined(); }
   const Statistics& answer() const { return answer_; }
+  // The device has computed it, and nothing compared it with the host's.
+  bool by_device() const { return by_device_; }
 
   // A run of a tool begins: what devices compute is compared with the host's from the first tensor on.
   static void begin_run();
+  // It ends: what the devices that were asked compute of known tensors, of each kind that they were asked about, is
+  // compared with the host's.
+  static void check_devices();
 
   // Answers all questions that are still open, with one transfer per device.
   static void answer_all(const std::vector<StatisticsQuery*>& questions);
 
  private:
+  friend class OpenStatistics;
+  StatisticsQuery() = default;
+  bool ask_device(const at::Tensor& tensor);
+  bool compare(const at::Tensor& tensor, const at::Tensor& on_host);
   void take(const int64_t* words);
 
   Statistics answer_;
+  bool by_device_ = false;
   at::Tensor words_;  // on the device: the numbers, as 64-bit words
+};
+
+// answer_all() in its steps, for questions that several threads share: what waits for devices needs no lock. The
+// questions live until give().
+class OpenStatistics {
+ public:
+  explicit OpenStatistics(const std::vector<StatisticsQuery*>& questions);
+  // Waits for the devices; a second at most where the program hangs.
+  void read();
+  // To those that are still open. What a device did not answer is not known.
+  void give();
+
+ private:
+  struct Group;
+  std::shared_ptr<std::vector<Group>> groups_;  // by device
 };
 
 }  // namespace op_tools

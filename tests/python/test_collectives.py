@@ -102,11 +102,108 @@ def test_a_broadcast_after_which_replicas_differ_is_named(ranks, level, tmp_path
     script.write_text(REPLICAS)
     launched(script, tmp_path / "wrong", level, "wrong", ranks=ranks)
     assert main(["compare", str(tmp_path / "wrong")]) == 1
-    assert "must have the same" in capsys.readouterr().out
+    assert "is not what the ranks gave to it" in capsys.readouterr().out
     found = op_tools.compare_many([tmp_path / "wrong"])
     assert all("broadcast" in row.op and Path(row.line.split(":")[0]).name == "train.py" for row in found.rows)
     assert 0 < len(found.rows) < ranks
     if ranks == 2:
-        assert found.rows[0].finding.endswith("which is right is not known")
         launched(script, tmp_path / "right", level, "right", ranks=ranks)
         assert main(["compare", str(tmp_path / "right")]) == 0
+
+
+PASSED_ON = """
+import sys
+import torch, torch.distributed as dist
+import op_tools
+
+folder, level, group = sys.argv[1:]
+dist.init_process_group("gloo")
+rank, n = dist.get_rank(), dist.get_world_size()
+named = {"group": dist.new_group(list(range(n)))} if group == "own" else {}
+
+
+def column(value, contiguous):
+    # gloo's broadcast, reduce, scatter and all_reduce are wrong where it is not contiguous (pytorch/pytorch#192920).
+    whole = torch.tensor([[float(value), -1.0], [value + 0.5, -2.0]])[:, 0]
+    return whole.contiguous() if contiguous else whole
+
+
+def scatter(right):
+    # The list's items may have any strides.
+    out = column(0, right)
+    items = [torch.ones(2), torch.full((2,), 3.0)]
+    dist.scatter(out, items if rank == 0 else None, 0, **named)
+
+
+def rest(right):
+    # What gloo does right.
+    items, places = [torch.randn(2) for _ in range(n)], [torch.zeros(2) for _ in range(n)]
+    dist.all_reduce(torch.randn(50), op=dist.ReduceOp.MAX, **named)
+    dist.all_reduce(torch.randn(50, dtype=torch.bfloat16), **named)
+    dist.all_reduce(torch.arange(5) + rank, **named)
+    dist.gather(items[0], places if rank == 1 else None, 1, **named)
+    dist.all_gather([torch.zeros(2) for _ in range(n)], items[0], **named)
+    dist.all_gather_into_tensor(torch.zeros(2 * n), items[0], **named)
+    dist.reduce_scatter(torch.zeros(2), items, **named)
+    dist.reduce_scatter_tensor(torch.zeros(2), torch.randn(2 * n), **named)
+    dist.all_to_all_single(torch.zeros(2 * n), torch.randn(2 * n), **named)
+
+
+CALLS = {
+    "broadcast": lambda right: dist.broadcast(column(rank + 1, right), 0, **named),
+    "reduce": lambda right: dist.reduce(column(rank + 1, right), 0, **named),
+    "all_reduce": lambda right: dist.all_reduce(column(rank + 1, right), **named),
+    "scatter": scatter,
+    "rest": rest,
+}
+for op, call in CALLS.items():
+    for right in (True, False):
+        torch.manual_seed(rank)
+        with op_tools.OpRecord(level=level, output_dir=f"{folder}/{op}-{right}", format="jsonl"):
+            call(right)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("level", "group"), [("torch", "default"), ("aten", "default"), ("torch", "own")])
+def test_what_a_collective_gives_follows_from_what_the_ranks_gave(level, group, tmp_path, capsys):
+    script = tmp_path / "program.py"
+    script.write_text(PASSED_ON)
+    launched(script, tmp_path, level, group, ranks=2)
+    for op in ("broadcast", "reduce", "all_reduce", "scatter", "rest"):
+        assert main(["compare", str(tmp_path / f"{op}-True")]) == 0, capsys.readouterr().out
+        assert main(["compare", str(tmp_path / f"{op}-False")]) == (0 if op == "rest" else 1), op
+        rows = op_tools.compare_many([tmp_path / f"{op}-False"]).rows
+        assert all(op.replace("_", "") in row.op.replace("_", "") for row in rows)
+        assert all(row.finding == "its result is not what the ranks gave to it" for row in rows)
+    assert altered(tmp_path / "rest-True", tmp_path / "altered") >= 9
+
+
+def altered(folder, other):
+    """Alters the results of one collective after the other on rank 1; each is named. How many there are."""
+    one, two = sorted(folder.glob("*.jsonl"))
+    rows = [json.loads(line) for line in two.read_text().splitlines()]
+    calls = [row for row in rows if row["kind"] == "call" and ("distributed" in row["op"] or "c10d" in row["op"])]
+    values = [row for row in rows if row["kind"] == "value"]
+    other.mkdir()
+    (other / one.name).write_text(one.read_text())
+    for call in calls:
+        before = {}
+        for _, number in call["outputs"]:
+            value = values[number]
+            if value["known"] and number not in before:
+                before[number] = dict(value)
+                value |= {
+                    "hash": "1",
+                    "max": 99.0,
+                    "mean": 1.7,
+                    "norm": 99.0,
+                    "projections": [50.0, -50.0, 50.0, -50.0],
+                }
+        (other / two.name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (named, *_) = op_tools.compare_many([other / one.name, other / two.name]).rows
+        assert named.op == call["op"]
+        for number, value in before.items():
+            values[number].update(value)
+    return len(calls)

@@ -80,6 +80,7 @@ RULES = {
             "src/base/op_filter.cpp",
             "src/calls/capture_paths.cpp",
             "src/calls/stored_calls.cpp",
+            "src/runs/collective_results.cpp",
             "src/sim_device/kernels.cpp",
             "tools/run_op_from_data/name_rules.cpp",
             "tools/run_op_from_data/replay_frame.cpp",

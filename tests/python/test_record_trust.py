@@ -1,10 +1,18 @@
 """OpRecord: what a call wrote is read again, a device under suspicion is not asked, traces of compilers are no calls."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 import torch
+from conftest import launched
 
 import op_tools
 import op_tools.sim_device as sim
+from op_tools.__main__ import main
 
 
 def record(work, path, level="aten"):
@@ -70,6 +78,90 @@ def test_a_wrong_operator_that_statistics_are_made_of_is_named(op, jitter, tmp_p
     assert first.op.split("::")[1].split(".")[0] == op
 
 
+def chain(device, path, faults=(), first=6):
+    """Calls of one kind, then `faults`, then one of another kind."""
+    torch.manual_seed(0)
+    x = torch.randn(8, 8).to(device)
+    tool = op_tools.OpRecord(output_dir=path, level="aten").start()
+    for _ in range(first):
+        x = torch.tanh(x)
+    for fault in faults:
+        fault.start()
+    torch.neg(x)
+    tool.stop()
+    for fault in faults:
+        fault.stop()
+    return tool.result()
+
+
+def test_statistics_of_a_device_that_turns_out_wrong_are_in_doubt(tmp_path, capsys):
+    chain("cpu", tmp_path / "a")
+    sound = chain("sim", tmp_path / "sound")
+    assert sound.statistics_on_host == [] and sound.statistics_in_doubt == 0
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "sound")]) == 0
+    # Nothing of the program is wrong; what the first calls' statistics were made of may have been.
+    result = chain("sim", tmp_path / "b", [sim.fault("scale", ops="sum", scale=1.05)])
+    assert result.statistics_on_host == ["sim"] and result.statistics_in_doubt > 0 and result.ended_early == ""
+    found = op_tools.read_recording(result.path)
+    assert found.complete and found.header["statistics_in_doubt"] == result.statistics_in_doubt
+    assert found.header["statistics_on_host"]["sim"]["from_call"] <= len(found.calls)
+    values = {tensor.number: tensor for call in found.calls for _, tensor in (*call.inputs, *call.outputs)}
+    in_doubt = [tensor for tensor in values.values() if tensor.in_doubt]
+    assert len(in_doubt) == result.statistics_in_doubt
+    assert all(not tensor.known and tensor.hash == 0 for tensor in in_doubt)
+    capsys.readouterr()
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "are not comparable: sim" in capsys.readouterr().out
+
+
+def test_faults_in_some_calls_count_those_of_the_program(tmp_path):
+    x = torch.ones(8, 8, device="sim")
+    with sim.fault("scale", ops="sum", call=1, scale=2) as fault, op_tools.OpRecord(output_dir=tmp_path, level="aten"):
+        sums = [torch.sum(x).item() for _ in range(3)]
+    assert sums == [64, 128, 64] and fault.hits == 1
+
+
+ENDS = """
+import os, resource, signal, sys, torch, op_tools
+folder, how = sys.argv[1:]
+tool = op_tools.OpRecord(output_dir=folder).start()
+x = torch.ones(1000)
+if how == "disk_full":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+for _ in range(2000):
+    x = torch.neg(x)
+if how == "no_end":
+    os._exit(0)
+assert tool.result().ended_early == how
+"""
+
+
+@pytest.mark.parametrize("how", ["disk_full", "no_end"])
+def test_a_recording_says_why_it_ends_early(how, tmp_path, capsys):
+    script = tmp_path / "program.py"
+    script.write_text(ENDS)
+    launched(script, tmp_path / "a", how)
+    (path,) = (tmp_path / "a").glob("*.oprec")
+    found = op_tools.read_recording(path)
+    assert not found.complete and found.header["ended_early"] == how
+    assert len(found.calls) > 300
+    assert main(["compare", str(path), str(path)]) == 2
+    assert "ends before its program did" in capsys.readouterr().out
+
+
+def test_a_failure_of_its_own_ends_a_recording_and_is_told(tmp_path):
+    with op_tools.OpRecord(output_dir=tmp_path, level="aten") as tool:
+        torch.neg(torch.ones(3))
+        with sim.fault("exception", ops="aten::_copy_from"):
+            torch.tanh(torch.ones(3, device="sim"))
+    result = tool.result()
+    found = op_tools.read_recording(result.path)
+    assert result.ended_early == "failure" == found.header["ended_early"]
+    assert found.header["failure"] == result.failure != ""
+    assert [call.op for call in found.calls][:2] == ["aten::ones", "aten::neg"]
+
+
 def test_an_export_does_not_end_a_recording(tmp_path):
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
 
@@ -85,3 +177,67 @@ def test_an_export_does_not_end_a_recording(tmp_path):
 def test_a_view_expanded_without_end_is_not_read(tmp_path):
     calls = record(lambda: torch.ones(1).expand(2**33).view(2, -1), tmp_path).calls
     assert any(tensor.shape == (2**33,) and not tensor.known for call in calls for _, tensor in call.outputs)
+
+
+HUNG = """
+import torch
+import op_tools.sim_device as sim
+
+x = torch.ones(4, 4, device="sim")
+for _ in range(5):
+    x = torch.tanh(x)
+sim.fault("hang", ops="mm").start()
+print("hangs", flush=True)
+y = x @ x
+print(y.sum().item())
+"""
+
+
+def test_sigterm_of_a_program_whose_device_hangs_keeps_its_calls(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(HUNG)
+    command = [
+        sys.executable,
+        "-m",
+        "op_tools",
+        "run",
+        "--record",
+        "--overflow",
+        "--output-dir",
+        str(tmp_path),
+        str(script),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout.readline() == "hangs\n"
+        time.sleep(2)
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(timeout=60) == -signal.SIGTERM
+    (path,) = tmp_path.glob("*.oprec")
+    ops = [call.op for call in op_tools.read_recording(path).calls]
+    assert ops.count("torch.tanh") == 5
+
+
+GBK = b"\xb2\xe2\xca\xd4"  # no UTF-8
+
+
+def test_every_tool_works_in_a_folder_whose_name_is_no_utf_8(tmp_path):
+    folder = tmp_path / os.fsdecode(GBK)
+    folder.mkdir()
+    (folder / "program.py").write_text(
+        "import torch\nx = torch.ones(3, requires_grad=True)\nfor _ in range(3):\n    (x * 2).sum().backward()\n"
+    )
+    tools = ["record", "capture", "autocompare", "overflow", "observe", "time", "blackbox", "memory"]
+    command = [sys.executable, "-m", "op_tools", "run", *(f"--{tool}" for tool in tools), "--output-dir", folder]
+    done = subprocess.run([*command, folder / "program.py"], cwd=folder, capture_output=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert b"off now" not in done.stderr and b"stops recording" not in done.stderr and b"error" not in done.stderr
+    (recording,) = folder.glob("*.oprec")
+    found = op_tools.read_recording(recording)
+    assert found.complete and sum(call.op == "torch.Tensor.mul" for call in found.calls) == 6
+    assert all("program.py:4" in call.line for call in found.calls if "mul" in call.op)
+    shown = subprocess.run(
+        [sys.executable, "-m", "op_tools", "compare", folder, folder], capture_output=True, timeout=100, check=True
+    )
+    assert b"agree" in shown.stdout.lower() or b"no difference" in shown.stdout.lower()
+    for tool in ("capture", "autocompare", "observe", "time_measure", "blackbox", "memory"):
+        assert any(tool in path.name for path in folder.iterdir()), tool

@@ -17,13 +17,6 @@ namespace {
 // What one copy from a device brings. Small enough for the caches, large enough to be worth the call.
 constexpr int64_t kChunk = 1 << 19;
 
-// The bytes behind the last element, as the storage counts.
-size_t end_of(const at::Tensor& tensor) {
-  int64_t last = tensor.storage_offset();
-  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-  return static_cast<size_t>(last + 1) * tensor.itemsize();
-}
-
 // The `count` elements from the `first` on that lie in memory, without the dispatcher: no version, no history.
 at::Tensor part_of(const at::Tensor& dense, int64_t first, int64_t count) {
   constexpr int64_t one = 1;
@@ -39,7 +32,7 @@ bool is_dense_in_memory(const at::Tensor& tensor) {
   std::string type;
   return tensor.defined() && tensor.layout() == at::kStrided && why_not_plain(tensor, &type).empty() &&
          !tensor._is_zerotensor() && !tensor.is_conj() && !tensor.is_neg() && tensor.is_non_overlapping_and_dense() &&
-         (tensor.numel() == 0 || end_of(tensor) <= tensor.storage().nbytes());
+         (tensor.numel() == 0 || static_cast<size_t>(bytes_shown(tensor).end) <= tensor.storage().nbytes());
 }
 
 void for_each_chunk(const at::Tensor& tensor, const std::function<bool(const char* bytes, size_t size)>& look) {
@@ -72,7 +65,8 @@ uint64_t bits_of(const at::Tensor& tensor) {
     return XXH3_64bits_digest(&state);
   }
   std::string type;
-  if (!why_not_plain(tensor, &type).empty() || end_of(tensor) > tensor.storage().nbytes()) return 0;
+  if (!why_not_plain(tensor, &type).empty() || static_cast<size_t>(bytes_shown(tensor).end) > tensor.storage().nbytes())
+    return 0;
   const at::Tensor elements = on_cpu(tensor.detach()).contiguous();
   return XXH3_64bits(elements.const_data_ptr(), elements.nbytes());
 }
@@ -108,7 +102,8 @@ bool TensorFingerprint::changed_past_autograd() const {
                                                              options_.device(), std::nullopt, std::nullopt);
   now.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
   now.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_, offset_);
-  if (now.numel() > 0 && end_of(now) > storage.nbytes()) return false;  // freed or resized
+  if (now.numel() > 0 && static_cast<size_t>(bytes_shown(now).end) > storage.nbytes())
+    return false;  // freed or resized
   return copy_.defined() ? !same_bits(now, copy_) : bits_of(now) != bits_;
 }
 
