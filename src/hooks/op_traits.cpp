@@ -219,7 +219,6 @@ constexpr OpFamily kFamilies[] = {
      "_log_softmax gumbel_softmax logsumexp std var std_mean var_mean cosine_similarity cosine_embedding_loss "
      "linalg_cross"},
     {kNormalizes, "attention: softmax between two products", kAttentions},
-    {kNormalizes, "a recurrent network: its gradient goes through all steps", kRecurrents},
     {kNormalizes, "the gradient of one that does",
      "native_layer_norm_backward native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward "
      "miopen_batch_norm_backward native_group_norm_backward _fused_rms_norm_backward _weight_norm_interface_backward "
@@ -230,6 +229,12 @@ constexpr OpFamily kFamilies[] = {
      "transpose permute view reshape expand _foreach_mul _foreach_mul_ _foreach_div _foreach_div_ _foreach_sqrt "
      "_foreach_sqrt_ _foreach_neg _foreach_neg_"},
     {kDistance, "a distance", "cdist _cdist_forward _euclidean_dist pdist _pdist_forward pairwise_distance dist"},
+    {kSelects, "elements of its input",
+     "gather index index_select select slice narrow split split_with_sizes chunk unbind unsafe_split unsafe_chunk "
+     "unsafe_split_with_sizes tensor_split take take_along_dim masked_select amax amin aminmax max min topk sort msort "
+     "kthvalue median nanmedian mode cummax cummin unfold as_strided diagonal diag tril triu flip roll __getitem__ "
+     "embedding max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool1d "
+     "adaptive_max_pool2d adaptive_max_pool3d"},
     {kMoves, "the tensor's elements in another place or form", "_to_copy to cpu cuda xpu ipu type_as type"},
     {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},
@@ -420,6 +425,8 @@ std::string_view trait_name(OpTrait trait) {
       return "multiplies";
     case kDistance:
       return "gives a distance";
+    case kSelects:
+      return "selects";
     case kMoves:
       return "moves";
     case kHasDefaultByDtype:

@@ -59,6 +59,7 @@ enum class OpTrait : uint8_t {
   kNormalizes,               // what its inputs have in common is taken out: its gradient, too, is what is left
   kMultiplies,               // elements by elements, or one element alone: nothing is added up that could cancel
   kDistance,                 // how far apart its inputs are: a result smaller than its rounding says nothing
+  kSelects,                  // the elements of the result are elements of the input: nothing is computed
   kMoves,                    // gives the tensor on another device, or in another dtype
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
 };

@@ -11,6 +11,7 @@
 #include "runs/call_keys.h"
 #include "runs/key_alignment.h"
 #include "runs/optimizer_steps.h"
+#include "runs/shared_readers.h"
 #include "runs/value_difference.h"
 
 namespace op_tools {
@@ -71,6 +72,7 @@ class Aligner {
         add_to_block(b_, i, &blocks, &Blocks::mapped_type::second);
     }
     for (const auto& [name, calls] : blocks) align_block(calls.first, calls.second);
+    absorb_into_groups(a_.run, b_.run, &made_);
     align_backward();
     separate_chance_pairs();
     return std::move(made_);
@@ -113,7 +115,7 @@ class Aligner {
   void align_block(const CallNumbers& a, const CallNumbers& b);
   void drop_chance_matches(const CallNumbers& a, const CallNumbers& b, Matches* matches) const;
   void pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList list);
-  void group(const CallNumbers& a, const CallNumbers& b);
+  void group(const CallNumbers& a, const CallNumbers& b, const CallPairs& alike);
   void add_group(CallGroup calls);
   void align_backward();
   void separate_chance_pairs();
@@ -181,8 +183,10 @@ void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
                        (made_.a_of_b[b[two]] != kNoCall && made_.a_of_b[b[two]] != a[one]);
     if (!moved) pair(a[one], b[two]);
   }
+  const CallPairs alike = read_by_pairs(a_.run, b_.run, made_, a);
   for_each_gap(matches, a.size(), b.size(), [&](uint32_t a0, uint32_t a1, uint32_t b0, uint32_t b1) {
-    group(alone({a.begin() + a0, a.begin() + a1}, made_.b_of_a), alone({b.begin() + b0, b.begin() + b1}, made_.a_of_b));
+    group(alone({a.begin() + a0, a.begin() + a1}, made_.b_of_a), alone({b.begin() + b0, b.begin() + b1}, made_.a_of_b),
+          alike);
   });
 }
 
@@ -265,9 +269,9 @@ void Aligner::pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList lis
   }
 }
 
-void Aligner::group(const CallNumbers& a, const CallNumbers& b) {
+void Aligner::group(const CallNumbers& a, const CallNumbers& b, const CallPairs& alike) {
   if (a.empty() || b.empty()) return;
-  for (CallGroup& found : find_groups(a_.run, a, b_.run, b, fusions_)) add_group(std::move(found));
+  for (CallGroup& found : find_groups(a_.run, a, b_.run, b, fusions_, alike)) add_group(std::move(found));
 }
 
 void Aligner::add_group(CallGroup calls) {

@@ -76,6 +76,7 @@ CallInputs facts_of(const Recording& run, const CallNumbers& calls, bool is_grou
     facts.sums_products = facts.sums_products || is_any || has_trait(base, OpTrait::kSumsProducts);
     const OpTrait jumps = is_backward ? OpTrait::kGradientJumps : OpTrait::kJumps;
     facts.jumps = facts.jumps || is_any || has_trait(base, jumps);
+    facts.selects = !is_group && !is_backward && has_trait(base, OpTrait::kSelects);
     facts.multiplies = facts.multiplies || has_trait(base, OpTrait::kMultiplies);
     facts.normalizes = facts.normalizes || has_trait(base, OpTrait::kNormalizes);
     facts.divides = facts.divides || has_trait(base, OpTrait::kDivides);

@@ -10,8 +10,9 @@
 namespace op_tools {
 namespace {
 
-// What is larger is another program, not a fused operator.
-constexpr size_t kMostInGroup = 64;
+// What is larger is another program, not a fused operator: of both sides the calls of one times those of the other. A
+// recurrent network is one operator on one side and some for each step on the other.
+constexpr size_t kMostInGroup = 64 * 64;
 
 using Part = std::span<const uint32_t>;
 
@@ -44,8 +45,9 @@ bool results_agree(const Recording& run_a, uint32_t a, const Recording& run_b, u
 
 class GroupFinder {
  public:
-  GroupFinder(const Recording& run_a, const Recording& run_b, const std::vector<Fusion>& fusions)
-      : run_a_(run_a), run_b_(run_b), fusions_(fusions) {}
+  GroupFinder(const Recording& run_a, const Recording& run_b, const std::vector<Fusion>& fusions,
+              const CallPairs& alike)
+      : run_a_(run_a), run_b_(run_b), fusions_(fusions), alike_(alike) {}
 
   std::vector<CallGroup> find(Part a, Part b) {
     split_by_fusions(a, b);
@@ -70,13 +72,13 @@ class GroupFinder {
     split_by_results(a, b);
   }
 
-  // A group ends where both sides have the same result.
+  // A group ends where both sides have the same result, or one that the same calls read.
   void split_by_results(Part a, Part b) {
-    if (a.size() > kMostInGroup || b.size() > kMostInGroup) return;
+    if (a.size() * b.size() > kMostInGroup) return;
     size_t from_a = 0, from_b = 0;
     for (size_t i = 0; i < a.size(); ++i) {
       for (size_t j = from_b; j < b.size(); ++j) {
-        if (!results_agree(run_a_, a[i], run_b_, b[j])) continue;
+        if (!alike_.contains({a[i], b[j]}) && !results_agree(run_a_, a[i], run_b_, b[j])) continue;
         add(a.subspan(from_a, i + 1 - from_a), b.subspan(from_b, j + 1 - from_b));
         from_a = i + 1, from_b = j + 1;
         break;
@@ -108,6 +110,7 @@ class GroupFinder {
 
   const Recording &run_a_, &run_b_;
   const std::vector<Fusion>& fusions_;
+  const CallPairs& alike_;
   std::vector<CallGroup> groups_;
 };
 
@@ -176,8 +179,8 @@ ValuePairs pair_values(const Recording& run_a, const std::vector<uint32_t>& a, c
 }
 
 std::vector<CallGroup> find_groups(const Recording& run_a, const CallNumbers& a, const Recording& run_b,
-                                   const CallNumbers& b, const std::vector<Fusion>& fusions) {
-  return GroupFinder(run_a, run_b, fusions).find(a, b);
+                                   const CallNumbers& b, const std::vector<Fusion>& fusions, const CallPairs& alike) {
+  return GroupFinder(run_a, run_b, fusions, alike).find(a, b);
 }
 
 }  // namespace op_tools

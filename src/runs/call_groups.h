@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,12 +41,16 @@ using ValuePairs = std::vector<std::pair<uint32_t, uint32_t>>;
 ValuePairs pair_values(const Recording& run_a, const std::vector<uint32_t>& a, const Recording& run_b,
                        const std::vector<uint32_t>& b);
 
+// A call of A and one of B.
+using CallPairs = std::set<std::pair<uint32_t, uint32_t>>;
+
 // An intermediate result that is as close is the same result.
 constexpr double kSameResult = 1e-3;
 
-// Cuts what is left between two pairs of calls into groups: by known fusions, and where results agree. One call that
-// stands in the place of one other is a group, too, when its results have the shapes of the other's.
+// Cuts what is left between two pairs of calls into groups: by known fusions, and where results agree or
+// stand for each other (`alike`, shared_readers.h). One call that stands in the place of one other is a group, too,
+// when its results have the shapes of the other's.
 std::vector<CallGroup> find_groups(const Recording& run_a, const CallNumbers& a, const Recording& run_b,
-                                   const CallNumbers& b, const std::vector<Fusion>& fusions);
+                                   const CallNumbers& b, const std::vector<Fusion>& fusions, const CallPairs& alike);
 
 }  // namespace op_tools

@@ -52,6 +52,12 @@ ValuePairs ComparedValues::inputs(const Compared& calls) const {
   return pairs;
 }
 
+bool ComparedValues::is_guess(const Compared& calls, uint32_t value_a, uint32_t value_b) const {
+  if (calls.group == kNoCall || a_.values[value_a].name != 0) return false;
+  const bool are_read = readers_a_[value_a] != kNoCall && readers_b_[value_b] != kNoCall;
+  return are_read && difference_of(a_, value_a, b_, value_b).relative > kSameResult;
+}
+
 ValuePairs ComparedValues::outputs(const Compared& calls) const {
   if (calls.group == kNoCall) return paired_uses(a_.outputs(a_.calls[calls.a[0]]), b_.outputs(b_.calls[calls.b[0]]));
   const std::vector<uint32_t> of_a = ports_a(calls).outputs, of_b = ports_b(calls).outputs;

@@ -23,6 +23,8 @@ class ComparedValues {
 
   ValuePairs inputs(const Compared& calls) const;
   ValuePairs outputs(const Compared& calls) const;
+  // Two results of groups that have nothing but the shape in common. Who reads them knows if they belong together.
+  bool is_guess(const Compared& calls, uint32_t value_a, uint32_t value_b) const;
   // Of a group.
   Ports ports_a(const Compared& calls) const { return ports_of(a_, calls.a, readers_a_); }
   Ports ports_b(const Compared& calls) const { return ports_of(b_, calls.b, readers_b_); }

@@ -7,11 +7,14 @@
 #include <optional>
 #include <unordered_map>
 
+#include "compare/metrics/tolerance.h"
 #include "runs/call_facts.h"
 #include "runs/call_keys.h"
 #include "runs/compared_values.h"
 #include "runs/conclusion.h"
 #include "runs/expected_error.h"
+#include "runs/gradient_makers.h"
+#include "runs/gradient_terms.h"
 #include "runs/module_rows.h"
 #include "runs/optimizer_steps.h"
 #include "runs/value_difference.h"
@@ -36,8 +39,9 @@ class Finder {
         modules_(a),
         unwritten_a_(unwritten_values(a)),
         unwritten_b_(unwritten_values(b)),
-        moved_from_a_(moved_from(a)),
-        moved_from_b_(moved_from(b)),
+        sources_a_(sources_of(a)),
+        sources_b_(sources_of(b)),
+        read_in_backward_(read_in_backward(a, sources_a_)),
         gradient_rms_(largest_gradient(a)),
         forward_(forward_calls(a)),
         forward_b_(forward_calls(b)) {
@@ -54,6 +58,7 @@ class Finder {
   struct Inputs {
     CallInputs facts;
     ValuePairs pairs;
+    uint32_t reader = kNoCall;  // A's call, where it is one
     // Of an operator on lists: what goes into each item of them; -1: into all.
     struct Item {
       std::vector<uint32_t> values;
@@ -76,6 +81,8 @@ class Finder {
 
   Inputs look_at_inputs(const Compared& calls, const ComparedSteps* steps);
   void look_at_input(uint32_t value_a, uint32_t value_b, int64_t item, Inputs* inputs);
+  bool reads_from_outside(const Inputs& inputs, uint32_t group) const;
+  bool is_usual_unseen(uint32_t value_a, const RecordedValue& b, const ValueDifference& difference) const;
   void look_at_ports(const Compared& calls, Inputs* inputs) const;
   void look_at_forward(const Compared& calls, Inputs* inputs) const;
   void look_inside(const Compared& calls, Inputs* inputs) const;
@@ -93,6 +100,7 @@ class Finder {
     return noise_ && std::isfinite(noise_->of_value[value_a]) ? noise_->of_value[value_a] : 0;
   }
   void name_extra_call(const Inputs& inputs);
+  void name_group(uint32_t row, uint32_t value_a, uint32_t value_b, const ValueDifference& difference);
   void judge(const Compared& calls, const Inputs& inputs, const ComparedSteps* steps, ComparedCalls* row);
 
   const Recording &a_, &b_;
@@ -101,11 +109,13 @@ class Finder {
   const ComparedValues pairs_;
   ModuleRows modules_;
   const std::vector<bool> unwritten_a_, unwritten_b_;
-  const std::vector<uint32_t> moved_from_a_, moved_from_b_;  // by value
-  const double gradient_rms_;                                // the largest
+  const std::vector<uint32_t> sources_a_, sources_b_;  // by value
+  const std::vector<bool> read_in_backward_;           // by A's value
+  const double gradient_rms_;                          // the largest
   const CallsById forward_, forward_b_;
   std::vector<uint32_t> made_a_, made_b_;  // by value: the row that handed a difference to it
-  double seen_ = 0;                        // the largest relative difference that was explained
+  GradientTerms terms_;
+  double seen_ = 0;  // the largest relative difference that was explained
   Divergence found_;
 };
 
@@ -120,7 +130,7 @@ Divergence Finder::find() {
       if (aligned_.alone_in_b(next_b) && !skipped(aligned_.steps_only_b, b_.calls[next_b].step)) only_b(next_b);
     }
   };
-  for (const uint32_t i : modules_.order()) {
+  for (const uint32_t i : behind_makers(a_, sources_a_, aligned_, modules_.order())) {
     if (aligned_.moves_a[i]) {
       hand_on(a_, i, &made_a_);
     } else if (aligned_.b_of_a[i] != kNoCall) {
@@ -174,16 +184,18 @@ void Finder::one_sided(const Recording& run, uint32_t number, CallVerdict verdic
 
 // Why two values differ that come from no pair of calls. Returns the row that it came from, or kNoRow: it is born here.
 uint32_t Finder::origin_of(uint32_t value_a, uint32_t value_b, double relative, Inputs* inputs) {
-  const RecordedValue &a = a_.values[moved_from_a_[value_a]], &b = b_.values[moved_from_b_[value_b]];
+  const RecordedValue &a = a_.values[sources_a_[value_a]], &b = b_.values[sources_b_[value_b]];
   const uint32_t call_a = a.origin == Origin::kCall ? a.producer : kNoCall;
   const uint32_t call_b = b.origin == Origin::kCall ? b.producer : kNoCall;
   const bool alone_b = call_b != kNoCall && aligned_.alone_in_b(call_b) && found_.row_of_b[call_b] != kNoRow;
   const bool alone_a = call_a != kNoCall && aligned_.alone_in_a(call_a) && found_.row_of_a[call_a] != kNoRow;
   if (alone_a || alone_b) {
     const uint32_t number = alone_b ? found_.row_of_b[call_b] : found_.row_of_a[call_a];
-    inputs->extra = number;
-    inputs->extra_difference = relative;
-    inputs->value_a = value_a, inputs->value_b = value_b;
+    if (inputs->extra == kNoRow || number < inputs->extra) {
+      inputs->extra = number;
+      inputs->extra_difference = relative;
+      inputs->value_a = value_a, inputs->value_b = value_b;
+    }
     return number;
   }
   // What no call was seen to make may come from what was found before, by a way that was not recorded.
@@ -192,6 +204,30 @@ uint32_t Finder::origin_of(uint32_t value_a, uint32_t value_b, double relative, 
   inputs->born = unseen ? Finding::kFirstInput : Finding::kOtherInput;
   inputs->value_a = value_a, inputs->value_b = value_b;
   return kNoRow;
+}
+
+// Not in the line of the group itself, where calls of one name meet by chance.
+bool Finder::reads_from_outside(const Inputs& inputs, uint32_t group) const {
+  if (inputs.reader == kNoCall) return false;
+  const RecordedCall &reader = a_.calls[inputs.reader], &made = a_.calls[found_.rows[group].a];
+  return reader.line != made.line || reader.module != made.module;
+}
+
+// No more than rounding explains in a value that no call was seen to make.
+bool Finder::is_usual_unseen(uint32_t value_a, const RecordedValue& b, const ValueDifference& difference) const {
+  if (difference.kind != Kind::kNumbers) return false;
+  const RecordedValue& a = a_.values[value_a];
+  if (may_be_gradient(a)) {
+    const double unit = rounding_of(coarser(a.dtype, b.dtype)).unit;
+    if (const auto of_sum = terms_.sum_difference(a.shape, a.norm, unit)) return difference.norm <= *of_sum;
+  }
+  CallInputs unseen;
+  unseen.coarsest = coarser(a.dtype, b.dtype);
+  unseen.composite = true;
+  const double usual = expected_difference(a_, unseen, a) + kUnseenGrowth * seen_;
+  // A gradient may be a sum of zero, and all that is left of it its rounding: beside the others it is nothing.
+  const double beside = may_be_gradient(a) && gradient_rms_ > 0 ? rms_of(a_, a) / gradient_rms_ : 1;
+  return difference.relative * std::min(1.0, beside) <= usual;
 }
 
 void Finder::look_at_input(uint32_t value_a, uint32_t value_b, int64_t item, Inputs* inputs) {
@@ -223,8 +259,8 @@ void Finder::look_at_input(uint32_t value_a, uint32_t value_b, int64_t item, Inp
   const auto row_of = [](const RecordedValue& value, const std::vector<uint32_t>& rows) {
     return value.origin == Origin::kCall ? rows[value.producer] : kNoRow;
   };
-  const uint32_t row_a = row_of(a_.values[moved_from_a_[value_a]], found_.row_of_a);
-  const uint32_t row_b = row_of(b_.values[moved_from_b_[value_b]], found_.row_of_b);
+  const uint32_t row_a = row_of(a_.values[sources_a_[value_a]], found_.row_of_a);
+  const uint32_t row_b = row_of(b_.values[sources_b_[value_b]], found_.row_of_b);
   // Another value of the same maker: it was read again.
   for (const uint32_t row : {row_b, row_a}) {
     if (row == kNoRow || found_.rows[row].source == kNoRow || found_.rows[row].verdict == CallVerdict::kHealed)
@@ -232,15 +268,16 @@ void Finder::look_at_input(uint32_t value_a, uint32_t value_b, int64_t item, Inp
     if (inputs->carried == kNoRow) inputs->carried = row;
     return;
   }
-  if (row_a != kNoRow && row_a == row_b) return;  // judged there: they agree
-  CallInputs unseen;
-  unseen.coarsest = coarser(a.dtype, b.dtype);
-  unseen.composite = true;
-  const double usual = expected_difference(a_, unseen, a) + kUnseenGrowth * seen_;
-  // A gradient may be a sum of zero, and all that is left of it its rounding: beside the others it is nothing.
-  const double beside = may_be_gradient(a) && gradient_rms_ > 0 ? rms_of(a_, a) / gradient_rms_ : 1;
-  const bool is_usual = difference.relative <= usual || difference.relative * beside <= usual ||
-                        difference.relative <= kNoiseFactor * noise_at(value_a);
+  if (row_a != kNoRow && row_a == row_b) {  // judged there: they agree
+    const bool in_group = found_.rows[row_a].group != kNoCall;
+    if (in_group && difference.relative > kSameResult && reads_from_outside(*inputs, row_a)) {
+      name_group(row_a, value_a, value_b, difference);
+      if (inputs->carried == kNoRow) inputs->carried = row_a;
+    }
+    return;
+  }
+  const bool is_usual =
+      is_usual_unseen(value_a, b, difference) || difference.relative <= kNoiseFactor * noise_at(value_a);
   if (is_usual || inputs->born != Finding::kNone) return;
   const uint32_t origin = origin_of(value_a, value_b, difference.relative, inputs);
   if (inputs->carried == kNoRow) inputs->carried = origin;
@@ -295,6 +332,7 @@ void Finder::look_inside(const Compared& calls, Inputs* inputs) const {
 
 Finder::Inputs Finder::look_at_inputs(const Compared& calls, const ComparedSteps* steps) {
   Inputs inputs;
+  if (calls.group == kNoCall) inputs.reader = calls.a[0];
   CallInputs& facts = inputs.facts;
   facts = facts_of(a_, calls.a, calls.group != kNoCall);
   const RecordedCall &a = a_.calls[calls.a[0]], &b = b_.calls[calls.b[0]];
@@ -399,6 +437,20 @@ void Finder::look_at_steps(const ComparedSteps& steps, bool carried, ComparedCal
   }
 }
 
+// Which results of two groups belong together their readers say: one that a pair of calls reads in the same place.
+void Finder::name_group(uint32_t number, uint32_t value_a, uint32_t value_b, const ValueDifference& difference) {
+  ComparedCalls& row = found_.rows[number];
+  row.finding = difference.kind == Kind::kShape       ? Finding::kShape
+                : difference.kind == Kind::kNonfinite ? Finding::kNonfinite
+                                                      : Finding::kNumbers;
+  row.verdict = CallVerdict::kBorn;
+  row.output_difference = difference.relative;
+  row.limit = kSameResult;
+  row.value_a = value_a, row.value_b = value_b;
+  row.source = number;
+  found_.first = std::min(found_.first, number);
+}
+
 // What only one run does changed the results of a call that both make.
 void Finder::name_extra_call(const Inputs& inputs) {
   ComparedCalls& row = found_.rows[inputs.extra];
@@ -426,7 +478,7 @@ void Finder::judge(const Compared& calls, const Inputs& inputs, const ComparedSt
     const bool in_order = calls.group == kNoCall && outputs.size() == a.outputs;
     for (size_t i = 0; i < outputs.size(); ++i) {
       const auto& [value_a, value_b] = outputs[i];
-      if (unwritten_a_[value_a] || unwritten_b_[value_b]) continue;
+      if (unwritten_a_[value_a] || unwritten_b_[value_b] || pairs_.is_guess(calls, value_a, value_b)) continue;
       const int64_t item = in_order ? list_item(a_.string(a_.outputs(a)[i].place)) : -1;
       look_at_output(value_a, value_b, limits_of(value_a, value_b, item, inputs), carried, row, &differs);
     }
@@ -453,7 +505,11 @@ void Finder::judge(const Compared& calls, const Inputs& inputs, const ComparedSt
   }
   const bool hands_on = row->verdict == CallVerdict::kBorn || row->verdict == CallVerdict::kCarried;
   for (const auto& [value_a, value_b] : outputs) {
-    const bool same = difference_of(a_, value_a, b_, value_b).kind == Kind::kSame;
+    const ValueDifference difference = difference_of(a_, value_a, b_, value_b);
+    const bool same = difference.kind == Kind::kSame;
+    const bool is_term =
+        a.phase == Phase::kBackward && !read_in_backward_[value_a] && (same || difference.kind == Kind::kNumbers);
+    if (is_term) terms_.add(a_.values[value_a].shape, a_.values[value_a].norm, hands_on ? 0 : difference.norm);
     made_a_[value_a] = made_b_[value_b] = hands_on && !same ? self : kNoRow;
   }
 }

@@ -32,6 +32,12 @@ struct Input {
   double elements = 0, rms = 0;
 };
 
+// As large as what matters in the input of an operator that exponentiates: a mask of large negative numbers is lost in
+// it, or is what the result consists of.
+double exponents_rms(const Recording& run, const RecordedValue& value, const RecordedValue& output) {
+  return std::min(rms_of(run, value), std::max(std::abs(value.max), rms_of(run, output)));
+}
+
 // The floating ones, the largest first.
 std::vector<Input> floating_inputs(const Recording& run, const std::vector<uint32_t>& values, const CallInputs& inputs,
                                    const RecordedValue& output) {
@@ -41,7 +47,8 @@ std::vector<Input> floating_inputs(const Recording& run, const std::vector<uint3
     if (inputs.by_element && value.shape != output.shape) continue;
     const DtypeClass kind = dtype_class(value.dtype);
     if (kind != DtypeClass::kFloating && kind != DtypeClass::kComplex) continue;
-    found.push_back({static_cast<double>(numel_of(run, value)), rms_of(run, value)});
+    const double rms = inputs.exponentiates ? exponents_rms(run, value, output) : rms_of(run, value);
+    found.push_back({static_cast<double>(numel_of(run, value)), rms});
   }
   std::sort(found.begin(), found.end(), [](const Input& one, const Input& two) { return one.elements > two.elements; });
   return found;
@@ -155,8 +162,9 @@ double expected_difference(const Recording& run, const CallInputs& inputs, const
   const double accumulated = inputs.composite ? rounding.unit : rounding.accumulate;
   const bool adds_up = inputs.sums_products || sums.summed > 1;
   const double own = adds_up ? cancelled : std::min(cancelled, kMostOwnCancellation);
-  double expected = kOwnUnits * rounding.unit + own * kSumUnits * accumulated * std::pow(sums.summed, 0.25) +
-                    cancelled * kGrowth * inputs.difference;
+  const double summing = own * kSumUnits * accumulated * std::pow(sums.summed, 0.25);
+  double expected =
+      kOwnUnits * rounding.unit + (inputs.selects ? 0 : summing) + cancelled * kGrowth * inputs.difference;
   if (inputs.jumps && inputs.may_have_jumped && rms > 0) {
     const double jumped = elements * std::min(1.0, inputs.difference);
     if (jumped > kRareJump) {

@@ -22,6 +22,7 @@ struct CallInputs {
   bool sums_products = false;   // OpTrait::kSumsProducts, or of any operators
   bool jumps = false;           // OpTrait::kJumps, or kGradientJumps of the forward call
   bool may_have_jumped = true;  // false: statistics of its forward call show that no element did
+  bool selects = false;         // OpTrait::kSelects; not of gradients and groups
   bool multiplies = false;      // OpTrait::kMultiplies
   bool normalizes = false;      // OpTrait::kNormalizes
   bool divides = false;         // OpTrait::kDivides

@@ -21,7 +21,7 @@ import random
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -235,6 +235,11 @@ def has_norm(row: op_tools.RunRow, engine_sum: tuple[int, float] | None) -> bool
     return engine_sum is not None and math.isclose(norm, engine_sum[1], rel_tol=1e-5)
 
 
+def is_behind_backward(rows: Sequence[op_tools.RunRow], row: op_tools.RunRow) -> bool:
+    """The step of the optimizer, which reads the gradients of parameters."""
+    return row.phase == FORWARD and any(one.phase == BACKWARD for one in itertools.islice(rows, row.row))
+
+
 def row_text(row: op_tools.RunRow) -> str:
     return (
         f"{row.op} {row.phase} ({row.verdict}{': ' + row.finding if row.finding else ''})"
@@ -274,19 +279,22 @@ def try_model(name: str, kind: type[Model], level: str, trials: int, seed: int, 
                 continue
             culprits = spoiled.calls if level == "aten" else functions.culprits(spoiled)
             part = culprits[0][1] if culprits else SUM
-            comparison = op_tools.compare_runs(a, b).ranks[0]
+            found = op_tools.compare_runs(a, b)
+            comparison = found.ranks[0]
             of_b = [(call.id, call.phase) for call in b.calls]
             ids = [
                 [of_b[one] for one in comparison._found.calls_of(number)[1]] for number in range(len(comparison._found))
             ]  # by row; of a group all
             first = comparison.first
-            if first is None:
+            if found.exit_status == 0:
                 outcome = "missed"
-            elif first.verdict == NOT_FOUND:
+            elif first is None or first.verdict == NOT_FOUND:
                 outcome = "elsewhere"
             elif part == SUM:
+                is_leaf = spoiled.reader not in functions.of_node  # a parameter's gradient, read by the optimizer
+                by_optimizer = is_leaf and is_behind_backward(comparison.rows, first)
                 is_reader = (functions.of_node.get(spoiled.reader), first.phase) in ids[first.row]
-                outcome = "named" if is_reader or has_norm(first, spoiled.sum) else "elsewhere"
+                outcome = "named" if by_optimizer or is_reader or has_norm(first, spoiled.sum) else "elsewhere"
             else:
                 outcome = "named" if culprits[0] in ids[first.row] else "elsewhere"
             score = scores.parts[level, part]

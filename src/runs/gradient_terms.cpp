@@ -1,0 +1,29 @@
+#include "runs/gradient_terms.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace op_tools {
+namespace {
+
+// At most as many terms differ as far as the one that differs most.
+constexpr double kTerms = 64;
+constexpr double kRounding = 1.01;  // of the norms themselves
+
+}  // namespace
+
+void GradientTerms::add(ListNumber shape, double norm, double difference) {
+  if (!std::isfinite(norm) || !std::isfinite(difference)) return;
+  Terms& terms = by_shape_[shape];
+  terms.largest = std::max(terms.largest, norm);
+  terms.total += norm;
+  terms.difference = std::max(terms.difference, difference);
+}
+
+std::optional<double> GradientTerms::sum_difference(ListNumber shape, double norm, double unit) const {
+  const auto found = by_shape_.find(shape);
+  if (found == by_shape_.end() || !(norm <= kRounding * found->second.total)) return std::nullopt;
+  return kTerms * (found->second.difference + unit * found->second.largest);
+}
+
+}  // namespace op_tools
