@@ -176,7 +176,7 @@ void set_module_namer(const py::object& name) {
 // (name, origin, tensor) of what it knows.
 void set_tensor_namer(const py::object& find) {
   PyObject* const never_freed = py::object(find).release().ptr();
-  set_named_tensor_source([never_freed] {
+  set_named_tensor_source([never_freed](uint64_t recording) {
     std::vector<NamedTensor> named;
     if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return named;
     const py::gil_scoped_acquire gil;
@@ -192,7 +192,7 @@ void set_tensor_namer(const py::object& find) {
     const py::object model =
         modules.empty() ? py::object(py::none()) : py::reinterpret_borrow<py::object>(modules.back());
     const NotCompiled not_compiled;
-    const py::object found = to_its_end([&] { return py::handle(never_freed)(model, args, kwargs); });
+    const py::object found = to_its_end([&] { return py::handle(never_freed)(model, args, kwargs, recording); });
     for (const py::handle one : found) {
       const auto [name, origin, tensor] = one.cast<std::tuple<std::string, int, at::Tensor>>();
       named.push_back({name, static_cast<Origin>(origin), tensor});

@@ -20,10 +20,10 @@ _PARAMETER, _BUFFER, _GRADIENT, _INPUT = 2, 3, 4, 5
 
 _Named = tuple[str, int, torch.Tensor]
 
-# The models that were seen running, each with the memory of its first tensor (another one after .to(device)), and with the
-# names of its gradients.
+# The models that were seen running, each with the memory of its first tensor (another one after .to(device)), the names of
+# its gradients, and the recordings that know its tensors.
 _Gradients = list[tuple[str, "weakref.ref[torch.nn.Module]", str]]
-_models: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, _Gradients]] = weakref.WeakKeyDictionary()
+_models: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, _Gradients, set[int]]] = weakref.WeakKeyDictionary()
 
 
 def _git_commit(folder: Path) -> str:
@@ -140,20 +140,24 @@ def _place_of(model: torch.nn.Module) -> int | None:
         return id(first) if type(first) in (torch.Tensor, torch.nn.Parameter) else None
 
 
-def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any) -> list[_Named]:
-    """What is known of the tensors of models: inside of one, its parameters and buffers (where they are new) and what it was
-    called with; outside, the gradients of all."""
+def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any, recording: int) -> list[_Named]:
+    """What is known of the tensors of models: inside of one, its parameters and buffers (where they are new, or new to this
+    recording) and what it was called with; outside, the gradients of all."""
     if model is None:
         return [
             (name, _GRADIENT, parameter.grad)
-            for _, gradients in list(_models.values())
+            for _, gradients, _ in list(_models.values())
             for name, module, short in gradients
             if (parameter := _parameter(module(), short)) is not None and parameter.grad is not None
         ]
     model = without_compiled(model)
     place = _place_of(model)
     found: list[_Named] = []
-    if place is not None and (model not in _models or _models[model][0] != place):
+    known = _models.get(model)
+    if known is not None and known[0] == place and recording not in known[2]:
+        found += _tensors_of(model)
+        known[2].add(recording)
+    elif place is not None and (known is None or known[0] != place):
         found += _tensors_of(model)
         kind = type(model).__name__
         gradients = [
@@ -161,7 +165,7 @@ def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any) -> list
             for path, module in model.named_modules()
             for short in module._parameters
         ]
-        _models[model] = (place, gradients)
+        _models[model] = (place, gradients, {recording})
     name = type(model).__name__
     inputs = [*_tensors_in(list(args or ()), f"{name}.input"), *_tensors_in(dict(kwargs or {}), f"{name}.input")]
     return found + [(where, _INPUT, tensor) for where, tensor in inputs]

@@ -19,8 +19,8 @@ void set_named_tensor_source(NamedTensorSource new_source) {
   source() = std::move(new_source);
 }
 
-std::vector<NamedTensor> named_tensors() {
-  return source() ? source()() : std::vector<NamedTensor>();
+std::vector<NamedTensor> named_tensors(uint64_t recording) {
+  return source() ? source()(recording) : std::vector<NamedTensor>();
 }
 
 TensorOrigin TensorOrigins::find(const at::Tensor& tensor) const {

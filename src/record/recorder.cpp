@@ -69,6 +69,11 @@ void count(const RecordedCall& call, RecordRow& counts) {
   counts.failed += call.error != 0;
 }
 
+uint64_t next_number() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
 std::string random_text(const Value& moved) {
   std::string text;
   const auto* dict = moved.get_if<Dict>();
@@ -86,7 +91,10 @@ bool is_backward_at_torch(const OpCall& call) {
 }
 
 Recorder::Recorder(const ResolvedRecordOptions& options)
-    : options(options), rank_(distributed_rank()), seen_doubts_(StatisticsCheck::get().doubts()) {}
+    : options(options),
+      rank_(distributed_rank()),
+      number_in_process_(next_number()),
+      seen_doubts_(StatisticsCheck::get().doubts()) {}
 
 // Called without the lock: it reads the tensor.
 std::shared_ptr<StatisticsQuery> Recorder::ask(const at::Tensor& tensor) const {
@@ -115,7 +123,7 @@ TensorOrigin Recorder::named_origin(const at::Tensor& tensor, const OpCall& call
   const TensorOrigin origin = known();
   if (origin.origin != Origin::kUnknown || phase_of(call) == Phase::kBackward) return origin;
   if (!in_module && !graph_ran_.exchange(false)) return origin;
-  const std::vector<NamedTensor> named = named_tensors();
+  const std::vector<NamedTensor> named = named_tensors(number_in_process_);
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const NamedTensor& one : named) values_.name(one);
   return values_.origin(tensor);
@@ -259,7 +267,11 @@ Recorder::Outputs Recorder::outputs_of(OpCall& call, State& state) {
   }
   for (Output& output : outputs) {
     output.where = place_of(output.tensor);
-    if (!writes_unseen) output.value = values_.find(output.tensor, output.where);
+    // Where modules alone are seen: an optimizer writes lists of parameters, which moves no counters.
+    const auto is_output = [&](const Input& input) { return input.tensor.is_same(output.tensor); };
+    const bool may_be_written =
+        writes_unseen || (options.modules_only && std::none_of(state.inputs.begin(), state.inputs.end(), is_output));
+    if (!may_be_written) output.value = values_.find(output.tensor, output.where);
     output.is_new = !output.value.is_known();
   }
   return outputs;

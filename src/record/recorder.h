@@ -125,6 +125,7 @@ class Recorder {
   void stop_locked(EndedEarly reason, const std::string& why);
 
   const int64_t rank_;
+  const uint64_t number_in_process_;
   const ForkGuard owner_;
   std::atomic<bool> jittered_{false}, failed_{false}, awaits_{false}, graph_ran_{false}, has_file_{false};
 

@@ -317,6 +317,12 @@ def test_the_band_with_a_reference_is_measured():
     assert judge.answer(wrong) == "bad" and judge.answer(right) == "good"
 
 
+def test_what_rounds_otherwise_is_inside_the_band():
+    judge, rounded = BisectJudge([0.5, 0.25]), Outcome([0.5, 0.2500001])
+    judge.settle([rounded] * 3, [Outcome([0.5, 0.25])] * 3)
+    assert judge.answer(rounded) == "good"
+
+
 def test_distance():
     assert distance([1.0, 2.0], [1.0, 2.0]) == 0
     assert distance([1.0, 2.2], [1.0, 2.0]) == pytest.approx(0.1)

@@ -261,6 +261,18 @@ def test_parameters_buffers_inputs_and_gradients_have_names(tmp_path):
     assert producer(found, weight).module == "" and producer(found, weight).step == 0
 
 
+def test_each_recording_of_a_process_has_the_names(tmp_path):
+    net, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
+
+    def named(recording):
+        return {tensor.name for call in recording.calls for _, tensor in call.inputs} - {""}
+
+    with op_tools.OpRecord(output_dir=tmp_path / "outer") as outer:
+        first, second = (record(lambda tool: net(x), tmp_path / name) for name in "ab")
+    assert named(first) == named(second) == {"Linear.weight", "Linear.bias", "Linear.input[0]"}
+    assert named(first) <= named(op_tools.read_recording(outer.result().path))
+
+
 def test_gradients_that_were_accumulated_have_names(tmp_path):
     model = torch.nn.Linear(3, 3)
 

@@ -58,6 +58,34 @@ def one(tensors, place):
     return next(tensor for where, tensor in tensors if where == place)
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda weights: torch.optim.SGD(weights, lr=0.1, foreach=True),
+        lambda weights: torch.optim.SGD(weights, lr=0.1, foreach=False),
+        lambda weights: torch.optim.AdamW(weights, lr=0.1, fused=True),
+    ],
+)
+def test_what_an_optimizer_leaves_is_what_it_wrote(optimizer, tmp_path):
+    """Steps over lists of parameters, and fused ones, move no version counters."""
+    torch.manual_seed(5)
+    model, norms = Net(), []
+    method = optimizer(model.parameters())
+    with op_tools.OpRecord(output_dir=tmp_path, modules_only=True) as tool:
+        for _ in range(3):
+            method.zero_grad()
+            model(torch.ones(8, 16), scale=2).square().mean().backward()
+            method.step()
+            norms.append(model.head.weight.norm().item())
+            tool.step()
+    calls = op_tools.read_recording(tool.result().path).calls
+    steps = [call for call in calls if call.op.startswith("optimizer:")]
+    written = [one(call.outputs, "result.Net.head.weight").norm for call in steps]
+    assert written == pytest.approx(norms) and len(set(norms)) == 3
+    heads = [call for call in calls if call.module == "Net.head" and call.phase == "forward"]
+    assert [one(call.inputs, "self.weight").norm for call in heads[1:]] == pytest.approx(norms[:2])
+
+
 def test_a_row_for_each_module_the_loss_and_the_optimizer(tmp_path):
     before = (nn.Module._call_impl, torch.autograd.backward)
     found, model = trained(tmp_path, steps=1)
