@@ -110,8 +110,8 @@ _JUDGED_RIGHT = "run_op_from_data calls it right, whose limits know more of what
 
 def _as_judged(plan: Plan, ended: Ended, judged: Judged) -> Plan:
     """The plan without results that the script calls wrong and the judge right."""
-    if judged.trouble or judged.died:
-        return plan
+    if plan.calls > 1 or judged.trouble or judged.died:
+        return plan  # the judge was asked about one call
     right = {name_of(row["what"]) for row in judged.rows if row["verdict"] == "pass"}
     right -= {name_of(row["what"]) for row in judged.failures}
     return replace(plan, left_out={**plan.left_out, **dict.fromkeys(sorted(_named(ended) & right), _JUDGED_RIGHT)})
@@ -183,9 +183,12 @@ def make(
         _store(script, path)
         return script, run_script(path, timeout=timeout)
 
+    left_out: dict[str, str] = {}
     for one in _plans(saved, plan_for(saved, judged, plan)):
+        one = replace(one, left_out={**one.left_out, **left_out})
         script, ended = tried(one)
         if (judged_right := _as_judged(one, ended, judged)) != one:
+            left_out = dict(judged_right.left_out)
             script, ended = tried(judged_right)
         wrong = _is_wrong(ended, judged)
         data = {"inline": "data in the script", "drawn": "drawn data", "file": "data in a file"}[one.data]
