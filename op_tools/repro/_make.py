@@ -99,24 +99,6 @@ def _head(saved: Saved, plan: Plan, path: Path, finding: str, reproduced: int) -
     return "\n".join(lines)
 
 
-def _named(ended: Ended) -> set[str]:
-    """The results that a script calls wrong."""
-    lines = [line.removeprefix("WRONG: ") for line in ended.out.splitlines() if line.startswith("WRONG: ")]
-    return {line.partition(":")[0].partition(" of call ")[0] for line in lines}
-
-
-_JUDGED_RIGHT = "run_op_from_data calls it right, whose limits know more of what cancels than this script"
-
-
-def _as_judged(plan: Plan, ended: Ended, judged: Judged) -> Plan:
-    """The plan without results that the script calls wrong and the judge right."""
-    if plan.calls > 1 or judged.trouble or judged.died:
-        return plan  # the judge was asked about one call
-    right = {name_of(row["what"]) for row in judged.rows if row["verdict"] == "pass"}
-    right -= {name_of(row["what"]) for row in judged.failures}
-    return replace(plan, left_out={**plan.left_out, **dict.fromkeys(sorted(_named(ended) & right), _JUDGED_RIGHT)})
-
-
 def _finding(ended: Ended) -> str:
     if ended.died:
         return f"the process {ended.died}"
@@ -177,19 +159,10 @@ def make(
         again = judge(folder, plan.device, plan.imports, plan.libraries, calls=4)
         judged = again if again.failures else judged
     best: tuple[Script, Ended] | None = None
-
-    def tried(one: Plan) -> tuple[Script, Ended]:
+    for one in _plans(saved, plan_for(saved, judged, plan)):
         script = write(saved, one, path.with_suffix(".pth").name, _head(saved, one, path, "", 0))
         _store(script, path)
-        return script, run_script(path, timeout=timeout)
-
-    left_out: dict[str, str] = {}
-    for one in _plans(saved, plan_for(saved, judged, plan)):
-        one = replace(one, left_out={**one.left_out, **left_out})
-        script, ended = tried(one)
-        if (judged_right := _as_judged(one, ended, judged)) != one:
-            left_out = dict(judged_right.left_out)
-            script, ended = tried(judged_right)
+        ended = run_script(path, timeout=timeout)
         wrong = _is_wrong(ended, judged)
         data = {"inline": "data in the script", "drawn": "drawn data", "file": "data in a file"}[one.data]
         calls = f", {one.calls} calls" if one.calls > 1 else ""

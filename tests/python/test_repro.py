@@ -603,16 +603,15 @@ def test_a_list_of_numbers_of_any_kind_is_written_in_cpp():
 
 @pytest.mark.skipif(not shutil.which("cmake") or not shutil.which("g++"), reason="there is no C++ compiler")
 def test_the_cpp_program_of_a_right_call_says_right():
-    """With NaN, and a gradient of nothing but rounding: the rows of a softmax add up to one."""
-    x = torch.randn(6, 40).bfloat16()
+    """With NaN and a gradient."""
+    x = torch.randn(6, 40)
     x[0, 0] = math.nan
     x.requires_grad_()
     with op_tools.OpCapture() as capture:
-        F.softmax(x, 1).sum().backward()
+        F.softmax(x, 1).square().sum().backward()
     folder = next(str(one) for one in Path(capture.result().root).glob("*softmax*/*"))
     _, judged, result = make(folder, Path("right.py"), Plan("cpu"), 120, lambda _: None)
     assert judged.rows and not judged.failures and result.reproduced == 0
-    assert "gradient of input 0 is not compared: run_op_from_data calls it right" in Path("right.py").read_text()
     assert result.output.splitlines()[-1] == "right"
     built = write_cpp(folder, Path("right"), result, 120, lambda _: None)
     assert built.trouble == "" and built.output.splitlines()[-1] == "right" and not built.reproduces
