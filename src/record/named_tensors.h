@@ -24,8 +24,8 @@ struct NamedTensor {
 
 // What the program's language knows of its models: parameters and buffers of the model that this thread is in (when
 // they may have changed since this recording asked for them), and what it was called with; outside of models the
-// gradients of all models' parameters. `recording`: a number of its own in the process. Set once by the bindings of that
-// language.
+// gradients of all models' parameters. `recording`: a number of its own in the process. Set once by the bindings of
+// that language.
 using NamedTensorSource = std::function<std::vector<NamedTensor>(uint64_t recording)>;
 OP_TOOLS_API void set_named_tensor_source(NamedTensorSource source);
 std::vector<NamedTensor> named_tensors(uint64_t recording);  // nothing where there is no source
