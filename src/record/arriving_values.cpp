@@ -7,16 +7,6 @@
 #include "tensor/plain_tensor.h"
 
 namespace op_tools {
-namespace {
-
-bool overlap(const at::Tensor& one, const at::Tensor& other) {
-  if (!one.has_storage() || !other.has_storage() || !one.storage().is_alias_of(other.storage())) return false;
-  const ByteRange a = bytes_shown(one), b = bytes_shown(other);
-  return a.begin < b.end && b.begin < a.end;
-}
-
-}  // namespace
-
 void ArrivingValues::add(const at::Tensor& tensor, uint32_t number) {
   constexpr size_t kMost = 256;  // tensors that are held
   if (!tensor.has_storage() || tensor.layout() != at::kStrided) return;
@@ -28,7 +18,7 @@ void ArrivingValues::add(const at::Tensor& tensor, uint32_t number) {
 std::vector<ArrivingValue> ArrivingValues::take(const at::Tensor& read) {
   std::vector<ArrivingValue> arrived;
   if (waiting_.empty() || read.layout() != at::kStrided) return arrived;
-  const auto stays = [&](const ArrivingValue& one) { return !overlap(one.tensor, read); };
+  const auto stays = [&](const ArrivingValue& one) { return !share_bytes(one.tensor, read); };
   const auto first = std::stable_partition(waiting_.begin(), waiting_.end(), stays);
   std::move(first, waiting_.end(), std::back_inserter(arrived));
   waiting_.erase(first, waiting_.end());

@@ -123,6 +123,16 @@ ByteRange bytes_shown(const at::Tensor& tensor) {
   return {first * bytes, (last + 1) * bytes};
 }
 
+bool share_bytes(const at::Tensor& one, const at::Tensor& other) {
+  if (!one.has_storage() || !other.has_storage() || !one.storage().is_alias_of(other.storage())) return false;
+  const ByteRange a = bytes_shown(one), b = bytes_shown(other);
+  return a.begin < b.end && b.begin < a.end;
+}
+
+bool is_in_storage(const at::Tensor& tensor) {
+  return static_cast<size_t>(bytes_shown(tensor).end) <= tensor.storage().nbytes();
+}
+
 size_t storage_bytes(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return 0;
   const std::optional<int64_t> bytes = tensor.storage().sym_nbytes().maybe_as_int();

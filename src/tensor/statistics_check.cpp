@@ -87,6 +87,7 @@ bool StatisticsCheck::agree(const at::Tensor& tensor, const Statistics& device, 
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!distrusted_.insert(where.type()).second) return false;
   doubts_.push_back({where.type(), part, host.dtype, host.numel});
+  doubts_count_.store(doubts_.size(), std::memory_order_release);
   log::warn("the device " + where.str() + " computes statistics of its tensors wrong (" + std::string(to_string(part)) +
             " of a " + torch_name(host.dtype) + " tensor of " + std::to_string(host.numel) +
             " elements): one of its operators for sums, products, comparisons or copies is wrong. They are computed on "

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -54,7 +55,7 @@ class StatisticsCheck {
 
   // Those that came after the first `seen` of the process.
   std::vector<DeviceDoubt> doubts_after(size_t seen) const;
-  size_t doubts() const { return doubts_after(0).size(); }
+  size_t doubts() const { return doubts_count_.load(std::memory_order_acquire); }  // asked by each recorded call
 
  private:
   // Device, dtype, order of two in size, dense or not.
@@ -65,7 +66,8 @@ class StatisticsCheck {
     int64_t elements = 0;
   };
 
-  mutable std::mutex mutex_;  // guards all that follows
+  std::atomic<size_t> doubts_count_{0};  // of doubts_
+  mutable std::mutex mutex_;             // guards all that follows
   std::set<c10::DeviceType> distrusted_;
   std::map<Key, Asked> asked_;
   std::vector<DeviceDoubt> doubts_;

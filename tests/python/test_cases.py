@@ -9,28 +9,12 @@ import torch
 from case_programs import NEED_PACKAGES, PROGRAMS, functions_and_one_tensor_as_several_inputs, threads_and_a_pool
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from unchanged import LEVELS, all_tools, assert_same
+from unchanged import LEVELS, all_tools, assert_same, run
 
 import op_tools
 import op_tools.sim_device as sim
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def run(program, tools):
-    """What the program gives while the tools are on; none of them failed."""
-    for tool in tools:
-        tool.start()
-    try:
-        torch.manual_seed(1)
-        result = program()
-    finally:
-        for tool in tools:
-            tool.stop()
-    assert [type(tool).__name__ for tool in tools if tool._scope.hook_failures] == []
-    ended = {type(tool).__name__: getattr(tool.result(), "failure", "") for tool in tools if hasattr(tool, "result")}
-    assert not any(ended.values()), ended
-    return result
 
 
 def check(program, level, capfd, monkeypatch):

@@ -16,7 +16,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_leaves
-from unchanged import LEVELS, all_tools, assert_same
+from unchanged import LEVELS, all_tools, assert_same, run
 
 import op_tools
 
@@ -515,19 +515,8 @@ def test_program_gives_the_same_with_capture_on(level, program, capfd):
 @pytest.mark.filterwarnings("ignore")
 def test_program_gives_the_same_with_all_tools_on(program, capfd, monkeypatch):
     monkeypatch.setenv("OP_CAPTURE_FORMAT", "container")
-    torch.manual_seed(1)
-    expected = program()
-    tools = all_tools()
-    for tool in tools:
-        tool.start()
-    try:
-        torch.manual_seed(1)
-        result = program()
-    finally:
-        for tool in tools:  # not the reverse order: scopes of several tools may overlap
-            tool.stop()
-    assert_same(result, expected)
-    assert [type(tool).__name__ for tool in tools if tool._scope.hook_failures] == []
+    expected = run(program, [])
+    assert_same(run(program, all_tools()), expected)
     assert "op_tools error" not in capfd.readouterr().err
 
 

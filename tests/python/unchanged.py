@@ -25,6 +25,22 @@ def all_tools(levels=LEVELS):
     return tools + [op_tools.HookScope(Looking(), level=level) for level in levels]
 
 
+def run(program, tools):
+    """What the program gives while the tools are on; none of them failed."""
+    for tool in tools:
+        tool.start()
+    try:
+        torch.manual_seed(1)
+        result = program()
+    finally:
+        for tool in tools:  # not the reverse order: scopes of several tools may overlap
+            tool.stop()
+    assert [type(tool).__name__ for tool in tools if tool._scope.hook_failures] == []
+    ended = {type(tool).__name__: getattr(tool.result(), "failure", "") for tool in tools if hasattr(tool, "result")}
+    assert not any(ended.values()), ended
+    return result
+
+
 class Looking(op_tools.Hook):
     gradients = True
 

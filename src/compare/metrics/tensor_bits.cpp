@@ -32,7 +32,7 @@ bool is_dense_in_memory(const at::Tensor& tensor) {
   std::string type;
   return tensor.defined() && tensor.layout() == at::kStrided && why_not_plain(tensor, &type).empty() &&
          !tensor._is_zerotensor() && !tensor.is_conj() && !tensor.is_neg() && tensor.is_non_overlapping_and_dense() &&
-         (tensor.numel() == 0 || static_cast<size_t>(bytes_shown(tensor).end) <= tensor.storage().nbytes());
+         is_in_storage(tensor);
 }
 
 void for_each_chunk(const at::Tensor& tensor, const std::function<bool(const char* bytes, size_t size)>& look) {
@@ -65,8 +65,7 @@ uint64_t bits_of(const at::Tensor& tensor) {
     return XXH3_64bits_digest(&state);
   }
   std::string type;
-  if (!why_not_plain(tensor, &type).empty() || static_cast<size_t>(bytes_shown(tensor).end) > tensor.storage().nbytes())
-    return 0;
+  if (!why_not_plain(tensor, &type).empty() || !is_in_storage(tensor)) return 0;
   const at::Tensor elements = on_cpu(tensor.detach()).contiguous();
   return XXH3_64bits(elements.const_data_ptr(), elements.nbytes());
 }
@@ -102,8 +101,7 @@ bool TensorFingerprint::changed_past_autograd() const {
                                                              options_.device(), std::nullopt, std::nullopt);
   now.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
   now.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_, offset_);
-  if (now.numel() > 0 && static_cast<size_t>(bytes_shown(now).end) > storage.nbytes())
-    return false;  // freed or resized
+  if (!is_in_storage(now)) return false;
   return copy_.defined() ? !same_bits(now, copy_) : bits_of(now) != bits_;
 }
 

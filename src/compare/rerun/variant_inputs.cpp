@@ -16,6 +16,7 @@
 #include "compare/metrics/tensor_diff.h"
 #include "compare/metrics/tolerance.h"
 #include "hooks/op_traits.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 namespace {
@@ -306,14 +307,6 @@ MovedCall moved_call(const CallArguments& call, const RunVariant& variant, std::
   return {make_tuple({call.args, call.kwargs, call.aten}), make_dict({}), target};
 }
 
-// The bytes of its storage that a tensor shows, from the first to the last.
-std::pair<int64_t, int64_t> shown_bytes(const at::Tensor& tensor) {
-  int64_t last = tensor.storage_offset();
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
-  const auto item = static_cast<int64_t>(tensor.itemsize());
-  return {tensor.storage_offset() * item, (last + 1) * item};
-}
-
 bool has_elements_in_memory(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided && !tensor._is_zerotensor() && tensor.has_storage() &&
          tensor.numel() > 0;
@@ -323,12 +316,9 @@ bool has_elements_in_memory(const at::Tensor& tensor) {
 // matter: an operator reads an element before it writes it.)
 bool overlap_otherwise(const at::Tensor& one, const at::Tensor& other) {
   if (!has_elements_in_memory(one) || !has_elements_in_memory(other)) return false;
-  if (!one.storage().is_alias_of(other.storage())) return false;
   const bool same_places = one.storage_offset() == other.storage_offset() && one.sizes() == other.sizes() &&
                            one.strides() == other.strides();
-  const auto [one_begin, one_end] = shown_bytes(one);
-  const auto [other_begin, other_end] = shown_bytes(other);
-  return !same_places && one_begin < other_end && other_begin < one_end;
+  return !same_places && share_bytes(one, other);
 }
 
 constexpr int kGradientSamples = 100;  // added to the sample: output gradients change otherwise than the inputs
