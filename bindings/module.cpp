@@ -33,6 +33,7 @@
 #include "memory/memory_hook.h"
 #include "mode_off_stack.h"
 #include "new_threads.h"
+#include "python_coverage.h"
 #include "python_handlers.h"
 #include "python_hook.h"
 #include "python_judge.h"
@@ -243,6 +244,7 @@ PYBIND11_MODULE(_C, module) {
   init_stack_source();
   init_thread_watch();
   init_termination(module);
+  bind_coverage(module);
   bind_hook(module);
   bind_replay(module);
   bind_runs(module);

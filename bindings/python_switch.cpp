@@ -1,12 +1,17 @@
 #include "python_switch.h"
 
 #include <algorithm>
+#include <exception>
+#include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
+#include "base/stop_program.h"
+#include "coverage/coverage.h"
 #include "hooks/conditional_hook.h"
-#include "hooks/device_tensors.h"
 #include "hooks/tool.h"
 #include "interrupts.h"
 #include "new_threads.h"
@@ -178,6 +183,19 @@ struct ToolHolder {
   py::object tool;
 };
 
+// What Python knows of a run, for the scope's account.
+std::function<void(Coverage&)> added_by(const py::function& add) {
+  return [add](Coverage& account) {
+    const py::gil_scoped_acquire gil;
+    try {
+      to_its_end([&] { add(py::cast(&account, py::return_value_policy::reference)); });
+    } catch (const std::exception& error) {
+      if (!hold_for_program(error))
+        log::warn(std::string("what a run did not look at is not all known: ") + error.what());
+    }
+  };
+}
+
 void bind_scope(py::module_& module) {
   py::class_<Scope>(module, "Scope")
       .def("enter", &Scope::enter)
@@ -186,16 +204,16 @@ void bind_scope(py::module_& module) {
       .def_property_readonly("is_on", [](Scope& scope) { return scope.core().is_on(); })
       .def_property_readonly("current_step", [](Scope& scope) { return scope.core().current_step(); })
       .def_property_readonly("calls_seen", [](Scope& scope) { return scope.core().calls_seen(); })
-      .def_property_readonly("hook_failures", [](Scope& scope) { return scope.core().hook_failures(); });
+      .def_property_readonly("hook_failures", [](Scope& scope) { return scope.core().hook_failures(); })
+      .def("coverage", [](Scope& scope) { return scope.core().coverage(); })
+      .def("look_beside", [](Scope& scope, const py::function& add) { scope.core().look_beside(added_by(add)); });
 }
 
 }  // namespace
 
 void bind_switch(py::module_& module) {
   bind_scope(module);
-  module.def("look_for_device_tensors", &look_for_device_tensors);
   module.def("run_unfollowed_threads_by", &run_unfollowed_threads_by, py::arg("run"));
-  module.def("device_tensor_seen", &device_tensor_seen);
   py::class_<Switch>(module, "Switch")
       .def(py::init<>())
       .def("__enter__", &enter)

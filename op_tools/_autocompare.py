@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -182,8 +181,4 @@ class OpAutoCompare(Tool):
         report = self._report()
         ops = [ComparedOp(**op) for op in report.pop("ops", [])]
         rows = [CompareRow(**row) for row in report.pop("rows")]
-        account = self.coverage()
-        account.judged = report.get("passed", 0) + report.get("failed", 0)
-        account.not_judged, account.lost = report.get("not_comparable", 0), report.get("left_out", 0)
-        account.devices = dict(Counter(row.device.partition(":")[0] for row in rows if row.device))
-        return CompareResult(rows=rows, ops=ops, coverage=account, **report)
+        return CompareResult(rows=rows, ops=ops, coverage=self.coverage(), **report)

@@ -85,6 +85,5 @@ class OpOverflowCheck(Tool):
     def result(self) -> OverflowResult:
         """What the last run found so far. Call flush() first to include calls that wait to be checked."""
         report = self._report()
-        account = self.coverage()
-        account.judged = report.get("calls", 0)
-        return OverflowResult(**{**report, "rows": [OverflowRow(**row) for row in report["rows"]]}, coverage=account)
+        rows = [OverflowRow(**row) for row in report["rows"]]
+        return OverflowResult(**{**report, "rows": rows}, coverage=self.coverage())

@@ -235,7 +235,7 @@ class OpTimeMeasure(Tool):
         if ended is torch.profiler.ProfilerAction.RECORD_AND_SAVE and self._is_running:
             self._end_run()
             self._tell_ready()
-        self._begin_run(self._open)
+        self._begin_run(self._open_watched)
 
     def result(self) -> TimeResult:
         """What the last run measured so far."""

@@ -149,6 +149,18 @@ class Tool(_C.Switch):
     def _options(cls) -> tuple[Option, ...]:
         return kind_of(cls._kind).options if cls._kind else hook_options()
 
+    def _open_watched(self) -> tuple[_C.CoreHook, _C.Scope] | None:
+        """As _open(); the run's account has what goes on beside it."""
+        opened = self._open()
+        if opened is not None and self._watch is not None:
+            opened[1].look_beside(self._add_beside(self._watch))
+        return opened
+
+    def _add_beside(self, watch: Watch) -> Callable[[Coverage], None]:
+        """What the watch knows, for the account of a run; holds no tool, which holds the run."""
+        sees_threads = bool(self._arguments.get("all_threads", switched("OP_TOOLS_ALL_THREADS")))
+        return lambda account: watch.add_to(account, sees_threads=sees_threads)
+
     def _open(self) -> tuple[_C.CoreHook, _C.Scope] | None:
         """Makes hook and scope of a new run; reads options and environment. None: nothing is to be recorded now."""
         _tell_rank()
@@ -167,9 +179,13 @@ class Tool(_C.Switch):
         Raises:
             op_tools.Error: an argument or an environment variable is wrong.
         """
-        self._switch_on(self._open)
-        if self._depth == 1:
-            self._watch = begin_watch()
+        if self._depth == 0:
+            self._begin_watch()
+        try:
+            self._switch_on(self._open_watched)
+        finally:
+            if self._depth == 0:
+                self._end_watch()
         _watch_termination()
         watch_modules()
         return self
@@ -183,20 +199,26 @@ class Tool(_C.Switch):
         self._switch_off()
         _watch_termination()
         watch_modules()
-        if self._depth == 0 and self._watch is not None:
-            end_watch(self._watch)
+        if self._depth == 0:
+            self._end_watch()
 
     end = stop
 
+    def _begin_watch(self) -> None:
+        self._end_watch()
+        self._watch = begin_watch()
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            end_watch(self._watch)
+
     def coverage(self) -> Coverage:
         """What the last run saw so far, and what it did not see."""
-        account = Coverage(accelerator=accelerator())
         if self._scope is not None:
-            account.seen, account.steps = self._scope.calls_seen, self._scope.current_step
-            account.off = self._scope.hook_failures > 0
+            return self._scope.coverage()
+        account = Coverage(accelerator=accelerator())
         if self._watch is not None:
-            all_threads = self._arguments.get("all_threads", switched("OP_TOOLS_ALL_THREADS"))
-            self._watch.add_to(account, sees_threads=bool(all_threads))
+            self._add_beside(self._watch)(account)
         return account
 
     def step(self) -> None:

@@ -18,6 +18,7 @@
 #include "blackbox/stall_reports.h"
 #include "blackbox/stall_watch.h"
 #include "blackbox/stream_marks.h"
+#include "coverage/coverage.h"
 #include "hooks/backward_pass.h"
 #include "hooks/collectives.h"
 #include "hooks/signature.h"
@@ -311,6 +312,11 @@ BlackBoxResult BlackBoxHook::result() const {
   std::stable_sort(result.rows.begin(), result.rows.end(),
                    [](const BlackBoxRow& one, const BlackBoxRow& other) { return one.begun < other.begun; });
   return result;
+}
+
+void BlackBoxHook::add_coverage(Coverage& account) const {
+  const BlackBoxFile* const file = impl_->file.get();
+  if (file && !file->is_parents()) account.lost[Loss::kNoRoom] += file->header().left_out.load();
 }
 
 Value BlackBoxHook::report() const {

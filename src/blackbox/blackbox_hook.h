@@ -59,6 +59,7 @@ class OP_TOOLS_API BlackBoxHook final : public Hook {
   void scope_left() override;
   bool begin_in_child() override;  // with a file of its own
   Value report() const override;
+  void add_coverage(Coverage& account) const override;
 
   BlackBoxResult result() const;
 

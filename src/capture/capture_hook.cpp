@@ -17,6 +17,7 @@
 #include "calls/saved_call.h"
 #include "calls/schema_text.h"
 #include "capture/record_writer.h"
+#include "coverage/coverage.h"
 #include "hooks/collectives.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
@@ -403,6 +404,13 @@ const Columns<CaptureResult::Row>& CaptureResult::Row::columns() {
           {"failed", &Row::failed, "calls whose operator raised; their inputs are saved"},
       }};
   return all;
+}
+
+void CaptureHook::add_coverage(Coverage& account) const {
+  const CaptureResult all = result();
+  account.lost[Loss::kLimits] += all.skipped;
+  account.lost[Loss::kNotWritten] += all.lost;
+  for (const CaptureResult::Row& row : all.rows) account.bytes += row.bytes;
 }
 
 Value CaptureHook::report() const {

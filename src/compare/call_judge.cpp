@@ -260,7 +260,7 @@ TensorVerdict CallJudge::judge_integers(const at::Tensor& observed, const Pick& 
     return true;
   };
   const at::Tensor again = pick(reference_run());
-  if (!again.defined()) return not_comparable("it cannot be run again");
+  if (!again.defined()) return not_comparable(Unjudged::kNoReference, "it cannot be run again");
   if (differs_from(again, "a second run gives other integers")) return judgement;
   const auto in_bits = [&](RunVariant::Kind kind) {
     const at::Tensor other = pick(other_run({kind}));
@@ -310,7 +310,7 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
   at::Tensor reference;
   if (!alone) {
     reference = pick(reference_run());
-    if (!reference.defined()) return not_comparable("the CPU gives nothing to compare with");
+    if (!reference.defined()) return not_comparable(Unjudged::kNoReference, "the CPU gives nothing to compare with");
     const auto dtype = observed.scalar_type();
     if (facts_.autocast && reference.scalar_type() != dtype && rounding_of(dtype).unit > 0 &&
         rounding_of(reference.scalar_type()).unit > 0) {
@@ -332,7 +332,8 @@ TensorVerdict CallJudge::reconsidered(TensorVerdict judgement, const at::Tensor&
                                       const Pick& pick, const JudgeContext& context) {
   const bool alone = facts_.has_no_reference();
   const std::string_view base = base_name(facts_.name);
-  if (returns_unordered(base)) return not_comparable("the order of its results is not defined");
+  if (returns_unordered(base))
+    return not_comparable(Unjudged::kUndetermined, "the order of its results is not defined");
   const bool exact = rounding_of(result.scalar_type()).unit == 0;
   if (exact && returns_indices(base) &&
       same_elements_named(result, alone ? pick(other_run({RunVariant::Kind::kFloat64})) : reference)) {
@@ -341,7 +342,8 @@ TensorVerdict CallJudge::reconsidered(TensorVerdict judgement, const at::Tensor&
     judgement.reason = "other indices, of equal elements";
     return judgement;
   }
-  if (exact && alone) return not_comparable("integers made of rounded values: float64 decides otherwise");
+  if (exact && alone)
+    return not_comparable(Unjudged::kUndetermined, "integers made of rounded values: float64 decides otherwise");
   if (is_sign_ambiguous(base)) return judge_sizes(result, reference, context);
   return judgement;
 }
@@ -349,7 +351,7 @@ TensorVerdict CallJudge::reconsidered(TensorVerdict judgement, const at::Tensor&
 // Of vectors whose sign (complex: phase) is ambiguous.
 TensorVerdict CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor& reference,
                                      JudgeContext context) const {
-  if (backward_) return not_comparable("it depends on signs that a decomposition leaves open");
+  if (backward_) return not_comparable(Unjudged::kUndetermined, "it depends on signs that a decomposition leaves open");
   const auto sizes_of = [](const at::Tensor& tensor) {
     return tensor.defined() ? at::_ops::abs::call(tensor.detach()) : tensor;
   };
@@ -480,24 +482,26 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   const Value value = leaves_of(observed_.result)[leaf];
   const bool is_tensor = value.is<at::Tensor>();
   const size_t index = is_tensor ? (*tensor_index)++ : 0;
-  if (const auto* lost = value.get_if<Unsupported>()) return add(what, not_comparable(lost->type + ": " + lost->why));
+  if (const auto* lost = value.get_if<Unsupported>())
+    return add(what, not_comparable(Unjudged::kNoForm, lost->type + ": " + lost->why));
   if (const auto* tensor = value.get_if<at::Tensor>(); tensor && tensor->defined()) {
     std::string type;
     const std::string why = why_not_copied(*tensor, &type);
-    if (!why.empty()) return add(what, not_comparable(type + ": " + why));
+    if (!why.empty()) return add(what, not_comparable(Unjudged::kNoForm, type + ": " + why));
   }
   const at::Tensor result = tensor_of(value);
   const bool by_numbers = !facts_.random || facts_.repeatable;
   if (result.defined() && is_tensor && !by_numbers) {
     if (auto judged = judge_distribution(base, facts_.args, facts_.kwargs, result, index))
       return add(what, *judged, result);
-    return add(what, not_comparable("random"), result);
+    return add(what, not_comparable(Unjudged::kRandom, "random"), result);
   }
-  if (!by_numbers) return add(what, not_comparable("random"));
+  if (!by_numbers) return add(what, not_comparable(Unjudged::kRandom, "random"));
   const bool uninitialized = facts_.uninitialized || returns_uninitialized(base);
   const int place = static_cast<int>(leaf);
   if (result.defined() && (uninitialized || place == facts_.workspace || place == workspace_of(base))) {
-    TensorVerdict judgement = not_comparable(uninitialized ? "uninitialized memory" : "scratch memory");
+    TensorVerdict judgement =
+        not_comparable(Unjudged::kUninitialized, uninitialized ? "uninitialized memory" : "scratch memory");
     const at::Tensor expected = facts_.alone ? at::Tensor() : leaf_tensor(reference_run(), leaf);
     if (expected.defined() && (expected.sizes() != result.sizes() || expected.scalar_type() != result.scalar_type())) {
       const TensorDiff diff = diff_tensors(result, expected);
@@ -511,7 +515,7 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
         result, [leaf](const RunOutcome& run) { return leaf_tensor(run, leaf); }, shows);
     if (is_tensor) look_at_memory(index, &judgement);
     if (judgement.verdict == Verdict::kDiffers && is_open_result(base, place, facts_.args, facts_.kwargs)) {
-      judgement = not_comparable("what it holds is each backend's own matter");
+      judgement = not_comparable(Unjudged::kUndetermined, "what it holds is each backend's own matter");
     }
     return add(what, std::move(judgement), result);
   }
@@ -534,7 +538,8 @@ std::vector<Check> CallJudge::forward() {
     const RunOutcome& reference = reference_run();
     if (!reference.returned()) {
       add("",
-          not_comparable(reference.impossible.empty() ? "the CPU raises: " + reference.raised : reference.impossible));
+          not_comparable(Unjudged::kNoReference,
+                         reference.impossible.empty() ? "the CPU raises: " + reference.raised : reference.impossible));
       return std::move(checks_);
     }
     const size_t expected = leaves_of(reference.result).size();
@@ -553,12 +558,12 @@ std::vector<Check> CallJudge::forward() {
 // The call, or its backward, raised.
 void CallJudge::judge_raised() {
   if (facts_.alone) return;
-  if (is_ended_by_program(observed_.raised)) return add("", not_comparable(observed_.raised));
+  if (is_ended_by_program(observed_.raised)) return add("", not_comparable(Unjudged::kRaised, observed_.raised));
   if (facts_.in_transform) {
-    return add("", not_comparable("it raises inside a functorch transform: " + observed_.raised));
+    return add("", not_comparable(Unjudged::kRaised, "it raises inside a functorch transform: " + observed_.raised));
   }
   if (is_refused_by_autograd_or_vmap(observed_.raised)) {
-    return add("", not_comparable("autograd refuses it, wherever it runs"));
+    return add("", not_comparable(Unjudged::kRaised, "autograd refuses it, wherever it runs"));
   }
   if (!reference_run().returned()) return;
   const std::string where = backward_ ? "the device raised in the backward" : "the device raised";
@@ -585,7 +590,7 @@ void CallJudge::judge_inputs() {
     const bool changed = !is_unchanged(i);
     if (facts_.random && !facts_.repeatable) {
       if (changed && !(i < observed_.written.size() && observed_.written[i]) && !returned(i)) {
-        add(what, not_comparable("random"), now);
+        add(what, not_comparable(Unjudged::kRandom, "random"), now);
       }
       continue;
     }
@@ -622,7 +627,7 @@ std::vector<Check> CallJudge::gradients() {
     return std::move(checks_);
   }
   if (facts_.random && !facts_.repeatable) {
-    add("input grads", not_comparable("random"));
+    add("input grads", not_comparable(Unjudged::kRandom, "random"));
     return std::move(checks_);
   }
   const RunVariant first{facts_.alone ? RunVariant::Kind::kFloat64 : RunVariant::Kind::kReference};
@@ -631,7 +636,7 @@ std::vector<Check> CallJudge::gradients() {
     const std::string why = !expected.impossible.empty() ? expected.impossible
                             : !expected.raised.empty()   ? "the CPU raises: " + expected.raised
                                                          : "the CPU's run has no gradients";
-    add("input grads", not_comparable(why));
+    add("input grads", not_comparable(Unjudged::kNoReference, why));
     return std::move(checks_);
   }
   for (size_t i = 0; i < observed_.gradients.size(); ++i) {

@@ -396,7 +396,7 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
   try {
     checks = checks_of(*observed, judge);
   } catch (const std::exception& error) {
-    checks = {{"", not_comparable(std::string("the comparison failed: ") + error.what()), {}}};
+    checks = {{"", not_comparable(Unjudged::kJudgeFailed, std::string("the comparison failed: ") + error.what()), {}}};
   }
   const auto fails = [](const Check& check) { return check.judgement.verdict == Verdict::kDiffers; };
   if (std::any_of(checks.begin(), checks.end(), fails) &&
@@ -461,6 +461,15 @@ const Columns<CompareResult::Op>& CompareResult::Op::columns() {
           {"source", &Op::source, "the user's line of the first failure"},
       }};
   return all;
+}
+
+void CompareHook::add_coverage(Coverage& account) const {
+  const CompareResult all = result();
+  account.judged += all.passed + all.failed;
+  account.not_judged = all.unjudged;
+  account.lost[Loss::kLimits] += all.left_out;
+  account.wide_limits += all.wide_limits;
+  account.devices = all.devices;
 }
 
 Value CompareHook::report() const {

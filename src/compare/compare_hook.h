@@ -36,6 +36,7 @@ class OP_TOOLS_API CompareHook final : public Hook {
   void scope_left() override;
   void flush() override;
   Value report() const override;
+  void add_coverage(Coverage& account) const override;
 
   CompareResult result() const;
 

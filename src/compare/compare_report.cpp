@@ -110,6 +110,7 @@ std::string CompareReport::add(const ComparedCall& call, const std::vector<Check
   op.op = call.name;
   ++(call.phase == Phase::kForward ? op.calls : op.backward);
   ++totals_.calls;
+  if (!call.device.empty()) totals_.devices[call.device.substr(0, call.device.find(':'))] += checks.size();
   std::string first;
   for (const Check& check : checks) {
     const TensorVerdict& judgement = check.judgement;
@@ -117,10 +118,12 @@ std::string CompareReport::add(const ComparedCall& call, const std::vector<Check
       case Verdict::kAgrees:
         ++op.passed;
         ++totals_.passed;
+        totals_.wide_limits += judgement.wide_limit;
         break;
       case Verdict::kNotComparable:
         ++op.not_comparable;
         ++totals_.not_comparable;
+        ++totals_.unjudged[judgement.unjudged];
         if (op.reason.empty()) op.reason = judgement.reason;
         count_reason(judgement.reason);
         break;

@@ -16,6 +16,7 @@
 #include "calls/saved_call.h"
 #include "compare/call_judge.h"
 #include "compare/compare_options.h"
+#include "coverage/coverage.h"
 #include "hooks/call_info.h"
 #include "hooks/op_call.h"
 #include "report/columns.h"
@@ -60,6 +61,9 @@ struct CompareResult {
   std::map<std::string, uint64_t> reasons;  // of what was not comparable, and how often; the first kMostReasons
   std::string root;                         // the folder; empty when nothing was judged
   std::string failure;                      // the first failed write
+  CountsBy<Unjudged> unjudged;              // of not_comparable
+  uint64_t wide_limits = 0;                 // of passed: zeros would have passed, too
+  std::map<std::string, uint64_t> devices;  // comparisons by the type of the device
 
   // Where most of what was seen has no verdict: that, and why. Empty otherwise.
   std::string unjudged_text() const;

@@ -50,7 +50,7 @@ class Relative {
         golden = at::Tensor();
       }
     }
-    if (!golden.defined() && alone) return not_comparable(why);
+    if (!golden.defined() && alone) return not_comparable(Unjudged::kNoFloat64, why);
     if (!golden.defined()) return against_reference(why);
     const bool is_settled = settle_golden(alone, &golden);
     if (is_settled) error = diff_tensors(result_, golden, options);
@@ -313,7 +313,17 @@ class Relative {
       if (golden_.defined() && std::string_view(worst.name) == "max ulp") find_worst_by_ulp(result_, golden_, &error_);
       if (golden_.defined()) take_worst(error_);
     }
+    verdict_.wide_limit = zeros_agree(golden_.defined() ? error_ : verdict_.diff);
     return verdict_;
+  }
+
+  // Of zeros, errors are as large as the values.
+  bool zeros_agree(const TensorDiff& diff) const {
+    return diff.golden_max > 0 && std::all_of(criteria_.begin(), criteria_.end(), [&](const Criterion& one) {
+             const std::string_view name(one.name);
+             return (name == "rmse" && one.limit >= diff.golden_rms) ||
+                    (name == "max error" && one.limit >= diff.golden_max);
+           });
   }
 
   const at::Tensor& result_;
@@ -364,14 +374,15 @@ class ByDifference {
     at::Tensor expected = against_golden || !reference_.defined() ? golden(&why) : reference_;
     if (!expected.defined()) expected = reference_;
     if (!expected.defined()) {
-      verdict_ = not_comparable(why);
+      verdict_ = not_comparable(context_.golden ? Unjudged::kNoFloat64 : Unjudged::kNoReference, why);
       return false;
     }
     verdict_.diff = diff_tensors(result_, expected, options);
     if (verdict_.diff.structure.empty()) return true;
     // Another form in float64 is no failure: an operator may choose its kernel, and what that leaves behind, by dtype.
-    verdict_ = reference_.defined() ? differs(verdict_.diff.kind, verdict_.diff.structure)
-                                    : not_comparable("the float64 run gives another " + verdict_.diff.structure);
+    verdict_ = reference_.defined()
+                   ? differs(verdict_.diff.kind, verdict_.diff.structure)
+                   : not_comparable(Unjudged::kNoFloat64, "the float64 run gives another " + verdict_.diff.structure);
     return false;
   }
 
@@ -489,9 +500,10 @@ TensorVerdict differs(std::string kind, std::string reason) {
   return verdict;
 }
 
-TensorVerdict not_comparable(std::string reason) {
+TensorVerdict not_comparable(Unjudged why, std::string reason) {
   TensorVerdict verdict;
   verdict.verdict = Verdict::kNotComparable;
+  verdict.unjudged = why;
   verdict.reason = std::move(reason);
   verdict.diff.bits_equal = false;
   return verdict;

@@ -16,6 +16,7 @@
 #include "compare/compare_options.h"
 #include "compare/metrics/tensor_diff.h"
 #include "compare/metrics/tolerance.h"
+#include "coverage/coverage.h"
 
 namespace op_tools {
 
@@ -75,8 +76,10 @@ struct TensorVerdict {
   std::string thresholds;  // in words and numbers
   std::string deciding;    // which metric decided: the one nearest to (or farthest over) its limit
   double number = 0, limit = 0;
-  std::string reason;  // for a verdict that needs words
-  TensorDiff diff;     // result against the reference; against golden where there is no reference
+  std::string reason;       // for a verdict that needs words
+  Unjudged unjudged{};      // of kNotComparable: the reason as a token
+  bool wide_limit = false;  // zeros in place of the result would agree, too
+  TensorDiff diff;          // result against the reference; against golden where there is no reference
   std::optional<GoldenError> error, reference_error;  // where golden was asked for
 };
 
@@ -85,6 +88,6 @@ OP_TOOLS_API TensorVerdict judge(const at::Tensor& result, const at::Tensor& ref
 
 // A verdict without numbers.
 OP_TOOLS_API TensorVerdict differs(std::string kind, std::string reason);
-OP_TOOLS_API TensorVerdict not_comparable(std::string reason);
+OP_TOOLS_API TensorVerdict not_comparable(Unjudged why, std::string reason);
 
 }  // namespace op_tools

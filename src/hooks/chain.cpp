@@ -15,7 +15,6 @@
 #include "base/stop_program.h"
 #include "hooks/argument_key.h"
 #include "hooks/backward_pass.h"
-#include "hooks/device_tensors.h"
 #include "hooks/error_origin.h"
 #include "hooks/failed_backward.h"
 #include "hooks/module_path.h"
@@ -28,6 +27,7 @@ std::unique_ptr<HookState> Hook::before(OpCall&) {
   return nullptr;
 }
 void Hook::after(OpCall&, HookState*) {}
+void Hook::add_coverage(Coverage&) const {}
 void Hook::step_begins(int64_t) {}
 
 void Frame::visit_inputs(Visit visit) {
@@ -198,6 +198,7 @@ Chain::Chain(std::vector<std::shared_ptr<ActiveHook>> hooks)
     if (hooks_[i]->hook->is_executor()) executors_ |= uint32_t{1} << i;
     if (hooks_[i]->wants.gradients && !hooks_[i]->wants.borrows_gradients) owns_gradients_ |= uint32_t{1} << i;
     if (hooks_[i]->wants.failed_backward) wants_failed_backward_ |= uint32_t{1} << i;
+    if (!hooks_[i]->on_device.load()) before_device_.fetch_or(uint32_t{1} << i);
   }
 }
 
@@ -452,6 +453,25 @@ void Chain::Run::after(uint32_t group) {
   }
 }
 
+// What a run on the host beside an accelerator lacks. Looking ends with a hook's first such tensor, so a run on a
+// device pays for a few calls only.
+void Chain::look_for_device_tensor(uint32_t asking, OpCall& call) const noexcept {
+  bool found = false;
+  try {
+    call.frame().visit_result([&](const at::Tensor& tensor) {
+      found = found || (tensor.defined() && !tensor.device().is_cpu() && !tensor.device().is_meta());
+    });
+  } catch (const std::exception& error) {
+    hold_for_program(error);  // an interrupt; what has no device that can be asked is on none
+  } catch (...) {             // NOLINT(bugprone-empty-catch): as above
+  }
+  if (!found) return;
+  for (size_t i = 0; i < hooks_.size(); ++i) {
+    if (asking >> i & 1) hooks_[i]->on_device.store(true, std::memory_order_relaxed);
+  }
+  before_device_.fetch_and(~asking, std::memory_order_relaxed);
+}
+
 void Chain::run(uint32_t mask, OpCall& call) const {
   if (g_unobserved.load(std::memory_order_relaxed) != 0 && tl_unobserved != 0) {
     mask &= executors_;
@@ -476,8 +496,8 @@ void Chain::run(uint32_t mask, OpCall& call) const {
     throw;
   }
   run.after(innermost_);
-  if (g_looks_for_device_tensors.load(std::memory_order_relaxed) && run.mask() != 0) {
-    look_for_device_tensor(call);
+  if (const uint32_t asking = before_device_.load(std::memory_order_relaxed) & run.mask()) {
+    look_for_device_tensor(asking, call);
   }
   // At the torch level gradients are reported by call; at the aten level the engine's operators only know their node.
   if (call.level == Level::kAten && call.first_node_) {

@@ -36,6 +36,7 @@ struct ActiveHook {
   std::atomic<bool> off{false};
   std::atomic<uint64_t> seen{0};
   std::atomic<int64_t> step{0};
+  std::atomic<bool> on_device{false};  // a call that it took part in gave a tensor elsewhere than on the host
 
  private:
   bool asks(OpCall& call) const;
@@ -80,11 +81,14 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
 
   class Run;
 
+  void look_for_device_tensor(uint32_t asking, OpCall& call) const noexcept;
+
   std::vector<std::shared_ptr<ActiveHook>> hooks_;
   uint32_t innermost_ = 0;                             // mask
   uint32_t executors_ = 0;                             // mask
   uint32_t owns_gradients_ = 0;                        // mask: those that want copies of them
   uint32_t wants_failed_backward_ = 0;                 // mask
+  mutable std::atomic<uint32_t> before_device_{0};     // mask: have seen no tensor on a device yet
   std::unique_ptr<std::atomic<uint64_t>[]> op_masks_;  // 0: not asked yet, else mask | kAsked
 };
 

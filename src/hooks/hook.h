@@ -17,6 +17,8 @@
 
 namespace op_tools {
 
+struct Coverage;
+
 // What a hook needs from sources and the chain. What no hook wants is not done.
 struct Wants {
   bool inputs_after = false;  // OpCall::args() and kwargs() are read in after(): the operator consumes its arguments
@@ -64,6 +66,9 @@ class OP_TOOLS_API Hook {
   // What the tool recorded so far: a Dict with at least "rows", a List of Dicts with string keys. None: it records
   // nothing. Any thread.
   virtual Value report() const { return {}; }
+  // Adds what the tool counted to the account of its run (coverage/coverage.h): results judged and not judged, losses,
+  // devices. Any thread.
+  virtual void add_coverage(Coverage& account) const;
   // Waits until everything recorded so far is where it belongs (on disk). Any thread.
   virtual void flush() {}
 

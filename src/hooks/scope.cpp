@@ -56,6 +56,7 @@ struct HookScope::Impl {
   std::shared_ptr<ThreadChains> thread;  // whose calls come to the hook; nullptr while it is suspended
   std::string thread_text;               // for messages: another thread may have the same number later
   ForkGuard process;                     // that entered it
+  std::function<void(Coverage&)> beside;
 
   void add_to_thread();
   // Error when the thread is another one, and still there.
@@ -184,6 +185,21 @@ uint64_t HookScope::calls_seen() const {
 }
 uint64_t HookScope::hook_failures() const {
   return impl_->active->off.load() ? 1 : 0;
+}
+Coverage HookScope::coverage() const {
+  const ActiveHook& active = *impl_->active;
+  Coverage account;
+  account.seen = active.seen.load();
+  account.steps = static_cast<uint64_t>(active.step.load());
+  account.off = active.off.load();
+  account.accelerator = accelerator();
+  account.on_device = active.on_device.load();
+  active.hook->add_coverage(account);
+  if (impl_->beside) impl_->beside(account);
+  return account;
+}
+void HookScope::look_beside(std::function<void(Coverage&)> add) {
+  impl_->beside = std::move(add);
 }
 const std::shared_ptr<Hook>& HookScope::hook() const {
   return impl_->active->hook;

@@ -6,11 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "base/export.h"
 #include "base/options.h"
+#include "coverage/coverage.h"
 #include "hooks/hook.h"
 
 namespace op_tools {
@@ -40,6 +42,12 @@ class OP_TOOLS_API HookScope {
 
   uint64_t calls_seen() const;     // calls that the filter admitted
   uint64_t hook_failures() const;  // 1 after the hook failed and was disabled
+
+  // What the run looked at so far, and what it did not look at. Any thread.
+  Coverage coverage() const;
+  // What else goes on in the process, and only the language of the program knows: asked for each account. Before
+  // enter(). It throws nothing.
+  void look_beside(std::function<void(Coverage&)> add);
   const std::shared_ptr<Hook>& hook() const;
 
  private:

@@ -23,6 +23,7 @@ class ToolScope {
 
   void step() { scope_.step(); }  // marks a training step
   auto result() const { return hook_->result(); }
+  Coverage coverage() const { return scope_.coverage(); }
   HookType& hook() { return *hook_; }
 
  private:

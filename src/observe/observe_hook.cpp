@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/run_folder.h"
 #include "calls/stripped_value.h"
+#include "coverage/coverage.h"
 #include "hooks/backward_pass.h"
 #include "hooks/call_info.h"
 #include "hooks/collectives.h"
@@ -254,6 +255,10 @@ ObserveResult ObserveHook::result() const {
   result.read_backs = impl_->read_backs;
   result.root = impl_->root;
   return result;
+}
+
+void ObserveHook::add_coverage(Coverage& account) const {
+  account.lost[Loss::kNoRoom] += impl_->shape_statistics.left_out();
 }
 
 Value ObserveHook::report() const {

@@ -18,6 +18,7 @@
 #include "base/stop_program.h"
 #include "calls/random_state.h"
 #include "calls/stripped_value.h"
+#include "coverage/coverage.h"
 #include "hooks/backward_pass.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
@@ -408,6 +409,10 @@ void OverflowHook::scope_left() {
 OverflowResult OverflowHook::result() const {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   return impl_->window.result();
+}
+
+void OverflowHook::add_coverage(Coverage& account) const {
+  account.judged += result().calls;
 }
 
 Value OverflowHook::report() const {

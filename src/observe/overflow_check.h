@@ -39,6 +39,7 @@ class OP_TOOLS_API OverflowHook final : public Hook {
   void scope_left() override;
   void flush() override;
   Value report() const override;
+  void add_coverage(Coverage& account) const override;
 
   OverflowResult result() const;
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stop_program.h"
+#include "coverage/coverage.h"
 #include "hooks/collectives.h"
 #include "hooks/written_inputs.h"
 #include "record/recorder.h"
@@ -149,6 +150,11 @@ void RecordHook::scope_left() {
 
 RecordResult RecordHook::result() const {
   return recorder_->result();
+}
+
+void RecordHook::add_coverage(Coverage& account) const {
+  const RecordResult all = result();
+  if (!all.ended_early.empty()) account.lost[Loss::kNotWritten] += account.seen - std::min(account.seen, all.calls);
 }
 
 Value RecordHook::report() const {

@@ -57,6 +57,7 @@ class OP_TOOLS_API RecordHook final : public Hook {
   void scope_left() override;
   void flush() override;
   Value report() const override;
+  void add_coverage(Coverage& account) const override;
 
   RecordResult result() const;
 

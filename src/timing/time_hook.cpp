@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "coverage/coverage.h"
 #include "hooks/backward_pass.h"
 #include "hooks/signature.h"
 #include "tensor/memory_watch.h"
@@ -251,6 +252,10 @@ TimeResult TimeHook::result() const {
     result.stacks.push_back(std::move(stack));
   }
   return result;
+}
+
+void TimeHook::add_coverage(Coverage& account) const {
+  account.lost[Loss::kInGraph] += run_->in_graph.load();
 }
 
 Value TimeHook::report() const {

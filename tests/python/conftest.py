@@ -216,4 +216,12 @@ def no_accelerator(request, monkeypatch):
     """The simulated device is there in the processes of many tests that train on the CPU: that is no run that missed its
     accelerator. tests/python/test_coverage.py asks for that."""
     if "op_tools" in sys.modules and request.module.__name__ != "test_coverage":
-        monkeypatch.setattr("op_tools._tools.accelerator", lambda: "")
+        tool = sys.modules["op_tools"]._tools.Tool
+        coverage = tool.coverage
+
+        def without_accelerator(self):
+            account = coverage(self)
+            account.accelerator = ""
+            return account
+
+        monkeypatch.setattr(tool, "coverage", without_accelerator)

@@ -83,10 +83,10 @@ def test_the_three_verdicts_have_three_statuses():
         {"compiled": 1},
         {"threads": 1, "thread_calls": 1, "thread_calls_on_device": 1},
         {"threads": 1, "thread_calls": 100},
-        {"judged": 3, "not_judged": 4},
+        {"judged": 3, "not_judged": {"random": 4}},
         {"accelerator": "sim", "devices": {"cpu": 9}},
         {"accelerator": "sim", "on_device": False},
-        {"judged": 3, "lost": 4},
+        {"judged": 3, "lost": {"no_room": 4}},
     ],
 )
 def test_each_kind_of_not_looking_turns_a_verdict(unseen):

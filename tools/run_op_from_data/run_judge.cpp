@@ -71,7 +71,7 @@ void append(std::vector<Check> from, const char* against, size_t pass, std::vect
 std::vector<Check> without_distributions(std::vector<Check> checks) {
   for (Check& check : checks) {
     if (check.judgement.method != "statistical" || check.judgement.verdict != Verdict::kAgrees) continue;
-    check.judgement = not_comparable("random");
+    check.judgement = not_comparable(Unjudged::kRandom, "random");
   }
   return checks;
 }
@@ -191,16 +191,17 @@ const char* what_is_missing(const SavedCall& call, const TestRun& run) {
 // A call that raised when it was captured: has it raised again?
 Check check_of_error(const SavedCall& call, const TestRun& run) {
   const std::string& error = call.meta.error;
-  if (is_ended_by_program(error)) return plain_check("saved", not_comparable(error));
+  if (is_ended_by_program(error)) return plain_check("saved", not_comparable(Unjudged::kRaised, error));
   if (!run.outcome.raised.empty()) {
     TensorVerdict same;
     same.reason = "raised, as the captured call did: " + run.outcome.raised;
     return plain_check("saved", std::move(same));
   }
   if (is_refused_by_autograd_or_vmap(error)) {
-    return plain_check("saved", not_comparable("autograd or vmap refused it: " + error));
+    return plain_check("saved", not_comparable(Unjudged::kRaised, "autograd or vmap refused it: " + error));
   }
-  if (is_refused_by_python(call)) return plain_check("saved", not_comparable("the Python function raised: " + error));
+  if (is_refused_by_python(call))
+    return plain_check("saved", not_comparable(Unjudged::kRaised, "the Python function raised: " + error));
   return plain_check("saved", differs("raised", "returned; the captured call raised: " + error));
 }
 
@@ -217,7 +218,7 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
     auto forward = judge_pair(facts, now, saved, false, runs_of(references, std::nullopt));
     append(std::move(forward), "saved", 0, &checks);
   } else {
-    checks.push_back(plain_check("saved", not_comparable("no output was saved")));
+    checks.push_back(plain_check("saved", not_comparable(Unjudged::kNotSaved, "no output was saved")));
   }
   CallFacts backward = facts;
   backward.incomplete = true;  // gradients that were not saved
@@ -235,7 +236,7 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
   }
   if (const char* missing = what_is_missing(call, run)) {
     for (Check& check : checks) {
-      if (check.judgement.verdict == Verdict::kDiffers) check.judgement = not_comparable(missing);
+      if (check.judgement.verdict == Verdict::kDiffers) check.judgement = not_comparable(Unjudged::kNotSaved, missing);
     }
   }
   return checks;

@@ -1,0 +1,87 @@
+#include "coverage/coverage.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+#include <algorithm>
+#include <exception>
+
+namespace op_tools {
+namespace {
+
+bool is_away_from_accelerator(const Coverage& account) {
+  if (account.accelerator.empty() || account.seen == 0) return false;
+  if (!account.devices.empty()) return !account.devices.contains(account.accelerator);
+  return account.on_device == false;
+}
+
+bool has(Gap gap, const Coverage& account) {
+  switch (gap) {
+    case Gap::kToolOff:
+      return account.off;
+    case Gap::kNothingSeen:
+      return account.seen == 0;
+    case Gap::kMostUnjudged:
+      return account.not_judged.total() > account.judged;
+    case Gap::kMostLost:  // of a tool that judges nothing: more than it recorded
+      return account.lost.total() > (account.judged > 0 ? account.judged : account.seen / 2);
+    case Gap::kNotOnAccelerator:
+      return is_away_from_accelerator(account);
+    case Gap::kThreads:
+      return account.thread_calls_on_device > 0 || account.thread_calls > account.seen;
+    case Gap::kProcesses:
+      return account.processes > 0;
+    case Gap::kGraphs:
+      return account.compiled > 0;
+    case Gap::kWideLimits:
+      return account.wide_limits > account.judged / 2;
+    case Gap::kCount:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<Gap> gaps(const Coverage& account) {
+  std::vector<Gap> found;
+  for (size_t i = 0; i < static_cast<size_t>(Gap::kCount); ++i) {
+    if (has(static_cast<Gap>(i), account)) found.push_back(static_cast<Gap>(i));
+  }
+  return found;
+}
+
+bool has_unseen(const Coverage& account) {
+  return account.off || account.threads > 0 || account.processes > 0 || account.compiled > 0 ||
+         account.lost[Loss::kNoRoom] > 0 || account.lost[Loss::kNotWritten] > 0;
+}
+
+RunVerdict verdict_of(bool wrong, bool has_gaps) {
+  return wrong ? RunVerdict::kDiffers : has_gaps ? RunVerdict::kNotJudged : RunVerdict::kAgrees;
+}
+
+RunVerdict verdict_of(bool wrong, const Coverage& account) {
+  return verdict_of(wrong, !gaps(account).empty());
+}
+
+RunVerdict worst(const std::vector<RunVerdict>& verdicts) {
+  for (const RunVerdict one : {RunVerdict::kDiffers, RunVerdict::kNotJudged}) {
+    if (std::find(verdicts.begin(), verdicts.end(), one) != verdicts.end()) return one;
+  }
+  return RunVerdict::kAgrees;
+}
+
+int exit_status(RunVerdict verdict, bool allow_unseen) {
+  if (verdict == RunVerdict::kDiffers) return 1;
+  return verdict == RunVerdict::kNotJudged && !allow_unseen ? 2 : 0;
+}
+
+std::string accelerator() {
+  try {
+    const std::optional<c10::DeviceType> type = at::accelerator::getAccelerator();
+    if (type && at::accelerator::deviceCount() > 0) return c10::DeviceTypeName(*type, /*lower_case=*/true);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a device whose runtime is broken is none
+  }
+  return {};
+}
+
+}  // namespace op_tools

@@ -1,0 +1,112 @@
+// The account of a run: what a tool looked at, what it did not look at, and what may be concluded from that: "nothing
+// wrong" holds for what was looked at. A scope makes the account (HookScope::coverage()), its hook adds what it
+// counted, and the language of the program what went on beside it. Verdicts, reports and the Python package read it.
+// Plain data; no locks: one thread at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/export.h"
+
+namespace op_tools {
+
+enum class RunVerdict : uint8_t { kAgrees, kDiffers, kNotJudged, kCount };
+
+// Why it is not known that nothing is wrong.
+enum class Gap : uint8_t {
+  kToolOff,
+  kNothingSeen,
+  kMostUnjudged,
+  kMostLost,
+  kNotOnAccelerator,
+  kThreads,
+  kProcesses,
+  kGraphs,
+  kWideLimits,
+  kCount
+};
+
+// Why a result has no verdict.
+enum class Unjudged : uint8_t {
+  kRandom,
+  kUninitialized,
+  kUndetermined,
+  kNoReference,
+  kNoFloat64,
+  kRaised,
+  kNoForm,
+  kNotSaved,
+  kJudgeFailed,
+  kCount
+};
+
+// Why a call that was seen is not in what the tool gives.
+enum class Loss : uint8_t { kLimits, kNoRoom, kNotWritten, kInGraph, kCount };
+
+// A number for each value of an enumeration whose last one is kCount.
+template <class Kind>
+class CountsBy {
+ public:
+  static constexpr size_t kKinds = static_cast<size_t>(Kind::kCount);
+
+  uint64_t& operator[](Kind kind) { return counts_[static_cast<size_t>(kind)]; }
+  uint64_t operator[](Kind kind) const { return counts_[static_cast<size_t>(kind)]; }
+  uint64_t total() const {
+    uint64_t sum = 0;
+    for (const uint64_t count : counts_) sum += count;
+    return sum;
+  }
+  bool operator==(const CountsBy&) const = default;
+
+ private:
+  std::array<uint64_t, kKinds> counts_{};
+};
+
+struct Coverage {
+  uint64_t seen = 0;  // calls that came to the tool
+  uint64_t steps = 0;
+  uint64_t judged = 0;                      // results with a verdict
+  CountsBy<Unjudged> not_judged;            // results without one
+  CountsBy<Loss> lost;                      // calls
+  uint64_t bytes = 0;                       // of the tensors that were looked at, where the tool counts them
+  uint64_t without_storage = 0;             // tensors whose memory nothing can read
+  uint64_t wide_limits = 0;                 // results that agree where zeros would have agreed, too
+  std::string accelerator;                  // the type of the one that this process has; empty: none
+  std::map<std::string, uint64_t> devices;  // results by the type of their device, where the tool notes it
+  // A call that came to the tool gave a tensor on another device than the host; nullopt: not asked.
+  std::optional<bool> on_device;
+  uint64_t threads = 0;                 // that ran operators unseen
+  uint64_t thread_calls = 0;            // theirs
+  uint64_t thread_calls_on_device = 0;  // of these: gave tensors on an accelerator
+  uint64_t processes = 0;               // that the program started to compute, without a tool
+  uint64_t loaders = 0;                 // processes that load data
+  uint64_t compiled = 0;                // graphs that the tool did not look into
+  bool off = false;                     // the tool failed and was switched off
+
+  bool operator==(const Coverage&) const = default;
+};
+
+// In the order of the enumeration; empty where what there was to look at was looked at. Unseen work that cannot matter
+// (operators on the host beside a run on a device, processes that load data) is no gap.
+OP_TOOLS_API std::vector<Gap> gaps(const Coverage& account);
+// Something was not looked at, whether it matters or not; what people want to know of a tool that gives no verdict.
+OP_TOOLS_API bool has_unseen(const Coverage& account);
+
+// What is wrong stays wrong.
+OP_TOOLS_API RunVerdict verdict_of(bool wrong, bool has_gaps);
+OP_TOOLS_API RunVerdict verdict_of(bool wrong, const Coverage& account);
+// Of several: what differs comes before what is not judged.
+OP_TOOLS_API RunVerdict worst(const std::vector<RunVerdict>& verdicts);
+// Of a program: 0 all that was to be judged agrees, 1 something differs, 2 not judged (0 where that is allowed).
+OP_TOOLS_API int exit_status(RunVerdict verdict, bool allow_unseen);
+
+// The type of the accelerator that this process has; empty: none, or its runtime is broken. Asks the runtime.
+OP_TOOLS_API std::string accelerator();
+
+}  // namespace op_tools

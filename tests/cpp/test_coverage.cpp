@@ -1,0 +1,177 @@
+// The account of a run: which gaps turn a verdict, what is said of them, and the accounts of scopes.
+#include "coverage/coverage.h"
+
+#include <ATen/ops/ones.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "catch.h"
+#include "compare/compare_hook.h"
+#include "coverage/coverage_text.h"
+#include "quiet_log.h"
+#include "recording_hook.h"
+#include "timing/time_hook.h"
+
+namespace op_tools::test {
+namespace {
+
+Coverage of_a_device_run() {
+  Coverage account;
+  account.seen = account.judged = 10;
+  account.accelerator = "sim";
+  account.on_device = true;
+  return account;
+}
+
+struct GapCase {
+  Gap gap;
+  std::function<void(Coverage&)> make;
+};
+
+const std::vector<GapCase>& gap_cases() {
+  static const std::vector<GapCase> all{
+      {Gap::kToolOff, [](Coverage& account) { account.off = true; }},
+      {Gap::kNothingSeen, [](Coverage& account) { account.seen = 0; }},
+      {Gap::kMostUnjudged, [](Coverage& account) { account.not_judged[Unjudged::kNoFloat64] = 11; }},
+      {Gap::kMostLost, [](Coverage& account) { account.lost[Loss::kNoRoom] = 11; }},
+      {Gap::kMostLost, [](Coverage& account) { account.judged = 0, account.lost[Loss::kNotWritten] = 6; }},
+      {Gap::kNotOnAccelerator, [](Coverage& account) { account.on_device = false; }},
+      {Gap::kNotOnAccelerator, [](Coverage& account) { account.devices["cpu"] = 10; }},
+      {Gap::kThreads, [](Coverage& account) { account.threads = account.thread_calls_on_device = 1; }},
+      {Gap::kThreads, [](Coverage& account) { account.threads = 1, account.thread_calls = 11; }},
+      {Gap::kProcesses, [](Coverage& account) { account.processes = 1; }},
+      {Gap::kGraphs, [](Coverage& account) { account.compiled = 1; }},
+      {Gap::kWideLimits, [](Coverage& account) { account.wide_limits = 6; }},
+  };
+  return all;
+}
+
+TEST_CASE("each gap turns a verdict, and is named", "[coverage]") {
+  std::set<Gap> tried;
+  for (const GapCase& one : gap_cases()) {
+    Coverage account = of_a_device_run();
+    one.make(account);
+    CAPTURE(token_of(one.gap).name);
+    CHECK(gaps(account) == std::vector<Gap>{one.gap});
+    CHECK(verdict_of(false, account) == RunVerdict::kNotJudged);
+    CHECK(verdict_of(true, account) == RunVerdict::kDiffers);
+    CHECK(reasons(account).size() == 1);
+    CHECK(lines(account).back().find(reasons(account)[0].substr(0, 10)) != std::string::npos);
+    tried.insert(one.gap);
+  }
+  CHECK(tried.size() == static_cast<size_t>(Gap::kCount));
+}
+
+TEST_CASE("unseen work that cannot matter turns no verdict", "[coverage]") {
+  const std::vector<std::function<void(Coverage&)>> harmless{
+      [](Coverage& account) { account.loaders = 4; },
+      [](Coverage& account) { account.threads = 1, account.thread_calls = 9; },  // on the host
+      [](Coverage& account) {
+        account.devices = {{"sim", 1}, {"cpu", 90}};
+      },
+      [](Coverage& account) { account.not_judged[Unjudged::kRandom] = 9; },
+      [](Coverage& account) { account.lost[Loss::kLimits] = 9; },
+      [](Coverage& account) { account.accelerator.clear(), account.on_device = false; },
+  };
+  for (const auto& make : harmless) {
+    Coverage account = of_a_device_run();
+    make(account);
+    CHECK(gaps(account).empty());
+    CHECK(verdict_of(false, account) == RunVerdict::kAgrees);
+    CHECK(lines(account).back().find("NOT JUDGED") == std::string::npos);
+  }
+  CHECK(lines_of_unseen(of_a_device_run()).empty());
+}
+
+TEST_CASE("verdicts have exit statuses, and the worst of several counts", "[coverage]") {
+  CHECK(exit_status(RunVerdict::kAgrees, false) == 0);
+  CHECK(exit_status(RunVerdict::kDiffers, false) == 1);
+  CHECK(exit_status(RunVerdict::kNotJudged, false) == 2);
+  CHECK(exit_status(RunVerdict::kNotJudged, true) == 0);
+  CHECK(exit_status(RunVerdict::kDiffers, true) == 1);
+  using enum RunVerdict;
+  CHECK(worst({}) == kAgrees);
+  CHECK(worst({kAgrees, kNotJudged}) == kNotJudged);
+  CHECK(worst({kNotJudged, kDiffers, kAgrees}) == kDiffers);
+}
+
+TEST_CASE("lines about an account have at most 80 columns", "[coverage]") {
+  Coverage account = of_a_device_run();
+  for (const GapCase& one : gap_cases()) one.make(account);
+  account.seen = 123'456'789;
+  account.thread_calls = 987'654'321'000;
+  account.loaders = account.without_storage = 1'000'000;
+  account.devices = {{"cpu", 123'456'789}, {"meta", 123'456'789}};
+  for (size_t i = 0; i < static_cast<size_t>(Unjudged::kCount); ++i) {
+    account.not_judged[static_cast<Unjudged>(i)] = 1'000'000'000 + i;
+  }
+  const std::vector<std::string> all = lines(account);
+  CHECK(all.size() > 4);
+  for (const std::string& line : all) CHECK(line.size() <= 80);
+  CHECK(all[0].starts_with("Looked at: 123456789 calls seen, "));
+}
+
+TEST_CASE("an account goes through a dict, and other fields are refused", "[coverage]") {
+  Coverage account = of_a_device_run(), read;
+  account.not_judged[Unjudged::kNoForm] = 3;
+  account.lost[Loss::kNoRoom] = 2;
+  account.devices["sim"] = 5;
+  set_fields(to_value(account), read);
+  CHECK(read == account);
+  CHECK_THROWS_AS(set_fields(make_dict({{"sen", 3}}), read), Error);
+  CHECK_THROWS_AS(set_fields(make_dict({{"seen", -3}}), read), Error);
+  CHECK_THROWS_AS(set_fields(make_dict({{"lost", make_dict({{"no_such_reason", 3}})}}), read), Error);
+  CHECK(describe_coverage().columns.size() == std::get<Dict>(to_value(account).variant()).items->size());
+}
+
+TEST_CASE("a scope that sees no call has no all-clear", "[coverage]") {
+  const QuietLog quiet;
+  OpAutoCompare tool;
+  CHECK(gaps(tool.coverage()) == std::vector<Gap>{Gap::kNothingSeen});
+  const at::Tensor x = at::ones({4, 4});
+  x.matmul(x);
+  const Coverage account = tool.coverage();
+  CHECK(account.seen > 0);
+  CHECK(account.judged > 0);
+  CHECK(account.on_device == false);
+  CHECK(account.devices.size() == 1);
+  CHECK(verdict_of(false, account) == RunVerdict::kAgrees);
+}
+
+TEST_CASE("a tool that gives no verdict has an account, too", "[coverage]") {
+  const QuietLog quiet;
+  TimeOptions options;
+  options.files = false;
+  OpTimeMeasure tool{options};
+  at::ones({4}).relu();
+  tool.step();
+  CHECK(tool.coverage().seen > 0);
+  CHECK(tool.coverage().steps == 1);
+  CHECK(lines_of_unseen(tool.coverage()).empty());
+}
+
+TEST_CASE("a tool that failed is off in its account", "[coverage]") {
+  const QuietLog quiet;
+  HookScope scope(std::make_shared<FailingHook>(/*in_before=*/true), admitting("relu"));
+  scope.enter();
+  at::ones({4}).relu();
+  scope.leave();
+  CHECK(scope.coverage().off);
+  CHECK(verdict_of(false, scope.coverage()) == RunVerdict::kNotJudged);
+}
+
+TEST_CASE("what goes on beside a scope is in its account", "[coverage]") {
+  HookScope scope(std::make_shared<RecordingHook>(), admitting("relu"));
+  scope.look_beside([](Coverage& account) { account.processes = 2; });
+  scope.enter();
+  at::ones({4}).relu();
+  CHECK(gaps(scope.coverage()) == std::vector<Gap>{Gap::kProcesses});
+}
+
+}  // namespace
+}  // namespace op_tools::test
