@@ -2,9 +2,12 @@
 
 #include <pybind11/stl.h>
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "interrupts.h"
@@ -50,6 +53,17 @@ py::tuple value_row(const Recording& all, size_t i) {
                         value.max, value.mean, value.norm, value.projections, value.in_doubt());
 }
 
+// How many values of tensors were on each type of device: {"cpu": 4, "sim": 12}.
+std::map<std::string, int64_t> values_by_device(const Recording& all) {
+  std::vector<int64_t> by_string(all.strings.size());
+  for (const RecordedValue& value : all.values) ++by_string[value.device];
+  std::map<std::string, int64_t> by_type;
+  for (size_t i = 1; i < by_string.size(); ++i) {  // string 0 is "": not known
+    if (by_string[i] > 0) by_type[all.strings[i].substr(0, all.strings[i].find(':'))] += by_string[i];
+  }
+  return by_type;
+}
+
 }  // namespace
 
 void bind_record(py::module_& module) {
@@ -60,6 +74,7 @@ void bind_record(py::module_& module) {
       .def_property_readonly("header", [](const Recording& all) { return to_python(all.header); })
       .def_property_readonly("calls", [](const Recording& all) { return all.calls.size(); })
       .def_property_readonly("values", [](const Recording& all) { return all.values.size(); })
+      .def_property_readonly("devices", &values_by_device)
       .def("call", &call_row)
       .def("value", &value_row);
   module.def("read_recording", [](const py::str& text) {
@@ -79,6 +94,15 @@ void bind_record(py::module_& module) {
       const py::gil_scoped_acquire gil;
       const py::error_scope restored;
       return to_value(to_its_end([&] { return py::handle(never_freed)(); }));
+    });
+  });
+  module.def("set_account_source", [](const py::function& account) {
+    PyObject* const never_freed = py::object(account).release().ptr();
+    set_account_source([never_freed](const std::string& path) -> Value {
+      if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return {};
+      const py::gil_scoped_acquire gil;
+      const py::error_scope restored;
+      return to_value(to_its_end([&] { return py::handle(never_freed)(text_of(path)); }));
     });
   });
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import mmap
 import multiprocessing.util
@@ -9,7 +10,7 @@ import re
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 from typing_extensions import Unpack
 
 from . import _C
+from ._coverage import Verdict, verdict_of
 from ._declared import BlackBoxRow, OpBlackBoxOptions
 from ._results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 from ._tools import Tool
@@ -68,6 +70,14 @@ class _Header(NamedTuple):
     copied: int
 
 
+class Lack(enum.Enum):
+    """Why a file does not say where its process is, or ended."""
+
+    NO_CALL = "no call was seen"
+    CALLS = "calls had no place in the file"
+    NAMES = "names of operators had no place in the file"
+
+
 @dataclass(frozen=True, repr=False)
 class BlackBox(Result):
     """What the file of one process says."""
@@ -94,6 +104,16 @@ class BlackBox(Result):
     """Names of operators, modules and lines that had no place in the file: their table, or the disk, was full."""
     copied: float | None = None
     """When this copy of the file was made, in seconds since 1970; None: it is the file itself."""
+
+    @property
+    def lacks(self) -> list[Lack]:
+        """Why `verdict` may not be all of the truth; empty where it is."""
+        found = {
+            Lack.NO_CALL: not self.rows,
+            Lack.CALLS: bool(self.left_out) and not self.closed,
+            Lack.NAMES: any(not row.op for row in self.open or self.rows[-1:]),
+        }
+        return [lack for lack, holds in found.items() if holds]
 
     @property
     def open(self) -> list[BlackBoxRow]:
@@ -197,7 +217,14 @@ class BlackBox(Result):
 
     def to_json(self) -> str:
         """All of it as one line of JSON."""
-        return json.dumps({**asdict(self), "verdict": self.verdict, "device_verdict": self.device_verdict})
+        return json.dumps(
+            {
+                **asdict(self),
+                "verdict": self.verdict,
+                "device_verdict": self.device_verdict,
+                "lacks": [lack.name.lower() for lack in self.lacks],
+            }
+        )
 
 
 def _inputs(row: BlackBoxRow) -> str:
@@ -495,18 +522,45 @@ def find_black_boxes(path: str | Path) -> list[Path]:
     return found
 
 
-def show_black_boxes(path: str | Path, last: int = 10) -> str:
+def read_black_boxes(path: str | Path) -> tuple[list[BlackBox], list[str]]:
+    """The files of OpBlackBox in a folder that can be read, and what is wrong with the others.
+
+    Raises:
+        op_tools.Error: there is none, or `path` is the file that cannot be read.
+    """
+    boxes, problems = [], []
+    found = find_black_boxes(path)
+    for one in found:
+        try:
+            boxes.append(read_black_box(one))
+        except _C.Error as error:
+            if len(found) == 1:
+                raise
+            problems.append(str(error))
+    return boxes, problems
+
+
+def verdict_of_boxes(boxes: Sequence[BlackBox], problems: Sequence[str]) -> Verdict:
+    """`agrees`: it is known where each process is, or ended. A process without calls may stand beside others."""
+    lacks = {lack for box in boxes for lack in box.lacks if lack is not Lack.NO_CALL}
+    return verdict_of(wrong=False, unseen=bool(problems or lacks) or not any(box.rows for box in boxes))
+
+
+def show_black_boxes(found: Sequence[BlackBox], last: int = 10) -> str:
     """What `op-tools blackbox` prints: a sentence per process, those that ended in a call first, and the last calls of each
     that did not stop the tool itself."""
-    boxes = [read_black_box(one) for one in find_black_boxes(path)]
-    boxes.sort(key=lambda box: (not (box.open and not box.alive), not box.open, box.closed, box.rank, box.pid))
+    boxes = sorted(
+        found, key=lambda box: (not (box.open and not box.alive), not box.open, box.closed, box.rank, box.pid)
+    )
+    any_call = any(box.rows for box in boxes)
     parts = []
     if len(boxes) > 1:
         parts.append("\n".join([*(box.verdict for box in boxes), *compare_ranks(boxes)]))
     for box in boxes:
         if box.closed and not all(one.closed for one in boxes):
             continue  # its line is above; others are looked for
-        title = "\n".join(text for text in (box.verdict, box.device_verdict, box.program, box.path) if text)
+        lacks = [f"NOT JUDGED: {lack.value}" for lack in box.lacks if lack is not Lack.NO_CALL or not any_call]
+        title = "\n".join(text for text in (box.verdict, *lacks, box.device_verdict, box.program, box.path) if text)
         if box.left_out:
             title += f"\n{box.left_out} calls had no place in the file"
         parts.append(f"{title}\n\n{box.table(row_limit=last or -1)}" if box.rows else title)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from . import _C
-from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, open_run
+from ._account import accounts_of, lines_of, reasons_of
+from ._compare_runs import open_run
+from ._coverage import Coverage, Verdict, status_of, verdict_of
 from ._record import RecordedCall, RecordedCalls, Recording
 from ._results import Result, Shown, text_table, worded
 
@@ -52,21 +54,41 @@ class ManyRuns(Result):
     """Runs in which nothing was recorded."""
     apart: int = 0
     """Runs that make other calls than the first one, and go on with their results: not the same program."""
+    incomplete: int = 0
+    """Runs whose recordings end before their programs did, or are damaged."""
+    accounts: dict[str, Coverage] = field(default_factory=dict)
+    """What the runs saw and did not see, by the paths of their recordings, where these say so."""
+
+    @property
+    def unseen(self) -> list[str]:
+        """Why it is not known that none is odd; empty where it is."""
+        reasons = []
+        if self.empty:
+            reasons.append(f"in {self.empty} of {len(self.runs)} runs nothing was recorded")
+        if self.apart:
+            reasons.append(
+                f"{self.apart} of {len(self.runs)} runs make other calls than the first one and go on with their results; "
+                "give op-tools compare two of them"
+            )
+        if self.incomplete:
+            reasons.append(f"{self.incomplete} of {len(self.runs)} recordings are incomplete")
+        return reasons + reasons_of(self.accounts)
+
+    @property
+    def verdict(self) -> Verdict:
+        """`agrees` only where all were recorded whole, and are of one program."""
+        return verdict_of(wrong=bool(self.rows), unseen=self.unseen)
 
     @property
     def exit_status(self) -> int:
-        """0: none is odd; 1: some are; 2: of some nothing was recorded, or they are other programs."""
-        return DIVERGED if self.rows else INCOMPLETE if self.empty or self.apart else AGREED
+        """0: none is odd; 1: some are; 2: not judged."""
+        return status_of(self.verdict)
 
     def table(self) -> str:
         """For people."""
-        if not self.rows and self.empty:
-            return f"NOT JUDGED: in {self.empty} of {len(self.runs)} runs nothing was recorded"
-        if not self.rows and self.apart:
-            return (
-                f"NOT JUDGED: {self.apart} of {len(self.runs)} runs make other calls than the first one and go on with "
-                "their results; give op-tools compare two of them"
-            )
+        if self.verdict is Verdict.NOT_JUDGED:
+            accounts = [line for one in self.accounts.values() for line in lines_of(one)]
+            return "\n".join([*accounts, *(f"NOT JUDGED: {one}" for one in self.unseen)])
         if not self.rows:
             return f"{len(self.runs)} runs: each call has the same bits in all that gave it the same bits"
         columns: list[Shown[OddRow]] = [
@@ -86,7 +108,14 @@ class ManyRuns(Result):
     def to_json(self) -> str:
         """A first_divergence record for each odd run, and a summary, as lines of JSON."""
         records = [{"kind": "first_divergence", "verdict": "born here", **asdict(row)} for row in self.rows]
-        summary = {"kind": "summary", "exit_status": self.exit_status, "runs": len(self.runs), "odd": len(self.rows)}
+        summary = {
+            "kind": "summary",
+            "exit_status": self.exit_status,
+            "verdict": self.verdict.value,
+            "unseen": self.unseen,
+            "runs": len(self.runs),
+            "odd": len(self.rows),
+        }
         return "".join(json.dumps(one) + "\n" for one in [*records, summary])
 
 
@@ -117,5 +146,10 @@ def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns
         place = (one.op, one.phase, one.module, one.line, one.step, one.id)
         rows.append(OddRow(core.path, rank, *place, finding, like_it, others, through))
     return ManyRuns(
-        [core.path for _, core in cores], rows, sum(not core.calls for _, core in cores), sum(map(bool, apart))
+        [core.path for _, core in cores],
+        rows,
+        sum(not core.calls for _, core in cores),
+        sum(map(bool, apart)),
+        sum(not core.complete for _, core in cores),
+        accounts_of({core.path: core for _, core in cores}),
     )

@@ -13,8 +13,10 @@ from pathlib import Path
 import torch
 
 from . import _C
-from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, PathOrRecording, open_run
+from ._account import accounts_of, lines_of, reasons_of
+from ._compare_runs import PathOrRecording, open_run
 from ._confirm import captured_calls, tensors_of, wrong_by_itself
+from ._coverage import Coverage, Verdict, status_of, verdict_of
 from ._files import load_call
 from ._rank_plans import RankPlan, follows, proven_by_values, rank_plans, wanted_plan
 from ._record import RecordedCall, RecordedCalls, RecordedTensor
@@ -57,6 +59,10 @@ class RanksComparison(Result):
     """The results of all calls that the one rank and all of the others make."""
     alone: int
     """Calls of the one rank that some of the others do not make."""
+    incomplete: int = 0
+    """Recordings that end before their programs did, or are damaged."""
+    accounts: dict[str, Coverage] = field(default_factory=dict)
+    """What the ranks saw and did not see, where their recordings say so: by "A", and "B rank 0" and so on."""
 
     @property
     def first(self) -> SpreadRow | None:
@@ -64,16 +70,31 @@ class RanksComparison(Result):
         return next((row for row in self.rows if row.finding), None)
 
     @property
+    def unseen(self) -> list[str]:
+        """Why it is not known that the ranks compute what the one does; empty where it is."""
+        reasons = [] if self.rows else ["no call was compared"]
+        if without := sum(not row.plan for row in self.rows):
+            reasons.append(f"no plan was found for {without} of {len(self.rows)} results")
+        if self.incomplete:
+            reasons.append(f"{self.incomplete} recordings are incomplete")
+        return reasons + reasons_of(self.accounts)
+
+    @property
+    def verdict(self) -> Verdict:
+        """`agrees` only where all results follow a plan, and the recordings have all of their programs."""
+        return verdict_of(wrong=self.first is not None, unseen=self.unseen)
+
+    @property
     def exit_status(self) -> int:
-        """0: all is proven; 1: a call breaks the plan; 2: for some tensors no plan was found."""
-        if self.first is not None:
-            return DIVERGED
-        return AGREED if self.rows and all(row.plan for row in self.rows) else INCOMPLETE
+        """0: all is proven; 1: a call breaks the plan; 2: not judged."""
+        return status_of(self.verdict)
 
     def table(self) -> str:
         """For people."""
         counts = Counter((row.plan or "no plan found", row.proof) for row in self.rows)
-        lines = [f"A: {self.one}", *(f"B: {path}" for path in self.many), "", "Results:"]
+        lines = [f"A: {self.one}", *(f"B: {path}" for path in self.many)]
+        lines += [line for account in self.accounts.values() for line in lines_of(account)]
+        lines += ["", "Results:"]
         lines += [f"{plan}{f' (by {proof})' if proof else ''}: {n}" for (plan, proof), n in counts.most_common()]
         if self.alone:
             lines.append(f"{self.alone} calls of A have no partner on all ranks")
@@ -91,6 +112,8 @@ class RanksComparison(Result):
             which = f" on rank {', '.join(map(str, first.ranks))}" if first.ranks else ""
             lines += ["", f"First divergence: {first.op} ({first.phase}, step {first.step}){which}: {first.finding}"]
             lines += [f"  module: {first.module}", f"  line: {first.line}"]
+        if self.verdict is Verdict.NOT_JUDGED:
+            lines += ["", *(f"NOT JUDGED: {one}" for one in self.unseen)]
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -98,7 +121,8 @@ class RanksComparison(Result):
         records = [{"kind": "spread", **asdict(row)} for row in self.rows]
         if self.first is not None:
             records.append({"kind": "first_divergence", "verdict": "born here", **asdict(self.first)})
-        records.append({"kind": "summary", "exit_status": self.exit_status, "ranks": len(self.many)})
+        verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value, "unseen": self.unseen}
+        records.append({"kind": "summary", **verdict, "ranks": len(self.many)})
         return "".join(json.dumps(one) + "\n" for one in records)
 
 
@@ -236,4 +260,7 @@ def compare_ranks(
     (core,) = of_one.values()
     ranks = _Ranks(core, cores, rules, paths_one, paths)
     ranks.compare()
-    return RanksComparison(core.path, [one.path for one in cores], ranks.rows, ranks.alone)
+    named = {"A": core, **{f"B rank {rank}": of_many[rank] for rank in sorted(of_many)}}
+    incomplete = sum(not one.complete for one in named.values())
+    paths_of_many = [one.path for one in cores]
+    return RanksComparison(core.path, paths_of_many, ranks.rows, ranks.alone, incomplete, accounts_of(named))

@@ -12,20 +12,19 @@ from pathlib import Path
 from typing import Any, overload
 
 from . import _C
+from ._account import ACCOUNT, accounts_of, lines_of, reasons_of
+from ._coverage import Coverage, Verdict, status_of, verdict_of
 from ._data_file import read_data
 from ._declared import RunRow
 from ._record import RECORDING, Recording
 from ._results import DEFAULT_ROWS, Result
 from .formats import format_of
 
-AGREED, DIVERGED, INCOMPLETE = 0, 1, 2
-"""Exit statuses of op-tools compare, as run_op_from_data has them."""
-
 _WIDTH = 80
 _BEFORE = 10  # calls that are shown before the first divergence
 _WORST = 5
 # Of a header: what differs from run to run anyway, or is shown elsewhere.
-_OF_THE_RUN = ("pid", "time", "argv", "folder", "rank", "host", "format", "start", "capture")
+_OF_THE_RUN = ("pid", "time", "argv", "folder", "rank", "host", "format", "start", "capture", ACCOUNT)
 
 PathOrRecording = str | os.PathLike[str] | Recording
 Fusions = Sequence[tuple[Sequence[str], Sequence[str]]]
@@ -99,6 +98,8 @@ class RankComparison(Result):
     """For each step that diverges: the step, and the row with its first divergence."""
     births: list[int]
     """The rows in which a difference was born."""
+    accounts: dict[str, Coverage] = field(default_factory=dict)
+    """What the runs "A" and "B" saw and did not see, where their recordings say so."""
     _first: int | None = None
     _found: Any = field(default=None, compare=False)
 
@@ -106,6 +107,18 @@ class RankComparison(Result):
     def first(self) -> RunRow | None:
         """The first row in which a difference was born; None where the runs agree."""
         return None if self._first is None else self.rows[self._first]
+
+    @property
+    def unseen(self) -> list[str]:
+        """Why it is not known that the runs agree; empty where it is."""
+        reasons = reasons_of(self.accounts)
+        if not self.rows:
+            reasons.append("no call was recorded")
+        if self.incomplete:
+            reasons.append("a recording is incomplete")
+        if self.structure.steps_only_a or self.structure.steps_only_b:
+            reasons.append("only one of the runs has some steps")
+        return reasons
 
     @property
     def chain(self) -> list[RunRow]:
@@ -153,21 +166,27 @@ class RunsComparison(Result):
         return all(rank.first is None for rank in self.ranks)
 
     @property
+    def unseen(self) -> list[str]:
+        """Why it is not known that the runs agree; empty where it is."""
+        return [f"rank {rank.rank}: {one}" for rank in self.ranks for one in rank.unseen] + self.not_compared
+
+    @property
+    def verdict(self) -> Verdict:
+        """`agrees` only where the runs were recorded whole, and where what they say was compared."""
+        return verdict_of(wrong=not self.agrees, unseen=self.unseen)
+
+    @property
     def exit_status(self) -> int:
-        """0: all agree; 1: they diverge; 2: some could not be compared."""
-        if not self.agrees:
-            return DIVERGED
-        missing = any(
-            rank.incomplete or not rank.rows or rank.structure.steps_only_a or rank.structure.steps_only_b
-            for rank in self.ranks
-        )
-        return INCOMPLETE if missing or self.not_compared else AGREED
+        """0: all agree; 1: they diverge; 2: not judged."""
+        return status_of(self.verdict)
 
     def table(self) -> str:
         """All ranks for people."""
         parts = [rank.table() for rank in self.ranks]
-        parts += [f"NOT JUDGED: rank {rank.rank}: no call was recorded" for rank in self.ranks if not rank.rows]
-        parts += [f"not compared: {one}" for one in self.not_compared]
+        if self.verdict is Verdict.NOT_JUDGED:
+            parts.append("\n".join(f"NOT JUDGED: {one}" for one in self.unseen))
+        else:
+            parts += [f"not compared: {one}" for one in self.not_compared]
         return "\n\n".join(parts)
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -183,6 +202,8 @@ class RunsComparison(Result):
         yield {
             "kind": "summary",
             "exit_status": self.exit_status,
+            "verdict": self.verdict.value,
+            "unseen": self.unseen,
             "ranks": len(self.ranks),
             "verdicts": dict(counts),
             "incomplete": [one for rank in self.ranks for one in rank.incomplete] + self.not_compared,
@@ -326,6 +347,7 @@ def compare_recordings(
         _incomplete(a, "A") + _incomplete(b, "B"),
         found.first_by_step,
         found.births(),
+        accounts_of({"A": a, "B": b}),
         found.first,
         found,
     )
@@ -455,7 +477,9 @@ def _worst_lines(rank: RankComparison) -> list[str]:
 
 
 def _described(rank: RankComparison) -> list[str]:
-    lines = [f"rank {rank.rank}", f"A: {rank.a}", f"B: {rank.b}"]
+    lines = [f"rank {rank.rank}"]
+    for name, path in (("A", rank.a), ("B", rank.b)):
+        lines += [f"{name}: {path}", *lines_of(rank.accounts.get(name))]
     lines += [f"incomplete: {one}" for one in rank.incomplete]
     if structure := rank.structure.lines:
         lines += ["", "Structure", *(f"  {one}" for one in structure)]

@@ -14,11 +14,15 @@ from typing import Any
 import torch
 
 from . import _C
-from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, RankComparison, plain_name
+from ._compare_runs import RankComparison, plain_name
+from ._coverage import Verdict, status_of, verdict_of
 from ._files import CapturedCall, load_call
 from ._results import Result, Shown, text_table, worded
 
 _Folder = str | os.PathLike[str]
+# Of calls that run_op_from_data ran again: what it says of them.
+WRONG = "disagreed"
+NOT_JUDGED = frozenset({"not comparable", "could not run"})
 _AT_ONCE = 32  # calls that are run again before the next are looked at
 
 
@@ -81,7 +85,7 @@ def replayed(paths: Sequence[str], device: str = "cpu") -> dict[str, dict[str, A
 
 def wrong_by_itself(paths: Sequence[str]) -> set[str]:
     """Of these calls those whose saved results disagree with the same operator on the CPU, on their own inputs."""
-    return {path for path, report in replayed(paths).items() if report.get("status") == "disagreed"}
+    return {path for path, report in replayed(paths).items() if report.get("status") == WRONG}
 
 
 @dataclass(frozen=True)
@@ -112,11 +116,17 @@ class Confirmation(Result):
     problems: list[str]
 
     @property
+    def verdict(self) -> Verdict:
+        """`differs`: an operator is wrong; `not judged`: some calls have no partner, or most could not be judged."""
+        pairs = [(row.a, row.b) for row in self.rows]
+        unjudged = sum(1 for pair in pairs if NOT_JUDGED.intersection(pair))
+        unseen = bool(self.problems) or not pairs or 2 * unjudged > len(pairs)
+        return verdict_of(wrong=any(WRONG in pair for pair in pairs), unseen=unseen)
+
+    @property
     def exit_status(self) -> int:
-        """0: no operator is wrong; 1: one is; 2: some calls could not be judged."""
-        if any("operator is wrong" in row.verdict for row in self.rows):
-            return DIVERGED
-        return INCOMPLETE if self.problems or not self.rows else AGREED
+        """0: no operator is wrong; 1: one is; 2: not judged."""
+        return status_of(self.verdict)
 
     def table(self) -> str:
         """For people."""
@@ -156,11 +166,11 @@ def _difference(one: Any, other: Any) -> float:
 
 
 def _verdict(inputs: float, outputs: float, a: str, b: str) -> str:
-    if b == "disagreed":
-        return "B's operator is wrong" + (" (and A's)" if a == "disagreed" else "")
-    if a == "disagreed":
+    if b == WRONG:
+        return "B's operator is wrong" + (" (and A's)" if a == WRONG else "")
+    if a == WRONG:
         return "A's operator is wrong"
-    if "could not run" in (a, b) or "not comparable" in (a, b):
+    if NOT_JUDGED.intersection((a, b)):
         return "not known: it could not be run again"
     if inputs == 0 and outputs == 0:
         return "agrees"

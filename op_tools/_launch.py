@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from . import _C
+from ._account import write_account
 from ._backends import import_from_environment
 from ._config import Config, switched, without_variables
 from ._coverage import Verdict, status_of, worst
@@ -26,6 +27,8 @@ from ._tools import Tool, stop_all, tool_classes
 _VARIABLE = "OP_TOOLS"
 _FAIL = "OP_TOOLS_FAIL_ON_WRONG"
 _ALLOW_UNSEEN = "OP_TOOLS_ALLOW_UNSEEN"
+ACCOUNT_VARIABLE = "OP_TOOLS_ACCOUNT"
+"""Where each process that imports torch makes a file (with its number behind), for who started the program with tools."""
 
 
 def tools_by_flag() -> dict[str, type[Tool]]:
@@ -170,10 +173,19 @@ def start_from_environment() -> None:
         for tool in tools:
             tool.start()  # stopped at exit, as every tool that is on then
         mark_steps(tools)
+        if account := os.environ.get(ACCOUNT_VARIABLE):
+            atexit.register(_tell_account, f"{account}.{os.getpid()}", tools)
         if switched(_FAIL):
             atexit.register(_fail_if_wrong, tools)
     except _C.Error as error:
         _C.log_warn(f"no tool was started: {error}")
+
+
+def _tell_account(path: str, tools: Sequence[Tool]) -> None:
+    """At exit."""
+    stop_all()
+    with contextlib.suppress(OSError):
+        write_account(path, (tool.coverage() for tool in tools))
 
 
 def startup_variables() -> dict[str, str]:
@@ -217,11 +229,11 @@ def _text(value: Any) -> str:
 
 def status_of_tools(tools: Iterable[Any], *, allow_unseen: bool = False) -> int:
     """The exit status that the tools' verdicts give; tools that judge nothing have none. Says why something is not judged."""
-    results = [(tool, result) for tool in tools if hasattr(result := tool.result(), "verdict")]
+    results = [(tool, tool.result()) for tool in tools]
+    results = [(tool, result) for tool, result in results if isinstance(getattr(result, "verdict", None), Verdict)]
     for tool, result in results:
         if result.verdict is Verdict.NOT_JUDGED:
-            coverage = getattr(result, "coverage", None)
-            why = "; ".join(coverage.reasons()) if coverage else getattr(result, "unseen", "")
+            why = "; ".join(result.unseen if hasattr(result, "unseen") else result.coverage.reasons())
             _C.log_warn(f"{type(tool).__name__}: NOT JUDGED: {why or 'most was not looked at'}")
     return status_of(worst(result.verdict for _, result in results), allow_unseen=allow_unseen)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from typing_extensions import Unpack
 
 from . import _C
-from ._compare_runs import DIVERGED, Fusions, PathOrRecording, open_run, rank_of, short_name
+from ._compare_runs import Fusions, PathOrRecording, open_run, rank_of, short_name
 from ._confirm import calls_below
-from ._coverage import Verdict, verdict_of
+from ._coverage import Verdict, status_of, verdict_of
 from ._declared import RunRow, ToolOptions
 from ._record import OpRecord
 from ._together import Together
@@ -33,13 +33,13 @@ class LiveResult:
     """The folder of that call, with its inputs and results in full; "" if only the other run makes it."""
     steps: int
     """How many times the runs were compared: after each step with calls, and at the end."""
-    unseen: str = ""
-    """Why it is not known whether the runs agree; ""."""
+    unseen: list[str] = field(default_factory=list)
+    """Why it is not known whether the runs agree; empty where it is."""
 
     @property
     def verdict(self) -> Verdict:
         """`agrees` only where the runs were compared."""
-        return verdict_of(wrong=self.first is not None, unseen=[self.unseen])
+        return verdict_of(wrong=self.first is not None, unseen=self.unseen)
 
     @property
     def ok(self) -> bool:
@@ -100,7 +100,7 @@ class OpAgainst(Together):
         self._compare()
         if self._first is not None and self._stop and not self._is_over:
             self._is_over = True
-            raise SystemExit(DIVERGED)
+            raise SystemExit(status_of(Verdict.DIFFERS))
 
     def _ended(self) -> None:
         self._compare()
@@ -110,7 +110,7 @@ class OpAgainst(Together):
         reasons = [self._failure] if self._failure else [] if self._steps else ["nothing was compared"]
         if self._steps:
             reasons += self._record.coverage().reasons()
-        return LiveResult(self._record.path, self._first, self._path, self._steps, "; ".join(reasons))
+        return LiveResult(self._record.path, self._first, self._path, self._steps, reasons)
 
     def _compare(self) -> None:
         """Compares all that was recorded so far. What fails here is no failure of the program."""

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from . import _C
-from ._compare_runs import AGREED, DIVERGED, INCOMPLETE, RankComparison, RunsComparison
+from ._compare_runs import RankComparison, RunsComparison
+from ._coverage import Verdict, status_of, verdict_of
 from ._data_file import read_data
 from ._declared import RunRow
 from ._module_runs import CpuNumbers
@@ -200,19 +201,21 @@ class OneIterComparison(Result):
         return next(iter([row for row in wrong if row.origin != "carried"] or wrong), None)
 
     @property
+    def verdict(self) -> Verdict:
+        """`agrees` only where both runs have all results, and were recorded whole."""
+        lacking = any(row.verdict.startswith("only in") for row in self.rows) or self.found.unseen or self.unseen
+        return verdict_of(wrong=self.first is not None, unseen=bool(lacking))
+
+    @property
     def exit_status(self) -> int:
-        """0: nothing is wrong, 1: something is, 2: some could not be compared."""
-        if self.first is not None:
-            return DIVERGED
-        lacking = any(row.verdict.startswith("only in") for row in self.rows) or self.found.not_compared or self.unseen
-        return INCOMPLETE if lacking or any(rank.incomplete for rank in self.found.ranks) else AGREED
+        """0: nothing is wrong, 1: something is, 2: not judged."""
+        return status_of(self.verdict)
 
     def table(self) -> str:
         """For people."""
         lines = []
         for rank in self.found.ranks:
             lines += [f"rank {rank.rank}", f"A: {rank.a}", f"B: {rank.b}", *rank.incomplete, *rank.structure.lines, ""]
-        lines += [f"not compared: {one}" for one in self.found.not_compared]
         shown = [row for row in self.rows if row.verdict != "agrees"]
         columns: list[Shown[OneIterRow]] = [
             worded("kind", "kind"),
@@ -227,7 +230,7 @@ class OneIterComparison(Result):
         if shown:
             lines += [text_table(columns, shown, _MOST_ROWS)]
         counts = Counter(row.verdict for row in self.rows)
-        lines += [f"NOT JUDGED: {one}" for one in self.unseen]
+        lines += [f"NOT JUDGED: {one}" for one in dict.fromkeys([*self.found.unseen, *self.unseen])]
         lines.append(f"{len(self.rows)} results: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
         if (first := self.first) is not None:
             lines.append(f"First: {first.module or first.op} ({first.kind}): {first.finding or first.origin}")
@@ -240,7 +243,9 @@ class OneIterComparison(Result):
         ]
         counts = dict(Counter(row.verdict for row in self.rows))
         first = None if self.first is None else dataclasses.asdict(self.first)
-        records.append({"kind": "summary", "exit_status": self.exit_status, "verdicts": counts, "first": first})
+        verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value}
+        unseen = [*self.found.unseen, *self.unseen]
+        records.append({"kind": "summary", **verdict, "unseen": unseen, "verdicts": counts, "first": first})
         return "".join(json.dumps(_finite(one)) + "\n" for one in records)
 
 
@@ -289,16 +294,10 @@ def _of_rank(rank: RankComparison, tolerances: dict[str, Tolerance]) -> Iterator
         yield _judged(row, tolerances.get(model) or tolerances.get(_OTHERS) or Tolerance({}))
 
 
-def _device_types(core: _C.Recording) -> set[str]:
-    """Of the tensors that a recording has."""
-    place_of_device = 5
-    return {str(core.value(number)[place_of_device]).partition(":")[0] for number in range(core.values)}
-
-
 def _unseen(found: RunsComparison, accelerator: str, rows: Sequence[OneIterRow]) -> list[str]:
     """Why it is not known that nothing is wrong."""
     reasons = [] if rows else ["nothing was recorded"]
-    if rows and accelerator and not any(accelerator in _device_types(rank._found.b) for rank in found.ranks):
+    if rows and accelerator and not any(accelerator in rank._found.b.devices for rank in found.ranks):
         reasons.append(f"no tensor was on {accelerator}")
     return reasons
 

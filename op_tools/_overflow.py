@@ -13,6 +13,9 @@ from ._declared import OpOverflowCheckOptions, OverflowRow
 from ._results import Shown, SortableResult, worded
 from ._tools import Tool
 
+CAME_IN = "came_in"
+"""A gap of this tool: values that no call made which was seen."""
+
 
 @dataclass(frozen=True, repr=False)
 class OverflowResult(SortableResult):
@@ -40,10 +43,20 @@ class OverflowResult(SortableResult):
     @property
     def verdict(self) -> Verdict:
         """`agrees` only where what there was to look at was looked at."""
-        reasons = self.coverage.reasons()
-        if self.came_in:
+        return verdict_of(wrong=self.producers > 0, unseen=bool(self.gaps))
+
+    @property
+    def gaps(self) -> list[str]:
+        """Tokens of why it is not known that no call made a NaN or an infinity: those of the account, and CAME_IN."""
+        return [*self.coverage.gaps(), *([CAME_IN] if self.came_in else [])]
+
+    @property
+    def unseen(self) -> list[str]:
+        """The same in words."""
+        reasons: list[str] = self.coverage.reasons()
+        if CAME_IN in self.gaps:
             reasons.append(f"{self.came_in} tensors had NaN or infinities that no call seen here made")
-        return verdict_of(wrong=self.producers > 0, unseen=reasons)
+        return reasons
 
     @property
     def ok(self) -> bool:

@@ -14,8 +14,8 @@ from typing_extensions import Unpack
 
 from . import _C
 from ._compare_runs import plain_name
-from ._confirm import CapturedId, ConfirmedRow, captured_calls, judged_pairs
-from ._coverage import Verdict, status_of, verdict_of
+from ._confirm import NOT_JUDGED, WRONG, CapturedId, ConfirmedRow, captured_calls, judged_pairs
+from ._coverage import Coverage, Verdict, status_of, verdict_of
 from ._declared import ToolOptions
 from ._files import load_call
 from ._results import Result, Shown, text_table, worded
@@ -36,11 +36,13 @@ class ShadowResult(Result):
     unfed: int
     """Calls of the program for which the capture has no inputs."""
     problems: list[str] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
+    """What of the program's calls was seen, and what was not."""
 
     @property
     def wrong(self) -> list[ConfirmedRow]:
         """The calls whose operator is wrong by itself."""
-        return [row for row in self.rows if row.b == "disagreed"]
+        return [row for row in self.rows if row.b == WRONG]
 
     @property
     def ok(self) -> bool:
@@ -50,8 +52,19 @@ class ShadowResult(Result):
     @property
     def verdict(self) -> Verdict:
         """`agrees` only where all captured calls, and most of the program's, were judged."""
-        unseen = bool(self.left or self.problems or self.unfed > len(self.rows) or not self.rows)
-        return verdict_of(wrong=bool(self.wrong), unseen=unseen)
+        return verdict_of(wrong=bool(self.wrong), unseen=self.unseen)
+
+    @property
+    def unseen(self) -> list[str]:
+        """Why it is not known that no operator is wrong; empty where it is."""
+        unjudged = sum(row.b in NOT_JUDGED for row in self.rows)
+        reasons = {
+            "no call had captured inputs": not self.rows,
+            f"{self.left} captured calls were not made": self.left > 0,
+            f"{self.unfed} calls had no captured inputs": self.unfed > len(self.rows),
+            f"{unjudged} of {len(self.rows)} results have no verdict": 2 * unjudged > len(self.rows),
+        }
+        return [reason for reason, holds in reasons.items() if holds] + self.problems + self.coverage.reasons()
 
     @property
     def exit_status(self) -> int:
@@ -176,7 +189,8 @@ class OpShadow(Together):
             made = {one.id: one for one in captured_calls(root)} if feeder.fed else {}
             pairs = [(a, made[number]) for number, a in feeder.fed.items() if number in made]
             left = sum(map(len, feeder.waiting.values()))
-            self._result = ShadowResult(judged_pairs(pairs), left, feeder.unfed, feeder.problems)
+            account = self._tools[0].coverage()
+            self._result = ShadowResult(judged_pairs(pairs), left, feeder.unfed, feeder.problems, account)
         return self._result
 
     def _ended(self) -> None:

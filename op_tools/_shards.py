@@ -11,12 +11,13 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from . import _C
 
+T = TypeVar("T")
 Find = Callable[[str], Callable[..., Any] | None]
 
 # Ranks may be hours apart. torchrun ends all of them when one dies, so none waits for a dead one.
@@ -45,9 +46,9 @@ class Ranks:
         dist.gather_object(mine, parts)
         return parts
 
-    def agreed(self, status: int) -> int:
-        """The status of rank 0, on all ranks."""
-        told = [status]
+    def agreed(self, of_rank: T) -> T:
+        """What rank 0 has, on all ranks."""
+        told = [of_rank]
         if self.count > 1:
             dist.broadcast_object_list(told)
         return told[0]
@@ -72,6 +73,7 @@ def _own(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--json")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compare")
+    parser.add_argument("--allow-unseen", action="store_true")
     return parser.parse_known_args(list(arguments))
 
 
@@ -115,4 +117,6 @@ def _told(parts: list[Any], folder: Path, options: argparse.Namespace, find: Fin
         for argument in (f"--{name}", getattr(options, name))
         if getattr(options, name)
     ]
+    if options.allow_unseen:
+        more.append("--allow-unseen")
     return _C.run_op_from_data(["--merge", *map(str, files), *more], find)

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
-from .._launch import environment
+from .._account import ACCOUNT, unseen_in
+from .._launch import ACCOUNT_VARIABLE, environment
 from .._tools import Tool
 from .items import Call, read_calls
 from .judge import SKIPPED, Metric, Outcome
@@ -158,6 +159,15 @@ class Processes:
     def calls(self) -> list[Call]:
         return read_calls(sorted(self._plan.folder.glob("*/list.*"), key=os.path.getmtime))
 
+    def has_torch(self) -> bool:
+        return bool(self._accounts())
+
+    def unseen(self) -> list[str]:
+        return unseen_in(self._accounts())
+
+    def _accounts(self) -> list[Path]:
+        return sorted(self._plan.folder.glob(f"*/{ACCOUNT}.*"))
+
     def compare(self, seconds: float) -> Path:
         folder = self._plan.folder / "suspects"
         if not self._state.known(COMPARISON):
@@ -197,6 +207,7 @@ class Processes:
         log = folder / "output.txt"
         began = time.monotonic()
         variables = {**os.environ, **environment(tools), JOB_VARIABLE: str(job), "PYTHONUNBUFFERED": "1"}
+        variables[ACCOUNT_VARIABLE] = str(folder / ACCOUNT)
         try:
             process = subprocess.Popen(
                 self._plan.command,
@@ -246,7 +257,7 @@ def _tail(log: Path) -> str:
 
 
 def _without_tools(variables: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if name != "OP_TOOLS"}
+    return {name: value for name, value in variables.items() if name not in ("OP_TOOLS", ACCOUNT_VARIABLE)}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -94,6 +94,7 @@ class _InProgram:
     def __init__(self, run: Callable[[Tool], Iterable[float]], checkpoint: Checkpoint | None, folder: Path) -> None:
         self._function, self._checkpoint, self._folder = run, checkpoint, folder
         self._count = 0
+        self._unseen: list[str] = []
 
     def run(self, trials: Sequence[Trial], stop: Stop) -> list[Outcome]:
         return [self._one(tool_of(trial, self._new_folder()), stop) for trial in trials]
@@ -121,10 +122,20 @@ class _InProgram:
         finally:
             steps.remove()
         outcome.seconds = time.monotonic() - began
+        account = tool.coverage()
+        account.accelerator = ""  # whether calls ran on it, calls() says
+        if account.seen:
+            self._unseen = list(dict.fromkeys(self._unseen + account.reasons()))
         return outcome
 
     def calls(self) -> list[Call]:
         return read_calls(sorted(self._folder.glob("*/list.*"), key=os.path.getmtime))
+
+    def has_torch(self) -> bool:
+        return True
+
+    def unseen(self) -> list[str]:
+        return self._unseen
 
     def compare(self, seconds: float) -> Path:  # noqa: ARG002  (a call cannot be ended from outside)
         folder = self._folder / "suspects"

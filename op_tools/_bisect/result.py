@@ -13,7 +13,8 @@ from .items import Group, as_dict
 
 MOST_SHOWN = 3  # next steps
 
-Verdict = Literal["found", "not an operator", "inconsistent"]
+Verdict = Literal["found", "not an operator", "inconsistent", "not judged"]
+_STATUS: dict[Verdict, int] = {"found": 0, "not an operator": 1, "inconsistent": 2, "not judged": 2}
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class BisectResult:
 
     @property
     def status(self) -> int:
-        """The exit status: 0 found, 1 not an operator, 2 inconsistent."""
-        return ("found", "not an operator", "inconsistent").index(self.verdict)
+        """The exit status: 0 found, 1 not an operator, 2 inconsistent, or not judged."""
+        return _STATUS[self.verdict]
 
     def to_json(self) -> str:
         """One object; numbers that JSON has no form for are strings."""

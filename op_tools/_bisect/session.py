@@ -13,7 +13,7 @@ from .. import _C
 from .._results import duration_text
 from .items import Call, Group, Suspects, by_op, ordered, split
 from .judge import BisectJudge, Outcome
-from .result import MOST_SHOWN, BisectResult, culprits_of, curve_text
+from .result import MOST_SHOWN, BisectResult, Verdict, culprits_of, curve_text
 from .search import Answer, Tries, Votes, minimal, narrowed, needed, search
 from .trial_tools import Purpose, Remedy, Trial
 
@@ -29,6 +29,11 @@ PARTS: dict[Purpose, str] = {
     "placebo": "placebo",
 }
 """How the report calls what runs were for."""
+_LACKS: dict[Remedy, str] = {
+    "fallback": "none ran on a device",
+    "float32": "none ran in float16 or bfloat16",
+    "placebo": "none ran on a device",
+}
 COMPARISON = "OpAutoCompare"
 FURTHER_RUNS = 7  # besides the search: the check, refinement to calls, confirmation, placebo
 RANKED_RUNS = 2  # in which a search finds one of the first suspects
@@ -56,6 +61,12 @@ class Runner(Protocol):
 
     def calls(self) -> list[Call]:
         """The calls that can be moved, known after a run with nothing moved."""
+
+    def has_torch(self) -> bool:
+        """The program has imported torch in a run: without it, it has no operators."""
+
+    def unseen(self) -> list[str]:
+        """Why not all operators of the program were seen in its runs; empty where they were."""
 
     def compare(self, seconds: float) -> Path:
         """A folder for OpAutoCompare's result on the first step with nothing moved; empty if that took over `seconds`."""
@@ -122,7 +133,7 @@ class Session:
             return stopped
         groups = by_op(self._calls())
         if not groups:
-            return self._end("not an operator", "nothing can be moved: no operator runs on a device")
+            return self._end("not judged", self._unseen())
         self._estimate(groups)
         suspects = self._find_suspects(len(groups)) if self._suspects == "auto" else self._suspects
         suspects = suspects if suspects and suspects.wrong else None
@@ -266,6 +277,8 @@ class Session:
             + (f"; each test is run {REPEATS} times" if touch else "")
         )
         if healed.count(True) * 2 < len(healed):
+            if unseen := self._unseen():
+                return self._end("not judged", unseen)
             return self._end(
                 "not an operator",
                 f"with everything moved ({self._remedy}) the result is wrong as well ({_ends(everything)}): not an operator of the "
@@ -276,6 +289,14 @@ class Session:
                 "inconsistent", f"with nothing moved the result is right ({_ends(self._nothing)}): nothing to find"
             )
         return None
+
+    def _unseen(self) -> str:
+        """Why it is not known whether an operator is guilty; "" where it is. A program without torch, of which a command says how
+        it went, has none."""
+        if not self._runner.has_torch():
+            return "no process of the program imported torch with op_tools" if self._judge.reads_numbers else ""
+        reasons = [] if self._runner.calls() else [f"no operator of the program can be moved: {_LACKS[self._remedy]}"]
+        return "; ".join(reasons + self._runner.unseen())
 
     def _further_remedy(self) -> str:
         return ", or try --remedy float32" if self._remedy == "fallback" else ""
@@ -350,7 +371,7 @@ class Session:
 
     def _end(
         self,
-        verdict: Literal["found", "not an operator", "inconsistent"],
+        verdict: Verdict,
         explanation: str,
         groups: Sequence[Group] = (),
         final: Outcome | None = None,

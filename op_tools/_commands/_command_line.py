@@ -49,3 +49,8 @@ def add_imports(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE",
         help="import this first: the backend (torch_npu, op_tools.sim_device)",
     )
+
+
+def add_allow_unseen(parser: argparse.ArgumentParser) -> None:
+    """Adds the option --allow-unseen, of commands whose verdict may be "not judged" (op_tools._coverage.status_of)."""
+    parser.add_argument("--allow-unseen", action="store_true", help="status 0 instead of 2 where it was not judged")

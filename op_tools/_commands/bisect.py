@@ -11,7 +11,7 @@ from .._bisect.judge import LOSS, BisectJudge, Metric, read_reference
 from .._bisect.processes import JOB_VARIABLE, Plan, Processes, State, command_line
 from .._bisect.session import Session, suspects_of
 from .._bisect.trial_tools import REMEDIES
-from ._command_line import Commands, visible
+from ._command_line import Commands, add_allow_unseen, visible
 
 
 def _say(line: str) -> None:
@@ -51,7 +51,7 @@ def _bisect(options: argparse.Namespace) -> int:
             Path(options.json).write_text(result.to_json() + "\n")
         except OSError as error:
             raise _C.Error(f"--json {options.json}: {error.strerror}") from None
-    return result.status
+    return 0 if result.verdict == "not judged" and options.allow_unseen else result.status
 
 
 def add(commands: Commands) -> None:
@@ -61,7 +61,7 @@ def add(commands: Commands) -> None:
         description="Runs a program again and again, each time with other operators on the CPU, and finds the smallest set with "
         "which its result is right. Right is: the numbers of --reference, else those of a run with everything moved; or what "
         "--check says. A run that fails, crashes or hangs is wrong, one that ends with status 125 says nothing. Exit status 0: "
-        "found, 1: not an operator, 2: inconsistent, 64: wrong usage.",
+        "found, 1: not an operator, 2: inconsistent, or not judged (docs/verdicts.md says when), 64: wrong usage.",
         allow_abbrev=False,
         epilog="op-tools bisect --timeout 600 -- train.py --steps 5; op-tools bisect -- torchrun --nproc-per-node 2 train.py",
     )
@@ -99,6 +99,7 @@ def add(commands: Commands) -> None:
         "--output", default="op_bisect_result", metavar="DIR", help="the state and all files (op_bisect_result)"
     )
     bisect.add_argument("--resume", action="store_true", help="go on where an interrupted one was")
+    add_allow_unseen(bisect)
     bisect.add_argument("--json", metavar="FILE", help="the result, for programs")
     bisect.add_argument(
         "command_line", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="a script, or any command"

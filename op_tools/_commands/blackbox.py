@@ -7,8 +7,17 @@ import sys
 import time
 
 from .. import _C
-from .._blackbox import ask_for_stacks, find_black_boxes, read_black_box, save_kept_calls, show_black_boxes
-from ._command_line import Commands, visible
+from .._blackbox import (
+    ask_for_stacks,
+    find_black_boxes,
+    read_black_box,
+    read_black_boxes,
+    save_kept_calls,
+    show_black_boxes,
+    verdict_of_boxes,
+)
+from .._coverage import status_of
+from ._command_line import Commands, add_allow_unseen, visible
 
 
 def _save(options: argparse.Namespace) -> int:
@@ -37,17 +46,17 @@ def _black_box(options: argparse.Namespace) -> int:
     if options.stacks:
         return _ask(options)
     while True:
-        if options.json:
-            lines = [read_black_box(one).to_json() for one in find_black_boxes(options.path)]
-            text = "\n".join(lines)
-        else:
-            text = show_black_boxes(options.path, options.last)
+        boxes, problems = read_black_boxes(options.path)
+        text = "\n".join(box.to_json() for box in boxes) if options.json else show_black_boxes(boxes, options.last)
         sys.stdout.write(visible(text) + "\n")
         sys.stdout.flush()
-        if not options.follow or not any(read_black_box(one).alive for one in find_black_boxes(options.path)):
-            return 0
+        for problem in problems:
+            sys.stderr.write(visible(f"op-tools: {problem}\n"))
+        if not options.follow or not any(box.alive for box in boxes):
+            break
         time.sleep(1)
         sys.stdout.write("\n")
+    return status_of(verdict_of_boxes(boxes, problems), allow_unseen=options.allow_unseen)
 
 
 def add(commands: Commands) -> None:
@@ -55,11 +64,13 @@ def add(commands: Commands) -> None:
         "blackbox",
         help="which call killed a process, or hangs: what OpBlackBox left",
         description="Shows the last calls of each process, and first the one that had begun and not ended. Works while the "
-        "program runs, too.",
+        "program runs, too. Exit status: 0 it is known where each process is, or ended; 2 not judged (docs/verdicts.md says "
+        "when); 64 wrong usage.",
         epilog="op-tools run --blackbox train.py; op-tools blackbox op_blackbox_result",
     )
     box.add_argument("path", help="a file *.blackbox, or a folder in which such files are")
     box.add_argument("--last", type=int, default=10, metavar="N", help="the last N calls of each process; 0: all (10)")
+    add_allow_unseen(box)
     box.add_argument("--json", action="store_true", help="a line of JSON per process")
     box.add_argument("--follow", action="store_true", help="again every second, while one of the processes lives")
     box.add_argument(

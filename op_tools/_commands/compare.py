@@ -13,9 +13,10 @@ from .._compare_ranks import RanksComparison, compare_ranks, read_rules
 from .._compare_runs import RunsComparison, compare_runs, rank_count, read_fusions
 from .._compare_tables import FORMATS, write_table
 from .._confirm import confirm
+from .._coverage import status_of
 from .._declared import RunRow
 from .._next import next_commands
-from ._command_line import Commands, UsageError, visible
+from ._command_line import Commands, UsageError, add_allow_unseen, visible
 
 # Options of two runs, rank by rank; and those of one rank against several.
 _OF_PAIRS, _OF_RANKS = ("noise", "next", "fusions", "csv"), ("rules",)
@@ -54,7 +55,7 @@ def _compare(options: argparse.Namespace) -> int:
             raise UsageError("--confirm takes the two captures, and no recordings")
         report = confirm(*options.confirm)
         sys.stdout.write(visible(report.table()) + "\n")
-        return report.exit_status
+        return status_of(report.verdict, allow_unseen=options.allow_unseen)
     many: ManyRuns | RanksComparison
     counts = [rank_count(run) for run in options.runs]
     is_pair = len(counts) == 2 and not (counts[0] == 1 < counts[1])
@@ -77,13 +78,13 @@ def _compare(options: argparse.Namespace) -> int:
             write_table(found, options.csv, options.format)
         elif options.csv:
             _write_csv(options.csv, found)
-        return found.exit_status
+        return status_of(found.verdict, allow_unseen=options.allow_unseen)
     else:
         raise UsageError("give two recordings, or the folder of a run with several ranks")
     sys.stdout.write(visible(many.table()) + "\n")
     if options.json:
         Path(options.json).write_text(many.to_json(), encoding="utf-8")
-    return many.exit_status
+    return status_of(many.verdict, allow_unseen=options.allow_unseen)
 
 
 def add(commands: Commands) -> None:
@@ -93,7 +94,7 @@ def add(commands: Commands) -> None:
         description="Compares recordings of OpRecord call by call. Two runs: A is the one to compare with. Three and more: "
         "runs of one program, of which the odd one is looked for. One folder with several ranks: replicas, which must "
         "agree. One rank and a folder with several: how the tensors are spread over them. Exit status: 0 they agree, "
-        "1 they diverge, 2 some could not be compared, 64 wrong usage.",
+        "1 they diverge, 2 not judged (docs/verdicts.md says when), 64 wrong usage.",
         epilog="op-tools run --record a train.py; op-tools run --record b train.py; op-tools compare a b",
     )
     compare.add_argument("runs", nargs="*", metavar="RUN", help="a folder of OpRecord, or one of its files *.oprec")
@@ -115,6 +116,7 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         help="of one rank against several: how tensors are split, REGEX = b s h[tp] in each line",
     )
+    add_allow_unseen(compare)
     compare.add_argument("--json", metavar="FILE", help="a record for each pair, and a summary, as lines of JSON")
     compare.add_argument("--csv", metavar="FILE", help="a row for each pair")
     compare.add_argument(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from .. import _C
 from .._backends import import_backends, modules_of, usable_device
-from ._command_line import Commands, UsageError, add_imports, visible
+from .._coverage import Verdict, status_of
+from ._command_line import Commands, UsageError, add_allow_unseen, add_imports, visible
 from ._conformance_cases import add_case_commands, add_selection, positive, selected_cases
 
 _METHODS = ("relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute")
@@ -72,12 +73,12 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     settings = Settings(
         Path(options.output), jobs, options.timeout, options.shard or (0, 1), options.resume, exceptions_file
     )
-    status = run_cases(cases, plan, settings, exceptions, self_test, _say)
+    verdict = run_cases(cases, plan, settings, exceptions, self_test, _say)
     if not writes:
         for place in exceptions.not_met():
             _say(f"{place} is about no case of this run")
     _say(f"files in {options.output}")
-    return status
+    return status_of(verdict, allow_unseen=options.allow_unseen)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -92,22 +93,23 @@ def _gen(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     from .._conformance.reports import verdict_text
-    from .._conformance.summary import SOME_WRONG, differences, read_part
+    from .._conformance.summary import differences, read_part, verdict_in
 
     found = differences(Path(options.result))
     for text in found:
         sys.stdout.write(visible(f"{text}\n"))
     if found:
-        return SOME_WRONG
+        return status_of(Verdict.DIFFERS)
     summary = read_part(Path(options.result) / "summary.json")
     sys.stdout.write(visible(f"the summary follows from the rows. {verdict_text(summary)}\n"))
-    return 0
+    is_judged = verdict_in(summary) is not Verdict.NOT_JUDGED
+    return status_of(Verdict.AGREES if is_judged else Verdict.NOT_JUDGED, allow_unseen=options.allow_unseen)
 
 
 def _report(options: argparse.Namespace) -> int:
     from .._conformance.reports import model_text, verdict_text, write_reports
     from .._conformance.rows import rows_below
-    from .._conformance.summary import read_facts
+    from .._conformance.summary import read_facts, verdict_in
     from .._conformance.trend import trend_of
 
     folders = [Path(one) for one in options.results]
@@ -119,12 +121,11 @@ def _report(options: argparse.Namespace) -> int:
             _say("the results are of different lists: cases that only one has are counted apart")
         trend = trend_of(*(rows_below(one) for one in folders))
         sys.stdout.write(visible(trend.table()) + "\n")
-        return trend.exit_status
+        return status_of(trend.verdict, allow_unseen=options.allow_unseen)
     summary = write_reports(folders[0], rows_below(folders[0]), read_facts(folders[0]))
     lines = [verdict_text(summary), *(model_text(name, model) for name, model in summary["models"].items())]
     sys.stdout.write(visible("\n".join(lines)) + "\n")
-    status: int = summary["exit status"]
-    return status
+    return status_of(verdict_in(summary), allow_unseen=options.allow_unseen)
 
 
 def _add_work(parser: argparse.ArgumentParser) -> None:
@@ -153,6 +154,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         help=f"a case that takes longer hangs ({_SECONDS:g} seconds)",
     )
     add("--resume", action="store_true", help="go on where an interrupted run was")
+    add_allow_unseen(parser)
 
 
 def add(commands: Commands) -> None:
@@ -162,7 +164,7 @@ def add(commands: Commands) -> None:
         help="is every operator of a device right? a suite of cases with verdicts, reports and golden data",
         description="Runs calls of torch's operators on a device and judges what it gives. run judges, gen keeps the results of "
         "another device to judge by, verify recomputes a summary from its rows, report compares two results. Exit status: 0 "
-        "all that was judged is right, 1 something is wrong, 2 it could not be judged, 64 wrong usage.",
+        "all that was judged is right, 1 something is wrong, 2 not judged (docs/verdicts.md says when), 64 wrong usage.",
         epilog="op-tools conformance run --device npu --import torch_npu -o result; op-tools conformance report before result",
     )
     actions = conformance.add_subparsers(dest="action", required=True)
@@ -190,6 +192,7 @@ def add(commands: Commands) -> None:
         description="Recomputes the summary of a result from its rows.",
     )
     verify.add_argument("result", metavar="DIR", help="a folder that run -o wrote")
+    add_allow_unseen(verify)
     verify.set_defaults(run=_verify)
     report = actions.add_parser(
         "report",
@@ -198,4 +201,5 @@ def add(commands: Commands) -> None:
         "and, where both have --time, what takes longer; status 1 where something became wrong.",
     )
     report.add_argument("results", nargs="+", metavar="DIR", help="a result; or an old one and a new one")
+    add_allow_unseen(report)
     report.set_defaults(run=_report)

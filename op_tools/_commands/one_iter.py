@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 from .. import _C, _launch
-from .._compare_runs import INCOMPLETE, compare_runs, open_run
-from .._coverage import accelerator
+from .._compare_runs import compare_runs, open_run
+from .._coverage import Verdict, accelerator, status_of, worst
 from .._next import new_folder
 from .._one_iter import SEED, OneIteration, compare_iterations, read_tolerances
 from .._record import RECORDING
-from ._command_line import Commands, UsageError, visible
+from ._command_line import Commands, UsageError, add_allow_unseen, visible
 
 _FOLDER = "op_one_iter_result"
 
@@ -45,7 +45,7 @@ def _save(options: argparse.Namespace) -> int:
     if not tool.path:
         raise _C.Error(f"{options.program}: called no module of torch.nn; nothing was saved")
     sys.stdout.write(visible(f"saved: {tool.path}\n"))
-    return INCOMPLETE if failed else 0
+    return status_of(Verdict.NOT_JUDGED if failed else Verdict.AGREES)
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -75,7 +75,8 @@ def _compare(options: argparse.Namespace) -> int:
             Path(options.json).write_text(report.to_json(), encoding="utf-8")
         except OSError as error:
             raise _C.Error(f"--json {options.json}: {error.strerror}") from None
-    return report.exit_status or (INCOMPLETE if failed else 0)
+    of_program = Verdict.NOT_JUDGED if failed else Verdict.AGREES
+    return status_of(worst([report.verdict, of_program]), allow_unseen=options.allow_unseen)
 
 
 def _add_program(command: argparse.ArgumentParser, program: str) -> None:
@@ -95,7 +96,7 @@ def add(commands: Commands) -> None:
         help="one training iteration, saved on one machine and compared on another, module by module",
         description="Runs an unchanged training program up to the first step of its optimizer, with the inputs, outputs, "
         "weights and gradients of all modules and the loss recorded, and the random numbers of the CPU on every device. "
-        "Exit status of compare: 0 nothing is wrong, 1 something is, 2 some could not be compared, 64 wrong usage.",
+        "Exit status of compare: 0 nothing is wrong, 1 something is, 2 not judged (docs/verdicts.md says when), 64 wrong usage.",
         epilog="op-tools one-iter save right train.py; op-tools one-iter compare right train.py --device npu",
     )
     works = one_iter.add_subparsers(dest="work_name", required=True)
@@ -105,6 +106,7 @@ def add(commands: Commands) -> None:
     compare = works.add_parser("compare", help="where it is tested", allow_abbrev=False)
     compare.add_argument("--tolerance", metavar="FILE", help="by model (YAML or JSON); without: what rounding explains")
     compare.add_argument("--json", metavar="FILE", help="a record for each result, and a summary, as lines of JSON")
+    add_allow_unseen(compare)
     compare.add_argument("--output-dir", metavar="DIR", help=f"for this run's recording ({_FOLDER})")
     _add_program(compare, "the script or the module; or the folder of another saved iteration")
     compare.set_defaults(run=_compare)

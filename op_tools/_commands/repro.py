@@ -9,8 +9,12 @@ from pathlib import Path
 
 from .. import _C
 from .._backends import is_simulated, modules_of
+from .._coverage import Verdict, status_of
 from ..repro import Made, Plan, device_of, make, shrink, write_cpp, write_issue
-from ._command_line import Commands, add_imports, visible
+from ._command_line import Commands, add_allow_unseen, add_imports, visible
+
+_NO_REPRO = 1
+_LAST = 3  # lines of output
 
 
 def _say(line: str) -> None:
@@ -34,6 +38,14 @@ def _print_result(made: Made) -> None:
     sys.stdout.write(visible(f"{made.path}\n"))
 
 
+def _status(made: Made, *, allow_unseen: bool) -> int:
+    if made.verdict is Verdict.NOT_JUDGED:
+        _say("NOT JUDGED: the script compared nothing, or could not be run; its last output:")
+        _say("\n".join(made.output.strip().splitlines()[-_LAST:]) or "none")
+        return status_of(made.verdict, allow_unseen=allow_unseen)
+    return 0 if made.reproduces else _NO_REPRO
+
+
 def _repro(options: argparse.Namespace) -> int:
     device = options.device or device_of(options.folder)
     if is_simulated(device) and not (options.imports or options.load):
@@ -53,10 +65,10 @@ def _repro(options: argparse.Namespace) -> int:
             folder, notes = _shrunk(options, plan, into)
         saved, _, made = make(folder, path, plan, options.timeout, _say, notes)
         _print_result(made)
-        status = 0 if made.reproduces else 1
+        status = _status(made, allow_unseen=options.allow_unseen)
         if options.cpp:
             built = write_cpp(folder, path.with_suffix(""), made, options.timeout, _say)
-            status = max(status, 0 if built.reproduces or built.trouble.startswith("not built: there is no") else 1)
+            status = max(status, 0 if built.reproduces or built.lacks_cmake else _NO_REPRO)
         if options.issue:
             _say(f"{write_issue(saved, made)}: a bug report in PyTorch's form")
     return status
@@ -68,7 +80,8 @@ def add(commands: Commands) -> None:
         help="a script with torch alone that shows the failure of a saved call",
         description="Writes a script that runs a saved call on the device, on the CPU and in float64, and ends with status 1 if "
         "the device is wrong. It needs torch alone. It is run in three fresh processes before it is handed out. Exit status: "
-        "0 it reproduces in all of them; 1 it does not (its first lines say so); 2 the call has no form in a script; "
+        "0 it reproduces in all of them; 1 it does not (its first lines say so); 2 not judged (docs/verdicts.md says when), or "
+        "the call has no form in a script; "
         "64 wrong usage.",
         epilog="op-tools repro op_autocompare_result/0/.../torch.nn.functional.linear/93/device --shrink",
     )
@@ -81,6 +94,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--issue", action="store_true", help="also a bug report in PyTorch's form, FILE.md")
     parser.add_argument("-o", "--output", metavar="FILE", help="the script (repro.py)")
     add_imports(parser)
+    add_allow_unseen(parser)
     parser.add_argument(
         "--load", action="append", default=[], metavar="LIB", help="a library of operators or of a device"
     )

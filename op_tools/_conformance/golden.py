@@ -70,9 +70,7 @@ class _WideCall(PreparedCall):
 
 def _undefined() -> set[str]:
     """Operators whose result is the memory's content."""
-    return {
-        name for _, why, names in _C.op_families() if why.startswith("memory with undefined") for name in names.split()
-    }
+    return {name for trait, _, names in _C.op_families() if trait == "uninitialized result" for name in names.split()}
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

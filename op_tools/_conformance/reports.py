@@ -10,8 +10,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from .. import _C
+from .._coverage import Verdict
 from .rows import ERROR, EXPECTED, NOT_JUDGED, PASSED, RIGHT, STATUSES, UNSUPPORTED, WRONG, Row, write_csv
-from .summary import SUMMARY_FILE, Rows, summary_of
+from .summary import SUMMARY_FILE, Rows, missing_in, summary_of, verdict_in
 
 _MOST_FAILURES = 50  # in the scorecard; error_report.csv has all
 _JUNIT = {
@@ -95,12 +96,20 @@ def verdict_text(summary: Mapping[str, Any]) -> str:
         text += f"; {summary['without rows']} of {summary['cases']} cases were not run"
     if summary["self-test"]:
         text += f"; not to be trusted: {summary['self-test']}"
-    return text
+    return text + _not_judged_text(summary)
+
+
+def _not_judged_text(summary: Mapping[str, Any]) -> str:
+    if verdict_in(summary) is not Verdict.NOT_JUDGED:
+        return ""
+    lacks = missing_in(summary["statuses"], summary["self-test"], summary["without rows"])
+    return f"; NOT JUDGED: {', '.join(one.value for one in lacks)}"
 
 
 def saved_text(summary: Mapping[str, Any]) -> str:
     """Of golden data."""
-    return f"{summary['device']}: {summary['statuses'].get(PASSED, 0)} of {summary['cases']} cases saved"
+    saved = summary["statuses"].get(PASSED, 0)
+    return f"{summary['device']}: {saved} of {summary['cases']} cases saved{_not_judged_text(summary)}"
 
 
 def model_text(name: str, model: Mapping[str, int]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .. import _C
+from .._coverage import Verdict
 from .._run_facts import program_facts
 from .._shards import Ranks, ranks
 from .case import Case
@@ -25,7 +26,7 @@ from .reports import saved_text, verdict_text, write_reports
 from .rows import ROWS_FILE, Row, RowWriter, packed, rows_below, shard_text, unpacked
 from .self_test import SelfTest
 from .session import Session, WorkerPlan, share_of
-from .summary import FORMAT, NOT_KNOWN, RUN_FILE, exit_status, read_facts, status_of
+from .summary import FORMAT, RUN_FILE, read_facts, status_of, verdict_of_cases
 
 _VARIABLES = ("OP_", "AUTOCOMPARE_", "TORCH", "PYTORCH", "OMP_", "MKL_", "CUDA_", "CUBLAS", "NVIDIA_")
 # What of a run must be the same for all its shards, and where it is resumed.
@@ -119,7 +120,7 @@ def run_cases(
     exceptions: Exceptions,
     self_test: SelfTest,
     say: Callable[[str], None],
-) -> int:
+) -> Verdict:
     """Runs this process's share of the cases, and writes the files of the result.
 
     Args:
@@ -131,7 +132,7 @@ def run_cases(
         say: takes lines for people.
 
     Returns:
-        the exit status: of the rows of this shard; under torchrun of all, on all ranks.
+        of the rows of this shard; under torchrun of all, on all ranks.
 
     Raises:
         op_tools.Error: the folder cannot be used, or a worker process could not start.
@@ -158,11 +159,11 @@ def _finish(
     rows: dict[str, list[Row]],
     trouble: str,
     say: Callable[[str], None],
-) -> int:
-    """Writes the reports; of all ranks on rank 0, which gives the status."""
+) -> Verdict:
+    """Writes the reports; of all ranks on rank 0, which gives the verdict."""
     gathered = group.gathered((packed(rows), trouble))
     if gathered is None:
-        return NOT_KNOWN  # rank 0 tells
+        return Verdict.NOT_JUDGED  # rank 0 tells
     parts = [(unpacked(content), said) for content, said in gathered]
     for number, (of_rank, _) in enumerate(parts[1:], 1):
         path = settings.folder / shard_text(ROWS_FILE, number, group.count)
@@ -176,4 +177,4 @@ def _finish(
     summary = write_reports(settings.folder, rows_below(settings.folder), facts)
     say(saved_text(summary) if facts["keeps"] else verdict_text(summary))
     counts = Counter(status_of(found) for of_rank, _ in parts for found in of_rank.values())
-    return exit_status(counts, facts["self-test"])
+    return verdict_of_cases(counts, facts["self-test"])

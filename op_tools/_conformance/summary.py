@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
+from .._coverage import Verdict, verdict_of
+from .._coverage import status_of as status_of_verdict
 from .._data_file import read_json
 from .rows import (
     CRASHED,
@@ -28,7 +31,6 @@ from .rows import (
 
 FORMAT = 1
 RUN_FILE, SUMMARY_FILE = "run.json", "summary.json"
-ALL_RIGHT, SOME_WRONG, NOT_KNOWN, USAGE = 0, 1, 2, 64
 _WORST_FIRST = (CRASHED, HUNG, FAILED, ERROR, UNSUPPORTED, EXPECTED, UNEXPECTED_PASS, PASSED, NOT_JUDGED)
 
 Rows = Mapping[str, list[Row]]
@@ -65,7 +67,7 @@ def summary_of(rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
         },
         "models": _models(rows, statuses),
         "self-test": facts["self-test"],
-        "exit status": exit_status(counts, facts["self-test"], facts["cases"] - len(rows)),
+        "exit status": status_of_verdict(verdict_of_cases(counts, facts["self-test"], facts["cases"] - len(rows))),
     }
 
 
@@ -73,15 +75,38 @@ def _sorted(counts: Counter[str]) -> dict[str, int]:
     return {name: counts[name] for name in _WORST_FIRST if counts[name]}
 
 
-def exit_status(counts: Mapping[str, int], self_test: str, missing: int = 0) -> int:
-    """0: all that was judged is right; 1: something is wrong; 2: not known, as nothing was judged, cases are missing or
-    damaged, or the self-test failed."""
-    if self_test:
-        return NOT_KNOWN
-    if any(counts.get(one) for one in WRONG):
-        return SOME_WRONG
-    judged = any(counts.get(one) for one in (*RIGHT, EXPECTED))
-    return ALL_RIGHT if judged and not counts.get(ERROR) and not missing else NOT_KNOWN
+class Missing(enum.Enum):
+    """Why it is not known that a device is right."""
+
+    SELF_TEST = "the suite did not find the faults that it planted"
+    DAMAGED = "some cases could not be tried"
+    NOT_RUN = "some cases have no row"
+    MOST_UNJUDGED = "most cases have no verdict"
+
+
+def missing_in(counts: Mapping[str, int], self_test: str, without_rows: int) -> list[Missing]:
+    """What lacks, by the number of cases of each status, what the self-test found (""), and the cases without rows. A case
+    that the device does not implement has no verdict, but for one that a list of exceptions expects."""
+    judged = sum(counts.get(one, 0) for one in (*RIGHT, *WRONG, EXPECTED))
+    unjudged = sum(counts.get(one, 0) for one in (NOT_JUDGED, UNSUPPORTED))
+    lacks = {
+        Missing.SELF_TEST: bool(self_test),
+        Missing.DAMAGED: bool(counts.get(ERROR)),
+        Missing.NOT_RUN: without_rows > 0,
+        Missing.MOST_UNJUDGED: not judged or unjudged > judged,
+    }
+    return [one for one, holds in lacks.items() if holds]
+
+
+def verdict_of_cases(counts: Mapping[str, int], self_test: str, without_rows: int = 0) -> Verdict:
+    """`differs` only where the suite itself can be trusted."""
+    wrong = not self_test and any(counts.get(one) for one in WRONG)
+    return verdict_of(wrong=wrong, unseen=bool(missing_in(counts, self_test, without_rows)))
+
+
+def verdict_in(summary: Mapping[str, Any]) -> Verdict:
+    """What a summary says."""
+    return verdict_of_cases(summary["statuses"], summary["self-test"], summary["without rows"])
 
 
 def _models(rows: Rows, statuses: Mapping[str, str]) -> dict[str, dict[str, int]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .._coverage import Verdict, verdict_of
 from .._results import Shown, text_table, worded
-from .rows import CRASHED, ERROR, EXPECTED, FAILED, HUNG, RIGHT, UNSUPPORTED, Row
-from .summary import SOME_WRONG, Rows
+from .rows import CRASHED, ERROR, EXPECTED, FAILED, HUNG, NOT_JUDGED, RIGHT, UNSUPPORTED, Row
+from .summary import Rows
 
 _NOT_RIGHT = (CRASHED, HUNG, FAILED, UNSUPPORTED, EXPECTED, ERROR)
 _MOST = 50
@@ -47,13 +48,18 @@ class Trend:
     """Cases that were right and have no row now."""
     new: int = 0
     """Cases that only the new result has."""
+    compared: int = 0
+    """Phases of cases that both results judge."""
+    unjudged: int = 0
+    """Phases of cases that one of them does not judge."""
     times: list[Slower] = field(default_factory=list)
     """The largest ratio first."""
 
     @property
-    def exit_status(self) -> int:
-        """1 where something became wrong, or is not there any more."""
-        return SOME_WRONG if self.regressions or self.gone else 0
+    def verdict(self) -> Verdict:
+        """`differs` where something became wrong, or is not there any more; `agrees` only where both judge most."""
+        wrong = bool(self.regressions or self.gone)
+        return verdict_of(wrong=wrong, unseen=not self.compared or self.unjudged > self.compared)
 
     def table(self) -> str:
         """For people."""
@@ -61,6 +67,10 @@ class Trend:
             f"{len(self.regressions)} regressions, {len(self.repaired)} repaired, {len(self.gone)} that were right are gone, "
             f"{self.new} new cases"
         ]
+        if self.verdict is Verdict.NOT_JUDGED:
+            lines.append(
+                f"NOT JUDGED: both results judge {self.compared} phases of cases, one of them {self.unjudged} not"
+            )
         columns = [worded(name, name) for name in ("case", "phase", "before", "after", "reason")]
         for title, changes in (("Regressions", self.regressions), ("Repaired", self.repaired)):
             if changes:
@@ -85,6 +95,9 @@ def trend_of(old: Rows, new: Rows) -> Trend:
     trend.gone = sorted(case for case in old.keys() - new.keys() if all(row.status in RIGHT for row in old[case]))
     for key in sorted(before.keys() & after.keys()):
         was, now = before[key], after[key]
+        is_judged = NOT_JUDGED not in (was.status, now.status)
+        trend.compared += is_judged
+        trend.unjudged += not is_judged
         change = Change(*key, was.status, now.status, now.reason)
         if was.status in RIGHT and now.status in _NOT_RIGHT:
             trend.regressions.append(change)

@@ -210,10 +210,10 @@ def finding(name, got, cpu, before, compared, again, coarse, alone):
 
 
 def main(inputs, call, device, calls=1, left_out=(), compared=("shape", "dtype"), coarse=0.0, alone=False):
-    """Prints what is wrong. Returns 1 if something is, else 0."""
+    """Prints what is wrong. Returns 1 if something is, 2 if nothing could be compared, else 0."""
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {platform.platform()}, device {device}")
     before, _ = inputs(lambda memory, here="cpu": memory.clone())
-    cpu, runs, wrong = run(inputs, call, "cpu"), {}, 0
+    cpu, runs, wrong, judged = run(inputs, call, "cpu"), {}, 0, 0
 
     def again_of(name):
         def again(wide, sample):
@@ -229,11 +229,13 @@ def main(inputs, call, device, calls=1, left_out=(), compared=("shape", "dtype")
         names = got if "raised" not in cpu else ()
         if "raised" in cpu and "raised" not in got:
             print(f"cannot tell: the CPU raised {cpu['raised']}")
+        judged += "raised" in cpu and "raised" in got
         if "raised" not in cpu and "raised" not in got and set(cpu) != set(got):
             print(f"WRONG: {len(got)} results instead of {len(cpu)}")
             wrong, names = 1, ()
         for name in names:
             old = before[int(name.split()[1])] if name.endswith("after the call") else None
+            judged += name not in left_out
             if name == "raised":
                 text = f"{got[name]}; the CPU returns"
             else:
@@ -245,5 +247,8 @@ def main(inputs, call, device, calls=1, left_out=(), compared=("shape", "dtype")
             wrong |= bool(text)
             if text:
                 print(f"WRONG: {name}{f' of call {number + 1}' if calls > 1 else ''}: {text}")
+    if not wrong and not judged:
+        print("NOT JUDGED: no result could be compared")
+        return 2
     print("WRONG" if wrong else "right")
     return int(wrong)

@@ -36,6 +36,8 @@ class MadeCpp:
     reproduced: int = 0
     trouble: str = ""
     """Why it was not built; "" if it was."""
+    lacks_cmake: bool = False
+    """That is why."""
     output: str = ""
     """Of its last run."""
 
@@ -366,7 +368,7 @@ def write_cpp(
 
 def _build_and_run(made: MadeCpp, name: str, timeout: float) -> None:
     if not shutil.which("cmake"):
-        made.trouble = "not built: there is no cmake"
+        made.trouble, made.lacks_cmake = "not built: there is no cmake", True
         return
     with tempfile.TemporaryDirectory() as build:
         prefix = torch.utils.cmake_prefix_path

@@ -211,7 +211,7 @@ int main(int count, char** arguments) {
   const Tensors before = inputs([](at::Tensor memory) { return memory.clone(); }, &leaves, &gradients);
   std::string cpu_raised, raised;
   const Found cpu = run(at::kCPU, &cpu_raised);
-  bool wrong = false;
+  bool wrong = false, judged = false;
   for (int i = 0; i < kCalls; ++i) {
     const Found got = run(device, &raised);
     if (!raised.empty() && cpu_raised.empty()) {
@@ -219,15 +219,17 @@ int main(int count, char** arguments) {
       wrong = true;
     }
     if (raised.empty() && !cpu_raised.empty()) std::printf("cannot tell: the CPU raised %s\n", cpu_raised.c_str());
+    judged = judged || (!raised.empty() && !cpu_raised.empty());
     if (!raised.empty() || !cpu_raised.empty()) continue;
     for (const auto& [name, tensor] : cpu) {
       if (kLeftOut.count(name)) continue;
+      judged = true;
       wrong |= is_wrong(name, got.count(name) ? got.at(name) : at::Tensor(), tensor, before);
     }
   }
-  std::printf("%s\n", wrong ? "WRONG" : "right");
+  std::printf("%s\n", wrong ? "WRONG" : judged ? "right" : "NOT JUDGED: no result could be compared");
   std::fflush(stdout);
-  return wrong ? 1 : 0;
+  return wrong ? 1 : judged ? 0 : 2;
 }
 """
 

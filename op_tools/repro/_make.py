@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from .. import _C
+from .._coverage import Verdict, verdict_of
 from ._literals import INLINE, comment
 from ._saved import Saved, read
 from ._script import Plan, Script, inline_elements, write
@@ -32,10 +33,17 @@ class Made:
     """All that its last run printed."""
     side_path: Path | None = None
     notes: list[str] = field(default_factory=list)
+    is_right: bool = False
+    """Its last run compared results and found nothing wrong."""
 
     @property
     def reproduces(self) -> bool:
         return self.reproduced == RUNS
+
+    @property
+    def verdict(self) -> Verdict:
+        """`differs`: the failure was seen, if only now and then; `not judged`: the script could not be run, or compared nothing."""
+        return verdict_of(wrong=self.reproduced > 0, unseen=not self.is_right)
 
 
 def shown_name(saved: Saved) -> str:
@@ -82,7 +90,7 @@ def _head(saved: Saved, plan: Plan, path: Path, finding: str, reproduced: int) -
     lines.append(
         f"Reproduces: {reproduced} of {RUNS} runs in fresh processes, torch {torch.__version__}, device {plan.device}."
     )
-    lines.append(f"    python {path.name} [DEVICE]    exit status 1: wrong, 0: right")
+    lines.append(f"    python {path.name} [DEVICE]    exit status 1: wrong, 0: right, 2: nothing compared")
     if where:
         lines.append(f"The call was made at {where}.")
     if plan.data == "drawn":
@@ -182,7 +190,9 @@ def make(
         saved, script.plan, path.with_suffix(".pth").name, _head(saved, script.plan, path, finding, reproduced)
     )
     side = _store(script, path)
-    return saved, judged, Made(path, script, reproduced, finding, ended.out + ended.err, side, saved.notes)
+    is_right = ended.status == 0 and (not judged.rows or any(row["verdict"] != "not comparable" for row in judged.rows))
+    output = ended.out + ended.err
+    return saved, judged, Made(path, script, reproduced, finding, output, side, saved.notes, is_right)
 
 
 def _no_finding(ended: Ended) -> str:

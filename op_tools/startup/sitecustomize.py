@@ -6,6 +6,7 @@ sitecustomize further down the path is run as well.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -50,6 +51,9 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         assert module.__spec__ is not None  # it is being imported
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
+        if account := os.environ.get("OP_TOOLS_ACCOUNT"):  # who started the program asks whether it has torch
+            with contextlib.suppress(OSError):
+                Path(f"{account}.{os.getpid()}").touch()
         try:
             from op_tools._launch import start_from_environment
         except Exception as error:  # a Python of the program that is not ours: it has another torch, or no op_tools

@@ -1,6 +1,7 @@
 #include "record/record_hook.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@
 #include "hooks/collectives.h"
 #include "hooks/written_inputs.h"
 #include "record/recorder.h"
+#include "record/run_header.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/plain_tensor.h"
@@ -139,7 +141,8 @@ void RecordHook::scope_left() {
     StatisticsQuery::check_devices();
   }
   flush();
-  if (!recorder_->end()) return;
+  const std::string path = recorder_->result().path;
+  if (!recorder_->end(path.empty() ? Value() : account_of_run(path))) return;
   if (recorder_->options.jitter > 0 && !recorder_->has_jittered()) {
     log::warn("OpRecord: jitter= changed nothing: no module was called with a floating-point tensor");
   }

@@ -457,10 +457,11 @@ void Recorder::fail(const std::string& why) {
   stop_locked(EndedEarly::kFailure, why);
 }
 
-bool Recorder::end() {
+bool Recorder::end(const Value& account) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!file_ || !is_on()) return false;
   try {
+    if (account.is<Dict>()) file_->note(make_dict({{kAccount, account}}));
     file_->end();
     if (options.format == RecordFormat::kJsonLines) {
       write_json_lines(read_recording(file_->path()), json_path(file_->path()));

@@ -97,8 +97,8 @@ class Recorder {
   void step_begins();
   // Reads what devices have computed, and hands the rows to the system.
   void write();
-  // The tool stops; false: the recording ended before.
-  bool end();
+  // The tool stops; false: the recording ended before. `account`: of the run, for the header.
+  bool end(const Value& account);
   // No more is recorded, after a failure of op_tools.
   void fail(const std::string& why);
   bool has_jittered() const { return jittered_.load(); }

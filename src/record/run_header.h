@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "base/export.h"
 #include "hooks/op_call.h"
@@ -14,6 +15,13 @@ namespace op_tools {
 // the bindings of that language.
 using ProgramSource = std::function<Value()>;
 OP_TOOLS_API void set_program_source(ProgramSource source);
+
+// What the program's language knows of the run whose recording is in a file, when the tool is stopped: threads,
+// processes and graphs that ran unseen, the accelerator that is there. A Dict of numbers and texts; none: it is not
+// asked.
+using AccountSource = std::function<Value(const std::string& path)>;
+OP_TOOLS_API void set_account_source(AccountSource source);
+Value account_of_run(const std::string& path);  // not under a lock: it asks the program's language
 
 // A Dict, on the thread of the call that is the first of the recording. `modules_only`: it has calls of modules.
 Value run_header(const OpCall& call, int64_t rank, bool modules_only);

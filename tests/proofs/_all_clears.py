@@ -252,7 +252,7 @@ def against(run: Run) -> tuple[Outcome, Said]:
     outcome = run.train(tool, step_done=lambda _: tool.step())
     found = tool.result()
     ids = {found.first.id_b} if found.first and found.first.id_b is not None else set()
-    return outcome, Said(found.verdict, _row_text(found.first) or found.unseen, ids)
+    return outcome, Said(found.verdict, _row_text(found.first) or "; ".join(found.unseen), ids)
 
 
 def one_iter(run: Run) -> tuple[Outcome, Said]:

@@ -25,15 +25,15 @@ _PARSER = functools.cache(_parser)
 CPU = ("--device", "cpu")
 SELECTION = ("--source", "--list", "--captures", "--mine", "--fname", "--model", "--filter-dtype", "--phase", "--nhwc")
 SELECTION += ("--four-bytes", "--sample")
-WORK = ("--device", "--output", "--import", "--shard", "--jobs", "--timeout", "--resume", *SELECTION)
+WORK = ("--device", "--output", "--import", "--shard", "--jobs", "--timeout", "--resume", "--allow-unseen", *SELECTION)
 FLAGS = {
     "run": {*WORK, "--golden", "--device-config", "--method", "--time"},
     "gen": {*WORK, "--digests", "--float64"},
     "list": {*SELECTION, "--by", "--ids", "--list-models", "--write"},
     "export": {*SELECTION, "--output", "--format"},
     "record": {"--output", "--name"},
-    "verify": set(),
-    "report": set(),
+    "verify": {"--allow-unseen"},
+    "report": {"--allow-unseen"},
 }
 """Each of these pairs is tested below."""
 ALL = sorted(set().union(*FLAGS.values()))
@@ -412,7 +412,11 @@ STATUSES = {
 }
 
 
-STATUSES[2] += ["list --list broken.jsonl", "run -o h --list raises.jsonl"]
+STATUSES[2] += ["list --list broken.jsonl", "run -o h --list raises.jsonl", "verify void"]
+# More cases that nothing can judge than others.
+STATUSES[2] += ["run -o open --list open.jsonl", "verify open", "report open", "gen -o kept --list open.jsonl"]
+STATUSES[0] += ["verify void --allow-unseen", "report void --allow-unseen", "run -o p --list most.jsonl"]
+STATUSES[0] += ["run -o q --list open.jsonl --allow-unseen", "gen -o r --list open.jsonl --allow-unseen"]
 
 
 def test_exit_statuses(listed, quick):
@@ -429,6 +433,9 @@ def test_exit_statuses(listed, quick):
     Path("edited/summary.json").write_text(json.dumps({**told, "cases": 7}))
     Path("broken.jsonl").write_text("{}\n")
     written("raises.jsonl", [case("torch.mm", tensor(7, 9), tensor(8, 5))])
+    undefined = [case("torch.empty_like", tensor(n)) for n in (3, 4)]
+    written("open.jsonl", [MM, *undefined])
+    written("most.jsonl", [MM, ADD, *undefined])
     for status, commands in STATUSES.items():
         for command in commands:
             stage, *more = command.split(" ")

@@ -36,7 +36,7 @@ Exit status
    0  all calls ran and agreed
    1  some disagreed (whether or not others could not be run)
    2  none disagreed, but some could not be run or read: each is listed with its reason;
-      or --filter matched no call
+      or most have no verdict, or --filter matched no call
   64  wrong usage
 )";
 
@@ -77,6 +77,8 @@ void add_comparison(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
   app.add_flag("--acc_check", options.acc_check,
                "Compare with the saved results and gradients, and on another device than the CPU "
                "with the CPU's; float64 decides who is right");
+  app.add_flag("--allow-unseen", options.allow_unseen,
+               "Status 0 instead of 2 where some calls could not be run, or most have no verdict");
   app.add_option("--method", unparsed.method,
                  "How to judge: relative (the default), allclose, bitwise, ulp, msprobe-quick or msprobe-absolute; a "
                  "failure that OpAutoCompare saved is judged by the method that found it")

@@ -27,6 +27,7 @@ struct ReplayOptions {
   std::vector<std::string> paths;
   bool acc_check = false;
   std::optional<CompareMethod> method;  // unset: that of the saved failure, else relative
+  bool allow_unseen = false;            // kAgreed in place of kIncomplete
   bool only_run_forward = false;
   bool sync_time_measure = false;
   bool verbose = false;  // a line per call

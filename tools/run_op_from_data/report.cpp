@@ -111,6 +111,7 @@ int Reporter::finish(std::vector<std::string> problems, double seconds) {
   Summary summary;
   summary.acc_check = options_.acc_check;
   summary.sync_time_measure = options_.sync_time_measure;
+  summary.allow_unseen = options_.allow_unseen;
   summary.device = options_.device;
   summary.filter = options_.filter;
   summary.compare = options_.compare;

@@ -178,8 +178,15 @@ size_t Summary::bit_equal() const {
 
 int Summary::exit_status() const {
   if (count("disagreed") > 0) return kDisagreed;
-  const bool nothing_judged = count("not comparable") > 0 && count("agreed") == 0;
-  return not_run() > 0 || nothing_judged ? kIncomplete : kAgreed;
+  return !allow_unseen && (not_run() > 0 || most_unjudged()) ? kIncomplete : kAgreed;
+}
+
+size_t Summary::not_comparable() const {
+  return acc_check ? count("not comparable") + count("ran") : 0;
+}
+
+bool Summary::most_unjudged() const {
+  return not_comparable() > count("agreed") + count("disagreed");
 }
 
 const char* status_text(const CallReport& report) {
@@ -214,8 +221,7 @@ void print_summary(const Summary& summary) {
             << summary.calls.size() - could_not_run << " ran";
   if (summary.acc_check) {
     std::cout << ", " << summary.count("agreed") << " agreed (" << summary.bit_equal() << " bit for bit), "
-              << summary.count("disagreed") << " disagreed, " << summary.count("not comparable") + summary.count("ran")
-              << " not comparable";
+              << summary.count("disagreed") << " disagreed, " << summary.not_comparable() << " not comparable";
   }
   std::cout << ", " << summary.not_run() << " could not be run or read";
   if (summary.left_out > 0) std::cout << "; " << summary.left_out << " left out by --filter";
@@ -227,6 +233,7 @@ void print_summary(const Summary& summary) {
       std::cout << "\n" << comparison_table(times, read_times(summary.compare), summary.compare) << "\n";
     }
   }
+  if (summary.most_unjudged()) std::cout << "NOT JUDGED: most calls have no verdict\n";
   print_disagreements(summary.calls);
   print_not_comparable(summary.calls);
   print_not_run(summary);
@@ -252,7 +259,7 @@ json json_of(const Summary& summary) {
             {"agreed", summary.count("agreed")},
             {"bit_equal", summary.bit_equal()},
             {"disagreed", summary.count("disagreed")},
-            {"not_comparable", summary.acc_check ? summary.count("not comparable") + summary.count("ran") : 0},
+            {"not_comparable", summary.not_comparable()},
             {"could_not_run", could_not_run},
             {"left_out", summary.left_out},
             {"seconds", summary.seconds},
@@ -340,6 +347,7 @@ int merge_reports(const ReplayOptions& options) {
   check_json(options.json);
   Summary all;
   all.compare = options.compare;
+  all.allow_unseen = options.allow_unseen;
   std::vector<Part> parts;
   json calls = json::array();
   for (const std::string& name : options.paths) {

@@ -30,7 +30,7 @@ struct CallDigest {
 
 // Everything that the closing summary reports.
 struct Summary {
-  bool acc_check = false, sync_time_measure = false;
+  bool acc_check = false, sync_time_measure = false, allow_unseen = false;
   std::string device, filter, compare;  // as in ReplayOptions
   std::vector<CallDigest> calls;
   std::vector<std::string> problems;          // "path: reason" of what could not even be tried, or was cut off
@@ -40,6 +40,8 @@ struct Summary {
 
   size_t count(const char* status) const;
   size_t not_run() const { return count("could not run") + problems.size(); }
+  size_t not_comparable() const;  // with acc_check: calls that ran and have no verdict
+  bool most_unjudged() const;
   size_t bit_equal() const;
   int exit_status() const;
 };
