@@ -17,8 +17,7 @@ using ProgramSource = std::function<Value()>;
 OP_TOOLS_API void set_program_source(ProgramSource source);
 
 // What the program's language knows of the run whose recording is in a file, when the tool is stopped: threads,
-// processes and graphs that ran unseen, the accelerator that is there. A Dict of numbers and texts; none: it is not
-// asked.
+// processes and graphs that ran unseen, the accelerator that is there. A Dict; none: it is not asked.
 using AccountSource = std::function<Value(const std::string& path)>;
 OP_TOOLS_API void set_account_source(AccountSource source);
 Value account_of_run(const std::string& path);  // not under a lock: it asks the program's language

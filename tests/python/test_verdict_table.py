@@ -4,6 +4,7 @@ The table of docs/verdicts.md is made of TABLE: ``python tests/python/test_verdi
 """
 
 import contextlib
+import copy
 import shutil
 import struct
 import sys
@@ -33,7 +34,7 @@ KINDS = {
     "host": "no tensor was on the accelerator that is there",
     "no values": "most results have no values that anything can judge: random, uninitialized, not read",
     "off": "the tool was off before the end, or a file is cut off",
-    "empty": "no operator ran, or nothing was kept",
+    "empty": "no operator ran, or nothing was recorded",
     "full": "calls, names or rows had no room",
 }
 
@@ -57,11 +58,15 @@ class Net(torch.nn.Module):
         return torch.tanh(self.fc(x))
 
 
+NETS = {"cpu": Net()}
+NETS["sim"] = copy.deepcopy(NETS["cpu"]).to("sim")
+INPUTS = {device: torch.ones(2, 4, device=device) for device in NETS}
+
+
 def work(device="sim"):
-    torch.manual_seed(0)
-    net = Net().to(device)
+    NETS[device].zero_grad()
     for _ in range(3):
-        net(torch.ones(2, 4).to(device)).sum().backward()
+        NETS[device](INPUTS[device]).sum().backward()
 
 
 EARLIER = ThreadPoolExecutor(1)  # a thread that is there before the tools, which do not follow it
@@ -99,8 +104,8 @@ def host():
 
 
 def no_values():
-    torch.neg(torch.ones(3, device="sim"))
-    for size in (3, 4, 5):
+    NETS["sim"](INPUTS["sim"])
+    for size in range(3, 9):
         torch.empty(size, device="sim")
 
 
@@ -138,9 +143,10 @@ def against(run):
 
 
 def shadow(run):
-    with op_tools.OpCapture(output_dir="captured") as capture:
+    ops = ".*linear,.*empty"
+    with op_tools.OpCapture(output_dir="captured", ops=ops) as capture:
         (work if run is nothing else run)()
-    return op_tools.OpShadow(capture.result().root, output_dir="fed")
+    return op_tools.OpShadow(capture.result().root, output_dir="fed", ops=ops)
 
 
 def record(folder, run, rank=0, **options):
@@ -216,8 +222,7 @@ def replay(kind, _):
     if kind == "off":
         cut_off("captured", "input.pth", 100)
     if kind == "empty":
-        shutil.rmtree("captured")
-        Path("captured").mkdir()
+        Path("captured").mkdir(exist_ok=True)
     if kind == "rank":
         status = run_op_from_data(["captured", "--acc_check", "--shard", "0/2", "--json", "part.json"])
         assert status == 0
@@ -247,8 +252,8 @@ def conformance(stage):
         patch.setattr("op_tools._conformance.workers.prepare", lambda **_: None)
         patch.setattr("op_tools._conformance.self_test.SelfTest", SelfTest)
         patch.setattr(SelfTest, "said", "it is not finished" if kind == "off" else "")
-        undefined = [case("torch.empty_like", tensor(size)) for size in (3, 4)]
-        cases = [MM, *(undefined if kind == "no values" else [])]
+        undefined = [case("torch.empty_like", tensor(size)) for size in (3, 4, 5)]
+        cases = [MM, case("torch.neg", tensor(3)), *(undefined if kind == "no values" else [])]
         Path("cases.jsonl").write_text("".join(one.to_json() + "\n" for one in cases))
         chosen = ["--fname", "no_such"] if kind == "empty" else ["--shard", "0/2"] if kind == "rank" else []
         making = "gen" if stage == "gen" else "run"
@@ -294,14 +299,16 @@ def _places():
 RANKS = Never("a rank is a process")
 ONE_CALL = Never("saved calls are run again: no program runs beside them")
 CHOSEN = Never("`--device` says where calls run, and one that is not there is an error")
+LINKS = Never("a recording without statistics has lines, shapes and producers, and these are compared")
+SHARD = Never("a part judges its own cases; of all, verify and report judge")
 HAS_NO_LIMIT = Never("nothing in it has a limit")
 LEFT_OUT = Never("what limits leave out is the user's choice, and is counted")
 
 _OF_TOOLS = {
-    "thread": "threads made",
-    "process": "processes of the program had no tool",
+    "thread": "1 thread made",
+    "process": "1 process of the program had no tool",
     "rank": RANKS,
-    "compiled": "compiled graphs were not looked into",
+    "compiled": "1 compiled graph not looked into",
     "host": "no tensor was on sim",
     "off": "the tool failed and was off",
     "empty": "no call was seen",
@@ -310,9 +317,9 @@ _OF_TOOLS = {
 _OF_RECORDINGS = {
     **_OF_TOOLS,
     "rank": "only in A",
-    "no values": "not compared",
+    "no values": LINKS,
     "off": "incomplete",
-    "empty": "has no recordings",
+    "empty": "a: cannot be read",
     "full": "incomplete",
 }
 _OF_CALLS = {"thread": ONE_CALL, "process": ONE_CALL, "rank": ONE_CALL, "compiled": ONE_CALL, "host": CHOSEN}
@@ -350,19 +357,19 @@ COMMANDS = {
     "compare": (compare("compare"), _OF_RECORDINGS),
     "compare, three runs": (
         compare("compare", others=2),
-        {**_OF_RECORDINGS, "rank": Never("each rank is a run of its own"), "no values": "not compared"},
+        {**_OF_RECORDINGS, "rank": Never("each rank is a run of its own")},
     ),
     "compare, one rank and two": (
         compare("compare", ranks=2),
         {
             **_OF_RECORDINGS,
             "rank": Never("two ranks and two are compared rank by rank"),
-            "no values": "no plan was found",
+            "no values": LINKS,
         },
     ),
     "compare --confirm": (
         confirm,
-        {**_OF_CALLS, "no values": "have no verdict", "off": "", "empty": "no captured calls", "full": LEFT_OUT},
+        {**_OF_CALLS, "no values": "not comparable", "off": "", "empty": "no captured calls", "full": LEFT_OUT},
     ),
     "bisect": (
         bisect,
@@ -370,7 +377,7 @@ COMMANDS = {
             **_OF_TOOLS,
             "host": "no operator of the program can be moved",
             "empty": "no operator of the program can be moved",
-            "no values": "no operator",
+            "no values": Never("the numbers that it reads are the program's own"),
             "off": Never("a run whose tool failed moves less, and is judged by its numbers like any other"),
             "full": HAS_NO_LIMIT,
         },
@@ -385,8 +392,8 @@ COMMANDS = {
             "full": HAS_NO_LIMIT,
         },
     ),
-    "conformance run": (conformance("run"), _OF_CASES),
-    "conformance gen": (conformance("gen"), _OF_CASES),
+    "conformance run": (conformance("run"), {**_OF_CASES, "rank": SHARD}),
+    "conformance gen": (conformance("gen"), {**_OF_CASES, "rank": SHARD}),
     "conformance verify": (conformance("verify"), _OF_CASES),
     "conformance report": (conformance("report"), _OF_CASES),
     "blackbox": (
