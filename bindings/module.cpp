@@ -83,12 +83,12 @@ auto read_file(const std::string& path, Read&& read) {
 py::dict call_dict(const SavedCall& call) {
   py::dict dict;
   dict["name"] = call.name;
-  dict["args"] = to_python(call.args);
-  dict["kwargs"] = to_python(call.kwargs);
-  dict["result"] = call.output ? to_python(call.output->result) : py::none();
+  dict["args"] = saved_to_python(call.args);
+  dict["kwargs"] = saved_to_python(call.kwargs);
+  dict["result"] = call.output ? saved_to_python(call.output->result) : py::none();
   const bool went_backward = !call.backward.empty();
-  dict["grad_inputs"] = went_backward ? to_python(call.backward.front().grad_inputs) : py::none();
-  dict["grad_outputs"] = went_backward ? to_python(call.backward.front().grad_outputs) : py::none();
+  dict["grad_inputs"] = went_backward ? saved_to_python(call.backward.front().grad_inputs) : py::none();
+  dict["grad_outputs"] = went_backward ? saved_to_python(call.backward.front().grad_outputs) : py::none();
   dict["meta"] = call.has_meta ? py::object(py::str(call.meta_text)) : py::none();
   return dict;
 }
@@ -134,8 +134,9 @@ std::string write_saved_call(const std::string& root, const py::dict& call, cons
 }
 
 void bind_files(py::module_& module) {
-  module.def("read_pth",
-             [](const std::string& path) { return read_file(path, [&] { return to_python(read_call_file(path)); }); });
+  module.def("read_pth", [](const std::string& path) {
+    return read_file(path, [&] { return saved_to_python(read_call_file(path)); });
+  });
   module.def("read_call", [](const std::string& path) {
     return read_file(path, [&] {
       const SavedCall call = read_call(*open_call(path));

@@ -1,8 +1,7 @@
 #include "python_objects.h"
 
-#include <string_view>
-
 #include "interrupts.h"
+#include "python_values.h"
 
 namespace op_tools::python {
 namespace {
@@ -36,7 +35,7 @@ py::object from_form(py::dict form) {
   const auto [key, content] = *form.begin();
   if (!PyUnicode_Check(key.ptr())) return form;
   const auto tag = py::str(key);
-  if (!std::string_view(PyUnicode_AsUTF8(tag.ptr())).starts_with("__")) return form;
+  if (!shown_text(tag).starts_with("__")) return form;
   py::object made = function_of_package("from_form")(tag, content);
   return made.ptr() == Py_NotImplemented ? form : made;
 }

@@ -177,10 +177,10 @@ py::object borrowed(T* object) {
   return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(object));
 }
 
-py::tuple python_tuple(const Values& values) {
-  py::tuple tuple(values.size());
-  for (size_t i = 0; i < values.size(); ++i) tuple[i] = to_python(values[i]);
-  return tuple;
+py::str decoded(std::string_view bytes, const char* errors) {
+  PyObject* const text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), errors);
+  if (!text) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
 }
 
 // Rows by the thousand have the same keys: one string object for all of them.
@@ -198,6 +198,15 @@ py::object shared_key(py::object key) {
 }
 
 struct ToPython {
+  const char* errors;  // of text that is no UTF-8, as str.decode() takes it
+
+  py::object item(const Value& value) const { return std::visit(*this, value.variant()); }
+  py::tuple tuple_of(const Values& values) const {
+    py::tuple tuple(values.size());
+    for (size_t i = 0; i < values.size(); ++i) tuple[i] = item(values[i]);
+    return tuple;
+  }
+
   py::object operator()(const None&) const { return py::none(); }
   py::object operator()(bool value) const { return py::bool_(value); }
   py::object operator()(int64_t value) const { return py::int_(value); }
@@ -205,7 +214,7 @@ struct ToPython {
   py::object operator()(const c10::complex<double>& value) const {
     return stolen(PyComplex_FromDoubles(value.real(), value.imag()));
   }
-  py::object operator()(const std::string& value) const { return text_of(value); }
+  py::object operator()(const std::string& value) const { return decoded(value, errors); }
   py::object operator()(const at::Tensor& value) const { return stolen(THPVariable_Wrap(value)); }
   py::object operator()(at::ScalarType value) const { return borrowed(torch::getTHPDtype(value)); }
   py::object operator()(const c10::Device& value) const { return stolen(THPDevice_New(value)); }
@@ -220,23 +229,23 @@ struct ToPython {
     return py::handle(reinterpret_cast<PyObject*>(&THPSizeType))(sizes);
   }
   py::object operator()(const Slice& value) const {
-    const py::tuple parts = python_tuple(*value.items);
+    const py::tuple parts = tuple_of(*value.items);
     return stolen(PySlice_New(parts[0].ptr(), parts[1].ptr(), parts[2].ptr()));
   }
   py::object operator()(const Ellipsis&) const { return py::ellipsis(); }
-  py::object operator()(const List& value) const { return py::list(python_tuple(*value.items)); }
-  py::object operator()(const Tuple& value) const { return python_tuple(*value.items); }
-  py::object operator()(const NamedTuple& value) const { return named_tuple(value.type, python_tuple(*value.items)); }
+  py::object operator()(const List& value) const { return py::list(tuple_of(*value.items)); }
+  py::object operator()(const Tuple& value) const { return tuple_of(*value.items); }
+  py::object operator()(const NamedTuple& value) const { return named_tuple(value.type, tuple_of(*value.items)); }
   py::object operator()(const Dict& value) const {
     py::dict dict;
-    for (const auto& [key, item] : *value.items) dict[shared_key(to_python(key))] = to_python(item);
+    for (const auto& [key, content] : *value.items) dict[shared_key(item(key))] = item(content);
     return from_form(std::move(dict));
   }
-  py::object operator()(const Set& value) const { return py::set(python_tuple(*value.items)); }
+  py::object operator()(const Set& value) const { return py::set(tuple_of(*value.items)); }
   py::object operator()(const Bytes& value) const { return py::bytes(value.bytes); }
   py::object operator()(const Generator& value) const {
     const py::object generator = py::module_::import("torch").attr("Generator")(value.device.str());
-    generator.attr("set_state")(to_python(value.state));
+    generator.attr("set_state")(item(value.state));
     return generator;
   }
   py::object operator()(const Unsupported&) const { return py::none(); }
@@ -343,9 +352,7 @@ bool add_to_key(py::handle object, ArgumentKey& key) {
 }
 
 py::str text_of(std::string_view bytes) {
-  PyObject* const text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
-  if (!text) throw py::error_already_set();
-  return py::reinterpret_steal<py::str>(text);
+  return decoded(bytes, "surrogateescape");
 }
 
 namespace {
@@ -375,7 +382,11 @@ Value to_value(py::handle object) {
 }
 
 py::object to_python(const Value& value) {
-  return std::visit(ToPython(), value.variant());
+  return ToPython{"surrogateescape"}.item(value);
+}
+
+py::object saved_to_python(const Value& value) {
+  return ToPython{"strict"}.item(value);
 }
 
 void visit_tensors(py::handle object, c10::function_ref<void(const at::Tensor&)> visit) {

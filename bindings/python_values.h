@@ -25,7 +25,10 @@ Value to_value(py::handle object);
 bool add_to_key(py::handle object, ArgumentKey& key);
 
 // Slices, Ellipsis, dtypes and so on become the Python objects that they stand for, Unsupported becomes None.
+// Text that is no UTF-8 (paths) becomes what text_of() makes of it.
 py::object to_python(const Value& value);
+// The same of what a .pth file holds, where such text is damage: UnicodeDecodeError, as torch.load has it.
+py::object saved_to_python(const Value& value);
 
 // A path, or what came from a file: bytes that are no UTF-8 are as os.fsdecode() has them.
 py::str text_of(std::string_view bytes);

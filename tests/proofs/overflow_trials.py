@@ -6,7 +6,8 @@ Trials: LeNet, an LSTM and a transformer train for a step on the simulated devic
 call of one operator, both drawn by the trial's seed. The call that was hit must be a producer, and no other call may be
 one. A trial whose fault changed nothing (a result of whole numbers, or of none) is drawn again; at
 level torch also one in which all that the call that was hit gives, forward and backward, is finite, by torch's own isfinite: inside
-of it the value met a sigmoid, or a loss that did not pick it. Their number is said.
+of it the value met a sigmoid, or a loss that did not pick it. Their number is said. So is that of sums of gradients which
+autograd computes between the calls of the torch level: no call made the value, and the check must say that it came in and is not judged.
 
 Clean steps: the same models train for a thousand steps in all, in float32 and under autocast with a GradScaler whose
 first scale is too large, so that it meets real overflow; nothing may be blamed but that.
@@ -45,6 +46,7 @@ from torch.utils._pytree import tree_leaves
 
 import op_tools
 import op_tools.sim_device as sim
+from op_tools._coverage import Verdict
 
 METHOD = {"lenet": "sgd", "lstm": "adam", "transformer": "adam"}
 # Not looked at, so nothing can be planted there that the check should see: memory as it was found, and copies, by which
@@ -156,6 +158,8 @@ def trial(seed: int, level: str, where: list[tuple[str, str, int]]) -> tuple[str
     told = [row.id for row in producers]
     if level == "torch" and not hit.visible and not producers:
         return text, "hidden"
+    if level == "torch" and not producers and check.result().verdict is Verdict.NOT_JUDGED:
+        return text, "came in"
     if not hit.ids & set(told):
         return text, f"not named; producers: {[(row.op, row.phase) for row in producers]}"
     if blamed := [f"{row.op} {row.phase}" for row in producers if row.id not in hit.ids]:
@@ -282,19 +286,23 @@ def main() -> int:
         operators = {operator for _, operator, _ in where}
         print(f"{len(operators)} operators in {len(where)} places", flush=True)
         for level in options.levels:
-            progress, named, hidden, missed = Progress(options.trials, f"trials {level}"), 0, 0, []
+            progress, missed = Progress(options.trials, f"trials {level}"), []
+            ended: collections.Counter[str] = collections.Counter()
             for seed in itertools.count():
                 text, trouble = trial(seed, level, where)
-                hidden += trouble == "hidden"
+                ended[trouble] += 1
                 if trouble in ("hidden", "nothing"):
                     continue
-                named += not trouble
-                if trouble:
+                if trouble not in ("", "came in"):
                     missed.append(f"    {text}: {trouble}")
                 progress.step()
                 if progress.done == options.trials:
                     break
-            print(f"{level:<6} {named} of {options.trials} producers named; {hidden} drawn again as hidden", flush=True)
+            print(
+                f"{level:<6} {ended['']} of {options.trials} producers named, {ended['came in']} sums of autograd's said to "
+                f"have come in; {ended['hidden']} drawn again as hidden",
+                flush=True,
+            )
             print("\n".join(missed), end="\n" if missed else "", flush=True)
             wrong += len(missed)
     if options.only in (None, "ranks"):

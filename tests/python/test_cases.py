@@ -2,11 +2,13 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 from case_programs import NEED_PACKAGES, PROGRAMS, functions_and_one_tensor_as_several_inputs, threads_and_a_pool
+from conftest import launched
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from unchanged import LEVELS, all_tools, assert_same, run
@@ -80,6 +82,50 @@ def test_a_compiled_step_is_compiled_once(level):  # pytorch/pytorch#144787, #16
         torch._dynamo.reset()
     assert graphs == 1 and graphs_with_tools == (1 if level == "aten" else 0)
     assert_same(result, expected)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_compiled_for_sizes_that_change_every_tool_stays_on(level, backend, capfd):
+    def train():
+        torch._dynamo.reset()
+        net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+        step = torch.compile(net, backend=backend, dynamic=True)
+        x = torch.randn(8, 16)
+        step(x).sum().backward()
+        return step(torch.cat([x, x])), [parameter.grad for parameter in net.parameters()]
+
+    try:
+        expected = run(train, [])
+        assert_same(run(train, all_tools([level])), expected)  # run() asks each tool for its failures
+    finally:
+        torch._dynamo.reset()
+    assert "op_tools error" not in capfd.readouterr().err
+
+
+# pytorch/pytorch#194014
+WITHOUT_STATISTICS = """
+import torch
+y = torch.relu(torch.full((9, 2, 8, 8), 2.0))
+print("before", flush=True)
+torch.ops.aten.native_batch_norm(y, None, None, None, None, False, 0.1, 1e-5)
+print("after")
+"""
+
+
+@pytest.mark.parametrize("tools", [["--autocompare"], ["--autocompare", "--level", "aten"], ["--blackbox"]])
+def test_a_kernel_that_dies_for_want_of_a_check_dies_as_without_tools(tools, tmp_path):
+    program = tmp_path / "without_statistics.py"
+    program.write_text(WITHOUT_STATISTICS)
+    plain, with_tools = launched(program, check=False), launched("-m", "op_tools", "run", *tools, program, check=False)
+    if plain.returncode == 0:
+        pytest.skip("this torch checks the argument")
+    assert plain.returncode == with_tools.returncode == -signal.SIGSEGV
+    assert plain.stdout == with_tools.stdout == "before\n"
+    if tools == ["--blackbox"]:
+        (path,) = tmp_path.rglob("*.blackbox")
+        (guilty,) = op_tools.read_black_box(path).open
+        assert guilty.op == "aten::native_batch_norm" and guilty.line.endswith("without_statistics.py:5 <module>")
 
 
 WORKERS = """

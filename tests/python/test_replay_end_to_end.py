@@ -207,6 +207,20 @@ def test_status_is_1_when_a_result_is_another_and_names_the_worst_element(comman
 
 
 @BOTH
+def test_an_input_that_was_written_with_the_same_bits_is_judged_within_its_limits(command, captured, replay, module):
+    with op_tools.OpCapture(level="aten", ops="add_") as tool:
+        torch.full((5,), 0.2053220272064209).add_(1e-10)  # less than half a unit: it rounds to the same number
+    (call,) = captured(tool)
+    path = call.folder / "output.pth"
+    saved = torch.load(path, weights_only=True)
+    assert list(saved["mutated"]) == [0]
+    for tensor in (saved["args"][0], saved["mutated"][0]):
+        tensor[4] = 0.2053220123052597  # a device that rounds otherwise
+    torch.save(saved, path)
+    assert replay(call.folder, "--acc_check", command=command).status == 0
+
+
+@BOTH
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "no zip", "missing"])
 def test_status_is_2_with_the_path_when_a_file_cannot_be_read(command, damage, one_call, replay, module):
     path = one_call[0].folder / "input.pth"

@@ -170,6 +170,14 @@ void drop_unknown_inputs(const SavedOutput& output, RunOutcome& now, RunOutcome&
   }
 }
 
+// A call that writes an input may have left the same bits in it: that it was saved says that it was written.
+void mark_written_inputs(const SavedOutput& output, RunOutcome& now, RunOutcome& saved) {
+  for (const auto& [index, value] : output.mutated) {
+    if (index < now.written.size()) now.written[index] = true;
+    if (index < saved.written.size()) saved.written[index] = true;
+  }
+}
+
 bool changes_inputs(const SavedCall& call, const TestRun& run) {
   const std::vector<at::Tensor> before = input_tensors(call);
   const std::vector<at::Tensor>& after = run.outcome.inputs;
@@ -214,6 +222,7 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
   if (call.output) {
     RunOutcome saved = saved_outcome(call, 0), now = outcome_of(run, 0);
     if (run.bound.returns_nothing) saved.result = {};
+    mark_written_inputs(*call.output, now, saved);
     if (call.lacks.inputs_after) drop_unknown_inputs(*call.output, now, saved);
     auto forward = judge_pair(facts, now, saved, false, runs_of(references, std::nullopt));
     append(std::move(forward), "saved", 0, &checks);
