@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from models import MODELS, digits, train
+from models import MODELS, TROUBLE_OF_LSTM_UNDER_AUTOCAST, digits, train
 
 import op_tools
 import op_tools.sim_device
@@ -30,6 +30,7 @@ def runs(tmp_path_factory):
             folder = tmp_path_factory.mktemp(f"{level}-{model}")
             folders[level, model] = folder
             for autocast, optimizer in ((False, "adam"), (True, "sgd")):
+                autocast = autocast and not (model == "lstm" and TROUBLE_OF_LSTM_UNDER_AUTOCAST)
                 # Both layouts, every other time.
                 layout = "container" if (number + autocast) % 2 else "folders"
                 with op_tools.OpCapture(level=level, format=layout, output_dir=folder) as tool:
