@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "hooks/current_chain.h"
+#include "hooks/unseen_calls.h"
 #include "interrupts.h"
 #include "torch_function_mode.h"
 
@@ -16,9 +17,8 @@ namespace {
 
 namespace py = pybind11;
 
-PyObject* g_start = nullptr;       // threading.Thread.start
-PyObject* g_unfollowed = nullptr;  // what runs the threads that follow no scope; nullptr: they run as they are
-PyObject* g_bootstrap = nullptr;   // threading.Thread._bootstrap: what a new thread calls first
+PyObject* g_start = nullptr;      // threading.Thread.start
+PyObject* g_bootstrap = nullptr;  // threading.Thread._bootstrap: what a new thread calls first
 
 // Of threads that are being started: the scopes of the thread that starts them. Under the GIL; leaked.
 std::unordered_map<PyObject*, std::shared_ptr<ThreadChains>>& starting() {
@@ -51,11 +51,13 @@ PyObject* start(PyObject*, PyObject* thread) {
 PyObject* bootstrap(PyObject*, PyObject* thread) {
   thread_begins();
   const auto starter = starting().find(thread);
-  if (starter == starting().end()) {
-    return g_unfollowed ? PyObject_CallFunctionObjArgs(g_unfollowed, thread, g_bootstrap, nullptr)
-                        : PyObject_CallOneArg(g_bootstrap, thread);
-  }
   // By pointers: Python ends a daemon's thread by unwinding its stack without the GIL, where nothing may be done.
+  if (starter == starting().end()) {
+    auto* const counted = CountedThread::is_wanted() ? new CountedThread(!is_of_data_loader(thread)) : nullptr;
+    PyObject* const result = PyObject_CallOneArg(g_bootstrap, thread);
+    delete counted;
+    return result;
+  }
   auto* const followed = new FollowedThread(std::move(starter->second));
   auto* const mode = followed->has(Level::kTorch) ? new ModeOnStack : nullptr;
   PyObject* const result = PyObject_CallOneArg(g_bootstrap, thread);
@@ -94,11 +96,6 @@ bool watch_threads() {
 }
 
 }  // namespace
-
-void run_unfollowed_threads_by(py::object run) {
-  Py_XDECREF(g_unfollowed);
-  g_unfollowed = run.release().ptr();
-}
 
 void init_thread_watch() {
   set_thread_watch(&watch_threads);

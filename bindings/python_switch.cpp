@@ -13,6 +13,7 @@
 #include "coverage/coverage.h"
 #include "hooks/conditional_hook.h"
 #include "hooks/tool.h"
+#include "hooks/unseen_calls.h"
 #include "interrupts.h"
 #include "new_threads.h"
 #include "python_hook.h"
@@ -52,6 +53,7 @@ class Scope {
     put_mode();
   }
   HookScope& core() { return core_; }
+  Level level() const { return level_; }
 
  private:
   void put_mode() {
@@ -201,6 +203,7 @@ void bind_scope(py::module_& module) {
       .def("enter", &Scope::enter)
       .def("leave", [](Scope& scope) { scope.leave(/*ended=*/false); })
       .def("step", [](Scope& scope) { scope.core().step(), throw_held(); })
+      .def_property_readonly("level", [](Scope& scope) { return to_string(scope.level()); })
       .def_property_readonly("is_on", [](Scope& scope) { return scope.core().is_on(); })
       .def_property_readonly("current_step", [](Scope& scope) { return scope.core().current_step(); })
       .def_property_readonly("calls_seen", [](Scope& scope) { return scope.core().calls_seen(); })
@@ -213,7 +216,17 @@ void bind_scope(py::module_& module) {
 
 void bind_switch(py::module_& module) {
   bind_scope(module);
-  module.def("run_unfollowed_threads_by", &run_unfollowed_threads_by, py::arg("run"));
+  py::class_<UnseenCalls>(module, "UnseenCalls")
+      .def(py::init<>())
+      .def("end", &UnseenCalls::end)
+      .def("count", [](const UnseenCalls& unseen) {
+        const UnseenCalls::Count count = unseen.count();
+        return py::make_tuple(count.threads, count.calls, count.calls_on_device, count.processes, count.scripts);
+      });
+  module.def("start_known", [](const py::function& start, const py::object& process) {
+    const KnownFork known;
+    start(process);
+  });
   py::class_<Switch>(module, "Switch")
       .def(py::init<>())
       .def("__enter__", &enter)

@@ -28,6 +28,7 @@
 #include "interrupts.h"
 #include "python_values.h"
 #include "tensor/internal_guard.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools::python {
 namespace {
@@ -361,6 +362,16 @@ PyObject* after_held(PyObject* result) {
   }
 }
 
+// Compilers and exporters call functions on tensors without numbers: these are no calls of the program's, for no tool.
+bool is_of_trace(PyObject* args, PyObject* kwargs) {
+  if (computes_shapes_only()) return true;
+  bool found = false;
+  const auto look = [&](const at::Tensor& tensor) { found = found || op_tools::is_of_trace(tensor); };
+  visit_tensors(args, look);
+  if (kwargs) visit_tensors(kwargs, look);
+  return found;
+}
+
 // __torch_function__(func, types, args=(), kwargs=None)
 PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, PyObject* names) {
   if (count < 2 || names != nullptr) {
@@ -385,6 +396,7 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
     }
     return after_held(PyObject_Call(function, args, kwargs));
   }
+  if (is_of_trace(args, kwargs)) return after_held(PyObject_Call(function, args, kwargs));
   return through_chain(function, args, kwargs, known.name, *chain, mask);
 }
 

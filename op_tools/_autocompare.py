@@ -121,7 +121,7 @@ class CompareResult(Result):
     @property
     def verdict(self) -> Verdict:
         """`agrees` only where what there was to look at was looked at."""
-        return verdict_of(wrong=self.failed > 0, unseen=self.coverage.reasons())
+        return verdict_of(wrong=self.failed > 0 or self.coverage.children_wrong > 0, unseen=self.coverage.reasons())
 
     @property
     def ok(self) -> bool:

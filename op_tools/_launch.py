@@ -88,6 +88,9 @@ def mark_steps(tools: Sequence[Tool | Together]) -> RemovableHandle:
         for tool in tools:
             tool.step()
 
+    for tool in tools:
+        if isinstance(tool, Tool):
+            tool._marks_steps = True
     return register_optimizer_step_post_hook(mark)
 
 

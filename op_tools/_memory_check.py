@@ -77,7 +77,9 @@ class MemoryResult(Result):
     @property
     def verdict(self) -> Verdict:
         """`agrees` only where what there was to look at was looked at."""
-        return verdict_of(wrong=bool(self.leaks or self.overwrites), unseen=self.coverage.reasons())
+        return verdict_of(
+            wrong=bool(self.leaks or self.overwrites or self.coverage.children_wrong), unseen=self.coverage.reasons()
+        )
 
     @property
     def ok(self) -> bool:

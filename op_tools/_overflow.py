@@ -56,7 +56,11 @@ class OverflowResult(SortableResult):
         reasons: list[str] = self.coverage.reasons()
         if CAME_IN in self.gaps:
             reasons.append(f"{self.came_in} tensors had NaN or infinities that no call seen here made")
+<<<<<<< HEAD
         return reasons
+=======
+        return verdict_of(wrong=self.producers > 0 or self.coverage.children_wrong > 0, unseen=reasons)
+>>>>>>> 22e049e (Processes that the program starts have the tools, and work that no tool can see is counted: earlier threads, forks, graphs, TorchScript)
 
     @property
     def ok(self) -> bool:

@@ -39,6 +39,7 @@ class Together:
         tools = self._make()
         with contextlib.ExitStack() as scopes:
             for tool in tools:
+                tool._goes_to_children = False  # what it does is about this process
                 scopes.callback(tool.start().stop)
             self._scopes = scopes.pop_all()
         self._tools = tools

@@ -31,6 +31,7 @@ from . import (
     _modules,  # noqa: F401  (tells the core the names of modules)
     _printing,  # noqa: F401  (what repr of a tensor computes is not seen)
 )
+from ._children import Report, follow_processes
 from ._config import switched
 from ._coverage import Coverage, Watch, accelerator, begin_watch, end_watch
 from ._declared import CaptureRow, OpCaptureOptions, ToolOptions
@@ -118,6 +119,7 @@ class Tool(_C.Switch):
     _kind: ClassVar[str] = ""  # the core's name of the tool
     _defaults: ClassVar[dict[str, Any]] = {"level": "torch"}  # where they are not the core's
     _in_children: ClassVar[bool] = False  # op-tools run starts it in Pythons that the program starts, too
+    _goes_to_children = True  # processes that the program starts by multiprocessing get it, too
     _further: ClassVar[tuple[str, ...]] = ()  # parameters of __init__ that are no options
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -144,6 +146,8 @@ class Tool(_C.Switch):
         }
         self._condition: Callable[[_C.Call], bool] | None = None  # set by apply_feature
         self._watch: Watch | None = None  # of the last run
+        self._marks_steps = False  # optimizers end its steps
+        self._report_to_parent: Report | None = None  # in a process that another one with this tool started
 
     @classmethod
     def _options(cls) -> tuple[Option, ...]:
@@ -153,13 +157,13 @@ class Tool(_C.Switch):
         """As _open(); the run's account has what goes on beside it."""
         opened = self._open()
         if opened is not None and self._watch is not None:
-            opened[1].look_beside(self._add_beside(self._watch))
+            opened[1].look_beside(self._add_beside(self._watch, opened[1].level))
         return opened
 
-    def _add_beside(self, watch: Watch) -> Callable[[Coverage], None]:
+    def _add_beside(self, watch: Watch, level: str) -> Callable[[Coverage], None]:
         """What the watch knows, for the account of a run; holds no tool, which holds the run."""
         sees_threads = bool(self._arguments.get("all_threads", switched("OP_TOOLS_ALL_THREADS")))
-        return lambda account: watch.add_to(account, sees_threads=sees_threads)
+        return lambda account: watch.add_to(account, sees_threads=sees_threads, sees_scripts=level == "aten")
 
     def _open(self) -> tuple[_C.CoreHook, _C.Scope] | None:
         """Makes hook and scope of a new run; reads options and environment. None: nothing is to be recorded now."""
@@ -183,6 +187,7 @@ class Tool(_C.Switch):
             self._begin_watch()
         try:
             self._switch_on(self._open_watched)
+            follow_processes()
         finally:
             if self._depth == 0:
                 self._end_watch()
@@ -201,6 +206,8 @@ class Tool(_C.Switch):
         watch_modules()
         if self._depth == 0:
             self._end_watch()
+            if self._report_to_parent is not None:
+                self._report_to_parent.write(self)
 
     end = stop
 
@@ -218,7 +225,7 @@ class Tool(_C.Switch):
             return self._scope.coverage()
         account = Coverage(accelerator=accelerator())
         if self._watch is not None:
-            self._add_beside(self._watch)(account)
+            self._add_beside(self._watch, "")(account)
         return account
 
     def step(self) -> None:
@@ -348,6 +355,7 @@ class HookScope(Tool):
     """
 
     _further = ("hook",)
+    _goes_to_children = False  # what the hook keeps is in this process
 
     def __init__(self, hook: Hook, **options: Unpack[ToolOptions]) -> None:
         super().__init__(**options)

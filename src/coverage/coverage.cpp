@@ -30,6 +30,8 @@ bool has(Gap gap, const Coverage& account) {
       return account.thread_calls_on_device > 0 || account.thread_calls > account.seen;
     case Gap::kProcesses:
       return account.processes > 0;
+    case Gap::kChildren:
+      return account.children_with_gaps > 0;
     case Gap::kGraphs:
       return account.compiled > 0;
     case Gap::kWideLimits:
@@ -51,7 +53,8 @@ std::vector<Gap> gaps(const Coverage& account) {
 }
 
 bool has_unseen(const Coverage& account) {
-  return account.off || account.threads > 0 || account.processes > 0 || account.compiled > 0 ||
+  return account.off || account.threads > 0 || account.processes > 0 || account.children_with_gaps > 0 ||
+         account.compiled > 0 ||
          account.lost[Loss::kNoRoom] > 0 || account.lost[Loss::kNotWritten] > 0;
 }
 
@@ -60,7 +63,7 @@ RunVerdict verdict_of(bool wrong, bool has_gaps) {
 }
 
 RunVerdict verdict_of(bool wrong, const Coverage& account) {
-  return verdict_of(wrong, !gaps(account).empty());
+  return verdict_of(wrong || account.children_wrong > 0, !gaps(account).empty());
 }
 
 RunVerdict worst(const std::vector<RunVerdict>& verdicts) {

@@ -29,7 +29,8 @@ constexpr Tokens<Gap> kGaps{{
     {"not_on_accelerator", "the process has an accelerator, and no tensor that the tool saw was on it"},
     {"threads",
      "threads that the tool does not follow gave tensors on the accelerator, or made more calls than it saw"},
-    {"processes", "processes that the program started to compute had no tool"},
+    {"processes", "processes that the program started to compute had no tool, or were killed before they told what it saw"},
+    {"children", "processes that the program started had the tool, and it did not see all that they computed"},
     {"graphs", "compiled graphs ran whose operators the tool did not see"},
     {"wide_limits", "the limits of most results were wider than their values: zeros would have agreed, too"},
 }};
@@ -134,7 +135,12 @@ void visit_fields(Account& account, Visit&& visit) {
   visit("threads", account.threads, "threads that ran operators unseen");
   visit("thread_calls", account.thread_calls, "their calls");
   visit("thread_calls_on_device", account.thread_calls_on_device, "those of them that gave tensors on an accelerator");
-  visit("processes", account.processes, "processes that the program started to compute, without a tool");
+  visit("children", account.children,
+        "processes that the program started and that had the tool: what it saw in them is counted here");
+  visit("children_wrong", account.children_wrong, "those of them in which something is wrong");
+  visit("children_with_gaps", account.children_with_gaps, "those of them that computed unseen");
+  visit("processes", account.processes,
+        "processes that the program started to compute, without a tool, or killed before they told what it saw");
   visit("loaders", account.loaders, "processes that load data: they do not count against a verdict");
   visit("compiled", account.compiled, "compiled graphs that the tool did not look into");
   visit("off", account.off, "the tool failed and was switched off");
@@ -179,7 +185,9 @@ std::string text_of(Gap gap, const Coverage& account) {
     case Gap::kThreads:
       return count_text(account.threads, "thread") + " made " + count_text(account.thread_calls, "call") + " unseen";
     case Gap::kProcesses:
-      return process_text(account.processes) + " of the program had no tool";
+      return process_text(account.processes) + " of the program had no tool, or told nothing";
+    case Gap::kChildren:
+      return process_text(account.children_with_gaps) + " with the tool computed unseen";
     case Gap::kGraphs:
       return count_text(account.compiled, "compiled graph") + " not looked into";
     case Gap::kWideLimits:
@@ -211,6 +219,8 @@ std::string looked_at(const Coverage& account) {
   add(account.wide_limits, count_text(account.wide_limits, "limit") + " wider than the values");
   add(account.threads,
       count_text(account.thread_calls, "call") + " of " + count_text(account.threads, "thread") + " unseen");
+  add(account.children, process_text(account.children) + " with the tool");
+  add(account.children_wrong, "something wrong in " + process_text(account.children_wrong));
   add(account.processes, process_text(account.processes) + " without a tool");
   add(account.compiled, count_text(account.compiled, "compiled graph"));
   add(account.loaders, process_text(account.loaders) + " loading data");

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "hooks/unseen_calls.h"
 #include "tensor/internal_guard.h"
 
 namespace op_tools {
@@ -207,6 +208,7 @@ struct CurrentChain::Thread {
   ThreadChains* chains;      // nullptr: the thread has entered no scope, or is about to end
   const void* last_chains;   // the same, and what it was when the thread ended: not to be read through
   int calls;                 // CurrentChains on its stack
+  bool entered;              // it has entered a scope
   ReplacedChains* replaced;  // while calls > 0; owned
 };
 
@@ -230,6 +232,7 @@ class OwnChains {
     chains_ = std::make_shared<ThreadChains>();
     chains_->offer = Inheritance::get().offer(chains_);
     tl.last_chains = tl.chains = chains_.get();
+    tl.entered = true;
   }
 
   // The thread has no hooks any more.
@@ -283,7 +286,9 @@ void after_fork_in_child() {
 
   tl_own.forget();
   Inheritance::begin_anew();
-  set_intercepting(!of_all.empty() || !of_thread[index_of(Level::kAten)].empty());
+  const bool any_went_on = !of_all.empty() || !of_thread[0].empty() || !of_thread[1].empty();
+  const bool tells = unseen_process_begins(any_went_on);
+  set_intercepting(tells || !of_all.empty() || !of_thread[index_of(Level::kAten)].empty());
   AllThreads::begin_anew(std::move(of_all));
   for (const Level level : {Level::kAten, Level::kTorch}) {
     if (of_thread[index_of(level)].empty()) continue;
@@ -386,6 +391,10 @@ FollowedThread::FollowedThread(std::shared_ptr<ThreadChains> scopes)
 FollowedThread::~FollowedThread() {
   set_intercepting(false);
   Inheritance::get().withdraw(offer_, /*by_its_thread=*/true);
+}
+
+bool follows_scopes() {
+  return tl.entered || Inheritance::get().find();
 }
 
 bool FollowedThread::has(Level level) const {

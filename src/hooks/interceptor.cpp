@@ -3,7 +3,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <algorithm>
 #include <mutex>
@@ -18,8 +17,10 @@
 #include "hooks/module_path.h"
 #include "hooks/op_call.h"
 #include "hooks/op_table.h"
+#include "hooks/unseen_calls.h"
 #include "tensor/internal_guard.h"
 #include "tensor/ivalue.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools::interceptor {
 namespace {
@@ -127,6 +128,7 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
   if (!chain && !detour) {
     if (!covered) {
       set_intercepting(false);  // no scope is on for this thread any more (AllThreads in current_chain.cpp)
+      unseen_process_calls();
       return pass(handle, below, stack);
     }
     c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);
@@ -204,12 +206,20 @@ class WatchedOp {
 
 namespace {
 
+// A factory of meta tensors: only its arguments say so.
+bool makes_meta(const OperatorHandle& op, DispatchKeySet keys, const Stack& stack) {
+  if (!keys.has(DispatchKey::BackendSelect)) return false;
+  const auto arguments = torch::jit::last(stack, op.schema().arguments().size());
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [](const c10::IValue& one) { return one.isDevice() && one.toDevice().is_meta(); });
+}
+
 // The one kernel. Every operator that torch dispatches on an intercepting thread comes here unless the filters left it
 // out.
 void intercept(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   ThisThread& mine = looked_up_once(tl);
   ++mine.entries;
-  const bool is_meta = keys.has_backend(c10::BackendComponent::MetaBit);
+  const bool is_meta = keys.has_backend(c10::BackendComponent::MetaBit) || makes_meta(op, keys, *stack);
   if (is_meta || keys.has_any(kPassThroughKeys)) {
     const Passes seen_below(mine, !is_meta);
     const PassedCall nodes(c10::toString(op.operator_name()));
@@ -241,15 +251,8 @@ void install() {
   });
 }
 
-namespace {
-// What a FakeTensorMode calls are operators on meta tensors, and factories of them.
-bool computes_shapes_only() {
-  using c10::impl::TorchDispatchModeTLS;
-  return TorchDispatchModeTLS::get_mode(c10::impl::TorchDispatchModeKey::FAKE).has_value();
-}
-}  // namespace
-
 InsidePythonHandler::InsidePythonHandler()
+    // What a FakeTensorMode calls are operators on meta tensors, and factories of them.
     : sees_(tl.passes && c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey) && !computes_shapes_only()),
       passes_(tl.passes) {
   tl.passes = false;

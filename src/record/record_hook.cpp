@@ -14,7 +14,6 @@
 #include "record/run_header.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
-#include "tensor/plain_tensor.h"
 #include "tensor/statistics.h"
 
 namespace op_tools {
@@ -30,15 +29,6 @@ const Columns<RecordRow>& RecordRow::columns() {
                                       }};
   return all;
 }
-
-namespace {
-
-template <class Items>
-bool any_of_trace(const Items& items) {
-  return std::any_of(items.begin(), items.end(), [](const auto& item) { return is_of_trace(item.tensor); });
-}
-
-}  // namespace
 
 RecordHook::RecordHook(const ResolvedRecordOptions& options) {
   if (options.modules_only && options.scope.level != Level::kTorch) {
@@ -86,10 +76,6 @@ std::unique_ptr<HookState> RecordHook::take(OpCall& call) {
   call.find_place(recorder_->options.with_stack, recorder_->options.with_modules);
   ArgumentKey key;
   const bool has_key = recorder_->take_inputs(call, *state, key);
-  if (any_of_trace(state->inputs)) {
-    call.decline();
-    return nullptr;
-  }
   if (recorder_->awaits() && !state->op->source.collective) recorder_->arrive(*state);
   // Writes to tensors of inference mode, and below autograd's keys, are not counted.
   const bool is_below = state->op->writes_declared && call.local_keys.excluded_.has(c10::DispatchKey::ADInplaceOrView);
@@ -115,7 +101,6 @@ void RecordHook::note(OpCall& call, HookState* given) {
   if (state.op->source.collective && waits_for_collective(call)) recorder_->arrive(state);
   state.is_late = state.op->source.collective && state.op->source.of_results(call) == ValueSource::kUnknown;
   Recorder::Outputs outputs = recorder_->outputs_of(call, state);
-  if (any_of_trace(outputs)) return;
   recorder_->read_outputs(state, outputs);
   recorder_->add_call(call, state, outputs);
   if (!state.places.empty() && call.phase == Phase::kForward) {

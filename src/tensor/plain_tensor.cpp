@@ -1,5 +1,7 @@
 #include "tensor/plain_tensor.h"
 
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
 #include <optional>
 
 #include "tensor/dispatch_keys.h"
@@ -144,6 +146,11 @@ bool is_of_trace(const at::Tensor& tensor) {
   return keys.has(c10::DispatchKey::Functionalize) ||
          (keys.has(c10::DispatchKey::Python) && keys.has_backend(c10::BackendComponent::MetaBit)) ||
          tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+bool computes_shapes_only() {
+  using c10::impl::TorchDispatchModeTLS;
+  return TorchDispatchModeTLS::get_mode(c10::impl::TorchDispatchModeKey::FAKE).has_value();
 }
 
 at::Tensor without_bits(const at::Tensor& tensor) {

@@ -45,6 +45,8 @@ OP_TOOLS_API size_t storage_bytes(const at::Tensor& tensor);
 
 // Of a compiler or an exporter: there are no numbers in it, and nothing is computed.
 OP_TOOLS_API bool is_of_trace(const at::Tensor& tensor);
+// A FakeTensorMode is on in this thread: all that is called makes such tensors.
+OP_TOOLS_API bool computes_shapes_only();
 
 // The elements as they lie in memory: the same storage and strides without the bits (conj, neg) that change how they
 // read. Plain strided tensors only; made without the dispatcher, so without a version or a history in common.

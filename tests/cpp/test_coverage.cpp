@@ -57,6 +57,7 @@ const std::vector<GapCase>& gap_cases() {
       {Gap::kThreads, [](Coverage& account) { account.threads = account.thread_calls_on_device = 1; }},
       {Gap::kThreads, [](Coverage& account) { account.threads = 1, account.thread_calls = 11; }},
       {Gap::kProcesses, [](Coverage& account) { account.processes = 1; }},
+      {Gap::kChildren, [](Coverage& account) { account.children = account.children_with_gaps = 1; }},
       {Gap::kGraphs, [](Coverage& account) { account.compiled = 1; }},
       {Gap::kWideLimits, [](Coverage& account) { account.wide_limits = 6; }},
   };
@@ -81,7 +82,7 @@ TEST_CASE("each gap turns a verdict, and is named", "[coverage]") {
 
 TEST_CASE("unseen work that cannot matter turns no verdict", "[coverage]") {
   const std::vector<std::function<void(Coverage&)>> harmless{
-      [](Coverage& account) { account.loaders = 4; },
+      [](Coverage& account) { account.loaders = account.children = 4; },
       [](Coverage& account) { account.threads = 1, account.thread_calls = 9; },  // on the host
       [](Coverage& account) {
         account.devices = {{"sim", 1}, {"cpu", 90}};

@@ -1,5 +1,6 @@
 """What was not looked at is never said to be all right: each tool and command, each kind of not looking."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -13,6 +14,8 @@ import op_tools.sim_device
 from op_tools.__main__ import main
 from op_tools._coverage import Coverage, Verdict, status_of, verdict_of, worst
 from op_tools._launch import status_of_tools
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 TOOLS = [op_tools.OpAutoCompare, op_tools.OpOverflowCheck, op_tools.OpMemoryCheck]
 
@@ -38,8 +41,12 @@ def in_thread(run=work):
     EARLIER.submit(joined, run).result()
 
 
-def in_process():
-    torch.multiprocessing.spawn(nothing, nprocs=1)
+def in_process(run=lambda: torch.ones(3) + 1):
+    """In a process that has no tool."""
+    if (child := os.fork()) == 0:
+        run()
+        os._exit(0)
+    os.waitpid(child, 0)
 
 
 def nothing(*_):
@@ -185,6 +192,14 @@ def test_ranks_without_a_tool_are_not_judged(tmp_path):
         in_process()
     assert tool.coverage().processes == 1
     assert status_of_tools([tool]) == 2
+
+
+def test_processes_that_run_no_operator_turn_no_verdict(tmp_path):
+    with op_tools.OpAutoCompare(output_dir=tmp_path) as tool:
+        work()
+        in_process(nothing)
+    assert tool.coverage().processes == 0
+    assert status_of_tools([tool]) == 0
 
 
 def test_a_compiled_graph_is_not_judged(tmp_path):

@@ -1,0 +1,227 @@
+#include "hooks/unseen_calls.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/fork_guard.h"
+#include "hooks/current_chain.h"
+#include "tensor/dispatch_keys.h"
+
+namespace op_tools {
+
+struct UnseenCalls::Part {
+  struct Thread {
+    uint64_t calls = 0, on_device = 0;
+  };
+  std::unordered_map<uint64_t, Thread> threads;  // by torch's numbers of threads
+  std::set<std::string> scripts;
+  uint64_t processes_before = 0;
+  uint64_t processes_after = 0;
+  bool counts = true;
+};
+
+// Those that count.
+class Watches {
+ public:
+  static Watches& get() {
+    static auto* const watches = new Watches;  // leaked: threads may outlive static destruction
+    return *watches;
+  }
+
+  static bool any() { return any_.load(std::memory_order_relaxed); }
+
+  void add(UnseenCalls::Part& part) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    part.processes_before = processes();
+    parts_.push_back(&part);
+    any_.store(true);
+  }
+
+  void remove(UnseenCalls::Part& part) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto place = std::find(parts_.begin(), parts_.end(), &part);
+    if (place == parts_.end()) return;
+    parts_.erase(place);
+    part.processes_after = processes();
+    part.counts = false;
+    any_.store(!parts_.empty());
+  }
+
+  void note(uint64_t thread, uint64_t calls, bool on_device) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (UnseenCalls::Part* part : parts_) {
+      UnseenCalls::Part::Thread& noted = part->threads[thread];
+      noted.calls += calls;
+      if (on_device) noted.on_device += calls;
+    }
+  }
+
+  void note_script(const char* name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (UnseenCalls::Part* part : parts_) part->scripts.emplace(name);
+  }
+
+  UnseenCalls::Count count(const UnseenCalls::Part& part) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    UnseenCalls::Count all;
+    for (const auto& [number, thread] : part.threads) {
+      ++all.threads;
+      all.calls += thread.calls;
+      all.calls_on_device += thread.on_device;
+    }
+    all.scripts = part.scripts.size();
+    all.processes = (part.counts ? processes() : part.processes_after) - part.processes_before;
+    return all;
+  }
+
+  // In a forked child: these are the parent's.
+  void forget() {
+    parts_.clear();
+    any_.store(false);
+  }
+
+  void note_process() {
+    if (shared_) shared_->fetch_add(1);
+  }
+
+ private:
+  Watches() {
+    keep_free_in_children([]() -> std::mutex& { return get().mutex_; });
+    // Of this process and its forks together.
+    void* const page =
+        ::mmap(nullptr, sizeof *shared_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
+    if (page != MAP_FAILED) shared_ = new (page) std::atomic<uint64_t>(0);
+  }
+
+  uint64_t processes() const { return shared_ ? shared_->load() : 0; }
+
+  static inline std::atomic<bool> any_{false};
+  std::mutex mutex_;
+  std::vector<UnseenCalls::Part*> parts_;
+  std::atomic<uint64_t>* shared_ = nullptr;  // nullptr: the system has no room for a page; no process is counted
+};
+
+namespace {
+
+thread_local bool tl_never_counts = false;
+thread_local int tl_known_forks = 0;
+std::atomic<bool> g_process_is_unseen{false};  // and has called no operator yet
+
+bool on_device(const at::RecordFunction& call) {
+  for (const c10::IValue& input : call.inputs()) {
+    if (input.isTensor() && input.toTensor().defined()) {
+      const c10::Device device = input.toTensor().device();
+      if (!device.is_cpu() && !device.is_meta()) return true;
+    }
+  }
+  return false;
+}
+
+void note(const at::RecordFunction& call, uint64_t calls) {
+  // What tools compute, and what an operator that they follow calls inside.
+  if (c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) return;
+  Watches::get().note(at::RecordFunction::currentThreadId(), calls, on_device(call));
+}
+
+std::unique_ptr<at::ObserverContext> count_one(const at::RecordFunction& call) {
+  if (Watches::any()) note(call, 1);
+  return nullptr;
+}
+
+// Also of a thread that works for a counted one: torch gives it that one's callbacks.
+bool is_counted() {
+  const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
+  return std::any_of(callbacks.begin(), callbacks.end(),
+                     [](const auto& entry) { return entry.callback_.start() == &count_one; });
+}
+
+std::unique_ptr<at::ObserverContext> count_sample(const at::RecordFunction& call) {
+  if (!Watches::any() || tl_never_counts || follows_scopes() || is_counted()) return nullptr;
+  note(call, UnseenCalls::kOneOf);
+  return nullptr;
+}
+
+std::unique_ptr<at::ObserverContext> note_script(const at::RecordFunction& call) {
+  if (Watches::any() && !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) {
+    Watches::get().note_script(call.name());
+  }
+  return nullptr;
+}
+
+at::RecordFunctionCallback of_operators(at::RecordFunctionCallback::StartCallback start) {
+  return at::RecordFunctionCallback(start).needsInputs(true).scopes({at::RecordScope::FUNCTION});
+}
+
+}  // namespace
+
+UnseenCalls::UnseenCalls() : part_(std::make_unique<Part>()) {
+  static const bool registered = [] {
+    at::addGlobalCallback(of_operators(&count_sample).samplingProb(1.0 / kOneOf));
+    at::addGlobalCallback(at::RecordFunctionCallback(&note_script).scopes({at::RecordScope::TORCHSCRIPT_FUNCTION}));
+    return true;
+  }();
+  static_cast<void>(registered);
+  Watches::get().add(*part_);
+}
+
+UnseenCalls::~UnseenCalls() {
+  end();
+}
+
+void UnseenCalls::end() {
+  Watches::get().remove(*part_);
+}
+
+UnseenCalls::Count UnseenCalls::count() const {
+  return Watches::get().count(*part_);
+}
+
+bool CountedThread::is_wanted() {
+  return Watches::any();
+}
+
+CountedThread::CountedThread(bool counts)
+    : callback_(counts ? at::addThreadLocalCallback(of_operators(&count_one)) : at::INVALID_CALLBACK_HANDLE) {
+  tl_never_counts = !counts;
+}
+
+CountedThread::~CountedThread() {
+  if (callback_ != at::INVALID_CALLBACK_HANDLE) at::removeCallback(callback_);
+}
+
+KnownFork::KnownFork() {
+  ++tl_known_forks;
+}
+
+KnownFork::~KnownFork() {
+  if (tl_known_forks > 0) --tl_known_forks;
+}
+
+bool unseen_process_begins(bool any_hook_went_on) {
+  const bool unseen = Watches::any() && std::exchange(tl_known_forks, 0) == 0;
+  if (Watches::any()) Watches::get().forget();
+  if (unseen && any_hook_went_on) {  // its calls are followed, by some of the tools
+    Watches::get().note_process();
+    return false;
+  }
+  g_process_is_unseen.store(unseen);
+  return unseen;
+}
+
+void unseen_process_calls() noexcept {
+  if (g_process_is_unseen.exchange(false)) Watches::get().note_process();
+}
+
+}  // namespace op_tools
