@@ -11,6 +11,7 @@
 #include <new>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -153,8 +154,10 @@ std::unique_ptr<at::ObserverContext> count_sample(const at::RecordFunction& call
   return nullptr;
 }
 
+// Under the name of `defaults` torch computes default arguments while it compiles.
 std::unique_ptr<at::ObserverContext> note_script(const at::RecordFunction& call) {
-  if (Watches::any() && !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) {
+  if (Watches::any() && std::string_view(call.name()) != "defaults" &&
+      !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) {
     Watches::get().note_script(call.name());
   }
   return nullptr;

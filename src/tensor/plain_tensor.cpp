@@ -143,9 +143,12 @@ size_t storage_bytes(const at::Tensor& tensor) {
 
 bool is_of_trace(const at::Tensor& tensor) {
   const c10::DispatchKeySet keys = tensor.key_set();
-  return keys.has(c10::DispatchKey::Functionalize) ||
-         (keys.has(c10::DispatchKey::Python) && keys.has_backend(c10::BackendComponent::MetaBit)) ||
-         tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+  if (keys.has(c10::DispatchKey::Functionalize)) return true;
+  // A fake tensor has the keys of the device that it stands for, and memory on none.
+  if (keys.has(c10::DispatchKey::Python) && tensor.has_storage() && tensor.storage().device_type() == at::kMeta) {
+    return true;
+  }
+  return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
 bool computes_shapes_only() {

@@ -108,6 +108,7 @@ def test_a_training_step_that_is_compiled_while_the_tool_is_on_counts_once(level
     assert tool.coverage().compiled == 1
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_functions_of_torchscript_are_counted_where_their_operators_are_not_seen(tmp_path):
     @torch.jit.script
     def scripted(x):
