@@ -33,7 +33,7 @@ from . import (
 )
 from ._children import Report, follow_processes
 from ._config import switched
-from ._coverage import Coverage, Watch, accelerator, begin_watch, end_watch
+from ._coverage import Coverage, Watch, accelerator
 from ._declared import CaptureRow, OpCaptureOptions, ToolOptions
 from ._decorate import decorated
 from ._kinds import Option, arguments_text, hook_options, kind_of, kinds, row_class, signature_of
@@ -213,11 +213,11 @@ class Tool(_C.Switch):
 
     def _begin_watch(self) -> None:
         self._end_watch()
-        self._watch = begin_watch()
+        self._watch = Watch()
 
     def _end_watch(self) -> None:
         if self._watch is not None:
-            end_watch(self._watch)
+            self._watch.end()
 
     def coverage(self) -> Coverage:
         """What the last run saw so far, and what it did not see."""

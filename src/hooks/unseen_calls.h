@@ -1,6 +1,6 @@
 // Operators that run where no tool follows, while tools are on: in threads that were there before (a pool's, a library's),
-// and in processes that were forked without tools. Each tool that judges has an UnseenCalls; made and ended by whoever
-// switches the tool on and off. Thread-safe.
+// and in processes that were forked without tools. The package makes an UnseenCalls when it switches a tool on, and ends
+// it with the tool. Thread-safe.
 //
 // torch asks one record-function callback of ours at one of kOneOf operators of each thread. It is registered when the
 // first of these objects is made and stays: adding or removing one makes every thread read its callbacks anew. Threads
@@ -19,7 +19,7 @@ class OP_TOOLS_API UnseenCalls {
   // Of the dispatcher's operators, those that other operators call among them.
   struct Count {
     uint64_t threads = 0;
-    uint64_t calls = 0;            // about so many
+    uint64_t calls = 0;            // an estimate
     uint64_t calls_on_device = 0;  // of them: with a tensor on a device other than the host
     uint64_t processes = 0;        // forked ones that ran operators
     uint64_t scripts = 0;          // functions of TorchScript, by name, whose operators the torch level does not see
@@ -64,7 +64,7 @@ class OP_TOOLS_API KnownFork {
   KnownFork& operator=(const KnownFork&) = delete;
 };
 
-// In a forked child, whose tools are off. True: its first operator is to be told by unseen_process_calls().
+// In a forked child, whose tools are off. True: the caller reports its first operator by unseen_process_calls().
 bool unseen_process_begins(bool any_hook_went_on);
 void unseen_process_calls() noexcept;
 
