@@ -85,13 +85,13 @@ struct Coverage {
   uint64_t threads = 0;                 // that ran operators unseen
   uint64_t thread_calls = 0;            // theirs
   uint64_t thread_calls_on_device = 0;  // of these: gave tensors on an accelerator
-  uint64_t children = 0;                // processes that the program started and that had the tool: theirs is counted here
-  uint64_t children_wrong = 0;          // of these: something is wrong in them
-  uint64_t children_with_gaps = 0;      // of these: not all there was to look at was looked at
-  uint64_t processes = 0;               // that the program started to compute, without a tool
-  uint64_t loaders = 0;                 // processes that load data
-  uint64_t compiled = 0;                // graphs that the tool did not look into
-  bool off = false;                     // the tool failed and was switched off
+  uint64_t children = 0;            // processes that the program started and that had the tool: theirs is counted here
+  uint64_t children_wrong = 0;      // of these: something is wrong in them
+  uint64_t children_with_gaps = 0;  // of these: not all there was to look at was looked at
+  uint64_t processes = 0;           // that the program started to compute, without a tool
+  uint64_t loaders = 0;             // processes that load data
+  uint64_t compiled = 0;            // graphs that the tool did not look into
+  bool off = false;                 // the tool failed and was switched off
 
   bool operator==(const Coverage&) const = default;
 };

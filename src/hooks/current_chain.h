@@ -72,8 +72,8 @@ class OP_TOOLS_API FollowedThread {
   const uint64_t offer_;
 };
 
-// The calling thread has entered a scope, or works for one that has. A scope that is suspended, or was left, counts: what
-// that thread calls then is not to be recorded.
+// The calling thread has entered a scope, or works for one that has. A scope that is suspended, or was left, counts:
+// what that thread calls then is not to be recorded.
 bool follows_scopes();
 
 // A thread that Python starts tells that it begins, from the first time on that `watch` was asked for it and said true:

@@ -1,6 +1,6 @@
-// Operators that run where no tool follows, while tools are on: in threads that were there before (a pool's, a library's),
-// and in processes that were forked without tools. The package makes an UnseenCalls when it switches a tool on, and ends
-// it with the tool. Thread-safe.
+// Operators that run where no tool follows, while tools are on: in threads that were there before (a pool's, a
+// library's), and in processes that were forked without tools. The package makes an UnseenCalls when it switches a tool
+// on, and ends it with the tool. Thread-safe.
 //
 // torch asks one record-function callback of ours at one of kOneOf operators of each thread. It is registered when the
 // first of these objects is made and stays: adding or removing one makes every thread read its callbacks anew. Threads
