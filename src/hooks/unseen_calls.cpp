@@ -26,7 +26,7 @@ struct UnseenCalls::Part {
   struct Thread {
     uint64_t calls = 0, on_device = 0;
   };
-  std::unordered_map<uint64_t, Thread> threads;  // by torch's numbers of threads
+  std::unordered_map<uint64_t, Thread> threads;  // by their numbers
   std::set<std::string> scripts;
   uint64_t processes_before = 0;
   uint64_t processes_after = 0;
@@ -130,27 +130,31 @@ bool on_device(const at::RecordFunction& call) {
   return false;
 }
 
-void note(const at::RecordFunction& call, uint64_t calls) {
+void note(const at::RecordFunction& call, uint64_t thread, uint64_t calls) {
   // What tools compute, and what an operator that they follow calls inside.
   if (c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) return;
-  Watches::get().note(at::RecordFunction::currentThreadId(), calls, on_device(call));
+  Watches::get().note(thread, calls, on_device(call));
+}
+
+std::unique_ptr<at::ObserverContext> count_one(const at::RecordFunction& call);
+
+// The number of the CountedThread that this thread is, or works for (torch gives it that one's callbacks); 0: none.
+uint64_t counted_thread() {
+  const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
+  const auto own = std::find_if(callbacks.begin(), callbacks.end(),
+                                [](const auto& entry) { return entry.callback_.start() == &count_one; });
+  return own == callbacks.end() ? 0 : own->handle_;
 }
 
 std::unique_ptr<at::ObserverContext> count_one(const at::RecordFunction& call) {
-  if (Watches::any()) note(call, 1);
+  constexpr uint64_t kCounted = uint64_t{1} << 63;  // torch's own numbers of threads are small
+  if (Watches::any()) note(call, kCounted | counted_thread(), 1);
   return nullptr;
 }
 
-// Also of a thread that works for a counted one: torch gives it that one's callbacks.
-bool is_counted() {
-  const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
-  return std::any_of(callbacks.begin(), callbacks.end(),
-                     [](const auto& entry) { return entry.callback_.start() == &count_one; });
-}
-
 std::unique_ptr<at::ObserverContext> count_sample(const at::RecordFunction& call) {
-  if (!Watches::any() || tl_never_counts || follows_scopes() || is_counted()) return nullptr;
-  note(call, UnseenCalls::kOneOf);
+  if (!Watches::any() || tl_never_counts || follows_scopes() || counted_thread() != 0) return nullptr;
+  note(call, at::RecordFunction::currentThreadId(), UnseenCalls::kOneOf);
   return nullptr;
 }
 

@@ -73,6 +73,23 @@ def test_threads_that_work_for_a_tool_or_are_a_tools_own_are_not_counted(level, 
     assert tool.coverage().seen > OPERATORS
 
 
+def test_threads_that_work_for_an_unseen_one_are_that_one(tmp_path):
+    def train():
+        weight = torch.ones(4, 4, device="sim", requires_grad=True)
+        (weight @ weight).relu().sum().backward()
+
+    def start_a_thread():
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+
+    with op_tools.OpOverflowCheck(output_dir=tmp_path) as tool:
+        work("sim", 3)
+        EARLIER.submit(start_a_thread).result()
+    assert tool.coverage().threads == 1
+    assert tool.result().verdict is Verdict.NOT_JUDGED
+
+
 def test_a_function_that_was_compiled_before_counts_once(tmp_path):
     torch._dynamo.reset()
     weight = torch.ones(3, requires_grad=True)
