@@ -43,7 +43,7 @@ class OverflowResult(SortableResult):
     @property
     def verdict(self) -> Verdict:
         """`agrees` only where what there was to look at was looked at."""
-        return verdict_of(wrong=self.producers > 0, unseen=bool(self.gaps))
+        return verdict_of(wrong=self.producers > 0 or self.coverage.children_wrong > 0, unseen=bool(self.gaps))
 
     @property
     def gaps(self) -> list[str]:
@@ -56,11 +56,7 @@ class OverflowResult(SortableResult):
         reasons: list[str] = self.coverage.reasons()
         if CAME_IN in self.gaps:
             reasons.append(f"{self.came_in} tensors had NaN or infinities that no call seen here made")
-<<<<<<< HEAD
         return reasons
-=======
-        return verdict_of(wrong=self.producers > 0 or self.coverage.children_wrong > 0, unseen=reasons)
->>>>>>> 22e049e (Processes that the program starts have the tools, and work that no tool can see is counted: earlier threads, forks, graphs, TorchScript)
 
     @property
     def ok(self) -> bool:
