@@ -501,6 +501,36 @@ def test_a_check_and_the_exit_statuses(check, status, verdict, said):
     assert result["culprits"] == [] and result["runs"] == 6
 
 
+EARLIER = """
+import concurrent.futures, threading
+earlier = concurrent.futures.ThreadPoolExecutor(1)
+earlier.submit(int).result()
+import torch, op_tools.sim_device
+
+def start():
+    thread = threading.Thread(target=lambda: torch.ones(2, device="sim") * 2)
+    thread.start()
+    thread.join()
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("torch.ones(2)", "no operator of the program can be moved: none ran on a device"),
+        # Some of its operators are those of a thread that was started by one which was there before the tool.
+        ("x = torch.ones(2, device='sim') * 2\nearlier.submit(start).result()", "unseen"),
+    ],
+)
+def test_what_was_not_looked_at_is_no_operator_s_matter(program, why):
+    """With everything moved the program is wrong as well; that says nothing of operators which could not be moved."""
+    Path("reference.json").write_text("[9.0]")
+    Path("program.py").write_text(EARLIER + program + "\nprint('loss', 1.0)\n")
+    result, _ = finished(driver("--reference", "reference.json", program=("program.py",)), status=2)
+    assert result["verdict"] == "not judged" and why in result["explanation"], result
+
+
 def plain(session):
     """Without what differs from run to run: times, folders, and the widths of columns with folders."""
     session = re.sub(r" {2,}", "  ", re.sub(r"\S*/(?=[\w.]+)", "", session))

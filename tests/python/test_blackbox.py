@@ -18,6 +18,7 @@ import torch
 import op_tools
 from op_tools.__main__ import main
 from op_tools._blackbox import ask_for_stacks, save_kept_calls
+from op_tools._launch import status_of_tools
 
 # A kernel that does what its argument says.
 PROGRAM = """
@@ -429,6 +430,20 @@ def test_the_command_line(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["blackbox", str(tmp_path / "empty")]) == 2
     assert "no file of OpBlackBox" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path, capsys):
+    with op_tools.OpBlackBox(output_dir=tmp_path) as box:
+        torch.relu(torch.ones(1))
+    assert status_of_tools([box]) == 0  # its sentence is no verdict about operators
+    Path(box.path).with_name("other.blackbox").write_bytes(Path(box.path).read_bytes()[:5000])
+    assert main(["blackbox", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert "no call was open" in shown.out and "is cut off" in shown.err
+    assert main(["blackbox", str(tmp_path), "--allow-unseen"]) == 0
+    capsys.readouterr()
+    assert main(["blackbox", str(tmp_path), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["lacks"] == []
 
 
 def test_options(tmp_path):

@@ -5,6 +5,7 @@ The table of docs/verdicts.md is made of TABLE: ``python tests/python/test_verdi
 
 import contextlib
 import copy
+import json
 import os
 import shutil
 import struct
@@ -463,6 +464,15 @@ def test_a_run_on_the_host_is_what_a_run_on_the_device_is_compared_with():
     record("a", host)
     record("b", work)
     assert main(["compare", "a", "b"]) == 0
+
+
+def test_programs_read_why_runs_were_not_judged():
+    for folder in ("a", "b", "c"):
+        record(folder, host)
+    for runs in (["a", "b"], ["a", "b", "c"]):
+        assert main(["compare", *runs, "--json", "found.jsonl"]) == 2
+        summary = json.loads(Path("found.jsonl").read_text().splitlines()[-1])
+        assert summary["verdict"] == "not judged" and len(summary["unseen"]) == len(runs), summary
 
 
 @pytest.mark.parametrize("arguments", [["compare"], ["one-iter", "compare"], ["blackbox"]])
