@@ -118,6 +118,18 @@ class Passes {
   const bool outer_;
 };
 
+// A call of a compiler or an exporter. Its keys do not say so where the thread excludes those of Python.
+bool any_of_trace(const OperatorHandle& op, const Stack& stack) {
+  const auto is_one = [](const at::Tensor& tensor) { return tensor.defined() && is_of_trace(tensor); };
+  const auto arguments = torch::jit::last(stack, op.schema().arguments().size());
+  return std::any_of(arguments.begin(), arguments.end(), [&](const c10::IValue& one) {
+    if (one.isTensor()) return is_one(one.toTensor());
+    if (!one.isTensorList()) return false;
+    const auto list = one.toTensorList();
+    return std::any_of(list.begin(), list.end(), [&](const at::Tensor& tensor) { return is_one(tensor); });
+  });
+}
+
 // `covered`: a watch already notes this call as a whole and no chain wants it, so inner calls need not come here.
 void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack, ThisThread& mine, bool covered) {
   const DispatchKeySet below = keys & kBelow;
@@ -138,7 +150,7 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
   const auto [found, mask] = mine.last_ops.find(handle, chain);
   Op& op = *found;
   if (detour && ((op.composite && casts_inside(keys)) || !detour->takes(handle))) detour = nullptr;
-  if (mask == 0 && !detour) return pass(handle, below, stack);
+  if ((mask == 0 && !detour) || any_of_trace(handle, *stack)) return pass(handle, below, stack);
   const GuardedState thread(*mine.autograd, *mine.keys);
   const ExcludedKeys unseen(thread, DispatchKeySet(kInterceptorKey));
   const Passes hidden(mine, false);
