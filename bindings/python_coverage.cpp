@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -92,6 +93,13 @@ void bind_coverage(py::module_& module) {
   module.def("coverage_tokens", [] {
     return py::dict(py::arg("Verdict") = tokens<RunVerdict>(), py::arg("Gap") = tokens<Gap>(),
                     py::arg("Unjudged") = tokens<Unjudged>(), py::arg("Loss") = tokens<Loss>());
+  });
+  // The fields of an account, for docs: (name, type, what it means).
+  module.def("coverage_fields", [] {
+    std::vector<std::tuple<std::string, std::string, std::string>> fields;
+    for (const ColumnDescription& field : describe_coverage().columns)
+      fields.emplace_back(field.name, field.type, field.help);
+    return fields;
   });
 }
 

@@ -178,7 +178,7 @@ class OpAutoCompare(Tool):
 
     def result(self) -> CompareResult:
         """What the last run found so far."""
-        report = self._report()
+        report = self._report_and_coverage()
         ops = [ComparedOp(**op) for op in report.pop("ops", [])]
         rows = [CompareRow(**row) for row in report.pop("rows")]
-        return CompareResult(rows=rows, ops=ops, coverage=self.coverage(), **report)
+        return CompareResult(rows=rows, ops=ops, **report)

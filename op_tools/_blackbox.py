@@ -11,14 +11,14 @@ import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from typing_extensions import Unpack
 
 from . import _C
-from ._coverage import Verdict, verdict_of
+from ._coverage import Coverage, Verdict, verdict_of
 from ._declared import BlackBoxRow, OpBlackBoxOptions
 from ._results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 from ._tools import Tool
@@ -104,6 +104,8 @@ class BlackBox(Result):
     """Names of operators, modules and lines that had no place in the file: their table, or the disk, was full."""
     copied: float | None = None
     """When this copy of the file was made, in seconds since 1970; None: it is the file itself."""
+    coverage: Coverage | None = None
+    """Of the tool's own result(): what was looked at, and what was not. The file alone does not have it."""
 
     @property
     def lacks(self) -> list[Lack]:
@@ -220,6 +222,7 @@ class BlackBox(Result):
         return json.dumps(
             {
                 **asdict(self),
+                "coverage": self.coverage and self.coverage.to_dict(),
                 "verdict": self.verdict,
                 "device_verdict": self.device_verdict,
                 "lacks": [lack.name.lower() for lack in self.lacks],
@@ -612,4 +615,4 @@ class OpBlackBox(Tool):
         """
         if not self.path:
             raise _C.Error("OpBlackBox has no file: it was not started, or could not make one")
-        return read_black_box(self.path)
+        return replace(read_black_box(self.path), coverage=self.coverage())

@@ -8,6 +8,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from ._coverage import Coverage
 from ._declared import OpDtypeCastOptions, OpFallbackOptions, RedirectRow
 from ._results import Shown, SortableResult, counted, measured, megabytes, sorted_rows, worded
 from ._tools import Tool
@@ -19,6 +20,8 @@ class RedirectResult(SortableResult):
 
     rows: list[RedirectRow] = field(default_factory=list)
     """One row per operator."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """What was looked at, and what was not."""
 
     def _in_order(self) -> Sequence[RedirectRow]:
         return sorted_rows(self.rows, "milliseconds")
@@ -41,7 +44,8 @@ class RedirectResult(SortableResult):
 class _Redirect(Tool):
     def result(self) -> RedirectResult:
         """What the last run did so far."""
-        return RedirectResult([RedirectRow(**row) for row in self._report()["rows"]])
+        report = self._report_and_coverage()
+        return RedirectResult([RedirectRow(**row) for row in report["rows"]], report["coverage"])
 
 
 class OpFallback(_Redirect):

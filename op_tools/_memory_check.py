@@ -137,7 +137,7 @@ class MemoryResult(Result):
             Shown("B/step", lambda row: f"{row.growth:.0f}" if row.leaks else "", is_number=True),
             worded("line", "line"),
         ]
-        return text_table(columns, sorted_rows(self.rows, sort_by), row_limit)
+        return "\n".join([*self.coverage.lines(), text_table(columns, sorted_rows(self.rows, sort_by), row_limit)])
 
     def export_snapshot(self, path: str) -> None:
         """Writes what is still allocated in the form of torch.cuda.memory._snapshot(), for https://pytorch.org/memory_viz.
@@ -294,7 +294,7 @@ class OpMemoryCheck(Tool):
 
     def result(self) -> MemoryResult:
         """What the last run saw so far. While the tool is on, who holds a leak is looked for anew."""
-        report = self._report()
+        report = self._report_and_coverage()
         leaks = self._look() if self._leaks is None else self._leaks
         return MemoryResult(
             [MemoryRow(**row) for row in report["rows"]],
@@ -304,7 +304,7 @@ class OpMemoryCheck(Tool):
             [BlockRow(**row) for row in report.get("blocks", [])],
             report.get("steps", 0),
             report.get("root", ""),
-            self.coverage(),
+            report["coverage"],
         )
 
     def _look(self) -> list[MemoryLeak]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from typing_extensions import Unpack
 
 from . import _C, _declared
+from ._coverage import Coverage
 from ._declared import ObserveRow, OpObserveOptions
 from ._results import DEFAULT_ROWS, Result, Shown, counted, sorted_rows, text_table, worded
 from ._tools import Tool
@@ -49,6 +51,8 @@ class ObserveResult(Result):
     """Transfers of statistics from a device."""
     root: str = ""
     """Folder of the run; "" if there was nothing to write."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """What was looked at, and what was not."""
 
     @property
     def dynamic_ops(self) -> list[str]:
@@ -81,7 +85,7 @@ class ObserveResult(Result):
                 Shown[ObserveRow]("outputs", lambda row: _text(row.outputs)),
                 Shown[ObserveRow]("", lambda row: "dynamic" if (row.op, row.phase) in varies else ""),
             ]
-            return text_table(columns, sorted_rows(self.rows, sort_by), row_limit)
+            return self._table_of(columns, sorted_rows(self.rows, sort_by), row_limit)
         by_op: dict[tuple[str, str], _OfOp] = {}
         for row in self.rows:
             key = row.op, row.phase
@@ -95,7 +99,10 @@ class ObserveResult(Result):
             Shown[_OfOp]("dtypes", lambda row: ", ".join(sorted(row.dtypes))),
             worded("varies", "varies"),
         ]
-        return text_table(of_ops, sorted_rows([*by_op.values()], sort_by), row_limit)
+        return self._table_of(of_ops, sorted_rows([*by_op.values()], sort_by), row_limit)
+
+    def _table_of(self, columns: Sequence[Shown[Any]], rows: Sequence[Any], row_limit: int) -> str:
+        return "\n".join([*self.coverage.lines_of_unseen(), text_table(columns, rows, row_limit)])
 
 
 @dataclass
@@ -131,7 +138,7 @@ class OpObserve(Tool):
 
     def result(self) -> ObserveResult:
         """What was recorded so far, also while the tool is on. Call flush() first to have all rows in the file."""
-        report = self._report()
+        report = self._report_and_coverage()
         rows = [
             ObserveRow(**{**row, **{side: [TensorShape(**one) for one in row[side]] for side in ("inputs", "outputs")}})
             for row in report["rows"]

@@ -63,6 +63,9 @@ class OverflowResult(SortableResult):
         """True if the verdict is `agrees`: no call made a NaN or an infinity, none came in, and most was looked at."""
         return self.verdict is Verdict.AGREES
 
+    def _lines_above(self) -> list[str]:
+        return self.coverage.lines()
+
     def _in_order(self) -> Sequence[OverflowRow]:
         return sorted(self.rows, key=lambda row: (row.kind != "producer", row.expected))
 
@@ -97,6 +100,5 @@ class OpOverflowCheck(Tool):
 
     def result(self) -> OverflowResult:
         """What the last run found so far. Call flush() first to include calls that wait to be checked."""
-        report = self._report()
-        rows = [OverflowRow(**row) for row in report["rows"]]
-        return OverflowResult(**{**report, "rows": rows}, coverage=self.coverage())
+        report = self._report_and_coverage()
+        return OverflowResult(**{**report, "rows": [OverflowRow(**row) for row in report["rows"]]})

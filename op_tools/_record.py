@@ -14,6 +14,7 @@ from . import (
     _C,
     _run_facts,  # noqa: F401  (tells the core what a header says)
 )
+from ._coverage import Coverage
 from ._declared import OpRecordOptions, RecordRow
 from ._results import DEFAULT_ROWS, Result, Shown, SortableResult, counted, sorted_rows, text_table, worded
 from ._tools import Tool
@@ -257,6 +258,8 @@ class RecordResult(SortableResult):
     """Devices that were found to compute statistics wrong: the CPU has computed them from then on."""
     statistics_in_doubt: int = 0
     """Values whose statistics such a device had computed before: they are left out when the file is read."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """What was looked at, and what was not."""
 
     def _in_order(self) -> Sequence[RecordRow]:
         return sorted_rows(self.rows, "calls")
@@ -289,7 +292,7 @@ class OpRecord(Tool):
 
     def result(self) -> RecordResult:
         """What the last run recorded so far. Call flush() first to have it in the file."""
-        report = self._report()
+        report = self._report_and_coverage()
         return RecordResult(**{**report, "rows": [RecordRow(**row) for row in report["rows"]]})
 
 

@@ -163,7 +163,13 @@ class Result:
 
 
 class SortableResult(Result):
-    """A result whose table shows the rows in any order."""
+    """A result whose table shows the rows in any order, below what is to be known of the run."""
+
+    coverage: _C.Coverage
+
+    def _lines_above(self) -> list[str]:
+        """Of a tool that gives no verdict: nothing, where nothing was unseen."""
+        return self.coverage.lines_of_unseen()
 
     def _columns(self) -> list[Shown[Any]]:
         raise NotImplementedError
@@ -183,7 +189,8 @@ class SortableResult(Result):
         Raises:
             op_tools.Error: the rows have no such field.
         """
-        return text_table(self._columns(), sorted_rows(self.rows, sort_by) if sort_by else self._in_order(), row_limit)
+        rows = sorted_rows(self.rows, sort_by) if sort_by else self._in_order()
+        return "\n".join([*self._lines_above(), text_table(self._columns(), rows, row_limit)])
 
 
 def html_row(tag: str, cells: Iterable[object]) -> str:

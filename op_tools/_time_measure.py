@@ -15,6 +15,7 @@ from . import (
     _C,
     _flops,  # noqa: F401  (tells the core how many operations a call has)
 )
+from ._coverage import Coverage
 from ._declared import OpTimeMeasureOptions, TimeRow
 from ._results import (
     DEFAULT_ROWS,
@@ -88,6 +89,8 @@ class TimeResult(Result):
     """Calls that were not measured because their device was recording a graph."""
     overflowed: int = 0
     """Calls beyond max_calls: counted and in calls.csv, not in the trace."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """What was looked at, and what was not."""
 
     def table(self, sort_by: str = "self_ms", row_limit: int = DEFAULT_ROWS, group_by: str = "op") -> str:
         """The rows as a text table. Times in milliseconds.
@@ -128,7 +131,7 @@ class TimeResult(Result):
         if any(row.allocated_bytes for row in shown):
             columns.append(megabytes("alloc MB", "allocated_bytes"))
             columns.append(replace(megabytes("peak MB", "peak_bytes"), total=None))
-        return text_table(columns, rows, row_limit)
+        return "\n".join([*self.coverage.lines_of_unseen(), text_table(columns, rows, row_limit)])
 
     def export_stacks(self, path: str, metric: str = "self") -> None:
         """Writes stacks with their time in microseconds, one per line, in the form of torch.profiler's export_stacks,
@@ -239,7 +242,7 @@ class OpTimeMeasure(Tool):
 
     def result(self) -> TimeResult:
         """What the last run measured so far."""
-        report = self._report()
+        report = self._report_and_coverage()
         rows = {name: [TimeRow(**row) for row in report.get(name, [])] for name in _GROUPS.values()}
         alive = [AliveMemory(**one) for one in report.get("alive", [])]
         stacks = [TimedStack(**one) for one in report.get("stacks", [])]

@@ -96,6 +96,8 @@ class ToolResult(SortableResult):
 
     rows: list[Any] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)  # what its report says besides the rows
+    coverage: Coverage = field(default_factory=Coverage)
+    """What was looked at, and what was not."""
 
     def _columns(self) -> list[Shown[Any]]:
         columns = []
@@ -240,14 +242,18 @@ class Tool(_C.Switch):
 
     def result(self) -> Any:
         """What the last run recorded so far."""
-        report = dict(self._report())
-        rows = report.pop("rows")
+        report = self._report_and_coverage()
+        rows, coverage = report.pop("rows"), report.pop("coverage")
         row = row_class(kind_of(self._kind).rows[0]) if rows else None
-        return ToolResult([row(**one) for one in rows] if row else [], report)
+        return ToolResult([row(**one) for one in rows] if row else [], report, coverage)
 
     def _report(self) -> dict[str, Any]:
         """What the last run recorded so far, as the core tells it."""
         return (self._hook.report() if self._hook is not None else None) or {"rows": []}
+
+    def _report_and_coverage(self) -> dict[str, Any]:
+        """The same, and the account of the run: what results are made of."""
+        return {**self._report(), "coverage": self.coverage()}
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self._arguments.items())
@@ -286,6 +292,8 @@ class CaptureResult(SortableResult):
     """The first failed write, or ""."""
     limit: str = ""
     """What ended the capture before its end: max_gb, or too little free space on the disk; else ""."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """What was looked at, and what was not."""
 
     def _in_order(self) -> Sequence[CaptureRow]:
         return sorted_rows(self.rows, "bytes")
@@ -314,7 +322,7 @@ class OpCapture(Tool):
 
     def result(self) -> CaptureResult:
         """What the last run recorded so far. Call flush() first to count what is on disk."""
-        report = self._report()
+        report = self._report_and_coverage()
         return CaptureResult(**{**report, "rows": [CaptureRow(**row) for row in report["rows"]]})
 
 

@@ -24,13 +24,15 @@ if "op_tools" not in sys.modules:
     package = sys.modules["op_tools"] = types.ModuleType("op_tools")
     package.__path__ = [str(ROOT / "op_tools")]
 
+from op_tools import _C  # noqa: E402
 from op_tools._kinds import Option, Row, further_rows, hook_options, kinds  # noqa: E402
 from op_tools._names import other_names, torch_names  # noqa: E402
 
 DECLARED = ROOT / "op_tools" / "_declared.py"
 OTHER_NAMES = ROOT / "src" / "base" / "other_names.cpp"
-# In a page: <!-- options: OpCapture --> table <!-- end -->; "options: all" are those that all tools share.
-_BLOCK = re.compile(r"<!-- (options|columns): (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+# In a page: <!-- options: OpCapture --> table <!-- end -->; "options: all" are those that all tools share; "tokens: Gap" an
+# enumeration of the account of a run.
+_BLOCK = re.compile(r"<!-- (options|columns|tokens): (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 _HEAD = '''"""What each tool can be set to, and the rows of its result. Made by tools/generate_declared.py from the declarations in
 C++: do not edit."""
 
@@ -105,6 +107,11 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
 
 
 def _block(kind: str, name: str) -> str:
+    if kind == "tokens":
+        return _table(["word", "meaning"], [[f"`{one}`", meaning] for one, meaning in _C.coverage_tokens()[name]])
+    if kind == "columns" and name == "Coverage":
+        fields = [[f"`{one}`", f"`{kind}`", meaning] for one, kind, meaning in _C.coverage_fields()]
+        return _table(["field", "type", "meaning"], fields)
     if kind == "columns":
         of_tools = [row for one in kinds().values() for row in one.rows]
         (row,) = (row for row in (*of_tools, *further_rows()) if row.name == name)

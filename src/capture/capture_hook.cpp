@@ -413,6 +413,10 @@ void CaptureHook::add_coverage(Coverage& account) const {
   for (const CaptureResult::Row& row : all.rows) account.bytes += row.bytes;
 }
 
+std::string CaptureHook::folder() const {
+  return impl_->writer.progress().root;
+}
+
 Value CaptureHook::report() const {
   const CaptureResult all = result();
   const auto number = [](uint64_t count) { return static_cast<int64_t>(count); };

@@ -472,6 +472,10 @@ void CompareHook::add_coverage(Coverage& account) const {
   account.devices = all.devices;
 }
 
+std::string CompareHook::folder() const {
+  return result().root;
+}
+
 Value CompareHook::report() const {
   const CompareResult all = result();
   const auto number = [](uint64_t value) { return Value(static_cast<int64_t>(value)); };

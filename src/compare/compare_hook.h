@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "base/export.h"
@@ -36,6 +37,7 @@ class OP_TOOLS_API CompareHook final : public Hook {
   void scope_left() override;
   void flush() override;
   Value report() const override;
+  std::string folder() const override;
   void add_coverage(Coverage& account) const override;
 
   CompareResult result() const;

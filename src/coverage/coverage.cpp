@@ -54,7 +54,8 @@ std::vector<Gap> gaps(const Coverage& account) {
 
 bool has_unseen(const Coverage& account) {
   return account.off || account.threads > 0 || account.processes > 0 || account.children_with_gaps > 0 ||
-         account.compiled > 0 || account.lost[Loss::kNoRoom] > 0 || account.lost[Loss::kNotWritten] > 0;
+         account.compiled > 0 ||
+         account.lost.total() > account.lost[Loss::kLimits];  // what options leave out is the user's wish
 }
 
 RunVerdict verdict_of(bool wrong, bool has_gaps) {

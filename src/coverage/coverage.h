@@ -76,7 +76,6 @@ struct Coverage {
   CountsBy<Unjudged> not_judged;            // results without one
   CountsBy<Loss> lost;                      // calls
   uint64_t bytes = 0;                       // of the tensors that were looked at, where the tool counts them
-  uint64_t without_storage = 0;             // tensors whose memory nothing can read
   uint64_t wide_limits = 0;                 // results that agree where zeros would have agreed, too
   std::string accelerator;                  // the type of the one that this process has; empty: none
   std::map<std::string, uint64_t> devices;  // results by the type of their device, where the tool notes it

@@ -126,7 +126,6 @@ void visit_fields(Account& account, Visit&& visit) {
   visit("not_judged", account.not_judged, "results without one, by reason");
   visit("lost", account.lost, "calls that are not in what the tool gives, by reason");
   visit("bytes", account.bytes, "of the tensors that were looked at, where the tool counts them");
-  visit("without_storage", account.without_storage, "tensors whose memory nothing can read");
   visit("wide_limits", account.wide_limits,
         "results that agree within a limit wider than their values: zeros would have agreed, too");
   visit("accelerator", account.accelerator, "the type of the one that this process has; empty: none");
@@ -216,7 +215,6 @@ std::string looked_at(const Coverage& account) {
       count_text(account.judged, "result") + " judged, " + std::to_string(not_judged) + " not");
   for (const auto& [device, count] : account.devices) parts.push_back(std::to_string(count) + " on " + device);
   add(account.lost.total(), count_text(account.lost.total(), "call") + " left out");
-  add(account.without_storage, count_text(account.without_storage, "tensor") + " without memory to read");
   add(account.wide_limits, count_text(account.wide_limits, "limit") + " wider than the values");
   add(account.threads,
       count_text(account.thread_calls, "call") + " of " + count_text(account.threads, "thread") + " unseen");

@@ -31,6 +31,7 @@ class OP_TOOLS_API ConditionalHook final : public Hook {
   void execute(OpCall& call) override { hook_->execute(call); }
   Value report() const override { return hook_->report(); }
   void add_coverage(Coverage& account) const override { hook_->add_coverage(account); }
+  std::string folder() const override { return hook_->folder(); }
   void flush() override { hook_->flush(); }
   void step_begins(int64_t step) override { hook_->step_begins(step); }
   void scope_left() override { hook_->scope_left(); }

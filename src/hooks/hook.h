@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "base/export.h"
@@ -69,6 +70,8 @@ class OP_TOOLS_API Hook {
   // Adds what the tool counted to the account of its run (coverage/coverage.h): results judged and not judged, losses,
   // devices. Any thread.
   virtual void add_coverage(Coverage& account) const;
+  // Where the files of the run are; empty: it has no folder of its own. Its account is written there. Any thread.
+  virtual std::string folder() const { return {}; }
   // Waits until everything recorded so far is where it belongs (on disk). Any thread.
   virtual void flush() {}
 

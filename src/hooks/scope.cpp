@@ -7,12 +7,15 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/fork_guard.h"
 #include "base/log.h"
 #include "base/op_filter.h"
 #include "base/stop_program.h"
+#include "coverage/coverage_file.h"
+#include "coverage/coverage_text.h"
 #include "hooks/chain.h"
 #include "hooks/current_chain.h"
 #include "hooks/interceptor.h"
@@ -162,6 +165,7 @@ void HookScope::leave() {
   } catch (const std::exception& error) {
     if (!hold_for_program(error)) impl.active->fail("scope_left()", error.what());
   }
+  write_account();
   release_copy_memory();  // of the copies that the hook made for its calls
   warn_unmatched(*impl.active);
 }
@@ -193,10 +197,29 @@ Coverage HookScope::coverage() const {
   account.steps = static_cast<uint64_t>(active.step.load());
   account.off = active.off.load();
   account.accelerator = accelerator();
-  account.on_device = active.on_device.load();
+  if (active.on_device.load()) {
+    account.on_device = true;
+  } else if (!account.off) {  // one that failed has not asked all of its calls
+    account.on_device = false;
+  }
   active.hook->add_coverage(account);
   if (impl_->beside) impl_->beside(account);
   return account;
+}
+Value HookScope::report() const {
+  const Value of_hook = impl_->active->hook->report();
+  const Dict* dict = of_hook.get_if<Dict>();
+  if (!dict) return of_hook;
+  std::vector<std::pair<Value, Value>> items = *dict->items;
+  items.emplace_back("coverage", to_value(coverage()));
+  return make_dict(std::move(items));
+}
+void HookScope::write_account() const {
+  try {
+    if (const std::string folder = hook()->folder(); !folder.empty()) write_coverage(folder, coverage());
+  } catch (const std::exception& error) {
+    log::warn(std::string(hook()->name()) + ": its account is in no file: " + error.what());
+  }
 }
 void HookScope::look_beside(std::function<void(Coverage&)> add) {
   impl_->beside = std::move(add);

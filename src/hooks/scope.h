@@ -45,12 +45,16 @@ class OP_TOOLS_API HookScope {
 
   // What the run looked at so far, and what it did not look at. Any thread.
   Coverage coverage() const;
+  // report() of the hook and, as "coverage", the account. Any thread.
+  Value report() const;
   // What else goes on in the process, and only the language of the program knows: asked for each account. Before
   // enter(). It throws nothing.
   void look_beside(std::function<void(Coverage&)> add);
   const std::shared_ptr<Hook>& hook() const;
 
  private:
+  void write_account() const;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -24,6 +24,7 @@ class ToolScope {
   void step() { scope_.step(); }  // marks a training step
   auto result() const { return hook_->result(); }
   Coverage coverage() const { return scope_.coverage(); }
+  Value report() const { return scope_.report(); }
   HookType& hook() { return *hook_; }
 
  private:

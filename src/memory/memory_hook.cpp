@@ -202,6 +202,10 @@ MemoryResult MemoryHook::result() const {
   return {std::move(now.rows), std::move(now.overwrites), std::move(now.blocks), std::move(now.devices), now.steps, {}};
 }
 
+std::string MemoryHook::folder() const {
+  return result().root;
+}
+
 Value MemoryHook::report() const {
   const MemoryResult all = result();
   return make_dict({{"rows", MemoryRow::columns().values(all.rows)},

@@ -45,6 +45,7 @@ class OP_TOOLS_API MemoryHook final : public Hook {
   void step_begins(int64_t step) override;
   void scope_left() override;  // what is in use is what was in use then
   Value report() const override;
+  std::string folder() const override;
 
   MemoryResult result() const;
 

@@ -261,6 +261,11 @@ void ObserveHook::add_coverage(Coverage& account) const {
   account.lost[Loss::kNoRoom] += impl_->shape_statistics.left_out();
 }
 
+std::string ObserveHook::folder() const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->root;
+}
+
 Value ObserveHook::report() const {
   const ObserveResult all = result();
   return make_dict({{"rows", CallShapes::columns().values(all.rows)},

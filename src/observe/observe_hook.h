@@ -52,6 +52,7 @@ class OP_TOOLS_API ObserveHook final : public Hook {
   void scope_left() override;
   void flush() override;
   Value report() const override;
+  std::string folder() const override;
   void add_coverage(Coverage& account) const override;
 
   ObserveResult result() const;

@@ -415,6 +415,10 @@ void OverflowHook::add_coverage(Coverage& account) const {
   account.judged += result().calls;
 }
 
+std::string OverflowHook::folder() const {
+  return result().root;
+}
+
 Value OverflowHook::report() const {
   return to_value(result());
 }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "base/export.h"
@@ -39,6 +40,7 @@ class OP_TOOLS_API OverflowHook final : public Hook {
   void scope_left() override;
   void flush() override;
   Value report() const override;
+  std::string folder() const override;
   void add_coverage(Coverage& account) const override;
 
   OverflowResult result() const;

@@ -258,6 +258,10 @@ void TimeHook::add_coverage(Coverage& account) const {
   account.lost[Loss::kInGraph] += run_->in_graph.load();
 }
 
+std::string TimeHook::folder() const {
+  return run_->files.root();
+}
+
 Value TimeHook::report() const {
   const TimeResult all = result();
   const auto integer = [](uint64_t number) { return Value(static_cast<int64_t>(number)); };

@@ -61,6 +61,7 @@ class OP_TOOLS_API TimeHook final : public Hook {
   void after(OpCall& call, HookState* state) override;
   void step_begins(int64_t step) override;
   Value report() const override;
+  std::string folder() const override;
   void add_coverage(Coverage& account) const override;
   void flush() override;  // writes the files again when there is more for them
   void scope_left() override;

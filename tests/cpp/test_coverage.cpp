@@ -118,7 +118,7 @@ TEST_CASE("lines about an account have at most 80 columns", "[coverage]") {
   for (const GapCase& one : gap_cases()) one.make(account);
   account.seen = 123'456'789;
   account.thread_calls = 987'654'321'000;
-  account.loaders = account.without_storage = 1'000'000;
+  account.loaders = 1'000'000;
   account.devices = {{"cpu", 123'456'789}, {"meta", 123'456'789}};
   for (size_t i = 0; i < static_cast<size_t>(Unjudged::kCount); ++i) {
     account.not_judged[static_cast<Unjudged>(i)] = 1'000'000'000 + i;

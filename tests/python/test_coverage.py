@@ -1,23 +1,31 @@
 """What was not looked at is never said to be all right: each tool and command, each kind of not looking."""
 
+import copy
+import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 
 import op_tools
 import op_tools.sim_device
+from op_tools import _C
 from op_tools.__main__ import main
 from op_tools._coverage import Coverage, Verdict, status_of, verdict_of, worst
 from op_tools._launch import status_of_tools
+from op_tools._tools import tool_classes
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 TOOLS = [op_tools.OpAutoCompare, op_tools.OpOverflowCheck, op_tools.OpMemoryCheck]
+WITHOUT_VERDICT = [one for one in tool_classes().values() if one not in TOOLS]
+WITH_FOLDER = [*TOOLS, op_tools.OpCapture, op_tools.OpTimeMeasure, op_tools.OpObserve]
 
 
 def work(device="sim"):
@@ -122,14 +130,110 @@ def test_a_tool_that_did_not_look_has_no_all_clear(tool, kind, tmp_path):
     assert status_of_tools([one], allow_unseen=True) == 0
 
 
-def test_a_tool_that_failed_is_off(tmp_path):
-    class Fails(op_tools.Hook):
-        def before(self, call):
-            raise ValueError("a tool's own fault")
+class Fails(op_tools.Hook):
+    def before(self, call):
+        raise ValueError("a tool's own fault")
 
+
+def test_a_tool_that_failed_is_off():
     with op_tools.HookScope(Fails()) as tool:
         work()
-    assert tool.coverage().off and "the tool failed and was off" in tool.coverage().reasons()
+    assert tool.coverage().off and tool.coverage().gaps() == ["tool_off"]
+    assert tool.result().coverage == tool.coverage()
+
+
+@pytest.mark.parametrize("tool", WITHOUT_VERDICT)
+def test_a_tool_that_gives_no_verdict_has_an_account(tool, tmp_path):
+    with tool(output_dir=tmp_path) as one:
+        work()
+    account = one.result().coverage
+    assert account.seen > 0 and account.on_device and account.accelerator == "sim"
+    assert account.gaps() == [] and account.lines_of_unseen() == []
+    with tool(output_dir=tmp_path) as one:
+        work()
+        in_process()
+    assert one.result().coverage.gaps() == ["processes"]
+
+
+@pytest.mark.parametrize("tool", [op_tools.OpTimeMeasure, op_tools.OpFallback, op_tools.OpCapture, op_tools.OpRecord])
+def test_the_table_of_a_tool_without_verdict_says_what_was_unseen_and_nothing_else(tool, tmp_path):
+    with tool(output_dir=tmp_path, ops=".*gelu") as one:
+        work()
+    assert "Looked at" not in one.result().table()
+    with tool(output_dir=tmp_path, ops=".*gelu") as one:
+        work()
+        in_thread()
+    first, *rest = one.result().table().splitlines()
+    assert first.startswith("Looked at: 3 calls seen, ") and "1 thread unseen" in first
+    assert "gelu" in "".join(rest) and "NOT JUDGED" not in "".join(rest)
+
+
+@pytest.mark.parametrize("tool", [op_tools.OpOverflowCheck, op_tools.OpMemoryCheck])
+def test_the_account_stands_above_the_rows_of_a_tool_that_judges(tool, tmp_path):
+    with tool(output_dir=tmp_path) as one:
+        work("cpu")
+    lines = one.result().table().splitlines()
+    assert lines[0].startswith("Looked at: ") and lines[1] == "NOT JUDGED: no tensor was on sim"
+
+
+@pytest.mark.parametrize("tool", WITH_FOLDER)
+def test_the_account_stands_beside_the_files_of_a_run(tool, tmp_path):
+    with tool(output_dir=tmp_path, level="aten") as one:
+        if tool is op_tools.OpOverflowCheck:
+            torch.zeros(3).log()  # it writes nothing where nothing is wrong
+        work("cpu")
+        in_process()
+    folder = Path(one.result().root)
+    told = json.loads((folder / "coverage.json").read_text())
+    assert told.pop("gaps") == ["not_on_accelerator", "processes"]
+    assert told.pop("reasons") == ["no tensor was on sim", "1 process of the program had no tool"]
+    assert Coverage(**told) == one.coverage()
+    assert not list(folder.glob("*.part"))
+
+
+def test_an_account_that_cannot_be_written_is_a_warning(tmp_path, capfd):
+    with op_tools.OpTimeMeasure(output_dir=tmp_path) as tool:
+        work()
+        tool.flush()
+        (Path(tool.result().root) / "coverage.json").mkdir()
+    assert "coverage.json: cannot be written" in capfd.readouterr().err
+    assert tool.result().calls > 0
+
+
+def test_reasons_of_results_without_a_verdict_are_counted(tmp_path):
+    with op_tools.OpAutoCompare(output_dir=tmp_path, golden=False) as tool:
+        torch.empty(3)
+        torch.ones(3, device="cpu") + 1
+    account = tool.result().coverage
+    assert account.not_judged == {"uninitialized": 1, "no_float64": 2}
+    assert sum(account.not_judged.values()) == tool.result().not_comparable
+    assert "most_unjudged" in account.gaps()
+
+
+def test_a_limit_that_zeros_would_pass_concludes_nothing(tmp_path):
+    torch.manual_seed(3)
+    terms = torch.randn(100_000)
+    cancelling = torch.cat([terms, -terms, torch.tensor([1e-5])])[torch.randperm(200_001)]
+    with op_tools.OpAutoCompare(output_dir=tmp_path, level="aten", ops="sum") as tool:
+        cancelling.sum()
+    account = tool.result().coverage
+    assert account.judged == account.wide_limits == 1 and "wide_limits" in account.gaps()
+    assert "1 of 1 result had limits wider than their values" in account.reasons()
+    assert tool.result().failed == 0 and tool.result().verdict is Verdict.NOT_JUDGED
+
+
+def test_an_account_is_a_value():
+    account = Coverage(seen=3, devices={"sim": 2}, lost={"no_room": 1}, on_device=True)
+    assert pickle.loads(pickle.dumps(account)) == copy.deepcopy(account) == account != Coverage(seen=3)
+    assert Coverage(**account.to_dict()) == account and "no_room" in repr(account)
+    with pytest.raises(op_tools.Error, match="other fields"):
+        Coverage(sen=3)
+    with pytest.raises(op_tools.Error, match="seen cannot be"):
+        account.seen = -1
+
+
+def test_the_words_of_verdicts_are_the_cores():
+    assert [one.value for one in Verdict] == [token for token, _ in _C.coverage_tokens()["Verdict"]]
 
 
 def test_the_device_of_one_run_is_not_that_of_the_next(tmp_path):

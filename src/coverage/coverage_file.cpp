@@ -1,0 +1,49 @@
+#include "coverage/coverage_file.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "coverage/coverage_text.h"
+#include "report/json_writer.h"
+
+namespace op_tools {
+namespace {
+
+void add_texts(std::string_view key, const std::vector<std::string>& texts, JsonWriter& json) {
+  json.begin_array(JsonWriter::Form::kOneLine, key);
+  for (const std::string& text : texts) json.add(text);
+  json.end();
+}
+
+}  // namespace
+
+void write_coverage(const std::string& folder, const Coverage& account) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object(JsonWriter::Form::kLines);
+  const Value fields = to_value(account);
+  for (const auto& [name, value] : *fields.get_if<Dict>()->items) json.add(*name.get_if<std::string>(), value);
+  std::vector<std::string> tokens;
+  for (const Gap gap : gaps(account)) tokens.emplace_back(token_of(gap).name);
+  add_texts("gaps", tokens, json);
+  add_texts("reasons", reasons(account), json);
+  json.end();
+  text += '\n';
+
+  const std::string path = folder + "/coverage.json", part = path + ".part";
+  std::ofstream out(part, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out || std::rename(part.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    std::remove(part.c_str());
+    throw Error(path + ": cannot be written: " + std::strerror(error));
+  }
+}
+
+}  // namespace op_tools
