@@ -96,15 +96,6 @@ void bind_record(py::module_& module) {
       return to_value(to_its_end([&] { return py::handle(never_freed)(); }));
     });
   });
-  module.def("set_account_source", [](const py::function& account) {
-    PyObject* const never_freed = py::object(account).release().ptr();
-    set_account_source([never_freed](const std::string& path) -> Value {
-      if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return {};
-      const py::gil_scoped_acquire gil;
-      const py::error_scope restored;
-      return to_value(to_its_end([&] { return py::handle(never_freed)(text_of(path)); }));
-    });
-  });
 }
 
 }  // namespace op_tools::python

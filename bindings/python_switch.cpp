@@ -188,7 +188,9 @@ struct ToolHolder {
 // What Python knows of a run, for the scope's account.
 std::function<void(Coverage&)> added_by(const py::function& add) {
   return [add](Coverage& account) {
+    if (!Py_IsInitialized()) return;
     const py::gil_scoped_acquire gil;
+    const py::error_scope restored;
     try {
       to_its_end([&] { add(py::cast(&account, py::return_value_policy::reference)); });
     } catch (const std::exception& error) {

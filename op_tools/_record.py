@@ -296,15 +296,6 @@ class OpRecord(Tool):
         return RecordResult(**{**report, "rows": [RecordRow(**row) for row in report["rows"]]})
 
 
-def _account_of(path: str) -> dict[str, Any] | None:
-    """For a recording whose tool is being stopped."""
-    tools: list[Any] = _C.running_tools()
-    return next((one.coverage().to_dict() for one in tools if isinstance(one, OpRecord) and one.path == path), None)
-
-
-_C.set_account_source(_account_of)
-
-
 def show_recordings(path: str | os.PathLike[str], row_limit: int = DEFAULT_ROWS) -> str:
     """What `op-tools show` prints of recordings: the header and the first calls of each.
 

@@ -28,6 +28,7 @@ std::unique_ptr<HookState> Hook::before(OpCall&) {
 }
 void Hook::after(OpCall&, HookState*) {}
 void Hook::add_coverage(Coverage&) const {}
+void Hook::run_ends(const std::function<Coverage()>&) {}
 void Hook::step_begins(int64_t) {}
 
 void Frame::visit_inputs(Visit visit) {

@@ -34,6 +34,7 @@ class OP_TOOLS_API ConditionalHook final : public Hook {
   std::string folder() const override { return hook_->folder(); }
   void flush() override { hook_->flush(); }
   void step_begins(int64_t step) override { hook_->step_begins(step); }
+  void run_ends(const std::function<Coverage()>& account) override { hook_->run_ends(account); }
   void scope_left() override { hook_->scope_left(); }
 
  private:

@@ -9,6 +9,7 @@
 // it calls, and autograd records nothing.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -72,6 +73,9 @@ class OP_TOOLS_API Hook {
   virtual void add_coverage(Coverage& account) const;
   // Where the files of the run are; empty: it has no folder of its own. Its account is written there. Any thread.
   virtual std::string folder() const { return {}; }
+  // The run ends, before scope_left(): for a hook that writes the account to a place of its own, which asks for it
+  // here. Not under locks of the hook: it asks the program's language.
+  virtual void run_ends(const std::function<Coverage()>& account);
   // Waits until everything recorded so far is where it belongs (on disk). Any thread.
   virtual void flush() {}
 

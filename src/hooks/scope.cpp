@@ -161,6 +161,7 @@ void HookScope::leave() {
   }
   try {
     if (impl.active->wants.progress) log::progress("");
+    impl.active->hook->run_ends([this] { return coverage(); });
     impl.active->hook->scope_left();
   } catch (const std::exception& error) {
     if (!hold_for_program(error)) impl.active->fail("scope_left()", error.what());

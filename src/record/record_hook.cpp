@@ -8,10 +8,10 @@
 #include "base/log.h"
 #include "base/stop_program.h"
 #include "coverage/coverage.h"
+#include "coverage/coverage_text.h"
 #include "hooks/collectives.h"
 #include "hooks/written_inputs.h"
 #include "record/recorder.h"
-#include "record/run_header.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/statistics.h"
@@ -120,14 +120,17 @@ void RecordHook::flush() {
   recorder_->write();
 }
 
+void RecordHook::run_ends(const std::function<Coverage()>& account) {
+  if (recorder_->is_on()) account_ = to_value(account());
+}
+
 void RecordHook::scope_left() {
   if (recorder_->is_on() && recorder_->options.statistics) {
     const InternalGuard ours;
     StatisticsQuery::check_devices();
   }
   flush();
-  const std::string path = recorder_->result().path;
-  if (!recorder_->end(path.empty() ? Value() : account_of_run(path))) return;
+  if (!recorder_->end(account_)) return;
   if (recorder_->options.jitter > 0 && !recorder_->has_jittered()) {
     log::warn("OpRecord: jitter= changed nothing: no module was called with a floating-point tensor");
   }

@@ -54,6 +54,7 @@ class OP_TOOLS_API RecordHook final : public Hook {
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
   void step_begins(int64_t step) override;
+  void run_ends(const std::function<Coverage()>& account) override;
   void scope_left() override;
   void flush() override;
   Value report() const override;
@@ -68,6 +69,7 @@ class OP_TOOLS_API RecordHook final : public Hook {
   auto contained(Work&& work) -> decltype(work());
 
   std::unique_ptr<Recorder> recorder_;
+  Value account_;  // of the run, for the header of its file, once it ends
 };
 
 using OpRecord = ToolScope<RecordHook>;

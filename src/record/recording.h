@@ -55,7 +55,7 @@ OP_TOOLS_API std::string_view to_string(EndedEarly reason);  // "disk_full"; "":
 inline constexpr const char* kStatisticsOnHost = "statistics_on_host";
 inline constexpr const char* kStatisticsInDoubt = "statistics_in_doubt";  // how many values have therefore none
 inline constexpr const char* kEndedEarly = "ended_early";
-inline constexpr const char* kAccount = "account";  // of the run, from its end on (run_header.h)
+inline constexpr const char* kAccount = "account";  // of the run, from its end on
 
 // "sim", as torch names devices without their numbers.
 OP_TOOLS_API std::string device_name(c10::DeviceType type);

@@ -31,11 +31,6 @@ ProgramSource& source() {
   return *source;
 }
 
-AccountSource& account_source() {
-  static AccountSource* source = new AccountSource;  // likewise
-  return *source;
-}
-
 // Variables by which a run may differ from another.
 Value environment_items() {
   Items items;
@@ -72,19 +67,6 @@ std::string host_name() {
 
 void set_program_source(ProgramSource new_source) {
   source() = std::move(new_source);
-}
-
-void set_account_source(AccountSource new_source) {
-  account_source() = std::move(new_source);
-}
-
-Value account_of_run(const std::string& path) {
-  try {
-    if (account_source()) return account_source()(path);
-  } catch (const std::exception& error) {
-    log::debug(std::string("OpRecord: the recording says nothing of what was not seen: ") + error.what());
-  }
-  return {};
 }
 
 Value run_header(const OpCall& call, int64_t rank, bool modules_only) {

@@ -16,12 +16,6 @@ namespace op_tools {
 using ProgramSource = std::function<Value()>;
 OP_TOOLS_API void set_program_source(ProgramSource source);
 
-// What the program's language knows of the run whose recording is in a file, when the tool is stopped: threads,
-// processes and graphs that ran unseen, the accelerator that is there. A Dict; none: it is not asked.
-using AccountSource = std::function<Value(const std::string& path)>;
-OP_TOOLS_API void set_account_source(AccountSource source);
-Value account_of_run(const std::string& path);  // not under a lock: it asks the program's language
-
 // A Dict, on the thread of the call that is the first of the recording. `modules_only`: it has calls of modules.
 Value run_header(const OpCall& call, int64_t rank, bool modules_only);
 

@@ -3,7 +3,9 @@
 
 #include <ATen/ops/ones.h>
 
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -14,7 +16,11 @@
 #include "compare/compare_hook.h"
 #include "coverage/coverage_text.h"
 #include "quiet_log.h"
+#include "record/record_hook.h"
+#include "record/recording_file.h"
 #include "recording_hook.h"
+#include "report/json_writer.h"
+#include "temporary_folder.h"
 #include "timing/time_hook.h"
 
 namespace op_tools::test {
@@ -184,6 +190,37 @@ TEST_CASE("what goes on beside a scope is in its account", "[coverage]") {
   scope.enter();
   at::ones({4}).relu();
   CHECK(gap_names(scope.coverage()) == Names{name_of(Gap::kProcesses)});
+}
+
+TEST_CASE("the account of a run is in its report, its folder and the header of its recording", "[coverage]") {
+  const QuietLog quiet;
+  const TemporaryFolder folder;
+  CompareOptions compare_options;
+  compare_options.output_dir = folder.path();
+  RecordOptions record_options;
+  record_options.output_dir = folder.path();
+  std::string root, recording;
+  uint64_t seen = 0;
+  {
+    OpAutoCompare compare{compare_options};
+    OpRecord record{record_options};
+    at::ones({4, 4}).relu();
+    seen = compare.coverage().seen;
+    const Value report = compare.report();
+    CHECK(*find_key(*find_key(report, "coverage"), "seen")->get_if<int64_t>() > 0);
+    root = compare.result().root;
+    recording = record.result().path;
+  }
+  CHECK(seen > 0);
+  std::ifstream file(root + "/coverage.json");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const Value told = value_of_json(text);
+  CHECK(*find_key(told, "seen")->get_if<int64_t>() == static_cast<int64_t>(seen));
+  CHECK(find_key(told, "gaps") != nullptr);
+  const Recording read = read_recording(recording);
+  const Value* account = find_key(read.header, kAccount);
+  REQUIRE(account != nullptr);
+  CHECK(*find_key(*account, "seen")->get_if<int64_t>() > 0);
 }
 
 }  // namespace

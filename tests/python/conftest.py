@@ -216,12 +216,11 @@ def no_accelerator(request, monkeypatch):
     """The simulated device is there in the processes of many tests that train on the CPU: that is no run that missed its
     accelerator. test_coverage.py and test_verdict_table.py ask for that."""
     if "op_tools" in sys.modules and request.module.__name__ not in ("test_coverage", "test_verdict_table"):
-        tool = sys.modules["op_tools"]._tools.Tool
-        coverage = tool.coverage
+        watch = sys.modules["op_tools"]._coverage.Watch
+        add_to = watch.add_to
 
-        def without_accelerator(self):
-            account = coverage(self)
+        def without_accelerator(self, account, **how):
+            add_to(self, account, **how)
             account.accelerator = ""
-            return account
 
-        monkeypatch.setattr(tool, "coverage", without_accelerator)
+        monkeypatch.setattr(watch, "add_to", without_accelerator)
