@@ -148,6 +148,7 @@ void bind_runs(py::module_& module) {
                                if (found.divergence.first == kNoRow) return py::none();
                                return py::int_(found.divergence.first);
                              })
+      .def_property_readonly("is_judged", [](const RunComparison& found) { return found.divergence.is_judged; })
       .def_property_readonly("first_by_step", [](const RunComparison& found) { return found.divergence.first_by_step; })
       .def_property_readonly("steps_only_a", [](const RunComparison& found) { return found.alignment.steps_only_a; })
       .def_property_readonly("steps_only_b", [](const RunComparison& found) { return found.alignment.steps_only_b; });

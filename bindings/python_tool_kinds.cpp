@@ -8,6 +8,7 @@
 
 #include "base/options.h"
 #include "hooks/tool.h"
+#include "runs/call_verdict.h"
 #include "runs/run_rows.h"
 
 namespace op_tools::python {
@@ -50,6 +51,15 @@ void bind_tool_kinds(py::module_& module) {
                             "rows"_a = described(kind->rows())));
     }
     return kinds;
+  });
+  // The enumerations whose strings rows have: token and string of each member, by the name of the class.
+  module.def("enumerations", [] {
+    const auto members = [](const std::vector<NamedText>& all) {
+      py::list listed;
+      for (const NamedText& one : all) listed.append(py::make_tuple(one.token, one.text));
+      return listed;
+    };
+    return py::dict("CallVerdict"_a = members(call_verdicts()), "Finding"_a = members(findings()));
   });
   // Of results that are no tool's.
   module.def("further_rows", [] { return described({RunRow::columns().describe()}); });

@@ -15,7 +15,7 @@ from . import _C
 from ._account import ACCOUNT, accounts_of, lines_of, reasons_of
 from ._coverage import Coverage, Verdict, status_of, verdict_of
 from ._data_file import read_data
-from ._declared import RunRow
+from ._declared import CallVerdict, RunRow
 from ._record import RECORDING, Recording
 from ._results import DEFAULT_ROWS, Result
 from .formats import format_of
@@ -100,6 +100,9 @@ class RankComparison(Result):
     """The rows in which a difference was born."""
     accounts: dict[str, Coverage] = field(default_factory=dict)
     """What the runs "A" and "B" saw and did not see, where their recordings say so."""
+    is_judged: bool = True
+    """False: nothing was named, but most rows were not compared, or are calls that one run makes and whose results go into
+    none that both make."""
     _first: int | None = None
     _found: Any = field(default=None, compare=False)
 
@@ -118,20 +121,29 @@ class RankComparison(Result):
             reasons.append("a recording is incomplete")
         if self.structure.steps_only_a or self.structure.steps_only_b:
             reasons.append("only one of the runs has some steps")
+        if self.rows and not self.is_judged:
+            missing = self.counts.get(CallVerdict.NOT_COMPARED, 0)
+            reasons.append(
+                f"{missing} of {len(self.rows)} rows were not compared, {self._alone} are calls of one run alone"
+            )
         return reasons
+
+    @property
+    def _alone(self) -> int:
+        return sum(self.counts.get(one, 0) for one in (CallVerdict.ONLY_A, CallVerdict.ONLY_B))
 
     @property
     def chain(self) -> list[RunRow]:
         """The longest way that the first difference took: from row to row along the producers."""
         return [] if self._first is None else [self.rows[one] for one in self._found.chain(self._first)]
 
-    def worst(self, verdict: str = "born here") -> list[RunRow]:
+    def worst(self, verdict: str = CallVerdict.BORN) -> list[RunRow]:
         """The rows with a verdict, the largest share of its limit first.
 
         Args:
-            verdict: one of those of the rows: "born here", "carried", "healed", "agrees", "only in A", "only in B".
+            verdict: one of those of the rows, "born here", "carried", ..., or of CallVerdict.
         """
-        return [self.rows[one] for one in self._found.worst(verdict)]
+        return [self.rows[one] for one in self._found.worst(CallVerdict(verdict).value)]
 
     def first_divergence(self) -> dict[str, Any] | None:
         """The record that a program reads: {"kind": "first_divergence", "op", "phase", "module", "line", ...}."""
@@ -348,6 +360,7 @@ def compare_recordings(
         found.first_by_step,
         found.births(),
         accounts_of({"A": a, "B": b}),
+        found.is_judged,
         found.first,
         found,
     )
@@ -486,10 +499,9 @@ def _described(rank: RankComparison) -> list[str]:
     lines += ["", "Calls: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(rank.counts.items()))]
     first = rank.first
     if first is None:
-        carried = sum(rank.counts.get(name, 0) for name in ("only in A", "only in B"))
         return [
             *map(_cut, lines),
-            "No difference was born in any call." + (" The others changed nothing." if carried else ""),
+            "No difference was born in any call." + (" The others changed nothing." if rank._alone else ""),
         ]
     lines += ["", *_first_lines(rank, first), *_chain_lines(rank), *_worst_lines(rank)]
     return [line if "\n" in line else _cut(line) for line in lines]

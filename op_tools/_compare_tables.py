@@ -12,6 +12,7 @@ from pathlib import Path
 
 from . import _C
 from ._compare_runs import RankComparison, RunsComparison
+from ._declared import CallVerdict
 from ._record import RecordedCalls, RecordedTensor
 from .compat.troubleshooter._compare import BACKWARD, FORWARD, MAPPING, STATISTICS, number, write_tables
 from .formats._names import their_name
@@ -24,7 +25,13 @@ _MSPROBE = (
     "NPU max,NPU min,NPU mean,NPU l2norm,Bench max,Bench min,Bench mean,Bench l2norm,"
     "Requires_grad Consistent,Result,Err_message,NPU_Stack_Info"
 ).split(",")
-_RESULTS = {"agrees": "pass", "healed": "pass", "born here": "error", "carried": "warning"}
+_RESULTS: dict[str, str] = {
+    CallVerdict.AGREES: "pass",
+    CallVerdict.HEALED: "pass",
+    CallVerdict.BORN: "error",
+    CallVerdict.CAUSE_NOT_FOUND: "error",
+    CallVerdict.CARRIED: "warning",
+}
 _UNKNOWN = "N/A"
 
 _Placed = tuple[str, RecordedTensor]

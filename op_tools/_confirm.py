@@ -16,6 +16,7 @@ import torch
 from . import _C
 from ._compare_runs import RankComparison, plain_name
 from ._coverage import Verdict, status_of, verdict_of
+from ._declared import CallVerdict
 from ._files import CapturedCall, load_call
 from ._results import Result, Shown, text_table, worded
 
@@ -23,6 +24,13 @@ _Folder = str | os.PathLike[str]
 # Of calls that run_op_from_data ran again: what it says of them.
 WRONG = "disagreed"
 NOT_JUDGED = frozenset({"not comparable", "could not run"})
+_MAY_BE_WRONG = (
+    CallVerdict.CARRIED,
+    CallVerdict.BORN,
+    CallVerdict.ONLY_A,
+    CallVerdict.ONLY_B,
+    CallVerdict.NOT_COMPARED,
+)
 _AT_ONCE = 32  # calls that are run again before the next are looked at
 
 
@@ -256,11 +264,7 @@ def judged_by_values(rank: RankComparison, capture_a: _Folder, capture_b: _Folde
 
 def _first_wrong(rank: RankComparison, of_a: dict[int, str], of_b: dict[int, str]) -> int | None:
     """The first row with a call that is wrong by itself."""
-    suspects = [
-        row
-        for row in rank.rows
-        if row.finding or row.output_difference or row.verdict in ("carried", "born here", "only in B", "only in A")
-    ]
+    suspects = [row for row in rank.rows if row.finding or row.output_difference or row.verdict in _MAY_BE_WRONG]
     for begin in range(0, len(suspects), _AT_ONCE):
         part = suspects[begin : begin + _AT_ONCE]
         paths = {

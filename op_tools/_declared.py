@@ -3,6 +3,7 @@ C++: do not edit."""
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,34 @@ class ToolOptions(TypedDict, total=False):
     """Pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU, else off."""
     all_threads: bool | None
     """Level aten: also operators of threads that start no tool themselves: of those that Python starts from then on all, of others not the first few. None: OP_<TOOL>_ALL_THREADS, else off."""
+
+
+class CallVerdict(str, enum.Enum):
+    """The verdicts of RunRow."""
+
+    AGREES = "agrees"
+    BORN = "born here"
+    CARRIED = "carried"
+    HEALED = "healed"
+    ONLY_A = "only in A"
+    ONLY_B = "only in B"
+    CAUSE_NOT_FOUND = "differs, cause not found"
+    NOT_COMPARED = "not compared"
+
+
+class Finding(str, enum.Enum):
+    """In what way the results of a RunRow differ."""
+
+    NONE = ""
+    ERROR = "one of them raised an error"
+    SHAPE = "other shape"
+    NONFINITE = "NaN or infinity"
+    NUMBERS = "other numbers"
+    RANDOM = "other random numbers"
+    FIRST_INPUT = "an input differs from the start"
+    OTHER_INPUT = "reads the result of another call"
+    EXTRA_CALL = "a call that only one run makes"
+    END_RESULT = "another loss, gradient or parameter"
 
 
 class OpCaptureOptions(ToolOptions, total=False):
@@ -600,7 +629,7 @@ class RunRow:
     step: int
     """The training step."""
     verdict: str
-    """`agrees`; `born here`: its inputs agree, its results do not; `carried`; `healed`; `only in A`; `only in B`; `differs, cause not found`: a loss, gradient or parameter of the call is another one."""
+    """`agrees`; `born here`: its inputs agree, its results do not; `carried`; `healed`; `only in A`; `only in B`; `differs, cause not found`: a loss, gradient or parameter of the call is another one; `not compared`: a result has no statistics in one of the runs."""
     finding: str
     """In what way the results differ, where a difference was born; else empty."""
     phase: str

@@ -133,6 +133,11 @@ def kinds() -> dict[str, Kind]:
     }
 
 
+def enumerations() -> dict[str, list[tuple[str, str]]]:
+    """Of strings in rows: token and string of each member, by the name of the enumeration."""
+    return _C.enumerations()
+
+
 def further_rows() -> tuple[Row, ...]:
     """Rows of results that are no tool's."""
     return _rows(_C.further_rows())

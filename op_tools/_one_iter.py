@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import json
 import os
 import random
@@ -21,7 +22,7 @@ from . import _C
 from ._compare_runs import RankComparison, RunsComparison
 from ._coverage import Verdict, status_of, verdict_of
 from ._data_file import read_data
-from ._declared import RunRow
+from ._declared import CallVerdict, Finding, RunRow
 from ._module_runs import CpuNumbers
 from ._record import OpRecord
 from ._results import Result, Shown, text_table, worded
@@ -163,6 +164,20 @@ def read_tolerances(path: str | os.PathLike[str]) -> dict[str, Tolerance]:
 # --- The comparison -----------------------------------------------------------------------------------------------------
 
 
+class IterVerdict(str, enum.Enum):
+    """The verdicts of OneIterRow."""
+
+    AGREES = CallVerdict.AGREES.value
+    WRONG = "wrong"
+    EXCUSED = "excused"  # by an exception of the file
+    ONLY_A = CallVerdict.ONLY_A.value
+    ONLY_B = CallVerdict.ONLY_B.value
+    NOT_COMPARED = CallVerdict.NOT_COMPARED.value
+
+
+_WITHOUT_RESULT = (IterVerdict.ONLY_A, IterVerdict.ONLY_B, IterVerdict.NOT_COMPARED)
+
+
 @dataclass(frozen=True)
 class OneIterRow:
     """What a module's call, the loss or an optimizer's step gave."""
@@ -174,9 +189,9 @@ class OneIterRow:
     op: str
     """ "module:Linear", "loss:backward", "optimizer:SGD"."""
     verdict: str
-    """`agrees`, `wrong`, `excused` (by an exception of the file), `only in A`, `only in B`."""
+    """Of IterVerdict."""
     origin: str
-    """Of what is wrong or excused: `born here` or `carried`, as of op-tools compare; else ""."""
+    """Of what is wrong or excused: `born here`, `carried` or `differs, cause not found`, as of op-tools compare; else ""."""
     difference: float
     """Of the results, as a share of their norm."""
     limit: float
@@ -197,13 +212,13 @@ class OneIterComparison(Result):
     @property
     def first(self) -> OneIterRow | None:
         """The first that is wrong; one that was born wins over those that are carried."""
-        wrong = [row for row in self.rows if row.verdict == "wrong"]
-        return next(iter([row for row in wrong if row.origin != "carried"] or wrong), None)
+        wrong = [row for row in self.rows if row.verdict == IterVerdict.WRONG]
+        return next(iter([row for row in wrong if row.origin != CallVerdict.CARRIED] or wrong), None)
 
     @property
     def verdict(self) -> Verdict:
         """`agrees` only where both runs have all results, and were recorded whole."""
-        lacking = any(row.verdict.startswith("only in") for row in self.rows) or self.found.unseen or self.unseen
+        lacking = any(row.verdict in _WITHOUT_RESULT for row in self.rows) or self.found.unseen or self.unseen
         return verdict_of(wrong=self.first is not None, unseen=bool(lacking))
 
     @property
@@ -216,7 +231,7 @@ class OneIterComparison(Result):
         lines = []
         for rank in self.found.ranks:
             lines += [f"rank {rank.rank}", f"A: {rank.a}", f"B: {rank.b}", *rank.incomplete, *rank.structure.lines, ""]
-        shown = [row for row in self.rows if row.verdict != "agrees"]
+        shown = [row for row in self.rows if row.verdict != IterVerdict.AGREES]
         columns: list[Shown[OneIterRow]] = [
             worded("kind", "kind"),
             worded("module", "module"),
@@ -269,21 +284,19 @@ def _kind(row: RunRow) -> str:
 def _judged(row: RunRow, tolerance: Tolerance) -> OneIterRow:
     kind = _kind(row)
     limit = tolerance.limits.get(kind)
-    is_alone = row.verdict.startswith("only in")
-    differs = row.verdict in ("born here", "carried")
-    is_wrong = (
-        differs if limit is None else not row.output_difference <= limit or row.finding == "one of them raised an error"
-    )
-    verdict = row.verdict if is_alone else "wrong" if is_wrong else "agrees"
+    lacks_result = row.verdict in _WITHOUT_RESULT
+    differs = row.verdict in (CallVerdict.BORN, CallVerdict.CARRIED, CallVerdict.CAUSE_NOT_FOUND)
+    is_wrong = differs if limit is None else not row.output_difference <= limit or row.finding == Finding.ERROR
+    verdict = row.verdict if lacks_result else (IterVerdict.WRONG if is_wrong else IterVerdict.AGREES).value
     origin = row.verdict if is_wrong and differs else ""
     shown = row.limit if limit is None else limit
     judged = OneIterRow(
         row.rank, kind, row.module, row.op, verdict, origin, row.output_difference, shown, "", row.finding
     )
-    if is_wrong and not is_alone:
+    if is_wrong and not lacks_result:
         for one in tolerance.exceptions:
             if one.covers(judged):
-                return dataclasses.replace(judged, verdict="excused", why=one.why)
+                return dataclasses.replace(judged, verdict=IterVerdict.EXCUSED.value, why=one.why)
     return judged
 
 

@@ -25,7 +25,7 @@ if "op_tools" not in sys.modules:
     package.__path__ = [str(ROOT / "op_tools")]
 
 from op_tools import _C  # noqa: E402
-from op_tools._kinds import Option, Row, further_rows, hook_options, kinds  # noqa: E402
+from op_tools._kinds import Option, Row, enumerations, further_rows, hook_options, kinds  # noqa: E402
 from op_tools._names import other_names, torch_names  # noqa: E402
 
 DECLARED = ROOT / "op_tools" / "_declared.py"
@@ -38,6 +38,7 @@ C++: do not edit."""
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -46,6 +47,10 @@ from typing import Any, Literal
 import torch
 from typing_extensions import TypedDict
 '''
+_ENUMERATIONS = {
+    "CallVerdict": "The verdicts of RunRow.",
+    "Finding": "In what way the results of a RunRow differ.",
+}
 
 
 def _options_class(name: str, base: str, help: str, options: Iterable[Option]) -> str:
@@ -66,10 +71,16 @@ def _capital(text: str) -> str:
     return text if text.startswith(("`", "'")) else text[:1].upper() + text[1:]
 
 
+def _enumeration(name: str, members: Iterable[tuple[str, str]]) -> str:
+    lines = [f"class {name}(str, enum.Enum):", f'    """{_ENUMERATIONS[name]}"""', ""]
+    return "\n".join([*lines, *(f'    {token} = "{text}"' for token, text in members)])
+
+
 def declared_text() -> str:
     """What op_tools/_declared.py holds."""
     shared = _options_class("ToolOptions", "TypedDict", "Options that all tools share.", hook_options())
     parts = [_HEAD, shared.replace("OP_HOOK", "OP_<TOOL>")]
+    parts += [_enumeration(name, members) for name, members in enumerations().items()]
     rows: dict[str, Row] = {}
     for kind in kinds().values():
         parts.append(_options_class(f"{kind.name}Options", "ToolOptions", f"Options of {kind.name}.", kind.own_options))

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "base/export.h"
 
@@ -16,7 +17,7 @@ enum class CallVerdict : uint8_t {
   kOnlyA,    // the other run has no such call
   kOnlyB,
   kCauseNotFound,  // a loss, gradient or parameter of it differs, and no call in which that was born was found
-  kNotCompared,    // there is nothing to compare it by
+  kNotCompared,    // a result of it has no statistics in one of the runs
 };
 OP_TOOLS_API std::string_view to_string(CallVerdict verdict);  // "born here"
 
@@ -34,5 +35,12 @@ enum class Finding : uint8_t {
   kEndResult,   // a loss, a parameter's gradient or a parameter is another one
 };
 OP_TOOLS_API std::string_view to_string(Finding finding);
+
+// The members of both for Python, whose rows have the strings; in the order of the enumerations.
+struct NamedText {
+  std::string_view token, text;  // "BORN", "born here"
+};
+OP_TOOLS_API std::vector<NamedText> call_verdicts();
+OP_TOOLS_API std::vector<NamedText> findings();
 
 }  // namespace op_tools

@@ -49,11 +49,39 @@ void name_end_result(const Recording& a, const Recording& b, const Noise* noise,
   judged->first = row_number;
 }
 
+// Forward calls that only this run makes, and whose results go into no call that both make.
+size_t calls_apart(const Recording& run, const std::vector<uint32_t>& row_of, const std::vector<ComparedCalls>& rows) {
+  size_t apart = 0;
+  std::vector<bool> is_read(run.values.size(), false);
+  for (auto i = static_cast<uint32_t>(run.calls.size()); i-- > 0;) {
+    const RecordedCall& call = run.calls[i];
+    const auto outputs = run.outputs(call);
+    const bool is_alone = row_of[i] != kNoRow && (rows[row_of[i]].a == kNoCall || rows[row_of[i]].b == kNoCall);
+    const bool matters = (row_of[i] != kNoRow && !is_alone) ||
+                         std::any_of(outputs.begin(), outputs.end(), [&](auto& use) { return is_read[use.value]; });
+    apart += is_alone && !matters && call.phase == Phase::kForward;
+    if (!matters) continue;
+    for (const RecordedUse& use : run.inputs(call)) is_read[use.value] = true;
+  }
+  return apart;
+}
+
+bool is_enough(const Recording& a, const Recording& b, const Divergence& judged) {
+  const auto not_compared =
+      static_cast<size_t>(std::count_if(judged.rows.begin(), judged.rows.end(), [](const ComparedCalls& row) {
+        return row.verdict == CallVerdict::kNotCompared;
+      }));
+  const size_t silent =
+      not_compared + calls_apart(a, judged.row_of_a, judged.rows) + calls_apart(b, judged.row_of_b, judged.rows);
+  return 2 * silent <= judged.rows.size();
+}
+
 }  // namespace
 
 void conclude(const Recording& a, const Recording& b, const Noise* noise, Divergence* judged) {
   forgive_other_calls(a, b, judged);
   if (judged->first == kNoRow) name_end_result(a, b, noise, judged);
+  judged->is_judged = judged->first != kNoRow || is_enough(a, b, *judged);
   std::map<int64_t, uint32_t> births, carriers;
   for (uint32_t i = 0; i < judged->rows.size(); ++i) {
     const ComparedCalls& row = judged->rows[i];

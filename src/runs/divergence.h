@@ -39,6 +39,7 @@ struct Divergence {
   // For each step that diverges: its first birth; where it has none, its first call that carries a difference.
   std::vector<std::pair<int64_t, uint32_t>> first_by_step;
   uint32_t first = kNoRow;  // of all: the first birth
+  bool is_judged = true;    // false: nothing was named, but most rows say nothing about the runs (conclusion.h)
 };
 
 OP_TOOLS_API Divergence find_divergence(const Recording& a, const Recording& b, const Alignment& alignment,

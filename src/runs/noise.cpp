@@ -1,5 +1,6 @@
 #include "runs/noise.h"
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -25,6 +26,10 @@ Noise noise_of(const Recording& a, const Recording& other, const Alignment& alig
     }
   }
   return noise;
+}
+
+double noise_at(const Noise* noise, uint32_t value_a) {
+  return noise && std::isfinite(noise->of_value[value_a]) ? noise->of_value[value_a] : 0;
 }
 
 }  // namespace op_tools

@@ -15,5 +15,7 @@ struct Noise {
 };
 OP_TOOLS_API Noise noise_of(const Recording& a, const Recording& other, const Alignment& alignment);
 constexpr double kNoiseFactor = 8;  // as many times the noise pass
+// Of a value of A; 0: there is no noise recording, or it does not know.
+double noise_at(const Noise* noise, uint32_t value_a);
 
 }  // namespace op_tools

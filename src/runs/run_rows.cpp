@@ -80,7 +80,9 @@ const Columns<RunRow>& RunRow::columns() {
           {"step", &RunRow::step, "the training step"},
           {"verdict", &RunRow::verdict,
            "`agrees`; `born here`: its inputs agree, its results do not; `carried`; `healed`; `only in A`; `only in "
-           "B`; `differs, cause not found`: a loss, gradient or parameter of the call is another one"},
+           "B`; `differs, cause not found`: a loss, gradient or parameter of the call is another one; `not compared`: "
+           "a "
+           "result has no statistics in one of the runs"},
           {"finding", &RunRow::finding, "in what way the results differ, where a difference was born; else empty"},
           {"phase", &RunRow::phase, "`forward` or `backward`"},
           {"level", &RunRow::level, "`torch` or `aten`"},

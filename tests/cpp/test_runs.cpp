@@ -270,6 +270,39 @@ TEST_CASE("a call that only one run makes is named where it changes what others 
   }
 }
 
+TEST_CASE("a result without statistics is not compared, and most of them are no agreement", "[runs]") {
+  for (const int unknown : {1, 2, 3}) {
+    MadeRun a, b;
+    for (auto* const run : {&a, &b}) {
+      uint32_t value = run->parameter("x", 1);
+      for (int i = 0; i < 4; ++i) {
+        value = run->call("aten::sin", {value}, 10 + i);
+        if (i < unknown) run->value(value).known = false, run->value(value).hash = 0;
+      }
+    }
+    const Divergence found = compared(a.run(), b.run());
+    CHECK(found.first == kNoRow);
+    for (int i = 0; i < 4; ++i) {
+      CHECK(found.rows[i].verdict == (i < unknown ? CallVerdict::kNotCompared : CallVerdict::kAgrees));
+    }
+    CHECK(found.is_judged == (unknown <= 2));
+  }
+}
+
+TEST_CASE("calls of one run alone say nothing unless a call of both reads what they make", "[runs]") {
+  for (const bool is_read : {true, false}) {
+    MadeRun a, b;
+    const uint32_t in_a = a.call("aten::sin", {a.parameter("x", 1)}, 10);
+    uint32_t in_b = b.call("aten::sin", {b.parameter("x", 1)}, 10);
+    for (int i = 0; i < 6; ++i) in_b = b.call("aten::clone", {in_b}, 10);
+    a.call("aten::cos", {in_a}, 20);
+    b.call("aten::cos", {is_read ? in_b : b.parameter("y", 10)}, 20);
+    const Divergence found = compared(a.run(), b.run());
+    CHECK(found.first == kNoRow);
+    CHECK(found.is_judged == is_read);
+  }
+}
+
 TEST_CASE("NaN, another parameter and an error are findings of their own", "[runs]") {
   MadeRun a, b;
   const uint32_t in_a = a.parameter("x", 1);

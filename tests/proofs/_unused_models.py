@@ -321,10 +321,81 @@ class Codebook(Model):
         return F.mse_loss(made, x) + F.mse_loss(near, z.detach()) + 0.25 * F.mse_loss(z, near.detach())
 
 
+class Tagger(Model):
+    """A GRU of two layers in both directions gives each token a label."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.gru = nn.Embedding(21, 8), nn.GRU(8, 6, 2, bidirectional=True)
+        self.head = nn.Linear(12, 5)
+
+    def loss(self, step: int) -> Tensor:
+        words = self.choose(step, 21, 7, 3)
+        scores = self.head(self.gru(self.embed(words))[0])
+        return F.cross_entropy(scores.flatten(0, 1), self.choose(step + 1, 5, 21))
+
+
+class Summary(Model):
+    """A GRU reads a text; cells write with what its last state and each state together say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.read = nn.Embedding(15, 6), nn.GRU(6, 8, batch_first=True)
+        self.write, self.head = nn.GRUCell(14, 8), nn.Linear(16, 15)
+
+    def loss(self, step: int) -> Tensor:
+        source, target = self.choose(step, 15, 3, 7), self.choose(step + 1, 15, 3, 4)
+        seen, last = self.read(self.embed(source))
+        state, total = last[0], torch.zeros((), device=last.device)
+        for t in range(3):
+            shares = (seen @ state.unsqueeze(-1)).squeeze(-1).softmax(-1)
+            looked = (shares.unsqueeze(1) @ seen).squeeze(1)
+            state = self.write(torch.cat((self.embed(target[:, t]), looked), 1), state)
+            total = total + F.cross_entropy(self.head(torch.cat((state, looked), 1)), target[:, t + 1])
+        return total
+
+
+class Elman(Model):
+    """Plain recurrent networks, with tanh and with relu, over a signal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.RNN(4, 10, batch_first=True), nn.RNN(10, 6, nonlinearity="relu", batch_first=True)
+        self.head = nn.Linear(6, 2)
+
+    def loss(self, step: int) -> Tensor:
+        seen = self.two(self.one(self.draw(step, 4, 6, 4))[0])[0]
+        return F.smooth_l1_loss(self.head(seen.mean(1)), self.draw(step + 1, 4, 2))
+
+
+class PlainNorms(Model):
+    """Normalisations as formulas, one by root and quotient and one by variance; a mixer over places and channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.places, self.channels = nn.Linear(5, 12), nn.Linear(6, 6), nn.Linear(12, 12)
+        self.gain, self.shift = nn.Parameter(torch.ones(12)), nn.Parameter(torch.zeros(12))
+        self.head = nn.Linear(12, 3)
+
+    def by_root(self, x: Tensor) -> Tensor:
+        apart = x - x.mean(-1, keepdim=True)
+        return apart / torch.sqrt((apart * apart).mean(-1, keepdim=True) + 1e-5) * self.gain + self.shift
+
+    def by_variance(self, x: Tensor) -> Tensor:
+        spread, middle = torch.var_mean(x, -1, unbiased=False, keepdim=True)
+        return (x - middle) * torch.rsqrt(spread + 1e-5) * self.gain + self.shift
+
+    def loss(self, step: int) -> Tensor:
+        x = self.into(self.draw(step, 4, 6, 5))
+        x = x + self.places(self.by_root(x).mT).mT
+        x = x + F.gelu(self.channels(self.by_variance(x)))
+        return F.cross_entropy(self.head(self.by_root(x).mean(1)), self.choose(step, 3, 4))
+
+
 MENDED: dict[str, type[Model]] = {
     kind.__name__: kind
     for kind in (
         GroupedQueries, SelectiveScan, ConvNext, Segment, Cells, Critic, TwoViews, Bags, Siamese, FourierLayer, Points,
-        Dilated, Codebook, Letters, Spoken, SetPooling,
+        Dilated, Codebook, Letters, Spoken, SetPooling, Tagger, Summary, Elman, PlainNorms,
     )
 }  # fmt: skip

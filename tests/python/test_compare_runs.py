@@ -415,6 +415,47 @@ def test_cut_off_and_damaged_recordings_are_compared_or_refused(tmp_path, capsys
     assert str(tmp_path / "nothing") in capsys.readouterr().err
 
 
+def sparse_chain(folder, factor, dense=0):
+    """Calls whose results have no statistics, and some that have."""
+    with op_tools.OpRecord(output_dir=folder) as tool:
+        x = torch.eye(4).to_sparse()
+        for _ in range(6):
+            x = torch.mul(x, factor)
+        y = torch.ones(4)
+        for _ in range(dense):
+            y = torch.neg(y)
+    return op_tools.read_recording(tool.result().path)
+
+
+def test_what_has_no_statistics_is_not_compared_and_no_agreement(tmp_path, capsys):
+    a, b = (sparse_chain(tmp_path / name, factor) for name, factor in (("a", 2.0), ("b", 3.0)))
+    files = ["--json", str(tmp_path / "rows.json"), "--csv", str(tmp_path / "rows.csv")]
+    assert main(["compare", a.path, b.path, *files]) == 2
+    shown = capsys.readouterr().out
+    assert "NOT JUDGED: rank 0: 7 of 9 rows were not compared" in shown and "7 not compared" in shown
+    records = [json.loads(line) for line in (tmp_path / "rows.json").read_text().splitlines()]
+    assert [row["verdict"] for row in records if row.get("op") == "torch.mul"] == ["not compared"] * 6
+    assert records[-1]["verdicts"]["not compared"] == 7 and records[-1]["exit_status"] == 2
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        assert sum(row["verdict"] == "not compared" for row in csv.DictReader(file)) == 7
+
+
+def test_a_few_rows_that_are_not_compared_turn_no_verdict(tmp_path):
+    found = op_tools.compare_runs(*(sparse_chain(tmp_path / name, 2.0, dense=9) for name in "ab"))
+    assert found.exit_status == 0 and found.ranks[0].is_judged
+    assert found.ranks[0].counts == {"agrees": 11, "not compared": 7}
+
+
+def test_runs_that_have_no_call_in_common_are_not_judged(tmp_path, capsys):
+    for name, function in (("a", torch.sin), ("b", torch.cumprod)):
+        with op_tools.OpRecord(output_dir=tmp_path / name):
+            x = torch.rand(4) if name == "a" else torch.randn(3, 5)
+            for _ in range(5):
+                x = function(x, *([0] if name == "b" else []))
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "NOT JUDGED" in capsys.readouterr().out
+
+
 def test_fusions_are_read_from_a_file(tmp_path):
     a = recorded(tmp_path / "a", edits={1: lambda out: out * 2.0 + 1.0})
     b = recorded(

@@ -210,3 +210,16 @@ def test_recordings_of_modules_are_compared_too(tmp_path):
     report = op_tools._one_iter.compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
     assert report.exit_status == 0 and report.first is None
     assert {row.kind for row in report.rows} == {"forward", "backward", "loss", "weights"}
+
+
+def test_results_that_cannot_be_compared_are_no_agreement(tmp_path):
+    class Sparse(torch.nn.Module):
+        def forward(self, x):
+            return x.to_sparse()
+
+    for name, factor in (("a", 1.0), ("b", 2.0)):
+        with op_tools.OpRecord(output_dir=tmp_path / name, modules_only=True):
+            Sparse()(torch.eye(3) * factor)
+    report = op_tools._one_iter.compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
+    assert [row.verdict for row in report.rows] == ["not compared"]
+    assert report.exit_status == 2 and "1 not compared" in report.table()

@@ -1,0 +1,86 @@
+// What a pair of calls, or of groups of them, reads: how far it is apart, and why. Called by find_divergence() for each
+// pair, in the order of the calls. One thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "record/recording.h"
+#include "runs/alignment.h"
+#include "runs/call_facts.h"
+#include "runs/compared_values.h"
+#include "runs/divergence.h"
+#include "runs/expected_error.h"
+#include "runs/gradient_terms.h"
+#include "runs/module_rows.h"
+#include "runs/noise.h"
+#include "runs/optimizer_steps.h"
+#include "runs/value_difference.h"
+
+namespace op_tools {
+
+// What goes into a pair, as far as it decides about the verdict.
+struct ComparedInputs {
+  CallInputs facts;
+  ValuePairs pairs;
+  uint32_t reader = kNoCall;  // A's call, where it is one
+  // Of an operator on lists: what goes into each item of them; -1: into all.
+  struct Item {
+    std::vector<uint32_t> values;
+    double difference = 0, absolute = 0;
+  };
+  std::map<int64_t, Item> items;
+  uint32_t carried = kNoRow;  // the row from which a difference comes
+  Finding born = Finding::kNone;
+  uint32_t extra = kNoRow;  // the row of a call that only one run makes, from which a difference comes
+  double extra_difference = 0;
+  uint32_t value_a = kNoCall, value_b = kNoCall;
+};
+
+// What is known of the pairs that were compared so far.
+struct ComparedSoFar {
+  ComparedSoFar(const Recording& a, const Recording& b);
+
+  Divergence found;
+  std::vector<uint32_t> made_a, made_b;  // by value: the row that handed a difference to it; kNoRow: none
+  ModuleRows modules;
+  GradientTerms terms;
+  double explained = 0;  // the largest relative difference that was explained
+};
+
+class InputComparison {
+ public:
+  // All of them outlive the object. `so_far`: groups are named in it whose readers show that their results differ.
+  InputComparison(const Recording& a, const Recording& b, const Alignment& alignment, const ComparedValues& pairs,
+                  const Noise* noise, ComparedSoFar* so_far);
+
+  // `steps`: the two calls are forms of an optimizer's step.
+  ComparedInputs look_at(const Compared& calls, const ComparedSteps* steps);
+
+  const std::vector<uint32_t>& sources_a() const { return sources_a_; }
+  // The value shows memory that was never written.
+  bool is_unwritten(uint32_t value_a, uint32_t value_b) const { return unwritten_a_[value_a] || unwritten_b_[value_b]; }
+
+ private:
+  void look_at_input(uint32_t value_a, uint32_t value_b, int64_t item, ComparedInputs* inputs);
+  bool reads_from_outside(const ComparedInputs& inputs, uint32_t group) const;
+  bool is_usual_unseen(uint32_t value_a, const RecordedValue& b, const ValueDifference& difference) const;
+  void look_at_ports(const Compared& calls, ComparedInputs* inputs) const;
+  void look_at_forward(const Compared& calls, ComparedInputs* inputs) const;
+  void look_inside(const Compared& calls, ComparedInputs* inputs) const;
+  void name_group(uint32_t row, uint32_t value_a, uint32_t value_b, const ValueDifference& difference);
+  uint32_t origin_of(uint32_t value_a, uint32_t value_b, double relative, ComparedInputs* inputs);
+
+  const Recording &a_, &b_;
+  const Alignment& aligned_;
+  const ComparedValues& pairs_;
+  const Noise* const noise_;
+  ComparedSoFar* const so_far_;
+  const std::vector<bool> unwritten_a_, unwritten_b_;
+  const std::vector<uint32_t> sources_a_, sources_b_;  // by value
+  const double gradient_rms_;                          // the largest
+  const CallsById forward_, forward_b_;
+};
+
+}  // namespace op_tools
