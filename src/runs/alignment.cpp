@@ -118,6 +118,7 @@ class Aligner {
   void group(const CallNumbers& a, const CallNumbers& b, const CallPairs& alike);
   void add_group(CallGroup calls);
   void align_backward();
+  void separate_replaced_calls();
   void separate_chance_pairs();
   bool met_by_chance(uint32_t a, uint32_t b) const;
   bool tensors_agree(uint32_t a, uint32_t b) const;
@@ -216,10 +217,46 @@ bool Aligner::tensors_agree(uint32_t a, uint32_t b) const {
   return true;
 }
 
+// Calls of which none of the results agree, though calls that are paired read one of them as equal to what another call
+// of the other run made: that one stands in its place.
+void Aligner::separate_replaced_calls() {
+  const auto agree = [&](uint32_t value_a, uint32_t value_b) {
+    const ValueDifference difference = difference_of(a_.run, value_a, b_.run, value_b);
+    return difference.kind != ValueDifference::Kind::kUnknown && difference.relative <= kSameResult;
+  };
+  const auto results_agree = [&](uint32_t a, uint32_t b) {
+    const auto of_a = a_.run.outputs(a_.run.calls[a]), of_b = b_.run.outputs(b_.run.calls[b]);
+    for (size_t i = 0; i < std::min(of_a.size(), of_b.size()); ++i) {
+      if (agree(of_a[i].value, of_b[i].value)) return true;
+    }
+    return false;
+  };
+  const auto separate = [&](uint32_t a, uint32_t b) {
+    if (a == kNoCall || b == kNoCall || results_agree(a, b)) return;
+    made_.b_of_a[a] = made_.a_of_b[b] = kNoCall;
+  };
+  for (uint32_t reader = 0; reader < made_.b_of_a.size(); ++reader) {
+    const uint32_t partner = made_.b_of_a[reader];
+    if (partner == kNoCall || a_.run.calls[reader].phase != Phase::kForward) continue;
+    const auto of_a = a_.run.inputs(a_.run.calls[reader]), of_b = b_.run.inputs(b_.run.calls[partner]);
+    if (of_a.size() != of_b.size()) continue;
+    for (size_t i = 0; i < of_a.size(); ++i) {
+      const RecordedValue &one = a_.run.values[of_a[i].value], &other = b_.run.values[of_b[i].value];
+      if (one.origin != Origin::kCall || other.origin != Origin::kCall || made_.b_of_a[one.producer] == other.producer)
+        continue;
+      // Constants are equal wherever they come from.
+      if (one.min == one.max || !agree(of_a[i].value, of_b[i].value)) continue;
+      separate(one.producer, made_.b_of_a[one.producer]);
+      separate(made_.a_of_b[other.producer], other.producer);
+    }
+  }
+}
+
 // Where one side has other calls than the other one (a network that is one operator there), operators of the same name
 // and shapes meet by chance.
 // Only now that all pairs are made it is known which calls have no partners.
 void Aligner::separate_chance_pairs() {
+  separate_replaced_calls();
   for (uint32_t call = 0; call < made_.b_of_a.size(); ++call) {
     const uint32_t partner = made_.b_of_a[call];
     const bool in_order = a_.run.calls[call].phase == Phase::kForward;  // else paired by its forward call

@@ -116,16 +116,24 @@ class GroupFinder {
 
 }  // namespace
 
-std::vector<uint32_t> last_readers(const Recording& run) {
-  std::vector<uint32_t> readers(run.values.size(), kNoCall);
+LastReaders last_readers(const Recording& run) {
+  LastReaders readers;
+  readers.any.assign(run.values.size(), kNoCall);
+  readers.forward = readers.any;
   for (uint32_t i = 0; i < run.calls.size(); ++i) {
-    for (const RecordedUse& use : run.inputs(run.calls[i])) readers[use.value] = i;
+    for (const RecordedUse& use : run.inputs(run.calls[i])) {
+      readers.any[use.value] = i;
+      if (run.calls[i].phase == Phase::kForward) readers.forward[use.value] = i;
+    }
   }
   return readers;
 }
 
-Ports ports_of(const Recording& run, const CallNumbers& calls, const std::vector<uint32_t>& readers) {
+Ports ports_of(const Recording& run, const CallNumbers& calls, const LastReaders& readers) {
+  const bool is_forward = run.calls[calls.back()].phase == Phase::kForward;
+  const std::vector<uint32_t>& later = is_forward ? readers.forward : readers.any;
   Ports ports;
+  std::vector<uint32_t> others;  // unread, or read by gradients alone
   std::set<uint32_t> made, seen;
   for (const uint32_t number : calls) {
     for (const RecordedUse& use : run.outputs(run.calls[number])) made.insert(use.value);
@@ -135,10 +143,17 @@ Ports ports_of(const Recording& run, const CallNumbers& calls, const std::vector
       if (!made.contains(use.value) && seen.insert(use.value).second) ports.inputs.push_back(use.value);
     }
     for (const RecordedUse& use : run.outputs(run.calls[number])) {
-      const bool read_later = readers[use.value] == kNoCall || readers[use.value] > calls.back();
-      if (read_later && seen.insert(use.value).second) ports.outputs.push_back(use.value);
+      if (!seen.insert(use.value).second) continue;
+      const bool is_read = later[use.value] != kNoCall && later[use.value] > calls.back();
+      const bool is_unread = readers.any[use.value] == kNoCall;
+      if (is_read || (is_unread && (!is_forward || run.values[use.value].name != 0))) {
+        ports.outputs.push_back(use.value);
+      } else if (is_unread || readers.any[use.value] > calls.back()) {
+        others.push_back(use.value);
+      }
     }
   }
+  if (ports.outputs.empty()) ports.outputs = std::move(others);
   return ports;
 }
 

@@ -25,15 +25,20 @@ struct Fusion {
   std::vector<std::string> one, other;
 };
 
-// By number of the value: the last call that read it; kNoCall: none did.
-std::vector<uint32_t> last_readers(const Recording& run);
+// By number of the value: the last call that read it, and the last forward one; kNoCall: none did.
+struct LastReaders {
+  std::vector<uint32_t> any, forward;
+};
+LastReaders last_readers(const Recording& run);
 
 // Numbers of values.
 struct Ports {
-  std::vector<uint32_t> inputs;   // read in the group, not made in it
-  std::vector<uint32_t> outputs;  // made in the group, read after it or never
+  std::vector<uint32_t> inputs;  // read in the group, not made in it
+  // Made in the group, and read after it; of a forward group by forward calls, or a parameter: what gradients alone
+  // read belongs to the formula. Where there is none of these, all that is read after it or never.
+  std::vector<uint32_t> outputs;
 };
-Ports ports_of(const Recording& run, const CallNumbers& calls, const std::vector<uint32_t>& readers);
+Ports ports_of(const Recording& run, const CallNumbers& calls, const LastReaders& readers);
 
 using ValuePairs = std::vector<std::pair<uint32_t, uint32_t>>;
 // Which of these values belong together: by name, by equal bits, and those of one shape that differ least. Those

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "compare/metrics/tolerance.h"
 #include "runs/call_keys.h"
@@ -23,6 +24,12 @@ ComparedSoFar::ComparedSoFar(const Recording& a, const Recording& b)
     : made_a(a.values.size(), kNoRow), made_b(b.values.size(), kNoRow), modules(a) {
   found.row_of_a.assign(a.calls.size(), kNoRow);
   found.row_of_b.assign(b.calls.size(), kNoRow);
+}
+
+void ComparedSoFar::note_birth(uint32_t row, uint32_t seen_in) {
+  if (found.first != kNoRow && std::tie(first_seen_in, found.first) <= std::tie(seen_in, row)) return;
+  found.first = row;
+  first_seen_in = seen_in;
 }
 
 InputComparison::InputComparison(const Recording& a, const Recording& b, const Alignment& alignment,
@@ -59,11 +66,18 @@ bool InputComparison::is_usual_unseen(uint32_t value_a, const RecordedValue& b,
   return difference.relative * std::min(1.0, beside) <= usual;
 }
 
-// Not in the line of the group itself, where calls of one name meet by chance.
-bool InputComparison::reads_from_outside(const ComparedInputs& inputs, uint32_t group) const {
+// In the line of the group itself calls of one name meet by chance: there all that they read has to come from the same
+// rows.
+bool InputComparison::knows_results_of(uint32_t group, const ComparedInputs& inputs) const {
   if (inputs.reader == kNoCall) return false;
   const RecordedCall &reader = a_.calls[inputs.reader], &made = a_.calls[so_far_->found.rows[group].a];
-  return reader.line != made.line || reader.module != made.module;
+  if (reader.line != made.line || reader.module != made.module) return true;
+  return std::all_of(inputs.pairs.begin(), inputs.pairs.end(), [&](const auto& pair) {
+    const RecordedValue &one = a_.values[sources_a_[pair.first]], &other = b_.values[sources_b_[pair.second]];
+    if (one.origin != other.origin || one.origin != Origin::kCall) return one.origin == other.origin;
+    const uint32_t row = so_far_->found.row_of_a[one.producer];
+    return row != kNoRow && row == so_far_->found.row_of_b[other.producer];
+  });
 }
 
 // Why two values differ that come from no pair of calls. Returns the row that it came from, or kNoRow: it is born here.
@@ -102,7 +116,8 @@ void InputComparison::name_group(uint32_t number, uint32_t value_a, uint32_t val
   row.limit = kSameResult;
   row.value_a = value_a, row.value_b = value_b;
   row.source = number;
-  so_far_->found.first = std::min(so_far_->found.first, number);
+  row.seen_in = static_cast<uint32_t>(so_far_->found.rows.size());
+  so_far_->note_birth(number, row.seen_in);
 }
 
 void InputComparison::look_at_input(uint32_t value_a, uint32_t value_b, int64_t item, ComparedInputs* inputs) {
@@ -128,7 +143,11 @@ void InputComparison::look_at_input(uint32_t value_a, uint32_t value_b, int64_t 
     of_item->absolute = std::max(of_item->absolute, absolute);
   }
   if (carried != kNoRow) {
-    if (inputs->carried == kNoRow) inputs->carried = carried;
+    // What calls of one run alone make of a value is nothing where it is equal again.
+    const uint32_t source = so_far_->found.rows[carried].source;
+    const bool is_healed = difference.kind == Kind::kNumbers && difference.relative <= kSameResult &&
+                           source != kNoRow && so_far_->found.rows[source].is_by_calls_alone();
+    if (inputs->carried == kNoRow && !is_healed) inputs->carried = carried;
     return;
   }
   const auto row_of = [](const RecordedValue& value, const std::vector<uint32_t>& rows) {
@@ -145,8 +164,13 @@ void InputComparison::look_at_input(uint32_t value_a, uint32_t value_b, int64_t 
     return;
   }
   if (row_a != kNoRow && row_a == row_b) {  // judged there: they agree
-    const bool in_group = so_far_->found.rows[row_a].group != kNoCall;
-    if (in_group && difference.relative > kSameResult && reads_from_outside(*inputs, row_a)) {
+    const uint32_t group = so_far_->found.rows[row_a].group;
+    // The parameters of a step were compared by their names.
+    const bool is_named =
+        group != kNoCall && !aligned_.groups[group].is_optimizer_step && difference.relative > kSameResult &&
+        knows_results_of(row_a, *inputs) &&
+        !pairs_.are_exchanged({aligned_.groups[group].a, aligned_.groups[group].b, group}, value_a, value_b);
+    if (is_named) {
       name_group(row_a, value_a, value_b, difference);
       if (inputs->carried == kNoRow) inputs->carried = row_a;
     }

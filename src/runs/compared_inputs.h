@@ -41,12 +41,16 @@ struct ComparedInputs {
 // What is known of the pairs that were compared so far.
 struct ComparedSoFar {
   ComparedSoFar(const Recording& a, const Recording& b);
+  // A birth in `row`, which may be that of the call being compared. What is seen late is behind what was seen before,
+  // wherever it was made.
+  void note_birth(uint32_t row, uint32_t seen_in);
 
   Divergence found;
   std::vector<uint32_t> made_a, made_b;  // by value: the row that handed a difference to it; kNoRow: none
   ModuleRows modules;
   GradientTerms terms;
-  double explained = 0;  // the largest relative difference that was explained
+  double explained = 0;             // the largest relative difference that was explained
+  uint32_t first_seen_in = kNoRow;  // found.first's
 };
 
 class InputComparison {
@@ -64,7 +68,7 @@ class InputComparison {
 
  private:
   void look_at_input(uint32_t value_a, uint32_t value_b, int64_t item, ComparedInputs* inputs);
-  bool reads_from_outside(const ComparedInputs& inputs, uint32_t group) const;
+  bool knows_results_of(uint32_t group, const ComparedInputs& inputs) const;
   bool is_usual_unseen(uint32_t value_a, const RecordedValue& b, const ValueDifference& difference) const;
   void look_at_ports(const Compared& calls, ComparedInputs* inputs) const;
   void look_at_forward(const Compared& calls, ComparedInputs* inputs) const;

@@ -7,6 +7,14 @@
 #include "runs/value_difference.h"
 
 namespace op_tools {
+namespace {
+
+int64_t of_shape(const Recording& run, const std::vector<uint32_t>& values, c10::ArrayRef<int64_t> shape) {
+  return std::count_if(values.begin(), values.end(),
+                       [&](uint32_t value) { return run.list(run.values[value].shape) == shape; });
+}
+
+}  // namespace
 
 ComparedValues::ComparedValues(const Recording& a, const Recording& b, const Alignment& alignment)
     : a_(a), b_(b), aligned_(alignment) {
@@ -54,8 +62,22 @@ ValuePairs ComparedValues::inputs(const Compared& calls) const {
 
 bool ComparedValues::is_guess(const Compared& calls, uint32_t value_a, uint32_t value_b) const {
   if (calls.group == kNoCall || a_.values[value_a].name != 0) return false;
-  const bool are_read = readers_a_[value_a] != kNoCall && readers_b_[value_b] != kNoCall;
-  return are_read && difference_of(a_, value_a, b_, value_b).relative > kSameResult;
+  const bool are_read = readers_a_.any[value_a] != kNoCall && readers_b_.any[value_b] != kNoCall;
+  if (!are_read || difference_of(a_, value_a, b_, value_b).relative <= kSameResult) return false;
+  const c10::ArrayRef<int64_t> shape = a_.list(a_.values[value_a].shape);
+  const bool is_forward = a_.calls[calls.a.back()].phase == Phase::kForward;
+  return !is_forward || of_shape(a_, ports_a(calls).outputs, shape) > 1 ||
+         of_shape(b_, ports_b(calls).outputs, shape) > 1;
+}
+
+bool ComparedValues::are_exchanged(const Compared& group, uint32_t value_a, uint32_t value_b) const {
+  const auto agree = [&](uint32_t one, uint32_t other) {
+    const ValueDifference difference = difference_of(a_, one, b_, other);
+    return difference.kind != ValueDifference::Kind::kUnknown && difference.relative <= kSameResult;
+  };
+  const std::vector<uint32_t> of_a = ports_a(group).outputs, of_b = ports_b(group).outputs;
+  return std::any_of(of_b.begin(), of_b.end(), [&](uint32_t other) { return agree(value_a, other); }) &&
+         std::any_of(of_a.begin(), of_a.end(), [&](uint32_t one) { return agree(one, value_b); });
 }
 
 ValuePairs ComparedValues::outputs(const Compared& calls) const {
@@ -64,14 +86,10 @@ ValuePairs ComparedValues::outputs(const Compared& calls) const {
   ValuePairs pairs = pair_values(a_, of_a, b_, of_b);
   if (a_.calls[calls.a.back()].phase != Phase::kBackward) return pairs;
   // Formulas of one gradient may have it in other parts, which the engine adds up: what reads the sum is compared.
-  const auto count = [](const Recording& run, const std::vector<uint32_t>& values, c10::ArrayRef<int64_t> shape) {
-    return std::count_if(values.begin(), values.end(),
-                         [&](uint32_t value) { return run.list(run.values[value].shape) == shape; });
-  };
   std::erase_if(pairs, [&](const auto& pair) {
     const auto shape = a_.list(a_.values[pair.first].shape);
-    const bool other_parts = count(a_, of_a, shape) != count(b_, of_b, shape) ||
-                             (readers_a_[pair.first] == kNoCall) != (readers_b_[pair.second] == kNoCall);
+    const bool other_parts = of_shape(a_, of_a, shape) != of_shape(b_, of_b, shape) ||
+                             (readers_a_.any[pair.first] == kNoCall) != (readers_b_.any[pair.second] == kNoCall);
     return other_parts && difference_of(a_, pair.first, b_, pair.second).relative > kSameResult;
   });
   return pairs;

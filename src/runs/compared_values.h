@@ -23,8 +23,11 @@ class ComparedValues {
 
   ValuePairs inputs(const Compared& calls) const;
   ValuePairs outputs(const Compared& calls) const;
-  // Two results of groups that have nothing but the shape in common. Who reads them knows if they belong together.
+  // Two results of groups that have nothing but the shape in common, and are not the only ones of it. Who reads them
+  // knows if they belong together.
   bool is_guess(const Compared& calls, uint32_t value_a, uint32_t value_b) const;
+  // Two results of a group that are each another result of the other side: readers stand in another order there.
+  bool are_exchanged(const Compared& group, uint32_t value_a, uint32_t value_b) const;
   // Of a group.
   Ports ports_a(const Compared& calls) const { return ports_of(a_, calls.a, readers_a_); }
   Ports ports_b(const Compared& calls) const { return ports_of(b_, calls.b, readers_b_); }
@@ -34,7 +37,7 @@ class ComparedValues {
 
   const Recording &a_, &b_;
   const Alignment& aligned_;
-  std::vector<uint32_t> readers_a_, readers_b_;  // empty: there are no groups
+  LastReaders readers_a_, readers_b_;  // empty: there are no groups
 };
 
 }  // namespace op_tools

@@ -10,27 +10,74 @@
 namespace op_tools {
 namespace {
 
+void forgive(ComparedCalls* row) {
+  row->finding = Finding::kNone;
+  row->source = row->via = row->seen_in = kNoRow;
+  if (row->verdict == CallVerdict::kBorn || row->verdict == CallVerdict::kCarried) row->verdict = CallVerdict::kHealed;
+}
+
 // Where one run has other calls than the other one (a network that is one operator there) calls are paired by chance.
 // What was named for that alone is nothing where all results of the runs are equal, and nothing but they are made of
 // it.
 void forgive_other_calls(const Recording& a, const Recording& b, Divergence* judged) {
-  const auto by_calls_alone = [](const ComparedCalls& row) {
-    return !row.is_birth() || row.finding == Finding::kExtraCall || row.finding == Finding::kOtherInput ||
-           row.finding == Finding::kShape || row.group != kNoCall;
-  };
-  if (judged->first == kNoRow || !std::all_of(judged->rows.begin(), judged->rows.end(), by_calls_alone)) return;
+  const auto may_be_chance = [](const ComparedCalls& row) { return !row.is_birth() || row.is_by_calls_alone(); };
+  if (judged->first == kNoRow || !std::all_of(judged->rows.begin(), judged->rows.end(), may_be_chance)) return;
   if (!all_results_agree(a, b, *judged)) return;
   const std::vector<bool> behind_a = calls_behind_results(a), behind_b = calls_behind_results(b);
   const bool all_behind = std::all_of(judged->rows.begin(), judged->rows.end(), [&](const ComparedCalls& row) {
     return !row.is_birth() || (row.a != kNoCall && behind_a[row.a]) || (row.b != kNoCall && behind_b[row.b]);
   });
   if (!all_behind) return;
-  for (ComparedCalls& row : judged->rows) {
-    row.finding = Finding::kNone;
-    row.source = row.via = kNoRow;
-    if (row.verdict == CallVerdict::kBorn || row.verdict == CallVerdict::kCarried) row.verdict = CallVerdict::kHealed;
-  }
+  for (ComparedCalls& row : judged->rows) forgive(&row);
   judged->first = kNoRow;
+}
+
+// By value: what a program is run for, or would be: losses, gradients of leaves, parameters, and what no call reads.
+// What gradients are made of is read by the engine.
+std::vector<bool> ends_of(const Recording& run) {
+  std::vector<bool> ends = end_values(run), is_read(run.values.size(), false);
+  for (const RecordedCall& call : run.calls) {
+    for (const RecordedUse& use : run.inputs(call)) is_read[use.value] = true;
+  }
+  for (const RecordedCall& call : run.calls) {
+    if (call.phase == Phase::kBackward) continue;
+    for (const RecordedUse& use : run.outputs(call)) ends[use.value] = ends[use.value] || !is_read[use.value];
+  }
+  return ends;
+}
+
+// What was named for the pairing alone is nothing, either, where what it was handed on to is equal again before any
+// result is made of it.
+void forgive_healed_births(const Recording& a, const Recording& b, Divergence* judged) {
+  std::vector<bool> reaches_end(judged->rows.size(), false);  // by row: of births
+  const auto follow = [&](const Recording& run, const std::vector<uint32_t>& row_of) {
+    const std::vector<bool> ends = ends_of(run);
+    for (uint32_t call = 0; call < run.calls.size(); ++call) {
+      const uint32_t number = row_of[call];
+      if (number == kNoRow || judged->rows[number].source == kNoRow) continue;
+      const ComparedCalls& row = judged->rows[number];
+      if (row.verdict == CallVerdict::kHealed) continue;
+      const auto outputs = run.outputs(run.calls[call]);
+      if (std::any_of(outputs.begin(), outputs.end(), [&](const auto& use) { return ends[use.value]; })) {
+        reaches_end[row.source] = true;
+      }
+    }
+  };
+  follow(a, judged->row_of_a);
+  follow(b, judged->row_of_b);
+  const auto is_forgiven = [&](uint32_t source) {
+    return judged->rows[source].is_by_calls_alone() && !reaches_end[source];
+  };
+  std::vector<uint32_t> forgiven;
+  for (uint32_t i = 0; i < judged->rows.size(); ++i) {
+    if (judged->rows[i].source != kNoRow && is_forgiven(judged->rows[i].source)) forgiven.push_back(i);
+  }
+  for (const uint32_t number : forgiven) forgive(&judged->rows[number]);
+  judged->first = kNoRow;
+  for (uint32_t i = 0; i < judged->rows.size(); ++i) {
+    const bool is_earlier = judged->first == kNoRow || judged->rows[i].seen_in < judged->rows[judged->first].seen_in;
+    if (judged->rows[i].is_birth() && is_earlier) judged->first = i;
+  }
 }
 
 // Runs that have other results do not agree, though no call was found in which that was born.
@@ -45,7 +92,7 @@ void name_end_result(const Recording& a, const Recording& b, const Noise* noise,
   row.finding = Finding::kEndResult;
   row.value_a = result->value_a, row.value_b = result->value_b;
   row.output_difference = result->difference, row.limit = result->limit;
-  row.source = row_number;
+  row.source = row.seen_in = row_number;
   judged->first = row_number;
 }
 
@@ -80,13 +127,17 @@ bool is_enough(const Recording& a, const Recording& b, const Divergence& judged)
 
 void conclude(const Recording& a, const Recording& b, const Noise* noise, Divergence* judged) {
   forgive_other_calls(a, b, judged);
+  if (judged->first != kNoRow) forgive_healed_births(a, b, judged);
   if (judged->first == kNoRow) name_end_result(a, b, noise, judged);
   judged->is_judged = judged->first != kNoRow || is_enough(a, b, *judged);
   std::map<int64_t, uint32_t> births, carriers;
   for (uint32_t i = 0; i < judged->rows.size(); ++i) {
     const ComparedCalls& row = judged->rows[i];
     const int64_t step = row.a != kNoCall ? a.calls[row.a].step : b.calls[row.b].step;
-    if (row.is_birth()) births.emplace(step, i);
+    if (row.is_birth()) {
+      const auto [first, is_new] = births.emplace(step, i);
+      if (!is_new && row.seen_in < judged->rows[first->second].seen_in) first->second = i;
+    }
     if (row.source != kNoRow) carriers.emplace(step, i);
   }
   for (const auto& [step, row] : births) carriers[step] = row;

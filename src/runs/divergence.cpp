@@ -176,9 +176,10 @@ void Finder::name_extra_call(const ComparedInputs& inputs) {
   if (row.finding != Finding::kNone || row.source != kNoRow) return;
   row.finding = Finding::kExtraCall;
   row.source = inputs.extra;
+  row.seen_in = static_cast<uint32_t>(so_far_.found.rows.size());
   row.output_difference = inputs.extra_difference;
   row.value_a = inputs.value_a, row.value_b = inputs.value_b;
-  so_far_.found.first = std::min(so_far_.found.first, inputs.extra);
+  so_far_.note_birth(inputs.extra, row.seen_in);
 }
 
 void Finder::judge(const Compared& calls, const ComparedInputs& inputs, const ComparedSteps* steps,
@@ -222,8 +223,8 @@ void Finder::judge(const Compared& calls, const ComparedInputs& inputs, const Co
   }
   if (row->finding != Finding::kNone) {
     row->verdict = CallVerdict::kBorn;
-    row->source = self;
-    so_far_.found.first = std::min(so_far_.found.first, self);
+    row->source = row->seen_in = self;
+    so_far_.note_birth(self, self);
   }
   const bool hands_on = row->verdict == CallVerdict::kBorn || row->verdict == CallVerdict::kCarried;
   for (const auto& [value_a, value_b] : outputs) {

@@ -29,8 +29,15 @@ struct ComparedCalls {
   uint32_t value_a = kNoCall, value_b = kNoCall;  // that output; of kFirstInput that input
   uint32_t source = kNoRow;                       // the row in which the difference was born; of kBorn itself
   uint32_t via = kNoRow;                          // the row that handed it on
+  uint32_t seen_in = kNoRow;                      // of a birth: the row of the call whose inputs or results showed it
   double share() const { return limit > 0 ? output_difference / limit : output_difference > 0 ? 1e9 : 0; }
   bool is_birth() const { return finding != Finding::kNone; }
+  // Seen where one run has other calls than the other one (a network that is one operator there): by a pairing that may
+  // be chance.
+  bool is_by_calls_alone() const {
+    return finding == Finding::kExtraCall || finding == Finding::kOtherInput || finding == Finding::kShape ||
+           (is_birth() && group != kNoCall);
+  }
 };
 
 struct Divergence {
@@ -38,7 +45,7 @@ struct Divergence {
   std::vector<uint32_t> row_of_a, row_of_b;  // by number of the call; kNoRow: in none
   // For each step that diverges: its first birth; where it has none, its first call that carries a difference.
   std::vector<std::pair<int64_t, uint32_t>> first_by_step;
-  uint32_t first = kNoRow;  // of all: the first birth
+  uint32_t first = kNoRow;  // of all: the birth that was seen first
   bool is_judged = true;    // false: nothing was named, but most rows say nothing about the runs (conclusion.h)
 };
 

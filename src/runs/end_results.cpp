@@ -386,6 +386,20 @@ std::optional<EndDifference> differing_result(const Recording& a, const Recordin
   return ResultComparison(a, b, judged, noise, kUsual).find();
 }
 
+std::vector<bool> end_values(const Recording& run) {
+  const EndResults results = end_results(run);
+  std::vector<bool> values(run.values.size(), false);
+  for (const auto* const seen : {&results.losses, &results.leaf_gradients}) {
+    for (const auto& [step, of_step] : *seen) {
+      for (const Seen& one : of_step) values[one.value] = true;
+    }
+  }
+  for (const auto* const seen : {&results.gradients, &results.parameters}) {
+    for (const auto& [key, one] : *seen) values[one.value] = true;
+  }
+  return values;
+}
+
 std::vector<bool> calls_behind_results(const Recording& run) {
   const EndResults results = end_results(run);
   std::vector<bool> values(run.values.size(), false), calls(run.calls.size(), false);

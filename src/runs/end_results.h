@@ -29,6 +29,9 @@ OP_TOOLS_API std::optional<EndDifference> differing_result(const Recording& a, c
 // the calls say. False where a run has no losses or no gradients.
 bool all_results_agree(const Recording& a, const Recording& b, const Divergence& judged);
 
+// By number of the value: a loss, a gradient of a leaf or a parameter.
+std::vector<bool> end_values(const Recording& run);
+
 // By number of the call: a loss, a gradient of a leaf or a parameter is made of what it made.
 std::vector<bool> calls_behind_results(const Recording& run);
 

@@ -303,6 +303,67 @@ TEST_CASE("calls of one run alone say nothing unless a call of both reads what t
   }
 }
 
+TEST_CASE("what only gradients read of a group is none of its results: the wrong result is named in the group",
+          "[runs]") {
+  MadeRun a, b;
+  for (auto* const run : {&a, &b}) {
+    const uint32_t in = run->call("aten::relu", {run->parameter("x", 1)}, 5);
+    const uint32_t product = run == &a ? run->call("aten::mul", {in}, 10) : in;
+    const uint32_t sum = run == &a ? run->call("aten::add", {product}, 11) : run->call("aten::addcmul", {in}, 11.5);
+    run->call("aten::neg", {sum}, run == &a ? 12 : 12.5);
+    run->call("aten::mul_backward", {product}, 20);
+    run->last().phase = Phase::kBackward;
+  }
+  const Alignment alignment = align_runs(a.run(), b.run());
+  REQUIRE(alignment.groups.size() == 1);
+  const Divergence found = find_divergence(a.run(), b.run(), alignment);
+  REQUIRE(found.first != kNoRow);
+  CHECK(found.first == found.row_of_b[1]);
+  CHECK(found.rows[found.first].finding == Finding::kNumbers);
+}
+
+TEST_CASE("calls of one name whose results stand for those of others have no partners", "[runs]") {
+  MadeRun a, b;
+  const uint32_t in_a = a.call("aten::sin", {a.parameter("x", 1)}, 10);
+  a.call("aten::add", {a.call("aten::unbind", {a.call("aten::mm", {in_a}, 30)}, 50)}, 51);
+  const uint32_t in_b = b.call("aten::sin", {b.parameter("x", 1)}, 10);
+  b.call("aten::add", {b.call("aten::addmm", {b.call("aten::unbind", {in_b}, 60)}, 50)}, 51);
+  CHECK(pairs_of(a.run(), b.run()) == RunPairs{{0, 0}, {3, 3}});
+  CHECK(compared(a.run(), b.run()).first == kNoRow);
+}
+
+TEST_CASE("a call of one run that changes nothing in the end hides no wrong call after it", "[runs]") {
+  MadeRun a, b;
+  for (auto* const run : {&a, &b}) {
+    uint32_t value = run->call("aten::sin", {run->parameter("x", 1)}, 10);
+    if (run == &b) value = run->call("aten::relu", {value}, 50);
+    value = run->call("aten::mul", {value}, run == &b ? 51 : 11);
+    value = run->call("aten::clamp", {value}, 14);  // equal again
+    run->call("aten::tanh", {value}, run == &b ? 20.5 : 20);
+  }
+  const Divergence found = compared(a.run(), b.run());
+  REQUIRE(found.first != kNoRow);
+  CHECK(found.first == found.row_of_a[3]);
+  CHECK(found.rows[found.row_of_b[1]].finding == Finding::kNone);
+  CHECK(found.rows[found.row_of_a[1]].verdict == CallVerdict::kHealed);
+}
+
+TEST_CASE("what is seen late is behind what was seen before, wherever it was made", "[runs]") {
+  MadeRun a, b;
+  for (auto* const run : {&a, &b}) {
+    const uint32_t in = run->call("aten::sin", {run->parameter("x", 1)}, 10);
+    const uint32_t extra = run == &b ? run->call("aten::relu", {in}, 50) : in;
+    const uint32_t wrong = run->call("aten::cos", {in}, run == &b ? 12.5 : 12);
+    run->call("aten::exp", {wrong}, run == &b ? 13.5 : 13);
+    run->call("aten::mul", {extra}, run == &b ? 51 : 11);
+  }
+  const Divergence found = compared(a.run(), b.run());
+  REQUIRE(found.first != kNoRow);
+  CHECK(found.first == found.row_of_a[1]);
+  CHECK(found.rows[found.row_of_b[1]].finding == Finding::kExtraCall);
+  CHECK(found.rows[found.row_of_b[1]].seen_in == found.row_of_a[3]);
+}
+
 TEST_CASE("NaN, another parameter and an error are findings of their own", "[runs]") {
   MadeRun a, b;
   const uint32_t in_a = a.parameter("x", 1);

@@ -264,3 +264,23 @@ def test_roots_of_other_names_agree(foreach, level, tmp_path):
         train("cpu", 2, lambda root=root: [root(*mlp()[0])], square, make, record=record)
     found = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
     assert found.agrees, found.table()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_next_step_names_no_step_that_agreed(level, tmp_path):
+    """A key's bias has gradients that are rounding alone, of which a step makes any sign: those who read it say no more."""
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            return self.out((q @ k.mT / 8**0.5).softmax(-1) @ v)
+
+    def adagrad(parameters):
+        return torch.optim.Adagrad(parameters, lr=0.03)  # lists of tensors on the device, one by one on the CPU
+
+    found = compared(tmp_path, level, make=lambda: [Attention()], optimizer=adagrad)
+    assert found.agrees, found.table()

@@ -45,6 +45,16 @@ def test_a_sample_of_the_proof(level, model):
     assert sum(score.named for score in scores.parts.values()) >= 4
 
 
+@pytest.mark.parametrize("model", ["Tagger", "Summary", "Elman"])
+def test_wrong_kernels_of_recurrent_networks_are_named_by_the_fused_calls(model):
+    """The device has other operators for them than the CPU."""
+    scores = compare_faults.Scores()
+    lines = list(compare_faults.try_model(model, MENDED[model], "aten", 4, 6, scores))
+    forward = scores.parts["aten", compare_faults.FORWARD]
+    assert scores.alarms == 0 and forward.missed == 0
+    assert forward.named == forward.trials >= 3, lines
+
+
 def alike(net, device):
     z = F.normalize(net(torch.randn(6, 8).to(device)), dim=1)
     others = (z @ z.T / 0.5).masked_fill(torch.eye(6, dtype=torch.bool, device=device), -1e9)
