@@ -23,8 +23,8 @@ class ComparedValues {
 
   ValuePairs inputs(const Compared& calls) const;
   ValuePairs outputs(const Compared& calls) const;
-  // Two results of groups that have nothing but the shape in common, and are not the only ones of it. Who reads them
-  // knows if they belong together.
+  // Two results of groups that have nothing but the shape in common, and are not the only ones of the groups. Who reads
+  // them knows if they belong together.
   bool is_guess(const Compared& calls, uint32_t value_a, uint32_t value_b) const;
   // Two results of a group that are each another result of the other side: readers stand in another order there.
   bool are_exchanged(const Compared& group, uint32_t value_a, uint32_t value_b) const;
