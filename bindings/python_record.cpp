@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -74,6 +75,11 @@ void bind_record(py::module_& module) {
       .def_property_readonly("header", [](const Recording& all) { return to_python(all.header); })
       .def_property_readonly("calls", [](const Recording& all) { return all.calls.size(); })
       .def_property_readonly("values", [](const Recording& all) { return all.values.size(); })
+      .def_property_readonly("known_values",
+                             [](const Recording& all) {
+                               return std::count_if(all.values.begin(), all.values.end(),
+                                                    [](const RecordedValue& value) { return value.known; });
+                             })
       .def_property_readonly("devices", &values_by_device)
       .def("call", &call_row)
       .def("value", &value_row);

@@ -30,7 +30,9 @@ def _account(recording: _C.Recording) -> Coverage | None:
     facts = recording.header.get(ACCOUNT) if isinstance(recording.header, dict) else None
     if not isinstance(facts, dict):
         return None
-    return _coverage({**facts, "seen": recording.calls, "devices": recording.devices})
+    read = recording.known_values
+    values = {"judged": read, "not_judged": {"not_saved": recording.values - read}}
+    return _coverage({**facts, **values, "seen": recording.calls, "devices": recording.devices})
 
 
 def accounts_of(recordings: Mapping[str, _C.Recording]) -> dict[str, Coverage]:

@@ -174,10 +174,11 @@ def compare(*arguments, ranks=1, others=1, **options):
     def command(kind, _):
         empty = {"ops": "no_such"} if kind == "empty" else {}
         given = {**options, **empty, "statistics": kind != "no values"}
+        run = work if kind == "no values" else PROGRAMS[kind]
         folders = ["a", *(f"b{number}" for number in range(others))]
         for folder in folders:
             for rank in range(ranks if folder != "a" else 1):
-                record(folder, PROGRAMS[kind], rank, **given)
+                record(folder, run, rank, **given)
         if kind == "rank":
             record("a", work, 1, **given)
         if kind in ("off", "full"):  # a disk that is full cuts the file off, too
@@ -306,7 +307,6 @@ def _places():
 RANKS = Never("a rank is a process")
 ONE_CALL = Never("saved calls are run again: no program runs beside them")
 CHOSEN = Never("`--device` says where calls run, and one that is not there is an error")
-LINKS = Never("a recording without statistics has lines, shapes and producers, and these are compared")
 SHARD = Never("a part judges its own cases; of all, verify and report judge")
 HAS_NO_LIMIT = Never("nothing in it has a limit")
 LEFT_OUT = Never("what limits leave out is the user's choice, and is counted")
@@ -324,7 +324,7 @@ _OF_TOOLS = {
 _OF_RECORDINGS = {
     **_OF_TOOLS,
     "rank": "only in A",
-    "no values": LINKS,
+    "no values": "have no verdict",
     "off": "incomplete",
     "empty": "a: cannot be read",
     "full": "incomplete",
@@ -371,7 +371,7 @@ COMMANDS = {
         {
             **_OF_RECORDINGS,
             "rank": Never("two ranks and two are compared rank by rank"),
-            "no values": LINKS,
+            "no values": "have no verdict",
         },
     ),
     "compare --confirm": (
