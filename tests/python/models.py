@@ -98,7 +98,7 @@ OPTIMIZERS = {
 def _trouble_of_lstm_under_autocast():
     """Why torch itself cannot run an LSTM under autocast on this processor; "" where it can."""
     try:
-        with torch.random.fork_rng(), torch.autocast("cpu", torch.bfloat16):
+        with torch.random.fork_rng(devices=[]), torch.autocast("cpu", torch.bfloat16):
             nn.LSTM(2, 2)(torch.ones(1, 1, 2))
     except RuntimeError as error:  # oneDNN has the bfloat16 kernel for processors with AVX-512 only
         return str(error)
