@@ -79,7 +79,7 @@ class Watch:
 
 def _add_child(coverage: Coverage, told: Coverage, *, wrong: bool) -> None:
     """The account of a process that this one started, with the same tool."""
-    for name in ("seen", "judged", "bytes", "without_storage", "wide_limits"):
+    for name in ("seen", "judged", "bytes", "wide_limits"):
         setattr(coverage, name, getattr(coverage, name) + getattr(told, name))
     for name in ("not_judged", "lost", "devices"):
         setattr(coverage, name, dict(Counter(getattr(coverage, name)) + Counter(getattr(told, name))))

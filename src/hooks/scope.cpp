@@ -216,9 +216,15 @@ Value HookScope::report() const {
   return make_dict(std::move(items));
 }
 void HookScope::write_account() const {
+  bool is_known = false;  // that nothing can be written there: the tool has said so
   try {
-    if (const std::string folder = hook()->folder(); !folder.empty()) write_coverage(folder, coverage());
+    const std::string folder = hook()->folder();
+    if (folder.empty()) return;
+    const Coverage account = coverage();
+    is_known = account.lost[Loss::kNotWritten] > 0;
+    write_coverage(folder, account);
   } catch (const std::exception& error) {
+    if (is_known) return;
     log::warn(std::string(hook()->name()) + ": its account is in no file: " + error.what());
   }
 }
