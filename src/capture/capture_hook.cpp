@@ -410,7 +410,7 @@ void CaptureHook::add_coverage(Coverage& account) const {
   const CaptureResult all = result();
   account.lost[Loss::kLimits] += all.skipped;
   // A container that cannot be closed has no call that can be read, though each was written.
-  account.lost[Loss::kNotWritten] += std::max(all.lost, all.failure.empty() ? decltype(all.lost){0} : 1);
+  account.lost[Loss::kNotWritten] += std::max<uint64_t>(all.lost, all.failure.empty() ? 0 : 1);
   for (const CaptureResult::Row& row : all.rows) account.bytes += row.bytes;
 }
 
