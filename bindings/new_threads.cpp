@@ -26,18 +26,6 @@ std::unordered_map<PyObject*, std::shared_ptr<ThreadChains>>& starting() {
   return *threads;
 }
 
-// It moves batches to pinned memory, in an order that chance decides.
-bool is_of_data_loader(PyObject* thread) {
-  const py::error_scope restored;
-  try {
-    const py::object target = py::getattr(thread, "_target", py::none());
-    const py::object module = py::getattr(target, "__module__", py::none());
-    return py::isinstance<py::str>(module) && module.cast<std::string>().starts_with("torch.utils.data.");
-  } catch (const py::error_already_set&) {
-    return false;
-  }
-}
-
 // start() returns when the thread has begun.
 PyObject* start(PyObject*, PyObject* thread) {
   std::shared_ptr<ThreadChains> scopes = FollowedThread::scopes();
@@ -96,6 +84,18 @@ bool watch_threads() {
 }
 
 }  // namespace
+
+// A thread of a loader's moves batches to pinned memory, in an order that chance decides.
+bool is_of_data_loader(py::handle started) {
+  const py::error_scope restored;
+  try {
+    const py::object target = py::getattr(started, "_target", py::none());
+    const py::object module = py::getattr(target, "__module__", py::none());
+    return py::isinstance<py::str>(module) && module.cast<std::string>().starts_with("torch.utils.data.");
+  } catch (const py::error_already_set&) {
+    return false;
+  }
+}
 
 void init_thread_watch() {
   set_thread_watch(&watch_threads);

@@ -225,6 +225,7 @@ void bind_switch(py::module_& module) {
         const UnseenCalls::Count count = unseen.count();
         return py::make_tuple(count.threads, count.calls, count.calls_on_device, count.processes, count.scripts);
       });
+  module.def("is_of_data_loader", &is_of_data_loader, py::arg("started"));
   module.def("start_known", [](const py::function& start, const py::object& process) {
     const KnownFork known;
     start(process);

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _C
-from ._coverage import Verdict, is_of_data_loader
+from ._coverage import Verdict
 
 _OF_SERVERS = (
     "multiprocessing.managers",
@@ -175,7 +175,7 @@ def _give(process: BaseProcess) -> list[tuple[Any, Path]] | None:
         return []
     running: list[Any] = _C.running_tools()
     tools = [tool for tool in running if tool._is_running and tool._watch is not None]
-    if is_of_data_loader(vars(process).get("_target")):
+    if _C.is_of_data_loader(process):
         for tool in tools:
             tool._watch.loaders += 1
         return []

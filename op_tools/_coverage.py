@@ -8,16 +8,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from . import _C
 from ._graphs import GraphRuns
-
-
-def is_of_data_loader(target: Any) -> bool:
-    """The function of a thread or a process that loads data, and computes nothing of the model."""
-    return str(getattr(target, "__module__", "")).startswith("torch.utils.data.")
-
 
 Coverage = _C.Coverage
 accelerator = _C.accelerator

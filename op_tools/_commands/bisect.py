@@ -11,6 +11,7 @@ from .._bisect.judge import LOSS, BisectJudge, Metric, read_reference
 from .._bisect.processes import JOB_VARIABLE, Plan, Processes, State, command_line
 from .._bisect.session import Session, suspects_of
 from .._bisect.trial_tools import REMEDIES
+from .._coverage import Verdict, status_of
 from ._command_line import Commands, add_allow_unseen, visible
 
 
@@ -51,7 +52,9 @@ def _bisect(options: argparse.Namespace) -> int:
             Path(options.json).write_text(result.to_json() + "\n")
         except OSError as error:
             raise _C.Error(f"--json {options.json}: {error.strerror}") from None
-    return 0 if result.verdict == "not judged" and options.allow_unseen else result.status
+    if result.verdict == Verdict.NOT_JUDGED.value:
+        return status_of(Verdict.NOT_JUDGED, allow_unseen=options.allow_unseen)
+    return result.status
 
 
 def add(commands: Commands) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .. import _C
 from .._backends import import_backends, modules_of, usable_device
-from .._coverage import Verdict, status_of
+from .._coverage import Verdict, status_of, verdict_of
 from ._command_line import Commands, UsageError, add_allow_unseen, add_imports, visible
 from ._conformance_cases import add_case_commands, add_selection, positive, selected_cases
 
@@ -102,8 +102,8 @@ def _verify(options: argparse.Namespace) -> int:
         return status_of(Verdict.DIFFERS)
     summary = read_part(Path(options.result) / "summary.json")
     sys.stdout.write(visible(f"the summary follows from the rows. {verdict_text(summary)}\n"))
-    is_judged = verdict_in(summary) is not Verdict.NOT_JUDGED
-    return status_of(Verdict.AGREES if is_judged else Verdict.NOT_JUDGED, allow_unseen=options.allow_unseen)
+    verdict = verdict_of(wrong=False, unseen=verdict_in(summary) is Verdict.NOT_JUDGED)
+    return status_of(verdict, allow_unseen=options.allow_unseen)
 
 
 def _report(options: argparse.Namespace) -> int:

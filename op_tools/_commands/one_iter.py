@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import _C, _launch
 from .._compare_runs import compare_runs, open_run
-from .._coverage import Verdict, accelerator, status_of, worst
+from .._coverage import accelerator, status_of, verdict_of, worst
 from .._next import new_folder
 from .._one_iter import SEED, OneIteration, compare_iterations, read_tolerances
 from .._record import RECORDING
@@ -45,7 +45,7 @@ def _save(options: argparse.Namespace) -> int:
     if not tool.path:
         raise _C.Error(f"{options.program}: called no module of torch.nn; nothing was saved")
     sys.stdout.write(visible(f"saved: {tool.path}\n"))
-    return status_of(Verdict.NOT_JUDGED if failed else Verdict.AGREES)
+    return status_of(verdict_of(wrong=False, unseen=failed))
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ def _compare(options: argparse.Namespace) -> int:
             Path(options.json).write_text(report.to_json(), encoding="utf-8")
         except OSError as error:
             raise _C.Error(f"--json {options.json}: {error.strerror}") from None
-    of_program = Verdict.NOT_JUDGED if failed else Verdict.AGREES
+    of_program = verdict_of(wrong=False, unseen=failed)
     return status_of(worst([report.verdict, of_program]), allow_unseen=options.allow_unseen)
 
 

@@ -2,16 +2,14 @@
 
 import copy
 import json
-import os
 import pickle
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from unseen_work import in_fork, in_unfollowed_thread, joined
 
 import op_tools
 import op_tools.sim_device
@@ -34,27 +32,12 @@ def work(device="sim"):
         x = torch.nn.functional.gelu(x @ x)
 
 
-EARLIER = ThreadPoolExecutor(1)  # a thread that is there before the tools, which do not follow it
-EARLIER.submit(int).result()
-
-
-def joined(run):
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-
-
 def in_thread(run=work):
-    """In a thread that no tool follows: another one started it."""
-    EARLIER.submit(joined, run).result()
+    in_unfollowed_thread(run)
 
 
 def in_process(run=lambda: torch.ones(3) + 1):
-    """In a process that has no tool."""
-    if (child := os.fork()) == 0:
-        run()
-        os._exit(0)
-    os.waitpid(child, 0)
+    in_fork(run)
 
 
 def nothing(*_):

@@ -1,11 +1,11 @@
 """Work that no tool can see is counted: threads that were there before, other processes, graphs, TorchScript's functions."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from unseen_work import EARLIER
 
 import op_tools
 import op_tools.sim_device
@@ -18,10 +18,6 @@ def work(device="cpu", operators=OPERATORS):
     x = torch.ones(4, device=device)
     for _ in range(operators):
         x = x.relu()
-
-
-EARLIER = ThreadPoolExecutor(1)  # a thread that is there before the tools
-EARLIER.submit(int).result()
 
 
 @pytest.mark.parametrize("level", ["torch", "aten"])

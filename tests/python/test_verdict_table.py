@@ -6,18 +6,16 @@ The table of docs/verdicts.md is made of TABLE: ``python tests/python/test_verdi
 import contextlib
 import copy
 import json
-import os
 import shutil
 import struct
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from sample_cases import MM, case, tensor
+from unseen_work import in_fork, in_unfollowed_thread
 
 import op_tools
 import op_tools.sim_device  # makes the device "sim"
@@ -73,31 +71,18 @@ def work(device="sim"):
         NETS[device](INPUTS[device]).sum().backward()
 
 
-EARLIER = ThreadPoolExecutor(1)  # a thread that is there before the tools, which do not follow it
-EARLIER.submit(int).result()
-
-
-def _joined(run):
-    started = threading.Thread(target=run)
-    started.start()
-    started.join()
-
-
 def nothing(*_):
     pass
 
 
 def thread():
     work()
-    EARLIER.submit(_joined, work).result()
+    in_unfollowed_thread(work)
 
 
 def process():
     work()
-    if (child := os.fork()) == 0:
-        torch.ones(3) + 1
-        os._exit(0)
-    os.waitpid(child, 0)
+    in_fork(lambda: torch.ones(3) + 1)
 
 
 def compiled():
