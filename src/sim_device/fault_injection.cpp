@@ -110,6 +110,14 @@ bool write_behind(torch::jit::Stack& results, const std::vector<at::Tensor>& arg
   return false;
 }
 
+// The elements with an address of their own: torch refuses to write where several elements share an address.
+at::Tensor without_repeats(at::Tensor tensor) {
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) == 0) tensor = tensor.narrow(dim, 0, 1);
+  }
+  return tensor;
+}
+
 // Changes the first input that the call neither writes nor returns.
 bool change_input(const FaultInjection::Hit& hit, const std::vector<at::Tensor>& inputs,
                   const std::vector<at::Tensor>& written, const std::vector<at::Tensor>& returned) {
@@ -119,7 +127,7 @@ bool change_input(const FaultInjection::Hit& hit, const std::vector<at::Tensor>&
     if (std::any_of(written.begin(), written.end(), shares) || std::any_of(returned.begin(), returned.end(), shares)) {
       continue;
     }
-    if (values::element(input, hit.fault->scale(), hit.draw)) return true;
+    if (values::element(without_repeats(input), hit.fault->scale(), hit.draw)) return true;
   }
   return false;
 }

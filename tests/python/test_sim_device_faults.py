@@ -113,6 +113,15 @@ def test_mutate_input_changes_what_must_not_be_and_no_version_counter():
     assert fault.hits == 1 and none.hits == 0, "what an operator writes to is not its input"
 
 
+def test_mutate_input_changes_an_expanded_input():
+    x = torch.ones(4, device="sim")
+    with sim.fault("mutate_input", ops="sum") as fault:
+        total = x.expand(3, 4).sum()
+    assert fault.hits == 1
+    assert total.item() == 12
+    assert different(x, torch.ones(4)) == 1
+
+
 def test_noncontiguous_is_wrong_for_those_inputs_only():
     host, x = pair(6, 6)
     with sim.fault("noncontiguous", ops="mm") as fault:
