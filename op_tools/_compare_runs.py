@@ -499,10 +499,10 @@ def _described(rank: RankComparison) -> list[str]:
     lines += ["", "Calls: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(rank.counts.items()))]
     first = rank.first
     if first is None:
-        return [
-            *map(_cut, lines),
-            "No difference was born in any call." + (" The others changed nothing." if rank._alone else ""),
-        ]
+        if rank.unseen:
+            return [*map(_cut, lines), "No difference was born in a call that was compared."]
+        others = " The others changed nothing." if rank._alone else ""
+        return [*map(_cut, lines), f"No difference was born in any call.{others}"]
     lines += ["", *_first_lines(rank, first), *_chain_lines(rank), *_worst_lines(rank)]
     return [line if "\n" in line else _cut(line) for line in lines]
 

@@ -1,7 +1,8 @@
 """Graphs that ran while a tool was on, whose operators it does not see: torch.compile's, and AOTInductor's models.
 
-Also those that were compiled or loaded before. What torch has for this is private: where it is otherwise, only the graphs
-count that are compiled while the tool is on.
+Also those that were compiled or loaded before, and compiled functions that ran operator by operator because a tool of the
+torch level was on: the compiler's code did not run. torch's interface for this is private: where it is otherwise, only the
+graphs count that are compiled while the tool is on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 import torch
 
+from ._compiled import TorchFunctionMode
+
 _OF_GRAPHS = "do not trace Dynamo-compiled graph"  # why torch's own compiler is to leave a function alone
 _on: list[GraphRuns] = []
 
@@ -23,7 +26,8 @@ class GraphRuns:
 
     def __init__(self) -> None:
         _watch()
-        self._ran: set[int] = set()  # the addresses of their functions
+        self._ran: set[int] = set()  # the addresses of the graphs' functions
+        self._left: set[int] = set()  # the addresses of compiled functions that ran operator by operator
         self._made_before, self._made = _made(), -1  # -1: it counts
         _on.append(self)
 
@@ -37,11 +41,11 @@ class GraphRuns:
     def count(self) -> int:
         """Each graph once, however often it ran."""
         made = (_made() if self._made < 0 else self._made) - self._made_before
-        return max(made, len(self._ran))  # those that were made ran, too
+        return max(made, len(self._ran), len(self._left))  # a graph that was made ran, too; a function has a graph
 
-    def note(self, function: object) -> None:
-        """The graph of this function runs."""
-        self._ran.add(id(function))
+    def note(self, function: object, *, is_graph: bool) -> None:
+        """A graph runs, or a compiled function whose graphs do not."""
+        (self._ran if is_graph else self._left).add(id(function))
 
 
 def _made() -> int:
@@ -50,9 +54,9 @@ def _made() -> int:
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
-def _note(function: object) -> None:
-    for one in _on:
-        one.note(function)
+def _note(function: object, *, is_graph: bool = True) -> None:
+    for runs in _on:
+        runs.note(function, is_graph=is_graph)
 
 
 def _watch() -> None:
@@ -64,19 +68,26 @@ def _watch() -> None:
         return
 
     def callback_from_stance(callback: Any) -> Any:
-        if callback is None and _on:
-            _look_at(sys._getframe(1))
-        return before(callback)
+        chosen = before(callback)
+        if _on:
+            _look_at(sys._getframe(1), compiles=chosen not in (None, False))
+        return chosen
 
     callback_from_stance.watches_graphs = True  # type: ignore[attr-defined]
     frames._callback_from_stance = callback_from_stance
 
 
-def _look_at(frame: FrameType) -> None:
-    if frame.f_code.co_name == "_fn":
-        names = frame.f_locals
-        if getattr(names.get("self"), "msg", None) == _OF_GRAPHS:
-            _note(names.get("fn"))
+def _look_at(frame: FrameType, *, compiles: bool) -> None:
+    names, name = frame.f_locals, frame.f_code.co_name
+    is_graph = name == "_fn" and getattr(names.get("self"), "msg", None) == _OF_GRAPHS
+    if is_graph or (name == "compile_wrapper" and compiles and _breaks_graphs()):
+        _note(names.get("fn"), is_graph=is_graph)
+
+
+def _breaks_graphs() -> bool:
+    """Is a tool of the torch level on, at whose calls torch.compile breaks its graph?"""
+    modes = map(torch._C._get_function_stack_at, range(torch._C._len_torch_function_stack()))
+    return any(isinstance(mode, TorchFunctionMode) for mode in modes)
 
 
 @functools.cache

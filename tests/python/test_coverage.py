@@ -21,6 +21,7 @@ from op_tools._tools import tool_classes
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
+LEVELS = ["torch", "aten"]
 TOOLS = [op_tools.OpAutoCompare, op_tools.OpOverflowCheck, op_tools.OpMemoryCheck]
 WITHOUT_VERDICT = [one for one in tool_classes().values() if one not in TOOLS]
 WITH_FOLDER = [*TOOLS, op_tools.OpCapture, op_tools.OpTimeMeasure, op_tools.OpObserve]
@@ -289,13 +290,55 @@ def test_processes_that_run_no_operator_turn_no_verdict(tmp_path):
     assert status_of_tools([tool]) == 0
 
 
-def test_a_compiled_graph_is_not_judged(tmp_path):
-    compiled = torch.compile(lambda x: x * 2 + 1, backend="eager", fullgraph=True)
-    with op_tools.OpAutoCompare(output_dir=tmp_path, level="aten") as tool:
+@pytest.fixture
+def new_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("new_compiler")
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_compiled_graph_is_not_judged(level, fullgraph, tmp_path):
+    compiled = torch.compile(lambda x: x * 2 + 1, backend="eager", fullgraph=fullgraph)
+    with op_tools.OpAutoCompare(output_dir=tmp_path, level=level) as tool:
         work()
         compiled(torch.ones(3))
     assert tool.coverage().compiled == 1
     assert status_of_tools([tool]) == 2
+
+
+def wrong_compiler(graph, _):
+    """Multiplies each result of the graph by 1.5, and cuts off its backward pass."""
+    return lambda *inputs: tuple((result * 1.5).detach() for result in graph(*inputs))
+
+
+@pytest.mark.usefixtures("new_compiler")
+@pytest.mark.parametrize("is_compiled_before", [True, False])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_wrong_compiler_is_never_all_right(level, is_compiled_before, tmp_path):  # pytorch/pytorch#175966
+    body, head = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU()), torch.nn.Linear(8, 2)
+    compiled = torch.compile(body, backend=wrong_compiler)
+    x = torch.randn(3, 4)
+
+    def step(first):
+        head(first(x)).square().mean().backward()
+
+    if is_compiled_before:
+        step(compiled)
+    with op_tools.OpAutoCompare(output_dir=tmp_path, level=level) as tool:
+        step(compiled)
+    assert tool.coverage().compiled == 1
+    assert not tool.result().ok
+    assert status_of_tools([tool]) == 2
+    with op_tools.OpRecord(output_dir=tmp_path, level=level) as eager:
+        step(body)
+    with op_tools.OpRecord(output_dir=tmp_path, level=level) as of_graph:
+        step(compiled)
+    assert op_tools.compare_runs(eager.result().path, of_graph.result().path).exit_status == (
+        1 if level == "aten" else 2
+    )
 
 
 def test_two_empty_recordings_do_not_agree(tmp_path):
