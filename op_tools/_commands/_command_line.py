@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from typing import Any, NoReturn, TypeAlias
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # generic for type checkers only
+
+# Module of this folder -> the commands that it registers. Only the module of the command that is given is imported.
+COMMANDS = {
+    "ops": ("ops",),
+    "run": ("run", "env"),
+    "files": ("show",),
+    "compare": ("compare",),
+    "one_iter": ("one-iter",),
+    "importing": ("import",),
+    "exporting": ("export",),
+    "convert": ("convert",),
+    "bisect": ("bisect",),
+    "repro": ("repro",),
+    "blackbox": ("blackbox",),
+    "support": ("support",),
+    "analyse": ("analyse",),
+    "conformance": ("conformance",),
+    "doctor": ("doctor",),
+    "help": ("help",),
+}
 
 WRONG_USAGE = 64  # 2 says that something could not be read or judged
 
@@ -32,6 +53,20 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
+
+
+def parser_of(command: str = "") -> Parser:
+    """The parser of one command; of all where there is none of that name."""
+    parser = Parser(
+        prog="op-tools",
+        description="Look at every operator that a PyTorch program runs.",
+        epilog="Options of a tool: op-tools help autocompare. Replay what was captured: run_op_from_data FOLDER --acc_check",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    named = [module for module, names in COMMANDS.items() if command in names]
+    for module in named or COMMANDS:
+        importlib.import_module(f".{module}", __package__).add(commands)
+    return parser
 
 
 def visible(text: str) -> str:

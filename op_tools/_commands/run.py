@@ -6,9 +6,10 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import _C, _launch
 from .._as_cuda._names import OTHER_ACCELERATORS
@@ -21,7 +22,7 @@ from .._live import OpAgainst
 from .._shadow import OpShadow
 from .._together import Together
 from .._tools import Tool
-from ._command_line import Commands, add_imports, visible
+from ._command_line import Commands, Parser, add_imports, visible
 
 
 def _flags(options: argparse.Namespace, config: Config) -> list[str]:
@@ -199,31 +200,62 @@ def _integers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _add_tool_options(command: argparse.ArgumentParser) -> None:
-    """All options of all tools: --max-calls for every chosen tool that has it, --capture-max-calls for one tool."""
-
+def _add_shared_options(command: argparse.ArgumentParser) -> None:
+    """The options that every tool has."""
     shared = command.add_argument_group("options of every tool")
     for option in hook_options():
         _add_option(shared, f"--{_flag_of(option.name)}", f"all:{option.name}", option)
+
+
+def _add_own_options(command: argparse.ArgumentParser) -> None:
+    """The options of the tools: --max-calls for every chosen tool that has it, --capture-max-calls for one tool."""
     taken = {flag.replace("-", "_") for flag in _launch.tools_by_flag()}
     words: dict[str, list[str]] = {}  # of choices: those of all tools that have an option of this name
     for option in (option for kind in kinds().values() for option in kind.own_options):
         words[option.name] = list(dict.fromkeys([*words.get(option.name, []), *option.choices]))
     for kind in kinds().values():
-        group = command.add_argument_group(f"options of {kind.name} (--{kind.flag})")
         for option in kind.options:
-            is_own = option in kind.own_options
-            _add_option(
-                group, f"--{kind.flag}-{_flag_of(option.name)}", f"{kind.flag}:{option.name}", option, hidden=not is_own
-            )
-            if is_own and option.name not in taken:
+            flag, dest = f"--{kind.flag}-{_flag_of(option.name)}", f"{kind.flag}:{option.name}"
+            _add_option(command, flag, dest, option, hidden=True)
+            if option in kind.own_options and option.name not in taken:
                 taken.add(option.name)
                 of_all = replace(option, choices=tuple(words[option.name]))
-                _add_option(group, f"--{_flag_of(option.name)}", f"all:{option.name}", of_all, hidden=True)
+                _add_option(command, f"--{_flag_of(option.name)}", f"all:{option.name}", of_all, hidden=True)
+
+
+class _Help(argparse.Action):
+    """--help: the tools and the options of all; behind --autocompare or another tool, the options of that tool."""
+
+    def __init__(self, option_strings: Sequence[str], **_: Any) -> None:
+        text = "show this text; --autocompare --help (or op-tools help autocompare): the options of that tool"
+        super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=text)
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: Any) -> NoReturn:
+        flags = [flag for flag in _launch.tools_by_flag() if getattr(namespace, flag.replace("-", "_"))]
+        sys.stdout.write("\n".join(map(tool_help, flags)) if flags else parser.format_help())
+        raise SystemExit(0)
+
+
+def tool_help(flag: str) -> str:
+    """The options of one tool, as text for a terminal."""
+    tool = _launch.tools_by_flag()[flag]
+    (kind,) = (kind for kind in kinds().values() if kind.flag == flag)
+    parser = Parser(
+        prog="op-tools run",
+        usage=f"op-tools run --{flag} [options] program ...",
+        description=(tool.__doc__ or "").partition("\n")[0],
+        epilog=f"The word {flag} may be left out of an option. Options of every tool: op-tools run --help",
+        add_help=False,
+    )
+    group = parser.add_argument_group(f"options of {kind.name}")
+    for option in kind.own_options:
+        _add_option(group, f"--{kind.flag}-{_flag_of(option.name)}", option.name, option)
+    return parser.format_help()
 
 
 def _add_launch(command: argparse.ArgumentParser) -> None:
-    """What op-tools run and op-tools env have in common."""
+    """The options of op-tools run and of op-tools env."""
+    command.add_argument("-h", "--help", action=_Help)
     _add_tools(command)
     add_imports(command)
     command.add_argument(
@@ -247,7 +279,8 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
     loudness = command.add_mutually_exclusive_group()
     loudness.add_argument("-v", "--verbose", action="store_true", help="a line for each call")
     loudness.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
-    _add_tool_options(command)
+    _add_shared_options(command)
+    _add_own_options(command)
 
 
 def _add_tools(command: argparse.ArgumentParser) -> None:
@@ -259,6 +292,8 @@ def _add_tools(command: argparse.ArgumentParser) -> None:
 def _add_run(commands: Commands) -> None:
     run = commands.add_parser(
         "run",
+        add_help=False,
+        usage="op-tools run --TOOL [--TOOL ...] [options] [-m] program ...",
         help="run an unchanged script or module with tools on",
         description="Runs a program as python does, with tools on for its main thread. An optimizer's step is a training "
         "step. The tool's word in front of an option may be left out (--max-calls): then each chosen tool that has the "
@@ -284,6 +319,8 @@ def _add_run(commands: Commands) -> None:
 def _add_env(commands: Commands) -> None:
     environment = commands.add_parser(
         "env",
+        add_help=False,
+        usage="op-tools env --TOOL [--TOOL ...] [options]",
         help="print the variables that put tools on programs which others start",
         description="Prints shell lines. A Python that is started with them has the tools on as soon as it imports torch; "
         "OP_TOOLS can be changed by hand: OP_TOOLS=capture,time:aten. Options are those of op-tools run.",

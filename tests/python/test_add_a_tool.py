@@ -47,7 +47,7 @@ def test_the_page_makes_a_tool_that_counts(tool):
 
 USE = """
 import sys, inspect, torch, op_tools
-from op_tools import __main__ as command_line
+from op_tools._commands._command_line import parser_of
 from op_tools._commands.run import chosen_tools
 (OpToy,) = op_tools.load_tools(sys.argv[1])
 assert "min_calls: report only operators with at least N calls. None: OP_TOY_MIN_CALLS, else 1." in OpToy.__doc__
@@ -72,7 +72,7 @@ for wrong, text in [
     else:
         raise AssertionError(text)
 assert "OP_TOY_MIN_CALLS" in {one["name"] for one in op_tools._C.variables()}
-options = command_line._parser().parse_args(["run", "--toy", "--toy-min-calls", "4", "script.py"])
+options = parser_of().parse_args(["run", "--toy", "--toy-min-calls", "4", "script.py"])
 (made,) = chosen_tools(options)
 assert type(made) is OpToy and made._arguments["min_calls"] == 4
 print("used")

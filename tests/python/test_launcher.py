@@ -1,6 +1,7 @@
 """The command line: tools on programs that know nothing of them, and what helps when a result is empty."""
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import torch
 
 import op_tools
 from op_tools import __main__ as command_line
+from op_tools._commands._command_line import parser_of
 from op_tools._commands.run import chosen_tools
 from op_tools._config import read_config
 from op_tools._kinds import kind_of, kinds
@@ -312,7 +314,7 @@ def test_doctor_knows_every_variable_that_a_tool_reads(monkeypatch, capsys):
 
 def given_by(*flags):
     """The tools that `op-tools run FLAGS script.py` would make."""
-    options = vars(command_line._parser().parse_args(["run", *flags, "script.py", "--max-calls", "9"]))
+    options = vars(parser_of().parse_args(["run", *flags, "script.py", "--max-calls", "9"]))
     assert options["arguments"] == ["--max-calls", "9"]
     return chosen_tools(argparse.Namespace(**options))
 
@@ -353,12 +355,39 @@ def test_an_option_goes_to_each_chosen_tool_that_has_it_or_to_the_one_that_is_na
     assert make_tools(["time:aten"], {"level": "torch"})[0]._arguments["level"] == "aten"
 
 
-def test_help_of_run_says_each_option_with_its_default_and_variable(capsys):
-    with pytest.raises(SystemExit):
-        command_line.main(["run", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "--capture-max-calls N record at most N calls (OP_CAPTURE_MAX_CALLS, else no limit)" in text
-    assert "--autocompare-workers N threads of `async_` (OP_AUTOCOMPARE_WORKERS, else 2)" in text
+def help_text(capsys, *arguments):
+    with contextlib.suppress(SystemExit):
+        assert command_line.main(arguments) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["run", "env"])
+def test_help_of_run_is_short(command, capsys):
+    text = help_text(capsys, command, "--help")
+    assert len(text.splitlines()) < 100
+    for flag in tools_by_flag():
+        assert f"--{flag} " in text
+    assert "--level {aten,torch}" in text and "max-calls" not in text.replace("(--max-calls)", "")
+
+
+@pytest.mark.parametrize("arguments", [["run", "--TOOL", "--help"], ["env", "--TOOL", "-h"], ["help", "TOOL"]])
+def test_help_of_a_tool_says_each_option_with_its_default_and_variable(arguments, capsys):
+    text = {
+        tool: " ".join(help_text(capsys, *(one.replace("TOOL", tool) for one in arguments)).split())
+        for tool in ("capture", "autocompare")
+    }
+    assert "--capture-max-calls N record at most N calls (OP_CAPTURE_MAX_CALLS, else no limit)" in text["capture"]
+    assert "--autocompare-workers N threads of `async_` (OP_AUTOCOMPARE_WORKERS, else 2)" in text["autocompare"]
+    assert "autocompare-" not in text["capture"]
+
+
+def test_help_of_a_command(capsys):
+    assert help_text(capsys, "help", "compare") == help_text(capsys, "compare", "--help")
+    assert help_text(capsys, "help") == help_text(capsys, "--help")
+    both = help_text(capsys, "help", "blackbox")
+    assert "--blackbox-stall" in both and help_text(capsys, "blackbox", "--help") in both
+    assert command_line.main(["help", "bogus"]) == 64
+    assert "bogus is no command (ops, run" in capsys.readouterr().err
 
 
 def test_show_prints_a_call_of_a_container_and_the_folder_of_a_file(tmp_path, capsys):
@@ -440,7 +469,7 @@ def test_a_config_file_names_tools_and_options_and_everything_else_wins_over_it(
 
 
 def parsed(options):
-    given = command_line._parser().parse_args(options)
+    given = parser_of().parse_args(options)
     return given, read_config(given.config)
 
 
@@ -633,6 +662,6 @@ def test_each_command_is_in_the_module_that_is_imported_for_it():
         for name in names:
             assert commands(command_line._parser(name)) == set(names)
     everything = {name for names in modules.values() for name in names}
-    assert commands(command_line._parser()) == commands(command_line._parser("--help")) == everything
+    assert commands(parser_of()) == commands(command_line._parser("--help")) == everything
     folder = Path(command_line.__file__).parent / "_commands"
     assert set(modules) == {path.stem for path in folder.glob("[!_]*.py")}
