@@ -1,6 +1,7 @@
 """What the docs say is true: snippets run, commands and flags exist, links and paths lead somewhere, and every public name
 has a docstring that names its arguments."""
 
+import argparse
 import ast
 import dataclasses
 import inspect
@@ -9,18 +10,16 @@ import re
 import shlex
 import subprocess
 import sys
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import pytest
 
 import op_tools
-import op_tools.__main__
 import op_tools.compat.pytorch15
 import op_tools.compat.troubleshooter
 import op_tools.formats
 import op_tools.sim_device
+from op_tools._commands._command_line import parser_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
@@ -89,12 +88,14 @@ def commands_of(page):
             yield program.removeprefix("op_tools."), rest.strip()
 
 
-def help_of_op_tools(*command):
-    text = StringIO()
-    with redirect_stdout(text), pytest.raises(SystemExit) as ended:
-        op_tools.__main__.main([*command, "--help"])
-    assert ended.value.code == 0, f"op-tools {' '.join(command)}: there is no such command"
-    return text.getvalue()
+def flags_below(parser, words):
+    """The flags of the command that the words name, and of the parsers above it."""
+    flags = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and words and not words[0].startswith("-"):
+            assert words[0] in action.choices, f"op-tools {' '.join(words)}: there is no such command"
+            flags |= flags_below(action.choices[words[0]], words[1:])
+    return flags
 
 
 def output_of(*command):
@@ -102,22 +103,18 @@ def output_of(*command):
 
 
 def unknown_words(program, words, build_dir):
-    """What of a command --help does not know: the command itself, or flags of ours before the user's own program."""
+    """The words of a command that its program does not know: the command, or flags of ours before the user's own program."""
     if program == "./dev":
         lines = re.findall(r"^\./dev (.+?)  ", output_of("bash", str(ROOT / "dev"), "help"), re.MULTILINE)
         return [word for word in words[:1] if word not in re.findall(r"\w+", " ".join(lines))]
     if program == "op-tools":
-        command = [words[0]] if words and not words[0].startswith("-") else []
-        known = help_of_op_tools(*command)
-        actions = re.search(r"^positional arguments:\n +\{([\w,-]+)\}", known, re.MULTILINE)
-        if command and actions and len(words) > 1 and words[1] in actions[1].split(","):
-            known += help_of_op_tools(*command, words[1])
+        known = " ".join(flags_below(parser_of(*words[:1]), words))
     else:
         known = output_of(str(build_dir / "run_op_from_data"), "--help")
     flags = []
     for word in words:
-        if word.endswith(".py"):
-            break  # the rest belongs to the user's script
+        if word == "--" or word.endswith(".py"):
+            break  # the rest belongs to the user's program
         flags += re.findall(r"(?:^|\[)(--\w[\w-]*)", word)
     return [flag for flag in flags if flag != "--TOOL" and not re.search(rf"{flag}\b", known)]
 

@@ -16,7 +16,7 @@ import torch
 
 import op_tools
 from op_tools import __main__ as command_line
-from op_tools._commands._command_line import parser_of
+from op_tools._commands._command_line import COMMANDS, parser_of
 from op_tools._commands.run import chosen_tools
 from op_tools._config import read_config
 from op_tools._kinds import kind_of, kinds
@@ -657,11 +657,11 @@ def test_each_command_is_in_the_module_that_is_imported_for_it():
         (choices,) = [one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
         return set(choices)
 
-    modules = command_line._MODULES
+    modules = COMMANDS
     for names in modules.values():
         for name in names:
-            assert commands(command_line._parser(name)) == set(names)
+            assert commands(parser_of(name)) == set(names)
     everything = {name for names in modules.values() for name in names}
-    assert commands(parser_of()) == commands(command_line._parser("--help")) == everything
+    assert commands(parser_of()) == commands(parser_of("--help")) == everything
     folder = Path(command_line.__file__).parent / "_commands"
     assert set(modules) == {path.stem for path in folder.glob("[!_]*.py")}
