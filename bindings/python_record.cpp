@@ -1,18 +1,22 @@
 #include "python_record.h"
 
 #include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "interrupts.h"
 #include "python_values.h"
+#include "record/optimizer_moves.h"
 #include "record/recording_file.h"
 #include "record/run_header.h"
 
@@ -65,6 +69,18 @@ std::map<std::string, int64_t> values_by_device(const Recording& all) {
   return by_type;
 }
 
+// What a tool could not compute (no memory is left) it does without.
+template <class Compute>
+std::optional<at::Tensor> if_computed(Compute&& compute) {
+  try {
+    const at::Tensor tensor = compute();
+    if (tensor.defined()) return tensor;
+  } catch (const c10::Error& error) {
+    log::debug(error.what_without_backtrace());
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 void bind_record(py::module_& module) {
@@ -92,6 +108,11 @@ void bind_record(py::module_& module) {
     py::list found;
     for (const std::string& file : find_recordings(path_of(path))) found.append(text_of(file));
     return found;
+  });
+  module.def("copy_before_step",
+             [](const at::Tensor& parameter) { return if_computed([&] { return copy_before_step(parameter); }); });
+  module.def("move_along_gradient", [](const at::Tensor& before, const at::Tensor& after, const at::Tensor& gradient) {
+    return if_computed([&] { return move_along_gradient(before, after, gradient); });
   });
   module.def("set_program_source", [](const py::function& facts) {
     PyObject* const never_freed = py::object(facts).release().ptr();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,9 @@ from ._run_facts import parameter_names
 _call_impl: Callable[..., Any] = torch.nn.Module._call_impl
 _backward: Callable[..., Any] = torch.autograd.backward
 _inside = threading.local()
-_handle: RemovableHandle | None = None  # there is one while such a tool is on
+_handles: list[RemovableHandle] = []  # there are some while such a tool is on
+# Of optimizers that are in their step: copies of the parameters from before it.
+_before: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[str, torch.Tensor]] = weakref.WeakKeyDictionary()
 
 
 def _own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -48,29 +51,60 @@ def _backward_of_loss(*args: Any, **kwargs: Any) -> Any:
         _inside.backward = False
 
 
-def _step_of_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """The gradients that it read, which it leaves, and the parameters that it wrote."""
+def _weights_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     names = parameter_names()
-    weights: dict[str, torch.Tensor] = {}
-    for number, group in enumerate(optimizer.param_groups):
-        for place, parameter in enumerate(group["params"]):
-            weights[names.get(parameter, f"groups[{number}][{place}]")] = parameter
+    return {
+        names.get(parameter, f"groups[{number}][{place}]"): parameter
+        for number, group in enumerate(optimizer.param_groups)
+        for place, parameter in enumerate(group["params"])
+    }
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Of a DTensor what this rank has of it."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _is_recorded() -> bool:
+    return any(tool._hook is not None and tool._hook.sees_modules for tool in _C.running_tools())
+
+
+def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if not _is_recorded():
+        return
+    _before.pop(optimizer, None)
+    copies = {name: _C.copy_before_step(_local(one)) for name, one in _weights_of(optimizer).items()}
+    _before[optimizer] = {name: copy for name, copy in copies.items() if copy is not None}
+
+
+def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """The gradients that it read, which it leaves, the parameters that it wrote, and by how much it moved them."""
+    weights = _weights_of(optimizer)
     gradients = {name: one.grad for name, one in weights.items() if one.grad is not None}
-    _C.call_module(f"optimizer:{type(optimizer).__name__}", lambda **_: weights, (), {"grad": gradients}, {})
+    before = _before.pop(optimizer, {})
+    moves = {
+        name: _C.move_along_gradient(copy, _local(weights[name]), _local(gradients[name]))
+        for name, copy in before.items()
+        if name in weights and name in gradients
+    }
+    moves = {name: move for name, move in moves.items() if move is not None}
+    results = {**weights, "before": {name: before[name] for name in moves}, "moved": moves} if moves else weights
+    _C.call_module(f"optimizer:{type(optimizer).__name__}", lambda **_: results, (), {"grad": gradients}, {})
 
 
 def watch_modules() -> None:
     """Hands calls over while a tool that is on sees them, and leaves torch as it was afterwards."""
-    global _handle
-    wanted = any(tool._hook is not None and tool._hook.sees_modules for tool in _C.running_tools())
-    if wanted and _handle is None:
-        _handle = _optimizers.register_optimizer_step_post_hook(_step_of_optimizer)
+    wanted = _is_recorded()
+    if wanted and not _handles:
+        _handles.append(_optimizers.register_optimizer_step_pre_hook(_before_step))
+        _handles.append(_optimizers.register_optimizer_step_post_hook(_after_step))
         # Before the hook that ends the training step.
-        _optimizers._global_optimizer_post_hooks.move_to_end(_handle.id, last=False)  # type: ignore[attr-defined]
+        _optimizers._global_optimizer_post_hooks.move_to_end(_handles[-1].id, last=False)  # type: ignore[attr-defined]
         torch.nn.Module._call_impl = _call_of_module  # type: ignore[method-assign]
         torch.autograd.backward = _backward_of_loss
-    elif not wanted and _handle is not None:
+    elif not wanted and _handles:
         torch.nn.Module._call_impl = _call_impl  # type: ignore[method-assign]
         torch.autograd.backward = _backward
-        _handle.remove()
-        _handle = None
+        while _handles:
+            _handles.pop().remove()
+        _before.clear()

@@ -177,7 +177,11 @@ std::string_view without_model(std::string_view path) {
 }
 
 bool is_module_call(std::string_view called) {
-  return called.starts_with("module:") || called.starts_with("loss:") || called.starts_with("optimizer:");
+  return called.starts_with("module:") || called.starts_with("loss:") || is_optimizer_call(called);
+}
+
+bool is_optimizer_call(std::string_view called) {
+  return called.starts_with("optimizer:");
 }
 
 bool admits_module(const OpFilter& filter, std::string_view path) {

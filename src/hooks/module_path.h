@@ -63,5 +63,6 @@ OP_TOOLS_API bool admits_module(const OpFilter& filter, std::string_view path);
 // Calls that a hook with Wants::modules sees have such names: "module:Linear", by the class; and, once in a training
 // step, "loss:backward" and "optimizer:SGD".
 OP_TOOLS_API bool is_module_call(std::string_view called);
+OP_TOOLS_API bool is_optimizer_call(std::string_view called);
 
 }  // namespace op_tools

@@ -247,6 +247,8 @@ void Finder::compare(const Compared& calls) {
   std::optional<ComparedSteps> steps;
   if (calls.group != kNoCall && aligned_.groups[calls.group].is_optimizer_step) {
     steps = compare_steps(a_, calls.a, b_, calls.b);
+  } else if (calls.group == kNoCall) {
+    steps = compare_module_steps(a_, row.a, b_, row.b);
   }
   const ComparedSteps* const compared_steps = steps ? &*steps : nullptr;
   const ComparedInputs inputs = inputs_.look_at(calls, compared_steps);

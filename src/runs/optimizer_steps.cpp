@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "compare/metrics/tolerance.h"
+#include "hooks/module_path.h"
 #include "hooks/op_traits.h"
 #include "runs/call_keys.h"
 #include "runs/expected_error.h"
@@ -197,6 +198,35 @@ double limit_of_step(const Recording& run_a, const StepOfRun::Written& a, const 
   return kEstimate * (before + of_update * update + unit * norm_of(run_a, a.after));
 }
 
+// What the recording of an optimizer's call has of a parameter (op_tools/_module_calls.py).
+struct RecordedMove {
+  uint32_t gradient = kNoCall, before = kNoCall, moved = kNoCall, after = kNoCall;
+};
+
+// By parameter. Empty: the recording has no moves.
+std::map<std::string_view, RecordedMove> recorded_moves(const Recording& run, const RecordedCall& call) {
+  constexpr std::string_view kGradient = "kwargs.grad.", kBefore = "result.before.", kMoved = "result.moved.",
+                             kAfter = "result.";
+  std::map<std::string_view, RecordedMove> moves;
+  bool has_moves = false;
+  const auto note = [&](const RecordedUse& use, std::string_view prefix, uint32_t RecordedMove::*field) {
+    const std::string_view place = run.string(use.place);
+    if (!place.starts_with(prefix)) return false;
+    moves[place.substr(prefix.size())].*field = use.value;
+    return true;
+  };
+  for (const RecordedUse& use : run.inputs(call)) note(use, kGradient, &RecordedMove::gradient);
+  for (const RecordedUse& use : run.outputs(call)) {
+    if (note(use, kMoved, &RecordedMove::moved)) {
+      has_moves = true;
+    } else if (!note(use, kBefore, &RecordedMove::before)) {
+      note(use, kAfter, &RecordedMove::after);
+    }
+  }
+  if (!has_moves) moves.clear();
+  return moves;
+}
+
 double as_share(double norm, const Recording& run_a, uint32_t a, const Recording& run_b, uint32_t b) {
   const double largest = std::max(norm_of(run_a, a), norm_of(run_b, b));
   return largest > 0 ? norm / largest : 0;
@@ -307,6 +337,57 @@ ComparedSteps compare_steps(const Recording& run_a, const CallNumbers& a, const 
     for (const auto& [state_a, state_b] : pair_values(run_a, one.states, run_b, other.states)) {
       steps.results.push_back({state_a, state_b, kStepGrowth * difference + own, own});
     }
+  }
+  return steps;
+}
+
+std::optional<ComparedSteps> compare_module_steps(const Recording& run_a, uint32_t a, const Recording& run_b,
+                                                  uint32_t b) {
+  if (!is_optimizer_call(run_a.string(run_a.calls[a].op))) return std::nullopt;
+  const auto of_a = recorded_moves(run_a, run_a.calls[a]), of_b = recorded_moves(run_b, run_b.calls[b]);
+  if (of_a.empty() || of_b.empty()) return std::nullopt;
+  ComparedSteps steps;
+  const auto compare = [&](const RecordedMove& one, const RecordedMove& other) {
+    double difference = 0;
+    if (one.gradient != kNoCall && other.gradient != kNoCall) {
+      steps.inputs.emplace_back(one.gradient, other.gradient);
+      difference = difference_of(run_a, one.gradient, run_b, other.gradient).relative;
+    }
+    if (one.after == kNoCall || other.after == kNoCall) {
+      steps.results.push_back({one.after, other.after});
+      return;
+    }
+    const double unit = std::max(unit_of(run_a, one.after), unit_of(run_b, other.after)), own = kStepUnits * unit;
+    if (one.moved == kNoCall || other.moved == kNoCall) {  // without a gradient, or one that is sparse
+      steps.results.push_back({one.after, other.after, kStepGrowth * difference + own, own});
+      return;
+    }
+    const StepOfRun::Written written_a{one.before, one.after}, written_b{other.before, other.after};
+    const double of_update = std::min(kOtherSigns, kStepGrowth * difference + own);
+    const double moved = std::max(norm_of(run_a, one.moved), norm_of(run_b, other.moved));
+    const bool agree_along_gradients = difference_of(run_a, one.moved, run_b, other.moved).norm <=
+                                       kEstimate * (of_update * moved + unit * norm_of(run_a, one.after));
+    const double before = difference_of(run_a, one.before, run_b, other.before).norm;
+    const auto limit = [&](double before_step, double update) {
+      return as_share(limit_of_step(run_a, written_a, run_b, written_b, before_step, update), run_a, one.after, run_b,
+                      other.after);
+    };
+    steps.results.push_back({one.after, other.after,
+                             limit(before, agree_along_gradients && difference > 0 ? kOtherSigns : of_update),
+                             limit(0, own)});
+  };
+  if (of_a.size() == of_b.size()) {  // roots may have other names
+    for (auto one = of_a.begin(), other = of_b.begin(); one != of_a.end(); ++one, ++other) {
+      compare(one->second, other->second);
+    }
+    return steps;
+  }
+  for (const auto& [name, one] : of_a) {
+    const auto other = of_b.find(name);
+    compare(one, other == of_b.end() ? RecordedMove() : other->second);
+  }
+  for (const auto& [name, other] : of_b) {
+    if (!of_a.contains(name)) compare(RecordedMove(), other);
   }
   return steps;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -42,6 +43,12 @@ struct ComparedSteps {
 // Two forms of one step. What the gradients differ by explains as much of a parameter's change as the formula makes of
 // it: a quotient of two numbers that are rounding alone has any sign.
 ComparedSteps compare_steps(const Recording& run_a, const CallNumbers& a, const Recording& run_b, const CallNumbers& b);
+
+// Two calls of optimizers as recordings of modules have them, by parameter. Where the steps agree along their
+// gradients, what they made of gradients that are rounding alone explains as much of a parameter's new value as a step
+// can move. Nothing: they are no such calls, or a recording does not say by how much they moved the parameters.
+std::optional<ComparedSteps> compare_module_steps(const Recording& run_a, uint32_t a, const Recording& run_b,
+                                                  uint32_t b);
 
 // Of what two forms, or two runs, of one step read of gradients and states: the two values of one parameter that are
 // farthest apart, as a share; beside the largest of the step a small one counts less.

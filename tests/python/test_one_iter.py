@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from test_record_modules import trained
+from torch import nn
 
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
+from op_tools._one_iter import compare_iterations
 
 PROGRAM = """
 import sys
@@ -201,13 +203,13 @@ def test_wrong_usage(work, tmp_path):
     with op_tools.OpRecord(output_dir="operators"):
         torch.ones(2).neg()
     with pytest.raises(op_tools.Error, match="not recorded with op-tools one-iter"):
-        op_tools._one_iter.compare_iterations(op_tools.compare_runs("operators", "operators"))
+        compare_iterations(op_tools.compare_runs("operators", "operators"))
 
 
 def test_recordings_of_modules_are_compared_too(tmp_path):
     trained(tmp_path / "a", steps=1)
     trained(tmp_path / "b", steps=1)
-    report = op_tools._one_iter.compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
+    report = compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
     assert report.exit_status == 0 and report.first is None
     assert {row.kind for row in report.rows} == {"forward", "backward", "loss", "weights"}
 
@@ -220,6 +222,66 @@ def test_results_that_cannot_be_compared_are_no_agreement(tmp_path):
     for name, factor in (("a", 1.0), ("b", 2.0)):
         with op_tools.OpRecord(output_dir=tmp_path / name, modules_only=True):
             Sparse()(torch.eye(3) * factor)
-    report = op_tools._one_iter.compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
+    report = compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
     assert [row.verdict for row in report.rows] == ["not compared"]
     assert report.exit_status == 2 and "1 not compared" in report.table()
+
+
+class Attention(nn.Module):
+    """The gradient of the key's bias is zero but for rounding: softmax takes away what all scores have in common."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.key, self.value = nn.Linear(16, 48), nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        query, key, value = self.qkv(x).chunk(3, -1)
+        x = (query @ key.mT / 4).softmax(-1) @ value
+        return (query @ self.key(x).mT / 4).softmax(-1) @ self.value(x)
+
+
+def iteration(folder, device, method=torch.optim.AdamW, factor=1.0, **options):
+    torch.manual_seed(3)
+    model = Attention().to(device)
+    optimizer = method(model.parameters(), **{"lr": 1e-3, **options})
+    given = torch.randn(4, 5, 16).to(device)
+    with op_tools.OpRecord(output_dir=folder, modules_only=True) as tool:
+        model(given).square().mean().backward()
+        model.value.weight.grad *= factor
+        optimizer.step()
+        tool.step()
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """The report of two iterations: A on the CPU, B on a device that rounds otherwise."""
+
+    def compare(method=torch.optim.AdamW, **fault):
+        iteration(tmp_path / "a", "cpu", method)
+        sim.set_rounding(True)
+        try:
+            iteration(tmp_path / "b", "sim", method, **fault)
+        finally:
+            sim.set_rounding(False)
+        return compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
+
+    return compare
+
+
+@pytest.mark.parametrize("method", [torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_a_whole_step_on_a_gradient_that_is_rounding_alone_is_no_fault(method, compared):
+    report = compared(method)
+    assert report.exit_status == 0, report.table()
+    step = next(row for row in report.rows if row.kind == "weights")
+    assert step.difference > 1e-5  # some elements went another way
+
+
+@pytest.mark.parametrize("fault", [{"lr": 1.02e-3}, {"weight_decay": 0.0}, {"eps": 1e-3}])
+def test_a_step_that_is_wrong_is_named_beside_gradients_that_are_rounding(fault, compared):
+    report = compared(**fault)
+    assert report.exit_status == 1 and report.first.kind == "weights", report.table()
+
+
+def test_a_gradient_that_is_wrong_is_named_though_the_step_is_of_its_sign_alone(compared):
+    report = compared(factor=1.1)
+    assert report.exit_status == 1 and report.first.op == "optimizer:AdamW", report.table()
