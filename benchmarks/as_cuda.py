@@ -12,7 +12,7 @@ import torch
 from _measure import PROMISE, Report, Spent, Turns, arguments, spend, verdict
 
 import op_tools.sim_device  # noqa: F401  (the device)
-from op_tools._as_cuda import _switch
+from op_tools._as_cuda import switch
 
 CALLS = 20_000
 
@@ -27,11 +27,11 @@ def loop(call: Callable[[], object]) -> Callable[[], object]:
 
 def renamed(work: Callable[[], object]) -> Callable[[], Spent]:
     def measure() -> Spent:
-        _switch.start("sim")
+        switch.start("sim")
         try:
             return spend(work).per(CALLS)
         finally:
-            _switch.stop()
+            switch.stop()
 
     return measure
 
@@ -63,9 +63,9 @@ def main() -> None:
             f"{turns.median('plain') * 1e9:.0f} ns",
         )
     began = time.perf_counter()
-    _switch.start("sim")
+    switch.start("sim")
     table.row("start()", "", "", f"{(time.perf_counter() - began) * 1e3:.1f} ms", "", "")
-    _switch.stop()
+    switch.stop()
     report.write()
 
 

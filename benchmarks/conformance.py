@@ -24,7 +24,7 @@ from _measure import PROMISE, ROOT, Report, Spent, Table, Turns, arguments, scra
 
 from op_tools._conformance.case import Case, PreparedCall, make_call
 from op_tools._conformance.lists import Filter, load_cases
-from op_tools._conformance.session import WorkerPlan, _rows_of, _start, sampled
+from op_tools._conformance.shard_run import WorkerPlan, _rows_of, _start, sampled
 from op_tools._conformance.workers import prepare, work_through
 
 _START_SECONDS = 2.0

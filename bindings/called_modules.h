@@ -1,5 +1,5 @@
 // Calls of modules for the hooks that see them (Wants::modules). The package hands them over
-// (op_tools/_module_calls.py) while such a hook is on. GIL held.
+// (op_tools/_torch/module_calls.py) while such a hook is on. GIL held.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -7,7 +7,7 @@
 namespace op_tools::python {
 namespace {
 
-// Of an exception that is an Exception: the rest is decided in Python (_interrupts.py). Never freed.
+// Of an exception that is an Exception: the rest is decided in Python (op_tools/_torch/interrupts.py). Never freed.
 PyObject* g_test = nullptr;
 
 bool arrived(py::handle exception) {

@@ -7,7 +7,7 @@ namespace op_tools::python {
 namespace {
 
 py::object function_of_package(const char* name) {
-  return py::module_::import("op_tools._objects").attr(name);
+  return py::module_::import("op_tools._torch.object_forms").attr(name);
 }
 
 }  // namespace

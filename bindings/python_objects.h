@@ -1,4 +1,4 @@
-// Objects that are more than plain values (op_tools/_objects.py): dataclasses, named tuples, arrays of numpy. In Value
+// Objects that are more than plain values (op_tools/_torch/object_forms.py): dataclasses, named tuples, arrays of numpy. In Value
 // trees and files a dataclass or an array is a Dict with one tagged entry. Everything here needs the GIL.
 #pragma once
 

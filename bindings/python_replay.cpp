@@ -17,7 +17,7 @@
 namespace op_tools::python {
 namespace {
 
-// Calls torch functions by name. `find` (op_tools/_python_calls.py) decides which names there are: it gives the
+// Calls torch functions by name. `find` (op_tools/_torch/python_functions.py) decides which names there are: it gives the
 // function or None. The engine calls from its own threads without the GIL.
 class Caller final : public replay::PythonCaller {
  public:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from . import _C
-from ._commands._command_line import WRONG_USAGE, UsageError, parser_of, visible
+from ._commands.command_line import WRONG_USAGE, UsageError, parser_of, visible
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

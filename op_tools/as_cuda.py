@@ -10,9 +10,9 @@ keeps it from starting. stop() gives everything back. docs/as_cuda.md says what 
 
 from __future__ import annotations
 
-from ._as_cuda._cuda_module import Rule
-from ._as_cuda._switch import is_on, rules, start, start_from_environment, stop
-from ._config import switched
+from ._as_cuda.cuda_module import Rule
+from ._as_cuda.switch import is_on, rules, start, start_from_environment, stop
+from ._base.config_file import switched
 
 __all__ = ["Rule", "is_on", "rules", "start", "stop"]
 

@@ -1,4 +1,4 @@
-"""Writes what follows from the declarations of options and rows in C++: op_tools/_declared.py (types for checkers, and
+"""Writes what follows from the declarations of options and rows in C++: op_tools/_base/declared.py (types for checkers, and
 the row classes) and the tables between markers in docs/*.md; and src/base/other_names.cpp, the names under which torch has the
 same function twice. Run it after changing a declaration and building:
 
@@ -25,10 +25,10 @@ if "op_tools" not in sys.modules:
     package.__path__ = [str(ROOT / "op_tools")]
 
 from op_tools import _C  # noqa: E402
-from op_tools._kinds import Option, Row, enumerations, further_rows, hook_options, kinds  # noqa: E402
-from op_tools._names import other_names, torch_names  # noqa: E402
+from op_tools._base.tool_descriptions import Option, Row, enumerations, further_rows, hook_options, kinds  # noqa: E402
+from op_tools._torch.operator_names import other_names, torch_names  # noqa: E402
 
-DECLARED = ROOT / "op_tools" / "_declared.py"
+DECLARED = ROOT / "op_tools" / "_base" / "declared.py"
 OTHER_NAMES = ROOT / "src" / "base" / "other_names.cpp"
 # In a page: <!-- options: OpCapture --> table <!-- end -->; "options: all" are those that all tools share; "tokens: Gap" an
 # enumeration of the account of a run.
@@ -77,7 +77,7 @@ def _enumeration(name: str, members: Iterable[tuple[str, str]]) -> str:
 
 
 def declared_text() -> str:
-    """What op_tools/_declared.py holds."""
+    """What op_tools/_base/declared.py holds."""
     shared = _options_class("ToolOptions", "TypedDict", "Options that all tools share.", hook_options())
     parts = [_HEAD, shared.replace("OP_HOOK", "OP_<TOOL>")]
     parts += [_enumeration(name, members) for name, members in enumerations().items()]

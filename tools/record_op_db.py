@@ -30,7 +30,7 @@ from op_tools._conformance.case import Case  # noqa: E402
 from op_tools._conformance.float8 import float8_cases  # noqa: E402
 from op_tools._conformance.lists import FOLDER, read_list, write_list  # noqa: E402
 from op_tools._conformance.op_db import Collector  # noqa: E402
-from op_tools._op_samples import operators  # noqa: E402
+from op_tools._torch.op_samples import operators  # noqa: E402
 
 
 def collect(name: str, file: Path, changed: bool) -> None:

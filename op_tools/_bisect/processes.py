@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
-from .._account import ACCOUNT, unseen_in
-from .._launch import ACCOUNT_VARIABLE, environment
-from .._tools import Tool
+from .._base.account import ACCOUNT, unseen_in
+from .._tools.launch import ACCOUNT_VARIABLE, environment
+from .._tools.tool import Tool
+from .bisection import Stop
 from .items import Call, read_calls
-from .judge import SKIPPED, Metric, Outcome
-from .session import Stop
+from .outcome import SKIPPED, Metric, Outcome
 from .trial_tools import Trial, capture_of, captured_calls, comparison, tool_of, unused
 
 JOB_VARIABLE = "OP_TOOLS_BISECT_JOB"

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._launch import mark_steps
-from .._tools import Tool
+from .._tools.launch import mark_steps
+from .._tools.tool import Tool
+from .bisection import Session, Stop, suspects_of
 from .items import Call, read_calls
-from .judge import BisectJudge, Outcome
+from .outcome import BisectJudge, Outcome
 from .result import BisectResult
-from .session import Session, Stop, suspects_of
 from .trial_tools import REMEDIES, Remedy, Trial, capture_of, captured_calls, comparison, tool_of, unused
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .._results import text_table, worded
+from .._base.results import text_table, worded
 from .items import Group, as_dict
 
 MOST_SHOWN = 3  # next steps

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import _C
-from .._autocompare import OpAutoCompare
-from .._fallback import OpDtypeCast, OpFallback
-from .._tools import OpCapture, Tool
+from .._tools.autocompare import OpAutoCompare
+from .._tools.fallback import OpDtypeCast, OpFallback
+from .._tools.tool import OpCapture, Tool
 from .items import Call, Group, write_items
 
 Remedy = Literal["fallback", "float32", "placebo"]

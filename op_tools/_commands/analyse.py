@@ -7,11 +7,11 @@ import shlex
 import sys
 
 from .. import _C
-from .._backends import import_backends, modules_of
+from .._torch.backends import import_backends, modules_of
 from ..analyse._analyse import MODES, Outcome, Request, analyse
 from ..analyse._detector_copy import COPY
 from ..analyse._table import SupportTable, read_table
-from ._command_line import Commands, UsageError, add_imports, visible
+from .command_line import Commands, UsageError, add_imports, visible
 
 _QUICK = 3  # sample calls per function when the table is made in passing
 

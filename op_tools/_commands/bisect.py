@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from .. import _C
-from .._bisect.judge import LOSS, BisectJudge, Metric, read_reference
+from .._base.verdict import Verdict, status_of
+from .._bisect.bisection import Session, suspects_of
+from .._bisect.outcome import LOSS, BisectJudge, Metric, read_reference
 from .._bisect.processes import JOB_VARIABLE, Plan, Processes, State, command_line
-from .._bisect.session import Session, suspects_of
 from .._bisect.trial_tools import REMEDIES
-from .._coverage import Verdict, status_of
-from ._command_line import Commands, add_allow_unseen, visible
+from .command_line import Commands, add_allow_unseen, visible
 
 
 def _say(line: str) -> None:

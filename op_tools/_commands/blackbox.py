@@ -7,7 +7,8 @@ import sys
 import time
 
 from .. import _C
-from .._blackbox import (
+from .._base.verdict import status_of
+from .._tools.blackbox import (
     ask_for_stacks,
     find_black_boxes,
     read_black_box,
@@ -16,8 +17,7 @@ from .._blackbox import (
     show_black_boxes,
     verdict_of_boxes,
 )
-from .._coverage import status_of
-from ._command_line import Commands, add_allow_unseen, visible
+from .command_line import Commands, add_allow_unseen, visible
 
 
 def _save(options: argparse.Namespace) -> int:

@@ -8,15 +8,15 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from .._compare_many import ManyRuns, compare_many
-from .._compare_ranks import RanksComparison, compare_ranks, read_rules
-from .._compare_runs import RunsComparison, compare_runs, rank_count, read_fusions
-from .._compare_tables import FORMATS, write_table
-from .._confirm import confirm
-from .._coverage import status_of
-from .._declared import RunRow
-from .._next import next_commands
-from ._command_line import Commands, UsageError, add_allow_unseen, visible
+from .._base.declared import RunRow
+from .._base.verdict import status_of
+from .._runs.capture_commands import next_commands
+from .._runs.compare_many import ManyRuns, compare_many
+from .._runs.compare_ranks import RanksComparison, compare_ranks, read_rules
+from .._runs.compare_runs import RunsComparison, compare_runs, rank_count, read_fusions
+from .._runs.judged_captures import confirm
+from ..compat._comparison_tables import FORMATS, write_table
+from .command_line import Commands, UsageError, add_allow_unseen, visible
 
 # Options of two runs, rank by rank; and those of one rank against several.
 _OF_PAIRS, _OF_RANKS = ("noise", "next", "fusions", "csv"), ("rules",)

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from .. import _C
-from .._backends import import_backends, modules_of, usable_device
-from .._coverage import Verdict, status_of, verdict_of
-from ._command_line import Commands, UsageError, add_allow_unseen, add_imports, visible
-from ._conformance_cases import add_case_commands, add_selection, positive, selected_cases
+from .._base.verdict import Verdict, status_of, verdict_of
+from .._torch.backends import import_backends, modules_of, usable_device
+from .command_line import Commands, UsageError, add_allow_unseen, add_imports, visible
+from .conformance_cases import add_case_commands, add_selection, positive, selected_cases
 
 _METHODS = ("relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute")
 _SECONDS = 600.0
@@ -41,9 +41,9 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     from .._conformance.golden import Golden
     from .._conformance.run import Settings, run_cases
     from .._conformance.self_test import SelfTest
-    from .._conformance.session import WorkerPlan
+    from .._conformance.shard_run import WorkerPlan
     from .._conformance.workers import prepare, usable_cores
-    from .._shards import is_shared
+    from .._torch.rank_shares import is_shared
 
     under_torchrun = is_shared(())
     if under_torchrun and options.shard:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ..formats import convert
-from ._command_line import Commands, visible
+from .command_line import Commands, visible
 
 
 def _run(options: argparse.Namespace) -> int:

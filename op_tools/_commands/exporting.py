@@ -8,7 +8,7 @@ import sys
 
 from .. import _C
 from ..formats import EXPORTS, export_captures
-from ._command_line import Commands, visible
+from .command_line import Commands, visible
 
 
 def _run(options: argparse.Namespace) -> int:

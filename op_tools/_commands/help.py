@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .. import _launch
-from ._command_line import COMMANDS, Commands, UsageError, parser_of
+from .._tools import launch
+from .command_line import COMMANDS, Commands, UsageError, parser_of
 from .run import tool_help
 
 
 def _print_help(options: argparse.Namespace) -> int:
     topic = options.topic
     commands = [name for names in COMMANDS.values() for name in names]
-    tools = _launch.tools_by_flag()
+    tools = launch.tools_by_flag()
     if topic and topic not in commands and topic not in tools:
         raise UsageError(f"{topic} is no command ({', '.join(commands)}) and no tool ({', '.join(tools)})")
     if topic in tools:

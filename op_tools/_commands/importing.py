@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import _C, formats
 from ..formats import _import
-from ._command_line import Commands, visible
+from .command_line import Commands, visible
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -7,13 +7,14 @@ import os
 import sys
 from pathlib import Path
 
-from .. import _C, _launch
-from .._compare_runs import compare_runs, open_run
-from .._coverage import accelerator, status_of, verdict_of, worst
-from .._next import new_folder
-from .._one_iter import SEED, OneIteration, compare_iterations, read_tolerances
-from .._record import RECORDING
-from ._command_line import Commands, UsageError, add_allow_unseen, visible
+from .. import _C
+from .._base.verdict import accelerator, status_of, verdict_of, worst
+from .._runs.capture_commands import new_folder
+from .._runs.compare_runs import compare_runs, open_run
+from .._runs.one_iter import SEED, OneIteration, compare_iterations, read_tolerances
+from .._tools import launch
+from .._tools.record import RECORDING
+from .command_line import Commands, UsageError, add_allow_unseen, visible
 
 _FOLDER = "op_one_iter_result"
 
@@ -25,10 +26,10 @@ def _run_iteration(options: argparse.Namespace, program: str, folder: Path) -> t
     if options.iterations < 1:
         raise UsageError("--iterations: give a number from 1 on")
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # compiled code has no modules
-    run = _launch.run_module if options.module else _launch.run_script
+    run = launch.run_module if options.module else launch.run_script
     tool = OneIteration(folder, seed=options.seed, iterations=options.iterations)
     try:
-        with _launch.running([tool]):
+        with launch.running([tool]):
             run(program, options.arguments)
     except SystemExit as ended:
         return tool, bool(ended.code)

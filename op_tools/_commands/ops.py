@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from .. import _C
-from .._names import aten_names, near_names, tell_core, torch_names
-from ._command_line import Commands
+from .._torch.operator_names import aten_names, near_names, tell_core, torch_names
+from .command_line import Commands
 
 
 def _list_ops(options: argparse.Namespace) -> int:

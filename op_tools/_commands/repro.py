@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 
 from .. import _C
-from .._backends import is_simulated, modules_of
-from .._coverage import Verdict, status_of
+from .._base.verdict import Verdict, status_of
+from .._torch.backends import is_simulated, modules_of
 from ..repro import Made, Plan, device_of, make, shrink, write_cpp, write_issue
-from ._command_line import Commands, add_allow_unseen, add_imports, visible
+from .command_line import Commands, add_allow_unseen, add_imports, visible
 
 _NO_REPRO = 1
 _LAST = 3  # lines of output

@@ -11,25 +11,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import _C, _launch
-from .._as_cuda._names import OTHER_ACCELERATORS
-from .._as_cuda._switch import start_from_environment as start_renaming
-from .._backends import VARIABLE as IMPORT
-from .._backends import import_backends, modules_of
-from .._config import NAME, Config, read_config
-from .._kinds import Option, hook_options, kinds
-from .._live import OpAgainst
-from .._shadow import OpShadow
-from .._together import Together
-from .._tools import Tool
-from ._command_line import Commands, Parser, add_imports, visible
+from .. import _C
+from .._as_cuda.names import OTHER_ACCELERATORS
+from .._as_cuda.switch import start_from_environment as start_renaming
+from .._base.config_file import NAME, Config, read_config
+from .._base.tool_descriptions import Option, hook_options, kinds
+from .._runs.against import OpAgainst
+from .._runs.shadow import OpShadow
+from .._tools import launch
+from .._tools.tool import Tool
+from .._tools.tool_group import Together
+from .._torch.backends import VARIABLE as IMPORT
+from .._torch.backends import import_backends, modules_of
+from .command_line import Commands, Parser, add_imports, visible
 
 
 def _flags(options: argparse.Namespace, config: Config) -> list[str]:
-    flags = [flag for flag in _launch.tools_by_flag() if getattr(options, flag.replace("-", "_"))]
-    flags = flags or list(config.tools) or _launch.words_of_dipu()
+    flags = [flag for flag in launch.tools_by_flag() if getattr(options, flag.replace("-", "_"))]
+    flags = flags or list(config.tools) or launch.words_of_dipu()
     if not flags and not _renames(options):
-        all_tools = f"--{', --'.join(_launch.tools_by_flag())}; or in {NAME}: tools = [...]"
+        all_tools = f"--{', --'.join(launch.tools_by_flag())}; or in {NAME}: tools = [...]"
         raise _C.Error("; ".join([*_tools_of_options(options), f"name at least one tool: {all_tools}"]))
     return flags
 
@@ -81,7 +82,7 @@ def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> l
     given = vars(options)
     config = config or Config()
     chosen = _flags(options, config)
-    return _launch.make_tools(
+    return launch.make_tools(
         chosen,
         {name.removeprefix("all:"): value for name, value in given.items() if name.startswith("all:")},
         {
@@ -129,17 +130,17 @@ def _run_program(options: argparse.Namespace) -> int:
     config = read_config(options.config)
     other = _other_run(options)
     tools: list[Tool | Together] = [other] if other else []
-    if not other or any(getattr(options, flag.replace("-", "_")) for flag in _launch.tools_by_flag()):
+    if not other or any(getattr(options, flag.replace("-", "_")) for flag in launch.tools_by_flag()):
         tools += chosen_tools(options, config)
     elif others := {name for name in vars(options) if ":" in name} - {f"all:{one.name}" for one in hook_options()}:
         raise _C.Error(f"{', '.join(sorted(others))}: none of these tools has such an option")
     if variables := _of_device(options):
-        os.environ |= _launch.startup_variables() | variables  # for the processes that the program starts
+        os.environ |= launch.startup_variables() | variables  # for the processes that the program starts
     if _renames(options):
         start_renaming()
     if in_children := [tool for tool in tools if isinstance(tool, Tool) and tool._in_children]:
-        os.environ |= _launch.environment(in_children)
-    run = _launch.run_module if options.module else _launch.run_script
+        os.environ |= launch.environment(in_children)
+    run = launch.run_module if options.module else launch.run_script
     if not options.module and not Path(options.program).is_file():
         raise _C.Error(f"{options.program}: there is no such script; a module is run with -m")
     if level := _log_level(options):
@@ -147,7 +148,7 @@ def _run_program(options: argparse.Namespace) -> int:
         _C.reload_log_level()
     fails = options.fail_on_wrong or config.fail_on_wrong
     try:
-        with _launch.running(tools):
+        with launch.running(tools):
             run(options.program, options.arguments)
     except SystemExit as ended:
         if ended.code or not fails:
@@ -155,12 +156,12 @@ def _run_program(options: argparse.Namespace) -> int:
     finally:
         if isinstance(other, OpShadow) and other.was_started:
             sys.stdout.write(visible(other.result().table()) + "\n")
-    return _launch.status_of_tools(tools, allow_unseen=options.allow_unseen) if fails else 0
+    return launch.status_of_tools(tools, allow_unseen=options.allow_unseen) if fails else 0
 
 
 def _print_environment(options: argparse.Namespace) -> int:
     config = read_config(options.config)
-    variables = _launch.environment(
+    variables = launch.environment(
         chosen_tools(options, config),
         fail_on_wrong=options.fail_on_wrong or config.fail_on_wrong,
         allow_unseen=options.allow_unseen,
@@ -209,7 +210,7 @@ def _add_shared_options(command: argparse.ArgumentParser) -> None:
 
 def _add_own_options(command: argparse.ArgumentParser) -> None:
     """The options of the tools: --max-calls for every chosen tool that has it, --capture-max-calls for one tool."""
-    taken = {flag.replace("-", "_") for flag in _launch.tools_by_flag()}
+    taken = {flag.replace("-", "_") for flag in launch.tools_by_flag()}
     words: dict[str, list[str]] = {}  # of choices: those of all tools that have an option of this name
     for option in (option for kind in kinds().values() for option in kind.own_options):
         words[option.name] = list(dict.fromkeys([*words.get(option.name, []), *option.choices]))
@@ -231,14 +232,14 @@ class _Help(argparse.Action):
         super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=text)
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: Any) -> NoReturn:
-        flags = [flag for flag in _launch.tools_by_flag() if getattr(namespace, flag.replace("-", "_"))]
+        flags = [flag for flag in launch.tools_by_flag() if getattr(namespace, flag.replace("-", "_"))]
         sys.stdout.write("\n".join(map(tool_help, flags)) if flags else parser.format_help())
         raise SystemExit(0)
 
 
 def tool_help(flag: str) -> str:
     """The options of one tool, as text for a terminal."""
-    tool = _launch.tools_by_flag()[flag]
+    tool = launch.tools_by_flag()[flag]
     (kind,) = (kind for kind in kinds().values() if kind.flag == flag)
     parser = Parser(
         prog="op-tools run",
@@ -284,7 +285,7 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
 
 
 def _add_tools(command: argparse.ArgumentParser) -> None:
-    for flag, kind in _launch.tools_by_flag().items():
+    for flag, kind in launch.tools_by_flag().items():
         summary = (kind.__doc__ or "").partition("\n")[0]
         command.add_argument(f"--{flag}", action="store_true", help=f"{kind.__name__}: {summary}")
 

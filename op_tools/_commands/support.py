@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from .. import _C
-from .._backends import import_backends, modules_of
-from ._command_line import Commands, add_imports, visible
+from .._torch.backends import import_backends, modules_of
+from .command_line import Commands, add_imports, visible
 
 
 def _support(options: argparse.Namespace) -> int:

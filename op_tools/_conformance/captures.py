@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from .. import _C
-from .._files import CapturedCall, load_call
-from ._trees import TensorSpec, encode, leaves_in, map_leaves
+from .._base.captured_calls import CapturedCall, load_call
 from .recordings import recorded_cases, recordings_in
+from .trees import TensorSpec, encode, leaves_in, map_leaves
 
 if TYPE_CHECKING:
     from .case import Case

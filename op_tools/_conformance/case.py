@@ -18,10 +18,10 @@ from torch.autograd.graph import _engine_run_backward
 from torch.utils._pytree import tree_leaves
 
 from .. import _C
-from .._python_calls import find
+from .._torch.python_functions import find
 from . import SOURCES, values
-from ._trees import TensorSpec as TensorSpec
-from ._trees import decode, encode, leaves_in, map_specs
+from .trees import TensorSpec as TensorSpec
+from .trees import decode, encode, leaves_in, map_specs
 
 PHASES = ("forward", "backward", "inplace", "out")
 VARIANTS = ("function", "method", "inplace", "out", "error")

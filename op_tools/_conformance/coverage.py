@@ -6,7 +6,7 @@ from collections import Counter
 
 import torch
 
-from ..analyse._operators import dispatch_key, registration
+from .._torch.operator_support import dispatch_key, registration
 
 
 def coverage_of(device: str) -> dict[str, int]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
-from .._data_file import read_data
+from .._base.data_file import read_data
 from .case import PHASES, Case, TensorSpec
 from .rows import EXPECTED, RIGHT, UNEXPECTED_PASS, UNSUPPORTED, WRONG, Row
 

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from .. import _C
-from .._tools import OpCapture
+from .._tools.tool import OpCapture
 from .case import Case, make_call
 from .lists import write_list
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from . import values
-from ._trees import TensorSpec, channels_last
 from .case import Case
+from .trees import TensorSpec, channels_last
 
 _FLOATS = ("float32", "bfloat16", "float16")
 

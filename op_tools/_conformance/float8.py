@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from . import values
-from ._trees import DEVICE, TensorSpec
 from .case import Case
 from .op_db import first_that_runs
+from .trees import DEVICE, TensorSpec
 
 DTYPES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 _WIDER = ("float32", "float16", "bfloat16", "float64")

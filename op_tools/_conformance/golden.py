@@ -17,10 +17,10 @@ import torch
 from torch.utils._pytree import tree_map
 
 from .. import _C
-from .._data_file import read_json
-from .._error_text import with_type
-from .._files import load
-from ..analyse._operators import refused
+from .._base.captured_calls import load
+from .._base.data_file import read_json
+from .._base.error_text import with_type
+from .._torch.operator_support import refused
 from .case import Case, PreparedCall, make_call
 from .repeat import Generators, Outputs, digest_of, find_differences
 from .rows import ERROR, FAILED, NOT_JUDGED, UNSUPPORTED, Row, row_of

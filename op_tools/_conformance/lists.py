@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._data_file import read_data
-from .._names import near_names
+from .._base.data_file import read_data
+from .._torch.operator_names import near_names
 from . import DEFAULT_SOURCES, LISTED, SOURCES, mutations
 from .case import PHASES, Case
 

@@ -20,9 +20,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
 from .. import _C
-from ._trees import TensorSpec, map_specs
 from .case import Case, leaves_of
 from .recorded import case_of, without_gradient
+from .trees import TensorSpec, map_specs
 
 # Of tensors that no kernel computes.
 _NOT_RECORDED = {

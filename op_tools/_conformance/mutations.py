@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import values
-from ._trees import TensorSpec, channels_last, map_specs
+from .trees import TensorSpec, channels_last, map_specs
 
 if TYPE_CHECKING:
     from .case import Case

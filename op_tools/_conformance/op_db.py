@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _C
-from .._op_samples import clone_first, operators, out_target, result_kinds, samples_of, seed
+from .._torch.op_samples import clone_first, operators, out_target, result_kinds, samples_of, seed
 from . import values
 from .case import Case, leaves_of, make_call
 from .mutations import MUTATIONS, mutated

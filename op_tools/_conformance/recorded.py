@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from .. import _C
-from .._python_calls import find
-from ._trees import DEVICE, TensorSpec, contiguous_strides, encode, map_specs
+from .._torch.python_functions import find
 from .case import Case
+from .trees import DEVICE, TensorSpec, contiguous_strides, encode, map_specs
 
 Values = Callable[[torch.Tensor], "str | tuple[Any, ...]"]
 """Gives the recipe for a tensor."""

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._record import RECORDING, RecordedCall, RecordedTensor, Recording, read_recording
-from ._trees import DEVICE, TensorSpec, contiguous_strides, encode, map_specs
+from .._tools.record import RECORDING, RecordedCall, RecordedTensor, Recording, read_recording
 from .case import Case, leaves_of, make_call, resolve
 from .models import with_plausible_values
 from .recorded import variant_of, without_gradient
+from .trees import DEVICE, TensorSpec, contiguous_strides, encode, map_specs
 
 _PLACE = re.compile(r"(args|kwargs)((?:\[\d{1,4}\]|\.[^.\[\]]+)+)")
 _STEP = re.compile(r"\[(\d+)\]|\.([^.\[\]]+)")

@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from .. import _C
-from .._coverage import Verdict
+from .._base.verdict import Verdict
 from .rows import ERROR, EXPECTED, NOT_JUDGED, PASSED, RIGHT, STATUSES, UNSUPPORTED, WRONG, Row, write_csv
 from .summary import SUMMARY_FILE, Rows, missing_in, summary_of, verdict_in
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._coverage import Verdict
-from .._run_facts import program_facts
-from .._shards import Ranks, ranks
+from .._base.verdict import Verdict
+from .._torch.rank_shares import Ranks, ranks
+from .._torch.run_facts import program_facts
 from .case import Case
 from .coverage import coverage_of
 from .exceptions import Exceptions
@@ -25,7 +25,7 @@ from .golden import write_facts
 from .reports import saved_text, verdict_text, write_reports
 from .rows import ROWS_FILE, Row, RowWriter, packed, rows_below, shard_text, unpacked
 from .self_test import SelfTest
-from .session import Session, WorkerPlan, share_of
+from .shard_run import Session, WorkerPlan, share_of
 from .summary import FORMAT, RUN_FILE, read_facts, status_of, verdict_of_cases
 
 _VARIABLES = ("OP_", "AUTOCOMPARE_", "TORCH", "PYTORCH", "OMP_", "MKL_", "CUDA_", "CUBLAS", "NVIDIA_")

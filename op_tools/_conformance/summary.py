@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
-from .._coverage import Verdict, verdict_of
-from .._coverage import status_of as status_of_verdict
-from .._data_file import read_json
+from .._base.data_file import read_json
+from .._base.verdict import Verdict, verdict_of
+from .._base.verdict import status_of as status_of_verdict
 from .rows import (
     CRASHED,
     ERROR,

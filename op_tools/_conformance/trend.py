@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .._coverage import Verdict, verdict_of
-from .._results import Shown, text_table, worded
+from .._base.results import Shown, text_table, worded
+from .._base.verdict import Verdict, verdict_of
 from .rows import CRASHED, ERROR, EXPECTED, FAILED, HUNG, NOT_JUDGED, RIGHT, UNSUPPORTED, Row
 from .summary import Rows
 

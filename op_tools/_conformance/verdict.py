@@ -15,9 +15,9 @@ from typing import Any, Literal
 import torch
 
 from .. import _C
-from .._autocompare import CompareRow, OpAutoCompare
-from .._error_text import with_type
-from ..analyse._operators import refused
+from .._base.error_text import with_type
+from .._tools.autocompare import CompareRow, OpAutoCompare
+from .._torch.operator_support import refused
 from .case import Case, PreparedCall, leaves_of, make_call
 from .repeat import (
     Generators,

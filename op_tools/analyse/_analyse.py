@@ -18,7 +18,7 @@ from typing import Any
 from .. import _C
 from ._detector_copy import copy_with_detector
 from ._dynamic import dynamic_rows
-from ._facts import FileFacts, Problem
+from ._file_facts import FileFacts, Problem
 from ._fixes import unified_diff
 from ._project import Project
 from ._reports import COLUMNS, Report, advice_rows, affinity_rows, api_rows, sarif

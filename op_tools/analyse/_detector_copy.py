@@ -8,7 +8,7 @@ import tokenize
 from pathlib import Path
 
 from .. import _C
-from ._facts import Problem
+from ._file_facts import Problem
 from ._sources import LEFT_OUT
 
 COPY = "detector"

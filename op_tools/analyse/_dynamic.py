@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
-from ._facts import Problem
+from ._file_facts import Problem
 from ._reports import Report
 
 _LINE = re.compile(r"(?P<file>.*):(?P<line>\d+)(?: (?P<function>.*))?", re.DOTALL)

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from ._facts import MASK, TENSOR, FileFacts, Use, Value
+from ._file_facts import MASK, TENSOR, FileFacts, Use, Value
 
 BINARY = {
     ast.Add: "__add__",

@@ -18,7 +18,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from ._operators import refused, registration
+from .._torch.operator_support import refused, registration
 
 _MARK = "op_tools part "
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ._facts import Definition, FileFacts, Use
+from ._file_facts import Definition, FileFacts, Use
 from ._table import Support, SupportTable
 
 _CALLS = ("__call__", "forward")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ._facts import Problem
+from ._file_facts import Problem
 from ._project import Finding
 from ._rules import Hit
 from ._table import SupportTable

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
-from .._data_file import read_json
-from ._facts import Definition, FileFacts, Use
+from .._base.data_file import read_json
+from ._file_facts import Definition, FileFacts, Use
 from ._project import Project
 
 PACKAGED = Path(__file__).with_name("rules.json")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ._expressions import BINARY, Expressions, Scope
-from ._facts import TENSOR, Definition, FileFacts, Value
+from ._file_facts import TENSOR, Definition, FileFacts, Value
 
 
 def scan(tree: ast.Module, file: str, module: str, is_package: bool = False) -> FileFacts:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ._facts import FileFacts, Problem
+from ._file_facts import FileFacts, Problem
 from ._native import scan_native
 from ._scan import scan
 

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .._backends import usable_device
-from .._op_samples import operators, seed
-from ._operators import Tried, Watch, dispatch_key, on, registration
+from .._torch.backends import usable_device
+from .._torch.op_samples import operators, seed
+from .._torch.operator_support import Tried, Watch, dispatch_key, on, registration
 from ._profile import Part, Profile
 from ._sources import find_sources, read_facts
 from ._table import FORMAT, OPERATOR_METHODS, SupportTable

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
-from .._data_file import read_json
+from .._base.data_file import read_json
 
 FORMAT = 1
 _KEYS = {

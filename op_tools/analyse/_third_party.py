@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ._facts import FileFacts, Use
+from ._file_facts import FileFacts, Use
 from ._project import Finding, Project, reached
 from ._reports import Report, Row, affected_rows, is_vendor
 

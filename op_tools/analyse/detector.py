@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from .. import _C
-from .._observe import OpObserve
+from .._tools.observe import OpObserve
 from ._dynamic import dynamic_rows
 from ._reports import Report
 

@@ -22,7 +22,7 @@ import torch
 from typing_extensions import Self
 
 from .. import _C
-from .._tools import Hook, HookScope
+from .._tools.tool import Hook, HookScope
 from ..formats._files import extra, load_values
 from ..formats._h5 import Entry, H5Writer, entries, ir_name_of
 from ..formats._model import ForeignTensor, leaves

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._files import load
+from .._base.captured_calls import load
 from ._files import extra, inside, load_npy, read_text, tensor_of
 from ._h5 import load_dataset, members, opened, write_tensor
 from ._statistics import array_of

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._files import CapturedCall, load, load_call
+from .._base.captured_calls import CapturedCall, load, load_call
 from ._files import extra
 from ._h5 import H5Writer, ir_name_of
 from ._model import leaves

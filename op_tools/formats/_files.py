@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _C
-from .._files import load
+from .._base.captured_calls import load
 from ._model import ForeignTensor
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._python_calls import find
+from .._torch.python_functions import find
 from ._files import load_values
 from ._left_out import may_lack_arguments
 from ._model import Dump, ForeignCall, ForeignTensor, Missing, leaves, map_leaves

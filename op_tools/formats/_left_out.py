@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .._python_calls import find
+from .._torch.python_functions import find
 
 # Where and how a result is stored, not which numbers it has.
 _SAME_NUMBERS = frozenset(

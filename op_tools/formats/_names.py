@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._python_calls import find
+from .._torch.python_functions import find
 
 # The tool's word for a kind of function, and where torch has the functions.
 _PLACES: dict[str, tuple[str, Any]] = {

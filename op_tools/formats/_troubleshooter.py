@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
-from .._files import load
+from .._base.captured_calls import load
 from ._files import inside, load_npy, parse_json, read_json, read_text
 from ._model import Dump, ForeignCall, ForeignTensor, tensors_in
 from ._names import our_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .. import _C
-from .._tools import Tool
+from .._tools.tool import Tool
 
 
 class ToolsInSteps:

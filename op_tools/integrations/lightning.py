@@ -10,7 +10,7 @@ try:
 except ImportError:
     import pytorch_lightning as pl  # its older name
 
-from .._tools import Tool
+from .._tools.tool import Tool
 from ._steps import ToolsInSteps
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .._tools import Tool
+from .._tools.tool import Tool
 from ._steps import ToolsInSteps
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._python_calls import find
+from .._torch.python_functions import find
 from ._saved import Saved, tensors_of
 
 

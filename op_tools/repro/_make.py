@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from .. import _C
-from .._coverage import Verdict, verdict_of
+from .._base.verdict import Verdict, verdict_of
 from ._literals import INLINE, comment
 from ._saved import Saved, read
 from ._script import Plan, Script, inline_elements, write

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._files import CapturedCall, load, load_call
-from .._python_calls import find
+from .._base.captured_calls import CapturedCall, load, load_call
+from .._torch.python_functions import find
 from ._literals import dotted
 
 

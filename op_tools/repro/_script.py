@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._backends import is_simulated
+from .._torch.backends import is_simulated
 from ._literals import INLINE, bytes_of, comment, drawn_tensor, elements_to_write, expression, flat_tensor
 from ._saved import Saved, View
 

@@ -55,7 +55,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             with contextlib.suppress(OSError):
                 Path(f"{account}.{os.getpid()}").touch()
         try:
-            from op_tools._launch import start_from_environment
+            from op_tools._tools.launch import start_from_environment
         except Exception as error:  # a Python of the program that is not ours: it has another torch, or no op_tools
             sys.stderr.write(f"op_tools warning: no tool was started in {sys.executable}: {error}\n")
         else:

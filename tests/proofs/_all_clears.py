@@ -22,10 +22,10 @@ from _random_programs import MATTERS, Edit, Outcome, Program, draw_edit, program
 
 import op_tools
 import op_tools.sim_device as sim
-from op_tools._compare_many import compare_many
-from op_tools._confirm import calls_below, replayed
-from op_tools._coverage import Verdict, verdict_of
-from op_tools._one_iter import OneIteration, compare_iterations
+from op_tools._base.verdict import Verdict, verdict_of
+from op_tools._runs.compare_many import compare_many
+from op_tools._runs.judged_captures import calls_below, replayed
+from op_tools._runs.one_iter import OneIteration, compare_iterations
 
 BAND = 0.011  # bisect takes numbers as right that are within a hundredth of those that it is given
 SPOILED_PART = 0.5  # of the trials of two runs: a spoiled result in the place of an edit

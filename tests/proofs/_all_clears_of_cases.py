@@ -14,11 +14,11 @@ from torch.utils._pytree import tree_map
 
 import op_tools.sim_device as sim
 from op_tools import _C
+from op_tools._base.verdict import Verdict
 from op_tools._conformance.case import Case, leaves_of, make_call
 from op_tools._conformance.lists import load_cases
 from op_tools._conformance.rows import NOT_JUDGED, PASSED
 from op_tools._conformance.verdict import Judge
-from op_tools._coverage import Verdict
 
 _FLOATS = ("float32", "float16", "bfloat16")
 _BY_CHANCE = {name for trait, _, names in _C.op_families() if trait == "draws random numbers" for name in names.split()}

@@ -16,15 +16,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten
 
-from op_tools._op_samples import (  # noqa: F401  (by_name and operators: what the proofs take from here)
-    by_name,
-    clone_first,
-    operators,
-    out_target,
-    result_kinds,
-    samples_of,
-    seed,
-)
+from op_tools._torch.op_samples import by_name, clone_first, operators, out_target, result_kinds, samples_of, seed  # noqa: F401  (by_name and operators: what the proofs take from here)
 
 # The memory of their results is what was there before.
 UNINITIALISED = {

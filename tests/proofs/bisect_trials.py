@@ -50,10 +50,10 @@ from test_bisect_search import ddmin
 
 import op_tools
 import op_tools.sim_device as sim
+from op_tools._bisect.bisection import PARTS
 from op_tools._bisect.items import Call, read_calls, write_items
-from op_tools._bisect.judge import distance
+from op_tools._bisect.outcome import distance
 from op_tools._bisect.search import search
-from op_tools._bisect.session import PARTS
 
 OF_DIGITS = {**MODELS, "resnet": ResNet}
 NETWORKS = [*OF_DIGITS, "llama", "gpt", "unet", "experts"]

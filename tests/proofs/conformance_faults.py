@@ -27,7 +27,7 @@ from op_tools import _C
 from op_tools._conformance.exceptions import read_exceptions
 from op_tools._conformance.lists import load_cases
 from op_tools._conformance.rows import NOT_JUDGED, PASSED
-from op_tools._conformance.session import Session, WorkerPlan
+from op_tools._conformance.shard_run import Session, WorkerPlan
 from op_tools._conformance.verdict import Judge
 
 if __name__ == "__main__":  # a worker process imports this file, too, before it has its faults

@@ -34,7 +34,7 @@ import _program
 import torch
 
 import op_tools.sim_device
-from op_tools._coverage import Verdict
+from op_tools._base.verdict import Verdict
 
 CONFORMANCE = "conformance"
 LEVELS = {**{name: command.levels for name, command in _all_clears.COMMANDS.items()}, CONFORMANCE: ("aten",)}

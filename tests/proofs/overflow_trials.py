@@ -46,7 +46,7 @@ from torch.utils._pytree import tree_leaves
 
 import op_tools
 import op_tools.sim_device as sim
-from op_tools._coverage import Verdict
+from op_tools._base.verdict import Verdict
 
 METHOD = {"lenet": "sgd", "lstm": "adam", "transformer": "adam"}
 # Not looked at, so nothing can be planted there that the check should see: memory as it was found, and copies, by which

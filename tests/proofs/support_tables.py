@@ -20,7 +20,7 @@ from _op_database import operators, seed
 from _program import parser, quiet
 
 import op_tools.sim_device as sim
-from op_tools.analyse._operators import on, refused
+from op_tools._torch.operator_support import on, refused
 from op_tools.analyse._support import make_table
 from op_tools.analyse._table import SupportTable
 

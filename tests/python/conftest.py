@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 import random
@@ -216,7 +217,7 @@ def no_accelerator(request, monkeypatch):
     """The simulated device is there in the processes of many tests that train on the CPU: that is no run that missed its
     accelerator. test_coverage.py and test_verdict_table.py ask for that."""
     if "op_tools" in sys.modules and request.module.__name__ not in ("test_coverage", "test_verdict_table"):
-        watch = sys.modules["op_tools"]._coverage.Watch
+        watch = importlib.import_module("op_tools._torch.unseen_work").Watch
         add_to = watch.add_to
 
         def without_accelerator(self, account, **how):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import launched
 
-from op_tools._as_cuda import _cuda_module, _entry_points
+from op_tools._as_cuda import cuda_module, entry_points
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/data/as_cuda/programs.txt"
@@ -56,7 +56,7 @@ DRIVER = (
     OWNERS
     + """
 import contextlib, io, json, os, sys, tempfile, traceback, warnings
-import torch, op_tools, op_tools._as_cuda._switch as switch
+import torch, op_tools, op_tools._as_cuda.switch as switch
 import torch.profiler, torch.utils.checkpoint, torch.optim.swa_utils  # once for all
 results = {}
 for name, (body, reference) in json.load(sys.stdin).items():
@@ -128,7 +128,7 @@ def test_programs_that_do_not_ask_for_the_name_run_with_the_own_name_shown():
 def test_every_constructor_of_torch_is_renamed():
     from torch.utils._device import _device_constructors
 
-    ours = {id(one) for one in _entry_points.c_functions()}
+    ours = {id(one) for one in entry_points.c_functions()}
     missing = [one.__name__ for one in _device_constructors() if id(one) not in ours and not inspect.isfunction(one)]
     assert not missing and len(_device_constructors()) >= 36
 
@@ -141,8 +141,8 @@ def test_every_function_whose_schema_takes_a_device_is_renamed():
     }
     public = {name for name in names if not name.startswith("_") and inspect.isbuiltin(getattr(torch, name, None))}
     methods = {name for name in names if inspect.ismethoddescriptor(getattr(torch.Tensor, name, None))}
-    assert public - set(_entry_points.TORCH_FUNCTIONS) == set()
-    assert {name for name in methods if not name.startswith("_")} - set(_entry_points.TENSOR_METHODS) == {
+    assert public - set(entry_points.TORCH_FUNCTIONS) == set()
+    assert {name for name in methods if not name.startswith("_")} - set(entry_points.TENSOR_METHODS) == {
         "cuda"
     } & methods
 
@@ -184,16 +184,16 @@ GIVEN_BACK = (
     + """
 import sys
 import op_tools.sim_device
-from op_tools._as_cuda import _switch, _entry_points
+from op_tools._as_cuda import _switch, entry_points
 
 x = torch.ones(2, device="sim")
-hashes = [hash(one) for one in _entry_points.c_functions()]
+hashes = [hash(one) for one in entry_points.c_functions()]
 before = state() + [sorted(sys.modules)]
 for program in (("cuda",), ("npu", "mlu", "musa", "xpu")):
     _switch.start("sim", program=program)
     during = state() + [sorted(sys.modules)]
     assert during != before
-    assert [hash(one) for one in _entry_points.c_functions()] == hashes
+    assert [hash(one) for one in entry_points.c_functions()] == hashes
     assert torch.ones(2, device=program[0]).device == x.device
     _switch.stop()
     _switch.stop()
@@ -415,5 +415,5 @@ def test_trainers_of_others_take_the_device_for_cuda(library, tmp_path):
 
 
 def test_no_name_of_the_table_is_gone_from_torch():
-    listed = {*_cuda_module.CONSTANTS, *_cuda_module.NO_EFFECT, *_cuda_module.REFUSED, *_cuda_module.LEFT}
+    listed = {*cuda_module.CONSTANTS, *cuda_module.NO_EFFECT, *cuda_module.REFUSED, *cuda_module.LEFT}
     assert listed - set(torch.cuda.__all__) == set()

@@ -11,8 +11,8 @@ from conftest import launched
 
 import op_tools
 from op_tools import __main__ as command_line
-from op_tools import _backends
-from op_tools._doctor import examine
+from op_tools._commands.doctor import examine
+from op_tools._torch import backends
 
 
 @pytest.fixture
@@ -68,22 +68,22 @@ def test_a_mistake_in_the_variable_leaves_the_program_alone(package, tmp_path):
 
 
 def test_the_package_of_a_device_that_torch_does_not_have(package):
-    assert _backends.modules_of("toy:1", []) == [package]
-    assert _backends.modules_of("toy", ["mine"]) == ["mine"]
-    assert _backends.modules_of("sim", []) == ["op_tools.sim_device"]
+    assert backends.modules_of("toy:1", []) == [package]
+    assert backends.modules_of("toy", ["mine"]) == ["mine"]
+    assert backends.modules_of("sim", []) == ["op_tools.sim_device"]
     for device in ("cpu", "cuda", "xpu", "meta", "no_such_device", ""):
-        assert _backends.modules_of(device, []) == []
+        assert backends.modules_of(device, []) == []
 
 
 def test_doctor_names_what_is_installed_and_not_imported(package, monkeypatch):
-    monkeypatch.setattr(_backends, "_VENDORS", (package,))
+    monkeypatch.setattr(backends, "_VENDORS", (package,))
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     monkeypatch.delitem(sys.modules, package, raising=False)
     text = "\n".join(examine().lines)
     assert "no accelerator: everything runs on the CPU" in text
     assert f"{package} is installed and not imported: --import {package}, OP_TOOLS_IMPORT={package}" in text
     with pytest.raises(op_tools.Error, match=f"import its backend first: --import {package}"):
-        _backends.usable_device("npu")
+        backends.usable_device("npu")
     monkeypatch.setitem(sys.modules, package, sys)
     assert package not in "\n".join(examine().lines)
 

@@ -17,7 +17,7 @@ from models import LeNet, digits
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
-from op_tools._bisect.judge import BisectJudge, Metric, Outcome, distance, read_reference
+from op_tools._bisect.outcome import BisectJudge, Metric, Outcome, distance, read_reference
 from op_tools._bisect.processes import State
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from op_tools._bisect.bisection import Session
 from op_tools._bisect.items import Call
-from op_tools._bisect.judge import BisectJudge, Outcome
-from op_tools._bisect.session import Session
+from op_tools._bisect.outcome import BisectJudge, Outcome
 
 
 def call(op, line="a.py:1", occurrence=0):

@@ -6,7 +6,7 @@ import pytest
 from conftest import launched
 
 import op_tools
-from op_tools._coverage import Verdict
+from op_tools._base.verdict import Verdict
 
 PROGRAM = """
 import json, multiprocessing, os, signal, subprocess, sys, time

@@ -217,8 +217,8 @@ def test_with_captures_the_call_that_is_wrong_by_itself_is_named(form, tmp_path)
     captures = (tmp_path / "a" / "capture", tmp_path / "b" / "capture")
     rank = compared(a, b, captures=captures)
     assert rank.first.op == "aten::relu" and rank.first.module == "Net"
-    of_b = {one.id: one.path for one in op_tools._confirm.captured_calls(captures[1])}
-    assert op_tools._confirm.wrong_by_itself(list(of_b.values())) == {of_b[rank.first.id_b]}
+    of_b = {one.id: one.path for one in op_tools._runs.judged_captures.captured_calls(captures[1])}
+    assert op_tools._runs.judged_captures.wrong_by_itself(list(of_b.values())) == {of_b[rank.first.id_b]}
 
 
 def test_confirm_says_operator_or_input(tmp_path, capsys):

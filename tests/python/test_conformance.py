@@ -31,7 +31,7 @@ from op_tools._conformance.exceptions import read_exceptions
 from op_tools._conformance.golden import Golden, GoldenJudge, GoldenWriter, write_facts
 from op_tools._conformance.repeat import digest_of, same_bits
 from op_tools._conformance.rows import COLUMNS, RowWriter, read_rows, row_of
-from op_tools._conformance.session import sampled, share_of
+from op_tools._conformance.shard_run import sampled, share_of
 from op_tools._conformance.verdict import Judge
 from op_tools._conformance.workers import StartError, prepare, work_through
 
@@ -137,7 +137,7 @@ def test_items_that_do_not_fit_beside_each_other_run_one_after_the_other():
 
 
 def test_cases_without_enough_memory_are_not_judged_and_counted(listed, monkeypatch, capsys):
-    monkeypatch.setattr("op_tools._conformance.session.free_bytes", lambda: 13 * 7000)
+    monkeypatch.setattr("op_tools._conformance.shard_run.free_bytes", lambda: 13 * 7000)
     assert RANDOM.bytes > 7000 > max(one.bytes for one in CASES if one is not RANDOM)
     assert conformance("run", "--device", "cpu", "--list", listed, "-o", "result") == 0
     assert "1 cases need more memory than the 0.0 GiB that are free: not judged" in capsys.readouterr().err

@@ -14,12 +14,12 @@ import op_tools
 import op_tools.sim_device  # makes the device "sim"
 from op_tools import _C
 from op_tools.__main__ import _parser, main
-from op_tools._conformance import session
+from op_tools._conformance import shard_run
 from op_tools._conformance.case import Case
 from op_tools._conformance.lists import read_list
 from op_tools._conformance.mutations import mutated
 from op_tools._conformance.rows import read_rows, row_of
-from op_tools._conformance.session import sampled, share_of
+from op_tools._conformance.shard_run import sampled, share_of
 
 _PARSER = functools.cache(_parser)
 CPU = ("--device", "cpu")
@@ -80,7 +80,7 @@ def quick(monkeypatch):
             return ""
 
     threads = torch.get_num_threads()
-    monkeypatch.setattr(session, "work_through", work_through)
+    monkeypatch.setattr(shard_run, "work_through", work_through)
     monkeypatch.setattr("op_tools._conformance.self_test.SelfTest", NoSelfTest)
     monkeypatch.setattr("op_tools._conformance.workers.prepare", lambda **_: None)
     with monkeypatch.context() as variables:
@@ -257,7 +257,7 @@ def test_jobs(tmp_path, monkeypatch, quick, stage):
         given.append(jobs)
         return ((one, [row_of(Case.from_json(one))], None) for one in items)
 
-    monkeypatch.setattr(session, "work_through", counted)
+    monkeypatch.setattr(shard_run, "work_through", counted)
     for jobs in (1, 2, 9):
         assert status_of(stage, *CPU, "--list", listed, "-o", f"of-{jobs}", "--jobs", jobs) == 0
     assert given == [1, 2, 2]  # a process is worth 50 cases

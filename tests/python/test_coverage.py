@@ -15,9 +15,9 @@ import op_tools
 import op_tools.sim_device
 from op_tools import _C
 from op_tools.__main__ import main
-from op_tools._coverage import Coverage, Verdict, status_of, verdict_of, worst
-from op_tools._launch import status_of_tools
-from op_tools._tools import tool_classes
+from op_tools._base.verdict import Coverage, Verdict, status_of, verdict_of, worst
+from op_tools._tools.launch import status_of_tools
+from op_tools._tools.tool import tool_classes
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import op_tools
-from op_tools import _declared
-from op_tools._kinds import hook_options, kinds
-from op_tools._tools import tool_classes
+from op_tools._base import declared
+from op_tools._base.tool_descriptions import hook_options, kinds
+from op_tools._tools.tool import tool_classes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +42,7 @@ def test_a_tool_takes_its_declared_options_by_keyword_and_documents_them(name):
         assert parameters[option.name].kind is inspect.Parameter.KEYWORD_ONLY
         assert f"    {option.name}: {option.help}" in tool.__doc__
         tool(**{option.name: None})
-    types = _declared.__dict__[f"{name}Options"].__annotations__
+    types = declared.__dict__[f"{name}Options"].__annotations__
     assert set(types) | {one.name for one in hook_options()} == {option.name for option in kind.options}
     with pytest.raises(TypeError, match="has no option 'opps'; did you mean ops"):
         tool(opps="torch.add")
@@ -51,7 +51,7 @@ def test_a_tool_takes_its_declared_options_by_keyword_and_documents_them(name):
 @pytest.mark.parametrize("name", kinds())
 def test_a_row_class_has_the_declared_columns(name):
     for row in kinds()[name].rows:
-        made = _declared.__dict__[row.name]
+        made = declared.__dict__[row.name]
         assert [field.name for field in dataclasses.fields(made)] == [column.name for column in row.columns]
 
 

@@ -19,7 +19,7 @@ import op_tools.compat.pytorch15
 import op_tools.compat.troubleshooter
 import op_tools.formats
 import op_tools.sim_device
-from op_tools._commands._command_line import parser_of
+from op_tools._commands.command_line import parser_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]

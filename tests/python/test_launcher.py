@@ -16,11 +16,11 @@ import torch
 
 import op_tools
 from op_tools import __main__ as command_line
-from op_tools._commands._command_line import COMMANDS, parser_of
+from op_tools._base.config_file import read_config
+from op_tools._base.tool_descriptions import kind_of, kinds
+from op_tools._commands.command_line import COMMANDS, parser_of
 from op_tools._commands.run import chosen_tools
-from op_tools._config import read_config
-from op_tools._kinds import kind_of, kinds
-from op_tools._launch import make_tools, tools_by_flag
+from op_tools._tools.launch import make_tools, tools_by_flag
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,6 +1,15 @@
-"""Which file may know what. A line in the wrong file is found here, by name, before a reviewer has to."""
+"""Which file may know what. A line in the wrong file is found here, by name, before a reviewer has to.
 
+python tests/python/test_layering.py [CHECKOUT]     the folders, arrows, circles and imports of the Python package
+"""
+
+import ast
+import os
 import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -255,3 +264,224 @@ def test_the_version_of_torch_has_one_source():
     assert f"torch of {minimum} or newer" in (ROOT / "README.md").read_text()
     readers = [cmake.replace(f"MINIMUM {minimum}", ""), (ROOT / "dev").read_text()]
     assert not any(minimum in text for text in readers), "a second place for the version"
+
+
+# --- The Python package ------------------------------------------------------------------------------------------------
+
+PACKAGE = "op_tools"
+MADE = {"op_tools._C", "op_tools._sim", "op_tools._build_info"}  # by CMake; every file may import them
+
+# What the files of each folder may import of ours, besides those of the same folder. The files beside the folders are doors,
+# which nothing in a folder imports.
+MAY_IMPORT = {
+    "_base": set(),
+    "sim_device": set(),
+    "_torch": {"_base"},
+    "_as_cuda": {"_base", "_torch", "sim_device"},
+    "formats": {"_base", "_torch"},
+    "repro": {"_base", "_torch"},
+    "_tools": {"_base", "_torch", "_as_cuda"},
+    "startup": {"_tools"},
+    "integrations": {"_tools"},
+    "_modules": {"_base", "_torch"},
+    "_runs": {"_base", "formats", "_tools", "_modules"},
+    "_bisect": {"_base", "_tools"},
+    "_conformance": {"_base", "_torch", "sim_device", "_tools"},
+    "analyse": {"_base", "_torch", "_tools", "_conformance"},
+    "compat": {"_base", "formats", "_tools", "_runs"},
+}
+MAY_IMPORT["_commands"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}
+
+# Modules that are imported inside functions, and why.
+LATE = {
+    "op_tools.sim_device": "its import adds a device to torch",
+    "op_tools._tools.launch": "the interpreter's start-up runs before torch is there",
+    "torch": "the interpreter's start-up runs before torch is there",
+    "torch.testing._internal": "needs packages that torch alone does not: expecttest, numpy",
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """An import in a file of the package."""
+
+    by: str
+    of: str
+    line: int
+    is_late: bool
+    """Inside a function."""
+
+    def __str__(self):
+        return f"{self.by}:{self.line} imports {self.of}"
+
+
+class Package:
+    """The Python package of a checkout, as its sources have it."""
+
+    def __init__(self, root):
+        self.root = root / PACKAGE
+        self.files = {self._name(path): path for path in sorted(self.root.rglob("*.py"))}
+        self.files = {name: path for name, path in self.files.items() if name not in MADE}
+        self.imports = [one for name in self.files for one in self._imports_of(name)]
+
+    def _name(self, path):
+        parts = path.relative_to(self.root.parent).with_suffix("").parts
+        return ".".join(parts).removesuffix(".__init__")
+
+    def folder(self, module):
+        """ "" for the files beside the folders."""
+        parts = self.files[module].relative_to(self.root).parts
+        return parts[0] if len(parts) > 1 else ""
+
+    def _imports_of(self, name):
+        """Every import, those for type checkers as well; of packages of others only late ones count."""
+        is_package = self.files[name].name == "__init__.py"
+        tree = ast.parse(self.files[name].read_text())
+        late = {
+            id(inner)
+            for outer in ast.walk(tree)
+            if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for inner in ast.walk(outer)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                modules = [one.name for one in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                above = name.split(".")[: -node.level or None] if node.level else []
+                if node.level and is_package:
+                    above = name.split(".")[: len(name.split(".")) - node.level + 1]
+                module = ".".join([*above, *filter(None, [node.module])])
+                inner = [f"{module}.{one.name}" for one in node.names]
+                modules = sorted({one if one in self.files or one in MADE else module for one in inner})
+            else:
+                continue
+            for module in modules:
+                yield Import(name, module, node.lineno, id(node) in late)
+
+    def arrows(self):
+        """Folder -> the imports that leave it."""
+        found = {self.folder(name): [] for name in self.files}
+        for one in self.imports:
+            if one.of in self.files and self.folder(one.of) != self.folder(one.by):
+                found[self.folder(one.by)].append(one)
+        return found
+
+    def folder_graph(self):
+        return {folder: {self.folder(one.of) for one in leaving} for folder, leaving in self.arrows().items()}
+
+    def file_graph(self):
+        graph = {name: set() for name in self.files}
+        for one in self.imports:
+            if one.of in self.files and one.of != one.by:
+                graph[one.by].add(one.of)
+        return graph
+
+    def late(self):
+        return [one for one in self.imports if one.is_late]
+
+
+def circles(graph):
+    """Groups of nodes that reach each other."""
+    below = {}
+    for node in graph:
+        reached, waiting = set(), [node]
+        while waiting:
+            for other in graph[waiting.pop()] - reached:
+                reached.add(other)
+                waiting.append(other)
+        below[node] = reached
+    groups = {
+        frozenset(other for other in below[node] if node in below[other]) for node in graph if node in below[node]
+    }
+    return sorted(sorted(group) for group in groups)
+
+
+def floors(graph):
+    """The nodes by how many stand below them; without circles."""
+    height = {}
+
+    def of(node):
+        if node not in height:
+            height[node] = max((of(other) + 1 for other in graph[node]), default=0)
+        return height[node]
+
+    for node in graph:
+        of(node)
+    return height
+
+
+@pytest.fixture(scope="module")
+def package():
+    return Package(ROOT)
+
+
+def test_every_folder_of_the_package_has_its_line(package):
+    assert {package.folder(name) for name in package.files} - {""} == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_imports_point_down(package, folder):
+    leaving = package.arrows()[folder]
+    assert [str(one) for one in leaving if package.folder(one.of) not in MAY_IMPORT[folder]] == []
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_what_a_folder_may_import_is_what_it_imports(package, folder):
+    assert MAY_IMPORT[folder] == package.folder_graph()[folder]
+
+
+def test_folders_import_each_other_in_no_circle(package):
+    assert circles(package.folder_graph()) == []
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"a", "c"}, "c": set(), "d": {"d"}}) == [["a", "b"], ["d"]]
+
+
+_MEASURE = """
+import sys, time
+begin = time.perf_counter()
+import torch
+of_torch = time.perf_counter() - begin
+import op_tools
+print(of_torch, time.perf_counter() - begin - of_torch, *(name for name in sys.modules if name.startswith("op_tools")))
+"""
+
+
+def imported(root=ROOT):
+    """Seconds of `import torch`, of `import op_tools` behind it, and the modules of ours that this loaded."""
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE], env=environment, cwd=root, capture_output=True, text=True, check=True
+    )
+    of_torch, of_ours, *modules = done.stdout.split()
+    return float(of_torch), float(of_ours), modules
+
+
+def table_of(root):
+    """The package of a checkout in figures; the folder "" is the files beside the folders."""
+    package = Package(root)
+    graph = package.folder_graph()
+    in_circles, late = circles(graph), package.late()
+    heights = {} if in_circles else floors(graph)
+    files = Counter(package.folder(name) for name in package.files)
+    sizes = Counter()
+    for name, path in package.files.items():
+        sizes[package.folder(name)] += len(path.read_text().splitlines())
+    lines = [f"{'folder':<14} {'floor':>5} {'files':>5} {'lines':>6}  imports"]
+    for folder in sorted(graph, key=lambda one: (heights.get(one, 0), one)):
+        floor = heights.get(folder, "-")
+        below = ", ".join(sorted(graph[folder]))
+        lines.append(f"{folder:<14} {floor:>5} {files[folder]:>5} {sizes[folder]:>6}  {below}")
+    of_torch, of_ours, modules = min((imported(root) for _ in range(3)), key=lambda one: one[1])
+    return [
+        *lines,
+        f"{len(graph)} folders, {sum(map(len, graph.values()))} arrows, {len(package.files)} files",
+        f"circles: of folders {[len(one) for one in in_circles]}, of files {list(map(len, circles(package.file_graph())))}",
+        f"imports inside functions: {len(late)}, of ours {sum(one.of in package.files for one in late)}",
+        f"import op_tools: {len(modules)} modules, {of_ours * 1000:.0f} ms; import torch: {of_torch * 1000:.0f} ms",
+    ]
+
+
+if __name__ == "__main__":
+    print("\n".join(table_of(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT)))  # noqa: T201

@@ -122,7 +122,7 @@ def test_all_stories():
     assert len(told) == len(lifecycle.STORIES)
 
 
-@pytest.mark.parametrize("tool", sorted(op_tools._kinds.kinds()))
+@pytest.mark.parametrize("tool", sorted(op_tools._base.tool_descriptions.kinds()))
 def test_tool_imports_nothing_of_torch_that_the_program_has_not_imported(tool, python):
     done = python(f"""
 import sys, torch, op_tools
@@ -148,7 +148,7 @@ print(*sorted(name for name in set(sys.modules) - before if name.split(".")[0] n
 def test_flops_are_torchs():
     from torch.utils.flop_counter import FlopCounterMode
 
-    from op_tools import _flops
+    from op_tools._torch import flops
 
     def meta(*shape):
         return torch.empty(*shape, device="meta")
@@ -164,18 +164,18 @@ def test_flops_are_torchs():
     ]
     for name, args in calls:
         for backward in (False, True):
-            found = _flops.count_flops(name, backward, args, {})
+            found = flops.count_flops(name, backward, args, {})
             counter = FlopCounterMode(display=False)
             with counter:
                 given = [one.clone().requires_grad_() if isinstance(one, torch.Tensor) else one for one in args]
-                result = _flops.find(name)(*given)
+                result = flops.find(name)(*given)
                 forward = counter.get_total_flops()
                 result.sum().backward()
             assert found == (counter.get_total_flops() - forward if backward else forward), (name, backward)
-    for own in (_flops._attention, _flops._attention_backward):
+    for own in (flops._attention, flops._attention_backward):
         packet = torch.ops.aten._scaled_dot_product_flash_attention
         args = tuple(heads)
-        if own is _flops._attention_backward:
+        if own is flops._attention_backward:
             packet, args = torch.ops.aten._scaled_dot_product_flash_attention_backward, (meta(2, 3, 5, 6), *heads)
         assert own(args, None) == sys.modules["torch.utils.flop_counter"].flop_registry[packet](*args)
 

@@ -83,7 +83,7 @@ def run(tmp_path):
 
 
 def captured_names(folder):
-    return [(one.name, one.module, one.step) for one in op_tools._confirm.captured_calls(folder)]
+    return [(one.name, one.module, one.step) for one in op_tools._runs.judged_captures.captured_calls(folder)]
 
 
 # ---- --next ----
@@ -156,7 +156,7 @@ def test_a_fault_is_caught_while_the_program_runs_and_its_call_is_saved(level, r
     assert [(name.rpartition(".")[2].rpartition("::")[2], step) for name, _, step in saved] == [("relu", 1)]
     # The recording goes on: the whole of it agrees with what was said.
     (rank,) = op_tools.compare_runs(tmp_path / "a", tmp_path / "op_against_result").ranks
-    assert rank.first.id_b == op_tools._confirm.captured_calls(tmp_path / "op_against_result")[0].id
+    assert rank.first.id_b == op_tools._runs.judged_captures.captured_calls(tmp_path / "op_against_result")[0].id
     assert rank.structure.steps_only_a == []
 
 
@@ -182,7 +182,7 @@ def test_of_runs_that_agree_nothing_is_saved(run, tmp_path):
     done = run("op-tools run --against a --fail-on-wrong train.py")
     assert "against:" not in done.stderr
     with pytest.raises(op_tools.Error, match="no captured calls"):
-        op_tools._confirm.captured_calls(tmp_path / "op_against_result")
+        op_tools._runs.judged_captures.captured_calls(tmp_path / "op_against_result")
     run("op-tools run --against a --fail-on-wrong train.py", status=1, OP_TOOLS_SIM_FAULTS=FAULT)
     assert "nothing_here" in run("op-tools run --against nothing_here train.py", status=2).stderr
     assert "max_calls" in run("op-tools run --against a --max-calls 3 train.py", status=2).stderr
@@ -223,7 +223,7 @@ def test_against_in_a_program(tmp_path, capfd):
 def test_a_comparison_that_fails_is_no_failure_of_the_program(tmp_path, monkeypatch, capfd):
     with op_tools.OpRecord(output_dir=tmp_path / "a") as a:
         trained(tool=a)
-    monkeypatch.setattr(op_tools._live, "calls_below", lambda _: 1 // 0)
+    monkeypatch.setattr(op_tools._runs.against, "calls_below", lambda _: 1 // 0)
     with op_tools.OpAgainst(tmp_path / "a", output_dir=tmp_path, stop=True) as tool:
         trained(tool=tool)
     assert capfd.readouterr().err.count("no longer compared") == 1

@@ -16,7 +16,7 @@ import torch
 
 import op_tools
 import op_tools.sim_device as sim
-from op_tools import _doctor
+from op_tools._commands import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "proofs"))
@@ -234,7 +234,7 @@ def test_doctor_says_whether_the_allocator_reports(monkeypatch):
     import op_tools.sim_device
 
     def memory_line():
-        return next(line for line in _doctor.examine().lines if line.startswith("memory "))
+        return next(line for line in doctor.examine().lines if line.startswith("memory "))
 
     assert [op_tools._C.reports_memory(device) for device in ("cpu", "sim", "meta")] == [True, True, False]
     assert "reports what it gives out" in memory_line()

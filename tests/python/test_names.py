@@ -10,7 +10,7 @@ import torch
 
 import op_tools
 from op_tools import __main__ as command_line
-from op_tools._python_calls import find
+from op_tools._torch.python_functions import find
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "proofs"))
 import names

@@ -56,7 +56,7 @@ def on_a_terminal(program, folder):
     return shown.decode()
 
 
-@pytest.mark.parametrize("name", sorted(op_tools._kinds.kinds()))
+@pytest.mark.parametrize("name", sorted(op_tools._base.tool_descriptions.kinds()))
 def test_each_tool_draws_one_line_of_progress_on_a_terminal(name, tmp_path):
     program = f"""
 import torch, op_tools

@@ -12,7 +12,8 @@ import torch
 from test_capture_files import round_trip, take
 
 import op_tools
-from op_tools import _objects, run_op_from_data
+from op_tools import run_op_from_data
+from op_tools._torch import object_forms
 
 Point = namedtuple("Point", "x y")
 ORIGIN = Point(1, 2)
@@ -105,7 +106,7 @@ def test_dataclasses_that_cannot_be_made_again_are_left_out_with_a_note():
 
 def test_a_class_of_a_file_is_neither_imported_nor_run(monkeypatch, capfd):
     name = "test_objects_in_files.Stateful"
-    made = _objects.from_form(_objects.DATACLASS, (name, {"size": 3}))
+    made = object_forms.from_form(object_forms.DATACLASS, (name, {"size": 3}))
     assert type(made) is Stateful and made.size == 3
     fields = {"size": 3}
     lazy = types.ModuleType("lazy_module")
@@ -142,20 +143,20 @@ def test_a_class_of_a_file_is_neither_imported_nor_run(monkeypatch, capfd):
         f"{module}.Stateful.__init__",
     ]
     for name in hostile:
-        assert _objects.from_form(_objects.DATACLASS, (name, dict(fields))) == fields, name
-        assert type(_objects.named_tuple(name, (1, 2))) is tuple, name
+        assert object_forms.from_form(object_forms.DATACLASS, (name, dict(fields))) == fields, name
+        assert type(object_forms.named_tuple(name, (1, 2))) is tuple, name
     assert "antigravity" not in sys.modules
     assert "there is no such dataclass in an imported module" in capfd.readouterr().err
     for content in [(1, {}), ("a",), None, ("a", {1: 2})]:
-        assert _objects.from_form(_objects.DATACLASS, content) is NotImplemented
+        assert object_forms.from_form(object_forms.DATACLASS, content) is NotImplemented
     for content in [
         (torch.float32, torch.Size([2]), b"abc"),
         (torch.bfloat16, torch.Size([1]), b"ab"),
         (torch.float32, torch.Size([-1, -4]), b"a" * 16),
     ]:
-        assert _objects.from_form(_objects.ARRAY, content) is NotImplemented
-    assert _objects.named_tuple("torch.return_types.max", (1,)) == (1,)
-    assert type(_objects.named_tuple("os.stat_result", tuple(range(10)))) is tuple
+        assert object_forms.from_form(object_forms.ARRAY, content) is NotImplemented
+    assert object_forms.named_tuple("torch.return_types.max", (1,)) == (1,)
+    assert type(object_forms.named_tuple("os.stat_result", tuple(range(10)))) is tuple
 
 
 def test_tensors_of_a_dataclass_have_the_places_that_gradients_name(tmp_path):

@@ -13,7 +13,7 @@ from torch import nn
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
-from op_tools._one_iter import compare_iterations
+from op_tools._runs.one_iter import compare_iterations
 
 PROGRAM = """
 import sys
@@ -142,17 +142,17 @@ def test_a_wrong_file_of_tolerances_is_an_error(content, text, tmp_path):
     file = tmp_path / "tolerance.json"
     file.write_text(json.dumps(content))
     with pytest.raises(op_tools.Error, match=text):
-        op_tools._one_iter.read_tolerances(file)
+        op_tools._runs.one_iter.read_tolerances(file)
 
 
 def test_yaml_is_read_where_there_is_a_library(tmp_path, monkeypatch):
     file = tmp_path / "tolerance.yaml"
     file.write_text("Net: 1e-4\n")
     monkeypatch.setitem(sys.modules, "yaml", types.SimpleNamespace(safe_load=lambda _: {"Net": "1e-4"}))
-    assert op_tools._one_iter.read_tolerances(file)["Net"].limits["loss"] == 1e-4
+    assert op_tools._runs.one_iter.read_tolerances(file)["Net"].limits["loss"] == 1e-4
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(op_tools.Error, match="YAML needs a library"):
-        op_tools._one_iter.read_tolerances(file)
+        op_tools._runs.one_iter.read_tolerances(file)
 
 
 YAML = """
@@ -166,7 +166,7 @@ Twin: *net
 def test_yaml_as_the_library_reads_it(tmp_path):
     pytest.importorskip("yaml", reason="pyyaml is not installed")
     (tmp_path / "tolerance.yaml").write_text(YAML)
-    found = op_tools._one_iter.read_tolerances(tmp_path / "tolerance.yaml")
+    found = op_tools._runs.one_iter.read_tolerances(tmp_path / "tolerance.yaml")
     assert found["Net"] == found["Twin"] and found["Net"].limits == {"forward": 1e-4, "loss": 1e-6}
     assert found["*"].limits["weights"] == 0.25
     (exemption,) = found["Net"].exceptions
@@ -174,7 +174,7 @@ def test_yaml_as_the_library_reads_it(tmp_path):
     for text in ("Net: [1", "Net: !!python/object/apply:os.getcwd []", "- 1"):
         (tmp_path / "wrong.yml").write_text(text)
         with pytest.raises(op_tools.Error, match=r"wrong\.yml"):
-            op_tools._one_iter.read_tolerances(tmp_path / "wrong.yml")
+            op_tools._runs.one_iter.read_tolerances(tmp_path / "wrong.yml")
 
 
 def test_yaml_decides_the_verdict(work, tmp_path):

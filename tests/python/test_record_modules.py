@@ -292,7 +292,9 @@ def test_a_call_of_a_container_is_replayed_by_the_path_that_is_printed(tmp_path,
     with op_tools.OpCapture(output_dir=tmp_path, format="container", level="aten") as tool:
         torch.ones(3).neg().exp()
     container = Path(tool.result().root) / "calls.zip"
-    (call,) = [one for one in op_tools._confirm.captured_calls(container) if one.name.startswith("aten::neg")]
+    (call,) = [
+        one for one in op_tools._runs.judged_captures.captured_calls(container) if one.name.startswith("aten::neg")
+    ]
     assert call.path.startswith(f"{container}!")
     assert op_tools.run_op_from_data.main([call.path, "--acc_check", "--json", str(tmp_path / "report.json")]) == 0
     (replayed,) = json.loads((tmp_path / "report.json").read_text())["calls"]

@@ -21,7 +21,7 @@ import op_tools.sim_device as sim
 from op_tools.__main__ import main as command
 from op_tools._conformance.case import make_call
 from op_tools._conformance.lists import our_list
-from op_tools._conformance.session import sampled
+from op_tools._conformance.shard_run import sampled
 from op_tools.repro import Plan, make, shrink
 from op_tools.repro._cpp import cpp_text, quoted, write_cpp
 from op_tools.repro._literals import comment, dotted, drawn_tensor, expression, flat_tensor, same_bits

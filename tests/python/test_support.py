@@ -12,9 +12,9 @@ import torch
 import op_tools
 import op_tools.__main__
 import op_tools.sim_device as sim
+from op_tools._torch.operator_support import Watch, registration
 from op_tools.analyse import _support
 from op_tools.analyse._judged import enter_conformance, read_conformance
-from op_tools.analyse._operators import Watch, registration
 from op_tools.analyse._support import _add_by_name, _operators, _row
 from op_tools.analyse._table import SupportTable, read_table
 

@@ -9,7 +9,7 @@ from unseen_work import EARLIER
 
 import op_tools
 import op_tools.sim_device
-from op_tools._coverage import Verdict
+from op_tools._base.verdict import Verdict
 
 OPERATORS = 2000
 

@@ -20,8 +20,8 @@ from unseen_work import in_fork, in_unfollowed_thread
 import op_tools
 import op_tools.sim_device  # makes the device "sim"
 from op_tools.__main__ import main
-from op_tools._conformance import session
-from op_tools._launch import status_of_tools
+from op_tools._conformance import shard_run
+from op_tools._tools.launch import status_of_tools
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -241,7 +241,7 @@ def conformance(stage):
             for item in items:
                 yield item, work_on(item), None
 
-        patch.setattr(session, "work_through", work_through)
+        patch.setattr(shard_run, "work_through", work_through)
         patch.setattr("op_tools._conformance.workers.prepare", lambda **_: None)
         patch.setattr("op_tools._conformance.self_test.SelfTest", SelfTest)
         patch.setattr(SelfTest, "said", "it is not finished" if kind == "off" else "")
@@ -271,7 +271,7 @@ def blackbox(kind, _):
         cut_off("box", "*.blackbox", 5000)
     if kind == "full":  # of a process that was killed, whose calls had no place
         data = bytearray(file.read_bytes())
-        header = op_tools._blackbox._Header._fields
+        header = op_tools._tools.blackbox._Header._fields
         places = dict(zip(header, [*_places()], strict=True))
         struct.pack_into("<I", data, places["closed"], 0)
         struct.pack_into("<Q", data, places["left_out"], 3)
@@ -282,7 +282,7 @@ def blackbox(kind, _):
 def _places():
     """Where the fields of a black box's header are."""
     at = 0
-    for form in op_tools._blackbox._HEADER.format.replace(" ", "").lstrip("<").replace("8s", "s"):
+    for form in op_tools._tools.blackbox._HEADER.format.replace(" ", "").lstrip("<").replace("8s", "s"):
         yield at
         at += {"s": 8, "I": 4, "i": 4, "Q": 8, "q": 8}[form]
 

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.overrides import TorchFunctionMode
 
 from ... import _C
-from ..._tools import Hook, HookScope
+from ..._tools.tool import Hook, HookScope
 from ...formats._names import METHODS, their_name
 from ...formats._troubleshooter_writer import ApiDumpWriter
 

@@ -1,0 +1,86 @@
+"""The account of a run as its files have it: in the header of a recording, and of the processes that a command starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import _C
+from .verdict import Coverage
+
+ACCOUNT = "account"
+"""Its name in a header (kAccount in src/record/recording.h)."""
+
+_ON_THE_HOST = ("cpu", "meta")
+
+
+def _coverage(facts: Mapping[str, Any]) -> Coverage:
+    """Of what Coverage.to_dict() gave; that of another version may have fewer fields, or more."""
+    known = Coverage().to_dict()
+    return Coverage(**{name: value for name, value in facts.items() if name in known})
+
+
+# --- Recordings that are compared ---------------------------------------------------------------------------------------
+
+
+def _account(recording: _C.Recording) -> Coverage | None:
+    """None: the recording says nothing of it. It is of another tool, of an older version, or its program was killed."""
+    facts = recording.header.get(ACCOUNT) if isinstance(recording.header, dict) else None
+    if not isinstance(facts, dict):
+        return None
+    read = recording.known_values
+    values = {"judged": read, "not_judged": {"not_saved": recording.values - read}}
+    return _coverage({**facts, **values, "seen": recording.calls, "devices": recording.devices})
+
+
+def accounts_of(recordings: Mapping[str, _C.Recording]) -> dict[str, Coverage]:
+    """The accounts of recordings that are compared with each other, by what they are called ("A"), where they have one.
+
+    A run on the CPU is what a run on a device is compared with: that no tensor was on the accelerator counts only where
+    it holds for all of them.
+    """
+    found = {name: account for name, one in recordings.items() if (account := _account(one)) is not None}
+    if any(device not in _ON_THE_HOST for one in recordings.values() for device in one.devices):
+        for account in found.values():
+            account.accelerator = ""
+    return found
+
+
+def reasons_of(accounts: Mapping[str, Coverage]) -> list[str]:
+    """Why it is not known that these recordings have all of their programs."""
+    return [f"{name}: {reason}" for name, account in accounts.items() for reason in account.reasons()]
+
+
+def lines_of(account: Coverage | None) -> list[str]:
+    """For people, where something was not seen."""
+    return account.lines() if account is not None and account.reasons() else []
+
+
+# --- Processes that a command starts ------------------------------------------------------------------------------------
+
+
+def write_account(path: str, coverages: Iterable[Coverage]) -> None:
+    """Of the tools of this process, for who started it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    Path(path).write_text(json.dumps([one.to_dict() for one in coverages]), encoding="utf-8")
+
+
+def unseen_in(paths: Iterable[Path]) -> list[str]:
+    """Why not all calls of the processes were seen, of what they wrote. One that was killed says nothing; one that made no
+    call (a launcher) missed none, and one that was on the host alone may be beside another."""
+    reasons: dict[str, None] = {}
+    for path in paths:
+        try:
+            accounts = [_coverage(facts) for facts in json.loads(path.read_text(encoding="utf-8"))]
+        except (OSError, ValueError, TypeError, AttributeError, _C.Error):
+            continue
+        for account in accounts:
+            account.accelerator = ""
+            if account.seen or account.off:
+                reasons |= dict.fromkeys(account.reasons())
+    return list(reasons)

@@ -1,0 +1,71 @@
+"""Reads captured calls in Python."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import _C
+
+
+def load(path: str | Path) -> Any:
+    """Reads a captured .pth file, with the values that torch.load cannot restore: slices, Ellipsis, memory formats,
+    generators, tensors with shared contents, named tuples, dataclasses, arrays of numpy. A class is taken from the modules that
+    are imported; where there is none, a dataclass is a dict, a named tuple a tuple.
+
+    Args:
+        path: the file.
+
+    Returns:
+        a dict with the keys of docs/architecture.md; tensors are on the CPU, with their shapes, strides and dtypes.
+
+    Raises:
+        op_tools.Error: the file is missing, damaged, or not a .pth file. No code in it is run.
+    """
+    return _C.read_pth(os.fsencode(path))
+
+
+@dataclass(frozen=True)
+class CapturedCall:
+    """One captured call. Tensors are on the CPU, with their original shapes, strides and dtypes. grad_inputs and
+    grad_outputs are None if backward did not run."""
+
+    name: str
+    """"torch.nn.functional.linear" or "aten::add.Tensor"."""
+    args: tuple[Any, ...]
+    """Positional arguments, as they were before the call."""
+    kwargs: dict[str, Any]
+    """Keyword arguments, as they were before the call."""
+    result: Any = None
+    """What the call returned; None if it raised."""
+    grad_inputs: tuple[Any, ...] | None = None
+    """A gradient per tensor of (args, kwargs), in order; None where the call has none."""
+    grad_outputs: tuple[Any, ...] | None = None
+    """A gradient per tensor of the result, in order; None where none arrived."""
+    meta: dict[str, Any] = field(default_factory=dict)
+    """The content of meta.json: shapes, dtypes, devices, random and autograd state, source line."""
+
+
+def load_call(folder: str | Path) -> CapturedCall:
+    """Reads one captured call.
+
+    Args:
+        folder: ``op_capture_result/<rank>/<time>/<op>/<id>``, or ``.../calls.zip!<op>/<id>`` in a container. Shared
+            contents (``dedupe=True``) are read from their files.
+
+    Returns:
+        the call; gradients are those of its first backward pass.
+
+    Raises:
+        op_tools.Error: input.pth is missing, a file is damaged, or the call is cut off because its program ended while it
+            wrote it; :func:`load` reads the files that are there.
+    """
+    call = _C.read_call(os.fsencode(folder))
+    try:
+        meta = json.loads(call["meta"]) if call["meta"] is not None else {}
+    except (ValueError, RecursionError) as error:
+        raise _C.Error(f"{folder}: meta.json is damaged: {error}") from None
+    return CapturedCall(**{**call, "meta": meta})

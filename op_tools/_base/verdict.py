@@ -1,0 +1,34 @@
+"""The core's verdicts, exit statuses and account of a run (docs/verdicts.md)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from .. import _C
+
+Coverage = _C.Coverage
+accelerator = _C.accelerator
+
+
+class Verdict(enum.Enum):
+    """The answer about a run, two runs, or calls; the values are the core's words."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    NOT_JUDGED = "not judged"
+
+
+def verdict_of(*, wrong: bool, unseen: Iterable[str] | bool) -> Verdict:
+    """The verdict on what was found and on what was not looked at; what is wrong stays wrong."""
+    return Verdict(_C.verdict_of(wrong, unseen if isinstance(unseen, bool) else any(unseen)))
+
+
+def status_of(verdict: Verdict, *, allow_unseen: bool = False) -> int:
+    """The exit status: 0 all that was to be judged agrees, 1 something differs, 2 not judged (0 where that is allowed)."""
+    return _C.exit_status(verdict.value, allow_unseen)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of several verdicts: what differs comes before what is not judged."""
+    return Verdict(_C.worst_verdict([one.value for one in verdicts]))

@@ -1,0 +1,91 @@
+"""What the commands share: their parser, the status of wrong usage, and text for terminals."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import Any, NoReturn, TypeAlias
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # generic for type checkers only
+
+# Module of this folder -> the commands that it registers. Only the module of the command that is given is imported.
+COMMANDS = {
+    "ops": ("ops",),
+    "run": ("run", "env"),
+    "show": ("show",),
+    "compare": ("compare",),
+    "one_iter": ("one-iter",),
+    "importing": ("import",),
+    "exporting": ("export",),
+    "convert": ("convert",),
+    "bisect": ("bisect",),
+    "repro": ("repro",),
+    "blackbox": ("blackbox",),
+    "support": ("support",),
+    "analyse": ("analyse",),
+    "conformance": ("conformance",),
+    "doctor": ("doctor",),
+    "help": ("help",),
+}
+
+WRONG_USAGE = 64  # 2 says that something could not be read or judged
+
+
+class UsageError(Exception):
+    """A command line whose parts do not go together."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends with status 64 if it does not understand the command line. Options are written out: `--time 5` where there is no
+    --time would else be --timeout."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **more})
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(WRONG_USAGE, f"{self.prog}: error: {message}\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses what it does not know itself: the parser above would print the usage of all commands."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
+def parser_of(command: str = "") -> Parser:
+    """The parser of one command; of all where there is none of that name."""
+    parser = Parser(
+        prog="op-tools",
+        description="Look at every operator that a PyTorch program runs.",
+        epilog="Options of a tool: op-tools help autocompare. Replay what was captured: run_op_from_data FOLDER --acc_check",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    named = [module for module, names in COMMANDS.items() if command in names]
+    for module in named or COMMANDS:
+        importlib.import_module(f".{module}", __package__).add(commands)
+    return parser
+
+
+def visible(text: str) -> str:
+    """Text for a terminal: names and strings in files come from outside, and control characters would drive it."""
+    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+
+
+def add_imports(parser: argparse.ArgumentParser) -> None:
+    """Adds the option --import, which names backends of devices (op_tools._torch.backends)."""
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this first: the backend (torch_npu, op_tools.sim_device)",
+    )
+
+
+def add_allow_unseen(parser: argparse.ArgumentParser) -> None:
+    """Adds the option --allow-unseen, of commands whose verdict may be "not judged" (op_tools._base.verdict.status_of)."""
+    parser.add_argument("--allow-unseen", action="store_true", help="status 0 instead of 2 where it was not judged")

@@ -1,0 +1,198 @@
+"""op-tools conformance list, record, export: which cases there are, cases of a program, cases for a device without Python."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import _C
+from .._conformance import DEFAULT_SOURCES, SOURCES
+from .command_line import UsageError, visible
+
+if TYPE_CHECKING:
+    from .._conformance.case import Case
+
+_GROUPS: dict[str, Callable[[Case], str]] = {
+    "source": lambda case: case.source,
+    "op": lambda case: case.op,
+    "dtype": lambda case: case.dtype or "(none)",
+    "variant": lambda case: case.variant,
+    "mutation": lambda case: case.mutation or "(none)",
+    "layout": lambda case: case.layout,
+}
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(visible(text) + "\n")
+
+
+def positive(text: str) -> int:
+    """A number from 1, as the type of an argument."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not allowed; give a number from 1")
+    return number
+
+
+def _sources(options: argparse.Namespace) -> tuple[str, ...]:
+    """Where cases come from. An option that would have no effect is an error."""
+    files = {name: getattr(options, name) for name in ("captures", "mine")}
+    named = [name for name, given in files.items() if given]
+    if options.list:
+        if named:
+            raise UsageError(f"--{named[0]}: is no source beside --list, which has its cases")
+        return tuple(options.source or SOURCES)
+    for name in options.source or ():
+        if files.get(name) == []:
+            raise UsageError(f"--source {name}: say which files: --{name}")
+    if left_out := [name for name in named if options.source and name not in options.source]:
+        raise UsageError(f"--{left_out[0]}: is left out by --source {' '.join(options.source)}")
+    return tuple(options.source or named or DEFAULT_SOURCES)
+
+
+def selected_cases(options: argparse.Namespace) -> list[Case]:
+    """The cases that the options of add_selection() choose.
+
+    Raises:
+        op_tools.Error: there is none, or an option is wrong.
+        UsageError: options do not go together.
+    """
+    from .._conformance.lists import Filter, load_cases
+    from .._conformance.shard_run import sampled
+
+    sources = _sources(options)
+    captures, mine = tuple(map(Path, options.captures)), tuple(map(Path, options.mine))
+    wanted = Filter(
+        fname=options.fname,
+        dtypes=frozenset(options.filter_dtype),
+        models=frozenset(options.model),
+        phase=options.phase,
+        nhwc=options.nhwc,
+        four_bytes=options.four_bytes,
+    )
+    was_enabled = gc.isenabled()
+    gc.disable()  # it would go through all cases again and again, for as long as it takes to make them
+    try:
+        cases = list(load_cases(options.list, sources=sources, filter=wanted, captures=captures, mine=mine))
+        gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
+    if not cases:
+        raise _C.Error("no case is left by these options: op-tools conformance list shows what there is")
+    return sampled(cases, options.sample) if options.sample else cases
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that choose cases."""
+    add = parser.add_argument
+    several: dict[str, Any] = {"action": "extend", "nargs": "+"}
+    add("--source", **several, choices=SOURCES, help="where cases come from (op_db models faults)")
+    add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
+    add("--captures", **several, default=[], metavar="PATH", help="calls of captures and recordings as cases")
+    add("--mine", **several, default=[], metavar="FILE", help="cases of your own (JSON, YAML)")
+    add("--fname", default="", metavar="RE", help="only functions whose name this regular expression matches")
+    add("--model", **several, default=[], metavar="NAME", help="only the calls of these models")
+    add("--filter-dtype", **several, default=[], metavar="DTYPE", help="leave out cases of these dtypes: float64 int64")
+    add("--phase", default="", choices=("forward", "backward", "inplace", "out"), help="only this phase")
+    add("--nhwc", action="store_true", help="tensors of four and five dimensions are channels-last")
+    add("--four-bytes", action="store_true", help="int64 tensors are int32")
+    add("--sample", type=positive, metavar="N", help="N of the cases, always the same, spread over the operators")
+
+
+def _counts(cases: Iterable[Case], by: str) -> str:
+    counts = Counter(_GROUPS[by](case) for case in cases)
+    rows = [[name, str(count)] for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    return _C.text_table([(by, False), ("cases", True)], rows, 120)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from .._conformance.lists import digest_of, write_list
+
+    if options.list_models and not (options.list or options.source or options.captures or options.mine):
+        options.source = ["models"]
+    cases = selected_cases(options)
+    if options.list_models:
+        counts = Counter(name for case in cases for name in case.models)
+        rows = [[name, str(count)] for name, count in sorted(counts.items())]
+        _say(_C.text_table([("model", False), ("cases", True)], rows, 120) + f"\n{len(rows)} models")
+    elif options.ids:
+        _say("\n".join(case.id for case in cases))
+    else:
+        _say("\n\n".join(_counts(cases, by) for by in options.by))
+    if options.write:
+        count, digest = write_list(Path(options.write), cases)
+    else:
+        count, digest = len(cases), digest_of(cases)
+    where = f" in {options.write}" if options.write else ""
+    _say(f"{count} cases, {len({case.op for case in cases})} functions{where}, SHA-256 {digest}")
+    return 0
+
+
+def _record(options: argparse.Namespace) -> int:
+    from .._conformance.lists import write_list
+    from .._conformance.models import record_program
+
+    model = options.name or Path(options.script).stem
+    cases, which = record_program([options.script, *options.arguments], model)
+    calls = sum(case.models[model] for case in cases)
+    count, digest = write_list(Path(options.output), cases)
+    _say(f"{model}: {count} cases, {calls} calls of {which}, in {options.output}, SHA-256 {digest}")
+    _say(f"Next: op-tools conformance run --list {options.output} --device cpu -o result")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from .._conformance.export import export_cases
+
+    done = export_cases(selected_cases(options), Path(options.output), options.format, phase=options.phase)
+    sys.stderr.write("".join(f"op-tools: {visible(problem)}\n" for problem in done.problems))
+    _say(f"{done.calls} calls in {options.output}")
+    _say(f"Next: run_op_from_data {options.output} --acc_check")
+    return 1 if done.problems or not done.calls else 0
+
+
+def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
+    """Registers list, record and export among the actions of conformance."""
+    listing = actions.add_parser(
+        "list",
+        help="which cases there are",
+        description="Counts the cases that the options choose, and prints the SHA-256 of their lines.",
+    )
+    add_selection(listing)
+    shown = listing.add_mutually_exclusive_group()
+    shown.add_argument(
+        "--by", nargs="+", default=["source", "dtype"], choices=sorted(_GROUPS), help="what is counted (source dtype)"
+    )
+    shown.add_argument("--ids", action="store_true", help="print the id of each case instead")
+    shown.add_argument("--list-models", action="store_true", help="print the models, for --model, instead")
+    listing.add_argument(
+        "--write", default="", metavar="FILE", help="write the cases (JSON lines; packed if FILE ends in .gz)"
+    )
+    listing.set_defaults(run=_list)
+    record = actions.add_parser(
+        "record",
+        help="make cases of a program's calls",
+        description="Runs a Python program and writes which torch functions its second training step calls, with which shapes, "
+        "and how often. Values are not written: a model may be on the meta device.",
+    )
+    record.add_argument("-o", "--output", required=True, metavar="FILE", help="the list to write")
+    record.add_argument("--name", default="", metavar="NAME", help="of the model (the script's name)")
+    record.add_argument("script", help="the program")
+    record.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    record.set_defaults(run=_record)
+    export = actions.add_parser(
+        "export",
+        help="write cases for run_op_from_data",
+        description="Runs cases on the CPU and captures inputs, outputs and gradients: run_op_from_data replays them on a device "
+        "without Python. Status 1 if some could not be exported.",
+    )
+    add_selection(export)
+    export.add_argument("-o", "--output", required=True, metavar="DIR", help="a new folder")
+    export.add_argument("--format", choices=("container", "folders"), default="container", help="(container)")
+    export.set_defaults(run=_export)

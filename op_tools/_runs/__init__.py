@@ -1,0 +1,1 @@
+"""Two or more runs of a program against each other."""

@@ -1,0 +1,101 @@
+"""The second pass: commands that capture the calls around a divergence in both programs, and those calls only."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import _C
+from .._base.declared import RunRow
+from .compare_runs import RankComparison
+
+_AROUND = 3  # rows before the divergence
+_FOLDER = "op_compare_next"
+
+
+def new_folder(name: str, parent: Path = Path()) -> Path:
+    """One that is not there yet: what an earlier run left is not mixed with this one.
+
+    Raises:
+        op_tools.Error: it cannot be made.
+    """
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    for name in names:
+        try:
+            (parent / name).mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _C.Error(f"{parent / name}: cannot be made: {error}") from None
+        return parent / name
+    raise AssertionError  # the names do not end
+
+
+def _differing_environment(header: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """`env` with what the other run had otherwise; variables of op_tools itself are in the command."""
+    own, others = header.get("environment") or {}, other.get("environment") or {}
+    differing = [
+        name
+        for name in sorted({*own, *others})
+        if own.get(name) != others.get(name) and (not name.startswith("OP_") or name.startswith("OP_TOOLS_SIM"))
+    ]
+    unset = [f"--unset={name}" for name in differing if name not in own]
+    words = [*unset, *(f"{name}={own[name]}" for name in differing if name in own)]
+    return ["env", *words] if words else []
+
+
+def _run_command(headers: Sequence[dict[str, Any]], place: int, options: Sequence[str]) -> str:
+    """One of the two programs again, as it was started."""
+    own = headers[place]
+    start = map(str, own.get("start") or own["argv"])
+    return shlex.join([*_differing_environment(own, headers[1 - place]), "op-tools", "run", *options, *start])
+
+
+def _commands_of_module(first: RunRow, headers: Sequence[dict[str, Any]], folder: Path) -> list[str]:
+    """A module is known: its operators are recorded, on both sides."""
+    commands = []
+    for place, side in enumerate("ab"):
+        module = (first.module_b if place else first.module) or first.module
+        options = ["--record", "--level", "aten", "--steps", str(first.step)]
+        options += ["--modules", module] if module else []
+        commands.append(_run_command(headers, place, [*options, "--output-dir", str(folder / side)]))
+    return [*commands, shlex.join(["op-tools", "compare", str(folder / "a"), str(folder / "b"), "--next"])]
+
+
+def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
+    """Writes the lists of calls, and makes the commands for them.
+
+    Args:
+        rank: what was found.
+        parent: where the folder with the lists is made; the captures go there, too.
+
+    Returns:
+        for both sides the command that captures the calls around the first divergence, and the one that judges them; of
+        recordings of modules those that record the operators of the module, and compare them;
+        nothing where the runs agree, or where a recording does not say what its program was.
+
+    Raises:
+        op_tools.Error: the lists cannot be written.
+    """
+    first, found = rank.first, rank._found
+    if first is None:
+        return []
+    rows = [row for row in rank.rows[max(0, first.row - _AROUND) : first.row + 1] if row.step == first.step]
+    headers = [side.header if isinstance(side.header, dict) else {} for side in (found.a, found.b)]
+    if not all(header.get("argv") for header in headers):
+        return []
+    folder = new_folder(_FOLDER, parent)
+    if headers[0].get("modules_only"):
+        return _commands_of_module(first, headers, folder)
+    commands = []
+    for place, (side, recording) in enumerate((("a", found.a), ("b", found.b))):
+        of_calls = _C.recorded_items(recording)
+        items = dict.fromkeys(of_calls[call] for row in rows for call in found.calls_of(row.row)[place])
+        listed = folder / f"calls_{side}.txt"
+        listed.write_text("".join(f"{item}\n" for item in items if item), encoding="utf-8")
+        options = ["--capture", "--level", first.level, "--steps", str(first.step), "--only-calls", str(listed)]
+        commands.append(_run_command(headers, place, [*options, "--output-dir", str(folder / side)]))
+    return [*commands, shlex.join(["op-tools", "compare", "--confirm", str(folder / "a"), str(folder / "b")])]

@@ -1,0 +1,274 @@
+"""Captured calls of two runs, each judged by itself: is the operator wrong, or was its input another one?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+from .._base.captured_calls import CapturedCall, load_call
+from .._base.declared import CallVerdict
+from .._base.results import Result, Shown, text_table, worded
+from .._base.verdict import Verdict, status_of, verdict_of
+from .._tools.replay import main as replay
+from .compare_runs import RankComparison, plain_name
+
+_Folder = str | os.PathLike[str]
+# Of calls that run_op_from_data ran again: what it says of them.
+WRONG = "disagreed"
+NOT_JUDGED = frozenset({"not comparable", "could not run"})
+_MAY_BE_WRONG = (
+    CallVerdict.CARRIED,
+    CallVerdict.BORN,
+    CallVerdict.ONLY_A,
+    CallVerdict.ONLY_B,
+    CallVerdict.NOT_COMPARED,
+)
+_AT_ONCE = 32  # calls that are run again before the next are looked at
+
+
+@dataclass(frozen=True)
+class CapturedId:
+    """One captured call, and what is known of it without its tensors."""
+
+    path: str
+    id: int
+    name: str
+    module: str
+    step: int
+    rank: int
+
+
+def calls_below(folder: _Folder) -> tuple[list[CapturedId], list[str]]:
+    """The calls below a folder of OpCapture, in the order in which they were made, and what could not be read."""
+    calls, problems, _ = _C.find_calls(os.fsencode(folder))
+    found = []
+    for path, text, _, _ in calls:
+        try:
+            meta = json.loads(text) if text is not None else {}
+        except ValueError:
+            continue  # cut off while it was written
+        if isinstance(meta, dict) and isinstance(meta.get("id"), int):
+            module = ".".join(filter(None, (meta.get("model"), meta.get("module"))))
+            step, rank = int(meta.get("step") or 0), int(meta.get("rank") or 0)
+            found.append(CapturedId(path, meta["id"], str(meta.get("name")), module, step, rank))
+    return sorted(found, key=lambda one: one.id), list(problems)
+
+
+def captured_calls(folder: _Folder) -> list[CapturedId]:
+    """The same, where there must be some.
+
+    Raises:
+        op_tools.Error: there is none.
+    """
+    found, problems = calls_below(folder)
+    if not found:
+        raise _C.Error("\n".join(problems) or f"{folder}: there are no captured calls here")
+    return found
+
+
+def replayed(paths: Sequence[str], device: str = "cpu") -> dict[str, dict[str, Any]]:
+    """Runs captured calls again and judges their saved results: the report of each by its path ("agreed", "disagreed",
+    "not comparable", "could not run")."""
+    if not paths:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        arguments = [*paths, "--acc_check", "--device", device, "--json", str(report), "--quiet"]
+        replay([*arguments, "--no_summary"])
+        calls = json.loads(report.read_text(encoding="utf-8"))["calls"] if report.exists() else []
+    return {str(one["path"]): one for one in calls}
+
+
+def wrong_by_itself(paths: Sequence[str]) -> set[str]:
+    """Of these calls those whose saved results disagree with the same operator on the CPU, on their own inputs."""
+    return {path for path, report in replayed(paths).items() if report.get("status") == WRONG}
+
+
+@dataclass(frozen=True)
+class ConfirmedRow:
+    """A captured call of A and its partner in B."""
+
+    op: str
+    module: str
+    step: int
+    path_a: str
+    path_b: str
+    inputs: float
+    """The largest difference of an input, as a share of its norm."""
+    outputs: float
+    a: str
+    """A's saved result against the same operator on the CPU: `agreed`, `disagreed`, `not comparable`, `could not run`."""
+    b: str
+    b_on_inputs_of_a: str
+    """B's device runs A's call: its result against A's; empty where this machine has no such device."""
+    verdict: str
+
+
+@dataclass(frozen=True, repr=False)
+class Confirmation(Result):
+    """Two captures, call by call."""
+
+    rows: list[ConfirmedRow]
+    problems: list[str]
+
+    @property
+    def verdict(self) -> Verdict:
+        """`differs`: an operator is wrong; `not judged`: some calls have no partner, or most could not be judged."""
+        pairs = [(row.a, row.b) for row in self.rows]
+        unjudged = sum(1 for pair in pairs if NOT_JUDGED.intersection(pair))
+        unseen = bool(self.problems) or not pairs or 2 * unjudged > len(pairs)
+        return verdict_of(wrong=any(WRONG in pair for pair in pairs), unseen=unseen)
+
+    @property
+    def exit_status(self) -> int:
+        """0: no operator is wrong; 1: one is; 2: not judged."""
+        return status_of(self.verdict)
+
+    def table(self) -> str:
+        """For people."""
+        columns: list[Shown[ConfirmedRow]] = [
+            worded("op", "op"),
+            Shown("inputs", lambda row: f"{row.inputs:.2g}", is_number=True),
+            Shown("outputs", lambda row: f"{row.outputs:.2g}", is_number=True),
+            worded("A on CPU", "a"),
+            worded("B on CPU", "b"),
+            worded("verdict", "verdict"),
+        ]
+        return "\n".join([text_table(columns, self.rows, -1), *self.problems])
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """All tensors of arguments or a result, in their order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for one in value for tensor in tensors_of(one)]
+    return [tensor for one in value.values() for tensor in tensors_of(one)] if isinstance(value, dict) else []
+
+
+def _difference(one: Any, other: Any) -> float:
+    """The largest relative difference of tensors in the same places."""
+    worst = 0.0
+    for a, b in zip(tensors_of(one), tensors_of(other), strict=False):
+        if a.shape != b.shape:
+            return float("inf")
+        if a.layout != torch.strided or a.is_quantized or not a.numel() or torch.equal(a, b.to(a.dtype)):
+            continue
+        wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
+        left, right = a.to(wide), b.to(wide)
+        norm = max(left.norm().item(), right.norm().item())
+        worst = max(worst, (left - right).norm().item() / norm if norm else float("inf"))
+    return worst
+
+
+def _verdict(inputs: float, outputs: float, a: str, b: str) -> str:
+    if b == WRONG:
+        return "B's operator is wrong" + (" (and A's)" if a == WRONG else "")
+    if a == WRONG:
+        return "A's operator is wrong"
+    if NOT_JUDGED.intersection((a, b)):
+        return "not known: it could not be run again"
+    if inputs == 0 and outputs == 0:
+        return "agrees"
+    return "the operator is right, its input is another one" if inputs else "both are right: rounding"
+
+
+def judged_pairs(pairs: Sequence[tuple[CapturedId, CapturedId]], *, crossed: bool = False) -> list[ConfirmedRow]:
+    """Runs each call of A and its partner in B again, and judges both.
+
+    Args:
+        pairs: the calls.
+        crossed: also run A's call on the device of B, where there is one.
+    """
+    of_a, of_b = replayed([a.path for a, _ in pairs]), replayed([b.path for _, b in pairs])
+    rows = []
+    for a, b in pairs:
+        of_run_a, of_run_b = load_call(a.path), load_call(b.path)
+        inputs = _difference((of_run_a.args, of_run_a.kwargs), (of_run_b.args, of_run_b.kwargs))
+        outputs = _difference(of_run_a.result, of_run_b.result)
+        status_a, status_b = (
+            str(all_.get(path, {}).get("status", "could not run")) for all_, path in ((of_a, a.path), (of_b, b.path))
+        )
+        device = _device_of(of_run_b) if crossed else ""
+        of_both = str(replayed([a.path], device).get(a.path, {}).get("status", "")) if device else ""
+        verdict = _verdict(inputs, outputs, status_a, status_b)
+        rows.append(
+            ConfirmedRow(
+                a.name, a.module, a.step, a.path, b.path, inputs, outputs, status_a, status_b, of_both, verdict
+            )
+        )
+    return rows
+
+
+def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
+    """Judges the calls of two captures one by one: is the operator wrong, or was its input another one?
+
+    Args:
+        capture_a: a folder of OpCapture, or any folder in it.
+        capture_b: that of the other run.
+
+    Returns:
+        a row for each pair of calls; pairs are the calls of equal operator, module and step, in their order.
+
+    Raises:
+        op_tools.Error: a folder holds no captured calls.
+    """
+    places: dict[tuple[str, str, int], list[CapturedId]] = {}
+    for one in captured_calls(capture_b):
+        places.setdefault((plain_name(one.name), one.module, one.step), []).append(one)
+    pairs, problems = [], []
+    for one in captured_calls(capture_a):
+        partners = places.get((plain_name(one.name), one.module, one.step))
+        if partners:
+            pairs.append((one, partners.pop(0)))
+        else:
+            problems.append(f"{one.path}: B has no such call")
+    problems += [f"{one.path}: A has no such call" for left in places.values() for one in left]
+    return Confirmation(judged_pairs(pairs, crossed=True), problems)
+
+
+def _device_of(call: CapturedCall) -> str:
+    """The accelerator on which a captured call ran, where this process has it; else ""."""
+    kinds = {
+        str(one.get("device", "cpu")).partition(":")[0] for one in call.meta.get("inputs", []) if isinstance(one, dict)
+    }
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator.type if accelerator is not None and accelerator.type in kinds else ""
+
+
+def judged_by_values(rank: RankComparison, capture_a: _Folder, capture_b: _Folder) -> RankComparison:
+    """The comparison with its first divergence found by full tensors: each pair whose results differ is run again, in
+    order, and the first call that is wrong by itself is where the difference was born.
+
+    Args:
+        rank: made of recordings beside which the calls were captured.
+        capture_a: the capture of A.
+        capture_b: that of B.
+    """
+    of_a, of_b = ({one.id: one.path for one in captured_calls(folder)} for folder in (capture_a, capture_b))
+    first = _first_wrong(rank, of_a, of_b)
+    return rank if first is None else dataclasses.replace(rank, _first=first)
+
+
+def _first_wrong(rank: RankComparison, of_a: dict[int, str], of_b: dict[int, str]) -> int | None:
+    """The first row with a call that is wrong by itself."""
+    suspects = [row for row in rank.rows if row.finding or row.output_difference or row.verdict in _MAY_BE_WRONG]
+    for begin in range(0, len(suspects), _AT_ONCE):
+        part = suspects[begin : begin + _AT_ONCE]
+        paths = {
+            side.get(number, "") for row in part for side, number in ((of_a, row.id_a), (of_b, row.id_b)) if number
+        }
+        wrong = wrong_by_itself(sorted(paths - {""}))
+        for row in part:
+            if of_b.get(row.id_b or -1) in wrong or of_a.get(row.id_a or -1) in wrong:
+                return row.row
+    return None

@@ -1,0 +1,197 @@
+"""A run whose operators get the inputs of a captured one: which of them are wrong by themselves?"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from typing_extensions import Unpack
+
+from .. import _C
+from .._base.captured_calls import load_call
+from .._base.declared import ToolOptions
+from .._base.results import Result, Shown, text_table, worded
+from .._base.verdict import Coverage, Verdict, status_of, verdict_of
+from .._tools.tool import Hook, HookScope, OpCapture, Tool
+from .._tools.tool_group import Together
+from .compare_runs import plain_name
+from .judged_captures import NOT_JUDGED, WRONG, CapturedId, ConfirmedRow, captured_calls, judged_pairs
+
+_FOLDER = "op_shadow_result"
+
+
+@dataclass(frozen=True, repr=False)
+class ShadowResult(Result):
+    """The calls that got captured inputs, each judged by itself."""
+
+    rows: list[ConfirmedRow]
+    """A: the captured call; B: the same operator of this program, on A's inputs."""
+    left: int
+    """Calls of the capture that the program did not make."""
+    unfed: int
+    """Calls of the program for which the capture has no inputs."""
+    problems: list[str] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
+    """What of the program's calls was seen, and what was not."""
+
+    @property
+    def wrong(self) -> list[ConfirmedRow]:
+        """The calls whose operator is wrong by itself."""
+        return [row for row in self.rows if row.b == WRONG]
+
+    @property
+    def ok(self) -> bool:
+        """No operator is wrong, and most calls were judged."""
+        return self.verdict is Verdict.AGREES
+
+    @property
+    def verdict(self) -> Verdict:
+        """`agrees` only where all captured calls, and most of the program's, were judged."""
+        return verdict_of(wrong=bool(self.wrong), unseen=self.unseen)
+
+    @property
+    def unseen(self) -> list[str]:
+        """Why it is not known that no operator is wrong; empty where it is."""
+        unjudged = sum(row.b in NOT_JUDGED for row in self.rows)
+        reasons = {
+            "no call had captured inputs": not self.rows,
+            f"{self.left} captured calls were not made": self.left > 0,
+            f"{self.unfed} calls had no captured inputs": self.unfed > len(self.rows),
+            f"{unjudged} of {len(self.rows)} results have no verdict": 2 * unjudged > len(self.rows),
+        }
+        return [reason for reason, holds in reasons.items() if holds] + self.problems + self.coverage.reasons()
+
+    @property
+    def exit_status(self) -> int:
+        """0: no operator is wrong; 1: some are; 2: some could not be judged."""
+        return status_of(self.verdict)
+
+    def table(self) -> str:
+        """For people."""
+        columns: list[Shown[ConfirmedRow]] = [
+            Shown("step", lambda row: str(row.step), is_number=True),
+            worded("op", "op"),
+            worded("module", "module"),
+            Shown("against A", lambda row: f"{row.outputs:.2g}", is_number=True),
+            worded("on CPU", "b"),
+        ]
+        lines = [f"{len(self.rows)} calls ran on the inputs of the capture, {len(self.wrong)} of them are wrong"]
+        if self.wrong:
+            lines.append(text_table(columns, self.wrong, -1))
+            lines.append(f"run_op_from_data {self.wrong[0].path_b} --acc_check")
+        if self.left:
+            lines.append(f"{self.left} captured calls were not made")
+        if self.unfed:
+            lines.append(f"{self.unfed} calls had no captured inputs")
+        return "\n".join([*lines, *self.problems])
+
+
+def _is_like(live: Any, saved: Any) -> bool:
+    """Of the same structure: tensors by shape and dtype, numbers by value."""
+    if isinstance(saved, torch.Tensor):
+        return isinstance(live, torch.Tensor) and live.shape == saved.shape and live.dtype == saved.dtype
+    if isinstance(saved, (list, tuple)):
+        is_list = isinstance(live, (list, tuple)) and len(live) == len(saved)
+        return is_list and all(_is_like(*pair) for pair in zip(live, saved, strict=True))
+    if isinstance(saved, dict):
+        return isinstance(live, dict) and live.keys() == saved.keys() and all(_is_like(live[k], saved[k]) for k in live)
+    if isinstance(saved, (bool, int, float, str)):
+        return bool(live == saved)
+    return not isinstance(live, torch.Tensor)
+
+
+def _overwrite(live: Any, saved: Any) -> None:
+    if isinstance(saved, torch.Tensor):
+        # An expanded tensor is written once.
+        once = tuple(
+            slice(0, 1) if step == 0 and size > 1 else slice(None)
+            for size, step in zip(live.shape, live.stride(), strict=True)
+        )
+        with torch.no_grad():
+            live.data[once].copy_(saved[once])  # .data: autograd saved some of them, and must not see it
+    elif isinstance(saved, (list, tuple)):
+        for pair in zip(live, saved, strict=True):
+            _overwrite(*pair)
+    elif isinstance(saved, dict):
+        for key, value in saved.items():
+            _overwrite(live[key], value)
+
+
+class _Feeder(Hook):
+    """Writes captured inputs over those of the program's calls."""
+
+    def __init__(self, calls: Sequence[CapturedId]) -> None:
+        self.waiting: dict[tuple[int, str, str], list[CapturedId]] = defaultdict(list)
+        for one in calls:
+            self.waiting[(one.step, plain_name(one.name), one.module)].append(one)
+        self.fed: dict[int, CapturedId] = {}  # by the number of the program's call
+        self.unfed = 0
+        self.problems: list[str] = []
+
+    def before(self, call: _C.Call) -> None:
+        waiting = self.waiting[(call.step, plain_name(call.name), call.module)]
+        for place, one in enumerate(waiting):
+            try:
+                saved = load_call(one.path)
+                if not _is_like((call.args, call.kwargs), (saved.args, saved.kwargs)):
+                    continue
+                _overwrite((call.args, call.kwargs), (saved.args, saved.kwargs))
+            except (_C.Error, RuntimeError) as error:  # a damaged file, or a tensor that cannot be written
+                self.problems.append(f"{one.path}: {str(error).partition(chr(10))[0]}")
+            else:
+                self.fed[call.id] = one
+            del waiting[place]
+            return
+        self.unfed += 1
+
+
+class OpShadow(Together):
+    """Gives each operator of this program the inputs that a captured run gave it, and saves what it makes of them. A wrong
+    operator then has no effect on those after it: one run says which ones are wrong by themselves.
+
+    The inputs are written into the program's own tensors, in place: the program computes what the captured run computed.
+    Pairs are calls of one operator in one module and step, in their order, with the same shapes, dtypes and numbers.
+
+    Args:
+        capture: a folder of OpCapture.
+        options: those of every tool. The level is the capture's.
+
+    Raises:
+        op_tools.Error: there are no captured calls, or on start an option is wrong.
+    """
+
+    def __init__(self, capture: str | os.PathLike[str], **options: Unpack[ToolOptions]) -> None:
+        super().__init__()
+        self._calls, self._options = captured_calls(capture), options
+        self._result: ShadowResult | None = None
+
+    def _make(self) -> Sequence[Tool]:
+        level = "aten" if "::" in self._calls[0].name else "torch"
+        options = ToolOptions(**{"level": level, **self._options})  # type: ignore[typeddict-item]
+        options["output_dir"] = Path(options.get("output_dir") or ".") / _FOLDER
+        self._feeder, self._capture, self._result = (
+            _Feeder(self._calls),
+            OpCapture(**options, format="folders", dedupe=False),
+            None,
+        )
+        return [HookScope(self._feeder, **options), self._capture]
+
+    def result(self) -> ShadowResult:
+        """The judgement of all calls so far: each is run again on the CPU and in float64, on the same inputs."""
+        if self._result is None:
+            self._capture.flush()
+            feeder, root = self._feeder, self._capture.result().root
+            made = {one.id: one for one in captured_calls(root)} if feeder.fed else {}
+            pairs = [(a, made[number]) for number, a in feeder.fed.items() if number in made]
+            left = sum(map(len, feeder.waiting.values()))
+            account = self._tools[0].coverage()
+            self._result = ShadowResult(judged_pairs(pairs), left, feeder.unfed, feeder.problems, account)
+        return self._result
+
+    def _ended(self) -> None:
+        self._result = None

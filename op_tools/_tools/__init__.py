@@ -1,0 +1,1 @@
+"""The tools as classes, and how programs run with them."""

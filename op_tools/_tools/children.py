@@ -1,0 +1,225 @@
+"""Processes that the program starts by multiprocessing while tools are on: each gets the same tools, in a folder of its
+own rank, and tells its parent what they saw.
+
+A process object carries the tools to its child for the time of its start, by fork, spawn and forkserver alike. Nothing is
+in the environment, where every other program would find it. Data loader workers, and servers that compute nothing, are
+started as they are. Under the GIL; in the thread that starts a process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import itertools
+import json
+import multiprocessing
+import os
+import pickle
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from .. import _C
+from .._base.verdict import Verdict
+
+_OF_SERVERS = (
+    "multiprocessing.managers",
+    "torch._inductor.",
+)  # what these modules run calls no operator of the program
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A tool as the child makes it."""
+
+    kind: str
+    arguments: dict[str, Any]
+    condition: Any
+    marks_steps: bool
+    report: str
+    """The file in which the child tells what the tool saw."""
+
+
+class Report:
+    """Where a tool of a child tells its parent what it saw: once it is off."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._process = Path(path), os.getpid()
+
+    def write(self, tool: Any) -> None:
+        """A failure is a warning, and the parent counts the process as unseen."""
+        if os.getpid() != self._process:  # a fork of the child, with a copy of the tool
+            return
+        try:
+            verdict = getattr(tool.result(), "verdict", None)
+            told = {"coverage": tool.coverage().to_dict(), "wrong": verdict is Verdict.DIFFERS}
+            unfinished = self._path.with_suffix(".tmp")
+            unfinished.write_text(json.dumps(told))
+            unfinished.replace(self._path)
+        except Exception as error:
+            _C.log_warn(f"{type(tool).__name__}: the process that started this one is not told what was seen: {error}")
+
+
+class _Run:
+    """Stands before run() of a process object, in the child."""
+
+    def __init__(self, process: BaseProcess, given: list[_Given], rank: int) -> None:
+        self._process, self._given, self._rank = process, given, rank
+
+    def __call__(self) -> None:
+        del self._process.__dict__["run"]
+        with _tools_on(self._given, self._rank):
+            self._process.run()
+
+
+@contextlib.contextmanager
+def _tools_on(given: list[_Given], rank: int) -> Iterator[None]:
+    """A tool of a kind that is on already, by the environment or because it went on in the fork, is not started again."""
+    from .launch import mark_steps
+    from .tool import tool_classes
+
+    global _ranks
+    running: list[Any] = _C.running_tools()
+    on = {tool._kind: tool for tool in running if tool._is_running}
+    tools: list[tuple[Any, Report]] = []
+    _C.set_rank(rank)
+    _ranks = itertools.count(rank + 1)
+    for one in given:
+        try:
+            if (tool := on.get(one.kind)) is None:
+                tool = tool_classes()[one.kind](**one.arguments)
+                tool._condition = one.condition
+                tool.start()
+                if one.marks_steps:
+                    mark_steps([tool])
+            tool._report_to_parent = Report(one.report)
+            tools.append((tool, tool._report_to_parent))
+        except Exception as error:
+            _C.log_warn(f"{one.kind} is not on in process {os.getpid()}: {error}")
+    try:
+        yield
+    finally:
+        for tool, report in reversed(tools):
+            try:
+                if tool._in_children and tool._kind in on:  # it stays on to the end of the process
+                    report.write(tool)
+                else:
+                    tool.stop()
+            except Exception as error:
+                _C.log_warn(f"{tool._kind} in process {os.getpid()}: {error}")
+
+
+def _is_server(process: BaseProcess) -> bool:
+    """By the functions that it is started to run: its target, and what the target is given to call."""
+    kept = vars(process)
+    functions = [kept.get("_target"), *kept.get("_args", ()), *kept.get("_kwargs", {}).values()]
+    functions += [one.func for one in functions if isinstance(one, functools.partial)]
+    return any(callable(one) and str(getattr(one, "__module__", "")).startswith(_OF_SERVERS) for one in functions)
+
+
+def _is_picklable(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _is_of_one_process(tool: Any) -> bool:
+    """What it does is about the calls of this process by their numbers: op-tools bisect."""
+    options = [option for option in tool._options() if option.name in ("only_calls", "list_calls")]
+    return any(tool._arguments.get(one.name) or os.environ.get(one.variable) for one in options)
+
+
+_numbers = itertools.count()  # of reports
+_ranks = itertools.count(1)  # of children without an index, after this process's own
+
+
+@functools.cache
+def _folder(process: int) -> Path:
+    """For the reports of this process's children; it ends with the process."""
+    made = Path(tempfile.mkdtemp(prefix="op_tools_children_"))
+
+    def remove() -> None:
+        if os.getpid() == process:
+            shutil.rmtree(made, ignore_errors=True)
+
+    atexit.register(remove)
+    return made
+
+
+def _rank_of(process: BaseProcess) -> int:
+    """The index that torch.multiprocessing.spawn gives; else their number in the order of their starts, after this one."""
+    kept = vars(process)
+    target, arguments = kept.get("_target"), kept.get("_args", ())
+    if getattr(target, "__module__", "") == "torch.multiprocessing.spawn" and len(arguments) > 1:
+        return int(arguments[1])
+    return next(_ranks)
+
+
+def _forks(process: BaseProcess) -> bool:
+    """It begins as a fork of this one."""
+    way = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
+    return bool(way == "fork")
+
+
+def _give(process: BaseProcess) -> list[tuple[Any, Path]] | None:
+    """Gives the tools that are on to the process, which is about to start. Returns the accounts that wait for a report; None:
+    the core counts the process, if it runs operators."""
+    if _is_server(process):
+        return []
+    running: list[Any] = _C.running_tools()
+    tools = [tool for tool in running if tool._is_running and tool._watch is not None]
+    if _C.is_of_data_loader(process):
+        for tool in tools:
+            tool._watch.loaders += 1
+        return []
+    given, waiting = [], []
+    for tool in tools:
+        report = _folder(os.getpid()) / f"{next(_numbers)}.json"
+        waiting.append((tool._watch, report))
+        if tool._goes_to_children and _is_picklable(tool._condition) and not _is_of_one_process(tool):
+            given.append(
+                _Given(tool._kind, dict(tool._arguments), tool._condition, tool._marks_steps, os.fspath(report))
+            )
+    if given and "run" not in vars(process):
+        vars(process)["run"] = _Run(process, given, _rank_of(process))
+    return waiting if given or not _forks(process) else None
+
+
+_start: Any = None  # of BaseProcess, as it was
+
+
+def _start_with_tools(process: BaseProcess) -> None:
+    waiting: list[tuple[Any, Path]] | None = None
+    try:
+        waiting = _give(process)
+    except Exception as error:
+        _C.log_warn(f"process {process.name} is started without tools: {error}")
+    if waiting is None:
+        _start(process)
+        return
+    for watch, report in waiting:
+        watch.children.append(report)
+    try:
+        _C.start_known(_start, process)
+    except BaseException:
+        for watch, report in waiting:
+            watch.children.remove(report)
+        raise
+    finally:
+        if isinstance(vars(process).get("run"), _Run):
+            del vars(process)["run"]
+
+
+def follow_processes() -> None:
+    """From the first tool on. It stays when the tools are off: who else took its place meanwhile calls it."""
+    global _start
+    if _start is None:
+        _start = BaseProcess.start
+        BaseProcess.start = _start_with_tools  # type: ignore[method-assign,assignment]

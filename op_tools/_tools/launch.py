@@ -1,0 +1,251 @@
+"""Runs a program with tools, without a change of it: op-tools run, and OP_TOOLS in the environment."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import runpy
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
+
+from .. import _C
+from .._as_cuda.switch import start_from_environment as start_renaming
+from .._base.account import write_account
+from .._base.config_file import Config, switched, without_variables
+from .._base.tool_descriptions import kind_of, kinds
+from .._base.verdict import Verdict, status_of, worst
+from .._torch.backends import import_from_environment
+from .tool import Tool, stop_all, tool_classes
+from .tool_group import Together
+
+_VARIABLE = "OP_TOOLS"
+_FAIL = "OP_TOOLS_FAIL_ON_WRONG"
+_ALLOW_UNSEEN = "OP_TOOLS_ALLOW_UNSEEN"
+ACCOUNT_VARIABLE = "OP_TOOLS_ACCOUNT"
+"""Where each process that imports torch makes a file (with its number behind), for who started the program with tools."""
+
+
+def tools_by_flag() -> dict[str, type[Tool]]:
+    """The tools by their words on the command line ("capture"), in the order in which they were made."""
+    known = kinds()
+    return {known[name].flag: tool for name, tool in tool_classes().items()}
+
+
+def make_tools(
+    words: Iterable[str],
+    arguments: Mapping[str, Any] | None = None,
+    own: Mapping[str, Mapping[str, Any]] | None = None,
+    config: Config | None = None,
+) -> list[Tool]:
+    """Tools from words such as "capture" or "time:aten" (a level of its own).
+
+    Args:
+        words: as on the command line, without dashes in front.
+        arguments: for each tool that has such an option; a level in the word wins.
+        own: for one tool, by its word: they win over those for all.
+        config: what a file says; everything else wins over it.
+
+    Raises:
+        op_tools.Error: when a word names no tool (the text lists those there are), or an argument is for none of them.
+    """
+    known = tools_by_flag()
+    given = arguments or {}
+    unused = set(given)
+    tools = []
+    for word in words:
+        flag, _, level = word.strip().partition(":")
+        kind = known.get(flag.replace("_", "-"))
+        if kind is None:
+            raise _C.Error(f"{_VARIABLE}: there is no tool '{flag}'; there are {', '.join(known)}")
+        described = kind_of(kind._kind)
+        shared = {
+            option.name: given[option.name]
+            for option in described.options
+            # The same name may have other words with another tool: --format of OpCapture and of OpRecord.
+            if option.name in given and (not option.choices or given[option.name] in option.choices)
+        }
+        unused -= set(shared)
+        of_file = (
+            {**without_variables(config.shared, described), **config.own.get(described.flag, {})} if config else {}
+        )
+        of_word = {"level": level} if level else {}
+        tools.append(kind(**{**of_file, **of_word, **shared, **(own or {}).get(flag, {}), **of_word}))
+    if unused:
+        raise _C.Error(f"{', '.join(sorted(unused))}: none of these tools has such an option, or takes this value")
+    return tools
+
+
+def mark_steps(tools: Sequence[Tool | Together]) -> RemovableHandle:
+    """Makes each step of an optimizer a training step of the tools, for their `steps`; until the handle is removed."""
+
+    def mark(*_: Any) -> None:
+        for tool in tools:
+            tool.step()
+
+    for tool in tools:
+        if isinstance(tool, Tool):
+            tool._marks_steps = True
+    return register_optimizer_step_post_hook(mark)
+
+
+@contextlib.contextmanager
+def running(tools: Sequence[Tool | Together]) -> Iterator[None]:
+    """All tools on."""
+    steps = mark_steps(tools)
+    try:
+        with contextlib.ExitStack() as stack:
+            for tool in tools:
+                stack.enter_context(tool)
+            yield
+    finally:
+        steps.remove()
+
+
+def _from_program(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """What comes after the last frame of this file."""
+    at = trace
+    while at is not None:
+        if at.tb_frame.f_code.co_filename == __file__:
+            trace = at.tb_next or trace
+        at = at.tb_next
+    return trace
+
+
+@contextlib.contextmanager
+def _shown_as_its_own() -> Iterator[None]:
+    """An error of the program is shown as without op-tools, from the program's own frames on."""
+    try:
+        yield
+    except BaseException:
+        show = sys.excepthook  # maybe the program's
+
+        def show_from_program(
+            kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+        ) -> None:
+            own = _from_program(trace)
+            show(kind, error.with_traceback(own), own)
+
+        sys.excepthook = show_from_program
+        raise
+
+
+def run_script(path: str, arguments: Sequence[str]) -> None:
+    """Runs a script as ``python path arguments`` does: __main__, sys.argv, sys.path, exit by SystemExit."""
+    sys.argv = [path, *arguments]
+    file = str(Path(path).absolute())
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    # In place of this module for good: what outlives the script (atexit, pickles, workers) looks it up there.
+    main = types.ModuleType("__main__")
+    main.__file__ = file
+    main.__dict__["__builtins__"] = __builtins__
+    code = compile(Path(path).read_bytes(), file, "exec")
+    sys.modules["__main__"] = main
+    with _shown_as_its_own():
+        exec(code, main.__dict__)  # noqa: S102  (the user's own script)
+
+
+def run_module(name: str, arguments: Sequence[str]) -> None:
+    """Runs a module as ``python -m name arguments`` does."""
+    sys.argv = [name, *arguments]
+    sys.path.insert(0, str(Path.cwd()))
+    with _shown_as_its_own():
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def words_of_dipu() -> list[str]:
+    """Tools that variables of DIPU start. There any value does; here 0 means off, as for every variable."""
+    value = os.environ.get("DIPU_MEM_CHECK", "").lower()
+    return [] if value in ("", "0", "false", "off") else ["memory"]
+
+
+def start_from_environment() -> None:
+    """Starts the tools that OP_TOOLS names, for the rest of the process. A mistake in it is reported, and nothing starts:
+    the program belongs to a user who may not know of op_tools."""
+    words = [word for word in os.environ.get(_VARIABLE, "").split(",") if word.strip()] or words_of_dipu()
+    try:
+        import_from_environment()
+        if os.environ.get("OP_TOOLS_AS_CUDA") and not switched("DITORCH_DISABLE_MOCK"):
+            start_renaming()
+        tools = make_tools(words)
+        for tool in tools:
+            tool.start()  # stopped at exit, as every tool that is on then
+        mark_steps(tools)
+        if account := os.environ.get(ACCOUNT_VARIABLE):
+            atexit.register(_tell_account, f"{account}.{os.getpid()}", tools)
+        if switched(_FAIL):
+            atexit.register(_fail_if_wrong, tools)
+    except _C.Error as error:
+        _C.log_warn(f"no tool was started: {error}")
+
+
+def _tell_account(path: str, tools: Sequence[Tool]) -> None:
+    """At exit."""
+    stop_all()
+    with contextlib.suppress(OSError):
+        write_account(path, (tool.coverage() for tool in tools))
+
+
+def startup_variables() -> dict[str, str]:
+    """With these a Python that others start reads our variables as soon as it imports torch."""
+    startup = str(Path(__file__).parents[1] / "startup")
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != startup]
+    return {"PYTHONPATH": os.pathsep.join([startup, *others])}
+
+
+def environment(
+    tools: Sequence[Tool], *, fail_on_wrong: bool = False, allow_unseen: bool = False, log_level: str = ""
+) -> dict[str, str]:
+    """The variables with which a Python that others start has the tools on as soon as it imports torch, with the options
+    that these tools were made with."""
+    variables = startup_variables()
+    words = []
+    for tool in tools:
+        kind = kind_of(tool._kind)
+        given = dict(tool._arguments)
+        usual = tool._defaults["level"]
+        level = given.pop("level", usual)
+        words.append(kind.flag if level == usual else f"{kind.flag}:{level}")
+        by_name = {option.name: option for option in kind.options}
+        variables |= {by_name[name].variable: _text(value) for name, value in given.items()}
+    variables[_VARIABLE] = ",".join(words)
+    if fail_on_wrong:
+        variables[_FAIL] = "1"
+    if allow_unseen:
+        variables[_ALLOW_UNSEEN] = "1"
+    if log_level:
+        variables["OP_TOOLS_LOG_LEVEL"] = log_level
+    return variables
+
+
+def _text(value: Any) -> str:
+    """A value of an option as its variable takes it."""
+    if isinstance(value, bool):
+        return str(int(value))
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def status_of_tools(tools: Iterable[Any], *, allow_unseen: bool = False) -> int:
+    """The exit status that the tools' verdicts give; tools that judge nothing have none. Says why something is not judged."""
+    results = [(tool, tool.result()) for tool in tools]
+    results = [(tool, result) for tool, result in results if isinstance(getattr(result, "verdict", None), Verdict)]
+    for tool, result in results:
+        if result.verdict is Verdict.NOT_JUDGED:
+            why = "; ".join(result.unseen if hasattr(result, "unseen") else result.coverage.reasons())
+            _C.log_warn(f"{type(tool).__name__}: NOT JUDGED: {why or 'most was not looked at'}")
+    return status_of(worst(result.verdict for _, result in results), allow_unseen=allow_unseen)
+
+
+def _fail_if_wrong(tools: Sequence[Tool]) -> None:
+    """At exit, where a program has no status to be changed any more."""
+    stop_all()
+    if status := status_of_tools(tools, allow_unseen=bool(switched(_ALLOW_UNSEEN))):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

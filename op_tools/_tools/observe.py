@@ -1,0 +1,148 @@
+"""OpObserve: which operators a program calls, on what, and what comes out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from typing_extensions import Unpack
+
+from .. import _C
+from .._base import declared
+from .._base.declared import ObserveRow, OpObserveOptions
+from .._base.results import DEFAULT_ROWS, Result, Shown, counted, sorted_rows, text_table, worded
+from .._base.verdict import Coverage
+from .tool import Tool
+
+
+@dataclass(frozen=True)
+class TensorShape(declared.TensorShape):
+    """A tensor of a call."""
+
+    def __str__(self) -> str:
+        return f"{self.dtype.removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class DynamicDim(declared.DynamicDim):
+    """A dimension that had more than one size in calls from one line of the program: a dynamic shape."""
+
+    def __str__(self) -> str:
+        sizes = ", ".join(map(str, self.sizes)) if len(self.sizes) <= 4 else f"{self.sizes[0]}..{self.sizes[-1]}"
+        return f"{self.of} {self.tensor} dim {self.dimension}: {sizes}"
+
+
+@dataclass(frozen=True, repr=False)
+class ObserveResult(Result):
+    """What a run of OpObserve recorded."""
+
+    rows: list[ObserveRow] = field(default_factory=list)
+    """One row per operator, shapes, dtypes and devices; most calls first."""
+    varying: list[DynamicDim] = field(default_factory=list)
+    """Dimensions that one source line calls with more than one size."""
+    calls: int = 0
+    """All calls."""
+    written: int = 0
+    """Rows of calls.jsonl."""
+    left_out: int = 0
+    """Calls that are in no row, because there were 100,000 different rows."""
+    read_backs: int = 0
+    """Transfers of statistics from a device."""
+    root: str = ""
+    """Folder of the run; "" if there was nothing to write."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """What was looked at, and what was not."""
+
+    @property
+    def dynamic_ops(self) -> list[str]:
+        """The operators with a dynamic shape, sorted."""
+        return sorted({one.op for one in self.varying})
+
+    def table(self, by: str = "shape", sort_by: str = "calls", row_limit: int = DEFAULT_ROWS) -> str:
+        """The operators with shapes, dtypes and counts as a text table; dynamic shapes are marked. Most calls first.
+
+        Args:
+            by: "shape": a line per operator, shapes and dtypes; "op": a line per operator.
+            sort_by: a field of the rows: "calls", "op" or "phase". Numbers are sorted in descending order, strings in
+                ascending order.
+            row_limit: number of rows; -1: all.
+
+        Raises:
+            op_tools.Error: `by` is neither, or the rows have no such field.
+        """
+        if by not in ("shape", "op"):
+            raise _C.Error(f"by={by!r}: give 'shape' or 'op'")
+        varies: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for one in self.varying:
+            if str(one) not in (known := varies[one.op, one.phase]):
+                known.append(str(one))
+        first = [worded("op", "op"), worded("phase", "phase"), counted("calls", "calls")]
+        if by == "shape":
+            columns = [
+                *first,
+                Shown[ObserveRow]("inputs", lambda row: _text(row.inputs)),
+                Shown[ObserveRow]("outputs", lambda row: _text(row.outputs)),
+                Shown[ObserveRow]("", lambda row: "dynamic" if (row.op, row.phase) in varies else ""),
+            ]
+            return self._table_of(columns, sorted_rows(self.rows, sort_by), row_limit)
+        by_op: dict[tuple[str, str], _OfOp] = {}
+        for row in self.rows:
+            key = row.op, row.phase
+            of_op = by_op.setdefault(key, _OfOp(*key, varies="; ".join(varies.get(key, []))))
+            of_op.calls += row.calls
+            of_op.kinds += 1
+            of_op.dtypes.update(one.dtype.removeprefix("torch.") for one in row.inputs + row.outputs)
+        of_ops = [
+            *first,
+            counted("kinds", "kinds"),
+            Shown[_OfOp]("dtypes", lambda row: ", ".join(sorted(row.dtypes))),
+            worded("varies", "varies"),
+        ]
+        return self._table_of(of_ops, sorted_rows([*by_op.values()], sort_by), row_limit)
+
+    def _table_of(self, columns: Sequence[Shown[Any]], rows: Sequence[Any], row_limit: int) -> str:
+        return "\n".join([*self.coverage.lines_of_unseen(), text_table(columns, rows, row_limit)])
+
+
+@dataclass
+class _OfOp:
+    """A line of the table by operator."""
+
+    op: str
+    phase: str
+    calls: int = 0
+    kinds: int = 0
+    dtypes: set[str] = field(default_factory=set)
+    varies: str = ""
+
+
+def _text(tensors: Iterable[declared.TensorShape]) -> str:
+    return ", ".join(map(str, tensors))
+
+
+class OpObserve(Tool):
+    """Notes what a program calls: operators, their arguments and results, and what these hold.
+
+    ``result().table()`` says which operators are used, with which shapes and dtypes, how often; a call per line is in
+    ``op_observe_result/<rank>/<time>/calls.jsonl``, its tensors with shape, dtype, stride, device, minimum, maximum, mean,
+    norm, how many elements are NaN, infinite and zero, and a hash of their bytes.
+
+    On a device statistics are computed there and read once per step().
+    """
+
+    _kind = "OpObserve"
+
+    def __init__(self, **options: Unpack[OpObserveOptions]) -> None:
+        super().__init__(**options)
+
+    def result(self) -> ObserveResult:
+        """What was recorded so far, also while the tool is on. Call flush() first to have all rows in the file."""
+        report = self._report_and_coverage()
+        rows = [
+            ObserveRow(**{**row, **{side: [TensorShape(**one) for one in row[side]] for side in ("inputs", "outputs")}})
+            for row in report["rows"]
+        ]
+        varying = [DynamicDim(**one) for one in report.get("varying", [])]
+        return ObserveResult(**{**report, "rows": rows, "varying": varying})

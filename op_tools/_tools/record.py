@@ -1,0 +1,315 @@
+"""OpRecord: the whole course of a run in one small file, and such files for Python."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+from typing_extensions import Unpack
+
+from .. import _C
+from .._base.declared import OpRecordOptions, RecordRow
+from .._base.results import DEFAULT_ROWS, Result, Shown, SortableResult, counted, sorted_rows, text_table, worded
+from .._base.verdict import Coverage
+from .._torch import (
+    run_facts,  # noqa: F401  (tells the core what a header says)
+)
+from .tool import Tool
+
+RECORDING = ".oprec"
+"""How the name of a recording's file ends."""
+
+
+@dataclass(frozen=True)
+class RecordedTensor:
+    """What a tensor held. A tensor that is not written has one, however many calls see it."""
+
+    number: int
+    """Of this value in its recording."""
+    origin: str
+    """`call`, `parameter`, `buffer`, `gradient`, `input` (of the outermost module) or `unknown`."""
+    name: str
+    """Of a parameter, buffer, gradient or input: "Net.fc.weight", "grad:Net.fc.weight", "Net.input[0]"; else ""."""
+    producer: int | None
+    """The place in `calls` of the call that made or wrote it."""
+    output: int
+    """Which of the producer's outputs it is."""
+    dtype: str
+    device: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    known: bool
+    """There are statistics; else the fields that follow mean nothing."""
+    hash: int
+    """Of the elements' bytes, in the order of their indices: the same on every device and for all strides."""
+    nan: int
+    inf: int
+    zero: int
+    min: float
+    max: float
+    mean: float
+    norm: float
+    projections: tuple[float, ...]
+    """Sums of the elements with signs by their index."""
+    in_doubt: bool
+    """Its device was found to compute statistics wrong, and had computed these: they are left out."""
+
+    def __str__(self) -> str:
+        return f"{self.dtype.removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """A call of an operator."""
+
+    id: int
+    """As in OpCapture's folders."""
+    op: str
+    level: str
+    phase: str
+    step: int
+    module: str
+    module_call: int
+    """How often the module had been called before, in this step."""
+    line: str
+    error: str
+    scalars: str
+    """The arguments that are no tensors, as JSON: {"args[1]": 2}; "" where there is none."""
+    random: str
+    """The generator that it drew from; "" for none."""
+    thread: int
+    backward_pass: int
+    """Which backward pass over the call, from 0."""
+    forward_id: int
+    """Backward: the id of the forward call; 0: not known."""
+    grad_enabled: bool
+    inputs: list[tuple[str, RecordedTensor]] = field(repr=False)
+    """Places ("args[0]") and what stood there."""
+    outputs: list[tuple[str, RecordedTensor]] = field(repr=False)
+    """What it returned ("result"), then what it wrote ("written args[0]")."""
+
+
+class RecordedCalls(Sequence[RecordedCall]):
+    """The calls of a recording in the order of their ends. Each is read from it when it is asked for."""
+
+    def __init__(self, core: _C.Recording) -> None:
+        self._core = core
+
+    def __len__(self) -> int:
+        return self._core.calls
+
+    def _value(self, number: int) -> RecordedTensor:
+        return RecordedTensor(number, *self._core.value(number))
+
+    def _call(self, index: int) -> RecordedCall:
+        *facts, inputs, outputs = self._core.call(index)
+        tensors = [[(place, self._value(number)) for place, number in uses] for uses in (inputs, outputs)]
+        return RecordedCall(*facts, *tensors)
+
+    @overload
+    def __getitem__(self, index: int) -> RecordedCall: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RecordedCall]: ...
+    def __getitem__(self, index: int | slice) -> RecordedCall | list[RecordedCall]:
+        if isinstance(index, slice):
+            return [self._call(one) for one in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"call {index} of {len(self)}")
+        return self._call(index % len(self))
+
+    def __iter__(self) -> Iterator[RecordedCall]:
+        return (self._call(index) for index in range(len(self)))
+
+
+def _joined(tensors: list[tuple[str, RecordedTensor]]) -> str:
+    return " ".join(str(tensor) for _, tensor in tensors)
+
+
+@dataclass(frozen=True, repr=False)
+class Recording(Result):
+    """The recording of one process."""
+
+    path: str
+    header: dict[str, Any]
+    """Versions, devices, flags, seeds, environment, git commit, command line, rank and world size."""
+    complete: bool
+    """False: it ends before its program did, or its program runs, or it is damaged: `ended_early` in the header."""
+    damage: str
+    """From which byte on it is damaged, and how; else ""."""
+    calls: RecordedCalls
+
+    @property
+    def rows(self) -> RecordedCalls:
+        """The calls."""
+        return self.calls
+
+    def table(self, row_limit: int = DEFAULT_ROWS) -> str:
+        """The first calls as a text table.
+
+        Args:
+            row_limit: number of rows; -1: all.
+
+        Raises:
+            op_tools.Error: the limit is below -1.
+        """
+        shown = self.calls[:] if row_limit < 0 else self.calls[:row_limit]
+        columns: list[Shown[RecordedCall]] = [
+            Shown("step", lambda call: str(call.step), is_number=True),
+            worded("phase", "phase"),
+            worded("op", "op"),
+            worded("module", "module"),
+            Shown("inputs", lambda call: _joined(call.inputs)),
+            Shown("outputs", lambda call: _joined(call.outputs)),
+            Shown("norm", lambda call: f"{call.outputs[0][1].norm:.6g}" if call.outputs else "", is_number=True),
+            worded("error", "error"),
+        ]
+        text = text_table(columns, shown, max(row_limit, -1))
+        left = len(self.calls) - len(shown)
+        return text + (f"\n... and {left} more calls" if left else "")
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame with a row per tensor of a call.
+
+        Raises:
+            op_tools.Error: pandas is not installed.
+        """
+        return _Uses([use for index, call in enumerate(self.calls) for use in _uses(index, call)]).to_pandas()
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A tensor of a call, flat."""
+
+    call: int
+    id: int
+    op: str
+    phase: str
+    step: int
+    module: str
+    line: str
+    place: str
+    value: int
+    origin: str
+    name: str
+    producer: int | None
+    dtype: str
+    shape: tuple[int, ...]
+    hash: int
+    nan: int
+    inf: int
+    min: float
+    max: float
+    mean: float
+    norm: float
+
+
+def _uses(index: int, call: RecordedCall) -> Iterator[_Use]:
+    for place, one in (*call.inputs, *call.outputs):
+        numbers = (one.hash, one.nan, one.inf, one.min, one.max, one.mean, one.norm)
+        of_call = (index, call.id, call.op, call.phase, call.step, call.module, call.line, place)
+        yield _Use(*of_call, one.number, one.origin, one.name, one.producer, one.dtype, one.shape, *numbers)
+
+
+@dataclass(frozen=True)
+class _Uses(Result):
+    rows: list[_Use]
+
+
+def read_recording(path: str | os.PathLike[str]) -> Recording:
+    """Reads a recording, also while its program runs.
+
+    Args:
+        path: a file `*.oprec`.
+
+    Returns:
+        the recording; its calls are made into objects when they are asked for. One that was cut off or damaged has what
+        comes before, see `complete` and `damage`.
+
+    Raises:
+        op_tools.Error: the file cannot be read, or is no recording.
+    """
+    core = _C.read_recording(os.fspath(path))
+    return Recording(core.path, core.header, core.complete, core.damage, RecordedCalls(core))
+
+
+@dataclass(frozen=True, repr=False)
+class RecordResult(SortableResult):
+    """What a run of OpRecord recorded. Its table has the operators with most calls first."""
+
+    rows: list[RecordRow] = field(default_factory=list)
+    """One row per operator."""
+    path: str = ""
+    """The file; "" if nothing was recorded."""
+    failure: str = ""
+    """Why recording stopped before its end (a full disk), or ""."""
+    ended_early: str = ""
+    """The same in a word: `disk_full` or `failure`; "" where it did not stop."""
+    calls: int = 0
+    values: int = 0
+    """Different values of tensors."""
+    bytes: int = 0
+    """Size of the file."""
+    read_backs: int = 0
+    """Transfers of statistics from a device."""
+    statistics_on_host: list[str] = field(default_factory=list)
+    """Devices that were found to compute statistics wrong: the CPU has computed them from then on."""
+    statistics_in_doubt: int = 0
+    """Values whose statistics such a device had computed before: they are left out when the file is read."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """What was looked at, and what was not."""
+
+    def _in_order(self) -> Sequence[RecordRow]:
+        return sorted_rows(self.rows, "calls")
+
+    def _columns(self) -> list[Shown[Any]]:
+        return [
+            worded("op", "op"),
+            counted("calls", "calls"),
+            counted("backward", "backward"),
+            counted("failed", "failed"),
+        ]
+
+
+class OpRecord(Tool):
+    """Records a run: a row per operator call with what its tensors held and which calls made them, in one small file.
+
+    The file is ``<output_dir>/rank<R>-<pid>.oprec``. It grows while the program runs, survives its death, and can be read
+    at any time with :func:`read_recording`. Two recordings can be compared: `op-tools compare A B`.
+    """
+
+    _kind = "OpRecord"
+
+    def __init__(self, **options: Unpack[OpRecordOptions]) -> None:
+        super().__init__(**options)
+
+    @property
+    def path(self) -> str:
+        """The file; "" before the first call."""
+        return str(self._report().get("path", ""))
+
+    def result(self) -> RecordResult:
+        """What the last run recorded so far. Call flush() first to have it in the file."""
+        report = self._report_and_coverage()
+        return RecordResult(**{**report, "rows": [RecordRow(**row) for row in report["rows"]]})
+
+
+def show_recordings(path: str | os.PathLike[str], row_limit: int = DEFAULT_ROWS) -> str:
+    """What `op-tools show` prints of recordings: the header and the first calls of each.
+
+    Raises:
+        op_tools.Error: there is none, or one cannot be read.
+    """
+    parts = []
+    for one in _C.find_recordings(os.fspath(path)):
+        found = read_recording(one)
+        facts = {name: value for name, value in found.header.items() if name not in ("environment", "argv")}
+        lines = [found.path, " ".join(map(str, found.header.get("argv", []))), json.dumps(facts, sort_keys=True)]
+        state = "complete" if found.complete else f"not complete ({found.header['ended_early']})"
+        if found.damage:
+            state = f"damaged, {found.damage}"
+        lines += [f"{len(found.calls)} calls, {state}", "", found.table(row_limit)]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)

@@ -1,0 +1,35 @@
+"""Replays captured calls, those too that exist in Python only; under torchrun the ranks share them."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .. import _C
+from .._torch.python_functions import find
+from .._torch.rank_shares import is_shared, replay_part
+
+
+def _find(name: str) -> Callable[..., Any] | None:
+    """The function of a name. torch.tensor() imports torch.<backend>, which a library of a device (--load) does not have."""
+    backend = torch._C._get_privateuse1_backend_name()
+    if backend != "privateuseone" and not hasattr(torch, backend):
+        torch._register_device_module(backend, types.ModuleType(f"torch.{backend}"))  # type: ignore[no-untyped-call]
+    return find(name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the replay.
+
+    Args:
+        arguments: command-line arguments without the program's name; None: those of this process.
+
+    Returns:
+        0 all ran and agreed, 1 some disagreed, 2 some could not be run or read, or most have no verdict, 64 wrong usage.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return replay_part(given, _find) if is_shared(given) else _C.run_op_from_data(given, _find)

@@ -1,0 +1,44 @@
+"""What torch.compile makes of the torch-level tools' mode.
+
+Calls come to the mode in C; torch.compile, which cannot look into that, finds this class's function in its place. Where
+it may break its graph it does so at each call, which then comes to the tools. Where it may not, it goes on as if there
+were no tool, and the tools see what the compiled code calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .. import _C
+
+
+def _stays_whole() -> bool:
+    """Must what is being compiled stay one graph? Asked while torch.compile traces: the answer is part of its code."""
+    translator = torch._dynamo.symbolic_convert.InstructionTranslator.current_tx()
+    if translator.one_graph or translator.error_on_graph_break:  # fullgraph=True: so does torch.cond, flex_attention
+        return True
+    # Code of a functorch transform that is left in the middle cannot be compiled any more.
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+_stays_whole._dynamo_marked_constant = True  # type: ignore[attr-defined]  # what torch.compiler.assume_constant_result sets
+
+
+class TorchFunctionMode(torch.overrides.TorchFunctionMode):
+    """The mode of the torch-level tools; its calls come to the extension."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """For torch.compile alone."""
+        if not _stays_whole():
+            # The break belongs to the caller: a break in here would be reached again in the code after it, without end.
+            with torch._dynamo.disable_nested_graph_breaks():
+                torch._dynamo.graph_break()
+        return func(*args, **(kwargs or {}))
+
+
+_C.set_torch_function_mode(TorchFunctionMode())

@@ -1,0 +1,18 @@
+"""Lets operators that take functions (torch.cond, flex_attention, a Function under functorch) pass the aten level's key.
+
+torch dispatches them in Python, where a key without a kernel is an error: the interceptor's fallback for all operators of
+the dispatcher is not used there. Tools see the operators that they call.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .. import _C
+
+_KEY = torch._C._parse_dispatch_key(_C.interceptor_key())
+assert _KEY is not None
+# Those to come read this list when they are made.
+torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
+for _operator in torch._ops._higher_order_ops.values():
+    _operator.fallthrough(_KEY)  # type: ignore[no-untyped-call]

@@ -1,0 +1,181 @@
+"""What a recording says of its program: the command line, versions, the git commit, and names of the models' tensors."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+from .module_names import without_compiled, without_wrapper
+
+# As `Origin` in src/record/recording.h counts them.
+_PARAMETER, _BUFFER, _GRADIENT, _INPUT = 2, 3, 4, 5
+
+_Named = tuple[str, int, torch.Tensor]
+
+# The models that were seen running, each with the memory of its first tensor (another one after .to(device)), the names of
+# its gradients, and the recordings that know its tensors.
+_Gradients = list[tuple[str, "weakref.ref[torch.nn.Module]", str]]
+_models: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, _Gradients, set[int]]] = weakref.WeakKeyDictionary()
+
+
+def _git_commit(folder: Path) -> str:
+    """The commit that is checked out in a folder; "" where there is none. No process is started for it."""
+    for place in (folder, *folder.parents):
+        git = place / ".git"
+        if git.is_file():  # a worktree
+            git = Path(git.read_text(encoding="utf-8").partition("gitdir:")[2].strip())
+        if not (git / "HEAD").is_file():
+            continue
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        common = git / "commondir"
+        root = git / common.read_text(encoding="utf-8").strip() if common.is_file() else git
+        if (root / name).is_file():
+            return (root / name).read_text(encoding="utf-8").strip()
+        packed = root / "packed-refs"
+        lines = packed.read_text(encoding="utf-8").splitlines() if packed.is_file() else []
+        return next((line.partition(" ")[0] for line in lines if line.endswith(f" {name}")), "")
+    return ""
+
+
+def _devices() -> list[str]:
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        return []
+    module = getattr(torch, accelerator.type, None)
+    name = getattr(module, "get_device_name", None)
+    if name is None:
+        return [accelerator.type]
+    return [str(name(index)) for index in range(torch.accelerator.device_count())]
+
+
+def _start() -> list[str]:
+    """The words behind `python` with which the program starts again: ["-m", "package.train", "--lr", "0.1"]."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or spec.name.partition(".")[0] == "op_tools":
+        return list(sys.argv)
+    return ["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
+
+
+def _capture_folder() -> str:
+    """Of an OpCapture that is on beside the recording; "" where there is none."""
+    tools: list[Any] = _C.running_tools()
+    for tool in tools:
+        if tool._kind == "OpCapture":
+            parent = tool._settings().get("output_dir") or os.environ.get("OP_TOOLS_OUTPUT_DIR") or ""
+            return str(Path(parent).absolute() / "op_capture_result")
+    return ""
+
+
+def _shown(text: str) -> str:
+    """Text that has a UTF-8 form: of a path that has none, the bytes are spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def program_facts() -> dict[str, Any]:
+    """For the header of a recording."""
+    facts: dict[str, Any] = {"python": platform.python_version(), "folder": _shown(str(Path.cwd()))}
+    facts["argv"], facts["start"] = [_shown(one) for one in sys.argv], [_shown(one) for one in _start()]
+    facts["capture"] = _shown(_capture_folder())
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        facts["git"] = _git_commit(Path(main).absolute().parent if main else Path.cwd())
+    except (OSError, ValueError):  # an unreadable repository is no reason to record nothing
+        facts["git"] = ""
+    distributed = torch.distributed
+    in_group = distributed.is_available() and distributed.is_initialized()
+    facts["world_size"] = distributed.get_world_size() if in_group else int(os.environ.get("WORLD_SIZE") or 1)
+    facts["devices"] = _devices()
+    facts["tf32"] = {
+        "matmul": torch.backends.cuda.matmul.allow_tf32 if torch.cuda.is_available() else False,
+        "cudnn": torch.backends.cudnn.allow_tf32 if torch.cuda.is_available() else False,
+    }
+    return facts
+
+
+def _tensors_in(value: Any, place: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield place, value
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _tensors_in(item, f"{place}[{i}]")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _tensors_in(item, f"{place}.{name}")
+
+
+def _tensors_of(model: torch.nn.Module) -> Iterator[_Named]:
+    kind = type(model).__name__
+    for name, parameter in model.named_parameters():
+        yield f"{kind}.{without_wrapper(name)}", _PARAMETER, parameter
+    for name, buffer in model.named_buffers():
+        yield f"{kind}.{without_wrapper(name)}", _BUFFER, buffer
+
+
+def _parameter(module: torch.nn.Module | None, name: str) -> torch.Tensor | None:
+    """By its module: torch.utils.swap_tensors refuses a tensor that weak references know."""
+    return None if module is None else module._parameters.get(name)
+
+
+def _place_of(model: torch.nn.Module) -> int | None:
+    """Changes where the parameters are exchanged; None: they are those of a transformation of functorch, for one call."""
+    first = next(model.parameters(), None)
+    if first is None or isinstance(first, torch.nn.parameter.UninitializedParameter):
+        return 0
+    if torch._C._functorch.is_functorch_wrapped_tensor(first):
+        return None
+    try:
+        return first.data_ptr()
+    except RuntimeError:  # no memory: of a trace, for one call; or on a device whose tensors have no storage
+        return id(first) if type(first) in (torch.Tensor, torch.nn.Parameter) else None
+
+
+def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any, recording: int) -> list[_Named]:
+    """What is known of the tensors of models: inside of one, its parameters and buffers (where they are new, or new to this
+    recording) and what it was called with; outside, the gradients of all."""
+    if model is None:
+        return [
+            (name, _GRADIENT, parameter.grad)
+            for _, gradients, _ in list(_models.values())
+            for name, module, short in gradients
+            if (parameter := _parameter(module(), short)) is not None and parameter.grad is not None
+        ]
+    model = without_compiled(model)
+    place = _place_of(model)
+    found: list[_Named] = []
+    known = _models.get(model)
+    if known is not None and known[0] == place and recording not in known[2]:
+        found += _tensors_of(model)
+        known[2].add(recording)
+    elif place is not None and (known is None or known[0] != place):
+        found += _tensors_of(model)
+        kind = type(model).__name__
+        gradients = [
+            (".".join(filter(None, (f"grad:{kind}", without_wrapper(path), short))), weakref.ref(module), short)
+            for path, module in model.named_modules()
+            for short in module._parameters
+        ]
+        _models[model] = (place, gradients, {recording})
+    name = type(model).__name__
+    inputs = [*_tensors_in(list(args or ()), f"{name}.input"), *_tensors_in(dict(kwargs or {}), f"{name}.input")]
+    return found + [(where, _INPUT, tensor) for where, tensor in inputs]
+
+
+def parameter_names() -> dict[torch.Tensor, str]:
+    """Of the models that were seen running: "Net.fc.weight"."""
+    named = [one for model in list(_models) for one in _tensors_of(model)]
+    return {tensor: name for name, origin, tensor in named if origin == _PARAMETER}
+
+
+_C.set_program_source(program_facts)
+_C.set_tensor_namer(named_tensors)

@@ -1,0 +1,54 @@
+"""What no tool looks into while tools are on: other threads, processes and compiled graphs, for the account of a run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from .. import _C
+from .._base.verdict import Coverage
+from .compiled_graphs import GraphRuns
+
+# What the accounts of a program's processes are together says whether these are gaps: one of them may have had no work.
+_OF_SUMS = {"nothing_seen", "most_unjudged", "most_lost", "not_on_accelerator", "wide_limits"}
+
+
+class Watch:
+    """What goes on beside the tools of this process while one of them is on."""
+
+    def __init__(self) -> None:
+        self._unseen, self._graphs = _C.UnseenCalls(), GraphRuns()
+        self.loaders = 0
+        self.children: list[Path] = []  # the files in which processes tell what the tool saw in them
+
+    def add_to(self, coverage: Coverage, *, sees_threads: bool, sees_scripts: bool) -> None:
+        """Writes what was noted so far to the account of a tool."""
+        threads, calls, on_device, processes, scripts = self._unseen.count()
+        coverage.loaders, coverage.processes = self.loaders, processes
+        if not sees_threads:
+            coverage.threads, coverage.thread_calls, coverage.thread_calls_on_device = threads, calls, on_device
+        coverage.compiled = self._graphs.count + (0 if sees_scripts else scripts)
+        for path in self.children:
+            if path.exists():
+                told = json.loads(path.read_text())
+                _add_child(coverage, Coverage(**told["coverage"]), wrong=told["wrong"])
+            else:
+                coverage.processes += 1
+
+    def end(self) -> None:
+        """The tool is off; what was noted stays."""
+        self._unseen.end()
+        self._graphs.end()
+
+
+def _add_child(coverage: Coverage, told: Coverage, *, wrong: bool) -> None:
+    """The account of a process that this one started, with the same tool."""
+    for name in ("seen", "judged", "bytes", "wide_limits"):
+        setattr(coverage, name, getattr(coverage, name) + getattr(told, name))
+    for name in ("not_judged", "lost", "devices"):
+        setattr(coverage, name, dict(Counter(getattr(coverage, name)) + Counter(getattr(told, name))))
+    coverage.on_device = coverage.on_device or told.on_device
+    coverage.children += 1 + told.children
+    coverage.children_wrong += wrong
+    coverage.children_with_gaps += not _OF_SUMS.issuperset(told.gaps())
