@@ -19,7 +19,8 @@ import op_tools.compat.pytorch15
 import op_tools.compat.troubleshooter
 import op_tools.formats
 import op_tools.sim_device
-from op_tools._commands.command_line import parser_of
+from op_tools._base.tool_descriptions import kinds
+from op_tools._commands.command_line import COMMANDS, parser_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
@@ -126,6 +127,14 @@ def test_commands_and_flags_exist(page, build_dir):
         words = shlex.split(rest.replace("'", " ").replace('"', " "))
         wrong += [f"{program} {rest}: {word}" for word in unknown_words(program, words, build_dir)]
     assert wrong == []
+
+
+def test_each_command_and_each_prefix_of_variables_is_in_the_interface():
+    text = text_of("docs/interface.md")
+    rows = " ".join(re.findall(r"^\| (`op-tools [^|]*)\|", text, re.MULTILINE))
+    assert [name for names in COMMANDS.values() for name in names if not re.search(rf"\b{name}\b", rows)] == []
+    prefixes = {option.variable.removesuffix("_LIST") for kind in kinds().values() for option in kind.options[:1]}
+    assert [prefix for prefix in sorted(prefixes) if f"`{prefix}`" not in text] == []
 
 
 # --- Links and paths ---------------------------------------------------------------------------------------------------
