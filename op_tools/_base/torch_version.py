@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
+from .._build_info import TORCH_VERSION
+
 
 def check_torch() -> None:
     """Raises ImportError with both versions when op_tools was built against another minor version of torch.
@@ -9,9 +13,6 @@ def check_torch() -> None:
     The extension uses torch's C++ classes, whose layout changes between minor versions: loading it beside another one
     would crash rather than fail.
     """
-    import torch
-
-    from .._build_info import TORCH_VERSION
 
     def minor(version: str) -> tuple[str, ...]:
         return tuple(version.split("+")[0].split(".")[:2])

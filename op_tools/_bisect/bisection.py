@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -45,8 +46,6 @@ MOST_ENDS = 8  # runs that look for the calls behind one that ends the program
 
 
 def _median(values: Iterable[float]) -> float:
-    import statistics  # not with the package: it loads four modules that only a bisection needs
-
     return statistics.median(values)
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._tools.launch import mark_steps
 from .._tools.tool import Tool
+from .._tools.training_steps import mark_steps
 from .bisection import Session, Stop, suspects_of
 from .items import Call, read_calls
 from .outcome import BisectJudge, Outcome

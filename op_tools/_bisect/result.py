@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -76,8 +77,6 @@ class BisectResult:
             lines.append(text_table(columns, rows, -1))
             lines.append(f"before: {curve_text(self.before)}")
             lines.append(f"after:  {curve_text(self.after)}")
-        import shlex  # not with the package: only the end of a bisection needs it
-
         lines += [f"next: op-tools repro {shlex.quote(folder)}" for folder in self.captured[:MOST_SHOWN]]
         return "\n".join(lines)
 

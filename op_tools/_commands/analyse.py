@@ -10,6 +10,7 @@ from .. import _C
 from .._torch.backends import import_backends, modules_of
 from ..analyse._analyse import MODES, Outcome, Request, analyse
 from ..analyse._detector_copy import COPY
+from ..analyse._support import make_table, names_only  # imports torch's tests
 from ..analyse._table import SupportTable, read_table
 from .command_line import Commands, UsageError, add_imports, visible
 
@@ -19,8 +20,6 @@ _QUICK = 3  # sample calls per function when the table is made in passing
 def _table(options: argparse.Namespace) -> SupportTable:
     if options.support:
         return read_table(options.support)
-    from ..analyse._support import make_table, names_only  # imports torch's tests
-
     if options.mode in ("affinity_apis", "dynamic_shape"):
         return names_only()
     if options.device is None:

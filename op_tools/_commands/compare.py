@@ -13,7 +13,8 @@ from .._base.verdict import status_of
 from .._runs.capture_commands import next_commands
 from .._runs.compare_many import ManyRuns, compare_many
 from .._runs.compare_ranks import RanksComparison, compare_ranks, read_rules
-from .._runs.compare_runs import RunsComparison, compare_runs, rank_count, read_fusions
+from .._runs.compare_runs import compare_runs, rank_count, read_fusions
+from .._runs.comparison import RunsComparison
 from .._runs.judged_captures import confirm
 from ..compat._comparison_tables import FORMATS, write_table
 from .command_line import Commands, UsageError, add_allow_unseen, visible

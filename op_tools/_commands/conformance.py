@@ -8,7 +8,18 @@ from pathlib import Path
 
 from .. import _C
 from .._base.verdict import Verdict, status_of, verdict_of
+from .._conformance.exceptions import read_exceptions
+from .._conformance.golden import Golden
+from .._conformance.reports import model_text, verdict_text, write_reports
+from .._conformance.rows import rows_below
+from .._conformance.run import Settings, run_cases
+from .._conformance.self_test import SelfTest
+from .._conformance.shard_run import WorkerPlan
+from .._conformance.summary import differences, read_facts, read_part, verdict_in
+from .._conformance.trend import trend_of
+from .._conformance.workers import prepare, usable_cores
 from .._torch.backends import import_backends, modules_of, usable_device
+from .._torch.rank_shares import is_shared
 from .command_line import Commands, UsageError, add_allow_unseen, add_imports, visible
 from .conformance_cases import add_case_commands, add_selection, positive, selected_cases
 
@@ -37,14 +48,6 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _work(options: argparse.Namespace, *, writes: str) -> int:
-    from .._conformance.exceptions import read_exceptions
-    from .._conformance.golden import Golden
-    from .._conformance.run import Settings, run_cases
-    from .._conformance.self_test import SelfTest
-    from .._conformance.shard_run import WorkerPlan
-    from .._conformance.workers import prepare, usable_cores
-    from .._torch.rank_shares import is_shared
-
     under_torchrun = is_shared(())
     if under_torchrun and options.shard:
         raise UsageError("--shard: the ranks of torchrun are the shards")
@@ -92,9 +95,6 @@ def _gen(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from .._conformance.reports import verdict_text
-    from .._conformance.summary import differences, read_part, verdict_in
-
     found = differences(Path(options.result))
     for text in found:
         sys.stdout.write(visible(f"{text}\n"))
@@ -107,11 +107,6 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from .._conformance.reports import model_text, verdict_text, write_reports
-    from .._conformance.rows import rows_below
-    from .._conformance.summary import read_facts, verdict_in
-    from .._conformance.trend import trend_of
-
     folders = [Path(one) for one in options.results]
     if len(folders) > 2:
         raise UsageError("give one result, or an old and a new one")

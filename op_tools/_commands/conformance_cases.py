@@ -8,14 +8,16 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _C
 from .._conformance import DEFAULT_SOURCES, SOURCES
+from .._conformance.case import Case
+from .._conformance.export import export_cases
+from .._conformance.lists import Filter, digest_of, load_cases, write_list
+from .._conformance.models import record_program
+from .._conformance.shard_run import sampled
 from .command_line import UsageError, visible
-
-if TYPE_CHECKING:
-    from .._conformance.case import Case
 
 _GROUPS: dict[str, Callable[[Case], str]] = {
     "source": lambda case: case.source,
@@ -62,9 +64,6 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
         op_tools.Error: there is none, or an option is wrong.
         UsageError: options do not go together.
     """
-    from .._conformance.lists import Filter, load_cases
-    from .._conformance.shard_run import sampled
-
     sources = _sources(options)
     captures, mine = tuple(map(Path, options.captures)), tuple(map(Path, options.mine))
     wanted = Filter(
@@ -112,8 +111,6 @@ def _counts(cases: Iterable[Case], by: str) -> str:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from .._conformance.lists import digest_of, write_list
-
     if options.list_models and not (options.list or options.source or options.captures or options.mine):
         options.source = ["models"]
     cases = selected_cases(options)
@@ -135,9 +132,6 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _record(options: argparse.Namespace) -> int:
-    from .._conformance.lists import write_list
-    from .._conformance.models import record_program
-
     model = options.name or Path(options.script).stem
     cases, which = record_program([options.script, *options.arguments], model)
     calls = sum(case.models[model] for case in cases)
@@ -148,8 +142,6 @@ def _record(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from .._conformance.export import export_cases
-
     done = export_cases(selected_cases(options), Path(options.output), options.format, phase=options.phase)
     sys.stderr.write("".join(f"op-tools: {visible(problem)}\n" for problem in done.problems))
     _say(f"{done.calls} calls in {options.output}")

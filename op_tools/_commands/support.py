@@ -7,14 +7,13 @@ import sys
 
 from .. import _C
 from .._torch.backends import import_backends, modules_of
+from ..analyse._judged import enter_conformance, read_conformance
+from ..analyse._support import make_table
 from .command_line import Commands, add_imports, visible
 
 
 def _support(options: argparse.Namespace) -> int:
     import_backends(modules_of(options.device, options.imports))
-    from ..analyse._judged import enter_conformance, read_conformance
-    from ..analyse._support import make_table  # imports torch's tests, which takes seconds
-
     judged = read_conformance(options.conformance, options.device) if options.conformance else {}
     table = make_table(options.device, options.samples, _C.log_progress)
     _C.log_progress("")

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from .. import _C
 from .._base.captured_calls import CapturedCall, load_call
+from .case import Case, resolve
+from .recorded import changes_first
 from .recordings import recorded_cases, recordings_in
-from .trees import TensorSpec, encode, leaves_in, map_leaves
-
-if TYPE_CHECKING:
-    from .case import Case
+from .saved_values import on_accelerator
+from .trees import TensorSpec, encode, map_leaves
 
 
 def captured_cases(root: Path) -> Iterator[Case]:
@@ -43,25 +42,16 @@ def _saved_cases(root: Path, *, may_be_none: bool) -> Iterator[Case]:
     for path, *_ in found:
         try:
             call = load_call(path)
-            cases.append((_case_of(path, call), any(_on_accelerator(call))))
+            cases.append((_case_of(path, call), any(on_accelerator(call))))
         except _C.Error as error:
             _C.log_warn(f"{path}: is no case: {error}")
-    away = sum(on_accelerator for _, on_accelerator in cases)
+    away = sum(is_away for _, is_away in cases)
     if 0 < away < len(cases):
         _C.log_warn(f"{root}: {len(cases) - away} calls on the CPU are no cases: {away} are on an accelerator")
-    yield from (case for case, on_accelerator in cases if on_accelerator or not away)
-
-
-def _on_accelerator(call: CapturedCall, parts: tuple[str, ...] = ("inputs", "outputs")) -> list[bool]:
-    """Of each tensor, in reading order."""
-    metas = [one for part in parts for one in call.meta.get(part, []) if isinstance(one, dict)]
-    return [str(one.get("device", "cpu")) != "cpu" for one in metas]
+    yield from (case for case, is_away in cases if is_away or not away)
 
 
 def _case_of(path: str, call: CapturedCall) -> Case:
-    from .case import Case, resolve
-    from .recorded import changes_first
-
     resolve(call.name)
     metas = call.meta.get("inputs", [])
     requires = iter([bool(one.get("requires_grad", False)) for one in metas if isinstance(one, dict)])
@@ -88,32 +78,3 @@ def _case_of(path: str, call: CapturedCall) -> Case:
         gradient=call.grad_outputs is not None,
         data=path,
     )
-
-
-def saved_tensors(case: Case, device: torch.device) -> list[torch.Tensor]:
-    """The tensors of a captured case, on a device; those that shared memory share it again.
-
-    Raises:
-        op_tools.Error: the capture is gone or damaged, or another one than when the case was made.
-    """
-    call = load_call(str(case.data))
-    tensors = leaves_in((call.args, call.kwargs), torch.Tensor)
-    if [tuple(one.shape) for one in tensors] != [spec.shape for spec in case.tensors]:
-        raise _C.Error(f"{case.data}: is another call than when the case was made of it")
-    # An index or a length that the program had on the CPU beside tensors of an accelerator belongs there.
-    places = _on_accelerator(call, ("inputs",))
-    if not any(places) or len(places) != len(tensors):
-        places = [True] * len(tensors)
-    storages: dict[int, torch.Tensor] = {}
-    made = []
-    for tensor, spec, goes_there in zip(tensors, case.tensors, places, strict=True):
-        memory = tensor.untyped_storage()._cdata
-        if memory not in storages:
-            whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-            storages[memory] = whole.clone().to(device if goes_there else "cpu")
-        row = storages[memory]
-        if row.dtype != tensor.dtype:
-            row = row.view(tensor.dtype)
-        copy = row.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        made.append(copy.requires_grad_(True) if spec.requires_grad else copy)
-    return made

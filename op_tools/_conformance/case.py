@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from .. import _C
 from .._torch.python_functions import find
 from . import SOURCES, values
+from .saved_values import saved_tensors
 from .trees import TensorSpec as TensorSpec
 from .trees import decode, encode, leaves_in, map_specs
 
@@ -410,9 +411,7 @@ def make_call(case: Case, device: torch.device) -> PreparedCall:
         name += f".{case.overload}"
     function = resolve(name)
     if case.data is not None:
-        from .captures import saved_tensors
-
-        inputs = saved_tensors(case, device)
+        inputs = saved_tensors(str(case.data), case.tensors, device)
     else:
         try:
             inputs = tensors_of(case.id, list(case.tensors), device)

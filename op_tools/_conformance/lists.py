@@ -20,7 +20,9 @@ from .. import _C
 from .._base.data_file import read_data
 from .._torch.operator_names import near_names
 from . import DEFAULT_SOURCES, LISTED, SOURCES, mutations
+from .captures import captured_cases
 from .case import PHASES, Case
+from .fault_cases import fault_cases
 
 FOLDER = Path(__file__).parent / "op_tools_cases"
 
@@ -213,9 +215,6 @@ def source_cases(
     mine: tuple[Path, ...],
 ) -> Iterator[Case]:
     """The cases of :func:`load_cases`, without a filter."""
-    from .captures import captured_cases
-    from .fault_cases import fault_cases
-
     if unknown := [one for one in sources if one not in SOURCES]:
         raise _C.Error(f"source {unknown[0]!r}: there are {', '.join(SOURCES)}")
     if suite:

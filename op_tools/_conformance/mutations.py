@@ -9,13 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from . import values
+from .case import Case
 from .trees import TensorSpec, channels_last, map_specs
-
-if TYPE_CHECKING:
-    from .case import Case
 
 _Change = Callable[[TensorSpec], TensorSpec]
 

@@ -15,7 +15,8 @@ from .._base.verdict import Verdict, status_of, verdict_of
 from .._tools.record import OpRecord
 from .._tools.tool import OpCapture, Tool
 from .._tools.tool_group import Together
-from .compare_runs import Fusions, PathOrRecording, open_run, rank_of, short_name
+from .compare_runs import Fusions, PathOrRecording, open_run, rank_of
+from .comparison import short_name
 from .judged_captures import calls_below
 
 _FOLDER = "op_against_result"

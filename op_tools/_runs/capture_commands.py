@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import _C
 from .._base.declared import RunRow
-from .compare_runs import RankComparison
+from .comparison import RankComparison
 
 _AROUND = 3  # rows before the divergence
 _FOLDER = "op_compare_next"

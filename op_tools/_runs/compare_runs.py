@@ -2,244 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from .. import _C
-from .._base.account import ACCOUNT, accounts_of, lines_of, reasons_of
+from .._base.account import ACCOUNT, accounts_of
 from .._base.data_file import read_data
-from .._base.declared import CallVerdict, RunRow
-from .._base.results import DEFAULT_ROWS, Result
-from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.record import RECORDING, Recording
 from ..formats import format_of
+from .comparison import RankComparison, RunRows, RunsComparison, Structure
+from .foreign_recording import rows_of_dump
+from .judged_captures import judged_by_values
 
-_WIDTH = 80
-_BEFORE = 10  # calls that are shown before the first divergence
-_WORST = 5
 # Of a header: what differs from run to run anyway, or is shown elsewhere.
 _OF_THE_RUN = ("pid", "time", "argv", "folder", "rank", "host", "format", "start", "capture", ACCOUNT)
 
 PathOrRecording = str | os.PathLike[str] | Recording
 Fusions = Sequence[tuple[Sequence[str], Sequence[str]]]
-
-
-class RunRows(Sequence[RunRow]):
-    """The rows of a comparison. Each is made when it is asked for: there may be a million."""
-
-    def __init__(self, found: _C.RunComparison) -> None:
-        self._found = found
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    @overload
-    def __getitem__(self, index: int) -> RunRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[RunRow]: ...
-    def __getitem__(self, index: int | slice) -> RunRow | list[RunRow]:
-        if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"row {index} of {len(self)}")
-        return RunRow(**self._found.row(index % len(self)))
-
-    def __iter__(self) -> Iterator[RunRow]:
-        return (self[index] for index in range(len(self)))
-
-
-@dataclass(frozen=True)
-class Structure:
-    """How two recordings differ besides their numbers."""
-
-    ops: list[tuple[str, str, int, int]]
-    """Operator, phase, calls in A, calls in B, where the counts differ; the largest difference first."""
-    header: list[tuple[str, Any, Any]]
-    """What differs of versions, devices, flags, seeds and environment: name, in A, in B."""
-    steps_only_a: list[int]
-    """Steps that only A has: they are not compared."""
-    steps_only_b: list[int]
-
-    @property
-    def lines(self) -> list[str]:
-        """For people."""
-        shown = [f"{name}: A {a!r}, B {b!r}" for name, a, b in self.header]
-        shown += [f"{op} ({phase}): {a} calls in A, {b} in B" for op, phase, a, b in self.ops[:DEFAULT_ROWS]]
-        if len(self.ops) > DEFAULT_ROWS:
-            shown.append(f"... and {len(self.ops) - DEFAULT_ROWS} more operators")
-        for name, steps in (("A", self.steps_only_a), ("B", self.steps_only_b)):
-            if steps:
-                shown.append(f"steps that only {name} has: {', '.join(map(str, steps[:DEFAULT_ROWS]))}")
-        return shown
-
-
-@dataclass(frozen=True, repr=False)
-class RankComparison(Result):
-    """One process of run A and one of run B."""
-
-    a: str
-    """The recording's path."""
-    b: str
-    rank: int
-    rows: RunRows
-    """Pairs of calls in the order of the runs, and calls that only one of them made."""
-    counts: dict[str, int]
-    """Rows by verdict."""
-    structure: Structure
-    incomplete: list[str]
-    """Recordings that end before their program did, or are damaged: what is missing is not compared."""
-    first_by_step: list[tuple[int, int]]
-    """For each step that diverges: the step, and the row with its first divergence."""
-    births: list[int]
-    """The rows in which a difference was born."""
-    accounts: dict[str, Coverage] = field(default_factory=dict)
-    """What the runs "A" and "B" saw and did not see, where their recordings say so."""
-    is_judged: bool = True
-    """False: nothing was named, but most rows were not compared, or are calls that one run makes and whose results go into
-    none that both make."""
-    _first: int | None = None
-    _found: Any = field(default=None, compare=False)
-
-    @property
-    def first(self) -> RunRow | None:
-        """The first row in which a difference was born; None where the runs agree."""
-        return None if self._first is None else self.rows[self._first]
-
-    @property
-    def unseen(self) -> list[str]:
-        """Why it is not known that the runs agree; empty where it is."""
-        reasons = reasons_of(self.accounts)
-        if not self.rows:
-            reasons.append("no call was recorded")
-        if self.incomplete:
-            reasons.append("a recording is incomplete")
-        if self.structure.steps_only_a or self.structure.steps_only_b:
-            reasons.append("only one of the runs has some steps")
-        if self.rows and not self.is_judged:
-            missing = self.counts.get(CallVerdict.NOT_COMPARED, 0)
-            reasons.append(
-                f"{missing} of {len(self.rows)} rows were not compared, {self._alone} are calls of one run alone"
-            )
-        return reasons
-
-    @property
-    def _alone(self) -> int:
-        return sum(self.counts.get(one, 0) for one in (CallVerdict.ONLY_A, CallVerdict.ONLY_B))
-
-    @property
-    def chain(self) -> list[RunRow]:
-        """The longest way that the first difference took: from row to row along the producers."""
-        return [] if self._first is None else [self.rows[one] for one in self._found.chain(self._first)]
-
-    def worst(self, verdict: str = CallVerdict.BORN) -> list[RunRow]:
-        """The rows with a verdict, the largest share of its limit first.
-
-        Args:
-            verdict: one of those of the rows, "born here", "carried", ..., or of CallVerdict.
-        """
-        return [self.rows[one] for one in self._found.worst(CallVerdict(verdict).value)]
-
-    def first_divergence(self) -> dict[str, Any] | None:
-        """The record that a program reads: {"kind": "first_divergence", "op", "phase", "module", "line", ...}."""
-        first = self.first
-        if first is None:
-            return None
-        names = ("op", "phase", "module", "line", "step", "rank", "verdict", "finding", "row", "id_a", "id_b")
-        of_b = ("op_b", "module_b", "line_b", "input_difference", "output_difference", "limit", "noise")
-        return {"kind": "first_divergence", **{name: getattr(first, name) for name in (*names, *of_b)}}
-
-    def table(self) -> str:
-        """All of it for people, in 80 columns."""
-        return "\n".join(_described(self))
-
-
-@dataclass(frozen=True, repr=False)
-class RunsComparison(Result):
-    """The processes of two runs, rank by rank."""
-
-    ranks: list[RankComparison]
-    not_compared: list[str] = field(default_factory=list)
-    """Ranks that only one run has."""
-
-    @property
-    def rows(self) -> list[RunRow]:
-        """The rows of all ranks."""
-        return [row for rank in self.ranks for row in rank.rows]
-
-    @property
-    def agrees(self) -> bool:
-        """No call of any rank gave birth to a difference."""
-        return all(rank.first is None for rank in self.ranks)
-
-    @property
-    def unseen(self) -> list[str]:
-        """Why it is not known that the runs agree; empty where it is."""
-        return [f"rank {rank.rank}: {one}" for rank in self.ranks for one in rank.unseen] + self.not_compared
-
-    @property
-    def verdict(self) -> Verdict:
-        """`agrees` only where the runs were recorded whole, and where what they say was compared."""
-        return verdict_of(wrong=not self.agrees, unseen=self.unseen)
-
-    @property
-    def exit_status(self) -> int:
-        """0: all agree; 1: they diverge; 2: not judged."""
-        return status_of(self.verdict)
-
-    def table(self) -> str:
-        """All ranks for people."""
-        parts = [rank.table() for rank in self.ranks]
-        if self.verdict is Verdict.NOT_JUDGED:
-            parts.append("\n".join(f"NOT JUDGED: {one}" for one in self.unseen))
-        else:
-            parts += [f"not compared: {one}" for one in self.not_compared]
-        return "\n\n".join(parts)
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Records for programs: one per pair, one first_divergence for each rank that diverged, one summary."""
-        for rank in self.ranks:
-            for row in rank.rows:
-                yield {"kind": "pair", **dataclasses.asdict(row)}
-            if (first := rank.first_divergence()) is not None:
-                yield first
-        counts: Counter[str] = Counter()
-        for rank in self.ranks:
-            counts.update(rank.counts)
-        yield {
-            "kind": "summary",
-            "exit_status": self.exit_status,
-            "verdict": self.verdict.value,
-            "unseen": self.unseen,
-            "ranks": len(self.ranks),
-            "verdicts": dict(counts),
-            "incomplete": [one for rank in self.ranks for one in rank.incomplete] + self.not_compared,
-        }
-
-    def to_json(self) -> str:
-        """The records as lines of JSON; numbers that are not finite are strings."""
-        return "".join(json.dumps(_plain(one)) + "\n" for one in self.records())
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it: its numbers are finite."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return str(value)
-    return value
-
-
-def plain_name(op: str) -> str:
-    """Without namespace, overload and what marks an in-place form: aten::add_.Tensor and torch.add are "add"."""
-    return _C.base_name(op).strip("_")
 
 
 def rank_of(core: _C.Recording) -> int:
@@ -269,8 +50,6 @@ def open_run(run: PathOrRecording) -> dict[int, _C.Recording]:
     if isinstance(run, Recording):
         return {rank_of(run.calls._core): run.calls._core}
     if not _is_recording(run):
-        from .foreign_recording import rows_of_dump  # with the readers of all formats: not for every start
-
         return {rank: _C.make_recording(rows) for rank, rows in rows_of_dump(run).items()}
     ranks: dict[int, _C.Recording] = {}
     for path in _C.find_recordings(os.fspath(run)):
@@ -399,112 +178,12 @@ def compare_runs(
         compare_recordings(of_a[rank], of_b[rank], of_noise.get(rank), fusions) for rank in sorted(of_a.keys() & of_b)
     ]
     if captures is not None:
-        from .judged_captures import judged_by_values
-
         ranks = [judged_by_values(rank, *captures) for rank in ranks]
     alone = [f"rank {rank}: only in A" for rank in sorted(of_a.keys() - of_b)]
     alone += [f"rank {rank}: only in B" for rank in sorted(of_b.keys() - of_a)]
     if not ranks:
         raise _C.Error(f"{a} and {b} have no rank in common: {', '.join(alone)}")
     return RunsComparison(ranks, alone)
-
-
-# --- For people --------------------------------------------------------------------------------------------------
-
-
-def _cut(text: str, width: int = _WIDTH) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
-
-
-def short_name(op: str) -> str:
-    """An operator as tables have it."""
-    return op.replace("torch.nn.functional.", "F.").replace("torch.Tensor.", "Tensor.").replace("aten::", "")
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None or value == 0 else f"{value:.2g}"
-
-
-def _table(rows: Iterable[RunRow]) -> str:
-    shown = [("row", True), ("step", True), ("op", False), ("module", False), ("verdict", False)]
-    numbers = [("in", True), ("out", True), ("limit", True)]
-    return _C.text_table(
-        shown + numbers,
-        [
-            [
-                str(row.row),
-                str(row.step),
-                short_name(row.op) + (" backward" if row.phase == "backward" else ""),
-                row.module,
-                row.verdict,
-                _number(row.input_difference),
-                _number(row.output_difference),
-                _number(row.limit),
-            ]
-            for row in rows
-        ],
-        _WIDTH,
-    )
-
-
-def _tensor_text(tensor: dict[str, Any] | None) -> str:
-    if tensor is None:
-        return "none"
-    text = f"{str(tensor['dtype']).removeprefix('torch.')}{list(tensor['shape'])}"
-    numbers = [f"{name} {tensor[name]:.6g}" for name in ("min", "max", "norm") if name in tensor]
-    counts = [f"{name} {tensor[name]}" for name in ("nan", "inf") if tensor.get(name)]
-    return " ".join([tensor.get("name") or tensor["place"], text, *numbers, *counts])
-
-
-def _first_lines(rank: RankComparison, first: RunRow) -> list[str]:
-    lines = [
-        f"First divergence: {short_name(first.op)} ({first.phase}, step {first.step}): {first.verdict}: {first.finding}"
-    ]
-    if first.op_b and first.op_b != first.op:
-        lines.append(f"  in B: {short_name(first.op_b)}")
-    for what, value, other in (("module", first.module, first.module_b), ("line", first.line, first.line_b)):
-        if value or other:
-            lines.append(f"  {what}: {value}" + (f"; in B {other}" if other and other != value else ""))
-    lines += [f"  A: {_tensor_text(first.tensor_a)}", f"  B: {_tensor_text(first.tensor_b)}"]
-    if first.output_difference:
-        limit = f"; rounding explains {first.limit:.2g}" if first.limit else ""
-        noise = f"; the noise is {first.noise:.2g}" if first.noise else ""
-        inputs = f"its inputs by {first.input_difference:.2g}" if first.input_difference else "its inputs not at all"
-        lines.append(f"  differs by {first.output_difference:.2g} of its norm, {inputs}{limit}{noise}")
-    lines += ["", f"The {_BEFORE} calls before it:", _table(rank.rows[max(0, first.row - _BEFORE) : first.row + 1])]
-    return lines
-
-
-def _chain_lines(rank: RankComparison) -> list[str]:
-    chain = rank.chain
-    if len(chain) < 2:
-        return []
-    shown = chain if len(chain) <= _BEFORE else [*chain[: _BEFORE - 3], *chain[-3:]]
-    left = len(chain) - len(shown)
-    return ["", f"How it went on{f' ({left} calls of the chain left out)' if left else ''}:", _table(shown)]
-
-
-def _worst_lines(rank: RankComparison) -> list[str]:
-    worst = rank.worst()[:_WORST]
-    return ["", "The operators with the largest differences of their own:", _table(worst)] if len(worst) > 1 else []
-
-
-def _described(rank: RankComparison) -> list[str]:
-    lines = [f"rank {rank.rank}"]
-    for name, path in (("A", rank.a), ("B", rank.b)):
-        lines += [f"{name}: {path}", *lines_of(rank.accounts.get(name))]
-    lines += [f"incomplete: {one}" for one in rank.incomplete]
-    if structure := rank.structure.lines:
-        lines += ["", "Structure", *(f"  {one}" for one in structure)]
-    lines += ["", "Calls: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(rank.counts.items()))]
-    first = rank.first
-    if first is None:
-        if rank.unseen:
-            return [*map(_cut, lines), "No difference was born in a call that was compared."]
-        others = " The others changed nothing." if rank._alone else ""
-        return [*map(_cut, lines), f"No difference was born in any call.{others}"]
-    lines += ["", *_first_lines(rank, first), *_chain_lines(rank), *_worst_lines(rank)]
-    return [line if "\n" in line else _cut(line) for line in lines]
 
 
 def read_fusions(path: str | Path) -> list[tuple[list[str], list[str]]]:

@@ -19,7 +19,7 @@ from .._base.declared import CallVerdict
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._tools.replay import main as replay
-from .compare_runs import RankComparison, plain_name
+from .comparison import RankComparison, plain_name
 
 _Folder = str | os.PathLike[str]
 # Of calls that run_op_from_data ran again: what it says of them.

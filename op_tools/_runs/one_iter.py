@@ -27,7 +27,7 @@ from .._modules.module_runs import CpuNumbers
 from .._tools.record import OpRecord
 from .._tools.tool import Tool
 from .._tools.tool_group import Together
-from .compare_runs import RankComparison, RunsComparison
+from .comparison import RankComparison, RunsComparison
 
 SEED = 10086
 KINDS = ("forward", "backward", "loss", "weights")

@@ -19,7 +19,7 @@ from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.tool import Hook, HookScope, OpCapture, Tool
 from .._tools.tool_group import Together
-from .compare_runs import plain_name
+from .comparison import plain_name
 from .judged_captures import NOT_JUDGED, WRONG, CapturedId, ConfirmedRow, captured_calls, judged_pairs
 
 _FOLDER = "op_shadow_result"

@@ -26,6 +26,7 @@ from typing import Any
 
 from .. import _C
 from .._base.verdict import Verdict
+from .training_steps import mark_steps
 
 _OF_SERVERS = (
     "multiprocessing.managers",
@@ -37,7 +38,7 @@ _OF_SERVERS = (
 class _Given:
     """A tool as the child makes it."""
 
-    kind: str
+    tool_class: type[Any]
     arguments: dict[str, Any]
     condition: Any
     marks_steps: bool
@@ -80,9 +81,6 @@ class _Run:
 @contextlib.contextmanager
 def _tools_on(given: list[_Given], rank: int) -> Iterator[None]:
     """A tool of a kind that is on already, by the environment or because it went on in the fork, is not started again."""
-    from .launch import mark_steps
-    from .tool import tool_classes
-
     global _ranks
     running: list[Any] = _C.running_tools()
     on = {tool._kind: tool for tool in running if tool._is_running}
@@ -91,8 +89,8 @@ def _tools_on(given: list[_Given], rank: int) -> Iterator[None]:
     _ranks = itertools.count(rank + 1)
     for one in given:
         try:
-            if (tool := on.get(one.kind)) is None:
-                tool = tool_classes()[one.kind](**one.arguments)
+            if (tool := on.get(one.tool_class._kind)) is None:
+                tool = one.tool_class(**one.arguments)
                 tool._condition = one.condition
                 tool.start()
                 if one.marks_steps:
@@ -100,7 +98,7 @@ def _tools_on(given: list[_Given], rank: int) -> Iterator[None]:
             tool._report_to_parent = Report(one.report)
             tools.append((tool, tool._report_to_parent))
         except Exception as error:
-            _C.log_warn(f"{one.kind} is not on in process {os.getpid()}: {error}")
+            _C.log_warn(f"{one.tool_class._kind} is not on in process {os.getpid()}: {error}")
     try:
         yield
     finally:
@@ -128,6 +126,11 @@ def _is_picklable(value: Any) -> bool:
     except Exception:
         return False
     return True
+
+
+def _declared_class(tool: Any) -> type[Any]:
+    """The class that stands for the core's tool; a program may have derived its own from it."""
+    return next(one for one in type(tool).__mro__ if vars(one).get("_kind"))
 
 
 def _is_of_one_process(tool: Any) -> bool:
@@ -183,9 +186,11 @@ def _give(process: BaseProcess) -> list[tuple[Any, Path]] | None:
     for tool in tools:
         report = _folder(os.getpid()) / f"{next(_numbers)}.json"
         waiting.append((tool._watch, report))
-        if tool._goes_to_children and _is_picklable(tool._condition) and not _is_of_one_process(tool):
+        goes = tool._goes_to_children and _is_picklable(tool._condition) and not _is_of_one_process(tool)
+        tool_class = _declared_class(tool)
+        if goes and (_forks(process) or _is_picklable(tool_class)):
             given.append(
-                _Given(tool._kind, dict(tool._arguments), tool._condition, tool._marks_steps, os.fspath(report))
+                _Given(tool_class, dict(tool._arguments), tool._condition, tool._marks_steps, os.fspath(report))
             )
     if given and "run" not in vars(process):
         vars(process)["run"] = _Run(process, given, _rank_of(process))

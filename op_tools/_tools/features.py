@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from .. import _C
-from .tool import Tool, tool_classes
+from .tool import Tool
+from .tool_classes import tool_classes
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.hooks import RemovableHandle
-
 from .. import _C
 from .._as_cuda.switch import start_from_environment as start_renaming
 from .._base.account import write_account
@@ -22,8 +19,10 @@ from .._base.config_file import Config, switched, without_variables
 from .._base.tool_descriptions import kind_of, kinds
 from .._base.verdict import Verdict, status_of, worst
 from .._torch.backends import import_from_environment
-from .tool import Tool, stop_all, tool_classes
+from .tool import Tool, stop_all
+from .tool_classes import tool_classes
 from .tool_group import Together
+from .training_steps import mark_steps
 
 _VARIABLE = "OP_TOOLS"
 _FAIL = "OP_TOOLS_FAIL_ON_WRONG"
@@ -80,19 +79,6 @@ def make_tools(
     if unused:
         raise _C.Error(f"{', '.join(sorted(unused))}: none of these tools has such an option, or takes this value")
     return tools
-
-
-def mark_steps(tools: Sequence[Tool | Together]) -> RemovableHandle:
-    """Makes each step of an optimizer a training step of the tools, for their `steps`; until the handle is removed."""
-
-    def mark(*_: Any) -> None:
-        for tool in tools:
-            tool.step()
-
-    for tool in tools:
-        if isinstance(tool, Tool):
-            tool._marks_steps = True
-    return register_optimizer_step_post_hook(mark)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ it was stopped, and entered again while it is on (the outermost exit stops it).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import difflib
 import html
 import inspect
@@ -26,7 +25,7 @@ from .. import _C
 from .._base.config_file import switched
 from .._base.declared import CaptureRow, OpCaptureOptions, ToolOptions
 from .._base.results import DEFAULT_ROWS, Shown, SortableResult, counted, megabytes, sorted_rows, worded
-from .._base.tool_descriptions import Option, arguments_text, hook_options, kind_of, kinds, row_class, signature_of
+from .._base.tool_descriptions import Option, arguments_text, hook_options, kind_of, row_class, signature_of
 from .._base.verdict import Coverage, accelerator
 from .._torch import (
     compiled_mode,  # noqa: F401  (gives the core the torch level's mode)
@@ -384,45 +383,6 @@ class HookScope(Tool):
     def calls_seen(self) -> int:
         """Number of calls that the hook has seen in the last run."""
         return 0 if self._scope is None else self._scope.calls_seen
-
-
-def tool_classes() -> dict[str, type[Tool]]:
-    """The tools by the core's names of them ("OpCapture"), in the order of their registration. A tool that has no class
-    in Python gets one."""
-    found: dict[str, type[Tool]] = {}
-    waiting = [Tool]
-    while waiting:
-        one = waiting.pop(0)
-        waiting[:0] = one.__subclasses__()
-        if vars(one).get("_kind"):
-            found.setdefault(one._kind, one)
-    return {
-        name: found.get(name) or type(name, (Tool,), {"__doc__": f"The tool {name}.", "_kind": name, "__module__": ""})
-        for name in kinds()
-    }
-
-
-def load_tools(path: str | os.PathLike[str]) -> list[type[Tool]]:
-    """Loads a library with tools of your own, which register themselves (docs: "Add a tool" in CONTRIBUTING.md).
-
-    Args:
-        path: the library.
-
-    Returns:
-        a class for each tool that it registered; from then on they are also known to apply_feature() by their feature.
-
-    Raises:
-        op_tools.Error: it cannot be loaded, or registered no tool.
-    """
-    before = set(kinds())
-    try:
-        ctypes.CDLL(os.fspath(path))
-    except OSError as error:
-        raise _C.Error(f"{os.fspath(path)}: {error}") from error
-    added = [made for name, made in tool_classes().items() if name not in before]
-    if not added:
-        raise _C.Error(f"{os.fspath(path)}: it registered no tool that is not there already")
-    return added
 
 
 def stop_all() -> None:

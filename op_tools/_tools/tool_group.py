@@ -15,6 +15,7 @@ class Together:
     """A context manager over tools; those that do the work are made when it starts."""
 
     def __init__(self) -> None:
+        self._marks_steps = False  # optimizers end its steps
         self._tools: Sequence[Tool] = ()
         self._scopes = contextlib.ExitStack()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import _C
 from .._base.declared import CallVerdict
-from .._runs.compare_runs import RankComparison, RunsComparison
+from .._runs.comparison import RankComparison, RunsComparison
 from .._tools.record import RecordedCalls, RecordedTensor
 from ..formats._names import their_name
 from .troubleshooter._compare import BACKWARD, FORWARD, MAPPING, STATISTICS, number, write_tables

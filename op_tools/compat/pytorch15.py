@@ -23,9 +23,10 @@ from typing_extensions import Self
 
 from .. import _C
 from .._tools.tool import Hook, HookScope
-from ..formats._files import extra, load_values
+from ..formats._files import extra
 from ..formats._h5 import Entry, H5Writer, entries, ir_name_of
 from ..formats._model import ForeignTensor, leaves
+from ..formats._values import load_values
 from ._align import align
 
 # Operators that are no computation.

@@ -13,9 +13,9 @@ from .. import _C
 from . import _h5, _msprobe, _troubleshooter
 from ._convert import convert
 from ._export import EXPORTS, Exported, export_captures
-from ._files import load_values
 from ._import import Imported, import_dump
 from ._model import Dump, ForeignCall, ForeignTensor, Missing
+from ._values import load_values
 
 # By which files a format is known, and what reads it; in the order in which they are tried.
 _FORMATS: dict[str, tuple[Callable[[Path], list[Path]], Callable[[Path], Dump]]] = {

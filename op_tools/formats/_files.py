@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import importlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _C
-from .._base.captured_calls import load
-from ._model import ForeignTensor
 
 if TYPE_CHECKING:
     import types
@@ -23,8 +21,6 @@ def extra(name: str, purpose: str) -> types.ModuleType:
     Raises:
         op_tools.Error: it is not installed.
     """
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -122,45 +118,6 @@ def load_npy(path: Path) -> torch.Tensor:
         size = path.stat().st_size if path.is_file() else 0
         raise _C.Error(f"{path}: no .npy file that can be read ({size} bytes): {error}") from None
     return tensor_of(array, str(path))
-
-
-@functools.lru_cache(maxsize=1)
-def _state(path: str) -> Any:
-    """A file of many tensors, of which the last one that was read is held."""
-    return load(path)
-
-
-def load_values(tensor: ForeignTensor) -> torch.Tensor:
-    """The values of a tensor of a dump, in the dtype that it had.
-
-    Args:
-        tensor: the tensor.
-
-    Raises:
-        op_tools.Error: the dump has no values of it, or they are damaged, or are not what the dump says of them.
-    """
-    if not tensor.values:
-        raise _C.Error(f"{tensor.role} {tensor.place}: the dump has no values, only statistics")
-    path = Path(tensor.values)
-    container, bang, key = tensor.values.partition("!")
-    if bang and Path(container).suffix in (".h5", ".hdf5"):
-        from ._h5 import load_dataset
-
-        value = load_dataset(container, key)
-    elif bang:
-        value = _state(container)[key].detach()
-    elif path.suffix == ".npy":
-        value = load_npy(path)
-    else:
-        loaded = load(path)
-        if not isinstance(loaded, torch.Tensor):
-            raise _C.Error(f"{path}: holds a {type(loaded).__name__}, expected a tensor")
-        value = loaded.detach()
-    if tensor.shape is not None and tuple(value.shape) != tensor.shape:
-        raise _C.Error(f"{tensor.values}: shape {tuple(value.shape)}, but the dump says {tensor.shape}")
-    dtype = dtype_named(tensor.dtype)
-    # Dtypes that the format does not have are stored wider: bfloat16 as float32.
-    return value if dtype is None else value.to(dtype)
 
 
 def dtype_named(name: str) -> torch.dtype | None:

@@ -13,10 +13,10 @@ import torch
 
 from .. import _C
 from .._torch.python_functions import find
-from ._files import load_values
 from ._left_out import may_lack_arguments
 from ._model import Dump, ForeignCall, ForeignTensor, Missing, leaves, map_leaves
 from ._names import is_in_place
+from ._values import load_values
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from .. import _C
 from .._torch.python_functions import find
@@ -65,8 +66,6 @@ def steps_of(saved: Saved) -> tuple[list[Step], list[Reference]]:
 
 
 def _trace(function: Any, saved: Saved, tensors: list[torch.Tensor]) -> torch.fx.Graph:
-    from torch.fx.experimental.proxy_tensor import make_fx  # takes long to load
-
     def call(*given: torch.Tensor) -> Any:
         def chosen(one: Any) -> Any:
             return given[saved.index[id(one)]] if isinstance(one, torch.Tensor) and id(one) in saved.index else one

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import op_tools
+import op_tools._tools.blackbox
 from op_tools.__main__ import main
 from op_tools._tools.blackbox import ask_for_stacks, save_kept_calls
 from op_tools._tools.launch import status_of_tools

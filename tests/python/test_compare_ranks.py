@@ -7,6 +7,7 @@ import torch
 from conftest import launched
 
 import op_tools
+import op_tools._runs.compare_ranks
 from op_tools.__main__ import main
 
 PROGRAM = """

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import op_tools
+import op_tools._runs.judged_captures
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
 

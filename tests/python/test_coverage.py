@@ -17,7 +17,7 @@ from op_tools import _C
 from op_tools.__main__ import main
 from op_tools._base.verdict import Coverage, Verdict, status_of, verdict_of, worst
 from op_tools._tools.launch import status_of_tools
-from op_tools._tools.tool import tool_classes
+from op_tools._tools.tool_classes import tool_classes
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

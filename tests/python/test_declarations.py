@@ -13,7 +13,7 @@ import pytest
 import op_tools
 from op_tools._base import declared
 from op_tools._base.tool_descriptions import hook_options, kinds
-from op_tools._tools.tool import tool_classes
+from op_tools._tools.tool_classes import tool_classes
 
 ROOT = Path(__file__).resolve().parents[2]
 

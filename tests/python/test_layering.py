@@ -296,8 +296,7 @@ MAY_IMPORT["_commands"] = set(MAY_IMPORT) - {"startup", "integrations", "_module
 LATE = {
     "op_tools.sim_device": "its import adds a device to torch",
     "op_tools._tools.launch": "the interpreter's start-up runs before torch is there",
-    "torch": "the interpreter's start-up runs before torch is there",
-    "torch.testing._internal": "needs packages that torch alone does not: expecttest, numpy",
+    "torch.testing._internal": "needs packages that torch alone does not: expecttest",
 }
 
 
@@ -438,6 +437,18 @@ def test_circles_are_found():
     assert circles({"a": {"b"}, "b": {"a", "c"}, "c": set(), "d": {"d"}}) == [["a", "b"], ["d"]]
 
 
+def test_python_files_import_each_other_in_no_circle(package):
+    assert circles(package.file_graph()) == []
+
+
+def test_imports_inside_functions_have_a_reason(package):
+    def has_reason(one):
+        return any(one.of == name or one.of.startswith(f"{name}.") for name in LATE)
+
+    assert [str(one) for one in package.late() if not has_reason(one)] == []
+    assert {name for name in LATE if any(one.of.startswith(name) for one in package.late())} == set(LATE)
+
+
 _MEASURE = """
 import sys, time
 begin = time.perf_counter()
@@ -456,6 +467,15 @@ def imported(root=ROOT):
     )
     of_torch, of_ours, *modules = done.stdout.split()
     return float(of_torch), float(of_ours), modules
+
+
+def test_the_package_alone_loads_what_a_capture_needs():
+    _, _, modules = imported()
+    folders = {name.split(".")[1] for name in modules if "." in name}
+    assert folders <= {"_C", "_base", "_build_info", "_tools", "_torch"}
+    assert len(modules) <= 35
+    tools = {name for name in modules if name.startswith("op_tools._tools.")}
+    assert tools == {f"op_tools._tools.{name}" for name in ("children", "decorate", "tool", "training_steps")}
 
 
 def table_of(root):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import op_tools
+import op_tools._base.tool_descriptions
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "proofs"))
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import op_tools
+import op_tools._base.tool_descriptions
 
 PROGRAM = """
 import torch, op_tools

@@ -11,6 +11,7 @@ from test_record_modules import trained
 from torch import nn
 
 import op_tools
+import op_tools._runs.one_iter
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
 from op_tools._runs.one_iter import compare_iterations

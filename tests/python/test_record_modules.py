@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import op_tools
+import op_tools._runs.judged_captures
 import op_tools.run_op_from_data
 import op_tools.sim_device as sim
 from op_tools.__main__ import main

@@ -18,6 +18,7 @@ from sample_cases import MM, case, tensor
 from unseen_work import in_fork, in_unfollowed_thread
 
 import op_tools
+import op_tools._tools.blackbox
 import op_tools.sim_device  # makes the device "sim"
 from op_tools.__main__ import main
 from op_tools._conformance import shard_run
@@ -242,8 +243,8 @@ def conformance(stage):
                 yield item, work_on(item), None
 
         patch.setattr(shard_run, "work_through", work_through)
-        patch.setattr("op_tools._conformance.workers.prepare", lambda **_: None)
-        patch.setattr("op_tools._conformance.self_test.SelfTest", SelfTest)
+        patch.setattr("op_tools._commands.conformance.prepare", lambda **_: None)
+        patch.setattr("op_tools._commands.conformance.SelfTest", SelfTest)
         patch.setattr(SelfTest, "said", "it is not finished" if kind == "off" else "")
         undefined = [case("torch.empty_like", tensor(size)) for size in (3, 4, 5)]
         cases = [MM, case("torch.neg", tensor(3)), *(undefined if kind == "no values" else [])]

@@ -1,0 +1,52 @@
+"""The values of a tensor of a dump, out of the file that has them."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+from .._base.captured_calls import load
+from ._files import dtype_named, load_npy
+from ._h5 import load_dataset
+from ._model import ForeignTensor
+
+
+def load_values(tensor: ForeignTensor) -> torch.Tensor:
+    """The values of a tensor of a dump, in the dtype that it had.
+
+    Args:
+        tensor: the tensor.
+
+    Raises:
+        op_tools.Error: the dump has no values of it, or they are damaged, or are not what the dump says of them.
+    """
+    if not tensor.values:
+        raise _C.Error(f"{tensor.role} {tensor.place}: the dump has no values, only statistics")
+    path = Path(tensor.values)
+    container, bang, key = tensor.values.partition("!")
+    if bang and Path(container).suffix in (".h5", ".hdf5"):
+        value = load_dataset(container, key)
+    elif bang:
+        value = _state(container)[key].detach()
+    elif path.suffix == ".npy":
+        value = load_npy(path)
+    else:
+        loaded = load(path)
+        if not isinstance(loaded, torch.Tensor):
+            raise _C.Error(f"{path}: holds a {type(loaded).__name__}, expected a tensor")
+        value = loaded.detach()
+    if tensor.shape is not None and tuple(value.shape) != tensor.shape:
+        raise _C.Error(f"{tensor.values}: shape {tuple(value.shape)}, but the dump says {tensor.shape}")
+    dtype = dtype_named(tensor.dtype)
+    # Dtypes that the format does not have are stored wider: bfloat16 as float32.
+    return value if dtype is None else value.to(dtype)
+
+
+@functools.lru_cache(maxsize=1)
+def _state(path: str) -> Any:
+    """A file of many tensors, of which the last one that was read is held."""
+    return load(path)
