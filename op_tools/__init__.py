@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from ._tools.autocompare import CompareResult as CompareResult
     from ._tools.autocompare import CompareRow as CompareRow
     from ._tools.autocompare import OpAutoCompare as OpAutoCompare
-    from ._tools.blackbox import BlackBox as BlackBox
+    from ._tools.black_box_file import BlackBox as BlackBox
+    from ._tools.black_box_file import read_black_box as read_black_box
     from ._tools.blackbox import OpBlackBox as OpBlackBox
-    from ._tools.blackbox import read_black_box as read_black_box
     from ._tools.fallback import OpDtypeCast as OpDtypeCast
     from ._tools.fallback import OpFallback as OpFallback
     from ._tools.fallback import RedirectResult as RedirectResult
@@ -101,7 +101,8 @@ _LATER = {
     "_runs.comparison": "RankComparison RunsComparison",
     "_runs.shadow": "OpShadow ShadowResult",
     "_tools.autocompare": "CompareResult CompareRow OpAutoCompare",
-    "_tools.blackbox": "BlackBox OpBlackBox read_black_box",
+    "_tools.black_box_file": "BlackBox read_black_box",
+    "_tools.blackbox": "OpBlackBox",
     "_tools.fallback": "OpDtypeCast OpFallback RedirectResult",
     "_tools.features": "CallInfo Feature TensorInfo apply_feature",
     "_tools.memory_check": "MemoryLeak MemoryResult OpMemoryCheck",

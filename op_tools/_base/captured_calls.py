@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from .. import _C
 
@@ -69,3 +72,17 @@ def load_call(folder: str | Path) -> CapturedCall:
     except (ValueError, RecursionError) as error:
         raise _C.Error(f"{folder}: meta.json is damaged: {error}") from None
     return CapturedCall(**{**call, "meta": meta})
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors of a value, in the order of their indices."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_of(item)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from tensors_of(item)
+    elif isinstance(value, slice):
+        yield from tensors_of((value.start, value.stop, value.step))

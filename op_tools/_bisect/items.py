@@ -138,7 +138,7 @@ class Suspects:
         if row["verdict"] == "fail":
             ratio = ratio if ratio > 1 else math.inf  # a wrong shape, a raised error: there is no number
             self.wrong[row["op"]] = max(self.wrong.get(row["op"], 0.0), ratio)
-        name = _plain(row["op"]) if row["level"] == "aten" else _bare(row["op"])
+        name = _without_overload(row["op"]) if row["level"] == "aten" else _bare(row["op"])
         for key in ((name,), (name, row["module"], row["source"])):
             self._ratios[key] = max(self._ratios.get(key, 0.0), ratio)
 
@@ -146,21 +146,20 @@ class Suspects:
         """The worst of its calls, or of its operator where those are not known; 0 where none is known."""
         op = group.calls[0].op
         places = {(call.module, call.line) for call in group.calls}
-        names = (_plain(op), _bare(op))
+        names = (_without_overload(op), _bare(op))
         keys = [(name, *place) for name in names for place in places]
         known = [self._ratios[key] for key in keys if key in self._ratios]
         return max(known) if known else max(self._ratios.get((name,), 0.0) for name in names)
 
 
-def _plain(op: str) -> str:
+def _without_overload(op: str) -> str:
     """Without overload: aten::add.Tensor is aten::add."""
     return op.partition(".")[0]
 
 
 def _bare(op: str) -> str:
     """Without namespace and overload: torch.nn.functional.relu and aten::relu.default are relu; a backward is its forward's."""
-    name = op.split("::")[-1].split(".")[0] if "::" in op else op.split(".")[-1]
-    return name.strip("_").removesuffix("_backward")
+    return _C.base_name(op).strip("_").removesuffix("_backward")
 
 
 def ordered(groups: Sequence[Group], suspects: Suspects | None) -> list[Group]:

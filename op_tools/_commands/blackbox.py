@@ -8,15 +8,8 @@ import time
 
 from .. import _C
 from .._base.verdict import status_of
-from .._tools.blackbox import (
-    ask_for_stacks,
-    find_black_boxes,
-    read_black_box,
-    read_black_boxes,
-    save_kept_calls,
-    show_black_boxes,
-    verdict_of_boxes,
-)
+from .._tools.black_box_file import ask_for_stacks, read_black_box, save_kept_calls
+from .._tools.black_boxes import find_black_boxes, read_black_boxes, show_black_boxes, verdict_of_boxes
 from .command_line import Commands, add_allow_unseen, visible
 
 

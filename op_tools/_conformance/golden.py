@@ -123,7 +123,7 @@ class GoldenWriter:
         self._write(case, outputs)
 
     def _write(self, case: Case, outputs: Outputs) -> None:
-        results, gradients = _plain(outputs.results), _plain(outputs.gradients)
+        results, gradients = _for_files(outputs.results), _for_files(outputs.gradients)
         content: dict[str, Any] = {"case": case.id, "results": results, "gradients": gradients}
         if self.kind == "digests":
             content["results"] = [digest_of(one) for one in outputs.results]
@@ -136,7 +136,7 @@ class GoldenWriter:
             raise _C.Error(f"{path}: cannot be written: {error}") from None
 
 
-def _plain(tensors: Any) -> list[Any]:
+def _for_files(tensors: Any) -> list[Any]:
     """What files hold: without lazy conjugates and parts of larger memory."""
     return [None if one is None else one.resolve_conj().resolve_neg().clone() for one in tensors]
 

@@ -180,7 +180,7 @@ def read_mine(path: Path) -> Iterator[Case]:
         try:
             if not isinstance(fields, dict):
                 raise _C.Error("a case: is no object")
-            case = Case.from_fields({**_plain(fields), "id": "", "source": "mine"})
+            case = Case.from_fields({**_with_pairs(fields), "id": "", "source": "mine"})
             if case.gradient and not any(tensor.requires_grad for tensor in case.tensors):
                 raise _C.Error('a case: "gradient": true, and no tensor has "requires_grad": true')
         except _C.Error as error:
@@ -200,7 +200,7 @@ def _json_objects(path: Path) -> list[Any]:
         raise _C.Error(f"{path}: is no JSON: {error}") from None
 
 
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+def _with_pairs(fields: dict[str, Any]) -> dict[str, Any]:
     """People write kwargs as an object."""
     kwargs = fields.get("kwargs")
     if isinstance(kwargs, dict) and set(kwargs) != {"dict"}:

@@ -102,7 +102,7 @@ def _case_of(call: RecordedCall, gradients: frozenset[int]) -> Case:
     for index, (place, tensor) in enumerate(call.inputs):
         _put(tree, place, _spec(tensor, index in gradients, aliases))
     for place, value in _scalars(call).items():
-        _put(tree, place, DEVICE if place == "kwargs.device" else _plain(value))
+        _put(tree, place, DEVICE if place == "kwargs.device" else _value_of(value))
     args = tuple(_built(tree["args"])) if tree["args"] else ()
     kwargs = {str(key): _built(value) for key, value in tree["kwargs"].items()}
     encode([list(args), kwargs])  # raises for what JSON does not hold
@@ -146,12 +146,12 @@ def _built(tree: Any) -> Any:
     return {str(key): _built(value) for key, value in tree.items()}
 
 
-def _plain(value: Any) -> Any:
+def _value_of(value: Any) -> Any:
     """The value that a text of a recording stands for."""
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_value_of(one) for one in value]
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _value_of(one) for key, one in value.items()}
     if not isinstance(value, str):
         return value
     if value == "Generator":

@@ -14,12 +14,12 @@ import torch
 
 from .. import _C
 from .._base.account import accounts_of, lines_of, reasons_of
-from .._base.captured_calls import load_call
+from .._base.captured_calls import load_call, tensors_of
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.record import RecordedCall, RecordedCalls, RecordedTensor
 from .compare_runs import PathOrRecording, open_run
-from .judged_captures import captured_calls, tensors_of, wrong_by_itself
+from .judged_captures import captured_calls, wrong_by_itself
 from .rank_plans import RankPlan, follows, proven_by_values, rank_plans, wanted_plan
 
 _NO_CALL = 0xFFFFFFFF  # kNoCall in src/record/recording.h
@@ -202,7 +202,7 @@ class _Ranks:
         """The results in full, of A and of each rank; nothing where one of them was not captured."""
         paths = [self.paths_one.get(sides[0].id)]
         paths += [self.paths.get((rank, call.id)) for rank, call in enumerate(sides[1:])]
-        return [tensors_of(load_call(path).result) for path in paths if path] if all(paths) else []
+        return [[*tensors_of(load_call(path).result)] for path in paths if path] if all(paths) else []
 
     @staticmethod
     def _together(

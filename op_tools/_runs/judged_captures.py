@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._base.captured_calls import CapturedCall, load_call
+from .._base.captured_calls import CapturedCall, load_call, tensors_of
 from .._base.declared import CallVerdict
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Verdict, status_of, verdict_of
@@ -144,15 +144,6 @@ class Confirmation(Result):
             worded("verdict", "verdict"),
         ]
         return "\n".join([text_table(columns, self.rows, -1), *self.problems])
-
-
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    """All tensors of arguments or a result, in their order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [tensor for one in value for tensor in tensors_of(one)]
-    return [tensor for one in value.values() for tensor in tensors_of(one)] if isinstance(value, dict) else []
 
 
 def _difference(one: Any, other: Any) -> float:

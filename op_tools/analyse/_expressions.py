@@ -393,7 +393,7 @@ class Expressions:
         end = (node.end_lineno or node.lineno, (node.end_col_offset or 1) - 1)
         keywords: tuple[tuple[str, str], ...] = ()
         if symbol.startswith(("torch.", "?.")):
-            keywords = tuple((one.arg, _plain(one.value)) for one in node.keywords if one.arg)
+            keywords = tuple((one.arg, _source_of(one.value)) for one in node.keywords if one.arg)
         is_open = any(one.arg is None for one in node.keywords) or any(
             isinstance(one, ast.Starred) for one in node.args
         )
@@ -430,7 +430,7 @@ def _constant(node: ast.expr) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def _plain(node: ast.expr) -> str:
+def _source_of(node: ast.expr) -> str:
     return ast.unparse(node) if isinstance(node, (ast.Constant, ast.Name, ast.Attribute)) else ""
 
 

@@ -96,7 +96,7 @@ def _statistics(tensor: RecordedTensor | None) -> list[float]:
     return [tensor.max, tensor.min, tensor.mean, tensor.norm]
 
 
-def _plain(value: float) -> str:
+def _decimals(value: float) -> str:
     """As decimals; what is not known, as the tool writes it."""
     return _UNKNOWN if math.isnan(value) else number(value, 0)
 
@@ -119,7 +119,7 @@ def _msprobe_rows(row: _Row) -> Iterator[list[str]]:
         ]
         both = [text for pair in zip(*facts, strict=True) for text in pair]
         shares = [_share(difference, of) for difference, of in zip(differences, of_a, strict=True)]
-        numbers = [*map(_plain, differences), *shares, *map(_plain, of_b), *map(_plain, of_a)]
+        numbers = [*map(_decimals, differences), *shares, *map(_decimals, of_b), *map(_decimals, of_a)]
         # An input that differs is what an earlier call made of it.
         judged = [result, why] if role == "output" else ["pass" if result == "error" else result, ""]
         yield [*both, _UNKNOWN, _UNKNOWN, *numbers, _UNKNOWN, *judged, row.row.line_b or row.row.line]

@@ -245,7 +245,7 @@ class _File:
         )
 
 
-def _plain(kind: type) -> Callable[[dict[str, Any]], Any]:
+def _reader_of(kind: type) -> Callable[[dict[str, Any]], Any]:
     def read_plain(value: dict[str, Any]) -> Any:
         one = value["value"]
         if not isinstance(one, (kind, int) if kind is float else kind):
@@ -275,10 +275,10 @@ def _memory_format(value: dict[str, Any]) -> Any:
 
 # How values besides tensors are read, by their type.
 _VALUES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "bool": _plain(bool),
-    "int": _plain(int),
-    "float": _plain(float),
-    "str": _plain(str),
+    "bool": _reader_of(bool),
+    "int": _reader_of(int),
+    "float": _reader_of(float),
+    "str": _reader_of(str),
     "slice": lambda value: slice(*value["value"]),
     "ellipsis": lambda _: Ellipsis,
     "torch.Size": lambda value: torch.Size(value["value"]),

@@ -80,7 +80,7 @@ class MsprobeWriter:
             return {str(key): self._tree(one, f"{name}.{key}") for key, one in value.items()}
         if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
             return [self._tree(one, f"{name}.{i}") for i, one in enumerate(value)]
-        plain = _plain(value)
+        plain = _entry_of(value)
         if plain is None and value is not None:
             self.lost.append(f"{name}: {_C.describe(value)[:80]}")
         return plain
@@ -102,7 +102,7 @@ class MsprobeWriter:
         }
 
 
-def _plain(value: Any) -> dict[str, Any] | None:
+def _entry_of(value: Any) -> dict[str, Any] | None:
     """A value that is no tensor; None for what the files cannot hold."""
     if type(value) in (bool, int, float, str):
         return {"type": type(value).__name__, "value": value}

@@ -11,8 +11,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .. import _C
+from .._base.captured_calls import tensors_of
 from .._torch.python_functions import find
-from ._saved import Saved, tensors_of
+from ._saved import Saved
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from .._base.captured_calls import CapturedCall, load, load_call
+from .._base.captured_calls import CapturedCall, load, load_call, tensors_of
 from .._torch.python_functions import find
 from ._literals import dotted
 
@@ -76,20 +75,6 @@ def _device(call: CapturedCall) -> str:
 def device_of(folder: str) -> str:
     """The device on which a saved call ran."""
     return _device(load_call(folder))
-
-
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors of a value, in the order of their indices."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_of(item)
-    elif isinstance(value, list | tuple | set):
-        for item in value:
-            yield from tensors_of(item)
-    elif isinstance(value, slice):
-        yield from tensors_of((value.start, value.stop, value.step))
 
 
 def function_of(name: str) -> str:

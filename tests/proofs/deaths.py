@@ -25,7 +25,7 @@ import torch
 from _program import parser, quiet
 
 import op_tools
-from op_tools._tools.blackbox import save_kept_calls
+from op_tools._tools.black_box_file import save_kept_calls
 
 SIZE = 5
 KEPT = "deaths::.*, mm"  # operators whose inputs are kept

@@ -16,9 +16,10 @@ import pytest
 import torch
 
 import op_tools
-import op_tools._tools.blackbox
+import op_tools._tools.black_box_file
+import op_tools._tools.black_boxes
 from op_tools.__main__ import main
-from op_tools._tools.blackbox import ask_for_stacks, save_kept_calls
+from op_tools._tools.black_box_file import ask_for_stacks, save_kept_calls
 from op_tools._tools.launch import status_of_tools
 
 # A kernel that does what its argument says.
@@ -187,7 +188,7 @@ if __name__ == "__main__":
     ranks = {box.rank: box for box in boxes if any(row.number for row in box.rows)}
     assert sorted(ranks) == [0, 1, 2]
     assert not ranks[2].closed and "c10d::allreduce_" in ranks[2].verdict
-    findings = op_tools._tools.blackbox.compare_ranks(list(ranks.values()))
+    findings = op_tools._tools.black_boxes.compare_ranks(list(ranks.values()))
     assert any("behind is rank 2" in line for line in findings), findings
 
 
@@ -260,7 +261,7 @@ print("ended", subprocess.run(["true"]).returncode, flush=True)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "on\n"
         (path,) = tmp_path.rglob("*.blackbox")
-        stacks = [op_tools._tools.blackbox.ask_for_stacks(path) for _ in range(30)]
+        stacks = [op_tools._tools.black_box_file.ask_for_stacks(path) for _ in range(30)]
         rest, _ = process.communicate("\n")
     assert process.returncode == 0 and rest == "ended 0\n"
     assert all("was there" in text.splitlines()[0] for text in stacks)

@@ -12,7 +12,8 @@ import pytest
 import op_tools
 from op_tools.__main__ import main
 from op_tools._base.declared import BlackBoxRow
-from op_tools._tools.blackbox import BlackBox, compare_ranks, find_black_boxes
+from op_tools._tools.black_box_file import BlackBox
+from op_tools._tools.black_boxes import compare_ranks, find_black_boxes
 
 RANKS = 4
 STALL = 0.5

@@ -1,0 +1,454 @@
+"""The file of OpBlackBox, read: the last calls of a process, and what else it kept. Its layout: src/blackbox/blackbox_file.h."""
+
+from __future__ import annotations
+
+import enum
+import json
+import mmap
+import re
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import _C
+from .._base.declared import BlackBoxRow
+from .._base.results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
+from .._base.verdict import Coverage
+
+_SUFFIX = ".blackbox"
+_WIDTH = 100  # of the table
+# As src/blackbox/blackbox_file.h lays them out.
+_HEADER = struct.Struct("<8s II Ii IIII QQQQQ qq II Q II Q QQ II QQ q")
+_STREAM = struct.Struct("<q I4x q Q")
+_REGION = struct.Struct("<QQQ40x")
+_CALL = struct.Struct("<qqQq IIII BBBB II4x")
+_KEPT = struct.Struct("<QQ")
+_MOST_STREAMS = 64
+_UNIT = 8  # of places in the ring of descriptions
+_KEPT_TEXTS = ("", "copying", "inputs", "too large", "failed", "no room")
+# The files of a saved call that are stored; other names are not written anywhere.
+_KEPT_FILES = ("input.pth", "meta.json")
+
+
+class _Header(NamedTuple):
+    magic: bytes
+    header_bytes: int
+    call_bytes: int
+    pid: int
+    rank: int
+    threads: int
+    nested: int
+    calls: int
+    parent: int
+    region_bytes: int
+    strings_at: int
+    string_bytes: int
+    inputs_at: int
+    input_bytes: int
+    clock_to_unix: int
+    started: int
+    host: int
+    program: int
+    strings_used: int
+    regions_used: int
+    closed: int
+    left_out: int
+    kept_at: int
+    kept_bytes: int
+    kept_places: int
+    streams_used: int
+    inputs_used: int
+    names_lost: int
+    copied: int
+
+
+class Lack(enum.Enum):
+    """Why a file does not say where its process is, or ended."""
+
+    NO_CALL = "no call was seen"
+    CALLS = "calls had no place in the file"
+    NAMES = "names of operators had no place in the file"
+
+
+@dataclass(frozen=True, repr=False)
+class BlackBox(Result):
+    """What the file of one process says."""
+
+    path: str
+    pid: int
+    rank: int
+    host: str
+    program: str
+    """Its command line."""
+    started: float
+    """When the tool was started, in seconds since 1970."""
+    closed: bool
+    """The tool was stopped: what the process did after that is not in the file."""
+    alive: bool
+    """The process lives, on this machine."""
+    parent: int = 0
+    """The process that this one was forked from, a worker of a DataLoader for example; 0: its file is the first."""
+    rows: list[BlackBoxRow] = field(default_factory=list)
+    """The last calls of each thread, in the order in which they began."""
+    left_out: int = 0
+    """Calls that had no place in the file: of more than 256 threads at once, or nested more than 31 deep."""
+    names_lost: int = 0
+    """Names of operators, modules and lines that had no place in the file: their table, or the disk, was full."""
+    copied: float | None = None
+    """When this copy of the file was made, in seconds since 1970; None: it is the file itself."""
+    coverage: Coverage | None = None
+    """Of the tool's own result(): what was looked at, and what was not. The file alone does not have it."""
+
+    @property
+    def lacks(self) -> list[Lack]:
+        """Why `verdict` may not be all of the truth; empty where it is."""
+        found = {
+            Lack.NO_CALL: not self.rows,
+            Lack.CALLS: bool(self.left_out) and not self.closed,
+            Lack.NAMES: any(not row.op for row in self.open or self.rows[-1:]),
+        }
+        return [lack for lack, holds in found.items() if holds]
+
+    @property
+    def open(self) -> list[BlackBoxRow]:
+        """The calls that had begun and not ended: the process died in one of them, or hangs there."""
+        return [row for row in self.rows if row.state == "open"]
+
+    @property
+    def suspects(self) -> list[BlackBoxRow]:
+        """The calls that have returned, but no event has shown that their device did them; the first of each stream is
+        the one that the device was in, or comes after it by at most ``marks`` calls."""
+        return sorted(
+            (row for row in self.rows if row.state == "ended" and row.stream and not row.done), key=lambda row: row.id
+        )
+
+    @property
+    def verdict(self) -> str:
+        """In one sentence: where the process is, or where it ended."""
+        who = f"rank {self.rank}, process {self.pid}"
+        if self.parent:
+            who += f" (forked from {self.parent})"
+        inside = [_described(row) for row in self.open]
+        if self.copied is not None:
+            state = f"was in {' and in '.join(inside)}" if inside else "was in no operator"
+            if self.left_out:
+                state = f"{state if inside else 'may have been'}{', or' if inside else ''} in one of {self._lost}"
+            return f"{who} {state} when its file was copied"
+        if inside:
+            since = f", since {time.time() - self.open[-1].begun:.1f} s" if self.alive else ""
+            lost = f", or in one of {self._lost}" if self.left_out else ""
+            return f"{who} {'is' if self.alive else 'ended'} in {' and in '.join(inside)}{since}{lost}"
+        last = self.rows[-1] if self.rows else None
+        if self.left_out and not self.closed:
+            known = f"; the last call that has one was {_described(last)}" if last else ""
+            return f"{who} {'may be' if self.alive else 'may have ended'} in one of {self._lost}{known}"
+        raised = last is not None and last.state == "failed"
+        if self.closed:
+            last_raised = f"; the last call raised: {_described(last)}" if last and raised else ""
+            return f"{who} stopped the tool; no call was open{last_raised}"
+        if last is None:
+            return f"{who} {'has made' if self.alive else 'ended before'} {'no' if self.alive else 'its first'} call"
+        where = "is in no operator" if self.alive else "ended outside of any operator"
+        waits = " (it may wait for the other ranks)" if self.alive and last.number else ""
+        return f"{who} {where}; the last was {_described(last)}{', which raised' if raised else ''}{waits}"
+
+    @property
+    def _lost(self) -> str:
+        return f"the calls that have no place in the file (of more than 256 threads, or nested more than 31 deep: {self.left_out})"
+
+    @property
+    def device_verdict(self) -> str:
+        """What is known of devices, a line per stream, and how to find the guilty call; "" where all is done."""
+        suspects = self.suspects
+        if self.closed or not suspects:
+            return ""
+        lines = []
+        for stream in dict.fromkeys(row.stream for row in suspects):
+            of_stream = [row for row in suspects if row.stream == stream]
+            done = [row for row in self.rows if row.stream == stream and row.done]
+            last = (
+                f"the last call known to be done is {_described(done[-1])}" if done else "no call is known to be done"
+            )
+            lines.append(f"{stream}: {last}; launched since: {len(of_stream)}, the first {_described(of_stream[0])}")
+        names = ",".join(sorted({row.op for row in [*suspects, *self.open]}))
+        lines.append(
+            "to name the guilty one: op-tools run --blackbox --time --time-mode sync --time-level aten "
+            f"--time-ops '{names}' PROGRAM"
+        )
+        return "\n".join(lines)
+
+    def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
+        """The last calls as a text table; those that never ended are marked.
+
+        Args:
+            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order. None: in the
+                order in which they began.
+            row_limit: how many, the last ones where sort_by is None; -1: all. Calls that never ended are among them.
+
+        Raises:
+            op_tools.Error: the rows have no such field.
+        """
+        if sort_by:
+            return text_table(self._columns(self.rows), sorted_rows(self.rows, sort_by), row_limit, _WIDTH)
+        if row_limit < -1:
+            return text_table(self._columns(self.rows), self.rows, row_limit)  # says what is allowed
+        rows = self.rows if row_limit < 0 else self.rows[len(self.rows) - min(row_limit, len(self.rows)) :]
+        shown = [*(row for row in self.open if row not in rows), *rows]
+        return text_table(self._columns(shown), shown, -1, _WIDTH)
+
+    @staticmethod
+    def _columns(rows: list[BlackBoxRow]) -> list[Shown[BlackBoxRow]]:
+        several = len({row.thread for row in rows}) > 1
+        return [
+            Shown("", lambda row: {"open": ">", "failed": "!"}.get(row.state, "")),
+            Shown("ms", lambda row: "" if row.ms is None else f"{row.ms:.3f}", is_number=True),
+            *([Shown[BlackBoxRow]("thread", lambda row: str(row.thread), is_number=True)] if several else []),
+            Shown("op", lambda row: row.op.removeprefix("aten::") + (" backward" if row.phase == "backward" else "")),
+            worded("inputs", "inputs"),
+            worded("module", "module"),
+            Shown("line", lambda row: row.line.rpartition("/")[2]),
+        ]
+
+    def to_json(self) -> str:
+        """All of it as one line of JSON."""
+        return json.dumps(
+            {
+                **asdict(self),
+                "coverage": self.coverage and self.coverage.to_dict(),
+                "verdict": self.verdict,
+                "device_verdict": self.device_verdict,
+                "lacks": [lack.name.lower() for lack in self.lacks],
+            }
+        )
+
+
+def _inputs(row: BlackBoxRow) -> str:
+    return "tensors whose shapes are no longer in the file" if row.inputs == "?" else row.inputs or "no tensors"
+
+
+def _described(row: BlackBoxRow) -> str:
+    text = f"{row.op or 'an operator whose name had no place in the file'} ({row.phase}, step {row.step}) on {_inputs(row)}"
+    if row.module:
+        text += f", module {row.module}"
+    if row.number:
+        text += f", number {row.number} of process group {row.group or '?'}"
+    if row.stored == "copying":
+        text += ", before it began: its inputs were being copied"
+    return text + (f", line {row.line}" if row.line else "")
+
+
+class _Reader:
+    """One file. Nothing in it is trusted: it may be of another program, cut off, or be written right now."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise _C.Error(f"{path}: cannot be read as a file of OpBlackBox: {error}") from None
+        self.header = _Header(*self.unpack(_HEADER, 0))
+        known = (b"OPTBLBX3", 4096, _CALL.size)
+        if self.header[:3] != known:
+            raise _C.Error(f"{path}: is no file of OpBlackBox, or of another version of it")
+        header = self.header
+        strings, inputs = header.strings_at + header.string_bytes, header.inputs_at + header.input_bytes
+        need = max(strings, inputs, header.kept_at + header.kept_places * header.kept_bytes)
+        if need > len(self.data) or self.header.strings_used > self.header.string_bytes:
+            raise _C.Error(f"{path}: is cut off: it has {len(self.data)} bytes of {need}")
+
+    def unpack(self, form: struct.Struct, at: int) -> tuple[Any, ...]:
+        if at < 0 or at + form.size > len(self.data):
+            raise _C.Error(f"{self.path}: is cut off or damaged: nothing at byte {at}")
+        return form.unpack_from(self.data, at)
+
+    def string(self, place: int) -> str:
+        if not 0 <= place <= self.header.strings_used - 4:
+            return "?" if place else ""
+        start = self.header.strings_at + place
+        (size,) = struct.unpack_from("<I", self.data, start)
+        return self.data[start + 4 : start + 4 + min(size, 1 << 16)].decode(errors="replace")
+
+    def description(self, place: int) -> str:
+        """Of inputs; "?" where others have been written to its place since."""
+        header = self.header
+        units = header.input_bytes // _UNIT
+        if not place or not units:
+            return ""
+        if (header.inputs_used - place) % (1 << 32) > units:
+            return "?"
+        start = header.inputs_at + place % units * _UNIT
+        (size,) = struct.unpack_from("<I", self.data, start)
+        end = min(start + 4 + min(size, 1 << 16), header.inputs_at + header.input_bytes)
+        return self.data[start + 4 : end].decode(errors="replace")
+
+    def row(self, at: int, thread: int, *, is_open: bool) -> BlackBoxRow:
+        found = self.unpack(_CALL, at)
+        begin, end, call_id, step, op, module, line, inputs, phase, failed, stream, kept, number, group = found
+        name, done_until = self.stream(stream)
+        return BlackBoxRow(
+            state="open" if is_open else "failed" if failed else "ended",
+            op=self.string(op),
+            phase="backward" if phase else "forward",
+            module=self.string(module),
+            line=self.string(line),
+            inputs=self.description(inputs),
+            step=step,
+            id=call_id,
+            thread=thread,
+            begun=(begin + self.header.clock_to_unix) / 1e9,
+            ms=None if is_open else (end - begin) / 1e6,
+            stored=_KEPT_TEXTS[kept] if kept < len(_KEPT_TEXTS) else "?",
+            stream=name,
+            done=not is_open and (not name or end <= done_until),
+            group=self.string(group),
+            number=number,
+        )
+
+    def stream(self, place: int) -> tuple[str, int]:
+        """What a person calls it, and until when it is known to have done what was launched."""
+        if not 1 <= place <= min(self.header.streams_used, _MOST_STREAMS):
+            return "", 0
+        number, device, done_until, _ = self.unpack(_STREAM, _HEADER.size + (place - 1) * _STREAM.size)
+        return f"{self.string(device)}, stream {number}", done_until
+
+    def kept(self) -> dict[int, dict[str, bytes]]:
+        """By the number of the call: the files of its inputs."""
+        calls: dict[int, dict[str, bytes]] = {}
+        header = self.header
+        for index in range(header.kept_places):
+            place = header.kept_at + index * header.kept_bytes
+            call, size = self.unpack(_KEPT, place)
+            if not call or size > header.kept_bytes - _KEPT.size:
+                continue
+            at, end = place + _KEPT.size, place + _KEPT.size + size
+            files = calls.setdefault(call, {})
+            while at + _KEPT.size <= end:
+                name_size, file_size = self.unpack(_KEPT, at)
+                at += _KEPT.size
+                if name_size + file_size > end - at:
+                    break
+                name = self.data[at : at + name_size].decode(errors="replace")
+                if name in _KEPT_FILES:
+                    files[name] = self.data[at + name_size : at + name_size + file_size]
+                at += name_size + file_size
+        return calls
+
+    def rows(self) -> Iterator[BlackBoxRow]:
+        header = self.header
+        for index in range(min(header.regions_used, header.threads)):
+            region = header.header_bytes + index * header.region_bytes
+            thread, depth, ended = self.unpack(_REGION, region)
+            opened = region + _REGION.size
+            ring = opened + header.nested * _CALL.size
+            for number in range(max(0, ended - header.calls), ended):
+                yield self.row(ring + number % header.calls * _CALL.size, thread, is_open=False)
+            for number in range(min(depth, header.nested)):
+                yield self.row(opened + number * _CALL.size, thread, is_open=True)
+
+    def is_mapped(self) -> bool:
+        """Its process has it mapped: it lives, and is no other of that number."""
+        try:
+            maps = Path(f"/proc/{self.header.pid}/maps").read_text(errors="replace")
+        except OSError:
+            return False
+        return str(self.path.resolve()) in maps
+
+
+def read_black_box(path: str | Path) -> BlackBox:
+    """Reads the file that OpBlackBox left, or writes right now.
+
+    Args:
+        path: ``op_blackbox_result/<rank>/<time>/<process>.blackbox``.
+
+    Raises:
+        op_tools.Error: it is no such file, or is cut off.
+    """
+    reader = _Reader(Path(path))
+    header = reader.header
+    if header.calls < 1:
+        raise _C.Error(f"{path}: is damaged: it has room for {header.calls} calls")
+    return BlackBox(
+        path=str(path),
+        pid=header.pid,
+        rank=header.rank,
+        parent=header.parent,
+        host=reader.string(header.host),
+        program=reader.string(header.program),
+        started=(header.started + header.clock_to_unix) / 1e9,
+        closed=bool(header.closed),
+        alive=reader.is_mapped(),
+        rows=sorted(reader.rows(), key=lambda row: row.begun),
+        left_out=header.left_out,
+        names_lost=header.names_lost,
+        copied=header.copied / 1e9 if header.copied else None,
+    )
+
+
+def save_kept_calls(path: str | Path, folder: str | Path) -> list[Path]:
+    """Writes the calls whose inputs a file of OpBlackBox has (``inputs=``) as saved calls, for ``run_op_from_data``.
+
+    Args:
+        path: the file.
+        folder: where each call gets a folder of its own, ``<operator>/<number>``.
+
+    Returns:
+        The calls' folders, in the order in which the calls began; those that never ended last.
+
+    Raises:
+        op_tools.Error: it is no such file, it has no inputs, or the folder cannot be written.
+    """
+    kept = _Reader(Path(path)).kept()
+    rows = [
+        row
+        for row in read_black_box(path).rows
+        if row.stored == "inputs" and set(kept.get(row.id, ())) >= set(_KEPT_FILES)
+    ]
+    if not rows:
+        raise _C.Error(f"{path}: has no inputs of calls; OpBlackBox keeps them with inputs=N")
+    written = []
+    for row in sorted(rows, key=lambda row: (row.state == "open", row.begun)):
+        name = row.op.replace("::", ".")
+        if not re.fullmatch(r"\w[\w.]*", name):
+            raise _C.Error(f"{path}: is damaged: {row.op!r} is no operator")
+        place = Path(folder) / name / str(row.id)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            for file in _KEPT_FILES:
+                (place / file).write_bytes(kept[row.id][file])
+        except OSError as error:
+            raise _C.Error(f"{place}: cannot be written: {error}") from None
+        written.append(place)
+    return written
+
+
+def ask_for_stacks(path: str | Path, seconds: float = 10) -> str:
+    """Asks a process for a copy of its file and the stacks of its threads; the same as making the file ``<path>.ask``.
+
+    Args:
+        path: the file of OpBlackBox of a process that lives.
+        seconds: how long to wait for the answer.
+
+    Returns:
+        The stacks.
+
+    Raises:
+        op_tools.Error: the process does not live, or does not answer.
+    """
+    stacks, request = Path(f"{path}.stacks"), Path(f"{path}.ask")
+    if not read_black_box(path).alive:
+        raise _C.Error(f"{path}: its process does not live on this machine")
+    before = stacks.stat().st_size if stacks.exists() else 0
+    request.touch()
+    ends = time.monotonic() + seconds
+    while request.exists() or not stacks.exists() or stacks.stat().st_size == before:
+        if time.monotonic() > ends:
+            raise _C.Error(f"{path}: its process has not answered within {seconds:g} s")
+        time.sleep(0.02)
+    written = stacks.read_bytes()[before:].decode(errors="replace")
+    # Reports of a hang may have been written since, before the answer and behind it.
+    reports = re.split(r"^(?=OpBlackBox: )", written, flags=re.MULTILINE)
+    return next((one for one in reports if one.partition("\n")[0].endswith(".ask was there")), written)

@@ -1,0 +1,121 @@
+"""The black boxes of all ranks of a run: found below a folder, compared, shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import _C
+from .._base.declared import BlackBoxRow
+from .._base.verdict import Verdict, verdict_of
+from .black_box_file import _SUFFIX, BlackBox, Lack, read_black_box
+
+# Operators whose inputs differ between ranks as they are meant to: one rank gives or gets more than the others.
+_UNEQUAL = frozenset(
+    f"c10d::{name}" for name in ("gather_", "scatter_", "alltoall_", "alltoall_base_", "reduce_scatter_", "allgather_")
+)
+
+
+def compare_ranks(boxes: list[BlackBox]) -> list[str]:
+    """How far the ranks are in the collectives of each process group, and where they disagree: a line for each finding.
+
+    Of several runs of a rank the last counts; its workers, which have its rank, do not.
+    """
+    newest: dict[int, BlackBox] = {}
+    for box in sorted(boxes, key=lambda box: box.started):
+        known = newest.get(box.rank)
+        runs_it_again = known is not None and not box.parent and box.program == known.program
+        if known is None or runs_it_again or any(row.number for row in box.rows):
+            newest[box.rank] = box
+    groups: dict[str, dict[int, dict[int, BlackBoxRow]]] = {}
+    for rank, box in sorted(newest.items()):
+        for row in box.rows:
+            if row.number:
+                groups.setdefault(row.group, {}).setdefault(rank, {})[row.number] = row
+    return [line for group, ranks in groups.items() if len(ranks) > 1 for line in _compare_group(group, ranks)]
+
+
+def _compare_group(group: str, ranks: dict[int, dict[int, BlackBoxRow]]) -> list[str]:
+    last = {rank: max(rows) for rank, rows in ranks.items()}
+    reached, furthest = min(last.values()), max(last.values())
+    name = f"process group {group or '?'}"
+    lines = []
+    for number in sorted({number for rows in ranks.values() for number in rows}):
+        calls = {rank: rows[number] for rank, rows in ranks.items() if number in rows}
+        shown = {rank: (row.op, "" if row.op in _UNEQUAL else row.inputs) for rank, row in calls.items()}
+        if len(set(shown.values())) > 1:
+            what = "; ".join(
+                f"rank {rank}: {row.op} on {row.inputs or 'no tensors'}, line {row.line}" for rank, row in calls.items()
+            )
+            lines.append(f"{name}: the ranks disagree in collective {number}: {what}")
+            break
+    common = next(rows[reached] for rows in ranks.values() if reached in rows)
+    lines.append(
+        f"{name}: the last collective that all ranks have begun is number {reached}, {common.op} on {common.inputs}"
+    )
+    behind = [str(rank) for rank, number in last.items() if number < furthest]
+    if behind:
+        ahead = next(rows[furthest] for rank, rows in ranks.items() if last[rank] == furthest)
+        lines.append(
+            f"{name}: behind {'is rank' if len(behind) == 1 else 'are ranks'} {', '.join(behind)}: "
+            f"others have begun number {furthest}, {ahead.op} on {ahead.inputs}"
+        )
+    return lines
+
+
+def find_black_boxes(path: str | Path) -> list[Path]:
+    """The files of OpBlackBox in a folder, by name; a file itself.
+
+    Raises:
+        op_tools.Error: there is none.
+    """
+    place = Path(path)
+    found = sorted(place.rglob(f"*{_SUFFIX}")) if place.is_dir() else [place]
+    if not found:
+        raise _C.Error(f"{path}: no file of OpBlackBox (*{_SUFFIX}) is in this folder")
+    return found
+
+
+def read_black_boxes(path: str | Path) -> tuple[list[BlackBox], list[str]]:
+    """The files of OpBlackBox in a folder that can be read, and what is wrong with the others.
+
+    Raises:
+        op_tools.Error: there is none, or `path` is the file that cannot be read.
+    """
+    boxes, problems = [], []
+    found = find_black_boxes(path)
+    for one in found:
+        try:
+            boxes.append(read_black_box(one))
+        except _C.Error as error:
+            if len(found) == 1:
+                raise
+            problems.append(str(error))
+    return boxes, problems
+
+
+def verdict_of_boxes(boxes: Sequence[BlackBox], problems: Sequence[str]) -> Verdict:
+    """`agrees`: it is known where each process is, or ended. A process without calls may stand beside others."""
+    lacks = {lack for box in boxes for lack in box.lacks if lack is not Lack.NO_CALL}
+    return verdict_of(wrong=False, unseen=bool(problems or lacks) or not any(box.rows for box in boxes))
+
+
+def show_black_boxes(found: Sequence[BlackBox], last: int = 10) -> str:
+    """What `op-tools blackbox` prints: a sentence per process, those that ended in a call first, and the last calls of each
+    that did not stop the tool itself."""
+    boxes = sorted(
+        found, key=lambda box: (not (box.open and not box.alive), not box.open, box.closed, box.rank, box.pid)
+    )
+    any_call = any(box.rows for box in boxes)
+    parts = []
+    if len(boxes) > 1:
+        parts.append("\n".join([*(box.verdict for box in boxes), *compare_ranks(boxes)]))
+    for box in boxes:
+        if box.closed and not all(one.closed for one in boxes):
+            continue  # its line is above; others are looked for
+        lacks = [f"NOT JUDGED: {lack.value}" for lack in box.lacks if lack is not Lack.NO_CALL or not any_call]
+        title = "\n".join(text for text in (box.verdict, *lacks, box.device_verdict, box.program, box.path) if text)
+        if box.left_out:
+            title += f"\n{box.left_out} calls had no place in the file"
+        parts.append(f"{title}\n\n{box.table(row_limit=last or -1)}" if box.rows else title)
+    return "\n\n".join(parts)
