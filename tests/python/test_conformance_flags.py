@@ -13,7 +13,8 @@ from sample_cases import ADD, ADD_, MM, OUT, SIM, SOFTMAX, case, tensor
 import op_tools
 import op_tools.sim_device  # makes the device "sim"
 from op_tools import _C
-from op_tools.__main__ import _parser, main
+from op_tools.__main__ import main
+from op_tools._commands.command_line import parser_of
 from op_tools._conformance import shard_run
 from op_tools._conformance.case import Case
 from op_tools._conformance.lists import read_list
@@ -21,7 +22,7 @@ from op_tools._conformance.mutations import mutated
 from op_tools._conformance.rows import read_rows, row_of
 from op_tools._conformance.shard_run import sampled, share_of
 
-_PARSER = functools.cache(_parser)
+_PARSER = functools.cache(parser_of)
 CPU = ("--device", "cpu")
 SELECTION = ("--source", "--list", "--captures", "--mine", "--fname", "--model", "--filter-dtype", "--phase", "--nhwc")
 SELECTION += ("--four-bytes", "--sample")
@@ -51,7 +52,7 @@ def changed(name):
 @pytest.fixture(autouse=True)
 def _one_parser(monkeypatch):
     """Making one takes longer than most of these commands."""
-    monkeypatch.setattr("op_tools.__main__._parser", _PARSER)
+    monkeypatch.setattr("op_tools.__main__.parser_of", _PARSER)
 
 
 @pytest.fixture
