@@ -1,4 +1,4 @@
-"""The file of OpBlackBox, read: the last calls of a process, and what else it kept. Its layout: src/blackbox/blackbox_file.h."""
+"""The file of OpBlackBox, read: the last calls of a process, and the calls saved in it. Its layout: src/blackbox/blackbox_file.h."""
 
 from __future__ import annotations
 
