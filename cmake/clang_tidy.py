@@ -1,12 +1,16 @@
-"""Runs clang-tidy over the C++ files of src, bindings and tools that changed since they passed.
+"""Runs clang-tidy over the C++ files of src, bindings and tools.
 
-    python cmake/clang_tidy.py build/tidy
+    python cmake/clang_tidy.py build/tidy --changed | --whole
+
+`--changed`: those whose text is another one than in clang_tidy_passed.txt, the committed list of what passed when all was checked; a
+header through the file that it belongs to, else through the first that reaches it. `--whole`: all, and where nothing is
+found the list is written.
 
 The folder is a configured build without precompiled headers in which each file is compiled by itself. Files of a folder are
 checked several at a time, as one file that includes them: torch's headers take most of the time. Where that finds
 something (names that two of them have, too), each is checked by itself. A file that passed leaves a stamp, named after
 a hash of all that the verdict depends on: the file, the headers of the project that it reaches, the checks, clang-tidy
-and the compiler's flags.
+and the compiler's flags; it is not checked again.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src", "bindings", "tools")
 CLANG_TIDY = "clang-tidy-14"
 TOGETHER = 8  # files at a time
+PASSED = Path(__file__).with_name("clang_tidy_passed.txt")
 
 
 @cache
@@ -104,27 +109,51 @@ def groups_of(todo: Sequence[Checked]) -> list[list[Checked]]:
     return [some[first : first + TOGETHER] for some in alike.values() for first in range(0, len(some), TOGETHER)]
 
 
+def texts() -> dict[str, str]:
+    """A hash of each file's text, by its path; of the checks as well."""
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".h", ".cpp")]
+    files.append(ROOT / ".clang-tidy")
+    return {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in sorted(files)}
+
+
+def changed(sources: Sequence[Path]) -> set[Path]:
+    """Those that have to be checked for all that changed since the list was written to be looked at."""
+    passed = dict(line.split() for line in PASSED.read_text().splitlines())
+    differing = [ROOT / path for path, text in texts().items() if passed.get(path) != text]
+    if ROOT / ".clang-tidy" in differing:
+        return set(sources)
+    found = set(sources).intersection(differing)
+    for header in (path for path in differing if path.suffix == ".h"):
+        through = [source for source in sources if header in reached(source)]
+        if not found.intersection(through):
+            found.update(sorted(through, key=lambda source: (source.stem != header.stem, source))[:1])
+    return found
+
+
 def main() -> int:
-    build = Path(sys.argv[1]).resolve()
+    build, extent = Path(sys.argv[1]).resolve(), sys.argv[2]
     tool = subprocess.run([CLANG_TIDY, "--version"], capture_output=True, text=True, check=True).stdout
     stamps = build / "stamps"
     stamps.mkdir(exist_ok=True)
     todo = []
     current = set()
-    for entry in json.loads((build / "compile_commands.json").read_text()):
-        path = Path(entry["file"])
-        if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] not in FOLDERS:
-            continue
+    entries = {Path(entry["file"]): entry for entry in json.loads((build / "compile_commands.json").read_text())}
+    sources = [path for path in entries if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in FOLDERS]
+    chosen = changed(sources) if extent == "--changed" else set(sources)
+    for path in chosen:
+        entry = entries[path]
         stamp = stamps / stamp_name(path, entry["command"], tool)
         current.add(stamp)
         if not stamp.exists():
             todo.append(Checked(path, flags_of(entry["command"]), entry["directory"], stamp))
-    for stamp in set(stamps.iterdir()) - current:
+    for stamp in set(stamps.iterdir()) - current if extent == "--whole" else ():
         stamp.unlink()
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         findings = [finding for found in pool.map(check_group, groups_of(todo)) for finding in found]
-    print("\n".join([*findings, f"{len(todo)} files checked, {len(findings)} with findings"]))
+    print("\n".join([*findings, f"{len(todo)} of {len(sources)} files checked, {len(findings)} with findings"]))
+    if extent == "--whole" and not findings:
+        PASSED.write_text("".join(f"{path} {text}\n" for path, text in texts().items()))
     return len(findings) > 0
 
 

@@ -5,7 +5,7 @@
 Failing calls are made as in benchmarks/fault_trials.py: a fault of the simulated device in one operator of a model's training
 step, here in all its calls, so that it is there in a new process, too. OpAutoCompare saves them; each becomes a script, which
 is run in a process that finds torch and no op_tools: with the fault (exit status 1), and without it (exit status 0). A process
-is a copy of one that has imported torch and done nothing else (_forked.py); the first `--fresh` scripts run once more in Pythons
+is a copy of one that has imported torch and done nothing else (tests/python/forked.py); the first `--fresh` scripts run once more in Pythons
 that are started for them, and have to end with the same status. The first `--shrink` of them are made smaller; the first `--cpp`
 also become C++ programs, several to a translation unit, and run with and without the fault. Calls are drawn from --seed on, so that
 seeds must lie apart; with --results a run is a part of a longer one.
@@ -27,12 +27,14 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from _forked import ForkServer
 from _program import parser, quiet
 
 from op_tools._conformance.workers import work_through
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "python"))
+
+from forked import ForkServer  # noqa: E402
 
 KINDS = (
     "scale",

@@ -1,10 +1,15 @@
+import contextlib
+import functools
 import importlib
 import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked import ForkServer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,6 +31,50 @@ def build_dir() -> Path:
     found = [*ROOT.glob("build/CMakeCache.txt"), *ROOT.glob("build/*/CMakeCache.txt")]
     assert found, "nothing is built: run ./dev build, or set OP_TOOLS_BUILD_DIR"
     return max(found, key=lambda cache: cache.stat().st_mtime).parent
+
+
+STARTED = pytest.StashKey[float]()
+_costs: dict[str, float] = {}  # seconds of CPU time, by test
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--costs", metavar="FILE", help="write there, as JSON, the seconds of CPU time that each test took"
+    )
+
+
+def _cpu_seconds():
+    return sum(os.times()[:4]) + (copies().cpu_seconds() if copies.cache_info().currsize else 0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """The CPU time of a test, with its fixtures and the processes that it waited for; a shared machine changes it less
+    than the time on the clock."""
+    item.stash[STARTED] = _cpu_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.when == "teardown":
+        report.user_properties.append(("cpu", _cpu_seconds() - item.stash[STARTED]))
+    return report
+
+
+def pytest_runtest_logreport(report):
+    """In the process that reports, which runs no test under pytest-xdist."""
+    if report.when == "teardown":
+        _costs[report.nodeid] = round(dict(report.user_properties)["cpu"], 2)
+
+
+def pytest_sessionfinish(session):
+    if copies.cache_info().currsize:
+        copies().end()
+    file = session.config.getoption("costs")
+    if file and not hasattr(session.config, "workerinput"):
+        Path(file).write_text(json.dumps(_costs, indent=0))
 
 
 # A shell lets what it starts in the background ignore Ctrl-C, and Python then makes no KeyboardInterrupt.
@@ -126,22 +176,91 @@ def replay(build_dir, tmp_path):
     return run
 
 
-def launched(*command, ranks=1, check=True, cwd=None, given=None, timeout=300, **environment):
-    """Runs this Python with these arguments; `ranks`: as so many processes under torchrun. `given`: its standard input."""
-    launcher = []
+# Variables that Python, torch or the libraries under it read when they start, or that load something then.
+READ_AT_START = ("PYTHON", "LD_", "TORCH", "PYTORCH", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_", "KMP_", "GOMP_")
+READ_AT_START += ("OP_TOOLS_AS_CUDA", "DITORCH_")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}  # of the first import
+
+
+@functools.cache
+def copies() -> ForkServer:
+    return ForkServer(["torch"], {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONPATH"})
+
+
+def _starts_alike(command, environment):
+    """Does a process that has imported torch already run this as a Python runs it that is started for it?"""
+    read = {name for name in environment | ENVIRONMENT if name.startswith(READ_AT_START) and name != "PYTHONPATH"}
+    return "OP_TOOLS" not in environment and all(environment.get(name) == ENVIRONMENT.get(name) for name in read)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def _launched_ranks(command, ranks, folder, environment, timeout):
+    """As torchrun does on one node: the first rank that fails ends the others."""
+    shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "GROUP_RANK": "0"}
+    shared |= {"MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "none"}
+    with Path(os.devnull).open() as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        processes = [
+            copies().start(
+                command, environment | shared | {"RANK": rank, "LOCAL_RANK": rank}, folder, (nothing, out, err)
+            )
+            for rank in map(str, range(ranks))
+        ]
+        end = time.monotonic() + timeout
+        try:
+            running = processes
+            while running and not any(process.returncode for process in processes):
+                for process in running:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(0.02)
+                running = [process for process in running if process.returncode is None]
+                if time.monotonic() > end:
+                    raise subprocess.TimeoutExpired(command, timeout)
+        finally:
+            for process in processes:
+                process.kill()
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    status = next((process.returncode for process in processes if process.returncode), 0)
+    return subprocess.CompletedProcess(command, status, *texts)
+
+
+def launched(*command, ranks=1, check=True, cwd=None, given=None, timeout=300, fresh=False, **environment):
+    """Runs this Python with these arguments. `ranks`: as so many processes. `given`: its standard input.
+
+    In a copy of a process that has imported torch, where that makes no difference; `fresh`: in any case in one that is started
+    for it, and ranks under torchrun."""
+    command = [*map(str, command)]
     if ranks > 1:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         environment = {"OMP_NUM_THREADS": "1", **environment}
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, *launcher, *map(str, command)],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": path, **environment},
-    )
+    fresh = fresh or "PYTHONPATH" in environment
+    environment = {**os.environ, "PYTHONPATH": path, **environment}
+    if fresh or not _starts_alike(command, environment):
+        if ranks > 1:
+            command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *command]
+        done = subprocess.run(
+            [sys.executable, *command],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=cwd,
+            env=environment,
+        )
+    elif ranks > 1:
+        done = _launched_ranks(command, ranks, cwd or Path.cwd(), environment, timeout)
+    else:
+        done = subprocess.CompletedProcess(
+            command, *copies().run(command, environment, cwd or Path.cwd(), timeout, given)
+        )
+        if done.returncode is None:
+            raise subprocess.TimeoutExpired(command, timeout, done.stdout, done.stderr)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
 

@@ -1,7 +1,6 @@
 """Packages that bring a device: --import, OP_TOOLS_IMPORT, and those that are installed and not imported."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -97,5 +96,5 @@ def test_doctor_imports_what_the_variable_names(package, monkeypatch):
 
 def test_no_package_of_a_device_is_imported_by_itself():
     program = "import sys, op_tools; print([one for one in sys.modules if one.startswith('torch_')])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = launched("-c", program)
     assert done.stdout.strip() == "[]"

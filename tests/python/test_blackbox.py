@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import launched
 
 import op_tools
 import op_tools._tools.black_box_file
@@ -63,7 +64,7 @@ else:
 
 def ended(folder, what, where="main"):
     """Runs the program to its end, and reads its files."""
-    subprocess.run([sys.executable, "-c", PROGRAM, str(folder), what, where], capture_output=True, timeout=300)
+    launched("-c", PROGRAM, folder, what, where, check=False)
     return [op_tools.read_black_box(path) for path in sorted(folder.rglob("*.blackbox"))]
 
 
@@ -111,8 +112,7 @@ for epoch in range(2):
 def run_with_tool(folder, program, *arguments):
     """Of op-tools run: how it ended, and the files."""
     (folder / "program.py").write_text(program)
-    command = [sys.executable, "-m", "op_tools", "run", "--blackbox", "program.py", *arguments]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    ran = launched("-m", "op_tools", "run", "--blackbox", "program.py", *arguments, cwd=folder, check=False)
     return ran, [op_tools.read_black_box(path) for path in sorted(folder.rglob("*.blackbox"))]
 
 
@@ -163,8 +163,7 @@ assert [row.op for row in box.result().rows] == ["aten::ones", "aten::sinh"], bo
 with op_tools.OpBlackBox(output_dir=sys.argv[1]) as again: torch.ones(2).tanh()
 assert [row.op for row in again.result().rows] == ["aten::ones", "aten::tanh"]
 """
-    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr
+    launched("-c", program, tmp_path)
     boxes = [op_tools.read_black_box(path) for path in tmp_path.rglob("*.blackbox")]
     assert len(boxes) == 3 and all(box.closed for box in boxes)
 
@@ -366,7 +365,7 @@ end.wait()
 @pytest.mark.parametrize("count", [80, 280])
 def test_the_call_of_one_of_many_threads(tmp_path, count):
     """More threads than have a place in the file: it says so, and not that there was no call."""
-    subprocess.run([sys.executable, "-c", MANY_THREADS, str(count), str(tmp_path)], capture_output=True, timeout=300)
+    launched("-c", MANY_THREADS, count, tmp_path, check=False)
     (path,) = tmp_path.rglob("*.blackbox")
     box = op_tools.read_black_box(path)
     if count == 80:
@@ -491,11 +490,11 @@ with op_tools.OpBlackBox(output_dir=output, marks=1, inputs=int(inputs), inputs_
 
 
 def device_program(folder, kind, asynchronous=True, inputs=0):
-    return [sys.executable, "-c", ON_DEVICE, str(folder), kind, str(int(asynchronous)), str(inputs)]
+    return ["-c", ON_DEVICE, str(folder), kind, str(int(asynchronous)), str(inputs)]
 
 
 def test_a_kernel_that_crashes_is_the_open_call_of_a_synchronous_device_and_runs_again_from_the_file(tmp_path):
-    done = subprocess.run(device_program(tmp_path, "crash", asynchronous=False, inputs=4), timeout=300)
+    done = launched(*device_program(tmp_path, "crash", asynchronous=False, inputs=4), check=False)
     assert done.returncode == -signal.SIGSEGV
     (path,) = tmp_path.rglob("*.blackbox")
     box = op_tools.read_black_box(path)
@@ -507,24 +506,25 @@ def test_a_kernel_that_crashes_is_the_open_call_of_a_synchronous_device_and_runs
     call = op_tools.load_call(tmp_path / "saved" / "aten.mm" / str(guilty.id))
     assert torch.equal(call.args[0], torch.arange(16.0).view(4, 4)) and call.meta["level"] == "aten"
     report = tmp_path / "report.json"
-    again = [sys.executable, "-m", "op_tools.run_op_from_data", str(tmp_path / "saved"), "--json", str(report)]
-    assert subprocess.run(again, timeout=300).returncode == 0
+    launched("-m", "op_tools.run_op_from_data", tmp_path / "saved", "--json", report)
 
 
 def test_a_kernel_that_crashes_later_is_the_first_that_no_event_showed_to_be_done(tmp_path):
-    assert subprocess.run(device_program(tmp_path, "crash"), timeout=300).returncode == -signal.SIGSEGV
+    assert launched(*device_program(tmp_path, "crash"), check=False).returncode == -signal.SIGSEGV
     (path,) = tmp_path.rglob("*.blackbox")
     box = op_tools.read_black_box(path)
-    launched = [*box.suspects, *box.open]
-    assert launched and launched[0].line.endswith("<string>:18 <module>")
-    assert all(row.stream == "sim:0, stream 0" for row in launched)
+    begun = [*box.suspects, *box.open]
+    assert begun and begun[0].line.endswith("<string>:18 <module>")
+    assert all(row.stream == "sim:0, stream 0" for row in begun)
     if box.suspects:
         assert "the last call known to be done is aten::abs" in box.device_verdict
         assert "--time-mode sync --time-level aten --time-ops '" in box.device_verdict
 
 
 def test_a_kernel_that_hangs_is_named_while_the_program_waits_outside_of_any_call(tmp_path, capsys):
-    with subprocess.Popen(device_program(tmp_path, "hang"), stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, *device_program(tmp_path, "hang")], stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             while "no call has begun or ended" not in (line := process.stderr.readline()):
                 assert line, "the process ended"
@@ -562,8 +562,8 @@ torch.accelerator.synchronize()
 """
     )
     flags = "--blackbox --time --time-mode sync --time-level aten --time-ops aten::mm,aten::relu".split()
-    command = [sys.executable, "-m", "op_tools", "run", *flags, "--output-dir", str(tmp_path), str(program)]
-    assert subprocess.run(command, timeout=300, capture_output=True).returncode == -signal.SIGSEGV
+    done = launched("-m", "op_tools", "run", *flags, "--output-dir", tmp_path, program, check=False)
+    assert done.returncode == -signal.SIGSEGV
     (path,) = tmp_path.rglob("*.blackbox")
     (guilty,) = op_tools.read_black_box(path).open
     assert guilty.op == "aten::mm" and guilty.line.endswith("program.py:9 <module>")

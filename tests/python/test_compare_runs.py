@@ -3,15 +3,13 @@
 import csv
 import itertools
 import json
-import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import launched
 from torch import nn
 
 import op_tools
@@ -296,9 +294,7 @@ dist.destroy_process_group()
 def test_of_four_ranks_the_sick_one_is_named(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(RANK)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, str(tmp_path / "ranks")], check=True, env=environment, timeout=300, capture_output=True)
+    launched(script, tmp_path / "ranks", ranks=4)
     found = op_tools.compare_many([tmp_path / "ranks"])
     odd = next(row for row in found.rows if row.rank == 2)
     assert odd.op == "torch.nn.functional.relu" and odd.step == 1 and odd.finding == "other results"

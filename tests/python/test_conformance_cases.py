@@ -10,13 +10,12 @@ import json
 import math
 import pickle
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import launched
 
 import op_tools
 import op_tools.sim_device  # makes the device "sim"
@@ -87,7 +86,7 @@ def test_another_process_makes_the_same_inputs():
         "call = make_call(Case.from_json(sys.argv[1]), torch.device('cpu'))\n"
         "print(hashlib.sha256(b''.join(one.detach().numpy().tobytes() for one in call.inputs)).hexdigest())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, line], capture_output=True, text=True, check=True)
+    done = launched("-c", code, line)
     mine = b"".join(one.detach().numpy().tobytes() for one in make_call(conv(), CPU).inputs)
     assert done.stdout.strip() == hashlib.sha256(mine).hexdigest()
 
@@ -470,8 +469,7 @@ def test_cases_of_the_lists_run_without_the_tests_of_torch():
         "    ran += 1\n"
         "print(ran)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = launched("-c", code)
     assert int(done.stdout) > 150
 
 

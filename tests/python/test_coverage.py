@@ -3,12 +3,11 @@
 import copy
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import launched
 from unseen_work import in_fork, in_unfollowed_thread, joined
 
 import op_tools
@@ -352,7 +351,7 @@ def test_two_empty_recordings_do_not_agree(tmp_path):
 def test_the_command_ends_with_the_status(arguments, status, tmp_path):
     script = tmp_path / "on_the_host.py"
     script.write_text("import torch, op_tools.sim_device\nx = torch.ones(4, 4)\n(x @ x).sum()\n")
-    command = [sys.executable, "-m", "op_tools", "run", "--autocompare", "--fail-on-wrong", *arguments, str(script)]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    command = ("-m", "op_tools", "run", "--autocompare", "--fail-on-wrong", *arguments, script)
+    ended = launched(*command, cwd=tmp_path, check=False)
     assert ended.returncode == status, ended.stderr
     assert "NOT JUDGED" in ended.stderr

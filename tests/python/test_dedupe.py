@@ -1,13 +1,12 @@
 """OpCapture with dedupe=True: equal bytes once, calls that read and replay as without, export."""
 
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import launched
 from models import same_bits
 
 import op_tools
@@ -111,12 +110,7 @@ def test_replay_reads_both_layouts(layout, replay):
 def test_export_makes_calls_that_stand_alone(layout, tmp_path, replay):
     root = run(dedupe=True, format=layout)
     expected = {name: op_tools.load_call(path) for name, path in calls_of(root, layout).items()}
-    done = subprocess.run(
-        [sys.executable, "-m", "op_tools", "export", root, str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = launched("-m", "op_tools", "export", root, tmp_path / "out")
     assert f"{len(expected)} calls" in done.stdout
     assert not (tmp_path / "out" / "tensors").exists()
     for name, call in expected.items():
@@ -129,17 +123,11 @@ def test_export_makes_calls_that_stand_alone(layout, tmp_path, replay):
 
 
 def test_export_says_what_it_could_not_do(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "op_tools", "export", str(tmp_path / "none"), str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-    )
+    done = launched("-m", "op_tools", "export", tmp_path / "none", tmp_path / "out", check=False)
     assert done.returncode == 2 and "none" in done.stderr
     root = Path(run(dedupe=True))
     for file in (root / "tensors").iterdir():
         file.unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "op_tools", "export", root, str(tmp_path / "out")], capture_output=True, text=True
-    )
+    done = launched("-m", "op_tools", "export", root, tmp_path / "out", check=False)
     assert done.returncode == 1 and "shares with other calls" in done.stderr
     assert not list((tmp_path / "out" / "torch.nn.functional.linear").rglob("input.pth"))

@@ -5,14 +5,13 @@ import argparse
 import ast
 import dataclasses
 import inspect
-import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from conftest import launched
 
 import op_tools
 import op_tools.compat.pytorch15
@@ -49,16 +48,7 @@ def python_of(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in text_of(page)])
 def test_python_snippets_of_a_page_run_in_their_order(page, tmp_path):
     (tmp_path / "page.py").write_text(python_of(page))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "page.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    launched("-W", "error::UserWarning", "page.py", cwd=tmp_path)
 
 
 def test_cpp_snippets_are_in_examples_that_are_compiled():
@@ -267,14 +257,7 @@ def test_callbacks_of_frameworks_name_every_argument():
 
 
 def test_reference_pages_are_made_and_have_every_public_name(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "make_reference.py"), str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    launched(ROOT / "docs" / "make_reference.py", tmp_path)
     page = (tmp_path / "op_tools.html").read_text()
     assert [name for name in op_tools.__all__ if f'id="{name}"' not in page and not name.startswith("__")] == []
     assert (tmp_path / "op_tools" / "sim_device.html").is_file()

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from conftest import launched
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -27,19 +29,9 @@ def pasted(out, first):
 
 
 def run(name, *arguments, path=""):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={
-            **os.environ,
-            "PATH": f"{path}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        },
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return launched(
+        ROOT / "examples" / name, *arguments, fresh=True, PATH=f"{path}{os.pathsep}{os.environ['PATH']}"
+    ).stdout
 
 
 def test_demo_trains_captures_the_last_step_and_replays_all_of_it_bit_for_bit(build_dir, tmp_path):

@@ -154,7 +154,7 @@ def test_the_launcher_under_torchrun(tmp_path):
     (tmp_path / "train.py").write_text(DDP)
     alone = launched("train.py", ranks=2, cwd=tmp_path)
     tools = ("-m", "op_tools", "run", "--capture", "--time", "--ops", "torch.nn.functional.*")
-    done = launched(*tools, "train.py", ranks=2, cwd=tmp_path)
+    done = launched(*tools, "train.py", ranks=2, cwd=tmp_path, fresh=True)
     assert sorted(done.stdout.splitlines()) == sorted(alone.stdout.splitlines()) != []
     for rank in ("0", "1"):
         found = list(tmp_path.glob(f"op_capture_result/{rank}/*/torch.nn.functional.linear/*/meta.json"))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import launched
 
 import op_tools
 from op_tools import __main__ as command_line
@@ -52,16 +53,7 @@ def op_tools_command(tmp_path):
     """Runs `python -m op_tools ARGUMENTS` in a process of its own, in the test's folder."""
 
     def run(*arguments, program=("-m", "op_tools"), text="", **environment):
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return subprocess.run(
-            [sys.executable, *program, *map(str, arguments)],
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=tmp_path,
-            env={"PYTHONPATH": path, **{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **environment},
-        )
+        return launched(*program, *arguments, given=text, cwd=tmp_path, check=False, **environment)
 
     return run
 

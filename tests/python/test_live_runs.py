@@ -5,11 +5,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import copies
 from torch import nn
 
 import op_tools
@@ -58,8 +58,9 @@ def run(tmp_path):
     """A shell command in the test's folder, in which op-tools is a command and train.py a program."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    (commands / "op-tools").write_text(f'#!/bin/sh\nexec {sys.executable} -m op_tools "$@"\n')
-    (commands / "run_op_from_data").write_text(f'#!/bin/sh\nexec {sys.executable} -m op_tools.run_op_from_data "$@"\n')
+    python, inherits = copies().for_commands()
+    for name, module in (("op-tools", "op_tools"), ("run_op_from_data", "op_tools.run_op_from_data")):
+        (commands / name).write_text(f'#!/bin/sh\nexec {python} -m {module} "$@"\n')
     for one in commands.iterdir():
         one.chmod(0o755)
     (tmp_path / "train.py").write_text(PROGRAM)
@@ -76,6 +77,7 @@ def run(tmp_path):
             capture_output=True,
             text=True,
             timeout=300,
+            **inherits,
         )
         assert done.returncode == status, done.stdout + done.stderr
         return done
