@@ -105,6 +105,8 @@ def _own_world(monkeypatch, tmp_path, request):
     if "op_tools" in sys.modules:
         monkeypatch.setenv("OP_TOOLS_LOG_LEVEL", "warn")
         sys.modules["op_tools"]._C.reload_log_level()
+    global _before_test
+    _before_test = dict(os.environ)
     monkeypatch.chdir(tmp_path)
     rng, numpy_rng, python_rng = torch.get_rng_state(), np.random.get_state(), random.getstate()
     torch.manual_seed(0)
@@ -180,6 +182,7 @@ def replay(build_dir, tmp_path):
 READ_AT_START = ("PYTHON", "LD_", "TORCH", "PYTORCH", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_", "KMP_", "GOMP_")
 READ_AT_START += ("OP_TOOLS_AS_CUDA", "DITORCH_")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}  # of the first import
+_before_test = ENVIRONMENT  # of this process, when the test began
 
 
 @functools.cache
@@ -187,10 +190,13 @@ def copies() -> ForkServer:
     return ForkServer(["torch"], {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONPATH"})
 
 
-def _starts_alike(command, environment):
-    """Does a process that has imported torch already run this as a Python runs it that is started for it?"""
-    read = {name for name in environment | ENVIRONMENT if name.startswith(READ_AT_START) and name != "PYTHONPATH"}
-    return "OP_TOOLS" not in environment and all(environment.get(name) == ENVIRONMENT.get(name) for name in read)
+def _starts_alike(environment):
+    """Does a process that has imported torch already run a program as a Python runs it that is started for it? Not where the
+    test sets such a variable; libraries set some when they are first used here, which a server does not see."""
+    names = {name for name in environment.keys() | _before_test.keys() if name.startswith(READ_AT_START)} - {
+        "PYTHONPATH"
+    }
+    return "OP_TOOLS" not in environment and all(environment.get(name) == _before_test.get(name) for name in names)
 
 
 def free_port():
@@ -241,7 +247,7 @@ def launched(*command, ranks=1, check=True, cwd=None, given=None, timeout=300, f
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     fresh = fresh or "PYTHONPATH" in environment
     environment = {**os.environ, "PYTHONPATH": path, **environment}
-    if fresh or not _starts_alike(command, environment):
+    if fresh or not _starts_alike(environment):
         if ranks > 1:
             command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *command]
         done = subprocess.run(
