@@ -13,6 +13,7 @@
 #include "python_values.h"
 #include "record/made_recording.h"
 #include "runs/alignment.h"
+#include "runs/call_keys.h"
 #include "runs/divergence.h"
 #include "runs/key_alignment.h"
 #include "runs/many_runs.h"
@@ -174,6 +175,7 @@ void bind_runs(py::module_& module) {
     }
     return py::make_tuple(odd, found.apart);
   });
+  module.def("unwritten_values", [](const Recording& run) { return unwritten_values(run); });
   module.def("different_op_counts", &different_op_counts);
   // By number of the call its item in a list for `only_calls=`; "": it has none.
   module.def("recorded_items", [](const Recording& run) {

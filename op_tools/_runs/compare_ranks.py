@@ -59,6 +59,8 @@ class RanksComparison(Result):
     """The results of all calls that the one rank and all of the others make."""
     alone: int
     """Calls of the one rank that some of the others do not make."""
+    unwritten: int = 0
+    """Results that show memory which was never written (torch.empty): nothing is known of them, and they have no row."""
     incomplete: int = 0
     """Recordings that end before their programs did, or are damaged."""
     accounts: dict[str, Coverage] = field(default_factory=dict)
@@ -98,6 +100,8 @@ class RanksComparison(Result):
         lines += [f"{plan}{f' (by {proof})' if proof else ''}: {n}" for (plan, proof), n in counts.most_common()]
         if self.alone:
             lines.append(f"{self.alone} calls of A have no partner on all ranks")
+        if self.unwritten:
+            lines.append(f"{self.unwritten} results show memory that was never written: not comparable")
         columns: list[Shown[SpreadRow]] = [
             Shown("step", lambda row: str(row.step), is_number=True),
             worded("op", "op"),
@@ -165,12 +169,15 @@ class _Ranks:
     paths: dict[tuple[int, int], str]  # by rank and id
     rows: list[SpreadRow] = field(default_factory=list)
     alone: int = 0
+    unwritten: int = 0
     is_broken: bool = False
     _known: dict[tuple[int, ...], RankPlan] = field(default_factory=dict)
+    _unwritten: list[list[bool]] = field(default_factory=list)  # of A and of each rank, by number of the value
 
     def compare(self) -> None:
         calls = RecordedCalls(self.one)
         others = [RecordedCalls(core) for core in self.many]
+        self._unwritten = [_C.unwritten_values(core) for core in (self.one, *self.many)]
         partners = [_C.compare_runs(self.one, core).pairs for core in self.many]
         for number, call in enumerate(calls):
             found = [pairs[number] for pairs in partners]
@@ -184,9 +191,16 @@ class _Ranks:
         if len({len(one.inputs) for one in sides}) > 1 or len({len(one.outputs) for one in sides}) > 1:
             self.alone += 1
             return
-        inputs = [self._plan(call, *pair) for pair in self._together(call.inputs, [one.inputs for one in parts])]
+        inputs = [
+            self._plan(call, place, whole, of_ranks)
+            for place, whole, of_ranks in self._together(call.inputs, [one.inputs for one in parts])
+            if not self._is_unwritten(whole, of_ranks)
+        ]
         captured = self._captured(sides) if call.phase == "forward" else []
         for number, (place, whole, of_ranks) in enumerate(self._together(call.outputs, [one.outputs for one in parts])):
+            if self._is_unwritten(whole, of_ranks):
+                self.unwritten += 1
+                continue
             plan = self._plan(call, place, whole, of_ranks)
             if plan and place.startswith("result") and all(number < len(one) for one in captured) and captured:
                 plan = proven_by_values(plan, captured[0][number], [one[number] for one in captured[1:]])
@@ -197,6 +211,9 @@ class _Ranks:
                 ranks = self._wrong(parts)
             row = (call.step, call.op, call.phase, call.module, call.line, place, whole.shape)
             self.rows.append(SpreadRow(*row, str(plan), plan.proof, finding, ranks, call.id))
+
+    def _is_unwritten(self, whole: RecordedTensor, parts: list[RecordedTensor]) -> bool:
+        return any(side[one.number] for side, one in zip(self._unwritten, (whole, *parts), strict=True))
 
     def _captured(self, sides: list[RecordedCall]) -> list[list[torch.Tensor]]:
         """The results in full, of A and of each rank; nothing where one of them was not captured."""
@@ -263,4 +280,6 @@ def compare_ranks(
     named = {"A": core, **{f"B rank {rank}": of_many[rank] for rank in sorted(of_many)}}
     incomplete = sum(not one.complete for one in named.values())
     paths_of_many = [one.path for one in cores]
-    return RanksComparison(core.path, paths_of_many, ranks.rows, ranks.alone, incomplete, accounts_of(named))
+    return RanksComparison(
+        core.path, paths_of_many, ranks.rows, ranks.alone, ranks.unwritten, incomplete, accounts_of(named)
+    )

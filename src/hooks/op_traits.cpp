@@ -74,6 +74,20 @@ constexpr OpFamily kFamilies[] = {
      "all_gather_copy_in"},
     {kUninitializedResult, "memory behind the old elements has undefined values", "resize resize_ resize_as_"},
     {kShowsUnwrittenMemory, "sizes and strides may reach memory that was never written", "as_strided_"},
+    {kChangesInPlace, "arithmetic in place",
+     "add_ sub_ subtract_ mul_ multiply_ div_ divide_ true_divide_ floor_divide_ remainder_ fmod_ pow_ float_power_ "
+     "addcmul_ addcdiv_ addmm_ addmv_ addbmm_ baddbmm_ addr_ lerp_ sqrt_ rsqrt_ square_ reciprocal_ abs_ absolute_ "
+     "neg_ "
+     "negative_ sign_ sgn_ exp_ exp2_ expm1_ log_ log2_ log10_ log1p_ sin_ cos_ tan_ sinh_ cosh_ tanh_ asin_ acos_ "
+     "atan_ erf_ erfc_ erfinv_ sigmoid_ logit_ relu_ relu6_ leaky_relu_ elu_ selu_ celu_ silu_ mish_ hardtanh_ "
+     "hardswish_ hardsigmoid_ threshold_ clamp_ clamp_min_ clamp_max_ clip_ round_ floor_ ceil_ trunc_ fix_ frac_ "
+     "nan_to_num_ cumsum_ cumprod_ tril_ triu_ renorm_ bitwise_and_ bitwise_or_ bitwise_xor_ bitwise_not_ "
+     "logical_and_ logical_or_ logical_xor_ logical_not_ dropout_ __iadd__ __isub__ __imul__ __itruediv__ "
+     "__ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"},
+    {kChangesInPlace, "arithmetic in place, on lists",
+     "_foreach_add_ _foreach_sub_ _foreach_mul_ _foreach_div_ _foreach_addcmul_ _foreach_addcdiv_ _foreach_lerp_ "
+     "_foreach_sqrt_ _foreach_neg_ _foreach_abs_ _foreach_exp_ _foreach_pow_ _foreach_reciprocal_ "
+     "_foreach_clamp_min_ _foreach_clamp_max_ _foreach_maximum_ _foreach_minimum_"},
     {kGivesData, "makes a tensor of the program's own values",
      "tensor as_tensor asarray from_numpy frombuffer new_tensor"},
     {kGivesData, "torch.tensor([1, 2]) at the aten level: the program wrote the memory, which no operator shows",
@@ -359,6 +373,8 @@ std::string_view trait_name(OpTrait trait) {
       return "uninitialized result";
     case kShowsUnwrittenMemory:
       return "shows unwritten memory";
+    case kChangesInPlace:
+      return "changes in place";
     case kGivesData:
       return "gives data";
     case kWorkspaceResult:

@@ -26,6 +26,7 @@ enum class OpTrait : uint8_t {
   kDrawsInTraining,          // a call draws when its arguments say so: see draws_random_numbers()
   kUninitializedResult,      // the results are memory with undefined values
   kShowsUnwrittenMemory,     // a result may show memory that was never written
+  kChangesInPlace,           // makes new elements of the old ones, in place
   kGivesData,                // values come from the program, not from other tensors
   kWorkspaceResult,          // the result at `place` is scratch memory
   kOpenResult,               // results from `place` on are for the operator's own backward: each backend has its own

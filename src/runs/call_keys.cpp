@@ -106,8 +106,9 @@ std::vector<bool> unwritten_values(const Recording& run) {
     }
     bool shows = has_trait(base, OpTrait::kUninitializedResult) ||
                  (has_trait(base, OpTrait::kShowsUnwrittenMemory) && reaches_further(run, call));
-    // What writes such memory makes it known; what only reads it (a view) shows it.
-    if (!shows && !has_trait(base, OpTrait::kTakesWorkspace) && !writes_inputs(run, call)) {
+    // What writes such memory makes it known; what only reads it (a view), or makes new elements of it, shows it.
+    const bool makes_known = writes_inputs(run, call) && !has_trait(base, OpTrait::kChangesInPlace);
+    if (!shows && !has_trait(base, OpTrait::kTakesWorkspace) && !makes_known) {
       for (const RecordedUse& use : run.inputs(call)) shows = shows || unwritten[use.value];
     }
     const int workspace = workspace_of(base);

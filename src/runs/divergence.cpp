@@ -44,6 +44,7 @@ class Finder {
   // Of all results of a call. `differs`: some are not equal but for rounding; `unknown`: some have no statistics.
   struct Outputs {
     bool differs = false, unknown = false;
+    size_t unwritten = 0;  // how many show memory that was never written
   };
   void look_at_output(uint32_t value_a, uint32_t value_b, const Limits& limits, bool carried, ComparedCalls* row,
                       Outputs* outputs);
@@ -199,7 +200,11 @@ void Finder::judge(const Compared& calls, const ComparedInputs& inputs, const Co
     const bool in_order = calls.group == kNoCall && outputs.size() == a.outputs;
     for (size_t i = 0; i < outputs.size(); ++i) {
       const auto& [value_a, value_b] = outputs[i];
-      if (inputs_.is_unwritten(value_a, value_b) || pairs_.is_guess(calls, value_a, value_b)) continue;
+      if (inputs_.is_unwritten(value_a, value_b)) {
+        ++found.unwritten;
+        continue;
+      }
+      if (pairs_.is_guess(calls, value_a, value_b)) continue;
       const int64_t item = in_order ? list_item(a_.string(a_.outputs(a)[i].place)) : -1;
       look_at_output(value_a, value_b, limits_.of(value_a, value_b, item, inputs), carried, row, &found);
     }
@@ -218,7 +223,7 @@ void Finder::judge(const Compared& calls, const ComparedInputs& inputs, const Co
     row->source = so_far_.found.rows[inputs.carried].source;
   } else if (grew && row->finding == Finding::kNumbers && (a.random != 0 || b.random != 0)) {
     row->finding = Finding::kRandom;
-  } else if (!grew && found.unknown) {
+  } else if (!grew && (found.unknown || (found.unwritten > 0 && found.unwritten == outputs.size()))) {
     row->verdict = CallVerdict::kNotCompared;
   }
   if (row->finding != Finding::kNone) {

@@ -221,6 +221,56 @@ def test_a_tensor_is_what_its_parts_make(parts, plan, tmp_path):
     assert plan_of(tmp_path, WHOLE, *parts) == plan
 
 
+def with_old_memory(folder, make, content, factor=3.0, level="torch", rank=0):
+    """A recording of calls on memory that holds what was there before, and is written in the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", str(rank))
+        with op_tools.OpRecord(output_dir=folder, level=level):
+            memory = make()
+            memory.numpy()[...] = content  # no tool sees it
+            memory.neg()
+            memory.add_(1).exp()
+            memory.fill_(2)
+            torch.mul(memory, factor)
+    return folder
+
+
+MEMORY = [
+    lambda: torch.empty(12),
+    lambda: torch.empty_like(torch.ones(12)),
+    lambda: torch.ones(3).new_empty(12),
+    lambda: torch.empty_strided((12,), (1,)),
+    lambda: torch.ones(3).resize_(12),
+]
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("make", MEMORY)
+def test_memory_that_was_never_written_is_no_divergence(make, level, tmp_path):
+    one = with_old_memory(tmp_path / "one", make, 1, level=level)
+    for rank in (0, 1):
+        with_old_memory(tmp_path / "many", make, 2 + rank, level=level, rank=rank)
+        with_old_memory(tmp_path / "sick", make, 2 + rank, level=level, rank=rank, factor=3.0 + rank)
+    found = op_tools.compare_ranks(one, tmp_path / "many")
+    assert found.first is None and found.exit_status == 0 and found.unwritten >= 4, found.table()
+    assert {row.plan for row in found.rows} == {"replica"} and "never written" in found.table()
+    first = op_tools.compare_ranks(one, tmp_path / "sick").first
+    assert "mul" in first.op  # what was written is compared
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("make", MEMORY)
+def test_what_is_made_of_such_memory_is_not_compared_until_it_is_written(make, level, tmp_path):
+    one = with_old_memory(tmp_path / "one", make, 1, level=level)
+    (rank,) = op_tools.compare_runs(one, with_old_memory(tmp_path / "two", make, 2, level=level)).ranks
+    assert rank.first is None, rank.first
+    verdicts = {op_tools._C.base_name(row.op): row.verdict for row in rank.rows}
+    assert {verdicts["neg"], verdicts["add_"], verdicts["exp"]} == {"not compared"}
+    assert {verdicts["fill_"], verdicts["mul"]} == {"agrees"}
+    (rank,) = op_tools.compare_runs(one, with_old_memory(tmp_path / "sick", make, 2, 4.0, level=level)).ranks
+    assert "mul" in rank.first.op
+
+
 HOLES = torch.tensor([[1.0, float("nan")], [float("inf"), 0.0]])
 
 
