@@ -43,6 +43,26 @@ def pytest_addoption(parser):
     )
 
 
+# Files with few tests that take long. Under pytest-xdist each process takes a file at a time: one of these, begun last, would
+# keep one process busy while the others have nothing to do.
+LONG_FILES = (
+    "bisect",
+    "repro",
+    "live_runs",
+    "examples",
+    "integrations",
+    "package",
+    "children",
+    "compare_ranks",
+    "as_cuda",
+)
+
+
+def pytest_collection_modifyitems(items):
+    names = [f"test_{name}.py" for name in LONG_FILES]
+    items.sort(key=lambda item: names.index(item.path.name) if item.path.name in names else len(names))
+
+
 def _cpu_seconds():
     return sum(os.times()[:4]) + (copies().cpu_seconds() if copies.cache_info().currsize else 0)
 

@@ -269,7 +269,8 @@ class ForkServer:
     def end(self) -> None:
         """Ends the process."""
         self._channel.close()
-        self._server.wait(timeout=10)
+        self._server.kill()
+        self._server.wait()
 
 
 if __name__ == "__main__":
