@@ -10,7 +10,6 @@ Takes ten minutes or so.
 
 import argparse
 import collections
-import contextlib
 import itertools
 import json
 import math
@@ -75,6 +74,7 @@ class Count:
     equal: int = 0
     rows: int = 0
     unequal: list[str] = field(default_factory=list)
+    tried: list[str] = field(default_factory=list)  # what became of each sample: why nothing was saved
 
 
 def same(one, other):
@@ -130,11 +130,19 @@ def check_sample(op, sample, level, kind, count, label, seed):
         with op_tools.OpAutoCompare(output_dir=folder, level=level, max_saved=1) as tool:
             fault = sim.fault(kind, ops=FAULTY_OPS, probability=0.5, seed=seed)
             fault.start()
-            # Stopped by the planted exception, or by what the sample needs and the device lacks.
-            with contextlib.suppress(Exception):
+            ended = "ran"
+            try:
                 run(op, sample, "sim")
+            except Exception as error:  # the planted one, or what the sample needs and the device lacks
+                ended = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             fault.stop()
-        replay_all(tool.result(), count, label)
+        result, saved = tool.result(), count.saved
+        replay_all(result, count, label)
+        failed = len(result.failures)
+        account = "; ".join(result.coverage.reasons())
+        count.tried.append(
+            f"{label}: {ended}, {fault.hits} hits, {failed} failures, {count.saved - saved} saved {account}".rstrip()
+        )
     finally:
         shutil.rmtree(folder)
 
@@ -147,7 +155,10 @@ def check_operator(name, samples, levels):
     for dtype in DTYPES:
         if not op.supports_dtype(dtype, "cpu"):
             continue
-        for seed, sample in enumerate(samples_of(op, dtype, samples)):
+        found = samples_of(op, dtype, samples)
+        if not found:
+            count.tried.append(f"{name} {dtype}: torch's own tests give no sample")
+        for seed, sample in enumerate(found):
             for level in levels:
                 kind = next(kinds)
                 check_sample(op, sample, level, kind, count, f"{name} {dtype} {level} {kind}", seed)
