@@ -299,6 +299,17 @@ LATE = {
     "torch.testing._internal": "needs packages that torch alone does not: expecttest",
 }
 
+# Files that import modules by name, and which.
+BY_NAME = {
+    "op_tools": "public names at their first use",
+    "op_tools._commands.command_line": "the module of the command that is given",
+    "op_tools._base.data_file": "tomllib, which is newer than the oldest Python; yaml",
+    "op_tools._base.results": "pandas",
+    "op_tools._torch.backends": "backends of devices, which users name",
+    "op_tools.formats._files": "numpy, h5py",
+    "op_tools.compat.pytorch15": "torch_npu",
+}
+
 
 @dataclass(frozen=True)
 class Import:
@@ -447,6 +458,25 @@ def test_imports_inside_functions_have_a_reason(package):
 
     assert [str(one) for one in package.late() if not has_reason(one)] == []
     assert {name for name in LATE if any(one.of.startswith(name) for one in package.late())} == set(LATE)
+
+
+def test_modules_are_imported_by_name_in_few_places(package):
+    named = [
+        name for name, path in package.files.items() if re.search(r"import_module\(|__import__\(", path.read_text())
+    ]
+    assert set(named) == set(BY_NAME)
+
+
+def test_public_names_are_the_same_for_type_checkers_and_at_run_time(package):
+    tree = ast.parse(package.files[PACKAGE].read_text())
+    (for_checkers,) = [node for node in tree.body if isinstance(node, ast.If) and node.test.id == "TYPE_CHECKING"]
+    static = {(f"op_tools.{node.module}", one.name) for node in for_checkers.body for one in node.names}
+    later = next(node for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "_LATER").value
+    assert static == {
+        (f"op_tools.{of}", name) for of, names in ast.literal_eval(later).items() for name in names.split()
+    }
+    (public,) = [node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"]
+    assert {name for _, name in static} <= set(ast.literal_eval(public))
 
 
 _MEASURE = """

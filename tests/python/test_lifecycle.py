@@ -141,7 +141,8 @@ for level in ("torch", "aten"):
     with op_tools.{tool}(level=level) as tool:
         work()
     tool.result()
-print(*sorted(name for name in set(sys.modules) - before if name.split(".")[0] not in sys.stdlib_module_names))
+known = {{"op_tools", *sys.stdlib_module_names}}
+print(*sorted(name for name in set(sys.modules) - before if name.split(".")[0] not in known))
 """)
     assert done.stdout.split() == []
 
