@@ -91,7 +91,7 @@ def end(status: int) -> None:
     if status == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    ctypes.CDLL(None).exit(status)
+    ctypes.PyDLL(None).exit(status)  # with the lock of the interpreter: libraries still hold objects of Python
 
 
 def run(asked: Mapping[str, Any], files: Sequence[int]) -> int:
@@ -142,8 +142,7 @@ def run(asked: Mapping[str, Any], files: Sequence[int]) -> int:
             sys.argv = [first, *arguments]
             sys.path[0] = os.path.dirname(os.path.realpath(first))  # noqa: PTH120, as Python does
             own["__file__"] = first
-            text = Path(first).read_bytes().decode()
-            exec(compile(text, first, "exec"), own)  # noqa: S102, as Python does
+            exec(compile(Path(first).read_bytes(), first, "exec"), own)  # noqa: S102, as Python does
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
             return (error.code or 0) & 255
