@@ -26,15 +26,15 @@ std::vector<std::pair<std::string, std::string>> tokens() {
   return all;
 }
 
-RunVerdict verdict_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(RunVerdict::kCount); ++i) {
-    const auto verdict = static_cast<RunVerdict>(i);
+Verdict verdict_named(const std::string& name) {
+  for (size_t i = 0; i < static_cast<size_t>(Verdict::kCount); ++i) {
+    const auto verdict = static_cast<Verdict>(i);
     if (token_of(verdict).name == name) return verdict;
   }
   throw Error("there is no verdict '" + name + "'");
 }
 
-std::string name_of(RunVerdict verdict) {
+std::string name_of(Verdict verdict) {
   return std::string(token_of(verdict).name);
 }
 
@@ -84,14 +84,14 @@ void bind_coverage(py::module_& module) {
     return exit_status(verdict_named(verdict), allow_unseen);
   });
   module.def("worst_verdict", [](const std::vector<std::string>& names) {
-    std::vector<RunVerdict> verdicts;
+    std::vector<Verdict> verdicts;
     for (const std::string& name : names) verdicts.push_back(verdict_named(name));
     return name_of(worst(verdicts));
   });
   module.def("accelerator", &accelerator);
   // Of docs, and of the enumerations in Python: name, [(token, what it means), ...].
   module.def("coverage_tokens", [] {
-    return py::dict(py::arg("Verdict") = tokens<RunVerdict>(), py::arg("Gap") = tokens<Gap>(),
+    return py::dict(py::arg("Verdict") = tokens<Verdict>(), py::arg("Gap") = tokens<Gap>(),
                     py::arg("Unjudged") = tokens<Unjudged>(), py::arg("Loss") = tokens<Loss>());
   });
   // The fields of an account, for docs: (name, type, what it means).

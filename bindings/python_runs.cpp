@@ -32,7 +32,7 @@ const char* odd_finding_name(OddFinding finding) {
     case OddFinding::kCollective:
       return "collective";
     case OddFinding::kNotFromInputs:
-      return "not from inputs";
+      return "not_from_inputs";
   }
   return "";
 }
@@ -157,7 +157,7 @@ void bind_runs(py::module_& module) {
              py::arg("fusions") = py::list());
   // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, what
   // differs
-  // ("results", "parameter", "collective", "not from inputs"), the next collective or None. And by run how many of its
+  // ("results", "parameter", "collective", "not_from_inputs"), the next collective or None. And by run how many of its
   // calls the first run does not make, or the other way round.
   module.def("find_odd_calls", [](const std::vector<SharedRecording>& runs) {
     std::vector<const Recording*> all;

@@ -53,7 +53,7 @@ def main() -> int:
         for line in lines:
             text = Text(line)
             text.highlight_words(
-                ["WRONG", "is wrong", "Disagreed", "this run is right, what was saved is not"], "bold red"
+                ["WRONG", "is wrong", "Differ", "this run is right, what was saved is not"], "bold red"
             )
             text.highlight_regex(r"train\.py:\d+", "bold cyan")
             console.print(text)

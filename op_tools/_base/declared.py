@@ -278,12 +278,12 @@ class ComparedOp:
     """Outputs, changed inputs and input gradients that are right."""
     failed: int
     """That are wrong."""
-    not_comparable: int
+    not_judged: int
     """Comparisons without a verdict."""
     worst: float
     """The largest share of a limit that was reached; 1 is the limit."""
     reason: str
-    """Of the first failure; else why something was not comparable."""
+    """Of the first failure; else why something was not judged."""
     source: str
     """The user's line of the first failure."""
 

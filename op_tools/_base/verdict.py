@@ -11,12 +11,14 @@ Coverage = _C.Coverage
 accelerator = _C.accelerator
 
 
-class Verdict(enum.Enum):
+class Verdict(str, enum.Enum):
     """The answer about a run, two runs, or calls; the values are the core's words."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
     NOT_JUDGED = "not judged"
+
+    __str__ = str.__str__  # in a text its value
 
 
 def verdict_of(*, wrong: bool, unseen: Iterable[str] | bool) -> Verdict:

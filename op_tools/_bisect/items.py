@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _C
+from .._base.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Suspects:
     def _take(self, row: dict[str, str]) -> None:
         number, limit = float(row["number"] or 0), float(row["limit"] or 0)
         ratio = number / limit if limit > 0 else 0.0
-        if row["verdict"] == "fail":
+        if row["verdict"] == Verdict.DIFFERS:
             ratio = ratio if ratio > 1 else math.inf  # a wrong shape, a raised error: there is no number
             self.wrong[row["op"]] = max(self.wrong.get(row["op"], 0.0), ratio)
         name = _without_overload(row["op"]) if row["level"] == "aten" else _bare(row["op"])

@@ -15,13 +15,12 @@ from .command_line import Commands, visible
 def _run(options: argparse.Namespace) -> int:
     if options.format == "ditorch" or (options.format is None and _holds_captures(options.source)):
         count, problems = _C.export_calls(os.fsencode(options.source), os.fsencode(options.target))
-        found = tuple(problems)
+        found = problems
     else:
         dump = formats.read_dump(options.source, options.format)
         imported = formats.import_dump(dump, options.target)
-        count, found = imported.calls, imported.problems
-    lines = found if options.all else _import.summary(found)
-    sys.stderr.write("".join(f"op-tools: {visible(line)}\n" for line in lines))
+        count, found = imported.calls, list(imported.problems) if options.all else _import.summary(imported)
+    sys.stderr.write("".join(f"op-tools: {visible(line)}\n" for line in found))
     sys.stdout.write(visible(f"{count} calls in {options.target}\n"))
     return 1 if found else 0
 

@@ -20,6 +20,7 @@ from .. import _C
 from .._base.captured_calls import load
 from .._base.data_file import read_json
 from .._base.error_text import with_type
+from .._base.verdict import Verdict
 from .._torch.operator_support import refused
 from .case import Case, PreparedCall, make_call
 from .repeat import Generators, Outputs, digest_of, find_differences
@@ -70,7 +71,7 @@ class _WideCall(PreparedCall):
 
 def _undefined() -> set[str]:
     """Operators whose result is the memory's content."""
-    return {name for trait, _, names in _C.op_families() if trait == "uninitialized result" for name in names.split()}
+    return {name for trait, _, names in _C.op_families() if trait == "uninitialized_result" for name in names.split()}
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -232,7 +233,7 @@ def _note(row: Row, name: str, verdict: dict[str, Any]) -> None:
     if row.status == FAILED:
         return
     share = verdict.get("number", 0.0) / verdict["limit"] if verdict.get("limit") else 0.0
-    failed = verdict["verdict"] == "fail"
+    failed = verdict["verdict"] == Verdict.DIFFERS
     if not failed and row.limit and share <= (row.error or 0) / row.limit:
         return
     row.method = verdict.get("method", "")
@@ -279,10 +280,10 @@ class _Sides:
         saved = _at(self._kept, place)
         if result is None or saved is None:
             if (result is None) == (saved is None):
-                return {"verdict": "pass"}
-            return {"verdict": "fail", "kind": "presence", "explained": "only one side has it"}
+                return {"verdict": Verdict.AGREES}
+            return {"verdict": Verdict.DIFFERS, "kind": "presence", "explained": "only one side has it"}
         if digest_of(result) and digest_of(result) == digest_of(saved):
-            return {"verdict": "pass", "method": "bits"}
+            return {"verdict": Verdict.AGREES, "method": "bits"}
         reference: torch.Tensor | None = saved
         golden: torch.Tensor | None = saved
         if self._kind == "float64":
@@ -290,7 +291,7 @@ class _Sides:
         else:
             golden = _at(self._run("float64", in_float64), place)
         found = self._asked(result, reference, golden, [])
-        if found["verdict"] == "fail":
+        if found["verdict"] == Verdict.DIFFERS:
             # Not in a callback: the judge computes without autograd.
             found = self._asked(result, reference, golden, [_at(self._changed(sample), place) for sample in range(3)])
         return found

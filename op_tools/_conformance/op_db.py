@@ -55,6 +55,8 @@ _INDICES = re.compile(
 )
 """Functions whose integers mean places, or which write to one place twice where they are drawn at random."""
 
+_NO_KERNEL = "not implemented for"  # of torch's message: an operator has no kernel for a dtype
+
 
 class _Outermost(TorchFunctionMode):
     """Notes the torch functions that are called, not those that they call: with recipes, and with the values that it has."""
@@ -240,7 +242,7 @@ class Collector:
                 yield from self._calls(clone_first(op.inplace_variant), inputs, sample.kwargs, "inplace")
         if op.supports_out:
             for place, sample in enumerate(self._samples(op, dtype, vary, False)):
-                yield from self._out(op, sample, ("out", "strided out", "empty out")[: 3 if place == 0 else 1])
+                yield from self._out(op, sample, ("out", "strided_out", "empty_out")[: 3 if place == 0 else 1])
 
     def _samples(self, op: Any, dtype: torch.dtype, count: int, gradients: bool) -> list[Any]:
         try:
@@ -328,6 +330,6 @@ class Collector:
             return None
         except Exception as error:
             # Of what the CPU lacks, another device may have a kernel.
-            return None if "not implemented for" in str(error) else case
+            return None if _NO_KERNEL in str(error) else case
         self.left_out["error inputs that raise nothing as a case"] += 1
         return None

@@ -16,6 +16,7 @@ import torch
 
 from .. import _C
 from .._base.error_text import with_type
+from .._base.verdict import Verdict
 from .._tools.autocompare import CompareRow, OpAutoCompare
 from .._torch.operator_support import refused
 from .case import Case, PreparedCall, leaves_of, make_call
@@ -120,7 +121,7 @@ def _is_extreme(case: Case) -> bool:
 
 
 def _is_overflow(row: CompareRow) -> bool:
-    return row.deciding == "NaN or infinite"
+    return row.deciding == "nonfinite"
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Judge:
             return [self._has_to_raise(case, call)]
         attempt = _compared(call, self.device, self.method)
         rows = self._phases(case, attempt)
-        undefined = any(row.reason == "uninitialized memory" for row in attempt.rows)
+        undefined = any(row.not_judged == "uninitialized" for row in attempt.rows)
         wrong = attempt.error is not None or any(row.status == FAILED for row in rows)
         if rows[0].status == PASSED and not wrong and not undefined:
             self._again(case, attempt.outputs(), rows)
@@ -202,7 +203,7 @@ class Judge:
     def _phase(self, case: Case, phase: str, found: list[CompareRow], error: Exception | None) -> Row:
         row = row_of(case, phase)
         row.reference = "float64" if self.device.type == "cpu" else "cpu, float64"
-        failed = [one for one in found if one.verdict == "fail"]
+        failed = [one for one in found if one.verdict == Verdict.DIFFERS]
         if error is not None:
             raised = [one for one in failed if one.kind == "raised"]
             on_cpu = None if raised else run_call(make_call(case, CPU), CPU).error
@@ -211,7 +212,7 @@ class Judge:
             row.blamed = raised[0].op if raised else case.op
             return row
         telling = [one for one in found if _C.base_name(one.op) not in _AROUND] or found
-        passed = [one for one in telling if one.verdict == "pass"]
+        passed = [one for one in telling if one.verdict == Verdict.AGREES]
         if failed and self.device.type == "cpu" and _is_extreme(case) and all(map(_is_overflow, failed)):
             row.status = NOT_JUDGED
             row.reason = (
@@ -281,7 +282,7 @@ def _is_rounding(one: Outputs, other: Outputs) -> bool:
     judge = functools.partial(
         _C.judge_tensors, golden=None, perturbed=None, method="relative", nan_equal=True, reduced=1000
     )
-    return all(judge(a, b)["verdict"] != "fail" for a, b in pairs if a is not None)
+    return all(judge(a, b)["verdict"] != Verdict.DIFFERS for a, b in pairs if a is not None)
 
 
 def _fail(row: Row, reason: str) -> None:
@@ -291,7 +292,7 @@ def _fail(row: Row, reason: str) -> None:
 
 
 def _kernels(rows: Sequence[CompareRow]) -> list[CompareRow]:
-    return [row for row in rows if row.level == "aten" and row.verdict == "fail"]
+    return [row for row in rows if row.level == "aten" and row.verdict == Verdict.DIFFERS]
 
 
 def _share(row: CompareRow) -> float:
@@ -301,7 +302,7 @@ def _share(row: CompareRow) -> float:
 def _describe(row: Row, found: CompareRow) -> None:
     """Takes over how a comparison was decided."""
     row.method = found.method
-    if found.method.startswith("relative to the CPU alone"):
+    if found.method == "relative_to_cpu":
         row.reference = "cpu"
     elif found.method == "statistical":
         row.reference = "distribution"
@@ -309,5 +310,5 @@ def _describe(row: Row, found: CompareRow) -> None:
     if found.worst_index is not None:
         row.index = str(found.worst_index)
         row.got, row.expected = found.worst_result or "", found.worst_reference or ""
-    if found.verdict == "pass" and found.reason:
+    if found.verdict == Verdict.AGREES and found.reason:
         row.reason = found.reason

@@ -33,7 +33,7 @@ class ModuleRow:
     phase: str
     """"forward" or "backward"."""
     verdict: str
-    """"pass", "fail" or "not comparable"."""
+    """`agrees`, `differs` or `not judged`."""
     origin: str
     """Of a failure: "born" in this module or "carried" into it. Otherwise ""."""
     share: float
@@ -69,7 +69,9 @@ class ModuleComparison(Result):
     def verdict(self) -> Verdict:
         """`agrees` only where most was judged."""
         verdicts = Counter(row.verdict for row in self.rows)
-        return verdict_of(wrong=verdicts["fail"] > 0, unseen=verdicts["pass"] <= verdicts["not comparable"])
+        return verdict_of(
+            wrong=verdicts[Verdict.DIFFERS] > 0, unseen=verdicts[Verdict.AGREES] <= verdicts[Verdict.NOT_JUDGED]
+        )
 
     @property
     def ok(self) -> bool:
@@ -79,7 +81,7 @@ class ModuleComparison(Result):
     @property
     def first(self) -> ModuleRow | None:
         """The first wrong result whose module had right inputs; forward before backward. None: all agree."""
-        failed = [row for row in self.rows if row.verdict == "fail"]
+        failed = [row for row in self.rows if row.verdict == Verdict.DIFFERS]
         born = [row for row in failed if row.origin == "born"]
         return next(iter(born or failed), None)
 
@@ -102,7 +104,7 @@ class ModuleComparison(Result):
         Raises:
             op_tools.Error: the rows have no such field.
         """
-        words = {"pass": "", "fail": "WRONG", "not comparable": "?"}
+        words: dict[str, str] = {Verdict.AGREES: "", Verdict.DIFFERS: "WRONG", Verdict.NOT_JUDGED: "?"}
         columns = [
             Shown[ModuleRow]("module", lambda row: (row.module or "(model)") + (f" #{row.call}" if row.call else "")),
             worded("class", "kind"),
@@ -156,7 +158,7 @@ class _Sides:
         reference = (find(self.reference) or {}).get(place)
         if result is None or reference is None:
             missing = "the judged side" if result is None else "the other side"
-            return {"verdict": "fail", "explained": f"{missing} has no such tensor"}
+            return {"verdict": Verdict.DIFFERS, "explained": f"{missing} has no such tensor"}
         golden = self.golden
         return _C.judge_tensors(
             result,
@@ -185,7 +187,7 @@ class _Sides:
 
 
 def _fails(rows: dict[str, dict[str, Any]]) -> bool:
-    return any(row["verdict"] == "fail" for row in rows.values())
+    return any(row["verdict"] == Verdict.DIFFERS for row in rows.values())
 
 
 @dataclass
@@ -235,7 +237,7 @@ def _what(kind: str, place: str) -> str:
 
 
 def _row(call: ModuleCall, what: str, phase: str, origin: str, judged: dict[str, Any]) -> ModuleRow:
-    fails = judged["verdict"] == "fail"
+    fails = judged["verdict"] == Verdict.DIFFERS
     return ModuleRow(
         module=call.path,
         kind=call.kind,

@@ -18,7 +18,7 @@ _FINDINGS = {
     "results": "other results",
     "parameter": "a parameter is another one",
     "collective": "other results than on other ranks, which must have the same",
-    "not from inputs": "its result is not what the ranks gave to it",
+    "not_from_inputs": "its result is not what the ranks gave to it",
 }
 
 
@@ -140,7 +140,7 @@ def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns
         calls = RecordedCalls(core)
         one: RecordedCall = calls[call]
         finding = _FINDINGS[what] + (
-            "" if like_it < others or what == "not from inputs" else "; which is right is not known"
+            "" if like_it < others or what == "not_from_inputs" else "; which is right is not known"
         )
         through = calls[collective].op if collective is not None else ""
         place = (one.op, one.phase, one.module, one.line, one.step, one.id)

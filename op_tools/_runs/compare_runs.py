@@ -111,7 +111,7 @@ def _incomplete(core: _C.Recording, name: str) -> list[str]:
     if in_doubt := header.get("statistics_in_doubt"):
         devices = ", ".join(header["statistics_on_host"])
         lines.append(
-            f"{name}: {in_doubt} values are not comparable: {devices} had computed their statistics, and was found to compute "
+            f"{name}: {in_doubt} values are not judged: {devices} had computed their statistics, and was found to compute "
             f"some wrong: {core.path}"
         )
     return lines

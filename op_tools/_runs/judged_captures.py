@@ -23,8 +23,8 @@ from .comparison import RankComparison, plain_name
 
 _Folder = str | os.PathLike[str]
 # Of calls that run_op_from_data ran again: what it says of them.
-WRONG = "disagreed"
-NOT_JUDGED = frozenset({"not comparable", "could not run"})
+WRONG = "differs"
+NOT_JUDGED = frozenset({"not judged", "could not run"})
 _MAY_BE_WRONG = (
     CallVerdict.CARRIED,
     CallVerdict.BORN,
@@ -76,8 +76,8 @@ def captured_calls(folder: _Folder) -> list[CapturedId]:
 
 
 def replayed(paths: Sequence[str], device: str = "cpu") -> dict[str, dict[str, Any]]:
-    """Runs captured calls again and judges their saved results: the report of each by its path ("agreed", "disagreed",
-    "not comparable", "could not run")."""
+    """Runs captured calls again and judges their saved results: the report of each by its path ("agrees", "differs",
+    "not judged", "could not run")."""
     if not paths:
         return {}
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +106,7 @@ class ConfirmedRow:
     """The largest difference of an input, as a share of its norm."""
     outputs: float
     a: str
-    """A's saved result against the same operator on the CPU: `agreed`, `disagreed`, `not comparable`, `could not run`."""
+    """A's saved result against the same operator on the CPU: `agrees`, `differs`, `not judged`, `could not run`."""
     b: str
     b_on_inputs_of_a: str
     """B's device runs A's call: its result against A's; empty where this machine has no such device."""

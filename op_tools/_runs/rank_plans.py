@@ -22,7 +22,7 @@ class RankPlan:
     """How the parts, one of each rank, make the whole; false: they do not."""
 
     kind: str = ""
-    """`replica`, `concatenation`, `sum`, or `sums, concatenated`: groups of ranks have sums, the groups have pieces."""
+    """`replica`, `concatenation`, `sum`, or `sums_concatenated`: groups of ranks have sums, the groups have pieces."""
     dims: tuple[int, ...] = ()
     """Of a concatenation: the dimensions that are split, one or two."""
     times: int = 1
@@ -42,7 +42,7 @@ class RankPlan:
         if not self.kind:
             return ""
         is_mean = self.kind == "sum" and self.times == len(self.ranks) > 1
-        text = "mean" if is_mean else self.kind
+        text = "mean" if is_mean else self.kind.replace("_", ", ")
         if self.dims:
             text += f" along dim{'s' * (len(self.dims) > 1)} {' and '.join(map(str, self.dims))}"
         if self.times > 1 and not is_mean:
@@ -180,7 +180,7 @@ def _flat_plans(whole: RecordedTensor, parts: Parts, factors: Sequence[int]) -> 
         if fill == 1 and _is_concatenation(whole, parts, factor):
             yield RankPlan("concatenation", dims, factor, proof="statistics")
         elif fill > 1 and len(parts) % fill == 0 and _has_total(whole, parts, factor):
-            yield RankPlan("sums, concatenated", dims, factor, proof="totals")
+            yield RankPlan("sums_concatenated", dims, factor, proof="totals")
 
 
 def _groups(count: int) -> Iterator[list[range]]:
@@ -254,7 +254,7 @@ def proven_by_values(plan: RankPlan, whole: torch.Tensor, parts: Sequence[torch.
         whole: any shape and dtype.
         parts: of each rank.
     """
-    if plan.kind == "sums, concatenated" and len(plan.dims) > 1:
+    if plan.kind == "sums_concatenated" and len(plan.dims) > 1:
         return plan
     wide = [parts[rank].to(torch.float64) for rank in plan.ranks]
     aim = plan.times * whole.to(torch.float64)

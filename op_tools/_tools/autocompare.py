@@ -25,8 +25,11 @@ class CompareRow:
     level: str
     phase: str
     what: str = ""
+    part: str = ""
+    index: int | None = None
     verdict: str = ""
     kind: str = ""
+    not_judged: str | None = None
     reason: str = ""
     method: str = ""
     thresholds: str = ""
@@ -96,7 +99,7 @@ class CompareResult(Result):
     """Comparisons that passed."""
     failed: int = 0
     """Comparisons that failed."""
-    not_comparable: int = 0
+    not_judged: int = 0
     """Comparisons without a verdict; each row has the reason."""
     reasons: dict[str, int] = field(default_factory=dict)
     """How many comparisons have no verdict, by reason."""
@@ -131,7 +134,7 @@ class CompareResult(Result):
     @property
     def failures(self) -> list[CompareRow]:
         """The rows of failed comparisons."""
-        return [row for row in self.rows if row.verdict == "fail"]
+        return [row for row in self.rows if row.verdict == Verdict.DIFFERS]
 
     def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
         """The operators as a text table, and their totals; then what `unjudged` says.
@@ -149,7 +152,7 @@ class CompareResult(Result):
             worded("op", "op"),
             counted("wrong", "failed"),
             counted("right", "passed"),
-            counted("not comparable", "not_comparable"),
+            counted("not judged", "not_judged"),
             worded("reason", "reason"),
         ]
         table = text_table(columns, sorted_rows(self.ops, sort_by) if sort_by else worst_first, row_limit)

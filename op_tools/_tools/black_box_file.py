@@ -450,5 +450,5 @@ def ask_for_stacks(path: str | Path, seconds: float = 10) -> str:
         time.sleep(0.02)
     written = stacks.read_bytes()[before:].decode(errors="replace")
     # Reports of a hang may have been written since, before the answer and behind it.
-    reports = re.split(r"^(?=OpBlackBox: )", written, flags=re.MULTILINE)
-    return next((one for one in reports if one.partition("\n")[0].endswith(".ask was there")), written)
+    reports = re.split(r"^(?=OpBlackBox:)", written, flags=re.MULTILINE)
+    return next((one for one in reports if request.name in one.partition("\n")[0]), written)

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: command-line arguments without the program's name; None: those of this process.
 
     Returns:
-        0 all ran and agreed, 1 some disagreed, 2 some could not be run or read, or most have no verdict, 64 wrong usage.
+        0 all ran and agree, 1 some differ, 2 some could not be run or read, or most have no verdict, 64 wrong usage.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     return replay_part(given, _find) if is_shared(given) else _C.run_op_from_data(given, _find)

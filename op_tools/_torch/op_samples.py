@@ -72,10 +72,10 @@ def result_kinds(result: Any) -> tuple[bool, list[tuple[tuple[int, ...], torch.d
 
 
 def out_target(variant: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor for out=: of the right size, with gaps ("strided out"), or empty ("empty out")."""
-    if variant == "empty out":
+    """A tensor for out=: of the right size, with gaps ("strided_out"), or empty ("empty_out")."""
+    if variant == "empty_out":
         return torch.zeros(0, dtype=dtype)
-    if variant == "strided out" and shape:
+    if variant == "strided_out" and shape:
         return torch.zeros(*shape[:-1], shape[-1] * 2, dtype=dtype)[..., ::2]
     return torch.zeros(shape, dtype=dtype)
 

@@ -69,9 +69,8 @@ def near_names(item: str, names: list[str], count: int = 3) -> list[str]:
     ][:count]
 
 
-def _advice(described: str, level: str) -> str:
+def _advice(item: str, level: str) -> str:
     """What to say behind "ops=: 'torch.Tensor.srot' matched no operator that was called" of a tool of that level."""
-    item = described.partition(": '")[2][:-1]
     known = {"torch": torch_names() + [other for _, other in other_names()], "aten": aten_names(composite=True)}
     matched = {one: len(_C.admitted(names, item, "")) for one, names in known.items()}
     if matched[level]:

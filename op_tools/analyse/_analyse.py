@@ -212,6 +212,10 @@ def _read_chunk(sources: list[Source]) -> list[FileFacts]:
         gc.enable()
 
 
+# Columns of its two reports about libraries, by which the files are known.
+_API, _AFFECTED = "3rd-party API", "Affected 3rd-party API"
+
+
 def _known_unsupported(files: Sequence[str]) -> dict[str, str]:
     """Functions of libraries that are not supported: full_unsupported_results.csv or framework_unsupported_op.csv."""
     csv.field_size_limit(1 << 30)
@@ -223,12 +227,12 @@ def _known_unsupported(files: Sequence[str]) -> dict[str, str]:
             raise _C.Error(f"-api {path}: {error.strerror}") from error
         rows = csv.DictReader(io.StringIO(text, newline=""))
         columns = rows.fieldnames or []
-        if "3rd-party API" in columns:
-            found.update((row["3rd-party API"], f"not supported, see {path}") for row in rows if row["3rd-party API"])
-        elif "Affected 3rd-party API" in columns:
+        if _API in columns:
+            found.update((row[_API], f"not supported, see {path}") for row in rows if row[_API])
+        elif _AFFECTED in columns:
             for row in rows:
                 named = row.get("Torch API") or row.get("OP Name") or ""
-                for name in (row["Affected 3rd-party API"] or "").split("\n"):
+                for name in (row[_AFFECTED] or "").split("\n"):
                     if name:
                         found.setdefault(name, f"uses {named}, see {path}")
         else:

@@ -14,7 +14,8 @@ from ._project import Finding
 from ._rules import Hit
 from ._table import SupportTable
 
-_API = ("File", "Start Line", "End Line", "OP", "Tips")
+_LINE = "Start Line"
+_API = ("File", _LINE, "End Line", "OP", "Tips")
 _AFFECTED = ("Torch API", "Affected 3rd-party API")
 COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
     "torch_apis": {
@@ -32,7 +33,7 @@ COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
         "cuda_op.csv": ("OP Name", "Affected 3rd-party API"),
     },
     "affinity_apis": {
-        "affinity_api_call.csv": ("File", "Start Line", "End Line", "Api Type", "Api Call Name", "Affinity Api Name"),
+        "affinity_api_call.csv": ("File", _LINE, "End Line", "Api Type", "Api Call Name", "Affinity Api Name"),
     },
     "dynamic_shape": {
         "msft_dynamic_shape_analysis_report.csv": (
@@ -177,7 +178,7 @@ def sarif(report: Report, version: str) -> str:
     results = []
     for name, rows in report.rows.items():
         columns = COLUMNS[report.mode].get(name, ())
-        if "Start Line" not in columns:
+        if _LINE not in columns:
             continue
         for row in rows:
             values = dict(zip(columns, row, strict=True))

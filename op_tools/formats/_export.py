@@ -122,7 +122,7 @@ def _stack(one: _Captured) -> tuple[str, ...]:
     """Lines as Python prints them, with the code where the file is here."""
     lines = []
     for text in one.call.meta.get("stack", []):
-        match = re.fullmatch(r"(.+):(\d+) (.+)", str(text))
+        match = re.fullmatch(r"(.+):(\d+)\s(.+)", str(text))
         if match:
             code = linecache.getline(match[1], int(match[2])).strip()
             lines.append(f"File {match[1]}, line {match[2]}, in {match[3]}, \n {code}")

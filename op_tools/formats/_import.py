@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,13 @@ class Imported:
 
     calls: int
     """How many calls are captures now."""
-    problems: tuple[str, ...]
-    """What could not be imported, and why: by call, and what could not be read."""
+    by_reason: dict[str, tuple[str, ...]]
+    """What could not be imported or read, by the reason."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What could not be imported, and why: by call, and what could not be read."""
+        return tuple(problem for problems in self.by_reason.values() for problem in problems)
 
 
 def import_dump(dump: Dump, target: str | os.PathLike[str]) -> Imported:
@@ -45,7 +49,12 @@ def import_dump(dump: Dump, target: str | os.PathLike[str]) -> Imported:
     root = Path(target)
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
         raise _C.Error(f"{root}: is not empty; name a new folder")
-    problems = list(dump.problems)
+    problems: dict[str, list[str]] = {problem: [problem] for problem in dump.problems}
+
+    def left(call: ForeignCall, reason: str) -> None:
+        where = f"{call.foreign_name} (rank {call.rank}, step {call.step})"
+        problems.setdefault(reason, []).append(f"{where}: not imported: {reason}")
+
     backward: dict[tuple[int, int, str], list[ForeignCall]] = {}
     for call in dump.calls:
         if call.phase == "backward":  # of a module, gradients of parameters may come before the call's own
@@ -63,29 +72,21 @@ def import_dump(dump: Dump, target: str | os.PathLike[str]) -> Imported:
             _write(call, passes[0] if passes else None, root / str(call.rank) / dump.format)
             written += 1
         except _C.Error as error:
-            problems.append(f"{call.foreign_name} (rank {call.rank}, step {call.step}): not imported: {error}")
-    for left in backward.values():
-        problems += [
-            f"{one.foreign_name} (rank {one.rank}, step {one.step}): not imported: {one.why_not or _ALONE}"
-            for one in left
-        ]
-    return Imported(written, tuple(problems))
+            left(call, str(error))
+    for calls in backward.values():
+        for one in calls:
+            left(one, one.why_not or _ALONE)
+    return Imported(written, {reason: tuple(lines) for reason, lines in problems.items()})
 
 
 _ALONE = "a backward call whose forward call is not in the dump, or is not named by it"
 
 
-def summary(problems: tuple[str, ...]) -> list[str]:
+def summary(done: Imported) -> list[str]:
     """The problems for people: those of equal reasons in one line, with the first call and their number."""
-    groups: Counter[str] = Counter()
-    first: dict[str, str] = {}
-    for problem in problems:
-        reason = problem.partition(": not imported: ")[2] or problem
-        groups[reason] += 1
-        first.setdefault(reason, problem)
     return [
-        first[reason] + (f" (and {count - 1} more calls for this reason)" if count > 1 else "")
-        for reason, count in groups.items()
+        lines[0] + (f" (and {len(lines) - 1} more calls for this reason)" if len(lines) > 1 else "")
+        for lines in done.by_reason.values()
     ]
 
 

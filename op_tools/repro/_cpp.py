@@ -19,7 +19,7 @@ from ._cpp_steps import Reference, steps_of
 from ._literals import _INTEGERS, _REALS, INLINE, comment, real_numbers, same_bits
 from ._make import RUNS, Made
 from ._saved import Saved, View, read
-from ._script import _changes_inputs, _coarse, _contiguous, inline_elements
+from ._script import Plan, _changes_inputs, _contiguous, autocast_dtype, is_inline
 from ._trial import run
 
 _DTYPES = {torch.float32: "kFloat", torch.float64: "kDouble", torch.float16: "kHalf", torch.bfloat16: "kBFloat16"}
@@ -155,8 +155,7 @@ class _Arguments:
         if isinstance(value, str):
             return f"c10::IValue(std::string({quoted(value)}))"
         if isinstance(value, torch.dtype):
-            wide = f"wide ? at::kDouble : {_dtype(value)}" if value.is_floating_point else _dtype(value)
-            return f"c10::IValue(static_cast<int64_t>({wide}))"
+            return f"c10::IValue(static_cast<int64_t>({_dtype(value)}))"
         if isinstance(value, torch.device):
             return "c10::IValue(device)"
         if isinstance(value, torch.layout):
@@ -222,17 +221,39 @@ def _view(saved: Saved, view: View) -> str:
     return f"at::_neg_view({text})" if view.neg else text
 
 
-def _inputs(saved: Saved, backward: bool, side: dict[str, torch.Tensor]) -> str:
+def _numbers_of(name: str, flat: torch.Tensor, inline: bool, side: dict[str, torch.Tensor]) -> str:
+    """A tensor of one dimension; `side` gets those that are too large for the text."""
+    if inline or len(flat) <= INLINE // 8:
+        return _flat(flat)
+    side[name] = flat
+    return f"saved({quoted(name)})"
+
+
+def _expected(plan: Plan, inline: bool, side: dict[str, torch.Tensor]) -> str:
+    """What the judge expects of each result."""
+    lines = []
+    for one in plan.expected:
+
+        def shaped(name: str, tensor: torch.Tensor, of: str = one.name) -> str:
+            flat = _numbers_of(f"{of}: {name}", tensor.reshape(-1), inline, side)
+            return f"{flat}.reshape({_braced(tuple(tensor.shape))})"
+
+        values = [shaped(f"value {i}", value) for i, value in enumerate(one.values)]
+        limit = "{}" if one.limit is None else shaped("limit", one.limit)
+        strides = ", ".join(f"std::vector<int64_t>{_braced(strides)}" for strides in one.strides)
+        aliases = "std::nullopt" if one.aliases is None else f"std::vector<int64_t>{_braced(one.aliases)}"
+        dtype = _dtype(one.dtype) if one.dtype else "std::nullopt"
+        rest = f"{one.rmse.hex()}, {dtype}, {{{strides}}}, {aliases}, {str(one.only_sizes).lower()}"
+        lines.append(f"      {{{quoted(one.name)}, {{{{{', '.join(values)}}}, {limit}, {rest}}}}},\n")
+    return "std::map<std::string, Expected> expected() {\n  return {\n" + "".join(lines) + "  };\n}\n"
+
+
+def _inputs(saved: Saved, plan: Plan, inline: bool, side: dict[str, torch.Tensor]) -> str:
+    backward = plan.backward
     used = {view.memory: view for view in [*filter(None, saved.gradients if backward else []), *saved.inputs]}
     lines = []
-    inline = inline_elements(saved) <= INLINE
     for number, view in sorted(used.items()):
-        flat = saved.memories[number]
-        if inline or len(flat) <= INLINE // 8:
-            data = _flat(flat)
-        else:
-            side[f"memory {number}"] = flat
-            data = f'saved("memory {number}")'
+        data = _numbers_of(f"memory {number}", saved.memories[number], inline, side)
         lines.append(f"const at::Tensor m{number} = " + (data if view.on_cpu else f"put({data})") + ";")
     names = []
     changes = _changes_inputs(saved)
@@ -257,12 +278,11 @@ def _call(saved: Saved, arguments: _Arguments) -> str:
         lines.append("c10::InferenceMode mode;")
     if saved.call.meta.get("rng_consumed"):
         lines.append("at::manual_seed(0);")
-    coarse = _coarse(saved)
-    if coarse:
-        dtype = "at::kHalf" if coarse == 2.0**-10 else "at::kBFloat16"
+    dtype = autocast_dtype(saved, saved.device)
+    if dtype:
         lines += [
-            f"at::autocast::set_autocast_dtype(device.type(), {dtype});",
-            "at::autocast::set_autocast_enabled(device.type(), !wide);",
+            f"at::autocast::set_autocast_dtype(device.type(), {_dtype(dtype)});",
+            "at::autocast::set_autocast_enabled(device.type(), true);",
             "const std::shared_ptr<void> off(nullptr, [device](void*) {",
             "  at::autocast::clear_cache();",
             "  at::autocast::set_autocast_enabled(device.type(), false);",
@@ -270,7 +290,7 @@ def _call(saved: Saved, arguments: _Arguments) -> str:
         ]
     lines += arguments.calls
     return (
-        "void call(std::vector<c10::IValue>* stack, at::Device device, bool wide) {\n  (void)device, (void)wide;\n"
+        "void call(std::vector<c10::IValue>* stack, at::Device device) {\n  (void)device;\n"
         + "".join(f"  {line}\n" for line in lines)
         + "}\n"
     )
@@ -302,21 +322,19 @@ def cpp_text(saved: Saved, made: Made, side: dict[str, torch.Tensor], side_name:
     if plan.imports:
         raise _C.Error("a C++ program cannot import a Python module; give the device's library with --load")
     arguments = _Arguments(saved)
-    inputs = _inputs(saved, plan.backward, side)
+    inline = is_inline(saved, plan)
+    inputs, expected = _inputs(saved, plan, inline, side), _expected(plan, inline, side)
     head = f"// {comment(saved.call.name)} on {comment(plan.device)}: {comment(made.finding)}\n"
     head += f"// ./{side_name.removesuffix('.pth')} [DEVICE]    exit status 1: wrong, 0: right\n"
     includes = INCLUDES + ("#include <fstream>\n#include <torch/csrc/jit/serialization/pickle.h>\n" if side else "")
-    left = ", ".join(quoted(re.sub("^output$", "output 0", one)) for one in sorted(plan.left_out))
     constants = (
         f"const char* const kDevice = {quoted(plan.device)};\nconstexpr int kCalls = {plan.calls};\n"
-        f"constexpr double kCoarse = {_coarse(saved)!r};\nconstexpr bool kStrides = {'true' if 'strides' in plan.compared else 'false'};\n"
-        f"constexpr bool kAlone = {'true' if plan.device == 'cpu' else 'false'};\n"
-        f"const std::set<std::string> kLeftOut = {{{left}}};\n"
+        f"constexpr bool kRaises = {str(plan.raises).lower()};\n"
     )
     listed = "".join(f"      {line},\n" for line in arguments.lines)
     call = (
-        "std::vector<c10::IValue> arguments(const Tensors& x, at::Device device, bool wide) {\n"
-        f"  (void)x, (void)device, (void)wide;\n  return {{\n{listed}  }};\n}}\n"
+        "std::vector<c10::IValue> arguments(const Tensors& x, at::Device device) {\n"
+        f"  (void)x, (void)device;\n  return {{\n{listed}  }};\n}}\n"
     )
     reader = _SAVED.format(path=quoted(side_name)) + "\n" if side else ""
     parts = [
@@ -324,6 +342,7 @@ def cpp_text(saved: Saved, made: Made, side: dict[str, torch.Tensor], side_name:
         DECLARED,
         constants,
         reader + inputs,
+        expected,
         call,
         _call(saved, arguments),
         _load(plan.libraries),

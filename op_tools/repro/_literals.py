@@ -122,27 +122,8 @@ def elements_to_write(flat: torch.Tensor) -> int:
     return 1 if bool((bits == bits[0]).all()) else flat.numel()
 
 
-def drawn_tensor(flat: torch.Tensor) -> str | None:
-    """An expression for numbers like these: same count, mean, deviation and range. None where it would say too little."""
-    dtype, count = str(flat.dtype), flat.numel()
-    if flat.dtype == torch.bool:
-        share = flat.to(torch.float64).mean().item()
-        return f"torch.rand({count}, generator=random) < {share!r}"
-    if flat.dtype.is_complex:
-        return None
-    if not flat.dtype.is_floating_point:
-        low, high = int(flat.min()), int(flat.max())
-        return f"torch.randint({low}, {high} + 1, ({count},), generator=random).to({dtype})"
-    values = flat.to(torch.float64)
-    if not torch.isfinite(values).all():
-        return None
-    least, most, mean, std = values.min().item(), values.max().item(), values.mean().item(), values.std().item()
-    numbers = f"torch.randn({count}, generator=random, dtype=torch.float64) * {std!r} + {mean!r}"
-    return f"({numbers}).clamp({least!r}, {most!r}).to({dtype})"
-
-
 def expression(value: Any, tensor: Callable[[torch.Tensor], str]) -> str:
-    """An expression for an argument. `tensor` names the tensors; `device` and `wide` are names of the script."""
+    """An expression for an argument. `tensor` names the tensors; `device` is a name of the script."""
 
     def of(item: Any) -> str:
         return expression(item, tensor)
@@ -155,13 +136,9 @@ def expression(value: Any, tensor: Callable[[torch.Tensor], str]) -> str:
         return repr(value) if math.isfinite(value) else f'float("{value}")'
     if isinstance(value, complex):
         return f"complex({of(value.real)}, {of(value.imag)})"
-    if isinstance(value, torch.dtype):
-        if value.is_floating_point:
-            return f"(torch.float64 if wide else {value})"
-        return f"(torch.complex128 if wide else {value})" if value.is_complex else str(value)
     if isinstance(value, torch.device):
         return "torch.device(device)" if value.type != "meta" else repr(value)
-    if isinstance(value, torch.layout | torch.memory_format | torch.qscheme):
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format | torch.qscheme):
         return str(value)
     if isinstance(value, slice):
         return f"slice({of(value.start)}, {of(value.stop)}, {of(value.step)})"

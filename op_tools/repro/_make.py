@@ -10,9 +10,10 @@ import torch
 
 from .. import _C
 from .._base.verdict import Verdict, verdict_of
-from ._literals import INLINE, comment
+from ._expected import read_expected
+from ._literals import comment
 from ._saved import Saved, read
-from ._script import Plan, Script, inline_elements, write
+from ._script import Plan, Script, is_inline, write
 from ._trial import Ended, Judged, judge, run_script
 
 RUNS = 3
@@ -51,33 +52,15 @@ def shown_name(saved: Saved) -> str:
     return comment(saved.call.name)
 
 
-def name_of(what: str) -> str:
-    """A result of a row of run_op_from_data, as the scripts call it."""
-    number = what.partition("th")[0]
-    if what.endswith("input grad") and number.isdigit():
-        return f"gradient of input {number}"
-    return f"output {number}" if number.isdigit() else what
-
-
-def _left_out(judged: Judged) -> dict[str, str]:
-    """Results of which the judge says nothing, or says that they are right although their bits are others. Random numbers: a script
-    has one number to compare with another, and the device may draw others than the CPU where it is right, too."""
-    left = {}
-    for row in judged.rows:
-        open_ = row["verdict"] == "not comparable" or row["method"] == "statistical"
-        excused = row["verdict"] == "pass" and row["reason"] and not row["bit_equal"]
-        if open_ or excused:
-            left[name_of(row["what"])] = comment(str(row["reason"]))
-    return left
-
-
 def plan_for(saved: Saved, judged: Judged, plan: Plan) -> Plan:
     """What of a call the script compares."""
-    kinds = {row["kind"] for row in judged.failures}
-    compared = ("shape", "dtype", *(kind for kind in ("strides", "alias") if kind in kinds))
-    in_backward = any(row["what"].endswith(("input grad", "input grads")) for row in judged.failures)
+    in_backward = any(row["part"] == "gradient" for row in judged.failures)
     backward = bool(saved.gradients) and (in_backward or not judged.failures)
-    return replace(plan, left_out=_left_out(judged), compared=compared, backward=backward)
+    expected, left_out = read_expected(judged.expected)
+    used = [one for one in expected if backward or one.part != "gradient"]
+    raises = bool(saved.call.meta.get("error")) and not any(row["kind"] == "raised" for row in judged.rows)
+    why = {name: comment(text) for name, text in left_out.items()}
+    return replace(plan, expected=tuple(used), left_out=why, raises=raises, backward=backward)
 
 
 def _is_wrong(ended: Ended, judged: Judged) -> bool:
@@ -93,16 +76,14 @@ def _head(saved: Saved, plan: Plan, path: Path, finding: str, reproduced: int) -
     lines.append(f"    python {path.name} [DEVICE]    exit status 1: wrong, 0: right, 2: nothing compared")
     if where:
         lines.append(f"The call was made at {where}.")
-    if plan.data == "drawn":
-        lines.append("Larger tensors are drawn: numbers with the mean, deviation and range of those in the program.")
     lines += [f"{name} is not compared: {why}" for name, why in plan.left_out.items()]
     lines += saved.notes
     lines += [
         "",
-        "Which result is right: the operator also runs on the CPU, in the same dtypes and in float64. The device's error",
-        "against float64 may be some times the CPU's own error plus some units of the dtype (limits(), below): that much",
-        "depends on the order of rounding. What rounding the inputs changes in the result is allowed, too. Beyond that the",
-        "CPU shows that the dtype can do better, so the device's result is wrong.",
+        "Which result is right: EXPECTED, below, has the operator's results as OpAutoCompare's judge knew them when the script was",
+        "written (from a run on the CPU in float64 where there is one), and how far from them the device may be: some times the",
+        "CPU's own error plus some units of the dtype, which depend on the order of rounding, and what rounding the inputs changes",
+        "in the result. Beyond that the CPU shows that the dtype can do better, so the device's result is wrong.",
     ]
     return "\n".join(lines)
 
@@ -112,15 +93,6 @@ def _finding(ended: Ended) -> str:
         return f"the process {ended.died}"
     lines = [line for line in ended.out.splitlines() if line.startswith("WRONG: ")]
     return comment(lines[0].removeprefix("WRONG: ")) if lines else ""
-
-
-def _plans(saved: Saved, plan: Plan) -> list[Plan]:
-    """In the order in which they are tried: what is inline before what is drawn before what needs a file."""
-    small = inline_elements(saved) <= INLINE
-    plans = [replace(plan, data="inline")] if small else [replace(plan, data="drawn"), replace(plan, data="file")]
-    if saved.call.meta.get("rng_consumed") and saved.random_state is not None:
-        plans.append(replace(plans[-1], restore_random=True))
-    return plans + [replace(plans[-1], calls=calls) for calls in (2, 4)]
 
 
 def _store(script: Script, path: Path) -> Path | None:
@@ -163,19 +135,23 @@ def make(
     saved.notes += notes
     plan = replace(plan, device=plan.device or saved.device)
     judged = judge(folder, plan.device, plan.imports, plan.libraries)
-    if not judged.failures and not judged.died and not judged.trouble.startswith("raised"):
+    if not judged.failures and not judged.died and not judged.trouble:
         again = judge(folder, plan.device, plan.imports, plan.libraries, calls=4)
         judged = again if again.failures else judged
+    if judged.died or judged.trouble or any(row["kind"] == "raised" for row in judged.failures):
+        # It gave nothing on the device: the CPU says what it should.
+        judged.expected = judge(folder, "cpu", plan.imports, plan.libraries).expected
+    plan = plan_for(saved, judged, plan)
+    data = "data in the script" if is_inline(saved, plan) else "data in a file"
     best: tuple[Script, Ended] | None = None
-    for one in _plans(saved, plan_for(saved, judged, plan)):
-        script = write(saved, one, path.with_suffix(".pth").name, _head(saved, one, path, "", 0))
+    for calls in (1, 2, 4):
+        plan = replace(plan, calls=calls)
+        script = write(saved, plan, path.with_suffix(".pth").name, _head(saved, plan, path, "", 0))
         _store(script, path)
         ended = run_script(path, timeout=timeout)
         wrong = _is_wrong(ended, judged)
-        data = {"inline": "data in the script", "drawn": "drawn data", "file": "data in a file"}[one.data]
-        calls = f", {one.calls} calls" if one.calls > 1 else ""
-        say(f"{data}{calls}: {'wrong' if wrong else _no_finding(ended)}")
-        if wrong or best is None or one.data == "file":
+        say(f"{data}{f', {calls} calls' if calls > 1 else ''}: {'wrong' if wrong else _no_finding(ended)}")
+        if wrong or best is None:
             best = script, ended
         if wrong:
             break
@@ -190,7 +166,9 @@ def make(
         saved, script.plan, path.with_suffix(".pth").name, _head(saved, script.plan, path, finding, reproduced)
     )
     side = _store(script, path)
-    is_right = ended.status == 0 and (not judged.rows or any(row["verdict"] != "not comparable" for row in judged.rows))
+    is_right = ended.status == 0 and (
+        not judged.rows or any(row["verdict"] != Verdict.NOT_JUDGED for row in judged.rows)
+    )
     output = ended.out + ended.err
     return saved, judged, Made(path, script, reproduced, finding, output, side, saved.notes, is_right)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 
 from .. import _C
 from .._torch.backends import is_simulated
-from ._literals import INLINE, bytes_of, comment, drawn_tensor, elements_to_write, expression, flat_tensor
+from ._expected import Expected
+from ._literals import INLINE, comment, elements_to_write, expression, flat_tensor
 from ._saved import Saved, View
 
 _MARK = "# --- From here on: pasted.\n"
@@ -50,13 +52,12 @@ class Plan:
     """Shared libraries that it loads."""
     calls: int = 1
     """Runs on the device; a failure may be in the second one only."""
-    data: str = "inline"
-    """"inline", "drawn" or "file"."""
+    expected: tuple[Expected, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)
     """Results that are not compared, and why."""
-    compared: tuple[str, ...] = ("shape", "dtype")
+    raises: bool = False
+    """The call has to raise an error."""
     backward: bool = True
-    restore_random: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,10 @@ class Script:
     """What it loads from the file beside it."""
 
 
-def inline_elements(saved: Saved) -> int:
-    """How many numbers a script with all data inline would have."""
-    return sum(elements_to_write(memory) for memory in saved.memories)
+def is_inline(saved: Saved, plan: Plan) -> bool:
+    """All numbers may stand in the script."""
+    tensors = [*saved.memories, *(one for of in plan.expected for one in of.tensors)]
+    return sum(elements_to_write(one.reshape(-1)) for one in tensors) <= INLINE
 
 
 def _contiguous(view: View) -> bool:
@@ -91,23 +93,59 @@ class _Writer:
         self.side: dict[str, torch.Tensor] = {}
         self.elements = 0
         self.changes_inputs = _changes_inputs(saved)
+        self.inline = is_inline(saved, plan)
 
     def memory(self, number: int) -> str:
-        flat = self.saved.memories[number]
+        return self.numbers(f"memory {number}", self.saved.memories[number])
+
+    def numbers(self, name: str, flat: torch.Tensor) -> str:
+        """An expression for a tensor of one dimension."""
         count = elements_to_write(flat)
-        if self.plan.data != "inline" and count > INLINE // 8:
-            drawn = drawn_tensor(flat) if self.plan.data == "drawn" else None
-            if drawn:
-                return drawn
-            self.side[f"memory {number}"] = flat
-            return f'saved["memory {number}"]'
-        try:
-            text = flat_tensor(flat)
-        except ValueError:
-            self.side[f"memory {number}"] = flat
-            return f'saved["memory {number}"]'
-        self.elements += count
-        return text
+        if self.inline or count <= INLINE // 8:
+            try:
+                text = flat_tensor(flat)
+            except ValueError:
+                pass  # of a dtype that has no numbers
+            else:
+                self.elements += count
+                return text
+        self.side[name] = flat
+        return f"saved[{name!r}]"
+
+    def shaped(self, name: str, tensor: torch.Tensor) -> str:
+        text = self.numbers(name, tensor.reshape(-1))
+        return text if tensor.dim() == 1 else f"{text}.view({list(tensor.shape)})"
+
+    def expected(self) -> str:
+        """What the judge expects of each result."""
+        lines = (
+            ["# Each element has to be as near to that of one of `values` as `limit` says."]
+            if self.plan.expected
+            else []
+        )
+        lines.append("EXPECTED = {")
+        for one in self.plan.expected:
+            lines.append(f"    {one.name!r}: {{")
+            lines += [f"        {key!r}: {text}," for key, text in self._fields(one)]
+            lines.append("    },")
+        return "\n".join([*lines, "}"]) + "\n"
+
+    def _fields(self, one: Expected) -> Iterator[tuple[str, str]]:
+        if one.limit is None:
+            return
+        values = [self.shaped(f"{one.name}: value {i}", value) for i, value in enumerate(one.values)]
+        yield "values", f"[{', '.join(values)}]"
+        yield "limit", repr(one.limit.item()) if one.limit.dim() == 0 else self.shaped(f"{one.name}: limit", one.limit)
+        yield "rmse", repr(one.rmse)
+        yield "shape", f"[{one.shape}]"
+        if one.dtype:
+            yield "dtype", f"[{one.dtype}]"
+        if one.strides:
+            yield "strides", f"{[list(strides) for strides in one.strides]}"
+        if one.aliases is not None:
+            yield "aliases", f"[{list(one.aliases)}]"
+        if one.only_sizes:
+            yield "only_sizes", "True"
 
     def view(self, view: View) -> str:
         flat, count = f"m{view.memory}", len(self.saved.memories[view.memory])
@@ -154,7 +192,7 @@ class _Writer:
         return head + "".join(f"    {line}\n" for line in lines)
 
     def call(self) -> str:
-        call, saved = self.saved.call, self.saved
+        saved = self.saved
 
         def name(tensor: torch.Tensor) -> str:
             if id(tensor) in saved.index:
@@ -168,11 +206,9 @@ class _Writer:
             if not isinstance(key, str) or not key.isidentifier():
                 raise _C.Error(f"{saved.path}: {key!r} is no name of an argument")
             items.append(f"{key}={expression(value, name)}")
-        if call.name.partition(".")[0] in ("aten::_softmax", "aten::_log_softmax") and len(items) == 3:
-            items[2] = f"{items[2]} and not wide"
         lines = list(self.state_lines())
         text = f"return {saved.function}({', '.join(items)})"
-        head = 'def call(x, device, wide):\n    """The operator."""\n'
+        head = 'def call(x, device):\n    """The operator."""\n'
         indent = "    "
         for line in lines:
             head += f"{indent}{line}\n"
@@ -183,19 +219,16 @@ class _Writer:
         state, lines = self.saved.state, []
         if self.saved.call.meta.get("rng_consumed"):
             lines.append("torch.manual_seed(0)")
-            if self.plan.restore_random and self.saved.random_state is not None:
+            if self.saved.random_state is not None:
                 self.side["random state of the CPU"] = self.saved.random_state
                 lines.append('torch.set_rng_state(saved["random state of the CPU"])')
         if self.saved.call.meta.get("level", "torch") != "torch":
             return lines
-        autocast = state.get("autocast") or {}
-        dtype = _dtype(
-            autocast.get(self.plan.device.partition(":")[0]) or autocast.get(self.saved.device.partition(":")[0])
-        )
+        dtype = autocast_dtype(self.saved, self.plan.device)
         if dtype:
             lines.append('kind = device.partition(":")[0]')
             lines.append(f"torch.set_autocast_dtype(kind, {dtype})")
-            lines.append("with autocast(kind, not wide):")
+            lines.append(_AUTOCAST_ON)
         if state.get("inference_mode"):
             lines.append("with torch.inference_mode():")
         elif not state.get("grad_enabled", True):
@@ -203,10 +236,11 @@ class _Writer:
         return lines
 
 
+_AUTOCAST_ON = "with autocast(kind):"
 _AUTOCAST = """\
 @contextlib.contextmanager
-def autocast(kind, on):
-    torch.set_autocast_enabled(kind, on)
+def autocast(kind):
+    torch.set_autocast_enabled(kind, True)
     try:
         yield
     finally:
@@ -221,6 +255,16 @@ def _dtype(name: Any) -> str:
     """torch.bfloat16 of a file's text; "" where it is none."""
     found = getattr(torch, str(name).removeprefix("torch."), None)
     return str(found) if isinstance(found, torch.dtype) else ""
+
+
+def autocast_dtype(saved: Saved, device: str) -> torch.dtype | None:
+    """That of the call where autocast was on for its device."""
+    autocast = saved.state.get("autocast") or {}
+    if saved.call.meta.get("level", "torch") != "torch":
+        return None
+    name = autocast.get(device.partition(":")[0]) or autocast.get(saved.device.partition(":")[0])
+    found = getattr(torch, str(name).removeprefix("torch."), None)
+    return found if isinstance(found, torch.dtype) else None
 
 
 def _changes_inputs(saved: Saved) -> bool:
@@ -246,14 +290,6 @@ def _flags(saved: Saved) -> str:
     if default not in ("", "torch.float32"):
         lines.append(f"torch.set_default_dtype({default})")
     return "".join(line + "\n" for line in lines)
-
-
-def _coarse(saved: Saved) -> float:
-    autocast = saved.state.get("autocast") or {}
-    if saved.call.meta.get("level", "torch") != "torch":
-        return 0.0
-    names = [_dtype(one) for one in autocast.values()]
-    return max([torch.finfo(getattr(torch, one.removeprefix("torch."))).eps for one in names if one] or [0.0])
 
 
 def _loads(plan: Plan) -> tuple[list[str], str]:
@@ -287,37 +323,30 @@ def write(saved: Saved, plan: Plan, side_name: str, head: str) -> Script:
         head: what its docstring says.
     """
     writer = _Writer(saved, plan, side_name)
-    inputs, call = writer.inputs(), writer.call()
+    inputs, call, expected = writer.inputs(), writer.call(), writer.expected()
     modules, loads = _loads(plan)
     common = _common()
-    if "with autocast(" in call:
+    if _AUTOCAST_ON in call:
         modules.append("contextlib")
     if writer.side:
         modules.append("pathlib")
-    standard = sorted({*modules, "math", "platform", "sys"} - set(plan.imports))
+    standard = sorted({*modules, "platform", "sys"} - set(plan.imports))
     text = '"""' + "\n".join(comment(line) for line in head.splitlines()).strip() + '\n"""\n\n'
     text += "".join(f"import {one}\n" for one in standard) + "\nimport torch\n"
     text += "".join(f"import {one}\n" for one in plan.imports) + "\n"
-    text += "from math import inf, nan\n" if re.search(r"\b(inf|nan)\b", inputs) else ""
+    text += "from math import inf, nan\n" if re.search(r"\b(inf|nan)\b", inputs + expected) else ""
     text += loads + _flags(saved) + f"DEVICE = sys.argv[1] if len(sys.argv) > 1 else {plan.device!r}\n"
     if writer.side:
         text += f"saved = torch.load(pathlib.Path(__file__).with_name({side_name!r}), weights_only=True)\n"
     options = [
         f"calls={plan.calls}" if plan.calls != 1 else "",
-        f"left_out={sorted(plan.left_out)!r}" if plan.left_out else "",
-        f"compared={list(plan.compared)!r}" if plan.compared != Plan("").compared else "",
-        f"coarse={_coarse(saved)!r}" if _coarse(saved) else "",
-        f"alone={plan.device == 'cpu'}" if plan.device == "cpu" else "",
+        "raises=True" if plan.raises else "",
     ]
-    text += "\n\n" + (_NO_LEAF if "NoLeaf" in inputs else "") + (_AUTOCAST if "autocast(" in call else "")
-    text += f"{inputs}\n\n{call}\n\n{common}\n\n\n"
-    arguments = ", ".join(["inputs", "call", "DEVICE", *filter(None, options)])
+    text += "\n\n" + (_NO_LEAF if "NoLeaf" in inputs else "") + (_AUTOCAST if _AUTOCAST_ON in call else "")
+    text += f"{inputs}\n\n{call}\n\n{expected}\n\n{common}\n\n\n"
+    arguments = ", ".join(["inputs", "call", "DEVICE", "EXPECTED", *filter(None, options)])
     text += f'if __name__ == "__main__":\n    sys.exit(main({arguments}))\n'
     return Script(text, plan, writer.elements, writer.side)
 
 
-def with_data(plan: Plan, data: str) -> Plan:
-    return replace(plan, data=data)
-
-
-__all__ = ["Plan", "Script", "bytes_of", "inline_elements", "with_data", "write"]
+__all__ = ["Plan", "Script", "is_inline", "write"]

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .. import _C
+from .._base.verdict import Verdict
 
 TIMEOUT = 300.0
 """Seconds after which a process counts as hanging."""
@@ -70,10 +73,12 @@ class Judged:
     trouble: str = ""
     """Why there are no rows."""
     died: str = ""
+    expected: list[dict[str, Any]] = field(default_factory=list)
+    """What each result has to be, for _expected.py."""
 
     @property
     def failures(self) -> list[dict[str, Any]]:
-        return [row for row in self.rows if row["verdict"] == "fail"]
+        return [row for row in self.rows if row["verdict"] == Verdict.DIFFERS]
 
 
 def replay_command(imports: tuple[str, ...]) -> list[str]:
@@ -90,10 +95,11 @@ def package_environment() -> dict[str, str]:
 
 
 def judge(folder: str, device: str, imports: tuple[str, ...], libraries: tuple[str, ...], calls: int = 1) -> Judged:
-    """Has a call judged on the device, by the judge of OpAutoCompare."""
+    """Has a call judged on the device, by the judge of OpAutoCompare: against the CPU, on the CPU against float64."""
     with tempfile.TemporaryDirectory() as made:
-        report = Path(made) / "report.json"
+        report, expected = Path(made) / "report.json", Path(made) / "expected.pth"
         command = [*replay_command(imports), folder, "--acc_check", "--device", device, "--json", str(report)]
+        command += ["--expected", str(expected)]
         command += ["--quiet", "--no_summary", "--run_times", str(calls)]
         for library in libraries:
             command += ["--load", library]
@@ -105,9 +111,8 @@ def judge(folder: str, device: str, imports: tuple[str, ...], libraries: tuple[s
                 f"{folder}: it cannot be run: {done.err.strip().splitlines()[-1] if done.err.strip() else 'no reason'}"
             )
         (call,) = json.loads(report.read_text())["calls"]
-    against = "saved" if device.partition(":")[0] == "cpu" else "cpu"
-    rows = [row for row in call.get("checks", []) if row["against"] == against]
-    return Judged(rows, call.get("reason", ""))
+        (checks,) = torch.load(expected, weights_only=True).values()
+    return Judged(call.get("checks", []), call.get("reason", ""), expected=checks)
 
 
 def run_script(path: Path, device: str = "", timeout: float = TIMEOUT) -> Ended:

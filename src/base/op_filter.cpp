@@ -171,6 +171,7 @@ class Item {
     });
   }
 
+  const std::string& text() const { return text_; }
   std::string describe() const { return source_ + ": '" + text_ + "'"; }
 
  private:
@@ -284,10 +285,11 @@ void OpFilter::saw(std::string_view name) const {
   }
 }
 
-std::vector<std::string> OpFilter::unmatched_items() const {
-  std::vector<std::string> items;
+std::vector<OpFilter::Unmatched> OpFilter::unmatched_items() const {
+  std::vector<Unmatched> items;
   for (size_t i = 0; i < impl_->matched.size(); ++i) {
-    if (!impl_->matched[i].load(std::memory_order_relaxed)) items.push_back(impl_->item(i).describe());
+    if (!impl_->matched[i].load(std::memory_order_relaxed))
+      items.push_back({impl_->item(i).text(), impl_->item(i).describe()});
   }
   return items;
 }

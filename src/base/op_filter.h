@@ -40,8 +40,12 @@ class OP_TOOLS_API OpFilter {
 
   // Tells the filter that a call of this name passed, admitted or not; makes unmatched_items() know.
   void saw(std::string_view name) const;
-  // "OP_CAPTURE_LIST: 'torch.Tensor.srot'" for each item of both lists that no name seen so far matched.
-  std::vector<std::string> unmatched_items() const;
+  // An item of a list, and how to name it to people: "OP_CAPTURE_LIST: 'torch.Tensor.srot'".
+  struct Unmatched {
+    std::string text, described;
+  };
+  // Those of both lists that no name seen so far matched.
+  std::vector<Unmatched> unmatched_items() const;
 
  private:
   struct Impl;

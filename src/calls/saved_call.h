@@ -38,7 +38,7 @@ struct SavedBackward {
   bool incomplete = true;           // not every gradient was saved (known of a failure of OpAutoCompare only)
 };
 
-// What the file of another tool does not tell of a call. A result that may differ for want of it is not comparable.
+// What the file of another tool does not tell of a call. A result that may differ for want of it is not judged.
 struct Lacks {
   bool arguments = false;      // some may be missing that are no tensors
   bool inputs_before = false;  // the inputs may be as the call left them

@@ -8,6 +8,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 #include <utility>
 
@@ -52,8 +53,17 @@ at::Tensor leaf_tensor(const RunOutcome& run, size_t leaf) {
   return leaf < leaves.size() ? tensor_of(leaves[leaf]) : at::Tensor();
 }
 
-std::string ordinal(size_t index, size_t count) {
-  return count > 1 ? std::to_string(index) + "th" : "";
+std::string text_of(Part part, std::optional<size_t> index) {
+  switch (part) {
+    case Part::kOutput:
+      return index ? std::to_string(*index) + "th" : "";
+    case Part::kInput:
+      return "input " + std::to_string(index.value_or(0)) + " after the call";
+    case Part::kGradient:
+      return index ? std::to_string(*index) + "th input grad" : "input grads";
+    default:
+      return "";
+  }
 }
 
 // Strides of dimensions with one element say nothing, and none do where there is no element.
@@ -90,6 +100,11 @@ bool all_zero(const at::Tensor& tensor) {
 
 }  // namespace
 
+std::string_view to_string(Part part) {
+  constexpr std::array<std::string_view, 4> kNames{"call", "output", "input", "gradient"};
+  return kNames[static_cast<size_t>(part)];
+}
+
 Values leaves_of(const Value& value) {
   Values leaves;
   collect_leaves(value, &leaves);
@@ -107,9 +122,11 @@ const RunOutcome& CallJudge::other_run(const RunVariant& variant) {
   return known != others_.end() ? known->second : others_.emplace(key, again_(variant)).first->second;
 }
 
-void CallJudge::add(std::string what, TensorVerdict judgement, const at::Tensor& result) {
+void CallJudge::add(Part part, std::optional<size_t> index, TensorVerdict judgement, const at::Tensor& result) {
   Check& check = checks_.emplace_back();
-  check.what = std::move(what);
+  check.what = text_of(part, index);
+  check.part = part;
+  check.index = index;
   check.judgement = std::move(judgement);
   if (!facts_.overlapping.empty() && check.judgement.kind == "values") {
     check.judgement.reason = "the call reads memory that it writes: what comes out depends on the order of the kernel";
@@ -247,8 +264,8 @@ bool CallJudge::is_of_integers(const at::Tensor& observed) const {
 // bits agree (an operator may look at the bits themselves) and the dtype has the number (narrow integers wrap).
 TensorVerdict CallJudge::judge_integers(const at::Tensor& observed, const Pick& pick) {
   TensorVerdict judgement;
-  judgement.method = to_string(CompareMethod::kBitwise);
-  judgement.deciding = "elements that differ";
+  judgement.method = AppliedMethod::kBitwise;
+  judgement.deciding = Deciding::kElements;
   judgement.thresholds = "every element the same in a second run, and in 64 bits";
   const auto differs_from = [&](const at::Tensor& expected, const char* reason) {
     judgement.diff = diff_tensors(observed, expected);
@@ -260,7 +277,8 @@ TensorVerdict CallJudge::judge_integers(const at::Tensor& observed, const Pick& 
     return true;
   };
   const at::Tensor again = pick(reference_run());
-  if (!again.defined()) return not_comparable(Unjudged::kNoReference, "it cannot be run again");
+  if (!again.defined()) return not_judged(Unjudged::kNoReference, "it cannot be run again");
+  if (facts_.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(again));
   if (differs_from(again, "a second run gives other integers")) return judgement;
   const auto in_bits = [&](RunVariant::Kind kind) {
     const at::Tensor other = pick(other_run({kind}));
@@ -278,6 +296,7 @@ TensorVerdict CallJudge::judge_integers(const at::Tensor& observed, const Pick& 
   const at::Tensor known = wide.eq(middle).logical_and(fits);
   const at::Tensor expected =
       at::_ops::where_self::call(known, wide, observed.to(at::kLong)).to(observed.scalar_type());
+  if (facts_.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(expected));
   differs_from(expected, "in 64 bits the operator gives other integers");
   return judgement;
 }
@@ -297,7 +316,9 @@ std::optional<TensorVerdict> CallJudge::judge_shown(const at::Tensor& observed, 
   const at::Tensor shown = pick(reference_run());
   if (!shown.defined() || shown.sizes() != observed.sizes()) return std::nullopt;
   TensorVerdict judgement = judge(observed, shown, context);
-  return judgement.deciding == "bits" ? std::optional(std::move(judgement)) : std::nullopt;
+  if (judgement.deciding != Deciding::kBits) return std::nullopt;
+  if (facts_.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(shown));
+  return judgement;
 }
 
 TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pick, bool shows_inputs) {
@@ -310,7 +331,7 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
   at::Tensor reference;
   if (!alone) {
     reference = pick(reference_run());
-    if (!reference.defined()) return not_comparable(Unjudged::kNoReference, "the CPU gives nothing to compare with");
+    if (!reference.defined()) return not_judged(Unjudged::kNoReference, "the CPU gives nothing to compare with");
     const auto dtype = observed.scalar_type();
     if (facts_.autocast && reference.scalar_type() != dtype && rounding_of(dtype).unit > 0 &&
         rounding_of(reference.scalar_type()).unit > 0) {
@@ -323,8 +344,27 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
     result = reference.defined() && same_bits(observed, reference) ? reference : on_cpu(observed);
   }
   TensorVerdict judgement = judge(result, reference, context);
-  if (judgement.verdict != Verdict::kDiffers || judgement.kind != "values") return judgement;
-  return reconsidered(std::move(judgement), result, reference, pick, context);
+  const bool is_final = judgement.verdict != Verdict::kDiffers || judgement.kind != "values";
+  if (!is_final) judgement = reconsidered(std::move(judgement), result, reference, pick, context);
+  const bool is_excused =
+      !is_final && judgement.verdict != Verdict::kDiffers && !is_sign_ambiguous(base_name(facts_.name));
+  if (facts_.hands_out && !is_excused) judgement.expected = expected_of(result, reference, context);
+  return judgement;
+}
+
+// Of the CPU's own result where there is one: what the device gave says nothing of what it should give.
+std::shared_ptr<Expectation> CallJudge::expected_of(const at::Tensor& observed, const at::Tensor& reference,
+                                                    JudgeContext context) const {
+  const std::string_view base = base_name(facts_.name);
+  if (returns_unordered(base) || (is_sign_ambiguous(base) && backward_) || !context.nan_equal) return nullptr;
+  context.hands_out = true;
+  const at::Tensor& subject = reference.defined() ? reference : observed;
+  const bool only_sizes = is_sign_ambiguous(base) && rounding_of(observed.scalar_type()).unit > 0;
+  auto expected = (only_sizes ? judge_sizes(subject, reference, context) : judge(subject, reference, context)).expected;
+  if (!expected) return nullptr;
+  expected->only_sizes = only_sizes;
+  expected->dtype = facts_.autocast ? c10::ScalarType::Undefined : subject.scalar_type();
+  return expected;
 }
 
 // Values that differ although the operator may be right: it leaves them open.
@@ -332,8 +372,7 @@ TensorVerdict CallJudge::reconsidered(TensorVerdict judgement, const at::Tensor&
                                       const Pick& pick, const JudgeContext& context) {
   const bool alone = facts_.has_no_reference();
   const std::string_view base = base_name(facts_.name);
-  if (returns_unordered(base))
-    return not_comparable(Unjudged::kUndetermined, "the order of its results is not defined");
+  if (returns_unordered(base)) return not_judged(Unjudged::kUndetermined, "the order of its results is not defined");
   const bool exact = rounding_of(result.scalar_type()).unit == 0;
   if (exact && returns_indices(base) &&
       same_elements_named(result, alone ? pick(other_run({RunVariant::Kind::kFloat64})) : reference)) {
@@ -343,7 +382,7 @@ TensorVerdict CallJudge::reconsidered(TensorVerdict judgement, const at::Tensor&
     return judgement;
   }
   if (exact && alone)
-    return not_comparable(Unjudged::kUndetermined, "integers made of rounded values: float64 decides otherwise");
+    return not_judged(Unjudged::kUndetermined, "integers made of rounded values: float64 decides otherwise");
   if (is_sign_ambiguous(base)) return judge_sizes(result, reference, context);
   return judgement;
 }
@@ -351,7 +390,7 @@ TensorVerdict CallJudge::reconsidered(TensorVerdict judgement, const at::Tensor&
 // Of vectors whose sign (complex: phase) is ambiguous.
 TensorVerdict CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor& reference,
                                      JudgeContext context) const {
-  if (backward_) return not_comparable(Unjudged::kUndetermined, "it depends on signs that a decomposition leaves open");
+  if (backward_) return not_judged(Unjudged::kUndetermined, "it depends on signs that a decomposition leaves open");
   const auto sizes_of = [](const at::Tensor& tensor) {
     return tensor.defined() ? at::_ops::abs::call(tensor.detach()) : tensor;
   };
@@ -429,35 +468,41 @@ std::vector<int64_t> CallJudge::strides_without_data(size_t index) {
 
 // Strides and aliases: what later in-place operators rely on.
 void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
-  if (facts_.alone || judgement->verdict != Verdict::kAgrees) return;
+  Expectation* const wanted = judgement->expected.get();
+  if (facts_.alone || (judgement->verdict != Verdict::kAgrees && !wanted)) return;
   const RunOutcome& reference = reference_run();
   if (index >= observed_.strides.size() || index >= reference.strides.size()) return;
   const std::vector<at::Tensor> results = flatten_tensors(observed_.result);
   if (is_copied_by_its_device(results[index])) return;
-  const std::vector<int64_t> expected = expected_strides(index);
-  const auto is_other_than = [&](const std::vector<int64_t>& strides) {
-    return !same_order(observed_.strides[index], strides, results[index].sizes());
-  };
-  if (facts_.strides && !backend_picks_strides(base_name(facts_.name)) && is_other_than(expected) &&
-      is_other_than(strides_without_data(index))) {
+  const auto differ = [judgement](const char* kind, std::string reason) {
+    if (judgement->verdict != Verdict::kAgrees) return;
     judgement->verdict = Verdict::kDiffers;
-    judgement->kind = "strides";
-    judgement->reason = "strides " + list_text(observed_.strides[index]) + ", the CPU's are " + list_text(expected);
-    return;
+    judgement->kind = kind;
+    judgement->reason = std::move(reason);
+  };
+  if (facts_.strides && !backend_picks_strides(base_name(facts_.name))) {
+    const std::vector<int64_t> expected = expected_strides(index);
+    const auto is_other_than = [&](const std::vector<int64_t>& strides) {
+      return !same_order(observed_.strides[index], strides, results[index].sizes());
+    };
+    if (wanted) wanted->strides = {expected, strides_without_data(index)};
+    if (is_other_than(expected) && is_other_than(strides_without_data(index))) {
+      differ("strides", "strides " + list_text(observed_.strides[index]) + ", the CPU's are " + list_text(expected));
+    }
   }
   // Zeros without memory (what forward differentiation makes of no tangent) have it on the CPU, where they are copied.
   if (results[index]._is_zerotensor()) return;
   if (!facts_.overlapping.empty()) return;  // the reference read copies
-  if (facts_.names_device || facts_.autocast || observed_.aliases[index] == reference.aliases[index]) return;
-  judgement->verdict = Verdict::kDiffers;
-  judgement->kind = "alias";
-  judgement->reason = "shows the memory of the inputs " + list_text(observed_.aliases[index]) + ", on the CPU of " +
-                      list_text(reference.aliases[index]);
+  if (facts_.names_device || facts_.autocast) return;
+  if (wanted) wanted->aliases = reference.aliases[index];
+  if (observed_.aliases[index] == reference.aliases[index]) return;
+  differ("alias", "shows the memory of the inputs " + list_text(observed_.aliases[index]) + ", on the CPU of " +
+                      list_text(reference.aliases[index]));
 }
 
 // Of a gradient. What has gaps may have been packed when it was copied.
 void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const {
-  if (facts_.alone || !facts_.strides || judgement->verdict != Verdict::kAgrees) return;
+  if (facts_.alone || !facts_.strides || (judgement->verdict != Verdict::kAgrees && !judgement->expected)) return;
   if (facts_.autocast || backend_picks_strides(base_name(facts_.name))) return;
   if (gradient.layout() != at::kStrided || wanted.layout() != at::kStrided) return;
   if (is_copied_by_its_device(gradient)) return;
@@ -465,10 +510,10 @@ void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wa
   for (int64_t dim = 0; dim < gradient.dim(); ++dim) {
     if (gradient.size(dim) > 1 && gradient.stride(dim) == 0) return;
   }
-  if (!wanted.is_non_overlapping_and_dense() ||
-      same_order(gradient.strides().vec(), wanted.strides().vec(), wanted.sizes())) {
-    return;
-  }
+  if (!wanted.is_non_overlapping_and_dense()) return;
+  if (judgement->expected) judgement->expected->strides = {wanted.strides().vec()};
+  const bool is_same = same_order(gradient.strides().vec(), wanted.strides().vec(), wanted.sizes());
+  if (is_same || judgement->verdict != Verdict::kAgrees) return;
   judgement->verdict = Verdict::kDiffers;
   judgement->kind = "strides";
   judgement->reason =
@@ -476,53 +521,56 @@ void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wa
 }
 
 void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
-  const std::string what = ordinal(leaf, count);
+  const std::optional<size_t> which = count > 1 ? std::optional(leaf) : std::nullopt;
   const std::string_view base = base_name(facts_.name);
   if (asks_about_device(base)) return;
   const Value value = leaves_of(observed_.result)[leaf];
   const bool is_tensor = value.is<at::Tensor>();
   const size_t index = is_tensor ? (*tensor_index)++ : 0;
   if (const auto* lost = value.get_if<Unsupported>())
-    return add(what, not_comparable(Unjudged::kNoForm, lost->type + ": " + lost->why));
+    return add(Part::kOutput, which, not_judged(Unjudged::kNoForm, lost->type + ": " + lost->why));
   if (const auto* tensor = value.get_if<at::Tensor>(); tensor && tensor->defined()) {
     std::string type;
     const std::string why = why_not_copied(*tensor, &type);
-    if (!why.empty()) return add(what, not_comparable(Unjudged::kNoForm, type + ": " + why));
+    if (!why.empty()) return add(Part::kOutput, which, not_judged(Unjudged::kNoForm, type + ": " + why));
   }
   const at::Tensor result = tensor_of(value);
   const bool by_numbers = !facts_.random || facts_.repeatable;
   if (result.defined() && is_tensor && !by_numbers) {
     if (auto judged = judge_distribution(base, facts_.args, facts_.kwargs, result, index))
-      return add(what, *judged, result);
-    return add(what, not_comparable(Unjudged::kRandom, "random"), result);
+      return add(Part::kOutput, which, *judged, result);
+    return add(Part::kOutput, which, not_judged(Unjudged::kRandom, "random"), result);
   }
-  if (!by_numbers) return add(what, not_comparable(Unjudged::kRandom, "random"));
+  if (!by_numbers) return add(Part::kOutput, which, not_judged(Unjudged::kRandom, "random"));
   const bool uninitialized = facts_.uninitialized || returns_uninitialized(base);
   const int place = static_cast<int>(leaf);
   if (result.defined() && (uninitialized || place == facts_.workspace || place == workspace_of(base))) {
     TensorVerdict judgement =
-        not_comparable(Unjudged::kUninitialized, uninitialized ? "uninitialized memory" : "scratch memory");
+        not_judged(Unjudged::kUninitialized, uninitialized ? "uninitialized memory" : "scratch memory");
     const at::Tensor expected = facts_.alone ? at::Tensor() : leaf_tensor(reference_run(), leaf);
     if (expected.defined() && (expected.sizes() != result.sizes() || expected.scalar_type() != result.scalar_type())) {
       const TensorDiff diff = diff_tensors(result, expected);
       judgement = differs(diff.kind, diff.structure);
     }
-    return add(what, std::move(judgement), result);
+    return add(Part::kOutput, which, std::move(judgement), result);
   }
   if (result.defined()) {
     const bool shows = facts_.alone && !facts_.goes_backward && is_tensor && shows_inputs(index);
     TensorVerdict judgement = judge_tensor(
         result, [leaf](const RunOutcome& run) { return leaf_tensor(run, leaf); }, shows);
     if (is_tensor) look_at_memory(index, &judgement);
-    if (judgement.verdict == Verdict::kDiffers && is_open_result(base, place, facts_.args, facts_.kwargs)) {
-      judgement = not_comparable(Unjudged::kUndetermined, "what it holds is each backend's own matter");
+    if (is_open_result(base, place, facts_.args, facts_.kwargs)) {
+      judgement.expected = nullptr;
+      if (judgement.verdict == Verdict::kDiffers) {
+        judgement = not_judged(Unjudged::kUndetermined, "what it holds is each backend's own matter");
+      }
     }
-    return add(what, std::move(judgement), result);
+    return add(Part::kOutput, which, std::move(judgement), result);
   }
   if (facts_.alone || value.is<c10::Device>()) return;  // a device is another one
   const Values expected = leaves_of(reference_run().result);
   if (describe(value) != describe(expected[leaf]) && !facts_.names_device) {
-    add(what, differs("value", describe(value) + " instead of " + describe(expected[leaf])));
+    add(Part::kOutput, which, differs("value", describe(value) + " instead of " + describe(expected[leaf])));
   }
 }
 
@@ -537,15 +585,16 @@ std::vector<Check> CallJudge::forward() {
   if (needs_reference) {
     const RunOutcome& reference = reference_run();
     if (!reference.returned()) {
-      add("",
-          not_comparable(Unjudged::kNoReference,
-                         reference.impossible.empty() ? "the CPU raises: " + reference.raised : reference.impossible));
+      add(Part::kCall, std::nullopt,
+          not_judged(Unjudged::kNoReference,
+                     reference.impossible.empty() ? "the CPU raises: " + reference.raised : reference.impossible));
       return std::move(checks_);
     }
     const size_t expected = leaves_of(reference.result).size();
     if (expected != leaves.size()) {
-      add("", differs("structure",
-                      std::to_string(leaves.size()) + " values returned, " + std::to_string(expected) + " by the CPU"));
+      add(Part::kCall, std::nullopt,
+          differs("structure",
+                  std::to_string(leaves.size()) + " values returned, " + std::to_string(expected) + " by the CPU"));
       return std::move(checks_);
     }
   }
@@ -558,16 +607,18 @@ std::vector<Check> CallJudge::forward() {
 // The call, or its backward, raised.
 void CallJudge::judge_raised() {
   if (facts_.alone) return;
-  if (is_ended_by_program(observed_.raised)) return add("", not_comparable(Unjudged::kRaised, observed_.raised));
+  if (is_ended_by_program(observed_.raised))
+    return add(Part::kCall, std::nullopt, not_judged(Unjudged::kRaised, observed_.raised));
   if (facts_.in_transform) {
-    return add("", not_comparable(Unjudged::kRaised, "it raises inside a functorch transform: " + observed_.raised));
+    return add(Part::kCall, std::nullopt,
+               not_judged(Unjudged::kRaised, "it raises inside a functorch transform: " + observed_.raised));
   }
   if (is_refused_by_autograd_or_vmap(observed_.raised)) {
-    return add("", not_comparable(Unjudged::kRaised, "autograd refuses it, wherever it runs"));
+    return add(Part::kCall, std::nullopt, not_judged(Unjudged::kRaised, "autograd refuses it, wherever it runs"));
   }
   if (!reference_run().returned()) return;
   const std::string where = backward_ ? "the device raised in the backward" : "the device raised";
-  add("", differs("raised", where + ", the CPU returns: " + observed_.raised));
+  add(Part::kCall, std::nullopt, differs("raised", where + ", the CPU returns: " + observed_.raised));
 }
 
 void CallJudge::judge_inputs() {
@@ -586,31 +637,40 @@ void CallJudge::judge_inputs() {
     if (i < facts_.overlapping.size() && facts_.overlapping[i]) continue;  // judged where it is written
     const auto same = [&](const at::Tensor& other) { return other.is_same(then); };
     if (std::any_of(facts_.before.begin(), facts_.before.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
-    const std::string what = "input " + std::to_string(i) + " after the call";
     const bool changed = !is_unchanged(i);
     if (facts_.random && !facts_.repeatable) {
       if (changed && !(i < observed_.written.size() && observed_.written[i]) && !returned(i)) {
-        add(what, not_comparable(Unjudged::kRandom, "random"), now);
+        add(Part::kInput, i, not_judged(Unjudged::kRandom, "random"), now);
       }
       continue;
     }
     const bool written = i < observed_.written.size() && observed_.written[i];
-    if (facts_.alone && !changed && !written) continue;
+    // Handed out where nothing is wrong, too: another device may change it.
+    const auto must_stay = [&](TensorVerdict judgement) {
+      if (facts_.hands_out) judgement.expected = std::make_shared<Expectation>();
+      if (changed || facts_.hands_out) add(Part::kInput, i, std::move(judgement), now);
+    };
+    if (facts_.alone && !changed && !written) {
+      must_stay({});
+      continue;
+    }
     if (!facts_.alone || !written) {
       const RunOutcome& reference = reference_run();
       if (!reference.returned() || i >= reference.inputs.size()) continue;
       const bool writes = reference.written[i] || !same_bits(reference.inputs[i], then);
       if (!writes) {
-        if (!changed) continue;
-        TensorVerdict judgement = differs("changed input", "the call changed it, though it must not");
-        judgement.diff = diff_tensors(now, then, {.nan_equal = true});
-        add(what, std::move(judgement), now);
+        TensorVerdict judgement;
+        if (changed) {
+          judgement = differs("changed input", "the call changed it, though it must not");
+          judgement.diff = diff_tensors(now, then, {.nan_equal = true});
+        }
+        must_stay(std::move(judgement));
         continue;
       }
     }
     if (returned(i)) continue;  // judged as a result
     if (facts_.uninitialized || returns_uninitialized(base_name(facts_.name))) continue;
-    add(what,
+    add(Part::kInput, i,
         judge_tensor(now.detach(),
                      [i](const RunOutcome& run) {
                        return run.returned() && i < run.inputs.size() ? run.inputs[i].detach() : at::Tensor();
@@ -627,7 +687,7 @@ std::vector<Check> CallJudge::gradients() {
     return std::move(checks_);
   }
   if (facts_.random && !facts_.repeatable) {
-    add("input grads", not_comparable(Unjudged::kRandom, "random"));
+    add(Part::kGradient, std::nullopt, not_judged(Unjudged::kRandom, "random"));
     return std::move(checks_);
   }
   const RunVariant first{facts_.alone ? RunVariant::Kind::kFloat64 : RunVariant::Kind::kReference};
@@ -636,26 +696,28 @@ std::vector<Check> CallJudge::gradients() {
     const std::string why = !expected.impossible.empty() ? expected.impossible
                             : !expected.raised.empty()   ? "the CPU raises: " + expected.raised
                                                          : "the CPU's run has no gradients";
-    add("input grads", not_comparable(Unjudged::kNoReference, why));
+    add(Part::kGradient, std::nullopt, not_judged(Unjudged::kNoReference, why));
     return std::move(checks_);
   }
   for (size_t i = 0; i < observed_.gradients.size(); ++i) {
     const at::Tensor& gradient = observed_.gradients[i];
     const at::Tensor wanted = i < expected.gradients.size() ? expected.gradients[i] : at::Tensor();
     if (!gradient.defined() && (!wanted.defined() || facts_.incomplete)) continue;
-    const std::string what = std::to_string(i) + "th input grad";
     if (!gradient.defined() || !wanted.defined()) {
-      if (all_zero(gradient.defined() ? gradient : wanted)) continue;  // nothing is as good as zeros
-      add(what,
-          differs("presence", gradient.defined() ? "a gradient, the CPU gives none" : "no gradient, the CPU gives one"),
-          gradient);
+      const at::Tensor& only = gradient.defined() ? gradient : wanted;
+      if (all_zero(only)) continue;  // nothing is as good as zeros
+      TensorVerdict judgement =
+          differs("presence", gradient.defined() ? "a gradient, the CPU gives none" : "no gradient, the CPU gives one");
+      const at::Tensor zeros = gradient.defined() ? only.mul(0).nan_to_num() : only;
+      if (facts_.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(zeros));
+      add(Part::kGradient, i, std::move(judgement), gradient);
       continue;
     }
     TensorVerdict judgement = judge_tensor(gradient, [i](const RunOutcome& run) {
       return run.returned() && i < run.gradients.size() ? run.gradients[i] : at::Tensor();
     });
     look_at_strides(gradient, wanted, &judgement);
-    add(what, std::move(judgement), gradient);
+    add(Part::kGradient, i, std::move(judgement), gradient);
   }
   return std::move(checks_);
 }

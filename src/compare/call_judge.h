@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,12 +22,22 @@
 
 namespace op_tools {
 
-// One thing that was judged.
+// The part of a call that was judged.
+enum class Part : uint8_t {
+  kCall,  // whether it returned
+  kOutput,
+  kInput,  // after the call
+  kGradient,
+};
+OP_TOOLS_API std::string_view to_string(Part part);
+
 struct Check {
-  std::string what;  // "" (the output), "0th", "0th input grad", "input 1 after the call"
+  std::string what;  // for people: "" (the output), "0th", "0th input grad", "input 1 after the call"
   TensorVerdict judgement;
   std::optional<TensorMeta> form;  // of the result; none when there is none
-  std::string against = {};        // replay: "saved" or "cpu"; live judging knows the CPU alone
+  Part part = Part::kCall;
+  std::optional<size_t> index = {};  // of several outputs, inputs or gradients
+  std::string against = {};          // replay: "saved" or "cpu"; live judging knows the CPU alone
 };
 
 struct CallFacts {
@@ -39,6 +50,7 @@ struct CallFacts {
   bool names_device = false;                     // a copy to the CPU stands for a copy to another device
   bool random = false;                           // it drew random numbers
   bool repeatable = false;                       // the reference run draws the same ones
+  bool hands_out = false;                        // see JudgeContext
   bool goes_backward = false;                    // forward: what golden gives is wanted for the gradients, too
   bool incomplete = false;                       // backward: not all parts of the gradients came
   bool in_backward = false;                      // an operator of a backward pass (aten level)
@@ -76,6 +88,8 @@ class OP_TOOLS_API CallJudge {
   void judge_leaf(size_t leaf, size_t count, size_t* tensor_index);
   void judge_raised();
   void judge_inputs();
+  std::shared_ptr<Expectation> expected_of(const at::Tensor& observed, const at::Tensor& reference,
+                                           JudgeContext context) const;
   double coarser_unit(c10::ScalarType dtype) const;
   bool is_unchanged(size_t input);
   bool has_nan_for(const at::Tensor& result);
@@ -95,7 +109,7 @@ class OP_TOOLS_API CallJudge {
   std::vector<int64_t> strides_without_data(size_t tensor_index);
   void look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const;
   bool same_elements_named(const at::Tensor& result, const at::Tensor& reference) const;
-  void add(std::string what, TensorVerdict judgement, const at::Tensor& result = {});
+  void add(Part part, std::optional<size_t> index, TensorVerdict judgement, const at::Tensor& result = {});
 
   const CallFacts& facts_;
   const RunOutcome& observed_;

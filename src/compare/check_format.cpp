@@ -9,7 +9,7 @@ namespace op_tools {
 namespace {
 
 bool has_numbers(const TensorVerdict& judgement) {
-  return judgement.diff.structure.empty() && !judgement.method.empty();
+  return judgement.diff.structure.empty() && judgement.method != AppliedMethod::kNone;
 }
 
 std::string worst_text(const TensorDiff& diff) {
@@ -24,8 +24,9 @@ std::string worst_text(const TensorDiff& diff) {
 std::string explain(const TensorVerdict& judgement) {
   std::vector<std::string> parts;
   if (!judgement.reason.empty()) parts.push_back(judgement.reason);
-  if (!judgement.deciding.empty() && judgement.kind == "values") {
-    parts.push_back(judgement.deciding + formatted(" %.4g, limit %.4g", judgement.number, judgement.limit));
+  if (judgement.deciding != Deciding::kNothing && judgement.kind == "values") {
+    parts.push_back(std::string(token_of(judgement.deciding).help) +
+                    formatted(" %.4g, limit %.4g", judgement.number, judgement.limit));
   }
   if (const std::string worst = worst_text(judgement.diff); !worst.empty()) parts.push_back(worst);
   std::string text;
@@ -49,7 +50,7 @@ std::string check_line(const std::string& op, const Check& check) {
     name += " " + check.what;
   std::string line = number.empty() ? formatted("OpAutoCompareHook: %-50s ", name.c_str())
                                     : formatted("OpAutoCompareHook: %-46s %3s ", name.c_str(), number.c_str());
-  if (judgement.verdict == Verdict::kNotComparable) return line + "not comparable (" + judgement.reason + ")";
+  if (judgement.verdict == Verdict::kNotJudged) return line + "not judged (" + judgement.reason + ")";
   const bool fails = judgement.verdict == Verdict::kDiffers;
   line += formatted("allclose: %s    max_diff: %20.9f", fails ? "False" : "True",
                     has_numbers(judgement) ? judgement.diff.max_abs : std::nan(""));
@@ -57,39 +58,24 @@ std::string check_line(const std::string& op, const Check& check) {
 }
 
 std::vector<std::string> check_column_names() {
-  return {"what",
-          "verdict",
-          "kind",
-          "reason",
-          "method",
-          "thresholds",
-          "deciding",
-          "number",
-          "limit",
-          "dtype",
-          "shape",
-          "strides",
-          "numel",
-          "bit_equal",
-          "max_abs",
-          "max_rel",
-          "mean_abs",
-          "rmse",
-          "cosine",
-          "max_ulp",
-          "mean_ulp",
-          "outside",
-          "error_rmse",
-          "error_max",
-          "cpu_error_rmse",
-          "cpu_error_max",
-          "result_nan",
-          "result_inf",
-          "reference_nan",
-          "reference_inf",
-          "nonfinite_mismatches",
-          "worst_index",
-          "worst_result",
+  return {"what",           "part",
+          "index",          "verdict",
+          "kind",           "not_judged",
+          "reason",         "method",
+          "thresholds",     "deciding",
+          "number",         "limit",
+          "dtype",          "shape",
+          "strides",        "numel",
+          "bit_equal",      "max_abs",
+          "max_rel",        "mean_abs",
+          "rmse",           "cosine",
+          "max_ulp",        "mean_ulp",
+          "outside",        "error_rmse",
+          "error_max",      "cpu_error_rmse",
+          "cpu_error_max",  "result_nan",
+          "result_inf",     "reference_nan",
+          "reference_inf",  "nonfinite_mismatches",
+          "worst_index",    "worst_result",
           "worst_reference"};
 }
 
@@ -97,12 +83,15 @@ void put_check(const Check& check, RowSink& row) {
   const TensorVerdict& judgement = check.judgement;
   const TensorDiff& diff = judgement.diff;
   row.put("what", check.what.empty() ? "output" : std::string_view(check.what));
-  row.put("verdict", to_string(judgement.verdict));
+  row.put("part", to_string(check.part));
+  if (check.index) row.put("index", static_cast<int64_t>(*check.index));
+  row.put("verdict", token_of(judgement.verdict).name);
   row.put("kind", judgement.kind);
+  if (judgement.verdict == Verdict::kNotJudged) row.put("not_judged", token_of(judgement.unjudged).name);
   row.put("reason", judgement.reason);
-  row.put("method", judgement.method);
+  row.put("method", to_string(judgement.method));
   row.put("thresholds", judgement.thresholds);
-  row.put("deciding", judgement.deciding);
+  row.put("deciding", token_of(judgement.deciding).name);
   row.put("number", judgement.number);
   row.put("limit", judgement.limit);
   if (check.form) {
@@ -110,7 +99,7 @@ void put_check(const Check& check, RowSink& row) {
     row.put("shape", check.form->shape);
     if (check.form->layout == at::kStrided) row.put("strides", check.form->stride);
   }
-  const bool numbers = has_numbers(judgement) && judgement.verdict != Verdict::kNotComparable;
+  const bool numbers = has_numbers(judgement) && judgement.verdict != Verdict::kNotJudged;
   if (numbers) {
     row.put("numel", diff.numel);
     row.put("bit_equal", diff.bits_equal);

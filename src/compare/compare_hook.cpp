@@ -396,7 +396,7 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
   try {
     checks = checks_of(*observed, judge);
   } catch (const std::exception& error) {
-    checks = {{"", not_comparable(Unjudged::kJudgeFailed, std::string("the comparison failed: ") + error.what()), {}}};
+    checks = {{"", not_judged(Unjudged::kJudgeFailed, std::string("the comparison failed: ") + error.what()), {}}};
   }
   const auto fails = [](const Check& check) { return check.judgement.verdict == Verdict::kDiffers; };
   if (std::any_of(checks.begin(), checks.end(), fails) &&
@@ -406,7 +406,7 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
       if (fails(check)) check.judgement.reason = kChangedSince;
     }
   }
-  const auto by_bits = [](const Check& check) { return check.judgement.deciding == "bits"; };
+  const auto by_bits = [](const Check& check) { return check.judgement.deciding == Deciding::kBits; };
   std::shared_ptr<RunOutcome> reference;
   if (auto run = judge.take_reference()) reference = std::make_shared<RunOutcome>(std::move(*run));
   if (!backward && reference && !checks.empty() && std::all_of(checks.begin(), checks.end(), by_bits)) {
@@ -455,9 +455,9 @@ const Columns<CompareResult::Op>& CompareResult::Op::columns() {
           {"backward", &Op::backward, "backward passes"},
           {"passed", &Op::passed, "outputs, changed inputs and input gradients that are right"},
           {"failed", &Op::failed, "that are wrong"},
-          {"not_comparable", &Op::not_comparable, "comparisons without a verdict"},
+          {"not_judged", &Op::not_judged, "comparisons without a verdict"},
           {"worst", &Op::worst, "the largest share of a limit that was reached; 1 is the limit"},
-          {"reason", &Op::reason, "of the first failure; else why something was not comparable"},
+          {"reason", &Op::reason, "of the first failure; else why something was not judged"},
           {"source", &Op::source, "the user's line of the first failure"},
       }};
   return all;
@@ -486,7 +486,7 @@ Value CompareHook::report() const {
                     {"calls", number(all.calls)},
                     {"passed", number(all.passed)},
                     {"failed", number(all.failed)},
-                    {"not_comparable", number(all.not_comparable)},
+                    {"not_judged", number(all.not_judged)},
                     {"reasons", make_dict(std::move(reasons))},
                     {"unjudged", all.unjudged_text()},
                     {"left_out", number(all.left_out)},

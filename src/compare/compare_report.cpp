@@ -115,14 +115,16 @@ std::string CompareReport::add(const ComparedCall& call, const std::vector<Check
   for (const Check& check : checks) {
     const TensorVerdict& judgement = check.judgement;
     switch (judgement.verdict) {
+      case Verdict::kCount:
+        break;
       case Verdict::kAgrees:
         ++op.passed;
         ++totals_.passed;
         totals_.wide_limits += judgement.wide_limit;
         break;
-      case Verdict::kNotComparable:
-        ++op.not_comparable;
-        ++totals_.not_comparable;
+      case Verdict::kNotJudged:
+        ++op.not_judged;
+        ++totals_.not_judged;
         ++totals_.unjudged[judgement.unjudged];
         if (op.reason.empty()) op.reason = judgement.reason;
         count_reason(judgement.reason);
@@ -202,14 +204,14 @@ Value CompareReport::rows() const {
 }
 
 std::string CompareResult::unjudged_text() const {
-  const uint64_t seen = passed + failed + not_comparable;
-  if (2 * not_comparable <= seen) return {};
+  const uint64_t seen = passed + failed + not_judged;
+  if (2 * not_judged <= seen) return {};
   std::vector<std::pair<uint64_t, std::string>> by_count;
   for (const auto& [reason, count] : reasons) by_count.emplace_back(count, reason);
   std::sort(by_count.rbegin(), by_count.rend());
   constexpr size_t kMost = 5;
-  std::string text = "MOST WAS NOT JUDGED: " + std::to_string(not_comparable) + " of " + std::to_string(seen) +
-                     " results have no verdict";
+  std::string text =
+      "MOST WAS NOT JUDGED: " + std::to_string(not_judged) + " of " + std::to_string(seen) + " results have no verdict";
   for (size_t i = 0; i < by_count.size() && i < kMost; ++i) {
     text += (i ? "; " : ": ") + std::to_string(by_count[i].first) + " x " + by_count[i].second;
   }
@@ -231,13 +233,13 @@ void CompareReport::summarize() {
   for (const CompareResult::Op& op : all.ops) {
     if (lines.size() >= kMost && op.failed == 0) break;
     lines.push_back({op.op, std::to_string(op.calls), std::to_string(op.backward), std::to_string(op.failed),
-                     std::to_string(op.passed), std::to_string(op.not_comparable),
+                     std::to_string(op.passed), std::to_string(op.not_judged),
                      std::isinf(op.worst) ? "-" : formatted("%.2f", op.worst),
                      op.failed || !op.passed ? op.reason : ""});
   }
   std::string text = "OpAutoCompare: " + std::to_string(all.calls) + " calls, " + std::to_string(all.failed) +
-                     " results WRONG, " + std::to_string(all.passed) + " right, " + std::to_string(all.not_comparable) +
-                     " not comparable; " + std::to_string(judged) + " of " + std::to_string(all.ops.size()) +
+                     " results WRONG, " + std::to_string(all.passed) + " right, " + std::to_string(all.not_judged) +
+                     " not judged; " + std::to_string(judged) + " of " + std::to_string(all.ops.size()) +
                      " ops seen were judged";
   if (all.left_out) text += "; " + std::to_string(all.left_out) + " calls left out by the limits";
   if (all.not_saved) text += "; " + std::to_string(all.not_saved) + " failures not saved (the limits)";
@@ -247,7 +249,7 @@ void CompareReport::summarize() {
                              {"backward", true},
                              {"wrong", true},
                              {"right", true},
-                             {"not comparable", true},
+                             {"not judged", true},
                              {"of limit", true},
                              {"reason"}},
                             lines);

@@ -44,24 +44,24 @@ struct CompareResult {
   struct Op {
     std::string op;
     uint64_t calls = 0, backward = 0;
-    uint64_t passed = 0, failed = 0, not_comparable = 0;  // things judged
-    double worst = 0;                                     // largest share of a limit that was reached (1: the limit)
-    std::string reason;                                   // of the first failure, else of what is not comparable
-    std::string source;                                   // the user's line of the first failure
+    uint64_t passed = 0, failed = 0, not_judged = 0;  // things judged
+    double worst = 0;                                 // largest share of a limit that was reached (1: the limit)
+    std::string reason;                               // of the first failure, else of what is not judged
+    std::string source;                               // the user's line of the first failure
 
     static const Columns<Op>& columns();
   };
   std::vector<Op> ops;  // by name
-  uint64_t calls = 0, passed = 0, failed = 0, not_comparable = 0;
+  uint64_t calls = 0, passed = 0, failed = 0, not_judged = 0;
   uint64_t left_out = 0;                    // calls passed over by the limits
   uint64_t raised = 0;                      // calls that raised on the device
   uint64_t saved = 0;                       // failures whose values are in files
   uint64_t not_saved = 0;                   // failures whose values are not: the limits
   uint64_t rows_dropped = 0;                // rows that are in the files only
-  std::map<std::string, uint64_t> reasons;  // of what was not comparable, and how often; the first kMostReasons
+  std::map<std::string, uint64_t> reasons;  // of what was not judged, and how often; the first kMostReasons
   std::string root;                         // the folder; empty when nothing was judged
   std::string failure;                      // the first failed write
-  CountsBy<Unjudged> unjudged;              // of not_comparable
+  CountsBy<Unjudged> unjudged;              // of not_judged
   uint64_t wide_limits = 0;                 // of passed: zeros would have passed, too
   std::map<std::string, uint64_t> devices;  // comparisons by the type of the device
 

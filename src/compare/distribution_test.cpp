@@ -54,9 +54,9 @@ std::string text(double number) {
   return shown;
 }
 
-TensorVerdict verdict_of(const char* deciding, double number, double limit, const std::string& distribution) {
+TensorVerdict verdict_of(Deciding deciding, double number, double limit, const std::string& distribution) {
   TensorVerdict verdict;
-  verdict.method = "statistical";
+  verdict.method = AppliedMethod::kStatistical;
   verdict.thresholds = distribution + ", probability " + "1e-12";
   verdict.deciding = deciding;
   verdict.number = number;
@@ -68,7 +68,7 @@ TensorVerdict verdict_of(const char* deciding, double number, double limit, cons
     verdict.reason = std::string("not ")
                          .append(distribution)
                          .append(": ")
-                         .append(deciding)
+                         .append(token_of(deciding).help)
                          .append(" ")
                          .append(text(number).append(" over ").append(text(limit)));
   }
@@ -76,7 +76,7 @@ TensorVerdict verdict_of(const char* deciding, double number, double limit, cons
 }
 
 TensorVerdict outside_range(double value, const std::string& distribution) {
-  TensorVerdict verdict = verdict_of("value outside the range", 1, 0, distribution);
+  TensorVerdict verdict = verdict_of(Deciding::kRange, 1, 0, distribution);
   verdict.reason = "not " + distribution + ": it holds " + text(value);
   return verdict;
 }
@@ -98,14 +98,14 @@ TensorVerdict smirnov(std::vector<double> values, double unit, const std::functi
     largest = std::max({largest, static_cast<double>(i + 1) / n - expected, expected - static_cast<double>(i) / n});
   }
   const double limit = std::sqrt(-0.5 * std::log(kRandomSignificance / 2) / std::max(1.0, n)) + 2 * unit;
-  return verdict_of("Kolmogorov-Smirnov distance", largest, limit, distribution);
+  return verdict_of(Deciding::kDistance, largest, limit, distribution);
 }
 
 // `hits` of `n` with probability p each.
 TensorVerdict share(double hits, double n, double p, const std::string& distribution) {
   constexpr double kSigmas = 7.2;  // of a normal distribution: beyond them lies 1e-12
   const double limit = kSigmas * std::sqrt(n * p * (1 - p)) + kSigmas * kSigmas / 2;
-  return verdict_of("hits too many or too few", std::fabs(hits - n * p), limit, distribution);
+  return verdict_of(Deciding::kHits, std::fabs(hits - n * p), limit, distribution);
 }
 
 std::optional<TensorVerdict> uniform(const Arguments& arguments, const at::Tensor& result, bool has_range) {
@@ -118,7 +118,7 @@ std::optional<TensorVerdict> uniform(const Arguments& arguments, const at::Tenso
     if (!(value >= *from && value <= *to)) return outside_range(value, name);
   }
   const double width = *to - *from;
-  if (width <= 0) return verdict_of("value outside the range", 0, 0, name);
+  if (width <= 0) return verdict_of(Deciding::kRange, 0, 0, name);
   const double unit = rounding_of(result.scalar_type()).unit * std::max(std::fabs(*from), std::fabs(*to)) / width;
   return smirnov(
       std::move(values), unit, [&](double x) { return std::clamp((x - *from) / width, 0.0, 1.0); }, name);
@@ -186,7 +186,7 @@ std::optional<TensorVerdict> dropout(const Arguments& arguments, const at::Tenso
     const double expected = in[i] * scale;
     if (out[i] != 0 && !(std::fabs(out[i] - expected) <= 2 * unit * std::fabs(expected)) &&
         std::fabs(expected) > 1 / unit * rounding_of(result.scalar_type()).least) {
-      TensorVerdict verdict = verdict_of("neither dropped nor scaled", 1, 0, "dropout");
+      TensorVerdict verdict = verdict_of(Deciding::kDropped, 1, 0, "dropout");
       verdict.reason = "dropout gives " + text(out[i]) + " for " + text(in[i]) + ", neither 0 nor the scaled input";
       return verdict;
     }
@@ -207,8 +207,7 @@ std::optional<TensorVerdict> integers(const at::Tensor& result, std::optional<do
   const double n = static_cast<double>(values.size());
   // The mean of n uniform numbers.
   const double limit = 7.2 * std::sqrt(1 / (12 * std::max(1.0, n))) + 1 / std::max(1.0, n);
-  return verdict_of("distance of the mean", std::fabs(sum / std::max(1.0, n) - 0.5) * (n > 0), limit,
-                    "uniform integers");
+  return verdict_of(Deciding::kMean, std::fabs(sum / std::max(1.0, n) - 0.5) * (n > 0), limit, "uniform integers");
 }
 
 TensorVerdict permutation(const at::Tensor& result) {
@@ -217,7 +216,7 @@ TensorVerdict permutation(const at::Tensor& result) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] != static_cast<double>(i)) return outside_range(values[i], "a permutation");
   }
-  return verdict_of("missing numbers", 0, 0, "a permutation");
+  return verdict_of(Deciding::kMissing, 0, 0, "a permutation");
 }
 
 }  // namespace

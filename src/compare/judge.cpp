@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -17,7 +18,7 @@ std::string number_text(double value) {
 
 // One thing that is measured, and how much of it is let pass.
 struct Criterion {
-  const char* name;
+  Deciding metric;
   double number, limit;
 
   bool broken() const { return !(number <= limit); }
@@ -37,7 +38,7 @@ class Relative {
 
   TensorVerdict judge() {
     TensorVerdict& verdict = verdict_;
-    verdict.method = "relative";
+    verdict.method = AppliedMethod::kRelative;
     const bool alone = !reference_.defined();
     std::string why = "no float64 run was asked for";
     at::Tensor golden = context_.golden ? context_.golden(&why) : at::Tensor();
@@ -50,8 +51,9 @@ class Relative {
         golden = at::Tensor();
       }
     }
-    if (!golden.defined() && alone) return not_comparable(Unjudged::kNoFloat64, why);
+    if (!golden.defined() && alone) return not_judged(Unjudged::kNoFloat64, why);
     if (!golden.defined()) return against_reference(why);
+    candidates_ = {golden};
     const bool is_settled = settle_golden(alone, &golden);
     if (is_settled) error = diff_tensors(result_, golden, options);
 
@@ -70,23 +72,60 @@ class Relative {
     const int64_t unexpected =
         by_golden ? error.nonfinite_mismatches : unexpected_nonfinite(result_, golden, reference_);
     const bool may_be_open = context_.nan_equal && (!is_settled || context_.rounded_once);
-    if (unexpected > 0 && (!may_be_open || has_inexplicable_nonfinite(golden, alone))) {
-      return not_finite(unexpected);
-    }
+    const bool lacks = unexpected > 0 && (!may_be_open || has_inexplicable_nonfinite(golden, alone));
+    if (lacks && !context_.hands_out) return not_finite(unexpected);
 
     set_limits(error, reference_error, alone);
-    if (is_settled) return finish(describe(alone));
-    if (any_broken() && context_.in_autocast_dtype) allow_autocast(golden, error, reference_error, alone);
-    // A CPU result that is golden, rounded once, leaves no doubt about what is right. (In float64 it is golden itself.)
-    const bool is_finer = rounding_of(golden.scalar_type()).unit < rounding_.unit;
-    const bool exact = !alone && is_finer && reference_error.max_ulp <= 0.5 && error.numel >= kDoubtless;
-    if (any_broken() && !exact) allow_noise(golden, alone);
-    if (any_broken() && !exact && (unit_ <= rounding_.accumulate || context_.perturbs_16_bits)) allow_own_noise(alone);
-    return finish(describe(alone));
+    if (!is_settled) widen_limits(golden, error, reference_error, alone);
+    if (context_.hands_out) hand_out(alone, may_be_open, lacks);
+    return lacks ? not_finite(unexpected) : finish(describe(alone));
   }
 
  private:
   static constexpr int64_t kDoubtless = 16;
+
+  // As long as a criterion is broken.
+  void widen_limits(const at::Tensor& golden, const TensorDiff& error, const TensorDiff& reference_error, bool alone) {
+    if (is_open() && context_.in_autocast_dtype) allow_autocast(golden, error, reference_error, alone);
+    // A CPU result that is golden, rounded once, leaves no doubt about what is right. (In float64 it is golden itself.)
+    const bool is_finer = rounding_of(golden.scalar_type()).unit < rounding_.unit;
+    const bool exact = !alone && is_finer && reference_error.max_ulp <= 0.5 && error.numel >= kDoubtless;
+    if (is_open() && !exact) allow_noise(golden, alone);
+    if (is_open() && !exact && (unit_ <= rounding_.accumulate || context_.perturbs_16_bits)) allow_own_noise(alone);
+  }
+
+  bool is_open() const { return context_.hands_out || any_broken(); }
+
+  // The criteria as limits of elements. `lacks`: NaN and infinities of the result are wrong.
+  void hand_out(bool alone, bool may_be_open, bool lacks) {
+    verdict_.expected = std::make_shared<Expectation>(expect(candidates_, error_));
+    Expectation* const expected = verdict_.expected.get();
+    if (!alone) allow_nonfinite_as_in(reference_, expected);
+    if (alone && !lacks) allow_nonfinite_as_in(result_, expected);
+    if (!may_be_open) return;
+    for (int sample = 0; context_.perturbed && sample < NoiseNumbers().samples; ++sample) {
+      allow_nonfinite_as_in(context_.perturbed(sample, /*coarse=*/true), expected);
+    }
+    for (int sample = 1; !alone && context_.rerun_perturbed && sample <= NoiseNumbers().samples; ++sample) {
+      allow_nonfinite_as_in(context_.rerun_perturbed(sample), expected);
+    }
+  }
+
+  Expectation expect(const std::vector<at::Tensor>& values, const TensorDiff& diff) const {
+    double most = std::numeric_limits<double>::max();
+    for (const Criterion& one : criteria_) {
+      if (one.metric == Deciding::kMaxError) most = one.limit;
+    }
+    Expectation expected = expect_near(values, result_.scalar_type(), most);
+    for (const Criterion& one : criteria_) {
+      if (one.metric == Deciding::kMaxUlp) limit_by_ulp(one.limit, &expected);
+      if (one.metric != Deciding::kRmse) continue;
+      // Of a sparse tensor the judge counts the elements that it stores.
+      const auto all = static_cast<double>(std::max<int64_t>(1, expected.values.front().numel()));
+      expected.rmse = one.limit * std::sqrt(static_cast<double>(diff.numel) / all);
+    }
+    return expected;
+  }
 
   bool is_16_bits() const { return unit_ > rounding_.accumulate; }
   bool is_rounded_once() const { return context_.rounded_once && is_16_bits(); }
@@ -103,6 +142,9 @@ class Relative {
       }
       if (context_.float32_scalars) candidates.push_back(context_.float32_scalars());
       *golden = nearest(result_, candidates);
+      candidates_.clear();
+      std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(candidates_),
+                   [&](const at::Tensor& one) { return one.defined() && one.sizes() == result_.sizes(); });
       return true;
     }
     const at::Tensor apart = context_.golden_apart ? context_.golden_apart() : at::Tensor();
@@ -110,7 +152,9 @@ class Relative {
     const TensorDiff moved = diff_tensors(apart, *golden, {.nan_equal = true});
     if (!moved.structure.empty()) return false;
     if (moved.nonfinite_mismatches == 0 && moved.max_abs <= kFloat64Rounding * moved.golden_max) return false;
-    *golden = alone ? apart : nearest(result_, {*golden, apart});
+    if (alone) candidates_.clear();
+    candidates_.push_back(apart);
+    *golden = nearest(result_, candidates_);
     return true;
   }
 
@@ -123,7 +167,7 @@ class Relative {
   void set_limits(const TensorDiff& error, const TensorDiff& reference, bool alone) {
     criteria_.clear();
     if (is_rounded_once()) {
-      criteria_.push_back({"max ulp", error.max_ulp, kRoundedOnceUlp + numbers_.ulp_ratio * reference.max_ulp});
+      criteria_.push_back({Deciding::kMaxUlp, error.max_ulp, kRoundedOnceUlp + numbers_.ulp_ratio * reference.max_ulp});
       return;
     }
     const double n = static_cast<double>(std::max<int64_t>(1, error.numel));
@@ -132,12 +176,13 @@ class Relative {
     const double grown = floor_growth(alone);
     const double rmse_floor = ((numbers_.rmse_floor + 1 / std::sqrt(n)) * unit_ + grown) * error.golden_rms;
     const double least = rounding_.least * rounding_.unit;
-    criteria_.push_back({"rmse", error.rmse, numbers_.rmse_ratio * few * reference.rmse + times * rmse_floor + least});
+    criteria_.push_back(
+        {Deciding::kRmse, error.rmse, numbers_.rmse_ratio * few * reference.rmse + times * rmse_floor + least});
     const double max_floor = (numbers_.max_floor * unit_ + grown) * error.golden_max;
     criteria_.push_back(
-        {"max error", error.max_abs, numbers_.max_ratio * few * reference.max_abs + times * max_floor + least});
+        {Deciding::kMaxError, error.max_abs, numbers_.max_ratio * few * reference.max_abs + times * max_floor + least});
     if (alone || !context_.by_ulp || unit_ > rounding_.unit || reference.max_ulp > kElementwiseUlp) return;
-    criteria_.push_back({"max ulp", error.max_ulp,
+    criteria_.push_back({Deciding::kMaxUlp, error.max_ulp,
                          numbers_.ulp_ratio * reference.max_ulp + numbers_.ulp_floor + 4 * grown / rounding_.unit});
   }
 
@@ -167,10 +212,9 @@ class Relative {
       ulp = std::max(ulp, moved.max_ulp * rounding_of(other.scalar_type()).unit / rounding_.unit);
     }
     for (Criterion& one : criteria_) {
-      const std::string_view name = one.name;
-      one.limit += times * (name == "rmse"        ? noise.rmse_ratio * rmse
-                            : name == "max error" ? noise.max_ratio * max
-                                                  : noise.ulp_ratio * ulp);
+      one.limit += times * (one.metric == Deciding::kRmse       ? noise.rmse_ratio * rmse
+                            : one.metric == Deciding::kMaxError ? noise.max_ratio * max
+                                                                : noise.ulp_ratio * ulp);
     }
     noise_text_ =
         "; inputs changed by their rounding move it by rmse " + number_text(rmse) + ", max " + number_text(max);
@@ -225,7 +269,7 @@ class Relative {
     rmse = std::min(noise.own_rmse_ratio * rmse, context_.own_noise_share * error_.golden_rms);
     max *= noise.own_max_ratio;
     if (is_16_bits() && !bound_by_float32(&rmse, &max)) return;
-    for (Criterion& one : criteria_) one.limit += std::string_view(one.name) == "rmse" ? rmse : max;
+    for (Criterion& one : criteria_) one.limit += one.metric == Deciding::kRmse ? rmse : max;
     noise_text_ += "; the operator itself moves it by rmse " + number_text(rmse) + ", max " + number_text(max);
   }
 
@@ -256,7 +300,7 @@ class Relative {
     if (error_.has_worst) take_worst(error_);
     verdict_.verdict = Verdict::kDiffers;
     verdict_.kind = "values";
-    verdict_.deciding = "NaN or infinite";
+    verdict_.deciding = Deciding::kNonfinite;
     verdict_.number = static_cast<double>(unexpected);
     verdict_.thresholds = "NaN and infinities where the CPU or float64 has them";
     verdict_.reason = std::to_string(unexpected) + " elements are NaN or infinite otherwise than on the CPU";
@@ -266,27 +310,33 @@ class Relative {
   std::string describe(bool alone) const {
     std::string text = alone ? "error against float64: " : "error against float64, the CPU's own allowed for: ";
     for (size_t i = 0; i < criteria_.size(); ++i) {
-      text += (i ? ", " : "") + std::string(criteria_[i].name) + " <= " + number_text(criteria_[i].limit);
+      text +=
+          (i ? ", " : "") + std::string(token_of(criteria_[i].metric).help) + " <= " + number_text(criteria_[i].limit);
     }
     return text + noise_text_;
   }
 
   // No float64: within some units of the CPU's result.
   TensorVerdict against_reference(const std::string& why) {
-    verdict_.method = "relative to the CPU alone";
+    verdict_.method = AppliedMethod::kRelativeToCpu;
     verdict_.diff = diff_tensors(result_, reference_, {.nan_equal = context_.nan_equal});
     const TensorDiff& diff = verdict_.diff;
-    if (diff.nonfinite_mismatches > 0) return not_finite(diff.nonfinite_mismatches);
+    const bool lacks = diff.nonfinite_mismatches > 0;
+    if (lacks && !context_.hands_out) return not_finite(diff.nonfinite_mismatches);
     const double grown = floor_growth(false);
     const double n = static_cast<double>(std::max<int64_t>(1, diff.numel));
     const double units = unit_ > rounding_.accumulate ? kWithoutGoldenFloat16Units : kWithoutGoldenUnits;
-    criteria_.push_back({"rmse", diff.rmse, ((units / 2 + 1 / std::sqrt(n)) * unit_ + 2 * grown) * diff.golden_rms});
-    criteria_.push_back({"max error", diff.max_abs, (units * unit_ + 2 * grown) * diff.golden_max});
-    if (any_broken()) allow_noise(reference_, false);
+    criteria_.push_back(
+        {Deciding::kRmse, diff.rmse, ((units / 2 + 1 / std::sqrt(n)) * unit_ + 2 * grown) * diff.golden_rms});
+    criteria_.push_back({Deciding::kMaxError, diff.max_abs, (units * unit_ + 2 * grown) * diff.golden_max});
+    if (is_open()) allow_noise(reference_, false);
+    if (context_.hands_out) verdict_.expected = std::make_shared<Expectation>(expect({reference_}, diff));
+    if (lacks) return not_finite(diff.nonfinite_mismatches);
     verdict_.reason = "no float64 run: " + why;
     std::string text = "difference from the CPU: ";
     for (size_t i = 0; i < criteria_.size(); ++i) {
-      text += (i ? ", " : "") + std::string(criteria_[i].name) + " <= " + number_text(criteria_[i].limit);
+      text +=
+          (i ? ", " : "") + std::string(token_of(criteria_[i].metric).help) + " <= " + number_text(criteria_[i].limit);
     }
     return finish(text + noise_text_);
   }
@@ -303,14 +353,14 @@ class Relative {
     const Criterion& worst =
         *std::max_element(criteria_.begin(), criteria_.end(),
                           [](const Criterion& a, const Criterion& b) { return a.share() < b.share(); });
-    verdict_.deciding = worst.name;
+    verdict_.deciding = worst.metric;
     verdict_.number = worst.number;
     verdict_.limit = worst.limit;
     verdict_.thresholds = std::move(thresholds);
     if (any_broken()) {
       verdict_.verdict = Verdict::kDiffers;
       verdict_.kind = "values";
-      if (golden_.defined() && std::string_view(worst.name) == "max ulp") find_worst_by_ulp(result_, golden_, &error_);
+      if (golden_.defined() && worst.metric == Deciding::kMaxUlp) find_worst_by_ulp(result_, golden_, &error_);
       if (golden_.defined()) take_worst(error_);
     }
     verdict_.wide_limit = zeros_agree(golden_.defined() ? error_ : verdict_.diff);
@@ -320,17 +370,17 @@ class Relative {
   // Of zeros, errors are as large as the values.
   bool zeros_agree(const TensorDiff& diff) const {
     return diff.golden_max > 0 && std::all_of(criteria_.begin(), criteria_.end(), [&](const Criterion& one) {
-             const std::string_view name(one.name);
-             return (name == "rmse" && one.limit >= diff.golden_rms) ||
-                    (name == "max error" && one.limit >= diff.golden_max);
+             return (one.metric == Deciding::kRmse && one.limit >= diff.golden_rms) ||
+                    (one.metric == Deciding::kMaxError && one.limit >= diff.golden_max);
            });
   }
 
   const at::Tensor& result_;
   const at::Tensor& reference_;
   const JudgeContext& context_;
-  TensorDiff error_;   // against golden_
-  at::Tensor golden_;  // undefined: none was asked for, or there is none
+  TensorDiff error_;                    // against golden_
+  at::Tensor golden_;                   // undefined: none was asked for, or there is none
+  std::vector<at::Tensor> candidates_;  // of golden; golden_ is the nearest of each element
   const Rounding rounding_;
   const double unit_;  // in which floors count
   const RelativeNumbers numbers_;
@@ -344,6 +394,23 @@ bool is_16_bit_float(c10::ScalarType dtype) {
   return rounding.unit > rounding.accumulate;
 }
 
+AppliedMethod applied(CompareMethod method) {
+  switch (method) {
+    case CompareMethod::kRelative:
+      return AppliedMethod::kRelative;
+    case CompareMethod::kAllclose:
+      return AppliedMethod::kAllclose;
+    case CompareMethod::kBitwise:
+      return AppliedMethod::kBitwise;
+    case CompareMethod::kUlp:
+      return AppliedMethod::kUlp;
+    case CompareMethod::kMsprobeQuick:
+      return AppliedMethod::kMsprobeQuick;
+    default:
+      return AppliedMethod::kMsprobeAbsolute;
+  }
+}
+
 // The other methods look at one difference: from the CPU's result, or from float64 where that is asked for or all there
 // is.
 class ByDifference {
@@ -352,7 +419,7 @@ class ByDifference {
       : result_(result), reference_(reference), context_(context), dtype_(result.scalar_type()) {}
 
   TensorVerdict judge(CompareMethod method) {
-    verdict_.method = to_string(method);
+    verdict_.method = applied(method);
     switch (method) {
       case CompareMethod::kAllclose:
         return allclose();
@@ -374,15 +441,18 @@ class ByDifference {
     at::Tensor expected = against_golden || !reference_.defined() ? golden(&why) : reference_;
     if (!expected.defined()) expected = reference_;
     if (!expected.defined()) {
-      verdict_ = not_comparable(context_.golden ? Unjudged::kNoFloat64 : Unjudged::kNoReference, why);
+      verdict_ = not_judged(context_.golden ? Unjudged::kNoFloat64 : Unjudged::kNoReference, why);
       return false;
     }
     verdict_.diff = diff_tensors(result_, expected, options);
-    if (verdict_.diff.structure.empty()) return true;
+    if (verdict_.diff.structure.empty()) {
+      expected_ = expected;
+      return true;
+    }
     // Another form in float64 is no failure: an operator may choose its kernel, and what that leaves behind, by dtype.
     verdict_ = reference_.defined()
                    ? differs(verdict_.diff.kind, verdict_.diff.structure)
-                   : not_comparable(Unjudged::kNoFloat64, "the float64 run gives another " + verdict_.diff.structure);
+                   : not_judged(Unjudged::kNoFloat64, "the float64 run gives another " + verdict_.diff.structure);
     return false;
   }
 
@@ -393,13 +463,13 @@ class ByDifference {
     return verdict_.diff.numel == 0 ? 0 : static_cast<double>(count) / static_cast<double>(verdict_.diff.numel);
   }
 
-  void fail(const char* deciding, double number, double limit, std::string reason = {}) {
+  void fail(Deciding deciding, double number, double limit, std::string reason = {}) {
     verdict_.verdict = Verdict::kDiffers;
     verdict_.kind = "values";
     note(deciding, number, limit);
     verdict_.reason = std::move(reason);
   }
-  void note(const char* deciding, double number, double limit) {
+  void note(Deciding deciding, double number, double limit) {
     verdict_.deciding = deciding;
     verdict_.number = number;
     verdict_.limit = limit;
@@ -408,17 +478,29 @@ class ByDifference {
   TensorVerdict bitwise() {
     if (!measure({})) return verdict_;
     verdict_.thresholds = "every element the same";
-    note("elements that differ", static_cast<double>(verdict_.diff.outside), 0);
-    if (verdict_.diff.outside > 0) fail("elements that differ", verdict_.number, 0);
+    note(Deciding::kElements, static_cast<double>(verdict_.diff.outside), 0);
+    if (verdict_.diff.outside > 0) fail(Deciding::kElements, verdict_.number, 0);
+    if (context_.hands_out) verdict_.expected = std::make_shared<Expectation>(expect_exactly(expected_));
     return verdict_;
+  }
+
+  // |golden| at or under `below`: atol alone; others: `atol_above` and rtol of golden.
+  void hand_out(double below, double atol, double atol_above, double rtol) {
+    if (!context_.hands_out) return;
+    verdict_.expected =
+        std::make_shared<Expectation>(expect_near({expected_}, dtype_, std::numeric_limits<double>::max()));
+    const at::Tensor size = verdict_.expected->values.front().abs();
+    const at::Tensor above = size.mul(rtol).add(atol_above).nan_to_num(0, std::numeric_limits<double>::max());
+    verdict_.expected->limit = above.masked_fill(size.le(below), atol);
   }
 
   TensorVerdict allclose() {
     const Tolerance tolerance = context_.tolerances->allclose(context_.op, dtype_);
     if (!measure({.tolerance = tolerance})) return verdict_;
     verdict_.thresholds = "atol " + number_text(tolerance.atol) + ", rtol " + number_text(tolerance.rtol);
-    note("elements outside", static_cast<double>(verdict_.diff.outside), 0);
-    if (verdict_.diff.outside > 0) fail("elements outside", verdict_.number, 0);
+    note(Deciding::kElements, static_cast<double>(verdict_.diff.outside), 0);
+    if (verdict_.diff.outside > 0) fail(Deciding::kElements, verdict_.number, 0);
+    hand_out(-1, 0, tolerance.atol, tolerance.rtol);
     return verdict_;
   }
 
@@ -428,15 +510,16 @@ class ByDifference {
     const double over = share(diff.over_ulp[0]);
     if (is_16_bit_float(dtype_)) {
       verdict_.thresholds = "share over " + number_text(kFloat16Ulp) + " ULP < " + number_text(kFloat16UlpShare);
-      note("share over 1 ULP", over, kFloat16UlpShare);
-      if (over >= kFloat16UlpShare || diff.nonfinite_mismatches > 0) fail("share over 1 ULP", over, kFloat16UlpShare);
+      note(Deciding::kShareOverUlp, over, kFloat16UlpShare);
+      if (over >= kFloat16UlpShare || diff.nonfinite_mismatches > 0)
+        fail(Deciding::kShareOverUlp, over, kFloat16UlpShare);
       return verdict_;
     }
     verdict_.thresholds = "mean ULP < " + number_text(kFloat32MeanUlp) + ", or share over " + number_text(kFloat32Ulp) +
                           " ULP < " + number_text(kFloat32UlpShare);
-    note("mean ULP", diff.mean_ulp, kFloat32MeanUlp);
+    note(Deciding::kMeanUlp, diff.mean_ulp, kFloat32MeanUlp);
     const bool far = diff.mean_ulp >= kFloat32MeanUlp && over >= kFloat32UlpShare;
-    if (far || diff.nonfinite_mismatches > 0) fail("mean ULP", diff.mean_ulp, kFloat32MeanUlp);
+    if (far || diff.nonfinite_mismatches > 0) fail(Deciding::kMeanUlp, diff.mean_ulp, kFloat32MeanUlp);
     return verdict_;
   }
 
@@ -448,15 +531,15 @@ class ByDifference {
     verdict_.thresholds = "cosine > " + number_text(kQuickCosine) + ", then max abs < " + number_text(kQuickMaxAbs) +
                           ", then share over " + number_text(error[0]) + " relative <= " + number_text(error[1]);
     if (diff.nonfinite_mismatches > 0) {
-      fail("NaN or infinite", static_cast<double>(diff.nonfinite_mismatches), 0);
+      fail(Deciding::kNonfinite, static_cast<double>(diff.nonfinite_mismatches), 0);
     } else if (diff.cosine <= kQuickCosine) {
-      fail("cosine", diff.cosine, kQuickCosine);
+      fail(Deciding::kCosine, diff.cosine, kQuickCosine);
     } else if (diff.max_abs < kQuickMaxAbs) {
-      note("max abs", diff.max_abs, kQuickMaxAbs);
+      note(Deciding::kMaxAbs, diff.max_abs, kQuickMaxAbs);
     } else {
-      note("share over the relative limit", share(diff.over_relative[0]), error[1]);
+      note(Deciding::kShareOverRelative, share(diff.over_relative[0]), error[1]);
       if (verdict_.number > error[1]) {
-        fail(verdict_.deciding.c_str(), verdict_.number, error[1]);
+        fail(verdict_.deciding, verdict_.number, error[1]);
       } else if (share(diff.over_relative[1]) > warning[1]) {
         verdict_.reason = "warning: " + number_text(share(diff.over_relative[1])) + " of the elements over " +
                           number_text(warning[0]) + " relative";
@@ -472,8 +555,9 @@ class ByDifference {
     verdict_.thresholds = "|golden| <= " + number_text(small.below) + ": atol " + number_text(small.atol) +
                           ", else rtol " + number_text(small.rtol);
     const int64_t outside = diff.small_outside + diff.normal_outside + diff.nonfinite_mismatches;
-    note("elements outside", static_cast<double>(outside), 0);
-    if (outside > 0) fail("elements outside", static_cast<double>(outside), 0);
+    note(Deciding::kElements, static_cast<double>(outside), 0);
+    if (outside > 0) fail(Deciding::kElements, static_cast<double>(outside), 0);
+    hand_out(small.below, small.atol, 0, small.rtol);
     return verdict_;
   }
 
@@ -481,14 +565,38 @@ class ByDifference {
   const at::Tensor& reference_;
   const JudgeContext& context_;
   const c10::ScalarType dtype_;
+  at::Tensor expected_;  // what the result was compared with
   TensorVerdict verdict_;
 };
 
 }  // namespace
 
-std::string_view to_string(Verdict verdict) {
-  constexpr std::array<std::string_view, 3> kNames{"pass", "fail", "not comparable"};
-  return kNames[static_cast<size_t>(verdict)];
+Token token_of(Deciding deciding) {
+  constexpr std::array<Token, 18> kTokens{{{"", ""},
+                                           {"bits", "bits"},
+                                           {"nonfinite", "NaN or infinite"},
+                                           {"rmse", "rmse"},
+                                           {"max_error", "max error"},
+                                           {"max_ulp", "max ulp"},
+                                           {"elements", "elements outside"},
+                                           {"mean_ulp", "mean ULP"},
+                                           {"share_over_ulp", "share over 1 ULP"},
+                                           {"cosine", "cosine"},
+                                           {"max_abs", "max abs"},
+                                           {"share_over_relative", "share over the relative limit"},
+                                           {"distance", "Kolmogorov-Smirnov distance"},
+                                           {"hits", "hits too many or too few"},
+                                           {"range", "value outside the range"},
+                                           {"dropped", "neither dropped nor scaled"},
+                                           {"mean", "distance of the mean"},
+                                           {"missing", "missing numbers"}}};
+  return kTokens[static_cast<size_t>(deciding)];
+}
+
+std::string_view to_string(AppliedMethod method) {
+  constexpr std::array<std::string_view, 9> kNames{"",    "relative",      "relative_to_cpu",  "allclose",   "bitwise",
+                                                   "ulp", "msprobe-quick", "msprobe-absolute", "statistical"};
+  return kNames[static_cast<size_t>(method)];
 }
 
 TensorVerdict differs(std::string kind, std::string reason) {
@@ -500,9 +608,9 @@ TensorVerdict differs(std::string kind, std::string reason) {
   return verdict;
 }
 
-TensorVerdict not_comparable(Unjudged why, std::string reason) {
+TensorVerdict not_judged(Unjudged why, std::string reason) {
   TensorVerdict verdict;
-  verdict.verdict = Verdict::kNotComparable;
+  verdict.verdict = Verdict::kNotJudged;
   verdict.unjudged = why;
   verdict.reason = std::move(reason);
   verdict.diff.bits_equal = false;
@@ -527,10 +635,10 @@ TensorVerdict judge(const at::Tensor& result, const at::Tensor& reference, const
       return other("dtype", result.scalar_type(), reference.scalar_type());
     }
     if (result.layout() != reference.layout()) return other("layout", result.layout(), reference.layout());
-    if (context.nan_equal && same_bits(result, reference)) {
+    if (context.nan_equal && !context.hands_out && same_bits(result, reference)) {
       TensorVerdict same;
-      same.method = to_string(method);
-      same.deciding = "bits";
+      same.method = applied(method);
+      same.deciding = Deciding::kBits;
       same.thresholds = "the same bits as the CPU's";
       same.diff.numel = result.numel();
       return same;

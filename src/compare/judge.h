@@ -8,20 +8,57 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/export.h"
 #include "compare/compare_options.h"
+#include "compare/expectation.h"
 #include "compare/metrics/tensor_diff.h"
 #include "compare/metrics/tolerance.h"
 #include "coverage/coverage.h"
+#include "coverage/coverage_text.h"
 
 namespace op_tools {
 
-enum class Verdict : uint8_t { kAgrees, kDiffers, kNotComparable };
-OP_TOOLS_API std::string_view to_string(Verdict verdict);  // "pass", "fail", "not comparable"
+// The metric that decided.
+enum class Deciding : uint8_t {
+  kNothing,  // there was nothing to measure
+  kBits,     // they are the same
+  kNonfinite,
+  kRmse,
+  kMaxError,
+  kMaxUlp,
+  kElements,  // that differ, or are outside
+  kMeanUlp,
+  kShareOverUlp,
+  kCosine,
+  kMaxAbs,
+  kShareOverRelative,
+  kDistance,  // Kolmogorov-Smirnov
+  kHits,
+  kRange,
+  kDropped,  // an element is neither dropped nor scaled
+  kMean,
+  kMissing,  // of a permutation
+};
+OP_TOOLS_API Token token_of(Deciding deciding);
+
+// The method as it was applied: that of the options, or what stands for it.
+enum class AppliedMethod : uint8_t {
+  kNone,
+  kRelative,
+  kRelativeToCpu,  // there is no float64 run
+  kAllclose,
+  kBitwise,
+  kUlp,
+  kMsprobeQuick,
+  kMsprobeAbsolute,
+  kStatistical,
+};
+OP_TOOLS_API std::string_view to_string(AppliedMethod method);
 
 struct JudgeContext {
   std::string_view op;
@@ -59,6 +96,8 @@ struct JudgeContext {
   // Golden from inputs that do not lie side by side, where an input is NaN: kernels give other results for NaN where
   // they take several elements at once than for the rest of a tensor. Undefined: no input is.
   std::function<at::Tensor()> golden_apart;
+  // TensorVerdict::expected is wanted: limits become as wide as they may, whether the result needs it or not.
+  bool hands_out = false;
   // The same result on the CPU with everything in the dtype of the call's autocast, which decides by lists that no two
   // devices share. Empty: no autocast.
   std::function<at::Tensor()> in_autocast_dtype;
@@ -71,16 +110,18 @@ struct GoldenError {
 
 struct TensorVerdict {
   Verdict verdict = Verdict::kAgrees;
-  std::string kind;        // of what differs: "values", "shape", "dtype", "layout", "presence", ...
-  std::string method;      // as it was applied
+  std::string kind;  // of what differs: "values", "shape", "dtype", "layout", "presence", ...
+  AppliedMethod method{};
   std::string thresholds;  // in words and numbers
-  std::string deciding;    // which metric decided: the one nearest to (or farthest over) its limit
+  Deciding deciding{};     // the metric nearest to (or farthest over) its limit
   double number = 0, limit = 0;
   std::string reason;       // for a verdict that needs words
-  Unjudged unjudged{};      // of kNotComparable: the reason as a token
+  Unjudged unjudged{};      // of kNotJudged: the reason as a token
   bool wide_limit = false;  // zeros in place of the result would agree, too
   TensorDiff diff;          // result against the reference; against golden where there is no reference
   std::optional<GoldenError> error, reference_error;  // where golden was asked for
+  // Where JudgeContext::hands_out asks for it; null too where no limits by element say what is right.
+  std::shared_ptr<Expectation> expected;
 };
 
 // `reference`: the CPU's result in the same dtype; undefined: there is none (the result is the CPU's).
@@ -88,6 +129,6 @@ OP_TOOLS_API TensorVerdict judge(const at::Tensor& result, const at::Tensor& ref
 
 // A verdict without numbers.
 OP_TOOLS_API TensorVerdict differs(std::string kind, std::string reason);
-OP_TOOLS_API TensorVerdict not_comparable(Unjudged why, std::string reason);
+OP_TOOLS_API TensorVerdict not_judged(Unjudged why, std::string reason);
 
 }  // namespace op_tools

@@ -58,24 +58,24 @@ bool has_unseen(const Coverage& account) {
          account.lost.total() > account.lost[Loss::kLimits];  // what options leave out is the user's wish
 }
 
-RunVerdict verdict_of(bool wrong, bool has_gaps) {
-  return wrong ? RunVerdict::kDiffers : has_gaps ? RunVerdict::kNotJudged : RunVerdict::kAgrees;
+Verdict verdict_of(bool wrong, bool has_gaps) {
+  return wrong ? Verdict::kDiffers : has_gaps ? Verdict::kNotJudged : Verdict::kAgrees;
 }
 
-RunVerdict verdict_of(bool wrong, const Coverage& account) {
+Verdict verdict_of(bool wrong, const Coverage& account) {
   return verdict_of(wrong || account.children_wrong > 0, !gaps(account).empty());
 }
 
-RunVerdict worst(const std::vector<RunVerdict>& verdicts) {
-  for (const RunVerdict one : {RunVerdict::kDiffers, RunVerdict::kNotJudged}) {
+Verdict worst(const std::vector<Verdict>& verdicts) {
+  for (const Verdict one : {Verdict::kDiffers, Verdict::kNotJudged}) {
     if (std::find(verdicts.begin(), verdicts.end(), one) != verdicts.end()) return one;
   }
-  return RunVerdict::kAgrees;
+  return Verdict::kAgrees;
 }
 
-int exit_status(RunVerdict verdict, bool allow_unseen) {
-  if (verdict == RunVerdict::kDiffers) return 1;
-  return verdict == RunVerdict::kNotJudged && !allow_unseen ? 2 : 0;
+int exit_status(Verdict verdict, bool allow_unseen) {
+  if (verdict == Verdict::kDiffers) return 1;
+  return verdict == Verdict::kNotJudged && !allow_unseen ? 2 : 0;
 }
 
 std::string accelerator() {

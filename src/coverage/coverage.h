@@ -16,7 +16,7 @@
 
 namespace op_tools {
 
-enum class RunVerdict : uint8_t { kAgrees, kDiffers, kNotJudged, kCount };
+enum class Verdict : uint8_t { kAgrees, kDiffers, kNotJudged, kCount };
 
 // Why it is not known that nothing is wrong.
 enum class Gap : uint8_t {
@@ -102,12 +102,12 @@ OP_TOOLS_API std::vector<Gap> gaps(const Coverage& account);
 OP_TOOLS_API bool has_unseen(const Coverage& account);
 
 // What is wrong stays wrong.
-OP_TOOLS_API RunVerdict verdict_of(bool wrong, bool has_gaps);
-OP_TOOLS_API RunVerdict verdict_of(bool wrong, const Coverage& account);
+OP_TOOLS_API Verdict verdict_of(bool wrong, bool has_gaps);
+OP_TOOLS_API Verdict verdict_of(bool wrong, const Coverage& account);
 // Of several: what differs comes before what is not judged.
-OP_TOOLS_API RunVerdict worst(const std::vector<RunVerdict>& verdicts);
+OP_TOOLS_API Verdict worst(const std::vector<Verdict>& verdicts);
 // Of a program: 0 all that was to be judged agrees, 1 something differs, 2 not judged (0 where that is allowed).
-OP_TOOLS_API int exit_status(RunVerdict verdict, bool allow_unseen);
+OP_TOOLS_API int exit_status(Verdict verdict, bool allow_unseen);
 
 // The type of the accelerator that this process has; empty: none, or its runtime is broken. Asks the runtime.
 OP_TOOLS_API std::string accelerator();

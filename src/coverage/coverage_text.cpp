@@ -15,7 +15,7 @@ constexpr size_t kColumns = 80;
 template <class Kind>
 using Tokens = std::array<Token, static_cast<size_t>(Kind::kCount)>;
 
-constexpr Tokens<RunVerdict> kVerdicts{{
+constexpr Tokens<Verdict> kVerdicts{{
     {"agrees", "nothing differs, and what there was to look at was looked at"},
     {"differs", "something is wrong, however much was looked at"},
     {"not judged", "nothing that was looked at is wrong, but what was not looked at could be"},
@@ -244,7 +244,7 @@ void append_wrapped(const std::string& text, std::vector<std::string>* lines) {
 
 }  // namespace
 
-Token token_of(RunVerdict verdict) {
+Token token_of(Verdict verdict) {
   return kVerdicts[static_cast<size_t>(verdict)];
 }
 Token token_of(Gap gap) {

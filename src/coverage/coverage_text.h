@@ -17,10 +17,10 @@ namespace op_tools {
 struct Token {
   std::string_view name, help;
 };
-OP_TOOLS_API Token token_of(RunVerdict verdict);  // "not judged"
-OP_TOOLS_API Token token_of(Gap gap);             // "most_unjudged"
-OP_TOOLS_API Token token_of(Unjudged reason);     // "no_reference"
-OP_TOOLS_API Token token_of(Loss reason);         // "no_room"
+OP_TOOLS_API Token token_of(Verdict verdict);  // "not judged"
+OP_TOOLS_API Token token_of(Gap gap);          // "most_unjudged"
+OP_TOOLS_API Token token_of(Unjudged reason);  // "no_reference"
+OP_TOOLS_API Token token_of(Loss reason);      // "no_room"
 
 // With the numbers of this account: "3 threads made 40 calls unseen". One for each gap.
 OP_TOOLS_API std::vector<std::string> reasons(const Coverage& account);

@@ -366,87 +366,87 @@ std::span<const OpFamily> op_families() {
 std::string_view trait_name(OpTrait trait) {
   switch (trait) {
     case kDrawsRandomNumbers:
-      return "draws random numbers";
+      return "draws_random_numbers";
     case kDrawsInTraining:
-      return "draws random numbers in training";
+      return "draws_random_numbers_in_training";
     case kUninitializedResult:
-      return "uninitialized result";
+      return "uninitialized_result";
     case kShowsUnwrittenMemory:
-      return "shows unwritten memory";
+      return "shows_unwritten_memory";
     case kChangesInPlace:
-      return "changes in place";
+      return "changes_in_place";
     case kGivesData:
-      return "gives data";
+      return "gives_data";
     case kWorkspaceResult:
-      return "workspace result";
+      return "workspace_result";
     case kOpenResult:
-      return "open result";
+      return "open_result";
     case kTakesWorkspace:
-      return "takes a workspace";
+      return "takes_a_workspace";
     case kResultOnCpu:
-      return "result on the CPU";
+      return "result_on_the_CPU";
     case kBackendPicksStrides:
-      return "backend picks strides";
+      return "backend_picks_strides";
     case kAsksAboutDevice:
-      return "asks about the device";
+      return "asks_about_the_device";
     case kUnorderedResult:
-      return "unordered result";
+      return "unordered_result";
     case kSignAmbiguous:
-      return "sign is ambiguous";
+      return "sign_is_ambiguous";
     case kReturnsIndices:
-      return "returns indices";
+      return "returns_indices";
     case kMixesElements:
-      return "mixes elements";
+      return "mixes_elements";
     case kSumsProducts:
-      return "sums products";
+      return "sums_products";
     case kHasFirstDtype:
-      return "has the first dtype";
+      return "has_the_first_dtype";
     case kForwardMode:
-      return "forward mode";
+      return "forward_mode";
     case kLikeFactory:
-      return "factory like a tensor";
+      return "factory_like_a_tensor";
     case kReadsValue:
-      return "reads a value";
+      return "reads_a_value";
     case kChangesMemory:
-      return "changes memory";
+      return "changes_memory";
     case kUndeclaredView:
-      return "undeclared view";
+      return "undeclared_view";
     case kTakesCpuTensors:
-      return "takes CPU tensors";
+      return "takes_CPU_tensors";
     case kDeviceKernelOfComposite:
-      return "device kernel of a composite operator";
+      return "device_kernel_of_a_composite_operator";
     case kWritesFirstArgument:
-      return "writes the first argument";
+      return "writes_the_first_argument";
     case kStepsByDtype:
-      return "steps by the dtype";
+      return "steps_by_the_dtype";
     case kBetweenTwoRanks:
-      return "between two ranks";
+      return "between_two_ranks";
     case kGivesAllRanksTheSame:
-      return "gives all ranks the same";
+      return "gives_all_ranks_the_same";
     case kJumps:
       return "jumps";
     case kGivesIntegers:
-      return "gives integers";
+      return "gives_integers";
     case kDivides:
       return "divides";
     case kStepsParameters:
-      return "steps parameters";
+      return "steps_parameters";
     case kExponentiates:
       return "exponentiates";
     case kGradientJumps:
-      return "gradient jumps";
+      return "gradient_jumps";
     case kNormalizes:
       return "normalizes";
     case kMultiplies:
       return "multiplies";
     case kDistance:
-      return "gives a distance";
+      return "gives_a_distance";
     case kSelects:
       return "selects";
     case kMoves:
       return "moves";
     case kHasDefaultByDtype:
-      return "has a default by dtype";
+      return "has_a_default_by_dtype";
   }
   return "";
 }

@@ -73,7 +73,7 @@ struct OpFamily {
 };
 
 OP_TOOLS_API std::span<const OpFamily> op_families();
-OP_TOOLS_API std::string_view trait_name(OpTrait trait);  // "draws random numbers"
+OP_TOOLS_API std::string_view trait_name(OpTrait trait);  // "draws_random_numbers"
 
 // The row that says it; nullptr: none.
 OP_TOOLS_API const OpFamily* family_of(std::string_view base_name, OpTrait trait);

@@ -37,13 +37,13 @@ void warn_unmatched(const ActiveHook& active) {
   static std::set<std::string>* logged = new std::set<std::string>;
   const auto warn = [&](const OpFilter* filter, const char* what, bool of_operators) {
     if (!filter) return;
-    for (const std::string& item : filter->unmatched_items()) {
+    for (const OpFilter::Unmatched& item : filter->unmatched_items()) {
       {
         std::lock_guard<std::mutex> lock(*mutex);
-        if (!logged->insert(item).second) continue;
+        if (!logged->insert(item.described).second) continue;
       }
-      log::warn(item + " matched no " + what +
-                (of_operators ? advice_on(item, std::string(to_string(active.options.level))) : ""));
+      log::warn(item.described + " matched no " + what +
+                (of_operators ? advice_on(item.text, std::string(to_string(active.options.level))) : ""));
     }
   };
   warn(active.options.filter.get(), "operator that was called", true);

@@ -139,7 +139,7 @@ TEST_CASE("A wrong operator is found, saved and blamed alone", "[compare]") {
   std::ifstream csv(result.root + "/autocompare.csv");
   std::string titles;
   std::getline(csv, titles);
-  CHECK(titles.find("op,id,step,level,phase,what,verdict") == 0);
+  CHECK(titles.find("op,id,step,level,phase,what,part,index,verdict") == 0);
 }
 
 TEST_CASE("Told to raise, a failure stops the program where it is", "[compare]") {

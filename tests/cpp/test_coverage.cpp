@@ -77,8 +77,8 @@ TEST_CASE("each gap turns a verdict, and is named", "[coverage]") {
     one.make(account);
     CAPTURE(name_of(one.gap));
     CHECK(gap_names(account) == Names{name_of(one.gap)});
-    CHECK(verdict_of(false, account) == RunVerdict::kNotJudged);
-    CHECK(verdict_of(true, account) == RunVerdict::kDiffers);
+    CHECK(verdict_of(false, account) == Verdict::kNotJudged);
+    CHECK(verdict_of(true, account) == Verdict::kDiffers);
     CHECK(reasons(account).size() == 1);
     CHECK(lines(account).back().find(reasons(account)[0].substr(0, 10)) != std::string::npos);
     tried.insert(one.gap);
@@ -101,19 +101,19 @@ TEST_CASE("unseen work that cannot matter turns no verdict", "[coverage]") {
     Coverage account = of_a_device_run();
     make(account);
     CHECK(gap_names(account).empty());
-    CHECK(verdict_of(false, account) == RunVerdict::kAgrees);
+    CHECK(verdict_of(false, account) == Verdict::kAgrees);
     CHECK(lines(account).back().find("NOT JUDGED") == std::string::npos);
   }
   CHECK(lines_of_unseen(of_a_device_run()).empty());
 }
 
 TEST_CASE("verdicts have exit statuses, and the worst of several counts", "[coverage]") {
-  CHECK(exit_status(RunVerdict::kAgrees, false) == 0);
-  CHECK(exit_status(RunVerdict::kDiffers, false) == 1);
-  CHECK(exit_status(RunVerdict::kNotJudged, false) == 2);
-  CHECK(exit_status(RunVerdict::kNotJudged, true) == 0);
-  CHECK(exit_status(RunVerdict::kDiffers, true) == 1);
-  using enum RunVerdict;
+  CHECK(exit_status(Verdict::kAgrees, false) == 0);
+  CHECK(exit_status(Verdict::kDiffers, false) == 1);
+  CHECK(exit_status(Verdict::kNotJudged, false) == 2);
+  CHECK(exit_status(Verdict::kNotJudged, true) == 0);
+  CHECK(exit_status(Verdict::kDiffers, true) == 1);
+  using enum Verdict;
   CHECK(worst({}) == kAgrees);
   CHECK(worst({kAgrees, kNotJudged}) == kNotJudged);
   CHECK(worst({kNotJudged, kDiffers, kAgrees}) == kDiffers);
@@ -159,7 +159,7 @@ TEST_CASE("a scope that sees no call has no all-clear", "[coverage]") {
   CHECK(account.judged > 0);
   CHECK(account.on_device == false);
   CHECK(account.devices.size() == 1);
-  CHECK(verdict_of(false, account) == RunVerdict::kAgrees);
+  CHECK(verdict_of(false, account) == Verdict::kAgrees);
 }
 
 TEST_CASE("a tool that gives no verdict has an account, too", "[coverage]") {
@@ -181,7 +181,7 @@ TEST_CASE("a tool that failed is off in its account", "[coverage]") {
   at::ones({4}).relu();
   scope.leave();
   CHECK(scope.coverage().off);
-  CHECK(verdict_of(false, scope.coverage()) == RunVerdict::kNotJudged);
+  CHECK(verdict_of(false, scope.coverage()) == Verdict::kNotJudged);
 }
 
 TEST_CASE("what goes on beside a scope is in its account", "[coverage]") {

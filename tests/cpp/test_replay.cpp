@@ -281,7 +281,7 @@ TEST_CASE("Captures of ditorch replay with equal outputs and last-node gradients
   INFO(outcome.out << outcome.err);
   CHECK(outcome.status == 0);
   CHECK(outcome.report["summary"]["ran"] == 17);
-  CHECK(outcome.report["summary"]["agreed"] == 17);
+  CHECK(outcome.report["summary"]["agrees"] == 17);
   size_t gradients = 0;
   for (const json& call : outcome.report["calls"]) {
     for (const json& one : call["checks"])
@@ -309,7 +309,7 @@ TEST_CASE("A call agrees with what was saved, gradients included", "[replay]") {
   save_division(store);
   const Outcome outcome = check(store.path(), {"--sync_time_measure", "--run_times", "2"});
   CHECK(outcome.status == 0);
-  CHECK(outcome.call(0)["status"] == "agreed");
+  CHECK(outcome.call(0)["status"] == "agrees");
   CHECK(outcome.call(0)["checks"].size() == 3);
   CHECK(outcome.call(0)["forward_ms"].size() == 2);
   CHECK(outcome.call(0)["backward_ms"].size() == 2);
@@ -320,7 +320,7 @@ TEST_CASE("A call agrees with what was saved, gradients included", "[replay]") {
                                           "allclose: True    max_diff:          0.0000000"));
   CHECK_THAT(outcome.err, Catch::Contains("SyncExecuteTimer: torch.Tensor.div forward  elapsed "));
   CHECK_THAT(outcome.err, Catch::Contains("SyncExecuteTimer: torch.Tensor.div backward elapsed "));
-  CHECK_THAT(outcome.out, Catch::Contains("1 ran, 1 agreed"));
+  CHECK_THAT(outcome.out, Catch::Contains("1 ran, 1 agree"));
 
   const ScopedVariable compat("OP_TOOLS_COMPAT", "ditorch");
   CHECK_THAT(replay_paths({store.path(), "--sync_time_measure"}).err, Catch::Contains("forward  elasped "));
@@ -336,10 +336,10 @@ TEST_CASE("A difference is exit status 1, with the worst element named", "[repla
   store.call("torch.Tensor.neg").input({x}).output(ramp({3, 2}));
   const Outcome outcome = check(store.path());
   CHECK(outcome.status == 1);
-  CHECK(outcome.report["summary"]["disagreed"] == 2);
+  CHECK(outcome.report["summary"]["differs"] == 2);
   CHECK(outcome.call(0)["checks"][0]["worst_index"] == json::array({1, 2}));
   CHECK(outcome.call(0)["checks"][0]["max_abs"] == 0.25);
-  CHECK_THAT(outcome.out, Catch::Contains("Disagreed") && Catch::Contains("torch.Tensor.mul"));
+  CHECK_THAT(outcome.out, Catch::Contains("Differ (") && Catch::Contains("torch.Tensor.mul"));
   CHECK_THAT(outcome.out, Catch::Contains("shape [2, 3], expected [3, 2]"));
 
   const ScopedVariable tolerance("MUL_AUTOCOMPARE_ERROR_TOLERANCE", "1,0");
@@ -400,11 +400,11 @@ TEST_CASE("Random calls repeat from their saved state and are not judged without
   INFO(outcome.report.dump(1));
   CHECK(outcome.status == 0);
   CHECK(outcome.call(0)["bit_equal"] == true);
-  CHECK(outcome.call(1)["status"] == "not comparable");
+  CHECK(outcome.call(1)["status"] == "not judged");
   CHECK(outcome.call(1)["checks"][0]["reason"] == "random");
-  CHECK(outcome.call(2)["status"] == "agreed");
+  CHECK(outcome.call(2)["status"] == "agrees");
   CHECK(outcome.call(3)["checks"][0]["reason"] == "uninitialized memory");
-  CHECK(check(store.path(), {"--seed", "5"}).call(0)["status"] == "not comparable");
+  CHECK(check(store.path(), {"--seed", "5"}).call(0)["status"] == "not judged");
 }
 
 TEST_CASE("The program's state is that of the capture and is taken back", "[replay]") {
@@ -443,7 +443,7 @@ TEST_CASE("Strides that were stored compact are given back", "[replay]") {
   const Outcome outcome = check(store.path());
   INFO(outcome.report.dump(1));
   CHECK(outcome.status == 2);
-  CHECK(outcome.call(0)["status"] == "agreed");
+  CHECK(outcome.call(0)["status"] == "agrees");
   CHECK(outcome.call(1)["status"] == "could not run");
 }
 
@@ -454,8 +454,8 @@ TEST_CASE("A call that raised has to raise again", "[replay]") {
   store.call("torch.Tensor.view").input({ramp({4}), 3});
   const Outcome outcome = check(store.path());
   CHECK(outcome.status == 1);
-  CHECK(outcome.call(0)["status"] == "agreed");
-  CHECK(outcome.call(1)["status"] == "disagreed");
+  CHECK(outcome.call(0)["status"] == "agrees");
+  CHECK(outcome.call(1)["status"] == "differs");
   CHECK(outcome.call(2)["status"] == "could not run");
   CHECK_THAT(outcome.call(2)["reason"].get<std::string>(), Catch::StartsWith("raised: "));
 }
@@ -480,7 +480,7 @@ TEST_CASE("What cannot be run or read is listed with path and reason, exit statu
   const Outcome outcome = replay_paths({store.path(), "--acc_check", store / "no_such_folder"});
   INFO(outcome.out);
   CHECK(outcome.status == 2);
-  CHECK(outcome.report["summary"]["agreed"] == 1);
+  CHECK(outcome.report["summary"]["agrees"] == 1);
   CHECK(outcome.report["summary"]["could_not_run"] == 7);
   CHECK(outcome.report["problems"].size() == 1);
   for (const char* text : {"exists in Python only; use python -m op_tools.run_op_from_data",
@@ -500,7 +500,7 @@ TEST_CASE("A call whose files are not all there is replayed and named, exit stat
       store.call("torch.Tensor.neg").input({x}).output(-x).write(CallFile::kGradInputs, make_list({x}), {}, {});
   const Outcome outcome = replay_paths({store.path(), "--acc_check"});
   CHECK(outcome.status == 2);
-  CHECK(outcome.report["summary"]["agreed"] == 2);
+  CHECK(outcome.report["summary"]["agrees"] == 2);
   CHECK(outcome.report["problems"].size() == 2);
   for (const auto& call : {without_meta, half_backward}) {
     CHECK_THAT(outcome.out, Catch::Contains(fs::path(call.last_path).parent_path().string() + ": cut off"));

@@ -313,8 +313,8 @@ def replay(run: Run) -> tuple[Outcome, Said]:
     root = tool.result().root
     calls = {one.path: one for one in calls_below(root)[0]} if root else {}
     reports = replayed(list(calls))
-    wrong = [path for path, report in reports.items() if report["status"] == "disagreed"]
-    unjudged = [path for path in calls if reports.get(path, {}).get("status") not in ("agreed", "disagreed")]
+    wrong = [path for path, report in reports.items() if report["status"] == "differs"]
+    unjudged = [path for path in calls if reports.get(path, {}).get("status") not in ("agrees", "differs")]
     text = f"{calls[wrong[0]].name}" if wrong else f"{len(unjudged)} of {len(calls)} not judged"
     verdict = verdict_of(wrong=bool(wrong), unseen=len(unjudged) * 2 > len(calls) or not calls)
     return outcome, Said(verdict, text, {calls[path].id for path in wrong})

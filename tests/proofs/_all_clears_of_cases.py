@@ -21,7 +21,7 @@ from op_tools._conformance.rows import NOT_JUDGED, PASSED
 from op_tools._conformance.verdict import Judge
 
 _FLOATS = ("float32", "float16", "bfloat16")
-_BY_CHANCE = {name for trait, _, names in _C.op_families() if trait == "draws random numbers" for name in names.split()}
+_BY_CHANCE = {name for trait, _, names in _C.op_families() if trait == "draws_random_numbers" for name in names.split()}
 # Copies to and from the device, memory without values: a fault there hits all cases, or nothing.
 _LEFT_OUT = ("_copy_from", "_local_scalar_dense", "empty", "as_strided", "resize_", "set_", "_reshape_alias", "view")
 

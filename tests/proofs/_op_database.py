@@ -224,7 +224,7 @@ class Builder:
         add("method", op.method_variant)
         add("inplace", self._in_place())
         if op.supports_out:
-            for variant in ("out", "strided out", "empty out"):
+            for variant in ("out", "strided_out", "empty_out"):
                 for index, sample in enumerate(self._samples(dtype, count, False)):
                     self._add_out(calls, f"{text} {index}", variant, sample)
         return calls

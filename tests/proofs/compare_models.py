@@ -81,7 +81,7 @@ def main() -> int:
             wrong += result.failed + moved
             print(
                 f"{device:<4} {model:<12} {precision:<9} {level:<6} {result.calls:>6} calls, {result.passed:>6} right, "
-                f"{result.failed} failures, {result.not_comparable:>4} not comparable, "
+                f"{result.failed} failures, {result.not_judged:>4} not judged, "
                 f"losses {'DIFFER' if moved else 'the same'}, {time.monotonic() - start:.0f} s",
                 flush=True,
             )

@@ -52,7 +52,7 @@ LEFT_OUT = (
 )
 
 
-DRAWS = {name for trait, _, names in _C.op_families() if trait == "draws random numbers" for name in names.split()} | {
+DRAWS = {name for trait, _, names in _C.op_families() if trait == "draws_random_numbers" for name in names.split()} | {
     "native_dropout"
 }
 

@@ -179,7 +179,7 @@ def one_round(number: int, layout: str, chance: random.Random, parent: Path, tot
         assert said <= found.cut, f"said to be cut off, and whole: {said - found.cut}"
         assert report["status"] == (2 if found.cut else 0), (report["status"], found.cut)
         summary = report["summary"]
-        assert summary["disagreed"] == 0 and summary["could_not_run"] == 0, summary
+        assert summary["differs"] == 0 and summary["could_not_run"] == 0, summary
         assert summary["calls"] == len(found.calls), (summary, len(found.calls))
         totals["replayed"] += summary["bit_equal"]
     shutil.rmtree(folder)

@@ -177,7 +177,7 @@ def failures(op: Any, sample: Any, change: Callable[[torch.Tensor], torch.Tensor
 
 
 def is_known_to_op_tools(name: str) -> bool:
-    families = [names.split() for trait, _, names in op_tools._C.op_families() if trait == "has a default by dtype"]
+    families = [names.split() for trait, _, names in op_tools._C.op_families() if trait == "has_a_default_by_dtype"]
     return any({name.replace(".", "_"), name.rsplit(".", 1)[-1]} & set(names) for names in families)
 
 

@@ -319,7 +319,7 @@ def replayed(folder: str, *options: str) -> tuple[int, list[str]]:
     wrong = [
         f"replay of {call['name']} disagrees: {json.dumps(call.get('checks', ''))[:300]}"
         for call in report["calls"]
-        if call["status"] == "disagreed"
+        if call["status"] == "differs"
     ]
     return report["summary"]["ran"], wrong
 

@@ -176,7 +176,7 @@ def autocompare(steps: int) -> Iterator[Part]:
                 list(train(make, DEVICE, steps, tool))
             result = tool.result()
             looked_at = (
-                f"{result.passed + result.failed} of {result.passed + result.failed + result.not_comparable} results"
+                f"{result.passed + result.failed} of {result.passed + result.failed + result.not_judged} results"
             )
             wanted = "gt_" if make is Gated else ""
             yield Part(f"autocompare, {name}, {level}", looked_at, [row.op for row in result.failures], wanted)

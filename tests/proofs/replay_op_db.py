@@ -38,13 +38,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("OP_TOOLS_BUILD_DIR", ROOT / "build" / "dev")) / "run_op_from_data"
 GROUP = 8  # operators that one run of the program replays: its start costs more than their calls
 NOT_SAVED = "an input could not be saved when the call was captured"  # a module, an options object: meta.json says so
-OUTCOMES = ("bit for bit", "within tolerance", "not comparable", "Python only", "could not run", "disagreed")
+OUTCOMES = ("bit for bit", "within tolerance", "not judged", "Python only", "could not run", "differs")
 # Does not give the same twice in torch itself; found by op_db.py, which runs everything several times without a tool.
 UNSTABLE = {"linalg.lstsq": "torch's own result differs from run to run (driver gelsy)"}
 
 
 def calls_of(builder: Builder) -> list[Call]:
-    return [call for call in builder.build() if not call.name.startswith("error") and "empty out" not in call.name]
+    return [call for call in builder.build() if not call.name.startswith("error") and "empty_out" not in call.name]
 
 
 def run_all(calls: list[Call], between: Any = lambda: None) -> None:
@@ -93,18 +93,18 @@ def gradient_outcome(call: Call, metas: list[dict[str, Any]]) -> str:
 
 def outcome(calls: list[dict[str, Any]]) -> tuple[str, str]:
     """What became of the captured calls of one sample, and why."""
-    if any(call["status"] == "disagreed" for call in calls):
-        bad = next(call for call in calls if call["status"] == "disagreed")
-        return "disagreed", f"{bad['name']}: {json.dumps(bad.get('checks', ''))[:200]}"
+    if any(call["status"] == "differs" for call in calls):
+        bad = next(call for call in calls if call["status"] == "differs")
+        return "differs", f"{bad['name']}: {json.dumps(bad.get('checks', ''))[:200]}"
     for call in calls:
         if call["status"] == "could not run":
             only = "Python" in call["reason"] or "there is no operator" in call["reason"]  # registered by Python code
             kind = "Python only" if only else "could not run"
             return kind, f"{call['name']}: {call['reason']}"
-    agreed = [call for call in calls if call["status"] == "agreed"]
+    agreed = [call for call in calls if call["status"] == "agrees"]
     if not agreed:
         notes = {check.get("reason", "") for call in calls for check in call.get("checks", [])}
-        return "not comparable", "; ".join(sorted(filter(None, notes))) or "nothing is returned"
+        return "not judged", "; ".join(sorted(filter(None, notes))) or "nothing is returned"
     if all(call["bit_equal"] for call in agreed):
         return "bit for bit", ""
     return "within tolerance", next(call["name"] for call in agreed if not call["bit_equal"])
@@ -220,7 +220,7 @@ def coverage(rows: list[dict[str, Any]], without: dict[str, str], samples: int) 
         lines.append(f"| {level} | {len({row['op'] for row in mine})} | {len(mine)} | {' | '.join(cells)} | {equal} |")
     lines += [
         "",
-        "*Not comparable*: the result is uninitialized memory or scratch. *Python only*: no operator of torch's stands behind the",
+        "*Not judged*: the result is uninitialized memory or scratch. *Python only*: no operator of torch's stands behind the",
         "function; `python -m op_tools.run_op_from_data` runs it.",
         "",
         "## Operators with samples that are not replayed bit for bit",
@@ -283,9 +283,7 @@ def main() -> int:
         for row in rows
         if row.get("gradients") == "differs"
         or (
-            row["outcome"] in ("disagreed", "could not run")
-            and row["op"] not in UNSTABLE
-            and NOT_SAVED not in row["why"]
+            row["outcome"] in ("differs", "could not run") and row["op"] not in UNSTABLE and NOT_SAVED not in row["why"]
         )
     ]
     for row in bad:

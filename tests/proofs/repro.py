@@ -270,7 +270,11 @@ def examine(item: tuple[Failing, str, bool, bool, bool]) -> Trial:
     except Exception as error:
         trial.output = f"{type(error).__name__}: {error}"
         return trial
-    trial.reproduced, trial.data, trial.elements = made.reproduces, made.script.plan.data, made.script.elements
+    trial.reproduced, trial.data, trial.elements = (
+        made.reproduces,
+        "beside" if made.side_path else "inline",
+        made.script.elements,
+    )
     trial.lines, trial.finding, trial.output = made.script.text.count("\n"), made.finding, made.output
     without = copies().run([sys.executable, str(path)], environment=outside(""))
     trial.right_without_fault = without.status == 0

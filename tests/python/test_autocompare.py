@@ -63,7 +63,7 @@ def test_a_compared_run_trains_like_an_uncompared_one_and_all_is_right(level, mo
     assert result.ok and result.failures == []
     assert result.passed > 60
     if level == "torch":
-        assert any(row["phase"] == "backward" and row["verdict"] == "pass" for row in result.rows)
+        assert any(row["phase"] == "backward" and row["verdict"] == "agrees" for row in result.rows)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -124,7 +124,7 @@ def test_a_backward_that_writes_what_arrives_is_judged_by_what_arrived(device, r
         (twice(x.square()) * 3).sum().backward()
     assert torch.allclose(x.grad.cpu(), (12 if right else 12.12) * x.detach().cpu())
     verdicts = {row["phase"]: row["verdict"] for row in rows(tool) if "twice" in row["op"]}
-    assert verdicts == {"forward": "pass", "backward": "pass" if right else "fail"}
+    assert verdicts == {"forward": "agrees", "backward": "agrees" if right else "differs"}
     assert len(tool.result().failures) == (0 if right else 1)
 
 
@@ -149,7 +149,7 @@ def test_rows_of_the_files_are_those_of_the_result():
     assert [row["what"] for row in kept] == ["output", "0th", "1th"]
     for row, text, parsed in zip(kept, from_csv, from_json, strict=True):
         assert parsed["op"] == text["op"] == row["op"]
-        assert parsed["verdict"] == text["verdict"] == row["verdict"] == "pass"
+        assert parsed["verdict"] == text["verdict"] == row["verdict"] == "agrees"
         assert parsed["shape"] == row["shape"] == json.loads(text["shape"])
         assert row["method"] and row["thresholds"] and row["deciding"]
         assert float(text["number"]) == row["number"]
@@ -248,14 +248,14 @@ def test_random_results_replay_from_the_state_or_are_judged_by_their_distributio
         compared = torch.rand(100), F.dropout(torch.ones(50)), torch.get_rng_state()
     assert all(torch.equal(a, b) for a, b in zip(plain, compared, strict=True))
     assert tool.result().ok
-    assert {row["op"]: row["verdict"] for row in rows(tool)}["torch.nn.functional.dropout"] == "pass"
+    assert {row["op"]: row["verdict"] for row in rows(tool)}["torch.nn.functional.dropout"] == "agrees"
 
 
 def test_uninitialised_results_are_not_comparable():
     with op_tools.OpAutoCompare(ops="torch.empty_like") as tool:
         torch.empty_like(torch.ones(3))
     (row,) = rows(tool)
-    assert (row["verdict"], row["reason"]) == ("not comparable", "uninitialized memory")
+    assert (row["verdict"], row["reason"]) == ("not judged", "uninitialized memory")
     assert tool.result().failed == 0 and tool.result().verdict.value == "not judged"
 
 
@@ -288,7 +288,7 @@ def test_methods_by_name(method):
     with op_tools.OpAutoCompare(method=method, ops="torch.Tensor.clone") as tool:
         torch.randn(8).clone()
     (row,) = rows(tool)
-    assert row["verdict"] == "pass" and row["method"] == method
+    assert row["verdict"] == "agrees" and row["method"] == method
 
 
 @pytest.mark.parametrize(
@@ -367,8 +367,8 @@ def test_what_cannot_be_judged_is_said_and_the_program_goes_on(level):
         row["verdict"]
         for row in result.rows
         if row["op"] in ("torch.Tensor.add", "torch.Tensor.__add__", "aten::add.Tensor")
-    ] == ["pass"]
-    assert all(row["reason"] for row in result.rows if row["verdict"] == "not comparable")
+    ] == ["agrees"]
+    assert all(row["reason"] for row in result.rows if row["verdict"] == "not judged")
 
 
 def attention_over_one_key(dtype):
@@ -389,9 +389,9 @@ def test_gradients_that_are_nothing_but_rounding_are_no_failures_on_the_cpu(forw
     with op_tools.OpAutoCompare(level=level) as tool:
         output = forward(dtype)
         output.backward(torch.randn_like(output))
-    gradients = [row for row in tool.result().rows if row["verdict"] != "not comparable" and row["number"] != 0]
+    gradients = [row for row in tool.result().rows if row["verdict"] != "not judged" and row["number"] != 0]
     assert gradients, tool.result().rows
-    assert tool.result().failed == 0, [row for row in tool.result().rows if row["verdict"] == "fail"]
+    assert tool.result().failed == 0, [row for row in tool.result().rows if row["verdict"] == "differs"]
 
 
 @pytest.mark.parametrize("level", ["torch", "aten"])
@@ -405,7 +405,7 @@ def test_eigenvectors_of_another_sign_agree(level):
             torch.linalg.eigh(symmetric + symmetric.mT)
             torch.linalg.eig(symmetric)
         torch.linalg.eigh(matrix).eigenvectors.sum().backward()
-    assert tool.result().failed == 0, [row for row in tool.result().rows if row["verdict"] == "fail"]
+    assert tool.result().failed == 0, [row for row in tool.result().rows if row["verdict"] == "differs"]
     assert any(row["reason"] == "equal up to ambiguous signs" for row in tool.result().rows)
 
 

@@ -641,14 +641,14 @@ def test_whatever_has_its_final_name_loads_after_kill_9(layout, tmp_path, replay
     assert total > 50
     report = replay(*folders, "--only_run_forward", "--acc_check", "-q")
     assert report.status in (0, 2), report.err + report.out[-2000:]
-    assert report.summary["disagreed"] == 0 and report.summary["ran"] > 0
+    assert report.summary["differs"] == 0 and report.summary["ran"] > 0
     assert report.summary["calls"] == report.summary["ran"] + report.summary["could_not_run"]
     assert all(str(tmp_path) in problem for problem in report.json["problems"])
     if layout == "container":  # a kill may hit between two entries; this one cuts through one
         largest = max(tmp_path.rglob("calls.zip"), key=lambda path: path.stat().st_size)
         os.truncate(largest, largest.stat().st_size // 2)
         report = replay(largest, "--only_run_forward", "--acc_check", "-q")
-        assert report.status == 2 and report.summary["agreed"] > 0 and report.summary["disagreed"] == 0
+        assert report.status == 2 and report.summary["agrees"] > 0 and report.summary["differs"] == 0
         assert any(str(largest) in problem for problem in report.json["problems"])
 
 

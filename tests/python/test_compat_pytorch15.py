@@ -68,7 +68,7 @@ def test_a_file_of_15_is_read_and_its_calls_replay(tmp_path, replay, capsys):
     told = capsys.readouterr()
     assert "3 calls" in told.out and "AddmmBackward/91" in told.err and "an autograd node" in told.err
     done = replay(tmp_path / "calls", "--acc_check")
-    assert done.status == 0 and done.summary["agreed"] == 2, done.out
+    assert done.status == 0 and done.summary["agrees"] == 2, done.out
 
 
 def test_seqids_sort_as_numbers(tmp_path):
@@ -196,7 +196,7 @@ def test_the_dump_replays(tmp_path, replay):
     done = formats.import_dump(formats.read_dump(dump.path), tmp_path / "calls")
     assert done.calls == 3 and done.problems == ()
     again = replay(tmp_path / "calls", "--acc_check")
-    assert again.status == 0 and again.summary["agreed"] == 3, again.out
+    assert again.status == 0 and again.summary["agrees"] == 3, again.out
 
 
 def test_only_what_overflows_is_dumped(tmp_path):
@@ -295,7 +295,7 @@ def test_captures_as_h5_and_back(tmp_path, replay, capsys):
     done = formats.import_dump(formats.read_dump(path), tmp_path / "back")
     assert done.calls == 2
     again = replay(tmp_path / "back", "--acc_check")
-    assert again.status == 0 and again.summary["agreed"] == 2, again.out
+    assert again.status == 0 and again.summary["agrees"] == 2, again.out
 
 
 def test_the_snippet_of_the_page_runs(tmp_path, capsys):

@@ -709,7 +709,7 @@ def test_exported_cases_run_in_a_program_without_python(tmp_path, replay):
     assert len(written) >= 50 and any(case.gradient for case in written)
     done = replay(folder, "--acc_check")
     assert done.status == 0, done.out[-2000:]
-    assert f"{len(written)} ran, {len(written)} agreed" in done.out
+    assert f"{len(written)} ran, {len(written)} agree" in done.out
 
 
 def test_export_wants_an_empty_folder(tmp_path, capsys):

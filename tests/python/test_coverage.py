@@ -189,7 +189,7 @@ def test_reasons_of_results_without_a_verdict_are_counted(tmp_path):
         torch.ones(3, device="cpu") + 1
     account = tool.result().coverage
     assert account.not_judged == {"uninitialized": 1, "no_float64": 2}
-    assert sum(account.not_judged.values()) == tool.result().not_comparable
+    assert sum(account.not_judged.values()) == tool.result().not_judged
     assert "most_unjudged" in account.gaps()
 
 

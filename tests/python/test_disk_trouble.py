@@ -135,7 +135,7 @@ def test_full_disk(layout, python, small_disk, replay):
     assert not list(small_disk.rglob("*.tmp"))
     report = replay(small_disk, "--acc_check", "-q")
     summary = report.summary
-    assert summary["disagreed"] == 0 and summary["agreed"] == summary["bit_equal"] > 5
+    assert summary["differs"] == 0 and summary["agrees"] == summary["bit_equal"] > 5
     # What the full disk cut off is named; all else is whole.
     assert len(report.json["problems"]) <= 2 and all("cut off" in problem for problem in report.json["problems"])
 

@@ -69,7 +69,7 @@ def test_calls_of_troubleshooter_replay_with_the_parameters_of_the_state_dict(go
     assert "its result has the shapes [(4, 2)], in the dump [(2, 4)]" in told.err  # cat's dim is not in the dump
     done = replay(tmp_path / "calls", "--acc_check")
     assert done.status == 0, done.out + done.err
-    assert done.summary["agreed"] == 7
+    assert done.summary["agrees"] == 7
 
 
 def test_an_unfiltered_dump_gives_scalars_and_so_more_calls(golden, tmp_path, replay):
@@ -129,7 +129,7 @@ def test_every_call_of_msprobe_replays_with_its_gradients(golden, tmp_path, repl
     done = replay(tmp_path / "calls", "--acc_check")
     assert done.status == 0, done.out + done.err
     # Dropout draws numbers, whose state msprobe does not save.
-    assert (done.summary["agreed"], done.summary["not_comparable"]) == (20, 4)
+    assert (done.summary["agrees"], done.summary["not_judged"]) == (20, 4)
     linear = op_tools.load_call(tmp_path / "calls/0/msprobe/torch.nn.functional.linear/0")
     assert [list(one.shape) for one in linear.grad_inputs] == [[2], [2, 3], [3, 2]]
     assert linear.meta["stack"][0] == "model.py:11 forward"
@@ -142,7 +142,7 @@ def test_a_wrong_gradient_of_msprobe_is_found(golden, tmp_path, replay):
     torch.save(torch.load(path) * 1.5, path)
     formats.import_dump(formats.read_dump(folder), tmp_path / "calls")
     done = replay(tmp_path / "calls", "--acc_check")
-    assert done.status == 1 and done.summary["disagreed"] == 1, done.out
+    assert done.status == 1 and done.summary["differs"] == 1, done.out
 
 
 def test_modules_of_msprobe_that_are_functions_replay(golden, tmp_path, replay):
@@ -152,7 +152,7 @@ def test_modules_of_msprobe_that_are_functions_replay(golden, tmp_path, replay):
     assert done.calls == 4  # Linear and ReLU of two steps
     assert any("Module.block.Block.0" in one and "a call of a whole module" in one for one in done.problems)
     again = replay(tmp_path / "calls", "--acc_check")
-    assert (again.status, again.summary["agreed"]) == (0, 4), again.out
+    assert (again.status, again.summary["agrees"]) == (0, 4), again.out
 
 
 def test_a_dump_of_statistics_is_read_and_says_that_it_cannot_be_imported(golden, tmp_path, capsys):
@@ -246,7 +246,7 @@ def test_ours_as_msprobe_and_back_are_the_same_bytes(tmp_path, replay, capsys):
             assert mine.requires_grad == theirs.requires_grad
         assert one.meta["stack"] == other.meta["stack"]
     again = replay(tmp_path / "back", "--acc_check")
-    assert again.status == 0 and again.summary["agreed"] == done.calls, again.out
+    assert again.status == 0 and again.summary["agrees"] == done.calls, again.out
 
 
 def tensors(call):
@@ -270,7 +270,7 @@ def test_ours_as_troubleshooter_and_back_are_the_same_bytes(tmp_path, replay):
     assert {call.step for call in dump.calls} == {0, 1}
     back = formats.import_dump(dump, tmp_path / "back")
     again = replay(tmp_path / "back", "--acc_check")
-    assert again.status == 0 and again.summary["agreed"] == back.calls >= 6, again.out
+    assert again.status == 0 and again.summary["agrees"] == back.calls >= 6, again.out
     linear = op_tools.load_call(next(source.glob("torch.nn.functional.linear/*")))
     same = op_tools.load_call(next((tmp_path / "back").rglob("torch.nn.functional.linear/*")))
     assert torch.equal(linear.args[0], same.args[0]) and torch.equal(linear.result, same.result)
@@ -490,7 +490,7 @@ def test_msprobe_does_not_tell_what_became_of_the_inputs(scale, tmp_path, replay
     done = replay(tmp_path / "calls", "--acc_check")
     norm = [call for call in done.calls if call["name"].endswith("batch_norm")]
     assert len(norm) == 1 and not [one for one in norm[0]["checks"] if "after the call" in one["what"]]
-    assert (done.status, done.summary["disagreed"]) == ((0, 0) if scale == 1 else (1, 1)), done.out
+    assert (done.status, done.summary["differs"]) == ((0, 0) if scale == 1 else (1, 1)), done.out
 
 
 def other_arguments():
@@ -504,10 +504,10 @@ def other_arguments():
 
 
 def test_troubleshooter_does_not_tell_numbers(tmp_path, replay):
-    """`training=True` and its like are not in the files: what comes out otherwise is not comparable."""
+    """`training=True` and its like are not in the files: what comes out otherwise is not judged."""
     exported(other_arguments, tmp_path, "troubleshooter")
     done = replay(tmp_path / "calls", "--acc_check")
-    assert done.summary["disagreed"] == 0, done.out
+    assert done.summary["differs"] == 0, done.out
     assert done.out.count("the dump may lack arguments of the call") == 1
     for name in ("torch.add ", "torch.addcmul", "leaky_relu", "gelu", "torch.std", "batch_norm"):
         assert name in done.out
@@ -519,7 +519,7 @@ def test_a_wrong_call_of_troubleshooter_is_found_where_it_can_have_no_other_argu
     for path in tmp_path.glob("calls/**/output.pth"):
         torch.save({**(saved := torch.load(path)), "args": (saved["args"][0] * 1.5,)}, path)
     done = replay(tmp_path / "calls", "--acc_check")
-    assert (done.status, done.summary["disagreed"]) == (1, 3), done.out
+    assert (done.status, done.summary["differs"]) == (1, 3), done.out
 
 
 def test_inputs_of_troubleshooter_are_those_of_after_the_call(tmp_path, replay):
@@ -529,7 +529,7 @@ def test_inputs_of_troubleshooter_are_those_of_after_the_call(tmp_path, replay):
     (path,) = tmp_path.glob("calls/**/torch.Tensor.mul_/*/input.pth")
     torch.save({**(saved := torch.load(path)), "args": (x, *saved["args"][1:])}, path)
     done = replay(tmp_path / "calls", "--acc_check")
-    assert done.summary["disagreed"] == 0 and "as the call left them" in done.out, done.out
+    assert done.summary["differs"] == 0 and "as the call left them" in done.out, done.out
 
 
 @pytest.mark.parametrize(

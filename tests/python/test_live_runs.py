@@ -154,7 +154,7 @@ def test_a_fault_is_caught_while_the_program_runs_and_its_call_is_saved(level, r
     (line,) = [line for line in done.stderr.splitlines() if "against:" in line]
     assert "relu (forward, Net, " in line and "train.py:17 forward, step 1): born here: other numbers" in line
     command = re.search(r"saved: (run_op_from_data .*)", line)[1]
-    assert "disagreed" in run(command, status=1).stdout
+    assert "differs" in run(command, status=1).stdout
     saved = captured_names(tmp_path / "op_against_result")
     assert [(name.rpartition(".")[2].rpartition("::")[2], step) for name, _, step in saved] == [("relu", 1)]
     # The recording goes on: the whole of it agrees with what was said.
@@ -248,7 +248,7 @@ def test_each_wrong_operator_is_named_though_the_first_hides_the_second(level, r
     assert [rank.rows[row].op for row in rank.births] == [relu]  # the second is hidden
     done = run("op-tools run --shadow good train.py", OP_TOOLS_SIM_FAULTS=both)
     assert "2 of them are wrong" in done.stdout
-    wrong = [line.split()[:3] for line in done.stdout.splitlines() if "disagreed" in line]
+    wrong = [line.split()[:3] for line in done.stdout.splitlines() if "differs" in line]
     assert wrong == [["1", relu, "Net"], ["1", linear, "Net.layers.3"]]
     run("op-tools run --shadow good --fail-on-wrong train.py", status=1, OP_TOOLS_SIM_FAULTS=both)
     clean = run("op-tools run --shadow good --fail-on-wrong train.py").stdout

@@ -59,7 +59,7 @@ with op_tools.OpAutoCompare(max_saved=0) as tool:
 row = tool.result().failures[0]
 assert row.worst_result != row.worst_reference
 error = abs(float(row.worst_result) - float(row.worst_reference))
-assert error / abs(float(row.worst_reference)) > 100 * 2**-23 or row.deciding != "max ulp", row  # the element that decided
+assert error / abs(float(row.worst_reference)) > 100 * 2**-23 or row.deciding != "max_ulp", row  # the element that decided
 """
 
 

@@ -299,6 +299,6 @@ def test_a_call_of_a_container_is_replayed_by_the_path_that_is_printed(tmp_path,
     assert call.path.startswith(f"{container}!")
     assert op_tools.run_op_from_data.main([call.path, "--acc_check", "--json", str(tmp_path / "report.json")]) == 0
     (replayed,) = json.loads((tmp_path / "report.json").read_text())["calls"]
-    assert (replayed["path"], replayed["status"]) == (call.path, "agreed")
+    assert (replayed["path"], replayed["status"]) == (call.path, "agrees")
     assert op_tools.run_op_from_data.main([f"{container}!aten.neg/99999", "--acc_check"]) == 2
     assert "there is no such call" in "".join(capfd.readouterr())

@@ -111,7 +111,7 @@ def test_statistics_of_a_device_that_turns_out_wrong_are_in_doubt(tmp_path, caps
     assert all(not tensor.known and tensor.hash == 0 for tensor in in_doubt)
     capsys.readouterr()
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
-    assert "are not comparable: sim" in capsys.readouterr().out
+    assert "are not judged: sim" in capsys.readouterr().out
 
 
 def test_faults_in_some_calls_count_those_of_the_program(tmp_path):

@@ -63,8 +63,8 @@ def assert_adds_up(report):
     counts = Counter(call["status"] for call in report.calls)
     summary = report.summary
     assert len(report.calls) == summary["calls"] == summary["ran"] + summary["could_not_run"]
-    assert summary["ran"] == summary["agreed"] + summary["disagreed"] + summary["not_comparable"]
-    assert counts["agreed"] == summary["agreed"] and counts["disagreed"] == summary["disagreed"]
+    assert summary["ran"] == summary["agrees"] + summary["differs"] + summary["not_judged"]
+    assert counts["agrees"] == summary["agrees"] and counts["differs"] == summary["differs"]
     assert counts["could not run"] == summary["could_not_run"]
     assert all(call["reason"] for call in report.calls if call["status"] == "could not run")
     assert report.json["problems"] == []
@@ -75,11 +75,11 @@ def assert_adds_up(report):
 def test_program_without_python_replays_training_bit_for_bit(level, model, runs, replay):
     report = replay(runs[level, model], "--acc_check", "-q")
     assert_adds_up(report)
-    assert report.summary["disagreed"] == 0, [c for c in report.calls if c["status"] == "disagreed"][:3]
-    assert report.summary["bit_equal"] == report.summary["agreed"] > 50
+    assert report.summary["differs"] == 0, [c for c in report.calls if c["status"] == "differs"][:3]
+    assert report.summary["bit_equal"] == report.summary["agrees"] > 50
     could_not = {call["name"] for call in report.calls if call["status"] == "could not run"}
     assert could_not <= (PYTHON_ONLY if level == "torch" else set())
-    assert {call["name"] for call in report.calls if call["status"] == "not comparable"} <= UNINITIALISED
+    assert {call["name"] for call in report.calls if call["status"] == "not judged"} <= UNINITIALISED
     assert report.status == (2 if could_not else 0)
     if level == "torch":  # backward was replayed as well
         assert sum(any("grad" in c["what"] for c in call.get("checks", ())) for call in report.calls) > 5
@@ -91,10 +91,10 @@ def test_python_module_replays_all_of_training_bit_for_bit(level, model, runs, r
     report = replay(runs[level, model], "--acc_check", "-q", command=module)
     assert_adds_up(report)
     summary = report.summary
-    assert summary["disagreed"] == 0
+    assert summary["differs"] == 0
     assert summary["ran"] >= 0.99 * summary["calls"]
-    assert summary["bit_equal"] == summary["agreed"] >= 0.99 * (summary["ran"] - summary["not_comparable"])
-    assert {call["name"] for call in report.calls if call["status"] == "not comparable"} <= UNINITIALISED
+    assert summary["bit_equal"] == summary["agrees"] >= 0.99 * (summary["ran"] - summary["not_judged"])
+    assert {call["name"] for call in report.calls if call["status"] == "not judged"} <= UNINITIALISED
     assert report.status == (2 if summary["could_not_run"] else 0)
 
 
@@ -147,7 +147,7 @@ def test_lines_summary_and_filter(replay):
         assert any(line.startswith(f"SyncExecuteTimer: {op} backward elapsed ") for line in lines)
         assert any(f"OpAutoCompareHook: {op} 0th input grad" in line and "allclose: True" in line for line in lines)
     assert not any("torch.Tensor.sum" in line for line in lines)
-    assert "2 ran, 2 agreed (2 bit for bit), 0 disagreed" in report.out
+    assert "2 ran, 2 agree (2 bit for bit), 0 differ" in report.out
     assert report.summary["left_out"] >= 1
 
 
@@ -203,7 +203,7 @@ def test_status_is_1_when_a_result_is_another_and_names_the_worst_element(comman
     torch.save(saved, path)
     report = replay(one_call[0].folder.parents[1], "--acc_check", command=command)
     assert report.status == 1
-    assert report.summary["disagreed"] == 1 and report.summary["agreed"] == 1
+    assert report.summary["differs"] == 1 and report.summary["agrees"] == 1
     assert str(one_call[0].folder) in report.out and "at [5]" in report.out
 
 
@@ -235,7 +235,7 @@ def test_status_is_2_with_the_path_when_a_file_cannot_be_read(command, damage, o
     report = replay(one_call[0].folder.parents[1], "--acc_check", command=command)
     assert report.status == 2, report.out
     assert str(one_call[0].folder) in report.out
-    assert report.summary["agreed"] == 1  # the other one
+    assert report.summary["agrees"] == 1  # the other one
 
 
 def test_status_is_2_when_there_is_nothing_to_run(tmp_path, replay):
@@ -274,7 +274,7 @@ def test_call_that_raised_when_it_was_captured_is_reported_and_no_crash(replay):
         torch.mm(torch.ones(2, 3), torch.ones(2, 3))
     report = replay(tool.result().root, "--acc_check")
     assert report.status in (0, 2)
-    assert report.summary["calls"] == 1 and report.summary["disagreed"] == 0
+    assert report.summary["calls"] == 1 and report.summary["differs"] == 0
     assert_adds_up(report)
 
 
@@ -302,7 +302,7 @@ def test_numbers_are_what_python_makes_of_them(replay):
             float(tensor), int(tensor), bool(tensor)
         [10, 20, 30, 40][torch.tensor(2)]
     done = replay(tool.result().root, "--acc_check")
-    assert done.json["summary"]["agreed"] == 14, done.out
+    assert done.json["summary"]["agrees"] == 14, done.out
 
 
 def test_a_call_that_its_python_function_refused_is_not_judged_by_the_operator(replay):
@@ -313,7 +313,7 @@ def test_a_call_that_its_python_function_refused_is_not_judged_by_the_operator(r
         torch.nn.functional.batch_norm(torch.ones(2, 3), torch.zeros(3), torch.ones(3), training=True, eps=-1.0)
     done = replay(tool.result().root, "--acc_check")
     (call,) = done.json["calls"]
-    assert done.status == 2 and call["status"] == "not comparable"  # nothing was judged
+    assert done.status == 2 and call["status"] == "not judged"  # nothing was judged
     assert "the Python function raised: ValueError: batch_norm eps" in call["checks"][0]["reason"]
 
 
@@ -402,5 +402,5 @@ def test_a_call_that_asks_torch_for_the_module_of_the_device_replays_in_a_python
     command += ["--load", str(build_dir / "libop_tools_sim_device.so")]
     environment = {**os.environ, "PYTHONPATH": str(Path(op_tools.__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and "1 ran, 1 agreed (1 bit for bit)" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "1 ran, 1 agree (1 bit for bit)" in done.stdout, done.stdout + done.stderr
     assert "RuntimeWarning" not in done.stderr

@@ -91,7 +91,7 @@ def test_rows_of_comparisons_are_read_by_field_and_by_name():
     with op_tools.OpAutoCompare() as tool:
         torch.neg(torch.ones(3))
     row = next(row for row in tool.result().rows if row.op == "torch.neg")
-    assert row.verdict == row["verdict"] == row.get("verdict") == "pass"
+    assert row.verdict == row["verdict"] == row.get("verdict") == "agrees"
     assert "saved" not in row and row.saved is None and row.get("saved", "no") == "no"
     assert {**row}["op"] == "torch.neg"
     with pytest.raises(KeyError):

@@ -63,8 +63,8 @@ def test_parts_are_the_whole(captures, replay, tmp_path):
         (time["name"], time["calls"]) for time in whole.json["times"]
     }
     for one in (merged, whole):
-        assert "7 calls in" in one.out and "1 disagreed" in one.out and "Disagreed (worst first)" in one.out
-    assert whole.out.split("Disagreed")[1] == merged.out.split("Disagreed")[1]
+        assert "7 calls in" in one.out and "1 differ" in one.out and "Differ (worst first)" in one.out
+    assert whole.out.split("Differ ")[1] == merged.out.split("Differ ")[1]
 
 
 def test_a_part_is_always_the_same(captures, replay):
@@ -133,7 +133,7 @@ def test_ranks_share_the_calls(captures, tmp_path, replay):
     done = torchrun(captures, "--acc_check", "--json", "all.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("7 calls in") == 1  # one summary
-    assert "7 agreed (7 bit for bit)" in done.stdout
+    assert "7 agree (7 bit for bit)" in done.stdout
     report = json.loads((tmp_path / "all.json").read_text())
     assert outcome(report) == outcome(replay(captures, "--acc_check").json)
     assert report["summary"]["exit_status"] == 0
@@ -144,7 +144,7 @@ def test_what_one_rank_finds_is_the_result_of_all(captures, tmp_path):
     folder = spoil(captures)
     done = torchrun(captures, "--acc_check", "-q", "--json", "all.json", cwd=tmp_path)
     assert done.returncode != 0
-    assert "1 disagreed" in done.stdout and str(folder) in done.stdout
+    assert "1 differ" in done.stdout and str(folder) in done.stdout
     # torchrun tells each rank's own status: that of the whole. It ends the other when one has failed.
     assert "exitcode  : 1" in done.stderr, done.stderr
     assert json.loads((tmp_path / "all.json").read_text())["summary"]["exit_status"] == 1

@@ -30,10 +30,10 @@ def test_calls_on_the_device_replay_on_the_cpu_and_on_the_device(step, replay, l
     root = tool.result().root
     on_cpu = replay(root, "--acc_check")
     assert on_cpu.status == 0, on_cpu.out
-    assert on_cpu.summary["ran"] == on_cpu.summary["calls"] > 3 and on_cpu.summary["disagreed"] == 0
+    assert on_cpu.summary["ran"] == on_cpu.summary["calls"] > 3 and on_cpu.summary["differs"] == 0
     on_sim = replay(root, "--acc_check", "--load", "libop_tools_sim_device.so", "--device", "sim")
     assert on_sim.status == 0, on_sim.out
-    assert on_sim.summary["bit_equal"] == on_sim.summary["agreed"] == on_sim.summary["ran"] == on_cpu.summary["calls"]
+    assert on_sim.summary["bit_equal"] == on_sim.summary["agrees"] == on_sim.summary["ran"] == on_cpu.summary["calls"]
 
 
 def test_a_factory_moved_to_another_device_draws_numbers_of_its_own_there(replay, tmp_path):
@@ -43,8 +43,8 @@ def test_a_factory_moved_to_another_device_draws_numbers_of_its_own_there(replay
         torch.rand(3)
     report = replay(tmp_path, "--acc_check", "--load", "libop_tools_sim_device.so", "--device", "sim")
     assert report.status == 0, report.out
-    assert report.summary["disagreed"] == 0 and report.summary["ran"] == 3
-    assert report.summary["bit_equal"] == 2 and report.summary["not_comparable"] == 1, report.out
+    assert report.summary["differs"] == 0 and report.summary["ran"] == 3
+    assert report.summary["bit_equal"] == 2 and report.summary["not_judged"] == 1, report.out
 
 
 def test_a_fault_in_a_captured_run_is_found_by_replaying_it_on_the_cpu(replay):
@@ -54,7 +54,7 @@ def test_a_fault_in_a_captured_run_is_found_by_replaying_it_on_the_cpu(replay):
             torch.sigmoid(torch.mm(x, x))
     tool.flush()
     done = replay(tool.result().root, "--acc_check")
-    wrong = [call["name"] for call in done.calls if call["status"] == "disagreed"]
+    wrong = [call["name"] for call in done.calls if call["status"] == "differs"]
     assert done.status == 1 and wrong == ["aten::mm"] and fault.hits == 1
 
 
@@ -83,7 +83,7 @@ def test_conjugate_and_negative_bits_of_device_tensors_are_kept(replay, tmp_path
         torch.mul(there[1].conj().imag, 2.0)
         torch.mm(there[0][:, ::2], there[1].mH[::2])
     assert torch.equal(product.cpu(), torch.mm(x, y.conj()))
-    assert compare.result().failed == 0, [row for row in compare.result().rows if row["verdict"] == "fail"]
+    assert compare.result().failed == 0, [row for row in compare.result().rows if row["verdict"] == "differs"]
     capture.flush()
     captured = [
         op_tools.load(path)["args"][:2] for path in sorted(Path(capture.result().root).glob("*mm*/*/input.pth"))
@@ -106,7 +106,7 @@ def test_cells_that_only_devices_have_as_one_operator_replay_on_the_cpu(cells, r
     assert any("_thnn_fused" in name and "backward" in name for name in names)
     done = replay(tool.result().root, "--acc_check")
     assert done.status == 0, done.out
-    assert done.summary["agreed"] == done.summary["calls"] == sum(row.calls for row in tool.result().rows)
+    assert done.summary["agrees"] == done.summary["calls"] == sum(row.calls for row in tool.result().rows)
 
 
 @pytest.mark.parametrize("level", ["torch", "aten"])

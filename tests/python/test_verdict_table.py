@@ -362,7 +362,7 @@ COMMANDS = {
     ),
     "compare --confirm": (
         confirm,
-        {**_OF_CALLS, "no values": "not comparable", "off": "", "empty": "no captured calls", "full": LEFT_OUT},
+        {**_OF_CALLS, "no values": "not judged", "off": "", "empty": "no captured calls", "full": LEFT_OUT},
     ),
     "bisect": (
         bisect,

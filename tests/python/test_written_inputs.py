@@ -82,7 +82,7 @@ def test_replay_finds_statistics_that_the_captured_call_got_wrong(level, replay)
     assert torch.equal(mean.cpu(), torch.zeros(3)), "the update is lost"
     report = replay(tool.result().root, "--acc_check")
     assert report.status == 1, report.out
-    wrong = [check["what"] for call in report.calls for check in call["checks"] if check["verdict"] == "fail"]
+    wrong = [check["what"] for call in report.calls for check in call["checks"] if check["verdict"] == "differs"]
     assert wrong and all("after the call" in what for what in wrong), report.out
 
 

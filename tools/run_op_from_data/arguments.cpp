@@ -33,9 +33,9 @@ Examples
 front (LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16).
 
 Exit status
-   0  all calls ran and agreed
-   1  some disagreed (whether or not others could not be run)
-   2  none disagreed, but some could not be run or read: each is listed with its reason;
+   0  all calls ran and agree
+   1  some differ (whether or not others could not be run)
+   2  none differ, but some could not be run or read: each is listed with its reason;
       or most have no verdict, or --filter matched no call
   64  wrong usage
 )";
@@ -109,6 +109,10 @@ void add_selection(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
                  "by commas")
       ->type_name("RE");
   app.add_option("--json", options.json, "Write summary and all calls as one JSON object")->type_name("FILE");
+  app.add_option("--expected", options.expected,
+                 "With --acc_check: judge against the CPU (on the CPU: against float64) and write what each result has "
+                 "to be, values and limits, as a .pth file")
+      ->type_name("FILE");
   app.add_option("--jobs", options.jobs, "Work on N calls at once (times then say little)")
       ->check(CLI::Range(1, 1024))
       ->type_name("N");

@@ -13,8 +13,8 @@ namespace op_tools::replay {
 
 // Exit statuses. A disagreement counts more than a call that could not be run: 1 is a finding, 2
 // says "incomplete".
-constexpr int kAgreed = 0;
-constexpr int kDisagreed = 1;
+constexpr int kAgrees = 0;
+constexpr int kDiffers = 1;
 constexpr int kIncomplete = 2;
 constexpr int kWrongUsage = 64;
 
@@ -27,7 +27,7 @@ struct ReplayOptions {
   std::vector<std::string> paths;
   bool acc_check = false;
   std::optional<CompareMethod> method;  // unset: that of the saved failure, else relative
-  bool allow_unseen = false;            // kAgreed in place of kIncomplete
+  bool allow_unseen = false;            // kAgrees in place of kIncomplete
   bool only_run_forward = false;
   bool sync_time_measure = false;
   bool verbose = false;  // a line per call
@@ -41,6 +41,7 @@ struct ReplayOptions {
   std::string device = "cpu";
   std::string filter;                  // as OP_CAPTURE_LIST
   std::string json;                    // a file
+  std::string expected;                // a file for the reference values and limits of the results
   std::string compare;                 // a file that --json wrote elsewhere
   std::optional<uint64_t> seed;        // in place of saved random states
   std::string shrink;                  // a folder for the smallest form of the one call that still fails

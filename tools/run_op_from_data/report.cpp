@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/text_table.h"
 #include "compare/check_format.h"
+#include "pth/pth.h"
 #include "report/json_writer.h"
 #include "run_op_from_data/summary.h"
 #include "run_op_from_data/times.h"
@@ -45,6 +48,33 @@ json json_check(const Check& check) {
   return json::parse(json_text(make_dict(std::move(columns))));
 }
 
+// By call: a list of its results.
+Value expected_of(const std::vector<CallReport>& reports) {
+  std::vector<std::pair<Value, Value>> calls;
+  for (const CallReport& report : reports) {
+    Values checks;
+    for (const Check& check : report.checks) {
+      const auto& expected = check.judgement.expected;
+      checks.push_back(make_dict({{"part", std::string(to_string(check.part))},
+                                  {"index", check.index ? Value(static_cast<int64_t>(*check.index)) : Value()},
+                                  {"reason", check.judgement.reason},
+                                  {"expected", expected ? to_value(*expected) : Value()}}));
+    }
+    calls.emplace_back(report.path, make_list(std::move(checks)));
+  }
+  return make_dict(std::move(calls));
+}
+
+void write_expected(const std::string& path, const std::vector<CallReport>& reports) {
+  const EncodedPth encoded(expected_of(reports));
+  std::ofstream file(path, std::ios::binary);
+  for (const EncodedPth::Piece& piece : encoded.pieces()) {
+    file.write(piece.data, static_cast<std::streamsize>(piece.size));
+  }
+  file.close();
+  if (!file) throw Error("--expected " + path + ": cannot be written");
+}
+
 }  // namespace
 
 bool CallReport::differs() const {
@@ -54,12 +84,12 @@ bool CallReport::differs() const {
 
 bool CallReport::comparable() const {
   return std::any_of(checks.begin(), checks.end(),
-                     [](const Check& check) { return check.judgement.verdict != Verdict::kNotComparable; });
+                     [](const Check& check) { return check.judgement.verdict != Verdict::kNotJudged; });
 }
 
 bool CallReport::bit_equal() const {
   return comparable() && std::all_of(checks.begin(), checks.end(), [](const Check& check) {
-           return check.judgement.verdict == Verdict::kNotComparable ||
+           return check.judgement.verdict == Verdict::kNotJudged ||
                   (check.judgement.verdict == Verdict::kAgrees && check.judgement.diff.bits_equal);
          });
 }
@@ -130,6 +160,7 @@ int Reporter::finish(std::vector<std::string> problems, double seconds) {
   }
   if (!options_.shard) note_filter(&summary);  // other parts may have such calls
   if (!options_.no_summary) print_summary(summary);
+  if (!options_.expected.empty()) write_expected(options_.expected, reports_);
   if (!options_.json.empty()) {
     json head = json_of(summary);
     if (options_.shard) head["summary"]["shard"] = {options_.shard->index, options_.shard->count, of_all_};

@@ -56,7 +56,10 @@ RunOutcome saved_outcome(const SavedCall& call, size_t pass) {
 }
 
 Check plain_check(const char* against, TensorVerdict judgement) {
-  return {"", std::move(judgement), {}, against};
+  Check check;
+  check.judgement = std::move(judgement);
+  check.against = against;
+  return check;
 }
 
 void append(std::vector<Check> from, const char* against, size_t pass, std::vector<Check>* to) {
@@ -70,8 +73,8 @@ void append(std::vector<Check> from, const char* against, size_t pass, std::vect
 // That the numbers of two runs have one distribution does not make them agree.
 std::vector<Check> without_distributions(std::vector<Check> checks) {
   for (Check& check : checks) {
-    if (check.judgement.method != "statistical" || check.judgement.verdict != Verdict::kAgrees) continue;
-    check.judgement = not_comparable(Unjudged::kRandom, "random");
+    if (check.judgement.method != AppliedMethod::kStatistical || check.judgement.verdict != Verdict::kAgrees) continue;
+    check.judgement = not_judged(Unjudged::kRandom, "random");
   }
   return checks;
 }
@@ -118,6 +121,7 @@ CallFacts RunJudge::facts_of(const SavedCall& call, const TestRun& run) const {
   facts.name = call.name;
   facts.method = options_.method.value_or(CompareMethod::kRelative);
   facts.tolerances = &tolerances_;
+  facts.hands_out = !options_.expected.empty();
   facts.golden = call.rng.is<None>();  // float64 draws other numbers
   facts.strides = false;               // captures hold none of the results'
   facts.autocast = autocast_of(call);
@@ -137,6 +141,7 @@ CallFacts RunJudge::recorded_facts(const SavedCall& call) const {
   facts.name = call.name;
   if (options_.method) facts.method = *options_.method;
   facts.tolerances = &tolerances_;
+  facts.hands_out = !options_.expected.empty();
   facts.args = call.args;
   facts.kwargs = call.kwargs;
   facts.before = input_tensors(call);
@@ -199,17 +204,17 @@ const char* what_is_missing(const SavedCall& call, const TestRun& run) {
 // A call that raised when it was captured: has it raised again?
 Check check_of_error(const SavedCall& call, const TestRun& run) {
   const std::string& error = call.meta.error;
-  if (is_ended_by_program(error)) return plain_check("saved", not_comparable(Unjudged::kRaised, error));
+  if (is_ended_by_program(error)) return plain_check("saved", not_judged(Unjudged::kRaised, error));
   if (!run.outcome.raised.empty()) {
     TensorVerdict same;
     same.reason = "raised, as the captured call did: " + run.outcome.raised;
     return plain_check("saved", std::move(same));
   }
   if (is_refused_by_autograd_or_vmap(error)) {
-    return plain_check("saved", not_comparable(Unjudged::kRaised, "autograd or vmap refused it: " + error));
+    return plain_check("saved", not_judged(Unjudged::kRaised, "autograd or vmap refused it: " + error));
   }
   if (is_refused_by_python(call))
-    return plain_check("saved", not_comparable(Unjudged::kRaised, "the Python function raised: " + error));
+    return plain_check("saved", not_judged(Unjudged::kRaised, "the Python function raised: " + error));
   return plain_check("saved", differs("raised", "returned; the captured call raised: " + error));
 }
 
@@ -227,7 +232,7 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
     auto forward = judge_pair(facts, now, saved, false, runs_of(references, std::nullopt));
     append(std::move(forward), "saved", 0, &checks);
   } else {
-    checks.push_back(plain_check("saved", not_comparable(Unjudged::kNotSaved, "no output was saved")));
+    checks.push_back(plain_check("saved", not_judged(Unjudged::kNotSaved, "no output was saved")));
   }
   CallFacts backward = facts;
   backward.incomplete = true;  // gradients that were not saved
@@ -245,7 +250,7 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
   }
   if (const char* missing = what_is_missing(call, run)) {
     for (Check& check : checks) {
-      if (check.judgement.verdict == Verdict::kDiffers) check.judgement = not_comparable(Unjudged::kNotSaved, missing);
+      if (check.judgement.verdict == Verdict::kDiffers) check.judgement = not_judged(Unjudged::kNotSaved, missing);
     }
   }
   return checks;

@@ -161,7 +161,7 @@ int shrink_command(const ReplayOptions& options, PythonCaller* caller) {
   if (first != Attempt::kFails) {
     std::cerr << "run_op_from_data: the call " << (first == Attempt::kPasses ? "is right" : "cannot be run: ")
               << (first == Attempt::kPasses ? "" : attempts.why()) << "\n";
-    return first == Attempt::kPasses ? kAgreed : kIncomplete;
+    return first == Attempt::kPasses ? kAgrees : kIncomplete;
   }
   const int64_t before = elements_of(call);
   const TryCall attempt = [&](SavedCall& candidate, const std::string& step) { return attempts.make(candidate, step); };
@@ -180,7 +180,7 @@ int shrink_command(const ReplayOptions& options, PythonCaller* caller) {
   } else if (!(std::ofstream(options.json) << text << "\n")) {
     throw Error("--json: cannot write " + options.json);
   }
-  return kDisagreed;
+  return kDiffers;
 }
 
 }  // namespace op_tools::replay

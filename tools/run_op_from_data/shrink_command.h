@@ -9,7 +9,7 @@
 
 namespace op_tools::replay {
 
-// Exit status: kDisagreed: the folder has a call that fails (its path is in the JSON report); kAgreed: the call is
+// Exit status: kDiffers: the folder has a call that fails (its path is in the JSON report); kAgrees: the call is
 // right as it is; kIncomplete: it cannot be run. Throws Error for a call that cannot be read, or a folder that cannot
 // be written.
 int shrink_command(const ReplayOptions& options, PythonCaller* caller);

@@ -43,7 +43,7 @@ void print_disagreements(const std::vector<CallDigest>& calls) {
   if (worst.empty()) return;
   std::stable_sort(worst.begin(), worst.end(),
                    [](const auto* a, const auto* b) { return a->worst->max_abs > b->worst->max_abs; });
-  std::cout << "\nDisagreed (worst first)\n";
+  std::cout << "\nDiffer (worst first)\n";
   for (size_t i = 0; i < worst.size() && i < kMaxListed; ++i) {
     const CallDigest& call = *worst[i];
     const CallDigest::Worst& check = *call.worst;
@@ -72,16 +72,16 @@ void print_not_run(const Summary& summary) {
   for (const std::string& problem : summary.problems) std::cout << "  " << problem << "\n";
 }
 
-void print_not_comparable(const std::vector<CallDigest>& calls) {
+void print_not_judged(const std::vector<CallDigest>& calls) {
   std::map<std::string, std::set<std::string>> names;
   std::map<std::string, size_t> counts;
   for (const CallDigest& call : calls) {
-    if (call.status != "not comparable") continue;
+    if (call.status != "not judged") continue;
     names[call.reason].insert(call.name);
     ++counts[call.reason];
   }
   if (names.empty()) return;
-  std::cout << "\nNot comparable\n";
+  std::cout << "\nNot judged\n";
   for (const auto& [note, which] : names) {
     std::cout << "  " << count_text(counts[note], "call") << " (" << note << "):";
     size_t listed = 0;
@@ -109,7 +109,7 @@ CallDigest digest_of(const json& call) {
   digest.forward_ms = call.value("forward_ms", std::vector<double>());
   digest.backward_ms = call.value("backward_ms", std::vector<double>());
   for (const json& check : call.value("checks", json::array())) {
-    if (digest.status == "not comparable" && digest.reason.empty()) digest.reason = check.at("reason");
+    if (digest.status == "not judged" && digest.reason.empty()) digest.reason = check.at("reason");
     if (check.at("verdict") != "fail") continue;
     const std::string what = check.at("what");
     CallDigest::Worst worst{what == "output" ? "" : what, check.at("against"), check.value("explained", ""),
@@ -177,23 +177,23 @@ size_t Summary::bit_equal() const {
 }
 
 int Summary::exit_status() const {
-  if (count("disagreed") > 0) return kDisagreed;
-  return !allow_unseen && (not_run() > 0 || most_unjudged()) ? kIncomplete : kAgreed;
+  if (count("differs") > 0) return kDiffers;
+  return !allow_unseen && (not_run() > 0 || most_unjudged()) ? kIncomplete : kAgrees;
 }
 
-size_t Summary::not_comparable() const {
-  return acc_check ? count("not comparable") + count("ran") : 0;
+size_t Summary::not_judged() const {
+  return acc_check ? count("not judged") + count("ran") : 0;
 }
 
 bool Summary::most_unjudged() const {
-  return not_comparable() > count("agreed") + count("disagreed");
+  return not_judged() > count("agrees") + count("differs");
 }
 
 const char* status_text(const CallReport& report) {
   if (report.status == Status::kCouldNotRun) return "could not run";
-  if (report.differs()) return "disagreed";
-  if (report.comparable()) return "agreed";
-  return report.checks.empty() ? "ran" : "not comparable";
+  if (report.differs()) return "differs";
+  if (report.comparable()) return "agrees";
+  return report.checks.empty() ? "ran" : "not judged";
 }
 
 CallDigest digest_of(const CallReport& report) {
@@ -205,7 +205,7 @@ CallDigest digest_of(const CallReport& report) {
   digest.bit_equal = report.status == Status::kRan && report.bit_equal();
   digest.forward_ms = report.forward_ms;
   digest.backward_ms = report.backward_ms;
-  if (digest.status == "not comparable") digest.reason = report.checks.front().judgement.reason;
+  if (digest.status == "not judged") digest.reason = report.checks.front().judgement.reason;
   for (const Check& check : report.checks) {
     if (check.judgement.verdict != Verdict::kDiffers) continue;
     const TensorDiff& diff = check.judgement.diff;
@@ -220,8 +220,8 @@ void print_summary(const Summary& summary) {
   std::cout << formatted("%s in %.1f s: ", count_text(summary.calls.size(), "call").c_str(), summary.seconds)
             << summary.calls.size() - could_not_run << " ran";
   if (summary.acc_check) {
-    std::cout << ", " << summary.count("agreed") << " agreed (" << summary.bit_equal() << " bit for bit), "
-              << summary.count("disagreed") << " disagreed, " << summary.not_comparable() << " not comparable";
+    std::cout << ", " << summary.count("agrees") << " agree (" << summary.bit_equal() << " bit for bit), "
+              << summary.count("differs") << " differ, " << summary.not_judged() << " not judged";
   }
   std::cout << ", " << summary.not_run() << " could not be run or read";
   if (summary.left_out > 0) std::cout << "; " << summary.left_out << " left out by --filter";
@@ -235,7 +235,7 @@ void print_summary(const Summary& summary) {
   }
   if (summary.most_unjudged()) std::cout << "NOT JUDGED: most calls have no verdict\n";
   print_disagreements(summary.calls);
-  print_not_comparable(summary.calls);
+  print_not_judged(summary.calls);
   print_not_run(summary);
   std::cout.flush();
 }
@@ -256,10 +256,10 @@ json json_of(const Summary& summary) {
           {"summary",
            {{"calls", summary.calls.size()},
             {"ran", summary.calls.size() - could_not_run},
-            {"agreed", summary.count("agreed")},
+            {"agrees", summary.count("agrees")},
             {"bit_equal", summary.bit_equal()},
-            {"disagreed", summary.count("disagreed")},
-            {"not_comparable", summary.not_comparable()},
+            {"differs", summary.count("differs")},
+            {"not_judged", summary.not_judged()},
             {"could_not_run", could_not_run},
             {"left_out", summary.left_out},
             {"seconds", summary.seconds},

@@ -16,8 +16,8 @@ namespace op_tools::replay {
 
 struct CallDigest {
   std::string path, name;
-  std::string status;  // as in the JSON report: "could not run", "disagreed", "agreed", "not comparable", "ran"
-  std::string reason;  // why it could not be run, or is not comparable
+  std::string status;  // as in the JSON report: "could not run", "differs", "agrees", "not judged", "ran"
+  std::string reason;  // why it could not be run, or is not judged
   bool bit_equal = false;
   std::vector<double> forward_ms, backward_ms;
   // Of what disagrees most.
@@ -40,13 +40,13 @@ struct Summary {
 
   size_t count(const char* status) const;
   size_t not_run() const { return count("could not run") + problems.size(); }
-  size_t not_comparable() const;  // with acc_check: calls that ran and have no verdict
+  size_t not_judged() const;  // with acc_check: calls that ran and have no verdict
   bool most_unjudged() const;
   size_t bit_equal() const;
   int exit_status() const;
 };
 
-// A filter that matched no call of all is a problem: a misspelt name must not pass for "all agreed".
+// A filter that matched no call of all is a problem: a misspelt name must not pass for "all agree".
 void note_filter(Summary* summary);
 // Throws Error when the file that --json names could not be written.
 void check_json(const std::string& file);
