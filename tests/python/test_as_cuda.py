@@ -184,19 +184,19 @@ GIVEN_BACK = (
     + """
 import sys
 import op_tools.sim_device
-from op_tools._as_cuda import _switch, entry_points
+from op_tools._as_cuda import switch, entry_points
 
 x = torch.ones(2, device="sim")
 hashes = [hash(one) for one in entry_points.c_functions()]
 before = state() + [sorted(sys.modules)]
 for program in (("cuda",), ("npu", "mlu", "musa", "xpu")):
-    _switch.start("sim", program=program)
+    switch.start("sim", program=program)
     during = state() + [sorted(sys.modules)]
     assert during != before
     assert [hash(one) for one in entry_points.c_functions()] == hashes
     assert torch.ones(2, device=program[0]).device == x.device
-    _switch.stop()
-    _switch.stop()
+    switch.stop()
+    switch.stop()
     after = state() + [sorted(sys.modules)]
     for a, b in zip(before, after):
         assert a == b, [name for name in b if b.get(name) != a.get(name)] if isinstance(a, dict) else set(a) ^ set(b)
@@ -207,9 +207,9 @@ for program in (("cuda",), ("npu", "mlu", "musa", "xpu")):
         except (RuntimeError, AssertionError):
             continue
         raise AssertionError("cuda is still there")
-_switch.start("sim")
+switch.start("sim")
 try:
-    _switch.start("sim")
+    switch.start("sim")
 except op_tools.Error as error:
     print("already" in str(error))
 """
