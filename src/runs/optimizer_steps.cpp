@@ -198,7 +198,7 @@ double limit_of_step(const Recording& run_a, const StepOfRun::Written& a, const 
   return kEstimate * (before + of_update * update + unit * norm_of(run_a, a.after));
 }
 
-// What the recording of an optimizer's call has of a parameter (op_tools/_module_calls.py).
+// What the recording of an optimizer's call has of a parameter (op_tools/_torch/module_calls.py).
 struct RecordedMove {
   uint32_t gradient = kNoCall, before = kNoCall, moved = kNoCall, after = kNoCall;
 };
