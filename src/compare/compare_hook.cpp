@@ -167,8 +167,10 @@ CompareHook::CompareHook(const ResolvedCompareOptions& options) : impl_(std::mak
 CompareHook::~CompareHook() = default;
 
 Wants CompareHook::wants() const {
-  return {
-      .gradients = impl_->options.gradients, .borrows_gradients = true, .failed_backward = impl_->options.gradients};
+  return {.gradients = impl_->options.gradients,
+          .borrows_gradients = true,
+          .failed_backward = impl_->options.gradients,
+          .gradient_sums = impl_->options.gradients};
 }
 
 std::unique_ptr<HookState> CompareHook::before(OpCall& call) {

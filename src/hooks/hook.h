@@ -32,9 +32,11 @@ struct Wants {
       false;               // with gradients: after() is called for passes that raised in the call, too, with an error
   bool aten_call = false;  // torch level: Frame::aten_call() is read in after()
   bool aten_ops = false;   // torch level: the hook intercepts the aten operators of its calls itself (Detour)
-  bool nodes = false;      // torch level: after() calls OpCall::watch_nodes()
-  bool modules = false;    // torch level: calls of modules (is_module_call), and no functions
-  bool progress = false;   // a line on a terminal says how many calls it saw; not for a tool that draws its own
+  bool gradient_sums =
+      false;              // torch level: also the additions of gradients between calls (gradient_sums.h), as aten calls
+  bool nodes = false;     // torch level: after() calls OpCall::watch_nodes()
+  bool modules = false;   // torch level: calls of modules (is_module_call), and no functions
+  bool progress = false;  // a line on a terminal says how many calls it saw; not for a tool that draws its own
 };
 
 class OP_TOOLS_API HookState {

@@ -18,6 +18,7 @@
 #include "coverage/coverage_text.h"
 #include "hooks/chain.h"
 #include "hooks/current_chain.h"
+#include "hooks/gradient_sums.h"
 #include "hooks/interceptor.h"
 #include "tensor/copy_memory.h"
 
@@ -60,6 +61,7 @@ struct HookScope::Impl {
   std::string thread_text;               // for messages: another thread may have the same number later
   ForkGuard process;                     // that entered it
   std::function<void(Coverage&)> beside;
+  std::unique_ptr<HookScope> gradient_sums;  // nullptr: the hook gets none; else on and off with this scope
 
   void add_to_thread();
   // Error when the thread is another one, and still there.
@@ -88,6 +90,7 @@ void HookScope::Impl::remove_from_thread() {
 }
 
 HookScope::HookScope(std::shared_ptr<Hook> hook, ResolvedOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->gradient_sums = scope_of_gradient_sums(hook, options);
   impl_->active = std::make_shared<ActiveHook>(std::move(hook), std::move(options));
 }
 
@@ -122,6 +125,7 @@ void HookScope::enter() {
   } else if (impl.active->wants.aten_call || impl.active->wants.aten_ops) {
     impl.open_ops = std::make_unique<interceptor::OpenOps>([](std::string_view, bool) { return true; });
   }
+  if (impl.gradient_sums) impl.gradient_sums->enter();
   impl.add_to_thread();
   impl.on = true;
   impl.process = ForkGuard();
@@ -138,10 +142,12 @@ void HookScope::await_end_of_thread() {
 
 void HookScope::suspend() {
   if (is_on() && !impl_->process.in_child()) impl_->remove_from_thread();
+  if (impl_->gradient_sums) impl_->gradient_sums->suspend();
 }
 
 void HookScope::resume() {
   if (is_on() && !impl_->thread) impl_->add_to_thread();
+  if (impl_->gradient_sums) impl_->gradient_sums->resume();
 }
 
 void HookScope::leave() {
@@ -159,6 +165,7 @@ void HookScope::leave() {
     impl.open_ops.reset();
     impl.on = false;
   }
+  if (impl.gradient_sums) impl.gradient_sums->leave();
   try {
     if (impl.active->wants.progress) log::progress("");
     impl.active->hook->run_ends([this] { return coverage(); });
@@ -176,6 +183,7 @@ bool HookScope::is_on() const {
 }
 void HookScope::step() {
   const int64_t begun = impl_->active->step.fetch_add(1) + 1;
+  if (impl_->gradient_sums) impl_->gradient_sums->step();
   try {
     impl_->active->hook->step_begins(begun);
   } catch (const std::exception& error) {
@@ -189,14 +197,15 @@ uint64_t HookScope::calls_seen() const {
   return impl_->active->seen.load();
 }
 uint64_t HookScope::hook_failures() const {
-  return impl_->active->off.load() ? 1 : 0;
+  const bool sums_failed = impl_->gradient_sums && impl_->gradient_sums->hook_failures() > 0;
+  return impl_->active->off.load() || sums_failed ? 1 : 0;
 }
 Coverage HookScope::coverage() const {
   const ActiveHook& active = *impl_->active;
   Coverage account;
   account.seen = active.seen.load();
   account.steps = static_cast<uint64_t>(active.step.load());
-  account.off = active.off.load();
+  account.off = hook_failures() > 0;
   account.accelerator = accelerator();
   if (active.on_device.load()) {
     account.on_device = true;
