@@ -1,8 +1,5 @@
 #include "hooks/gradient_sums.h"
 
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
-
 #include <string_view>
 #include <utility>
 
@@ -15,13 +12,6 @@ namespace {
 
 constexpr std::string_view kSums = "aten::add.Tensor, aten::add_.Tensor";
 
-// The engine runs no node while it adds up what several nodes gave; AccumulateGrad adds onto `.grad`.
-bool is_gradient_sum() {
-  if (!is_in_backward()) return false;
-  const auto node = torch::autograd::get_current_node();
-  return !node || dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get());
-}
-
 class GradientSums final : public Hook {
  public:
   explicit GradientSums(std::shared_ptr<Hook> hook) : hook_(std::move(hook)) {}
@@ -29,7 +19,7 @@ class GradientSums final : public Hook {
   std::string_view name() const override { return hook_->name(); }
   Wants wants() const override { return {.inputs_after = hook_->wants().inputs_after}; }
   std::unique_ptr<HookState> before(OpCall& call) override {
-    if (is_gradient_sum()) return hook_->before(call);
+    if (is_in_backward()) return hook_->before(call);
     call.decline();
     return nullptr;
   }

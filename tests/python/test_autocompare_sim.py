@@ -272,6 +272,61 @@ def test_faults_are_found_in_large_tensors(level):
     assert ["mul_" in failures[0]["op"], "exp" in failures[1]["op"], "tanh" in failures[2]["op"]] == [True] * 3
 
 
+def with_gradient_sums(x, passes=1):
+    """Two gradients of one tensor, and with a second pass also a sum onto `.grad`."""
+    for _ in range(passes):
+        y = torch.tanh(x)
+        (torch.exp(y) * torch.sigmoid(y)).sum().backward()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kind", ["scale", "nan", "swap_rows"])
+def test_wrong_sums_of_gradients_are_named(kind, level):  # no torch function makes them
+    x = on_device(6, 6, grad=True)
+    with op_tools.OpAutoCompare(level=level) as tool:
+        with_gradient_sums(x)
+        assert tool.result().ok
+        with sim.fault(kind, ops="add_.Tensor") as fault:
+            with_gradient_sums(x)
+    assert fault.hits == 2
+    failures = tool.result().failures
+    assert [row.op for row in failures] == ["aten::add_.Tensor"] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "judged"),
+    [
+        ({}, True),
+        ({"ops": "torch.tanh"}, False),
+        ({"skip": "torch.add"}, False),
+        ({"gradients": False}, False),
+        ({"modules": ".*"}, False),
+        ({"steps": [1]}, False),
+    ],
+)
+def test_sums_of_gradients_follow_the_options(options, judged):
+    x = on_device(6, 6, grad=True)
+    with op_tools.OpAutoCompare(**options) as tool, sim.fault("scale", ops="add_.Tensor") as fault:
+        with_gradient_sums(x)
+    assert fault.hits == 1
+    assert ("aten::add_.Tensor" in {row.op for row in tool.result().failures}) == judged
+
+
+def test_sums_of_gradients_are_judged_between_start_and_stop_only():
+    x = on_device(6, 6, grad=True)
+    tool = op_tools.OpAutoCompare()
+    with sim.fault("scale", ops="add_.Tensor") as fault:
+        for number in (1, 2):
+            tool.start()
+            x.grad = None
+            with_gradient_sums(x)
+            tool.stop()
+            x.grad = None
+            with_gradient_sums(x)
+            assert fault.hits == 2 * number
+            assert [row.op for row in tool.result().failures] == ["aten::add_.Tensor"]
+
+
 def test_memory_that_only_autograd_holds_and_somebody_writes_to_is_noticed():
     # sigmoid's backward reads sigmoid's result. The program lets its tensor go, so the graph holds the memory alone; then
     # a fault of another operator writes into it, past autograd.
