@@ -79,13 +79,17 @@ def ended(waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
 
 def end(status: int) -> None:
     """As Python ends, but for the modules, whose objects it takes apart one by one: in a copy each page of them would be
-    copied first, which takes a second."""
+    copied first, which takes a second. Files that the program left open are written, as their objects would be."""
     import atexit
     import ctypes
+    import io
     import threading
 
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
+    for stream in [one for one in gc.get_objects() if isinstance(one, io.IOBase)]:
+        if not stream.closed and stream.writable():
+            stream.flush()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     if status == -signal.SIGINT:
