@@ -32,15 +32,16 @@ class GradientSums final : public Hook {
 }  // namespace
 
 std::unique_ptr<HookScope> scope_of_gradient_sums(const std::shared_ptr<Hook>& hook, const ResolvedOptions& options) {
-  const bool admits = options.filter->admits("torch.add") && options.filter->admits("torch.Tensor.add_");
-  if (options.level != Level::kTorch || !hook->wants().gradient_sums || !admits || options.modules || options.calls) {
-    return nullptr;
-  }
+  if (options.level != Level::kTorch || !hook->wants().gradient_sums) return nullptr;
+  if (options.modules || options.calls) return nullptr;
+  const OpFilter* const filter = options.filter.get();
+  if (filter && !(filter->admits("torch.add") && filter->admits("torch.Tensor.add_"))) return nullptr;
   ResolvedOptions of_sums = options;
   of_sums.level = Level::kAten;
-  auto filter = std::make_shared<OpFilter>(kSums, "", "", "");
-  for (const std::string_view name : {"aten::add.Tensor", "aten::add_.Tensor"}) filter->saw(name);  // no advice on it
-  of_sums.filter = std::move(filter);
+  auto additions = std::make_shared<OpFilter>(kSums, "", "", "");
+  additions->saw("aten::add.Tensor");  // no advice on filter items that matched nothing
+  additions->saw("aten::add_.Tensor");
+  of_sums.filter = std::move(additions);
   return std::make_unique<HookScope>(std::make_shared<GradientSums>(hook), std::move(of_sums));
 }
 
