@@ -61,6 +61,12 @@ class Saved:
         return _device(self.call)
 
     @property
+    def device_types(self) -> set[str]:
+        """Types of the devices other than the host on which its tensors are, as its arguments may name them."""
+        tensors = [*self.call.meta.get("inputs", []), *self.call.meta.get("outputs", [])]
+        return {str(one["device"]).partition(":")[0] for one in tensors if "device" in one} - {"cpu", "meta"}
+
+    @property
     def state(self) -> dict[str, Any]:
         state = self.call.meta.get("state", {})
         return state if isinstance(state, dict) else {}

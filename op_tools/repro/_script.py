@@ -201,11 +201,15 @@ class _Writer:
                 raise _C.Error(f"{saved.path}: an argument is a tensor that the call does not have")
             return expression(tensor.item(), name)  # a number that an operator takes as a tensor
 
-        items = [expression(one, name) for one in saved.args]
+        def argument(value: Any) -> str:
+            is_device = isinstance(value, str) and value.partition(":")[0] in saved.device_types
+            return "device" if is_device else expression(value, name)
+
+        items = [argument(value) for value in saved.args]
         for key, value in saved.kwargs.items():
             if not isinstance(key, str) or not key.isidentifier():
                 raise _C.Error(f"{saved.path}: {key!r} is no name of an argument")
-            items.append(f"{key}={expression(value, name)}")
+            items.append(f"{key}={argument(value)}")
         lines = list(self.state_lines())
         text = f"return {saved.function}({', '.join(items)})"
         head = 'def call(x, device):\n    """The operator."""\n'

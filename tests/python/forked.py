@@ -87,11 +87,11 @@ def end(status: int) -> None:
 
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    for stream in [one for one in gc.get_objects() if isinstance(one, io.IOBase)]:
-        if not stream.closed and stream.writable():
-            stream.flush()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    for stream in [item for item in gc.get_objects() if isinstance(item, io.IOBase)]:
+        with contextlib.suppress(Exception):  # as Python ends: closed, detached, or half made
+            stream.flush()
     if status == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
@@ -145,7 +145,7 @@ def run(asked: Mapping[str, Any], files: Sequence[int]) -> int:
         else:
             sys.argv = [first, *arguments]
             sys.path[0] = os.path.dirname(os.path.realpath(first))  # noqa: PTH120, as Python does
-            own["__file__"] = first
+            own["__file__"] = str(Path.cwd() / first)
             exec(compile(Path(first).read_bytes(), first, "exec"), own)  # noqa: S102, as Python does
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
