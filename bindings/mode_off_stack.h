@@ -1,4 +1,5 @@
-// The innermost torch-function mode off its stack while a with statement runs, for op_tools/_torch/mode_stack.py. GIL held.
+// The innermost torch-function mode off its stack while a with statement runs, for op_tools/_torch/mode_stack.py. GIL
+// held.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,5 +1,6 @@
-// Objects that are more than plain values (op_tools/_torch/object_forms.py): dataclasses, named tuples, arrays of numpy. In Value
-// trees and files a dataclass or an array is a Dict with one tagged entry. Everything here needs the GIL.
+// Objects that are more than plain values (op_tools/_torch/object_forms.py): dataclasses, named tuples, arrays of
+// numpy. In Value trees and files a dataclass or an array is a Dict with one tagged entry. Everything here needs the
+// GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>

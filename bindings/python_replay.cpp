@@ -17,8 +17,8 @@
 namespace op_tools::python {
 namespace {
 
-// Calls torch functions by name. `find` (op_tools/_torch/python_functions.py) decides which names there are: it gives the
-// function or None. The engine calls from its own threads without the GIL.
+// Calls torch functions by name. `find` (op_tools/_torch/python_functions.py) decides which names there are: it gives
+// the function or None. The engine calls from its own threads without the GIL.
 class Caller final : public replay::PythonCaller {
  public:
   explicit Caller(py::object find) : find_(std::move(find)) {}

@@ -2,7 +2,8 @@
 //
 // It is mapped memory of the process that writes it, shared with the file: what was stored there stays when the process
 // dies, whatever kills it, without a handler and without a system call. (It does not stay when the machine loses
-// power.) Nothing is written twice or moved, so that a reader may look at any time. op_tools/_tools/black_box_file.py reads it.
+// power.) Nothing is written twice or moved, so that a reader may look at any time. op_tools/_tools/black_box_file.py
+// reads it.
 //
 //   Header, one page
 //   Region, one per thread: its number, the calls it is in (`open`, the innermost last), and a ring of those that ended

@@ -29,7 +29,8 @@ bool has_tensor(const Value& value) {
 // Addresses of objects are in no row: they differ from run to run.
 Value shown(const Value& value) {
   if (const auto* other = value.get_if<Unsupported>()) {
-    // Process groups and reductions have a name: it stands before why they have no form (op_tools/_torch/object_forms.py).
+    // Process groups and reductions have a name: it stands before why they have no form
+    // (op_tools/_torch/object_forms.py).
     const bool has_name = other->type.ends_with("ProcessGroup") || other->type.find("ReduceOp") != std::string::npos;
     return has_name ? other->why.substr(0, other->why.find(": ")) : other->type;
   }
