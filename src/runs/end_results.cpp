@@ -36,16 +36,11 @@ constexpr double kEqual = 1e-4;
 constexpr double kSameScalar = 1e-4;
 constexpr double kAny = std::numeric_limits<double>::infinity();
 
-// A result and the last call that it was seen in.
-struct Seen {
-  uint32_t value = kNoCall, call = kNoCall;
-};
-
 struct EndResults {
-  std::map<int64_t, std::vector<Seen>> losses;                                 // by step
-  std::map<std::pair<int64_t, std::string_view>, Seen> gradients, parameters;  // by step and name
+  std::map<int64_t, std::vector<SeenValue>> losses;                                 // by step
+  std::map<std::pair<int64_t, std::string_view>, SeenValue> gradients, parameters;  // by step and name
   // By step: values that the engine gives to leaves; all that backward calls make.
-  std::map<int64_t, std::vector<Seen>> leaf_gradients;
+  std::map<int64_t, std::vector<SeenValue>> leaf_gradients;
   std::map<int64_t, std::vector<uint32_t>> made_backward;
   std::map<int64_t, double> largest_gradient;  // by step: root of the mean square
 };
@@ -190,8 +185,9 @@ class ResultComparison {
         of_a_.losses.begin(), of_a_.losses.end(), of_b_.losses.begin(), of_b_.losses.end(),
         [&](const auto& one, const auto& other) {
           return one.first == other.first &&
-                 std::equal(one.second.begin(), one.second.end(), other.second.begin(), other.second.end(),
-                            [&](const Seen& loss, const Seen& other_loss) { return agree(loss, other_loss, 1); });
+                 std::equal(
+                     one.second.begin(), one.second.end(), other.second.begin(), other.second.end(),
+                     [&](const SeenValue& loss, const SeenValue& other_loss) { return agree(loss, other_loss, 1); });
         });
     const bool same_gradients =
         std::equal(of_a_.gradients.begin(), of_a_.gradients.end(), of_b_.gradients.begin(), of_b_.gradients.end(),
@@ -239,7 +235,7 @@ class ResultComparison {
   }
 
   // The step of an optimizer may make much of a gradient that is rounding alone. Others agree.
-  bool step_explains(const Seen& one, const Seen& other) const {
+  bool step_explains(const SeenValue& one, const SeenValue& other) const {
     if (!explained(one, other, kAny)) return false;
     const auto step = std::find_if(steps_.begin(), steps_.end(),
                                    [&](const Step& step) { return step.first <= one.call && one.call <= step.last; });
@@ -258,7 +254,7 @@ class ResultComparison {
   bool gradients_agree(const Step& step) const { return step.read.difference <= limit_of(step); }
 
   void look_at_parameters() {
-    std::map<int64_t, std::vector<Seen>> left_a, left_b;  // by step: of names that the other run has not
+    std::map<int64_t, std::vector<SeenValue>> left_a, left_b;  // by step: of names that the other run has not
     std::set<int64_t> steps_a, steps_b;
     for (const auto& [key, one] : of_a_.parameters) {
       steps_a.insert(key.first);
@@ -285,7 +281,7 @@ class ResultComparison {
   }
 
   // Beside the largest gradient of its step a small one counts less.
-  double weight_of(int64_t step, const Seen& one, const Seen& other) const {
+  double weight_of(int64_t step, const SeenValue& one, const SeenValue& other) const {
     double largest = 0;
     for (const EndResults* const results : {&of_a_, &of_b_}) {
       const auto found = results->largest_gradient.find(step);
@@ -304,8 +300,8 @@ class ResultComparison {
       const auto made = others.made_backward.find(step);
       if (made == others.made_backward.end()) return false;
       double largest = 0;
-      for (const Seen& seen : gradients) largest = std::max(largest, rms_of(run, run.values[seen.value]));
-      for (const Seen& seen : gradients) {
+      for (const SeenValue& seen : gradients) largest = std::max(largest, rms_of(run, run.values[seen.value]));
+      for (const SeenValue& seen : gradients) {
         const double least = small_ * largest;
         const double weight = least > 0 ? std::min(1.0, rms_of(run, run.values[seen.value]) / least) : 1;
         const uint32_t call_a = &run == &a_ ? seen.call : row_call_of_b(seen.call);
@@ -334,7 +330,7 @@ class ResultComparison {
   double limit_at(uint32_t call_a) const { return moved_ < call_a ? std::max(limit_, kMostMoved) : limit_; }
 
   // One pair of calls made both, with the same numbers, of inputs that differ by no more than `most`.
-  bool explained(const Seen& one, const Seen& other, double most) const {
+  bool explained(const SeenValue& one, const SeenValue& other, double most) const {
     const uint32_t row = judged_.row_of_a[one.call];
     if (row == kNoRow || row != judged_.row_of_b[other.call]) return false;
     const ComparedCalls& calls = judged_.rows[row];
@@ -343,19 +339,19 @@ class ResultComparison {
     return same && calls.input_difference <= most && calls.output_difference <= calls.limit;
   }
 
-  double limit_of(const Seen& one) const {
+  double limit_of(const SeenValue& one) const {
     const double limit = limit_at(one.call);
     if (noise_ == nullptr || !std::isfinite(noise_->of_value[one.value])) return limit;
     return std::max(limit, kNoiseFactor * noise_->of_value[one.value]);
   }
 
-  bool agree(const Seen& one, const Seen& other, double weight) const {
+  bool agree(const SeenValue& one, const SeenValue& other, double weight) const {
     const ValueDifference difference = difference_of(a_, one.value, b_, other.value);
     return difference.kind == ValueDifference::Kind::kSame ||
            (difference.kind == ValueDifference::Kind::kNumbers && difference.relative * weight <= limit_of(one));
   }
 
-  void look_at(const Seen& one, const Seen& other, double weight) {
+  void look_at(const SeenValue& one, const SeenValue& other, double weight) {
     const ValueDifference difference = difference_of(a_, one.value, b_, other.value);
     if (difference.kind == ValueDifference::Kind::kUnknown || agree(one, other, weight)) return;
     add({one.value, other.value, one.call, other.call, difference.relative, limit_of(one)});
@@ -386,12 +382,16 @@ std::optional<EndDifference> differing_result(const Recording& a, const Recordin
   return ResultComparison(a, b, judged, noise, kUsual).find();
 }
 
+std::map<std::pair<int64_t, std::string_view>, SeenValue> written_parameters(const Recording& run) {
+  return end_results(run).parameters;
+}
+
 std::vector<bool> end_values(const Recording& run) {
   const EndResults results = end_results(run);
   std::vector<bool> values(run.values.size(), false);
   for (const auto* const seen : {&results.losses, &results.leaf_gradients}) {
     for (const auto& [step, of_step] : *seen) {
-      for (const Seen& one : of_step) values[one.value] = true;
+      for (const SeenValue& one : of_step) values[one.value] = true;
     }
   }
   for (const auto* const seen : {&results.gradients, &results.parameters}) {
@@ -404,7 +404,7 @@ std::vector<bool> calls_behind_results(const Recording& run) {
   const EndResults results = end_results(run);
   std::vector<bool> values(run.values.size(), false), calls(run.calls.size(), false);
   for (const auto& [step, losses] : results.losses) {
-    for (const Seen& loss : losses) values[loss.value] = true;
+    for (const SeenValue& loss : losses) values[loss.value] = true;
   }
   for (const auto& [key, parameter] : results.parameters) values[parameter.value] = true;
   const CallsById forward = forward_calls(run);

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/export.h"
@@ -28,6 +31,13 @@ OP_TOOLS_API std::optional<EndDifference> differing_result(const Recording& a, c
 // All losses, all gradients of leaves and all parameters are seen on both sides and equal but for rounding, whatever
 // the calls say. False where a run has no losses or no gradients.
 bool all_results_agree(const Recording& a, const Recording& b, const Divergence& judged);
+
+// A value, and the last call that it was seen in.
+struct SeenValue {
+  uint32_t value = kNoCall, call = kNoCall;
+};
+// The last values that calls wrote to parameters, by step and name.
+std::map<std::pair<int64_t, std::string_view>, SeenValue> written_parameters(const Recording& run);
 
 // By number of the value: a loss, a gradient of a leaf or a parameter.
 std::vector<bool> end_values(const Recording& run);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "hooks/op_traits.h"
 #include "runs/call_keys.h"
 #include "runs/collective_results.h"
+#include "runs/end_results.h"
 
 namespace op_tools {
 namespace {
@@ -22,9 +24,14 @@ struct Bits {
   bool read_known = true, made_known = true;
 };
 
+// A call that wrote a parameter.
+struct Writing {
+  uint32_t run = 0, call = 0;
+};
+
 class OddFinder {
  public:
-  explicit OddFinder(const std::vector<const Recording*>& runs) : runs_(runs), odd_(runs.size(), false) {
+  explicit OddFinder(const std::vector<const Recording*>& runs) : runs_(runs) {
     for (size_t i = 0; i < runs.size(); ++i) {
       unwritten_.push_back(unwritten_values(*runs[i]));
       if (i > 0) alignments_.push_back(align_runs(*runs[0], *runs[i]));
@@ -33,6 +40,7 @@ class OddFinder {
 
   OddCalls find() {
     for (uint32_t call = 0; call < runs_[0]->calls.size(); ++call) look_at(call);
+    look_at_parameters();
     std::vector<uint32_t> apart(runs_.size(), 0);
     for (size_t run = 1; run < runs_.size(); ++run) {
       const Alignment& pairs = alignments_[run - 1];
@@ -98,6 +106,47 @@ class OddFinder {
     } else if (!is_shared) {
       vote(bits, calls, OddFinding::kResults);
     }
+  }
+
+  // Runs whose parameters all began with the same bits are replicas, in which they stay the same, whatever the calls
+  // that write them are given. (Of shards some begin apart.) The values of the last step are read by no call.
+  void look_at_parameters() {
+    std::map<std::pair<int64_t, std::string_view>, std::map<uint64_t, std::vector<Writing>>> camps;  // by value's bits
+    std::map<std::string_view, std::set<uint64_t>> begun;  // by name: the bits of the first values
+    for (uint32_t run = 0; run < runs_.size(); ++run) {
+      for (const auto& [name, hash] : first_values(*runs_[run])) begun[name].insert(hash);
+      for (const auto& [key, seen] : written_parameters(*runs_[run])) {
+        const uint64_t hash = runs_[run]->values[seen.value].hash;
+        if (hash != 0) camps[key][hash].push_back({run, seen.call});
+      }
+    }
+    const bool are_replicas =
+        std::all_of(begun.begin(), begun.end(), [](const auto& of) { return of.second.size() == 1; });
+    for (const auto& [key, results] : camps) {
+      if (results.size() < 2 || !are_replicas) continue;
+      const auto most = std::max_element(results.begin(), results.end(), [](const auto& one, const auto& other) {
+        return std::pair(one.second.size(), other.second.front().run) <
+               std::pair(other.second.size(), one.second.front().run);
+      });
+      const Writing majority = most->second.front();
+      for (auto camp = results.begin(); camp != results.end(); ++camp) {
+        if (camp == most) continue;
+        for (const Writing& odd : camp->second) {
+          add(odd.run, odd.call, majority.run, majority.call, camp->second.size(), most->second.size(),
+              OddFinding::kParameter);
+        }
+      }
+    }
+  }
+
+  // The bits of the first value of each name.
+  static std::map<std::string_view, uint64_t> first_values(const Recording& run) {
+    std::map<std::string_view, uint64_t> first;
+    for (const RecordedUse& use : run.uses) {
+      const RecordedValue& value = run.values[use.value];
+      if (value.name != 0) first.emplace(run.string(value.name), value.hash);
+    }
+    return first;
   }
 
   // Does what each rank got follow from what all ranks of its group gave?
@@ -179,21 +228,24 @@ class OddFinder {
 
   void add(uint32_t run, uint32_t call, uint32_t majority, uint32_t majority_call, size_t like_it, size_t others,
            OddFinding finding) {
-    if (odd_[run]) return;
-    odd_[run] = true;
+    const auto known = std::find_if(found_.begin(), found_.end(), [&](const OddCall& odd) { return odd.run == run; });
+    if (known != found_.end() && known->call <= call) return;
     OddCall found{run,    call, majority, majority_call, static_cast<uint32_t>(like_it), static_cast<uint32_t>(others),
                   finding};
     const Recording& all = *runs_[run];
     for (uint32_t i = call; i < all.calls.size() && found.collective == kNoCall; ++i) {
       if (is_collective(all.string(all.calls[i].op))) found.collective = i;
     }
-    found_.push_back(found);
+    if (known == found_.end()) {
+      found_.push_back(found);
+    } else {
+      *known = found;
+    }
   }
 
   const std::vector<const Recording*>& runs_;
   std::vector<std::vector<bool>> unwritten_;
   std::vector<Alignment> alignments_;  // of run 0 with each other one
-  std::vector<bool> odd_;
   std::vector<OddCall> found_;
 };
 

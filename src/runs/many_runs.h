@@ -1,6 +1,7 @@
 // Many runs of one program, or the ranks of one run that are replicas: which of them is the odd one out, and in which
 // call? Where runs gave a call the same bits, its results must have the same bits; so must those of a collective that
-// gives all ranks of its group the same. What most runs have is right. Pure functions, any thread.
+// gives all ranks of its group the same, and parameters that began with the same bits. What most runs have is right.
+// Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace op_tools {
 
 enum class OddFinding : uint8_t {
   kResults,        // others of the same inputs
-  kParameter,      // not its results: it reads a parameter that is another one than in the other runs
+  kParameter,      // not its results: it reads or leaves a parameter that is another one than in the other runs
   kCollective,     // others than those of the same collective on other ranks
   kNotFromInputs,  // of a collective: not what the ranks' inputs make
 };

@@ -267,6 +267,43 @@ def test_of_replicas_one_that_is_another_program_is_not_judged(tmp_path, capsys)
     assert main(["compare", scaled, *same]) == 2  # the first lacks nothing, the others do
 
 
+def replica(folder, level, *, lr=0.1, weight_decay=0.0, keeps_gradients=False, first=1.0):
+    """The recording of two steps of training; the numbers of an optimizer are no results of calls that the ranks share."""
+    torch.manual_seed(3)
+    net = torch.nn.Linear(4, 4)
+    with torch.no_grad():
+        net.weight[0, 0] = first
+    method = torch.optim.SGD(net.parameters(), lr=lr, weight_decay=weight_decay)
+    tool = op_tools.OpRecord(output_dir=folder, level=level)
+    with tool:
+        for _ in range(2):
+            net(torch.ones(2, 4)).square().sum().backward()
+            method.step()
+            if not keeps_gradients:
+                method.zero_grad()
+            tool.step()
+    return tool.result().path
+
+
+@pytest.mark.parametrize(
+    "change", [{"lr": 0.11}, {"weight_decay": 0.01}, {"keeps_gradients": True}], ids=lambda change: next(iter(change))
+)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_replica_whose_parameters_become_others_is_named(level, change, tmp_path):
+    same = [replica(tmp_path / name, level) for name in "ab"]
+    other = replica(tmp_path / "c", level, **change)
+    assert main(["compare", *same, other]) == 1
+    (odd,) = op_tools.compare_many([same[0], other, same[1]]).rows
+    assert odd.run == other and odd.finding == "a parameter is another one"
+    assert main(["compare", *same, replica(tmp_path / "d", level)]) == 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_parameters_that_begin_apart_are_shards(level, tmp_path):
+    runs = [replica(tmp_path / str(first), level, first=first) for first in (1.0, 2.0, 3.0)]
+    assert all("parameter" not in row.finding for row in op_tools.compare_many(runs).rows)
+
+
 RANK = """
 import os, sys, torch, torch.distributed as dist
 from torch import nn
