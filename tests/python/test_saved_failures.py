@@ -58,7 +58,10 @@ OPERATORS = [
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_verdict_limits_and_numbers_are_the_live_ones(name, quiet):
-    count = saved_failures.check_operator(name, samples=1, levels=("torch", "aten"))
+    levels = ("torch", "aten")
+    count = saved_failures.check_operator(name, samples=1, levels=levels)
+    if count.saved == 0:  # seen once in a long run: the operator refused its first sample, a scalar, for each dtype
+        count = saved_failures.check_operator(name, samples=3, levels=levels)
     assert count.saved > 0, "\n".join(["no fault was found: there is nothing to replay", *count.tried])
     assert [text for text in count.unequal if not saved_failures.reason_of(text)] == []
 
