@@ -240,7 +240,7 @@ class _Help(argparse.Action):
 def tool_help(flag: str) -> str:
     """The options of one tool, as text for a terminal."""
     tool = launch.tools_by_flag()[flag]
-    (kind,) = (kind for kind in kinds().values() if kind.flag == flag)
+    kind = kinds()[tool._kind]
     parser = Parser(
         prog="op-tools run",
         usage=f"op-tools run --{flag} [options] program ...",

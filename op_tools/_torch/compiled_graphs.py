@@ -78,10 +78,11 @@ def _watch() -> None:
 
 
 def _look_at(frame: FrameType, *, compiles: bool) -> None:
-    names, name = frame.f_locals, frame.f_code.co_name
-    is_graph = name == "_fn" and getattr(names.get("self"), "msg", None) == _OF_GRAPHS
-    if is_graph or (name == "compile_wrapper" and compiles and _breaks_graphs()):
-        _note(names.get("fn"), is_graph=is_graph)
+    name = frame.f_code.co_name
+    if name == "_fn" and getattr(frame.f_locals.get("self"), "msg", None) == _OF_GRAPHS:
+        _note(frame.f_locals.get("fn"))
+    elif name == "compile_wrapper" and compiles and _breaks_graphs():
+        _note(frame.f_locals.get("fn"), is_graph=False)
 
 
 def _breaks_graphs() -> bool:

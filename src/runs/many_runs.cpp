@@ -24,8 +24,7 @@ struct Bits {
   bool read_known = true, made_known = true;
 };
 
-// A call that wrote a parameter.
-struct Writing {
+struct CallOfRun {
   uint32_t run = 0, call = 0;
 };
 
@@ -111,7 +110,8 @@ class OddFinder {
   // Runs whose parameters all began with the same bits are replicas, in which they stay the same, whatever the calls
   // that write them are given. (Of shards some begin apart.) The values of the last step are read by no call.
   void look_at_parameters() {
-    std::map<std::pair<int64_t, std::string_view>, std::map<uint64_t, std::vector<Writing>>> camps;  // by value's bits
+    std::map<std::pair<int64_t, std::string_view>, std::map<uint64_t, std::vector<CallOfRun>>>
+        camps;                                             // by value's bits
     std::map<std::string_view, std::set<uint64_t>> begun;  // by name: the bits of the first values
     for (uint32_t run = 0; run < runs_.size(); ++run) {
       for (const auto& [name, hash] : first_values(*runs_[run])) begun[name].insert(hash);
@@ -122,21 +122,8 @@ class OddFinder {
     }
     const bool are_replicas =
         std::all_of(begun.begin(), begun.end(), [](const auto& of) { return of.second.size() == 1; });
-    for (const auto& [key, results] : camps) {
-      if (results.size() < 2 || !are_replicas) continue;
-      const auto most = std::max_element(results.begin(), results.end(), [](const auto& one, const auto& other) {
-        return std::pair(one.second.size(), other.second.front().run) <
-               std::pair(other.second.size(), one.second.front().run);
-      });
-      const Writing majority = most->second.front();
-      for (auto camp = results.begin(); camp != results.end(); ++camp) {
-        if (camp == most) continue;
-        for (const Writing& odd : camp->second) {
-          add(odd.run, odd.call, majority.run, majority.call, camp->second.size(), most->second.size(),
-              OddFinding::kParameter);
-        }
-      }
-    }
+    if (!are_replicas) return;
+    for (const auto& [key, results] : camps) name_odd(results, OddFinding::kParameter, /*decides_tie=*/true);
   }
 
   // The bits of the first value of each name.
@@ -184,44 +171,50 @@ class OddFinder {
 
   // Where no majority is right, one of them is wrong: what all of them were given is the same, and it was not drawn,
   // nor is it data of the program.
-  bool decides_tie(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls,
-                   const std::map<std::vector<uint64_t>, std::vector<uint32_t>>& results, OddFinding what) const {
+  bool decides_tie(const std::vector<std::optional<Bits>>& bits,
+                   const std::map<std::vector<uint64_t>, std::vector<CallOfRun>>& results, OddFinding what) const {
     if (what == OddFinding::kCollective) return true;
     if (what == OddFinding::kParameter) return false;  // they may be shards
-    const uint32_t first = results.begin()->second.front();
-    const Recording& all = *runs_[first];
-    const RecordedCall& call = all.calls[calls[first]];
-    if (bits[first]->read.empty() || has_trait(base_name(all.string(call.op)), OpTrait::kGivesData)) return false;
+    const CallOfRun first = results.begin()->second.front();
+    const Recording& all = *runs_[first.run];
+    const RecordedCall& call = all.calls[first.call];
+    if (bits[first.run]->read.empty() || has_trait(base_name(all.string(call.op)), OpTrait::kGivesData)) return false;
     return std::all_of(results.begin(), results.end(), [&](const auto& camp) {
       return std::all_of(camp.second.begin(), camp.second.end(),
-                         [&](uint32_t run) { return runs_[run]->calls[calls[run]].random == 0; });
+                         [&](const CallOfRun& one) { return runs_[one.run]->calls[one.call].random == 0; });
     });
   }
 
   // Among runs that were given the same those are odd whose results fewer have than other ones.
   void vote(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls, OddFinding what) {
-    std::map<std::pair<std::vector<uint64_t>, std::string_view>, std::map<std::vector<uint64_t>, std::vector<uint32_t>>>
+    std::map<std::pair<std::vector<uint64_t>, std::string_view>,
+             std::map<std::vector<uint64_t>, std::vector<CallOfRun>>>
         camps;
     for (uint32_t run = 0; run < bits.size(); ++run) {
       if (!bits[run]) continue;
       const bool by_input = what == OddFinding::kResults, by_group = what == OddFinding::kCollective;
       camps[{by_input ? bits[run]->read : std::vector<uint64_t>(), by_input || by_group ? bits[run]->scalars : ""}]
            [what == OddFinding::kParameter ? bits[run]->parameters : bits[run]->made]
-               .push_back(run);
+               .push_back({run, calls[run]});
     }
     for (const auto& [inputs, results] : camps) {
-      if (results.size() < 2) continue;
-      const std::vector<uint32_t>* most = nullptr;
-      for (const auto& [result, members] : results) {
-        const bool is_more = most == nullptr || members.size() > most->size();
-        if (is_more || (members.size() == most->size() && members.front() < most->front())) most = &members;
-      }
-      for (const auto& [result, members] : results) {
-        if (&members == most) continue;
-        if (members.size() == most->size() && !decides_tie(bits, calls, results, what)) continue;
-        for (const uint32_t run : members) {
-          add(run, calls[run], most->front(), calls[most->front()], members.size(), most->size(), what);
-        }
+      if (results.size() >= 2) name_odd(results, what, decides_tie(bits, results, what));
+    }
+  }
+
+  // Of results that should be the same those are odd that fewer runs have than the most frequent one; as many: where
+  // that decides.
+  template <class Result>
+  void name_odd(const std::map<Result, std::vector<CallOfRun>>& results, OddFinding what, bool decides_tie) {
+    const std::vector<CallOfRun>* most = nullptr;
+    for (const auto& [result, members] : results) {
+      const bool is_more = most == nullptr || members.size() > most->size();
+      if (is_more || (members.size() == most->size() && members.front().run < most->front().run)) most = &members;
+    }
+    for (const auto& [result, members] : results) {
+      if (&members == most || (members.size() == most->size() && !decides_tie)) continue;
+      for (const CallOfRun& odd : members) {
+        add(odd.run, odd.call, most->front().run, most->front().call, members.size(), most->size(), what);
       }
     }
   }
