@@ -89,7 +89,8 @@ def end(status: int) -> None:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    for stream in [item for item in gc.get_objects() if isinstance(item, io.IOBase)]:
+    # By type: isinstance asks __class__, and a weak proxy whose object is gone raises there.
+    for stream in [item for item in gc.get_objects() if issubclass(type(item), io.IOBase)]:
         with contextlib.suppress(Exception):  # as Python ends: closed, detached, or half made
             stream.flush()
     if status == -signal.SIGINT:

@@ -499,15 +499,6 @@ def imported(root=ROOT):
     return float(of_torch), float(of_ours), modules
 
 
-def test_the_package_alone_loads_what_a_capture_needs():
-    _, _, modules = imported()
-    folders = {name.split(".")[1] for name in modules if "." in name}
-    assert folders <= {"_C", "_base", "_build_info", "_tools", "_torch"}
-    assert len(modules) <= 35
-    tools = {name for name in modules if name.startswith("op_tools._tools.")}
-    assert tools == {f"op_tools._tools.{name}" for name in ("children", "decorate", "tool", "training_steps")}
-
-
 def table_of(root):
     """The package of a checkout in figures; the folder "" is the files beside the folders."""
     package = Package(root)

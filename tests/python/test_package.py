@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_layering import imported
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -242,3 +243,12 @@ def test_import_refuses_another_torch_with_both_versions(installed_wheel, tmp_pa
     assert done.returncode != 0
     assert "op_tools was built with torch 9.9.1" in done.stderr
     assert f"torch {torch.__version__} is installed" in done.stderr
+
+
+def test_the_package_alone_loads_what_a_capture_needs():
+    _, _, modules = imported()
+    folders = {name.split(".")[1] for name in modules if "." in name}
+    assert folders <= {"_C", "_base", "_build_info", "_tools", "_torch"}
+    assert len(modules) <= 35
+    tools = {name for name in modules if name.startswith("op_tools._tools.")}
+    assert tools == {f"op_tools._tools.{name}" for name in ("children", "decorate", "tool", "training_steps")}
