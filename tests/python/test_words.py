@@ -1,8 +1,11 @@
-"""Docs, comments and messages use the field's words: tests/data/unclear_words.txt lists words that are not used."""
+"""Plain nouns: comments, docstrings, messages and docs name the thing, so "what" and "one" are rare; so do identifiers."""
 
+import ast
 import io
 import re
+import sys
 import tokenize
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,116 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests" / "data" / "unclear_words.txt"
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
-# Folders of code whose comments and messages have none of the words.
+# Folders of code whose comments and messages have none of the words of the list.
 CLEAN_FOLDERS = ["benchmarks", "bindings", "docs", "examples", "op_tools", "src", "tools"]
-# What a program of ours writes into a page: its words are the program's.
+# A program of ours writes these parts of a page: their words are the program's.
 WRITTEN = re.compile(r"<!-- (?:op_db|bench|fault trials|tolerances)\b.*?<!-- (?:op_db: end|end)\b.*?-->", re.DOTALL)
+
+PRONOUNS = ("what", "one")
+BAR = (3, 3, 0)  # of each pronoun in 1,000 words, and forbidden identifiers, in each folder
+# Folders above the bar: "what" and "one" per 1,000 words, which do not grow, and identifiers.
+CEILINGS = {
+    "src": (9.6, 9, 0),
+    "bindings": (11.1, 6.5, 0),
+    "tools": (5.6, 6.2, 5),
+    "tests/python": (5.5, 5.1, 310),
+    "tests/cpp": (7.7, 6.3, 0),
+    "tests/proofs": (9.8, 9.4, 156),
+    "op_tools": (6, 4, 1),
+    "op_tools/_as_cuda": (7.6, 3.8, 14),
+    "op_tools/_base": (10.1, 9.4, 8),
+    "op_tools/_bisect": (10.6, 8.9, 26),
+    "op_tools/_commands": (9.3, 10.2, 22),
+    "op_tools/_conformance": (10.6, 10.5, 103),
+    "op_tools/_modules": (10.6, 14.8, 13),
+    "op_tools/_runs": (9.6, 17.8, 31),
+    "op_tools/_tools": (15.3, 8.3, 27),
+    "op_tools/_torch": (10.3, 6.4, 17),
+    "op_tools/analyse": (13.4, 9.6, 70),
+    "op_tools/compat": (8.1, 8.5, 18),
+    "op_tools/formats": (9.5, 8.4, 56),
+    "op_tools/integrations": (3, 9.4, 0),
+    "op_tools/repro": (7.5, 6.7, 45),
+    "op_tools/sim_device": (6.2, 7.4, 0),
+    "op_tools/startup": (3, 3, 1),
+    "benchmarks": (10.5, 8.5, 8),
+    "cmake": (11.7, 8.4, 7),
+    "docs": (6.6, 3.3, 2),
+    "examples": (10, 13.1, 3),
+    "pages": (8, 9.5, 0),
+}
+ALLOWED_HELPERS = {"main"}  # the function of a module that is started as a program
+# Functions that stand in several folders under one name and await a name of their own.
+SHARED_HELPERS = {
+    "_advice",
+    "_block",
+    "_call",
+    "_check",
+    "_compare",
+    "_constant",
+    "_coverage",
+    "_described",
+    "_device",
+    "_dtype",
+    "_finish",
+    "_flags",
+    "_flat",
+    "_folder",
+    "_forks",
+    "_groups",
+    "_inputs",
+    "_integers",
+    "_is_finite",
+    "_is_like",
+    "_key",
+    "_kind",
+    "_kind_of",
+    "_listed",
+    "_module_of",
+    "_note",
+    "_nothing",
+    "_number",
+    "_operator",
+    "_overwrite",
+    "_parsed",
+    "_places",
+    "_rank",
+    "_read",
+    "_row",
+    "_rows",
+    "_rows_of",
+    "_saved",
+    "_scalar",
+    "_schema",
+    "_share",
+    "_shown",
+    "_start",
+    "_table",
+    "_tensors",
+    "_text",
+    "_value",
+    "_write",
+    "captured_calls",
+    "compare_ranks",
+    "device_of",
+    "distance",
+    "map_leaves",
+    "name_of",
+    "number",
+    "read",
+    "read_facts",
+    "read_json",
+    "read_rules",
+    "run_script",
+    "same_bits",
+    "start_from_environment",
+    "statistics",
+    "status_of",
+    "synchronize",
+    "tensors_of",
+}
+# Identifiers that name nothing. A comprehension, a generator or a lambda of one line may have them.
+FORBIDDEN_NAMES = {"one", "found", "made", "given", "there"}
 
 
 def rules():
@@ -48,29 +157,112 @@ def words_of_python(text):
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
             string = token.string
-            if token.type == tokenize.STRING and "f" in string[: string.index(string[-1])].lower():
-                string = re.sub(r"\{[^{}\n]*\}", "", string)  # expressions, up to Python 3.11
+            if token.type == tokenize.STRING:
+                prefix = string[: string.index(string[-1])]
+                string = string[len(prefix) :]
+                if "f" in prefix.lower():
+                    string = re.sub(r"\{[^{}\n]*\}", "", string)  # expressions, up to Python 3.11
             for number, line in enumerate(string.splitlines(), token.start[0] - 1):
-                lines[number] += line
+                lines[number] += line + " "
     return "\n".join(lines)
 
 
 READERS = {".md": words_of_page, ".cpp": words_of_cpp, ".h": words_of_cpp, ".py": words_of_python}
 
 
+def without_names(path):
+    """The words of a file, by line; names in backticks are no words."""
+    return re.sub(r"`[^`\n]*`", "", READERS[path.suffix](path.read_text()))
+
+
 def unclear(path):
     """Lines with an unclear word, and what to write instead. Names in backticks and paths are no words."""
-    text = READERS[path.suffix](path.read_text())
     return [
         f"{path.relative_to(ROOT)}:{number}: '{found[0]}' -> {instead}: {line.strip()}"
-        for number, line in enumerate(re.sub(r"`[^`\n]*`", "", text).splitlines(), 1)
+        for number, line in enumerate(without_names(path).splitlines(), 1)
         for rule, instead in RULES
         for found in rule.finditer(line)
     ]
 
 
-def files_of(folder):
-    return [path for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".cpp", ".h", ".py")]
+def files_of(folder, root=ROOT):
+    return [path for path in sorted((root / folder).rglob("*")) if path.suffix in READERS and path.suffix != ".md"]
+
+
+def measured_folders(root=ROOT):
+    """The files of each folder that has a bar of its own; "pages" are docs and the pages beside the folders."""
+    folders = {
+        folder: files_of(folder, root)
+        for folder in ("src", "bindings", "tools", "tests/python", "tests/cpp", "tests/proofs")
+    }
+    of_package = files_of("op_tools", root)
+    folders["op_tools"] = [path for path in of_package if path.parent == root / "op_tools"]
+    for folder in sorted(path for path in (root / "op_tools").iterdir() if path.is_dir()):
+        folders[folder.relative_to(root).as_posix()] = [path for path in of_package if folder in path.parents]
+    folders |= {folder: files_of(folder, root) for folder in ("benchmarks", "cmake", "docs", "examples")}
+    folders["pages"] = [*sorted((root / "docs").rglob("*.md")), *sorted(root.glob("*.md"))]
+    return {folder: files for folder, files in folders.items() if files}
+
+
+FOLDERS = measured_folders()
+
+
+def counted(files):
+    """How many words the files have, and how many times each pronoun."""
+    count = Counter(word.lower() for path in files for word in re.findall(r"[A-Za-z]+", without_names(path)))
+    return count.total(), *(count[pronoun] for pronoun in PRONOUNS)
+
+
+def per_thousand(files):
+    words, *pronouns = counted(files)
+    return [1000 * count / max(words, 1) for count in pronouns]
+
+
+def bound_names(node):
+    """The names that a node of a syntax tree introduces."""
+    if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield node.id if isinstance(node, ast.Name) else node.attr
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.MatchAs | ast.ExceptHandler):
+        yield node.name
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.alias):
+        yield node.asname
+
+
+def forbidden_names(text):
+    """Lines and names that a text of Python introduces and that name nothing."""
+    short = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
+
+    def below(node):
+        if isinstance(node, short) and node.lineno == node.end_lineno:
+            return
+        for name in bound_names(node):
+            if name in FORBIDDEN_NAMES:
+                yield node.lineno, name
+        for child in ast.iter_child_nodes(node):
+            yield from below(child)
+
+    return list(below(ast.parse(text)))
+
+
+def names_of(files):
+    return [
+        f"{path}:{line}: {name}"
+        for path in files
+        if path.suffix == ".py"
+        for line, name in forbidden_names(path.read_text())
+    ]
+
+
+def helpers_of_many_folders(root=ROOT):
+    """Private functions of modules of op_tools, by name, that more than one folder defines."""
+    folders = {}
+    for path in files_of("op_tools", root):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                folders.setdefault(node.name, set()).add(path.parent.relative_to(root).as_posix())
+    return {name: sorted(where) for name, where in sorted(folders.items()) if len(where) > 1}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -96,8 +288,65 @@ def test_rules_find_words_in_comments_and_messages_and_leave_names_alone():
     assert hits(words_of_page("`fault.strikes`\n```\nstrikes\n```\n")) == []
 
 
-if __name__ == "__main__":  # counts for every folder: ./dev run python tests/python/test_words.py
-    for room in ["src", "bindings", "tools", "op_tools"]:
-        for folder in sorted({path.parent for path in files_of(room)}):
-            count = sum(len(unclear(path)) for path in folder.iterdir() if path.suffix in READERS)
-            print(f"{count:4} {folder.relative_to(ROOT)}")  # noqa: T201
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_pronouns_are_rare(folder):
+    for pronoun, figure, ceiling in zip(
+        PRONOUNS, per_thousand(FOLDERS[folder]), CEILINGS.get(folder, BAR), strict=False
+    ):
+        assert figure <= ceiling, f"{folder}: '{pronoun}' {figure:.2f} times in 1,000 words; write the noun"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_identifiers_name_a_thing(folder):
+    _, _, ceiling = CEILINGS.get(folder, BAR)
+    names = names_of(FOLDERS[folder])
+    assert len(names) <= ceiling, names
+
+
+def test_a_helper_of_one_name_stands_in_one_folder():
+    assert set(helpers_of_many_folders()) <= ALLOWED_HELPERS | SHARED_HELPERS
+
+
+def test_folders_with_a_ceiling_exist():
+    assert set(CEILINGS) <= set(FOLDERS)
+
+
+def test_pronouns_of_comments_and_messages_are_counted(tmp_path):
+    for name, text in {
+        "a.py": 'one = 1  # what it is\nprint(f"the one {one}")\n',
+        "a.h": 'int what;  // One thing\nfail("what");\n',
+        "a.md": "What is `one`?\n```\nwhat\n```\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    assert counted(sorted(tmp_path.iterdir())) == (10, 3, 2)
+
+
+def test_identifiers_that_name_nothing_are_seen():
+    forbidden = [
+        *("one = 1", "self.found = 1", "for made in []: pass", "with a as given: pass", "import a as there"),
+        *("def one(): pass", "def f(*, given=1): pass", "class C:\n  found: int", "a = [\n  one\n  for one in b]"),
+        "match a:\n  case [made]: pass",
+    ]
+    assert [text for text in forbidden if not forbidden_names(text)] == []
+    allowed = [
+        "a = [one for one in b]",
+        "sorted(a, key=lambda one: one.x)",
+        "f(given for given in a)",
+        "found.x",
+        "one()",
+    ]
+    assert [text for text in allowed if forbidden_names(text)] == []
+
+
+def table_of(root):
+    """A checkout in figures: the bar is 3 of each pronoun in 1,000 words, and no forbidden identifier."""
+    lines = [f"{'folder':<22} {'words':>6} {'what':>5} {'one':>5} {'names':>5}"]
+    for folder, files in measured_folders(root).items():
+        of_what, of_one = (f"{figure:.1f}" for figure in per_thousand(files))
+        lines.append(f"{folder:<22} {counted(files)[0]:>6} {of_what:>5} {of_one:>5} {len(names_of(files)):>5}")
+    shared = set(helpers_of_many_folders(root)) - ALLOWED_HELPERS
+    return [*lines, f"helpers of one name in several folders of op_tools: {len(shared)} {' '.join(sorted(shared))}"]
+
+
+if __name__ == "__main__":  # the table of a checkout: ./dev run python tests/python/test_words.py [CHECKOUT]
+    print("\n".join(table_of(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT)))  # noqa: T201
