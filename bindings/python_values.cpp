@@ -1,6 +1,7 @@
 #include "python_values.h"
 
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/Layout.h>
 #include <torch/csrc/QScheme.h>
 #include <torch/csrc/Size.h>
 #include <torch/csrc/autograd/python_variable.h>

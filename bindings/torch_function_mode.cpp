@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "compat/skip_next.h"
 #include "hooks/argument_key.h"
 #include "hooks/backward_source.h"
 #include "hooks/chain.h"
@@ -45,10 +46,21 @@ void put_back(Modes modes) {
 // property access). The mask is that of one chain, the last one that asked.
 struct Function {
   std::shared_ptr<const std::string> name;
-  bool in_python;  // a Python function: what it calls inside can be torch calls of the program's
+  bool in_python;                     // a Python function: what it calls inside can be torch calls of the program's
+  PyObject* without_check = nullptr;  // owned; where torch cannot skip one check: a copy without it, or None
   uint64_t chain = 0;
   uint32_t mask = 0;
 };
+
+// The copy of op_tools/_torch/compat.py; None where there is none. A new reference.
+PyObject* without_own_check(PyObject* function) {
+  try {
+    const py::object compat = py::module_::import("op_tools._torch.compat");
+    return compat.attr("without_own_check")(py::handle(function)).release().ptr();
+  } catch (const py::error_already_set&) {
+    return py::none().release().ptr();
+  }
+}
 
 class Functions {
  public:
@@ -65,6 +77,9 @@ class Functions {
     Function made{std::make_shared<std::string>(function_name(object)), PyFunction_Check(object) != 0};
     // Two dozen calls that read the tensor to be printed are none of the program's.
     if (*made.name == "torch.Tensor.__repr__" || *made.name == "torch.Tensor.__format__") made.in_python = false;
+    if constexpr (!compat::SkipsNext<>) {
+      if (made.in_python) made.without_check = without_own_check(object);
+    }
     if (!hashable || functions_.size() >= kMost) {  // closures made by the million: known only for this call
       one_off_ = std::move(made);
       return one_off_;
@@ -309,15 +324,17 @@ PyObject* with_failures_reported(PyObject* result) {
 
 // Calls a left-out function that is written in Python. A filter may admit what it calls, so the mode stays on the stack
 // and only skips the function itself. Not for calls with subclasses among the arguments (`types`): skipping would
-// bypass their own __torch_function__.
-PyObject* call_with_mode_on(PyObject* function, PyObject* args, PyObject* kwargs) {
+// bypass their own __torch_function__. Where torch cannot skip a check, a copy of the function without one is called;
+// where there is no such copy, `without_check` is None, and its callees are not seen.
+PyObject* call_with_mode_on(PyObject* function, PyObject* without_check, PyObject* args, PyObject* kwargs) {
   const LeftOut running(function);
   const FailedBackwards collecting;
+  if (without_check == Py_None) return with_failures_reported(PyObject_Call(function, args, kwargs));
   const int64_t place = ModeStack::stack_len();
   ModeStack::push_onto_stack(g_mode);
-  const bool skipped_before = ModeStack::exchange_skip_next(true);
-  PyObject* const result = PyObject_Call(function, args, kwargs);
-  ModeStack::exchange_skip_next(skipped_before);
+  const bool skipped_before = compat::exchange_skip_next(true);
+  PyObject* const result = PyObject_Call(without_check ? without_check : function, args, kwargs);
+  compat::exchange_skip_next(skipped_before);
   // A scope that was left inside took the mode with it. A mode of the program's may be above it: one that an interrupt
   // left there between its push and its pop.
   take_mode_from(place);
@@ -392,7 +409,7 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
   const uint32_t mask = mask_of(known, *chain);
   if (mask == 0) {
     if (known.in_python && !LeftOut::is_running(function) && !has_subclasses(values[1])) {
-      return after_held(call_with_mode_on(function, args, kwargs));
+      return after_held(call_with_mode_on(function, known.without_check, args, kwargs));
     }
     return after_held(PyObject_Call(function, args, kwargs));
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "compat/stream_capture.h"
 #include "timing/stopwatch.h"
 
 namespace op_tools {
@@ -62,7 +63,7 @@ void StreamMarks::mark_locked(uint8_t stream) {
   if (one.unable || one.events.size() >= kMostWaiting) return;
   try {
     const c10::impl::VirtualGuardImpl guard(one.stream.device_type());
-    if (guard.isStreamCapturing(one.stream)) return;
+    if (compat::is_capturing(guard, one.stream)) return;
     c10::Event event(one.stream.device_type());
     const int64_t now = clock_now();
     event.record(one.stream);
@@ -89,7 +90,7 @@ void StreamMarks::look() {
   BlackBoxFile::Header& header = file_.header();
   const uint32_t used = header.streams_used.load(std::memory_order_relaxed);
   const auto captures = [](const Marked& one) {
-    return c10::impl::VirtualGuardImpl(one.stream.device_type()).isStreamCapturing(one.stream);
+    return compat::is_capturing(c10::impl::VirtualGuardImpl(one.stream.device_type()), one.stream);
   };
   try {
     // A question to any stream would end the capture of a graph.

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "compat/stream_capture.h"
 
 namespace op_tools {
 namespace {
@@ -84,7 +85,7 @@ void wait_for_device(c10::Device device) {
 bool is_recording_graph(c10::Device device) {
   if (is_immediate(device)) return false;
   const c10::impl::VirtualGuardImpl guard(device.type());
-  return guard.isStreamCapturing(guard.getStream(c10::Device(device.type(), index_of(device, guard))));
+  return compat::is_capturing(guard, guard.getStream(c10::Device(device.type(), index_of(device, guard))));
 }
 
 Stopwatch::Stopwatch(c10::Device device, bool synchronize) : device_(device), synchronize_(synchronize) {}

@@ -133,6 +133,7 @@ RULES = {
 # What each room may include of ours, besides itself. src/compare/metrics is the room compare/metrics.
 MAY_INCLUDE = {
     "base": set(),
+    "compat": set(),
     "tensor": {"base"},
     "report": {"base", "tensor"},
     "pth": {"base", "tensor"},
@@ -144,9 +145,9 @@ MAY_INCLUDE = {
     "observe": {"base", "tensor", "report", "coverage", "hooks", "calls"},
     "record": {"base", "tensor", "report", "coverage", "hooks", "calls"},
     "runs": {"base", "tensor", "report", "hooks", "record", "compare/metrics"},
-    "timing": {"base", "tensor", "report", "autograd", "coverage", "hooks"},
+    "timing": {"base", "compat", "tensor", "report", "autograd", "coverage", "hooks"},
     "memory": {"base", "tensor", "report", "coverage", "hooks", "timing"},
-    "blackbox": {"base", "tensor", "report", "pth", "coverage", "hooks", "calls", "timing"},
+    "blackbox": {"base", "compat", "tensor", "report", "pth", "coverage", "hooks", "calls", "timing"},
     "fallback": {"base", "tensor", "report", "autograd", "coverage", "hooks", "timing"},
     "compare/metrics": {"base", "tensor", "hooks"},
     "compare/rerun": {"base", "tensor", "hooks", "calls", "fallback", "compare/metrics"},

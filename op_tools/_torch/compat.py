@@ -1,0 +1,45 @@
+"""Gaps between the versions of torch, for Python; those of C++ are in src/compat. Each says what is missing, and since when it is there."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+class _Globals(dict[str, Any]):
+    """A module's globals, read when they are asked for, with answers of its own for some names."""
+
+    def __init__(self, module_globals: dict[str, Any], own: dict[str, Any]) -> None:
+        super().__init__(own)
+        self._module_globals = module_globals
+
+    def __missing__(self, name: str) -> Any:
+        return self._module_globals[name]
+
+
+def _says_no(*_: object) -> bool:
+    return False
+
+
+def without_own_check(function: Any) -> Any:
+    """A copy of a Python function of torch that does not ask for __torch_function__ itself; its callees do. None where it cannot be made.
+
+    Gap: ``PythonTorchFunctionTLS::exchange_skip_next``, since torch 2.13 (src/compat/skip_next.h).
+    """
+    if not isinstance(function, types.FunctionType):
+        return None
+    names = [name for name in _CHECKS if name in function.__code__.co_names and name in function.__globals__]
+    if not names:
+        return None
+    own = dict.fromkeys(names, _says_no) | {"__builtins__": function.__globals__["__builtins__"]}
+    copy = types.FunctionType(
+        function.__code__,
+        _Globals(function.__globals__, own),
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
