@@ -11,8 +11,8 @@ from ._commands.command_line import WRONG_USAGE, UsageError, parser_of, visible
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status (0 success, 1 nothing found or something wrong, 2 an op_tools.Error, 64 wrong usage)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    options = parser_of(*given[:1]).parse_args(given)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = parser_of(*words[:1]).parse_args(words)
     options.is_program = arguments is None
     try:
         status: int = options.run(options)

@@ -17,7 +17,7 @@ _ON_THE_HOST = ("cpu", "meta")
 
 
 def _coverage(facts: Mapping[str, Any]) -> Coverage:
-    """Of what Coverage.to_dict() gave; that of another version may have fewer fields, or more."""
+    """Of a result of Coverage.to_dict(); that of another version may have fewer fields, or more."""
     known = Coverage().to_dict()
     return Coverage(**{name: value for name, value in facts.items() if name in known})
 
@@ -36,16 +36,16 @@ def _account(recording: _C.Recording) -> Coverage | None:
 
 
 def accounts_of(recordings: Mapping[str, _C.Recording]) -> dict[str, Coverage]:
-    """The accounts of recordings that are compared with each other, by what they are called ("A"), where they have one.
+    """The accounts of recordings that are compared with each other, by the names of the recordings ("A"), where they have one.
 
-    A run on the CPU is what a run on a device is compared with: that no tensor was on the accelerator counts only where
+    A run on a device is compared with a run on the CPU: that no tensor was on the accelerator counts only where
     it holds for all of them.
     """
-    found = {name: account for name, one in recordings.items() if (account := _account(one)) is not None}
+    accounts = {name: account for name, one in recordings.items() if (account := _account(one)) is not None}
     if any(device not in _ON_THE_HOST for one in recordings.values() for device in one.devices):
-        for account in found.values():
+        for account in accounts.values():
             account.accelerator = ""
-    return found
+    return accounts
 
 
 def reasons_of(accounts: Mapping[str, Coverage]) -> list[str]:
@@ -71,8 +71,8 @@ def write_account(path: str, coverages: Iterable[Coverage]) -> None:
 
 
 def unseen_in(paths: Iterable[Path]) -> list[str]:
-    """Why not all calls of the processes were seen, of what they wrote. One that was killed says nothing; one that made no
-    call (a launcher) missed none, and one that was on the host alone may be beside another."""
+    """Why not all calls of the processes were seen, of the files that they wrote. A killed process says nothing; a process
+    without calls (a launcher) missed none, and a process on the host alone may be beside another."""
     reasons: dict[str, None] = {}
     for path in paths:
         try:

@@ -33,7 +33,7 @@ def load(path: str | Path) -> Any:
 
 @dataclass(frozen=True)
 class CapturedCall:
-    """One captured call. Tensors are on the CPU, with their original shapes, strides and dtypes. grad_inputs and
+    """A captured call. Tensors are on the CPU, with their original shapes, strides and dtypes. grad_inputs and
     grad_outputs are None if backward did not run."""
 
     name: str
@@ -43,7 +43,7 @@ class CapturedCall:
     kwargs: dict[str, Any]
     """Keyword arguments, as they were before the call."""
     result: Any = None
-    """What the call returned; None if it raised."""
+    """The call's result; None if it raised."""
     grad_inputs: tuple[Any, ...] | None = None
     """A gradient per tensor of (args, kwargs), in order; None where the call has none."""
     grad_outputs: tuple[Any, ...] | None = None
@@ -53,7 +53,7 @@ class CapturedCall:
 
 
 def load_call(folder: str | Path) -> CapturedCall:
-    """Reads one captured call.
+    """Reads a captured call.
 
     Args:
         folder: ``op_capture_result/<rank>/<time>/<op>/<id>``, or ``.../calls.zip!<op>/<id>`` in a container. Shared

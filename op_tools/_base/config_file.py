@@ -2,7 +2,7 @@
 
 tools = ["capture", "time:aten"]     # where the command line names none
 steps = [0, 1]                       # an option of each tool that has it
-[capture]                            # options of one tool
+[capture]                            # options of a tool
 max_calls = 3
 """
 
@@ -24,26 +24,26 @@ NAME = "op_tools.toml"
 
 @dataclass(frozen=True)
 class Config:
-    """What a file says."""
+    """The settings of a file."""
 
     tools: tuple[str, ...] = ()
     """Words as on the command line: "time:aten"."""
     shared: Mapping[str, Any] = field(default_factory=dict)
     """Options of each tool that has them, by name."""
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Options of one tool, by its word on the command line."""
+    """Options of single tools, by their words on the command line."""
     fail_on_wrong: bool = False
 
 
 def switched(variable: str) -> bool | None:
-    """What a variable of the environment says: 1, true, on or 0, false, off. None: nothing, or something else."""
+    """The value of a variable of the environment: 1, true, on or 0, false, off. None: nothing, or something else."""
     word = os.environ.get(variable, "").strip().lower()
     return True if word in ("1", "true", "on") else False if word in ("0", "false", "off") else None
 
 
 def read_config(path: str | None) -> Config:
-    """The file that is named, else op_tools.toml in the working directory, else nothing. What a variable of the
-    environment says is left out: it wins over the file.
+    """The file that is named, else op_tools.toml in the working directory, else nothing. Options that a variable of
+    the environment sets are left out: it wins over the file.
 
     Raises:
         op_tools.Error: the named file is missing, or says something that no tool has; the text names it.
@@ -65,8 +65,8 @@ def read_config(path: str | None) -> Config:
         if isinstance(value, dict):
             kind = _known(where, f"[{key}]", key, by_flag)
             options = {option.name.strip("_"): option for option in kind.options}
-            given = {name: (_known(where, f"[{key}] {name}", name, options), item) for name, item in value.items()}
-            own[kind.flag] = {option.name: item for option, item in given.values() if _is_free(option)}
+            settings = {name: (_known(where, f"[{key}] {name}", name, options), item) for name, item in value.items()}
+            own[kind.flag] = {option.name: item for option, item in settings.values() if _is_free(option)}
         else:
             option = _known(where, key, key, all_options)
             shared[option.name] = value
@@ -84,9 +84,9 @@ def _is_free(option: Option) -> bool:
 
 
 def _known(where: str, shown: str, name: str, known: Mapping[str, Any]) -> Any:
-    found = known.get(name.replace("-", "_").strip("_")) or known.get(name.replace("_", "-"))
-    if found is not None:
-        return found
+    option = known.get(name.replace("-", "_").strip("_")) or known.get(name.replace("_", "-"))
+    if option is not None:
+        return option
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {_listed(known)}"
     raise _C.Error(f"{where}: {shown}: no tool or option has this name; {hint}")

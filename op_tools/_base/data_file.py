@@ -34,7 +34,7 @@ def read_json(path: str | os.PathLike[str], hint: str = "") -> Any:
 
     Args:
         path: the file.
-        hint: what the file has to be, or what makes it; said with each error.
+        hint: the expected content of the file, or its maker; a part of each error.
 
     Raises:
         op_tools.Error: the file cannot be read, or is no JSON.
@@ -49,7 +49,7 @@ def read_json(path: str | os.PathLike[str], hint: str = "") -> Any:
 
 
 def read_data(path: str | os.PathLike[str]) -> Any:
-    """The content of a .toml, .yaml or .yml file, or of one of JSON.
+    """The content of a .toml, .yaml or .yml file, or of a file of JSON.
 
     Raises:
         op_tools.Error: the file cannot be read, or is not of that form; YAML needs a library.

@@ -1,4 +1,4 @@
-"""What an error says, in one line of a table or of a message."""
+"""The text of an error, in one line of a table or of a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the results of all tools have in common: tables for people, rows as a pandas.DataFrame, and how they show themselves."""
+"""The common part of the results of all tools: tables for people, rows as a pandas.DataFrame, and how they show themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Shown(Generic[RowT]):
     text: Callable[[RowT], str]
     is_number: bool = False
     total: Callable[[Sequence[RowT]], str] | None = None
-    """What stands below it in the line "total"; None: nothing."""
+    """Its value in the line "total"; None: none."""
 
 
 def counted(title: str, name: str) -> Shown[Any]:
@@ -76,9 +76,9 @@ def sorted_rows(rows: Sequence[RowT], sort_by: str) -> list[RowT]:
     if sort_by not in names:
         raise _C.Error(f"sort_by={sort_by!r} is not allowed; give one of {', '.join(names)}")
     # None is where a row has no such value: last in both orders.
-    there = [row for row in rows if getattr(row, sort_by) is not None]
+    valued = [row for row in rows if getattr(row, sort_by) is not None]
     try:
-        ordered = sorted(there, key=lambda row: getattr(row, sort_by))
+        ordered = sorted(valued, key=lambda row: getattr(row, sort_by))
     except TypeError:
         raise _C.Error(f"sort_by={sort_by!r}: these values have no order") from None
     if ordered and not isinstance(getattr(ordered[0], sort_by), str):
@@ -128,7 +128,7 @@ class Result:
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas.DataFrame, one column per field.
+        """The rows as a pandas.DataFrame, a column per field.
 
         Raises:
             op_tools.Error: pandas is not installed.
@@ -140,10 +140,10 @@ class Result:
         return pandas.DataFrame([dataclasses.asdict(row) for row in self.rows])
 
     def _facts(self) -> Iterator[str]:
-        for one in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
+        for column in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, column.name)
             if isinstance(value, (str, int, float)) and value not in ("", 0):
-                yield f"{one.name}={value!r}"
+                yield f"{column.name}={value!r}"
 
     def __repr__(self) -> str:
         name, count = type(self).__name__, len(self.rows)
@@ -163,7 +163,7 @@ class Result:
 
 
 class SortableResult(Result):
-    """A result whose table shows the rows in any order, below what is to be known of the run."""
+    """A result whose table shows the rows in any order, below the facts of the run."""
 
     coverage: _C.Coverage
 
@@ -182,7 +182,7 @@ class SortableResult(Result):
         """The rows as a text table, and their totals.
 
         Args:
-            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order. None: what matters
+            sort_by: a field of the rows. Numbers are sorted in descending order, strings in ascending order. None: the rows that matter
                 most comes first.
             row_limit: number of rows; -1: all.
 

@@ -1,4 +1,4 @@
-"""The tools as the core describes them: what each can be set to, and what its rows hold."""
+"""The tools as the core describes them: the options of each, and the fields of its rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def joined(names: Any) -> Any:
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a tool."""
+    """An option of a tool."""
 
     name: str
     type: str  # "bool", "int", "float", "str", "choice", "ints", "names", "path" or "dtypes"
@@ -36,9 +36,9 @@ class Option:
         if self.type == "names":
             listed = value if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
             listed = list(listed)
-            for one in listed:
-                if not isinstance(one, str):
-                    raise _C.Error(f"{self.name}=: {one!r} is not a string, or a list of strings")
+            for item in listed:
+                if not isinstance(item, str):
+                    raise _C.Error(f"{self.name}=: {item!r} is not a string, or a list of strings")
             return joined(value if isinstance(value, str) else listed)
         if self.type == "path" and isinstance(value, os.PathLike):
             return os.fspath(value)
@@ -51,7 +51,7 @@ class Option:
     @property
     def annotation(self) -> str:
         """Its type as Python writes it."""
-        one = {
+        single = {
             "bool": "bool",
             "int": "int",
             "float": "float",
@@ -62,11 +62,11 @@ class Option:
             "path": "str | os.PathLike[str]",
             "dtypes": "str | Mapping[torch.dtype, torch.dtype]",
         }[self.type]
-        return f"{one} | None"
+        return f"{single} | None"
 
     @property
     def sentence(self) -> str:
-        """Help, default and variable in one line."""
+        """Help, default and variable in a line."""
         return f"{self.help}. None: {self.variable + ', else ' if self.variable else ''}{self.default}."
 
 
@@ -81,7 +81,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """What one row of a tool's result holds."""
+    """The fields of a row of a tool's result."""
 
     name: str
     help: str
@@ -95,7 +95,7 @@ class Kind:
     name: str  # "OpCapture"
     feature: str  # its word in apply_feature: "op_capture"
     flag: str  # its word on the command line and in OP_TOOLS: "capture"
-    prefix: str  # what the names of its filter variables begin with: "OP_CAPTURE"
+    prefix: str  # of the names of its filter variables: "OP_CAPTURE"
     options: tuple[Option, ...]
     rows: tuple[Row, ...]
 

@@ -1,4 +1,4 @@
-"""Does the installed torch fit the one that op_tools was built with?"""
+"""Does the installed torch fit the torch that op_tools was built with?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .._build_info import TORCH_VERSION
 def check_torch() -> None:
     """Raises ImportError with both versions when op_tools was built against another minor version of torch.
 
-    The extension uses torch's C++ classes, whose layout changes between minor versions: loading it beside another one
+    The extension uses torch's C++ classes, whose layout changes between minor versions: loading it beside another version
     would crash rather than fail.
     """
 

@@ -22,7 +22,7 @@ class Verdict(str, enum.Enum):
 
 
 def verdict_of(*, wrong: bool, unseen: Iterable[str] | bool) -> Verdict:
-    """The verdict on what was found and on what was not looked at; what is wrong stays wrong."""
+    """The verdict by the findings and by the gaps; a wrong result stays wrong."""
     return Verdict(_C.verdict_of(wrong, unseen if isinstance(unseen, bool) else any(unseen)))
 
 
@@ -32,5 +32,5 @@ def status_of(verdict: Verdict, *, allow_unseen: bool = False) -> int:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of several verdicts: what differs comes before what is not judged."""
+    """Of several verdicts: `differs` comes before `not judged`."""
     return Verdict(_C.worst_verdict([one.value for one in verdicts]))

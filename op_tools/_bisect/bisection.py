@@ -1,4 +1,4 @@
-"""A bisection from its opening to its report; what a trial is, is the runner's business."""
+"""A bisection from its opening to its report; the runner knows how to run a trial."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTS: dict[Purpose, str] = {
     "alone": "each alone",
     "placebo": "placebo",
 }
-"""How the report calls what runs were for."""
+"""The purposes of runs, as the report names them."""
 _LACKS: dict[Remedy, str] = {
     "fallback": "none ran on a device",
     "float32": "none ran in float16 or bfloat16",
@@ -37,12 +37,12 @@ _LACKS: dict[Remedy, str] = {
 }
 COMPARISON = "OpAutoCompare"
 FURTHER_RUNS = 7  # besides the search: the check, refinement to calls, confirmation, placebo
-RANKED_RUNS = 2  # in which a search finds one of the first suspects
-COMPARED_STEP = 5  # steps on the CPU take as long as one under OpAutoCompare, which runs each operator several times
+RANKED_RUNS = 2  # in which a search finds the culprit among the first suspects
+COMPARED_STEP = 5  # steps on the CPU take as long as a step under OpAutoCompare, which runs each operator several times
 BAR = 20
-MOST_PARTS = 3  # of one group: of more, the group is reported as a whole
+MOST_PARTS = 3  # of a group: of more, the group is reported as a whole
 REPEATS, MOST_REPEATS = 3, 5  # of each test where answers vary
-MOST_ENDS = 8  # runs that look for the calls behind one that ends the program
+MOST_ENDS = 8  # runs that look for the calls behind a call that ends the program
 
 
 def _median(values: Iterable[float]) -> float:
@@ -74,9 +74,9 @@ class Runner(Protocol):
         """Folders of these calls, saved in the first step of a trial: where the culprits are moved, each has right inputs."""
 
 
-def suspects_of(given: str) -> Suspects | Literal["auto"] | None:
-    """What `--suspects` names: "auto", "none", or the path of a result."""
-    return "auto" if given == "auto" else None if given == "none" else Suspects(given)
+def suspects_of(argument: str) -> Suspects | Literal["auto"] | None:
+    """The argument of `--suspects`: "auto", "none", or the path of a result."""
+    return "auto" if argument == "auto" else None if argument == "none" else Suspects(argument)
 
 
 def _count(things: Collection[object], word: str) -> str:
@@ -84,16 +84,16 @@ def _count(things: Collection[object], word: str) -> str:
 
 
 class Session:
-    """One bisection.
+    """A bisection.
 
     Args:
         runner: runs the trials.
         judge: judges them.
-        remedy: what is tried on the operators.
+        remedy: the change of the operators.
         suspects: which of them first; "auto": they are found here.
         jobs: trials at the same time.
-        say: takes lines that tell what is known so far.
-        draw: takes a line that replaces the last one, for a terminal; "" at the end.
+        say: takes lines about the progress.
+        draw: takes a line that replaces the line before, for a terminal; "" at the end.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class Session:
         self._runner, self._judge, self._remedy = runner, judge, remedy
         self._suspects, self._jobs, self._say, self._draw = suspects, jobs, say, draw
         self._expected, self._known = OPENING_RUNS * 2, "opening"
-        self._runs: collections.Counter[str] = collections.Counter()  # by what they were for
+        self._runs: collections.Counter[str] = collections.Counter()  # by purpose
         self._seconds, self._votes = 0.0, Votes()
         self._healed: dict[frozenset[Group], Outcome] = {}
         self._last: set[str] = set()
         """Operators after whose call the program ended too early."""
         self._enough = False  # these are enough
-        self._majority = False  # runs that should be right are not always: good is what is good most times
+        self._majority = False  # runs that should be right are not always: good is an answer of most runs
         self._nothing: list[Outcome] = []
         self._everything: list[Outcome] = []
 
@@ -156,23 +156,23 @@ class Session:
         """A search and its check. True: it failed because answers vary."""
         ranked = suspects is not None or bool(self._last)
         enough = [group for group in groups if group.item in self._last] if self._enough else []
-        found = search(groups, self._test, ranked=ranked, votes=self._votes, ways=self._jobs, good=enough)
-        if found.conflict and self._test(list(found.conflict)) == ["good", "bad"]:
-            return self._end("inconsistent", _cancelling(*found.conflict), found.items), False
-        if not found.items:
+        searched = search(groups, self._test, ranked=ranked, votes=self._votes, ways=self._jobs, good=enough)
+        if searched.conflict and self._test(list(searched.conflict)) == ["good", "bad"]:
+            return self._end("inconsistent", _cancelling(*searched.conflict), searched.items), False
+        if not searched.items:
             why = "everything moved is good, all listed calls moved are bad: the calls differ from run to run"
             return self._end("inconsistent", why), False
-        if found.conflict or not found.good:
-            return self._unconfirmed(found.items), True
-        refined = self._refined(found.items, suspects)
+        if searched.conflict or not searched.good:
+            return self._unconfirmed(searched.items), True
+        refined = self._refined(searched.items, suspects)
         if self._moved(refined, "confirmation"):
             return self._report(refined), False
-        if self._votes.repeats == MOST_REPEATS and self._moved(found.items, "confirmation"):
-            return self._report(found.items), False  # what a single line changes is as small as the noise
+        if self._votes.repeats == MOST_REPEATS and self._moved(searched.items, "confirmation"):
+            return self._report(searched.items), False  # the effect of a single line is as small as the noise
         return self._unconfirmed(refined), True
 
     def _calls(self) -> list[Call]:
-        """Those of the program. Where it ends too early, the operator that is called last is moved, to see what is called then."""
+        """Those of the program. Where it ends too early, the operator that is called last is moved, to see the calls behind it."""
         calls = self._runner.calls()
         ended = self._nothing[0].ended
         for _ in range(MOST_ENDS):
@@ -241,13 +241,15 @@ class Session:
         trials = [Trial(one, remedy=self._remedy, purpose=purpose) for one in sets]
         outcomes = self._run(trials)
         answers = []
-        for one, outcome in zip(sets, outcomes, strict=True):
+        for moved, outcome in zip(sets, outcomes, strict=True):
             answers.append(self._judge.answer(outcome))
             why = "" if outcome.ended == "done" else f" ({outcome.ended}{' ' * bool(outcome.note)}{outcome.note})"
-            self._say(f"run {self._runs.total()}: {_count(one, 'group')} of calls moved: {answers[-1]}{why}")
+            self._say(f"run {self._runs.total()}: {_count(moved, 'group')} of calls moved: {answers[-1]}{why}")
             if answers[-1] == "good":
-                self._healed[one] = outcome
-                self._known = f"enough: {_count(one, 'group')} of calls" if len(one) > 1 else next(iter(one)).text()
+                self._healed[moved] = outcome
+                self._known = (
+                    f"enough: {_count(moved, 'group')} of calls" if len(moved) > 1 else next(iter(moved)).text()
+                )
         return answers
 
     def _open(self) -> BisectResult | None:
@@ -300,10 +302,10 @@ class Session:
     def _further_remedy(self) -> str:
         return ", or try --remedy float32" if self._remedy == "fallback" else ""
 
-    def _refined(self, found: list[Group], suspects: Suspects | None) -> list[Group]:
+    def _refined(self, culprits: list[Group], suspects: Suspects | None) -> list[Group]:
         """The same set in finer parts, as far as few of them are needed."""
         done: list[Group] = []
-        waiting = list(found)
+        waiting = list(culprits)
         while waiting:
             group = waiting.pop(0)
             parts = split(group)
@@ -336,7 +338,7 @@ class Session:
         if self._remedy != "placebo":
             # Said only if it heals again and again: a fault that does not show each time seems healed now and then.
             healed = all(self._moved(groups, "placebo", "placebo") for _ in range(REPEATS))
-        # What one of them alone does to a race is chance: its copies take time.
+        # The effect of a single group on a race is chance: its copies take time.
         if len(groups) > 1 and not healed and self._worse_alone(groups):
             return self._end(
                 "inconsistent", "one of these alone makes it worse: their errors cancel in part", groups, final
@@ -344,7 +346,7 @@ class Session:
         return self._end("found", self._explain(groups, healed), groups, final, placebo=healed)
 
     def _worse_alone(self, groups: list[Group]) -> bool:
-        """Is the result worse with one of them moved than with none, each time? A fault may be larger at one time than at another."""
+        """Whether the result is worse with a single group moved than with none, each time. A fault may be larger at one time than at another."""
         before = max(self._judge.far(one) for one in self._nothing)
         trials = [Trial(frozenset([one]), remedy=self._remedy, purpose="alone") for one in groups]
         for _ in range(OPENING_RUNS):
@@ -394,7 +396,7 @@ class Session:
 
 
 def _first_calls(groups: Sequence[Group]) -> list[Call]:
-    """One for each place."""
+    """A call for each place."""
     places: dict[tuple[str, ...], Call] = {}
     for group in groups:
         for call in group.calls:
@@ -409,5 +411,5 @@ def _cancelling(good: frozenset[Group], bad: frozenset[Group]) -> str:
 
 def _ends(outcomes: Sequence[Outcome]) -> str:
     """How runs ended, for people."""
-    one = outcomes[0]
-    return f"{one.ended} {one.note}".strip() + (f", {curve_text(one.curve, 3)}" if one.curve else "")
+    first = outcomes[0]
+    return f"{first.ended} {first.note}".strip() + (f", {curve_text(first.curve, 3)}" if first.curve else "")

@@ -1,4 +1,4 @@
-"""The calls of a program as a bisection moves them: read from what `list_calls=` wrote, ordered by suspicion, grouped."""
+"""The calls of a program as a bisection moves them: read from the file of `list_calls=`, ordered by suspicion, grouped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .._base.verdict import Verdict
 
 @dataclass(frozen=True)
 class Call:
-    """A call that can run elsewhere; it stands for one in each step."""
+    """A call that can run elsewhere; it stands for a call in each step."""
 
     op: str
     """As the dispatcher names it: "aten::mm"."""
@@ -45,11 +45,11 @@ class Group:
 
     def text(self) -> str:
         """For people."""
-        one = self.calls[0]
+        first = self.calls[0]
         same = [name for name in ("module", "line") if len({getattr(call, name) for call in self.calls}) == 1]
-        where = [getattr(one, name) for name in same if getattr(one, name)]
-        count = f"{len(self.calls)} calls" if len(self.calls) > 1 else f"call {one.occurrence}"
-        return " ".join([one.op, one.phase, *(f"in {place}" for place in where), f"({count})"])
+        where = [getattr(first, name) for name in same if getattr(first, name)]
+        count = f"{len(self.calls)} calls" if len(self.calls) > 1 else f"call {first.occurrence}"
+        return " ".join([first.op, first.phase, *(f"in {place}" for place in where), f"({count})"])
 
 
 def read_calls(paths: Iterable[Path]) -> list[Call]:
@@ -100,12 +100,12 @@ def _grouped(calls: Sequence[Call], item: str) -> list[Group]:
 
 
 def as_dict(call: Call) -> dict[str, Any]:
-    """What a report has of a call."""
+    """The facts of a call in a report."""
     return {name: value for name, value in asdict(call).items() if not name.startswith("of_")}
 
 
 class Suspects:
-    """How suspicious calls are: what OpAutoCompare found of them, by operator, and by line where it knows it.
+    """How suspicious calls are: OpAutoCompare's findings, by operator, and by line where it knows it.
 
     Args:
         path: the folder of OpAutoCompare's result, any folder above, or its autocompare.csv.
@@ -115,8 +115,8 @@ class Suspects:
     """
 
     def __init__(self, path: str) -> None:
-        given = Path(path)
-        files = sorted(given.rglob("autocompare.csv")) if given.is_dir() else [given]
+        place = Path(path)
+        files = sorted(place.rglob("autocompare.csv")) if place.is_dir() else [place]
         if not files:
             raise _C.Error(f"--suspects {path}: no autocompare.csv in it; give a result folder of OpAutoCompare")
         self._ratios: dict[tuple[str, ...], float] = {}
@@ -125,13 +125,13 @@ class Suspects:
         for file in files:
             self._read(file, path)
 
-    def _read(self, file: Path, given: str) -> None:
+    def _read(self, file: Path, path: str) -> None:
         try:
             with file.open(newline="", encoding="utf-8") as opened:
                 for row in csv.DictReader(opened):
                     self._take(row)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _C.Error(f"--suspects {given}: {file} is no table of OpAutoCompare: {error}") from None
+            raise _C.Error(f"--suspects {path}: {file} is no table of OpAutoCompare: {error}") from None
 
     def _take(self, row: dict[str, str]) -> None:
         number, limit = float(row["number"] or 0), float(row["limit"] or 0)

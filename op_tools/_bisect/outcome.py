@@ -17,7 +17,7 @@ from .search import Answer
 NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 LOSS = rf"\bloss\b[\"']?\s*[:=]?\s*({NUMBER})"
 """Finds `loss 0.5`, `loss: 0.5`, `loss=nan` and `"loss": 0.5`."""
-OWN_LINE = re.compile(r"\W*op[-_]tools\b")  # what the tools say is nothing that the program printed
+OWN_LINE = re.compile(r"\W*op[-_]tools\b")  # lines of the tools are no output of the program
 SKIPPED = 125  # the exit status of a trial that says nothing, as with git bisect run
 REFERENCE_BAND = 0.01
 LEAST_BAND = 1e-3  # two right ways to compute differ by less after some steps in float32
@@ -28,7 +28,7 @@ Ended = Literal["done", "failed", "crashed", "hung", "left the band", "skipped"]
 
 @dataclass
 class Outcome:
-    """What one trial gave."""
+    """The outcome of a trial."""
 
     curve: list[float] = field(default_factory=list)
     """A number for each step, the loss mostly."""
@@ -57,28 +57,28 @@ class Metric:
             raise _C.Error(f"--metric {pattern!r} is no regular expression: {error}") from None
 
     def numbers(self, line: str) -> list[float]:
-        """The numbers in a line; none where what the expression finds is no number, and in lines of the tools.
+        """The numbers in a line; none where the expression matches no number, and in lines of the tools.
 
-        By itself, without an expression, a line that is a list in JSON is found, too, or has one under "loss".
+        By itself, without an expression, a line that is a list in JSON is found, too, or has a list under "loss".
         """
         if OWN_LINE.match(line):
             return []
         if self._pattern.pattern == LOSS and (listed := _json_numbers(line)):
             return listed
-        found = []
+        numbers = []
         for match in self._pattern.finditer(line):
             text: str | None = match.group(1 if self._pattern.groups else 0)
             with contextlib.suppress(ValueError):
-                found.append(float(text or ""))
-        return found
+                numbers.append(float(text or ""))
+        return numbers
 
 
 def _json_numbers(text: str) -> list[float]:
     """Those of a list in JSON, or of the list under "loss" in an object; none where the text is something else."""
     try:
-        found: Any = json.loads(text) if text.lstrip()[:1] in ("[", "{") else None
-        found = found.get("loss") if isinstance(found, dict) else found
-        return [float(one) for one in found] if isinstance(found, list) else []
+        content: Any = json.loads(text) if text.lstrip()[:1] in ("[", "{") else None
+        content = content.get("loss") if isinstance(content, dict) else content
+        return [float(one) for one in content] if isinstance(content, list) else []
     except (ValueError, TypeError):
         return []
 
@@ -94,9 +94,9 @@ def read_reference(path: str, metric: Metric) -> list[float]:
     except OSError as error:
         raise _C.Error(f"--reference {path}: {error.strerror}") from None
     try:
-        found: Any = json.loads(text)
-        found = found.get("loss") if isinstance(found, dict) else found
-        numbers = [float(one) for one in (found if isinstance(found, list) else [found])]
+        content: Any = json.loads(text)
+        content = content.get("loss") if isinstance(content, dict) else content
+        numbers = [float(one) for one in (content if isinstance(content, list) else [content])]
     except (ValueError, TypeError):
         numbers = [number for line in text.splitlines() for number in metric.numbers(line)]
     if not numbers or not all(map(math.isfinite, numbers)):
@@ -108,10 +108,10 @@ def distance(curve: Sequence[float], reference: Sequence[float]) -> float:
     """The largest relative distance at the steps that both have; infinite for NaN. 0 for curves without numbers."""
     scale = max((abs(one) for one in reference), default=0.0) * 1e-3 or 1.0
     far = 0.0
-    for one, right in zip(curve, reference, strict=False):
-        if not math.isfinite(one):
+    for number, right in zip(curve, reference, strict=False):
+        if not math.isfinite(number):
             return math.inf
-        far = max(far, abs(one - right) / max(abs(right), scale))
+        far = max(far, abs(number - right) / max(abs(right), scale))
     return far
 
 
@@ -149,7 +149,7 @@ class BisectJudge:
         return distance(curve, self.reference) > self.band
 
     def answer(self, outcome: Outcome) -> Answer:
-        """What an `outcome` is: good, bad, or skip."""
+        """The answer of an `outcome`: good, bad, or skip."""
         if outcome.ended == "skipped":
             return "skip"
         band = ROUNDING if self.band is None else self.band
@@ -169,5 +169,5 @@ class BisectJudge:
             self.band = min(measured, self._most) if noise <= self._most else self._most
         assert self.band is not None
         return sum(one <= self.band for one in wrong) not in (0, len(wrong)) or sum(
-            one <= self.band for one in right
+            difference <= self.band for difference in right
         ) not in (0, len(right))

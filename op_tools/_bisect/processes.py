@@ -29,7 +29,7 @@ from .trial_tools import Trial, capture_of, captured_calls, comparison, tool_of,
 
 JOB_VARIABLE = "OP_TOOLS_BISECT_JOB"
 COMPARISON = "suspects"  # the run with OpAutoCompare, in the state
-TAIL_BYTES, TAIL_LINES = 2000, 10  # of what was printed, for an error
+TAIL_BYTES, TAIL_LINES = 2000, 10  # of the output, for an error
 KILL_AFTER = 5.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -47,16 +47,16 @@ class Plan:
     jobs: int = 1
 
 
-def command_line(given: Sequence[str]) -> tuple[str, ...]:
+def command_line(words: Sequence[str]) -> tuple[str, ...]:
     """A Python script is run by this Python."""
-    return (sys.executable, *given) if given[0].endswith(".py") else tuple(given)
+    return (sys.executable, *words) if words[0].endswith(".py") else tuple(words)
 
 
 class State:
-    """What is known of earlier runs, in a file that a kill at any moment leaves readable: a line before each run, one after.
+    """The record of earlier runs, in a file that a kill at any moment leaves readable: a line before and a line after each run.
 
     Raises:
-        op_tools.Error: there is a state of another command, or one that `resume` does not ask for; or it cannot be written.
+        op_tools.Error: there is a state of another command, or a state without `resume`; or it cannot be written.
     """
 
     def __init__(self, path: Path, facts: dict[str, Any], *, resume: bool) -> None:
@@ -114,10 +114,10 @@ class State:
 
 
 def _parsed(line: str) -> dict[str, Any]:
-    """A line of the state; the last one may be cut."""
+    """A line of the state; the last line may be cut."""
     try:
-        found: dict[str, Any] = json.loads(line)
-        return found
+        entry: dict[str, Any] = json.loads(line)
+        return entry
     except ValueError:
         return {}
 
@@ -127,7 +127,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process was started, so that another one of the same number is not taken for it; "" where it is gone."""
+    """When a process was started, so that another process of the same number is not taken for it; "" where it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -142,7 +142,7 @@ def _end_group(pid: int, started: str) -> None:
 
 
 class Processes:
-    """Runs trials as processes, `jobs` at a time. The one that runs on job N has N in OP_TOOLS_BISECT_JOB."""
+    """Runs trials as processes, `jobs` at a time. The process of job N has N in OP_TOOLS_BISECT_JOB."""
 
     def __init__(self, plan: Plan, state: State) -> None:
         self._plan, self._state = plan, state
@@ -236,11 +236,11 @@ class Processes:
         return outcome
 
     def _check(self, outcome: Outcome, log: Path, variables: dict[str, str]) -> None:
-        with log.open("rb") as given:
+        with log.open("rb") as output:
             status = subprocess.run(  # noqa: S602  (the user's own command)
                 self._plan.check,
                 shell=True,
-                stdin=given,
+                stdin=output,
                 stdout=subprocess.DEVNULL,
                 env=_without_tools(variables),
                 check=False,
@@ -280,7 +280,7 @@ def _group_lives(group: int) -> bool:
 
 
 class Watch:
-    """Reads what a process prints until it ends, takes too long, or has printed a number that settles it."""
+    """Reads the output of a process until it ends, takes too long, or has printed a number that settles it."""
 
     def __init__(self, process: subprocess.Popen[bytes], plan: Plan, stop: Stop, log: Path) -> None:
         self._process, self._plan, self._stop, self._log = process, plan, stop, log

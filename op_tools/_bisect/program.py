@@ -30,8 +30,8 @@ class Checkpoint:
     and of random number generators (torch's of the CPU and of the accelerator, NumPy's, Python's, and generators given).
 
     Args:
-        objects: what has state_dict() and load_state_dict(), or is a torch.Generator. A DataLoader that shuffles draws its order
-            from torch's generator, or from one that is given here.
+        objects: with state_dict() and load_state_dict(), or torch.Generators. A DataLoader that shuffles draws its order
+            from torch's generator, or from a generator among these objects.
     """
 
     def __init__(self, *objects: Any) -> None:
@@ -41,7 +41,8 @@ class Checkpoint:
         self._devices = {parameter.device for parameter in parameters}
         _wait_for(self._devices)
         self._states = [
-            one.get_state() if isinstance(one, torch.Generator) else copy.deepcopy(one.state_dict()) for one in objects
+            item.get_state() if isinstance(item, torch.Generator) else copy.deepcopy(item.state_dict())
+            for item in objects
         ]
         self._gradients = [
             (parameter, None if parameter.grad is None else parameter.grad.clone()) for parameter in parameters
@@ -49,13 +50,13 @@ class Checkpoint:
         self._random = (torch.get_rng_state(), _device_state(), random.getstate(), _numpy_state())
 
     def restore(self) -> None:
-        """Puts everything back, once the devices are idle: a write that is under way would land in what is restored."""
+        """Puts everything back, once the devices are idle: a write that is under way would land in restored tensors."""
         _wait_for(self._devices)
-        for one, state in zip(self._objects, self._states, strict=True):
-            if isinstance(one, torch.Generator):
-                one.set_state(state)
+        for item, state in zip(self._objects, self._states, strict=True):
+            if isinstance(item, torch.Generator):
+                item.set_state(state)
             else:
-                one.load_state_dict(copy.deepcopy(state))
+                item.load_state_dict(copy.deepcopy(state))
         for parameter, gradient in self._gradients:
             parameter.grad = None if gradient is None else gradient.clone()
         of_cpu, of_device, of_python, of_numpy = self._random
@@ -68,7 +69,7 @@ class Checkpoint:
 
 
 def _wait_for(devices: Iterable[torch.device]) -> None:
-    # What failed there belongs to the trial that is over.
+    # Failures there belong to the trial that is over.
     for device in devices:
         if device.type not in ("cpu", "meta"):
             with contextlib.suppress(RuntimeError):
@@ -117,7 +118,7 @@ class _InProgram:
                     if stop(outcome.curve):
                         outcome.ended = "left the band"
                         break
-        except Exception as error:  # what the program raises is the outcome
+        except Exception as error:  # the program's exception is the outcome
             outcome.ended, outcome.note = "failed", f"{type(error).__name__}: {error}".partition("\n")[0]
         finally:
             steps.remove()
@@ -169,7 +170,7 @@ def bisect(
         remedy: "fallback": moved to the CPU; "float32": computed in float32; "placebo": on their own device, on copies, waiting.
         suspects: which operators are tried first. "auto": the worst of OpAutoCompare on the first step, where that takes less time than
             it can save; "none"; or a result of OpAutoCompare, a folder or autocompare.csv.
-        say: takes lines that tell what is known so far.
+        say: takes lines about the progress.
 
     Returns:
         the verdict, the culprits, and folders with a captured call of each.
@@ -178,7 +179,7 @@ def bisect(
         op_tools.Error: an argument is wrong.
     """
     if remedy not in REMEDIES:
-        raise _C.Error(f"remedy={remedy!r} is not allowed; give one of {', '.join(REMEDIES)}")
+        raise _C.Error(f"remedy={remedy!r} is not allowed; there are {', '.join(REMEDIES)}")
     with tempfile.TemporaryDirectory(prefix="op_bisect_") as folder:
         session = Session(
             _InProgram(run, checkpoint, Path(folder)),

@@ -1,4 +1,4 @@
-"""What a bisection found, for programs and for people."""
+"""The result of a bisection, for programs and for people."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATUS: dict[Verdict, int] = {"found": 0, "not an operator": 1, "inconsistent":
 
 @dataclass(frozen=True)
 class BisectResult:
-    """What a bisection found."""
+    """The result of a bisection."""
 
     verdict: Verdict
     explanation: str
@@ -38,7 +38,7 @@ class BisectResult:
     captured: list[str] = field(default_factory=list)
     """The first call of each culprit: folders for op-tools repro and run_op_from_data."""
     runs_for: dict[str, int] = field(default_factory=dict)
-    """What the runs were for: opening, OpAutoCompare, search, lines and calls, confirmation, each alone, placebo."""
+    """The runs by their purpose: opening, OpAutoCompare, search, lines and calls, confirmation, each alone, placebo."""
 
     @property
     def status(self) -> int:
@@ -46,7 +46,7 @@ class BisectResult:
         return _STATUS[self.verdict]
 
     def to_json(self) -> str:
-        """One object; numbers that JSON has no form for are strings."""
+        """A JSON object; numbers that JSON has no form for are strings."""
 
         def plain(value: Any) -> Any:
             if isinstance(value, float) and not math.isfinite(value):
@@ -69,7 +69,7 @@ class BisectResult:
         return json.dumps({name: plain(getattr(self, name)) for name in names}, indent=1)
 
     def table(self) -> str:
-        """The culprits and what follows, for people."""
+        """The culprits and the next steps, for people."""
         lines = [f"{self.verdict}: {self.explanation}", self._runs_text()]
         if self.culprits:
             columns = [worded(name, name) for name in ("op", "phase", "module", "line", "calls")]

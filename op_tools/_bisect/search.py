@@ -16,7 +16,7 @@ ItemT = TypeVar("ItemT")
 Test = Callable[[list[frozenset[ItemT]]], list[Answer]]
 """Answers for several sets, which may be tried at the same time."""
 
-MOST_SKIPS = 3  # tests beside one that was skipped
+MOST_SKIPS = 3  # tests beside a skipped test
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Votes:
 
 @dataclass
 class Found(Generic[ItemT]):
-    """What a search gave."""
+    """The result of a search."""
 
     items: list[ItemT]
     good: bool = True
     """The items together are good, tried again after the search."""
     conflict: tuple[frozenset[ItemT], frozenset[ItemT]] | None = None
-    """A good set, and a larger one that is bad."""
+    """A good set, and a larger set that is bad."""
     tests: int = 0
 
 
@@ -64,16 +64,16 @@ class Tries(Generic[ItemT]):
             repeats = self.votes.repeats
             self.count += len(new) * repeats
             votes = self.test([one for one in new for _ in range(repeats)])
-            for number, one in enumerate(new):
-                self.answers[one] = self.votes.settle(votes[number * repeats : (number + 1) * repeats])
+            for number, group in enumerate(new):
+                self.answers[group] = self.votes.settle(votes[number * repeats : (number + 1) * repeats])
         return [self.answers[one] for one in sets]
 
-    def good(self, one: Collection[ItemT]) -> bool:
+    def good(self, items: Collection[ItemT]) -> bool:
         """Is this set good? A set whose test is skipped is not."""
-        return self.ask([frozenset(one)])[0] == "good"
+        return self.ask([frozenset(items)])[0] == "good"
 
     def conflict(self) -> tuple[frozenset[ItemT], frozenset[ItemT]] | None:
-        """A good set and a larger bad one, among those that were asked for."""
+        """A good set and a larger bad set, among those that were asked for."""
         good = [one for one, answer in self.answers.items() if answer == "good"]
         bad = [one for one, answer in self.answers.items() if answer == "bad"]
         return next(((small, large) for small in good for large in bad if small < large), None)
@@ -143,17 +143,17 @@ def needed(
         ways: tests at the same time.
         most: also None where there are more of them.
     """
-    found: list[ItemT] = []
+    needed: list[ItemT] = []
     rest = list(items)
-    while not tries.good(fixed | frozenset(found)):
-        if not rest or (most is not None and len(found) == most):
+    while not tries.good(fixed | frozenset(needed)):
+        if not rest or (most is not None and len(needed) == most):
             return None
-        if found == [items[-1]] and not tries.good(fixed | frozenset(items)):
+        if needed == [items[-1]] and not tries.good(fixed | frozenset(items)):
             return None  # no shorter prefix was good, nor are all of them
-        length = shortest_prefix(tries, fixed | frozenset(found), rest, ranked=ranked, ways=ways)
-        found.append(rest[length - 1])
+        length = shortest_prefix(tries, fixed | frozenset(needed), rest, ranked=ranked, ways=ways)
+        needed.append(rest[length - 1])
         rest = rest[: length - 1]
-    return found
+    return needed
 
 
 def narrowed(
@@ -162,7 +162,7 @@ def narrowed(
     """Those of `items` that are left when a share of them, which can be left out, is. All of them with `fixed` are known to be good.
 
     None: none of `most` + 1 shares can be left out, so that more than `most` items are needed, or all. This takes `most` + 1 tests,
-    where a search for one needed item after the other would take many more.
+    where a search for single needed items would take many more.
     """
     count = min(len(items), most + 1)
     ends = [len(items) * number // count for number in range(count + 1)]
@@ -179,13 +179,13 @@ def narrowed(
     return list(items) if skipped else None
 
 
-def minimal(tries: Tries[ItemT], found: list[ItemT], fixed: frozenset[ItemT] = frozenset()) -> list[ItemT]:
+def minimal(tries: Tries[ItemT], items: list[ItemT], fixed: frozenset[ItemT] = frozenset()) -> list[ItemT]:
     """Without those that can be left out, each tried once."""
-    for item in list(found):
-        others = [one for one in found if one != item]
+    for item in list(items):
+        others = [one for one in items if one != item]
         if others and tries.good(fixed | frozenset(others)):
-            found = others
-    return found
+            items = others
+    return items
 
 
 def search(

@@ -1,4 +1,4 @@
-"""What is moved in a run of a bisection, and the tools that do it, compare operators, and save the culprits' calls."""
+"""The moved calls in a run of a bisection, and the tools that move them, compare operators, and save the culprits' calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Purpose = Literal["nothing", "everything", "calls", "search", "refinement", "con
 
 @dataclass(frozen=True)
 class Trial:
-    """What is moved in one run, and by what remedy."""
+    """The moved calls of a run, and the remedy."""
 
     groups: frozenset[Group] = frozenset()
     everything: bool = False
@@ -30,7 +30,7 @@ class Trial:
     remedy: Remedy = "fallback"
     purpose: Purpose = "search"
     lists: bool = False
-    """List the calls of the program; what moves nothing always does."""
+    """List the calls of the program; a trial that moves nothing always does."""
 
     def key(self) -> str:
         """The same for the same trial of a session that goes on."""
@@ -41,7 +41,7 @@ def tool_of(trial: Trial, folder: Path) -> Tool:
     """The tool with which a trial runs.
 
     Args:
-        trial: what is moved.
+        trial: the moved calls.
         folder: for its files: which calls are moved, and which there are.
 
     Raises:
@@ -87,9 +87,9 @@ def unused(folder: Path) -> Path:
 def captured_calls(into: Path) -> list[str]:
     """The folders of the calls that were saved, in the order of the program; of several ranks those of the first."""
     root = into / "op_capture_result"
-    found = [path.parent for path in root.rglob("meta.json")]
-    ranks = sorted({path.relative_to(root).parts[0] for path in found})
-    return [str(path) for path in sorted(found, key=_number) if path.relative_to(root).parts[0] == ranks[0]]
+    folders = [path.parent for path in root.rglob("meta.json")]
+    ranks = sorted({path.relative_to(root).parts[0] for path in folders})
+    return [str(path) for path in sorted(folders, key=_number) if path.relative_to(root).parts[0] == ranks[0]]
 
 
 def _number(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""op-tools analyse: what of a program's source will work on a device."""
+"""op-tools analyse: which operators of a program's source will work on a device."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _table(options: argparse.Namespace) -> SupportTable:
         return names_only()
     if options.device is None:
         raise _C.Error(
-            "which device? --device D for one of this machine, or --support TABLE (op-tools support) for another's"
+            "which device? --device D for a device of this machine, or --support TABLE (op-tools support) for another's"
         )
     sys.stderr.write(
-        f"op-tools: trying torch's sample calls on {options.device}; op-tools support stores what is found\n"
+        f"op-tools: trying torch's sample calls on {options.device}; op-tools support stores the results\n"
     )
     import_backends(modules_of(options.device, options.imports))
     return make_table(options.device, _QUICK)
@@ -48,7 +48,7 @@ def _closing(outcome: Outcome) -> str:
 
 
 def _next(options: argparse.Namespace, outcome: Outcome) -> str:
-    """What to do with the result."""
+    """The next command for the result."""
     if options.mode == "third_party":
         full = str(outcome.folder / "full_unsupported_results.csv")
         return (
@@ -57,7 +57,7 @@ def _next(options: argparse.Namespace, outcome: Outcome) -> str:
     if options.detector:
         return f"run the program in {outcome.folder / COPY}; the report is written when it ends"
     if options.mode == "torch_apis" and outcome.report.unsupported:
-        return "op-tools run --fallback train.py   # runs on the CPU what the device lacks"
+        return "op-tools run --fallback train.py   # runs operators that the device lacks on the CPU"
     if options.mode == "torch_apis":
         return "op-tools run --autocompare train.py   # are the results right, too?"
     return ""
@@ -98,7 +98,7 @@ def add(commands: Commands) -> None:
     """Registers the command."""
     command = commands.add_parser(
         "analyse",
-        help="before the first run: what of a program's source will work on a device",
+        help="before the first run: which operators of a program's source will work on a device",
         description="Reads Python, notebooks, C++ and CUDA sources; runs none of them. Modes: torch_apis: functions of torch "
         "that the device does not run, and advice; third_party: the functions of a library that reach such ones; "
         "affinity_apis: code that a device's library has a faster form of; dynamic_shape: calls whose shapes changed in a run "
@@ -114,7 +114,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "-v", "--version", metavar="VERSION", help="the torch that the code is for: noted if it is another"
     )
-    command.add_argument("-m", "--mode", choices=MODES, default="torch_apis", help="what to look for (torch_apis)")
+    command.add_argument("-m", "--mode", choices=MODES, default="torch_apis", help="the names to look for (torch_apis)")
     command.add_argument(
         "-env",
         "--env-path",
@@ -136,7 +136,7 @@ def add(commands: Commands) -> None:
     source = command.add_mutually_exclusive_group()
     source.add_argument("--device", metavar="D", help="a device of this machine: cpu, cuda, sim")
     add_imports(command)
-    source.add_argument("--support", metavar="TABLE", help="what op-tools support wrote, here or on another machine")
+    source.add_argument("--support", metavar="TABLE", help="a table of op-tools support, of this or another machine")
     command.add_argument(
         "--rules", nargs="+", default=[], metavar="FILE", help="more rules for advice and affinity (JSON)"
     )
@@ -150,5 +150,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--fail-on", choices=("unsupported",), help="exit status 1 when something is not supported")
     command.add_argument("--json", action="store_true", help="also analysis.json")
     command.add_argument("--sarif", action="store_true", help="also analysis.sarif")
-    command.add_argument("--jobs", type=int, default=0, metavar="N", help="processes that read files (one per core)")
+    command.add_argument(
+        "--jobs", type=int, default=0, metavar="N", help="processes that read files (as many as cores)"
+    )
     command.set_defaults(run=_analyse)

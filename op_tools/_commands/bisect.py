@@ -30,7 +30,7 @@ def _bisect(options: argparse.Namespace) -> int:
         if value is not None and value <= 0:
             raise _C.Error(f"--{name} {value:g} is not allowed; give a number above 0")
     if options.check and options.reference:
-        raise _C.Error("give --check or --reference: one of them judges")
+        raise _C.Error("give --check or --reference: the one or the other judges")
     metric = Metric(options.metric)
     reference = read_reference(options.reference, metric) if options.reference else [] if options.check else None
     judge = BisectJudge(reference, options.band)
@@ -62,8 +62,8 @@ def add(commands: Commands) -> None:
         "bisect",
         help="the smallest set of operators that heals a program when they run elsewhere",
         description="Runs a program again and again, each time with other operators on the CPU, and finds the smallest set with "
-        "which its result is right. Right is: the numbers of --reference, else those of a run with everything moved; or what "
-        "--check says. A run that fails, crashes or hangs is wrong, one that ends with status 125 says nothing. Exit status 0: "
+        "which its result is right. Right is: the numbers of --reference, else those of a run with everything moved; or status 0 "
+        "of --check. A run that fails, crashes or hangs is wrong, a run that ends with status 125 says nothing. Exit status 0: "
         "found, 1: not an operator, 2: inconsistent, or not judged (docs/verdicts.md says when), 64: wrong usage.",
         allow_abbrev=False,
         epilog="op-tools bisect --timeout 600 -- train.py --steps 5; op-tools bisect -- torchrun --nproc-per-node 2 train.py",
@@ -84,14 +84,14 @@ def add(commands: Commands) -> None:
         "--metric",
         metavar="EXPR",
         default=LOSS,
-        help="what finds the numbers in the output (lines with loss, lists in JSON)",
+        help="finds the numbers in the output (lines with loss, lists in JSON)",
     )
     bisect.add_argument("--band", type=float, metavar="X", help="how far right numbers may be, relatively (measured)")
     bisect.add_argument(
         "--suspects",
         metavar="PATH",
         default="auto",
-        help="which operators are tried first: the worst in a result of OpAutoCompare; none; or auto: those of one step, if comparing "
+        help="which operators are tried first: the worst in a result of OpAutoCompare; none; or auto: those of a step, if comparing "
         "it takes less time than it can save (auto)",
     )
     bisect.add_argument("--timeout", type=float, metavar="SECONDS", help="a run that takes longer hangs, and is wrong")
@@ -101,7 +101,7 @@ def add(commands: Commands) -> None:
     bisect.add_argument(
         "--output", default="op_bisect_result", metavar="DIR", help="the state and all files (op_bisect_result)"
     )
-    bisect.add_argument("--resume", action="store_true", help="go on where an interrupted one was")
+    bisect.add_argument("--resume", action="store_true", help="go on where an interrupted bisection was")
     add_allow_unseen(bisect)
     bisect.add_argument("--json", metavar="FILE", help="the result, for programs")
     bisect.add_argument(

@@ -1,4 +1,4 @@
-"""op-tools blackbox: what OpBlackBox left."""
+"""op-tools blackbox: the files of OpBlackBox."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .command_line import Commands, add_allow_unseen, visible
 
 
 def _save(options: argparse.Namespace) -> int:
-    found = find_black_boxes(options.path)
-    if len(found) > 1:
+    files = find_black_boxes(options.path)
+    if len(files) > 1:
         raise _C.Error(
-            f"{options.path}: has {len(found)} files of OpBlackBox; name the one whose calls are to be saved"
+            f"{options.path}: has {len(files)} files of OpBlackBox; name the one whose calls are to be saved"
         )
-    for folder in save_kept_calls(found[0], options.save):
+    for folder in save_kept_calls(files[0], options.save):
         sys.stdout.write(visible(f"{folder}\n"))
     return 0
 
@@ -55,8 +55,8 @@ def _black_box(options: argparse.Namespace) -> int:
 def add(commands: Commands) -> None:
     box = commands.add_parser(
         "blackbox",
-        help="which call killed a process, or hangs: what OpBlackBox left",
-        description="Shows the last calls of each process, and first the one that had begun and not ended. Works while the "
+        help="which call killed a process, or hangs: the files of OpBlackBox",
+        description="Shows the last calls of each process, and first the call that had begun and not ended. Works while the "
         "program runs, too. Exit status: 0 it is known where each process is, or ended; 2 not judged (docs/verdicts.md says "
         "when); 64 wrong usage.",
         epilog="op-tools run --blackbox train.py; op-tools blackbox op_blackbox_result",
@@ -65,7 +65,7 @@ def add(commands: Commands) -> None:
     box.add_argument("--last", type=int, default=10, metavar="N", help="the last N calls of each process; 0: all (10)")
     add_allow_unseen(box)
     box.add_argument("--json", action="store_true", help="a line of JSON per process")
-    box.add_argument("--follow", action="store_true", help="again every second, while one of the processes lives")
+    box.add_argument("--follow", action="store_true", help="again every second, while any of the processes lives")
     box.add_argument(
         "--save", metavar="FOLDER", help="write the calls whose inputs are in the file there, for run_op_from_data"
     )

@@ -1,4 +1,4 @@
-"""What the commands share: their parser, the status of wrong usage, and text for terminals."""
+"""The common part of the commands: their parser, the status of wrong usage, and text for terminals."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(WRONG_USAGE, f"{self.prog}: error: {message}\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuses what it does not know itself: the parser above would print the usage of all commands."""
-        found, unknown = super().parse_known_args(args, namespace)
+        """Refuses arguments that it does not know: the parser above would print the usage of all commands."""
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return found, unknown
+        return parsed, unknown
 
 
 def parser_of(command: str = "") -> Parser:
-    """The parser of one command; of all where there is none of that name."""
+    """The parser of a command; of all where there is none of that name."""
     parser = Parser(
         prog="op-tools",
         description="Look at every operator that a PyTorch program runs.",
-        epilog="Options of a tool: op-tools help autocompare. Replay what was captured: run_op_from_data FOLDER --acc_check",
+        epilog="Options of a tool: op-tools help autocompare. Replay captured calls: run_op_from_data FOLDER --acc_check",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     named = [module for module, names in COMMANDS.items() if command in names]

@@ -23,26 +23,26 @@ from .command_line import Commands, UsageError, add_allow_unseen, visible
 _OF_PAIRS, _OF_RANKS = ("noise", "next", "fusions", "csv"), ("rules",)
 
 
-def _write_csv(path: str, found: RunsComparison) -> None:
+def _write_csv(path: str, comparison: RunsComparison) -> None:
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(field.name for field in dataclasses.fields(RunRow))
-        for row in found.rows:
+        for row in comparison.rows:
             writer.writerow(dataclasses.astuple(row))
 
 
-def _show(found: RunsComparison, *, with_next: bool) -> None:
-    sys.stdout.write(visible(found.table()) + "\n")
-    diverged = next((rank for rank in found.ranks if rank.first is not None), None)
+def _show(comparison: RunsComparison, *, with_next: bool) -> None:
+    sys.stdout.write(visible(comparison.table()) + "\n")
+    diverged = next((rank for rank in comparison.ranks if rank.first is not None), None)
     if diverged is None:
         return
     if not with_next:
-        sys.stdout.write("\nWhat to do next: --next prints the commands that capture these calls on both sides.\n")
+        sys.stdout.write("\nNext: --next prints the commands that capture these calls on both sides.\n")
         return
     commands = next_commands(diverged)
-    text = "What to do next: capture these calls on both sides, and judge them one by one:"
+    text = "Next: capture these calls on both sides, and judge each of them:"
     if not commands:
-        text = "--next: a recording does not say what program it is of"
+        text = "--next: a recording does not name its program"
     elif (count := (diverged._found.a.header or {}).get("world_size", 1)) > 1:
         text += f"\n(rank {diverged.rank} of {count}: with your launcher, as in torchrun --no-python op-tools run ...)"
     sys.stdout.write(visible("\n".join(["", text, *(f"  {one}" for one in commands)])) + "\n")
@@ -71,15 +71,15 @@ def _compare(options: argparse.Namespace) -> int:
         many = compare_ranks(*options.runs, rules=rules, captures=options.captures)
     elif is_pair:
         fusions = read_fusions(options.fusions) if options.fusions else ()
-        found = compare_runs(*options.runs, noise=options.noise, fusions=fusions, captures=options.captures)
-        _show(found, with_next=options.next)
+        comparison = compare_runs(*options.runs, noise=options.noise, fusions=fusions, captures=options.captures)
+        _show(comparison, with_next=options.next)
         if options.json:
-            Path(options.json).write_text(found.to_json(), encoding="utf-8")
+            Path(options.json).write_text(comparison.to_json(), encoding="utf-8")
         if options.csv and options.format:
-            write_table(found, options.csv, options.format)
+            write_table(comparison, options.csv, options.format)
         elif options.csv:
-            _write_csv(options.csv, found)
-        return status_of(found.verdict, allow_unseen=options.allow_unseen)
+            _write_csv(options.csv, comparison)
+        return status_of(comparison.verdict, allow_unseen=options.allow_unseen)
     else:
         raise UsageError("give two recordings, or the folder of a run with several ranks")
     sys.stdout.write(visible(many.table()) + "\n")
@@ -92,13 +92,13 @@ def add(commands: Commands) -> None:
     compare = commands.add_parser(
         "compare",
         help="where two runs part: the first call whose results differ though its inputs agree",
-        description="Compares recordings of OpRecord call by call. Two runs: A is the one to compare with. Three and more: "
-        "runs of one program, of which the odd one is looked for. One folder with several ranks: replicas, which must "
+        description="Compares recordings of OpRecord call by call. Two runs: A is the reference. Three and more: "
+        "runs of a program, of which the odd run is looked for. A folder with several ranks: replicas, which must "
         "agree. One rank and a folder with several: how the tensors are spread over them. Exit status: 0 they agree, "
         "1 they diverge, 2 not judged (docs/verdicts.md says when), 64 wrong usage.",
         epilog="op-tools run --record a train.py; op-tools run --record b train.py; op-tools compare a b",
     )
-    compare.add_argument("runs", nargs="*", metavar="RUN", help="a folder of OpRecord, or one of its files *.oprec")
+    compare.add_argument("runs", nargs="*", metavar="RUN", help="a folder of OpRecord, or a file *.oprec in it")
     compare.add_argument("--noise", metavar="RUN", help="a recording of A's program with its rounding changed")
     compare.add_argument(
         "--next",

@@ -56,7 +56,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     golden = str(Path(options.output).absolute()) if writes else options.golden
     if golden and not writes:
         golden = str(Path(golden).absolute())
-        Golden(Path(golden))  # says what is wrong with it before a worker does
+        Golden(Path(golden))  # names its fault before a worker does
     prepare(is_new=options.is_program)
     self_test = SelfTest()  # works while this process finds its cases
     imports = modules_of(options.device, options.imports)
@@ -95,10 +95,10 @@ def _gen(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    found = differences(Path(options.result))
-    for text in found:
+    changes = differences(Path(options.result))
+    for text in changes:
         sys.stdout.write(visible(f"{text}\n"))
-    if found:
+    if changes:
         return status_of(Verdict.DIFFERS)
     summary = read_part(Path(options.result) / "summary.json")
     sys.stdout.write(visible(f"the summary follows from the rows. {verdict_text(summary)}\n"))
@@ -109,11 +109,11 @@ def _verify(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     folders = [Path(one) for one in options.results]
     if len(folders) > 2:
-        raise UsageError("give one result, or an old and a new one")
+        raise UsageError("give a result, or an old and a new result")
     if len(folders) == 2:
         old, new = (read_facts(one) for one in folders)
         if old["list"] != new["list"]:
-            _say("the results are of different lists: cases that only one has are counted apart")
+            _say("the results are of different lists: cases in only one of them are counted apart")
         trend = trend_of(*(rows_below(one) for one in folders))
         sys.stdout.write(visible(trend.table()) + "\n")
         return status_of(trend.verdict, allow_unseen=options.allow_unseen)
@@ -139,7 +139,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         type=positive,
         metavar="N",
-        help="worker processes (one for each core; under torchrun, or with --time, 1)",
+        help="worker processes (as many as cores; under torchrun, or with --time, 1)",
     )
     add(
         "--timeout",
@@ -157,7 +157,7 @@ def add(commands: Commands) -> None:
     conformance = commands.add_parser(
         "conformance",
         help="is every operator of a device right? a suite of cases with verdicts, reports and golden data",
-        description="Runs calls of torch's operators on a device and judges what it gives. run judges, gen keeps the results of "
+        description="Runs calls of torch's operators on a device and judges its results. run judges, gen keeps the results of "
         "another device to judge by, verify recomputes a summary from its rows, report compares two results. Exit status: 0 "
         "all that was judged is right, 1 something is wrong, 2 not judged (docs/verdicts.md says when), 64 wrong usage.",
         epilog="op-tools conformance run --device npu --import torch_npu -o result; op-tools conformance report before result",
@@ -173,7 +173,7 @@ def add(commands: Commands) -> None:
     run.add_argument("--time", action="store_true", help="also measure each case: the median of up to 20 calls")
     run.set_defaults(run=_run)
     gen = actions.add_parser(
-        "gen", help="keep what a device gives, to judge others by", description="Runs cases and keeps their results."
+        "gen", help="keep a device's results, to judge others by", description="Runs cases and keeps their results."
     )
     _add_work(gen)
     kinds = gen.add_mutually_exclusive_group()
@@ -192,9 +192,9 @@ def add(commands: Commands) -> None:
     report = actions.add_parser(
         "report",
         help="write a result's files again, or compare two results",
-        description="One result: writes its files again and prints what came out. Two: what became wrong, what was repaired, "
-        "and, where both have --time, what takes longer; status 1 where something became wrong.",
+        description="One result: writes its files again and prints the verdict. Two: which cases became wrong or were repaired, "
+        "and, where both have --time, which take longer; status 1 where something became wrong.",
     )
-    report.add_argument("results", nargs="+", metavar="DIR", help="a result; or an old one and a new one")
+    report.add_argument("results", nargs="+", metavar="DIR", help="a result; or an old and a new result")
     add_allow_unseen(report)
     report.set_defaults(run=_report)

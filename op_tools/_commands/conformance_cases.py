@@ -83,7 +83,7 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
         if was_enabled:
             gc.enable()
     if not cases:
-        raise _C.Error("no case is left by these options: op-tools conformance list shows what there is")
+        raise _C.Error("no case is left by these options: op-tools conformance list shows all cases")
     return sampled(cases, options.sample) if options.sample else cases
 
 
@@ -159,7 +159,11 @@ def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
     add_selection(listing)
     shown = listing.add_mutually_exclusive_group()
     shown.add_argument(
-        "--by", nargs="+", default=["source", "dtype"], choices=sorted(_GROUPS), help="what is counted (source dtype)"
+        "--by",
+        nargs="+",
+        default=["source", "dtype"],
+        choices=sorted(_GROUPS),
+        help="the groups to count (source dtype)",
     )
     shown.add_argument("--ids", action="store_true", help="print the id of each case instead")
     shown.add_argument("--list-models", action="store_true", help="print the models, for --model, instead")

@@ -20,8 +20,8 @@ def add(commands: Commands) -> None:
     command = commands.add_parser(
         "convert",
         help="arrays between .h5, .pth, .npy and .txt",
-        description="Converts by the suffixes of the names. Where one file holds several arrays and the other form holds one, "
-        "the latter is a folder: its suffix says what is in it (out.npy/).",
+        description="Converts by the suffixes of the names. Where a file holds several arrays and the other form holds one, "
+        "the latter is a folder: its suffix names the files in it (out.npy/).",
         epilog="op-tools convert dump.h5 arrays.npy; op-tools convert a.npy a.txt; op-tools convert arrays.npy all.pth",
     )
     command.add_argument("source", help="a file .h5, .pth, .pt, .npy or .txt, or a folder of .npy or .txt")

@@ -1,4 +1,4 @@
-"""op-tools doctor: why is my result empty? Versions, devices, variables, filters: what a tool meets in this environment."""
+"""op-tools doctor: why is my result empty? Versions, devices, variables and filters of this environment."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .._torch.backends import VARIABLE, import_backends, import_from_environment
 from .._torch.operator_names import aten_names, near_names, tell_core, torch_names
 from .command_line import Commands, add_imports
 
-# What the names of our variables begin with, or hold: a name like these that nothing reads is a mistake.
+# Beginnings and parts of our variables' names: a name like these that nothing reads is a mistake.
 _OURS = re.compile(r"OP_(TOOLS|CAPTURE|AUTOCOMPARE|OVERFLOW|OBSERVE|MEMORY|TIME|DTYPE|FALLBACK|HOOK)")
 
 
 @dataclass
 class Findings:
-    """What was found, line by line."""
+    """The findings, line by line."""
 
     lines: list[str] = field(default_factory=list)
     problems: int = 0
@@ -59,8 +59,8 @@ class Variables:
 
     def near(self, name: str) -> str | None:
         """The variable that was probably meant."""
-        found = difflib.get_close_matches(name, sorted(self.known), n=1, cutoff=0.85)
-        return found[0] if found else None
+        near = difflib.get_close_matches(name, sorted(self.known), n=1, cutoff=0.85)
+        return near[0] if near else None
 
 
 def _examine_filter(findings: Findings, name: str, text: str, names: dict[str, list[str]]) -> None:
@@ -112,19 +112,19 @@ def _examine_variables(findings: Findings, names: dict[str, list[str]]) -> None:
 
 
 def _examine_memory(findings: Findings, device: str) -> None:
-    """What OpMemoryCheck can know of the device's memory."""
+    """How OpMemoryCheck knows the device's memory."""
     try:
         told = _C.reports_memory(device)
     except RuntimeError as error:
         findings.problem("memory", f"nothing can be allocated on {device}: {error}")
         return
     if told:
-        findings.say("memory", f"the allocator of {device} reports what it gives out: OpMemoryCheck sees it")
+        findings.say("memory", f"the allocator of {device} reports its allocations: OpMemoryCheck sees them")
     else:
         findings.say(
             "memory", f"the allocator of {device} reports nothing: OpMemoryCheck sees tensors only that operators"
         )
-        findings.say("", "are given or return, not what a kernel keeps for itself")
+        findings.say("", "are given or return, not a kernel's own memory")
 
 
 def examine() -> Findings:
@@ -158,12 +158,12 @@ def examine() -> Findings:
 
 
 def _print_cuda_rules(device: str) -> int:
-    found = rules(device)
-    for rule in found:
+    listed = rules(device)
+    for rule in listed:
         sys.stdout.write(f"{rule.name:<38} {rule.kind:<10} {rule.reason}".rstrip() + "\n")
-    counts = Counter(rule.kind for rule in found)
+    counts = Counter(rule.kind for rule in listed)
     sys.stdout.write(
-        f"{len(found)} names of torch.cuda: {', '.join(f'{n} {kind}' for kind, n in counts.most_common())}\n"
+        f"{len(listed)} names of torch.cuda: {', '.join(f'{n} {kind}' for kind, n in counts.most_common())}\n"
     )
     return 0
 
@@ -181,11 +181,13 @@ def _doctor(options: argparse.Namespace) -> int:
 def add(commands: Commands) -> None:
     doctor = commands.add_parser(
         "doctor",
-        help="why is my result empty: versions, devices, variables, what the filters match",
+        help="why is my result empty: versions, devices, variables, matches of the filters",
         description="Looks at this machine and this environment. Exit status 1 when something is wrong.",
     )
     doctor.add_argument(
-        "--as-cuda", metavar="DEVICE", help="print what each name of torch.cuda is under op-tools run --as-cuda DEVICE"
+        "--as-cuda",
+        metavar="DEVICE",
+        help="print the meaning of each name of torch.cuda under op-tools run --as-cuda DEVICE",
     )
     add_imports(doctor)
     doctor.set_defaults(run=_doctor)

@@ -15,14 +15,13 @@ from .command_line import Commands, visible
 def _run(options: argparse.Namespace) -> int:
     if options.format == "ditorch" or (options.format is None and _holds_captures(options.source)):
         count, problems = _C.export_calls(os.fsencode(options.source), os.fsencode(options.target))
-        found = problems
     else:
         dump = formats.read_dump(options.source, options.format)
         imported = formats.import_dump(dump, options.target)
-        count, found = imported.calls, list(imported.problems) if options.all else _import.summary(imported)
-    sys.stderr.write("".join(f"op-tools: {visible(line)}\n" for line in found))
+        count, problems = imported.calls, list(imported.problems) if options.all else _import.summary(imported)
+    sys.stderr.write("".join(f"op-tools: {visible(line)}\n" for line in problems))
     sys.stdout.write(visible(f"{count} calls in {options.target}\n"))
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 def _holds_captures(source: str) -> bool:
@@ -39,12 +38,12 @@ def add(commands: Commands) -> None:
     command = commands.add_parser(
         "import",
         help="a dump of troubleshooter, msprobe, PyTorch 1.5 or ditorch as captured calls",
-        description="Makes captured calls of another tool's dump, for run_op_from_data and op-tools show. What cannot be "
+        description="Makes captured calls of another tool's dump, for run_op_from_data and op-tools show. Calls that cannot be "
         "imported is listed with its reason. No pickle is run. Exit status 1 when something could not be imported.",
         epilog="op-tools import ts_api_dump calls; run_op_from_data calls --acc_check",
     )
     command.add_argument("source", help="the folder of the dump, or the .h5 file")
-    command.add_argument("target", help="the folder to write to: a new one, or an empty one")
+    command.add_argument("target", help="the folder to write to: new or empty")
     command.add_argument("--format", choices=(*formats.FORMATS, "ditorch"), help="else known by the files")
     command.add_argument("--all", action="store_true", help="a line for each call that was not imported")
     command.set_defaults(run=_run)

@@ -1,4 +1,4 @@
-"""op-tools one-iter: a training iteration that is saved on one machine and compared on another."""
+"""op-tools one-iter: a training iteration that is saved on a machine and compared on another."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _run_iteration(options: argparse.Namespace, program: str, folder: Path) -> t
             run(program, options.arguments)
     except SystemExit as ended:
         return tool, bool(ended.code)
-    except Exception:  # what it did before is compared
+    except Exception:  # earlier results are compared
         if not tool.was_started:
             raise
         sys.excepthook(*sys.exc_info())
@@ -56,7 +56,7 @@ def _compare(options: argparse.Namespace) -> int:
     if is_recording:
         if options.arguments:
             raise UsageError(f"{' '.join(options.arguments)}: two recordings have no arguments")
-        found = compare_runs(options.folder, other)
+        comparison = compare_runs(options.folder, other)
     else:
         saved = open_run(options.folder)  # before the program runs
         tool, failed = _run_iteration(
@@ -68,8 +68,8 @@ def _compare(options: argparse.Namespace) -> int:
         rank = header.get("rank", 0) if isinstance(header, dict) else 0
         if rank not in saved:
             raise _C.Error(f"{options.folder}: has no rank {rank}")
-        found = compare_runs(saved[rank].path, tool.path)
-    report = compare_iterations(found, tolerances, "" if is_recording else accelerator())
+        comparison = compare_runs(saved[rank].path, tool.path)
+    report = compare_iterations(comparison, tolerances, "" if is_recording else accelerator())
     sys.stdout.write(visible(report.table()) + "\n")
     if options.json:
         try:
@@ -94,7 +94,7 @@ def _add_program(command: argparse.ArgumentParser, program: str) -> None:
 def add(commands: Commands) -> None:
     one_iter = commands.add_parser(
         "one-iter",
-        help="one training iteration, saved on one machine and compared on another, module by module",
+        help="a training iteration, saved on a machine and compared on another, module by module",
         description="Runs an unchanged training program up to the first step of its optimizer, with the inputs, outputs, "
         "weights and gradients of all modules and the loss recorded, and the random numbers of the CPU on every device. "
         "Exit status of compare: 0 nothing is wrong, 1 something is, 2 not judged (docs/verdicts.md says when), 64 wrong usage.",
@@ -105,7 +105,9 @@ def add(commands: Commands) -> None:
     _add_program(save, "the script, or the module")
     save.set_defaults(run=_save)
     compare = works.add_parser("compare", help="where it is tested", allow_abbrev=False)
-    compare.add_argument("--tolerance", metavar="FILE", help="by model (YAML or JSON); without: what rounding explains")
+    compare.add_argument(
+        "--tolerance", metavar="FILE", help="by model (YAML or JSON); without: by the effect of rounding"
+    )
     compare.add_argument("--json", metavar="FILE", help="a record for each result, and a summary, as lines of JSON")
     add_allow_unseen(compare)
     compare.add_argument("--output-dir", metavar="DIR", help=f"for this run's recording ({_FOLDER})")

@@ -25,8 +25,8 @@ def _list_ops(options: argparse.Namespace) -> int:
     if admitted:
         return 0
     other = "aten" if options.level == "torch" else "torch"
-    there = aten_names(composite=True) if other == "aten" else torch_names()
-    matched = len(_C.admitted(there, options.ops or "", options.skip or ""))
+    names_there = aten_names(composite=True) if other == "aten" else torch_names()
+    matched = len(_C.admitted(names_there, options.ops or "", options.skip or ""))
     near = near_names(options.ops or "", names)
     sys.stderr.write(
         f"op-tools: no operator of level {options.level} is matched"

@@ -23,27 +23,27 @@ def _say(line: str) -> None:
 
 
 def _shrunk(options: argparse.Namespace, plan: Plan, into: str) -> tuple[str, list[str]]:
-    """The folder of the smallest call that fails, and what was found about sizes."""
+    """The folder of the smallest call that fails, and notes about sizes."""
     done = shrink(options.folder, into, plan, attempts=options.attempts, timeout=options.timeout, say=_say)
     for note in done.notes:
         _say(note)
     return done.folder, done.notes
 
 
-def _print_result(made: Made) -> None:
-    side = f"; it needs {made.side_path}" if made.side_path else ""
-    _say(f"{made.path}: reproduces: {made.reproduced} of 3{side}")
-    if made.finding:
-        sys.stdout.write(visible(f"{made.finding}\n"))
-    sys.stdout.write(visible(f"{made.path}\n"))
+def _print_result(script: Made) -> None:
+    side = f"; it needs {script.side_path}" if script.side_path else ""
+    _say(f"{script.path}: reproduces: {script.reproduced} of 3{side}")
+    if script.finding:
+        sys.stdout.write(visible(f"{script.finding}\n"))
+    sys.stdout.write(visible(f"{script.path}\n"))
 
 
-def _status(made: Made, *, allow_unseen: bool) -> int:
-    if made.verdict is Verdict.NOT_JUDGED:
+def _status(script: Made, *, allow_unseen: bool) -> int:
+    if script.verdict is Verdict.NOT_JUDGED:
         _say("NOT JUDGED: the script compared nothing, or could not be run; its last output:")
-        _say("\n".join(made.output.strip().splitlines()[-_LAST:]) or "none")
-        return status_of(made.verdict, allow_unseen=allow_unseen)
-    return 0 if made.reproduces else _NO_REPRO
+        _say("\n".join(script.output.strip().splitlines()[-_LAST:]) or "none")
+        return status_of(script.verdict, allow_unseen=allow_unseen)
+    return 0 if script.reproduces else _NO_REPRO
 
 
 def _repro(options: argparse.Namespace) -> int:
@@ -63,14 +63,14 @@ def _repro(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as into:
         if options.shrink:
             folder, notes = _shrunk(options, plan, into)
-        saved, _, made = make(folder, path, plan, options.timeout, _say, notes)
-        _print_result(made)
-        status = _status(made, allow_unseen=options.allow_unseen)
+        saved, _, script = make(folder, path, plan, options.timeout, _say, notes)
+        _print_result(script)
+        status = _status(script, allow_unseen=options.allow_unseen)
         if options.cpp:
-            built = write_cpp(folder, path.with_suffix(""), made, options.timeout, _say)
+            built = write_cpp(folder, path.with_suffix(""), script, options.timeout, _say)
             status = max(status, 0 if built.reproduces or built.lacks_cmake else _NO_REPRO)
         if options.issue:
-            _say(f"{write_issue(saved, made)}: a bug report in PyTorch's form")
+            _say(f"{write_issue(saved, script)}: a bug report in PyTorch's form")
     return status
 
 
@@ -99,5 +99,5 @@ def add(commands: Commands) -> None:
         "--load", action="append", default=[], metavar="LIB", help="a library of operators or of a device"
     )
     parser.add_argument("--attempts", type=int, default=200, metavar="N", help="of --shrink, at most (200)")
-    parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds for one run (60)")
+    parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds for a run (60)")
     parser.set_defaults(run=_repro)

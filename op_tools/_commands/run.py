@@ -70,7 +70,7 @@ def _of_device(options: argparse.Namespace) -> dict[str, str]:
 
 def _rename_device(options: argparse.Namespace) -> dict[str, str]:
     if options.as_cuda and options.as_accelerator:
-        raise _C.Error("--as-cuda and --as-accelerator: a program is written for one of them")
+        raise _C.Error("--as-cuda and --as-accelerator: give the name that the program is written for")
     variables = {"OP_TOOLS_AS_CUDA": options.as_cuda or options.as_accelerator}
     if options.as_accelerator:
         variables["OP_TOOLS_AS_CUDA_NAMES"] = ",".join(OTHER_ACCELERATORS)
@@ -79,14 +79,14 @@ def _rename_device(options: argparse.Namespace) -> dict[str, str]:
 
 def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> list[Tool]:
     """Tools and their options as the flags of op-tools run name them, and the file for the rest."""
-    given = vars(options)
+    flags = vars(options)
     config = config or Config()
     chosen = _flags(options, config)
     return launch.make_tools(
         chosen,
-        {name.removeprefix("all:"): value for name, value in given.items() if name.startswith("all:")},
+        {name.removeprefix("all:"): value for name, value in flags.items() if name.startswith("all:")},
         {
-            flag: {name.removeprefix(f"{flag}:"): value for name, value in given.items() if name.startswith(f"{flag}:")}
+            flag: {name.removeprefix(f"{flag}:"): value for name, value in flags.items() if name.startswith(f"{flag}:")}
             for flag in (word.partition(":")[0] for word in chosen)
         },
         config,
@@ -94,12 +94,12 @@ def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> l
 
 
 def _log_level(options: argparse.Namespace) -> str:
-    """What -v and -q ask for; "" without them."""
+    """The log level of -v and -q; "" without them."""
     return "info" if options.verbose else "warn" if options.quiet else ""
 
 
 def _take_folder(options: argparse.Namespace) -> None:
-    """--record DIR --level aten script.py: what stands between the flag and the rest is the folder of the recording."""
+    """--record DIR --level aten script.py: the word between the flag and the rest is the folder of the recording."""
     if not options.record or options.module or not options.arguments or Path(options.program).is_file():
         return
     first = options.arguments[0]
@@ -109,7 +109,7 @@ def _take_folder(options: argparse.Namespace) -> None:
 
 
 def _other_run(options: argparse.Namespace) -> Together | None:
-    """What looks at another run beside this one, with the options for every tool."""
+    """The tool that looks at another run beside this run, with the options for every tool."""
     if not options.against and not options.shadow:
         if options.stop:
             raise _C.Error("--stop needs --against")
@@ -117,8 +117,8 @@ def _other_run(options: argparse.Namespace) -> Together | None:
     if options.against and options.shadow:
         raise _C.Error("--against and --shadow are for a run each")
     names = {option.name for option in hook_options()}
-    given = {name.removeprefix("all:"): value for name, value in vars(options).items() if name.startswith("all:")}
-    shared: dict[str, Any] = {name: value for name, value in given.items() if name in names}
+    common = {name.removeprefix("all:"): value for name, value in vars(options).items() if name.startswith("all:")}
+    shared: dict[str, Any] = {name: value for name, value in common.items() if name in names}
     if options.against:
         return OpAgainst(options.against, stop=options.stop, **shared)
     return OpShadow(options.shadow, **shared)
@@ -173,7 +173,7 @@ def _print_environment(options: argparse.Namespace) -> int:
 
 
 def _add_option(group: Any, flag: str, dest: str, option: Option, *, hidden: bool = False) -> None:
-    """One option of a tool as a flag, made from its declaration. It is in the result only where it was given."""
+    """An option of a tool as a flag, made from its declaration. It is in the result only where it was given."""
     of_type: dict[str, dict[str, Any]] = {
         "bool": {"action": argparse.BooleanOptionalAction},
         "int": {"type": int, "metavar": "N"},
@@ -209,7 +209,7 @@ def _add_shared_options(command: argparse.ArgumentParser) -> None:
 
 
 def _add_own_options(command: argparse.ArgumentParser) -> None:
-    """The options of the tools: --max-calls for every chosen tool that has it, --capture-max-calls for one tool."""
+    """The options of the tools: --max-calls for every chosen tool that has it, --capture-max-calls for a single tool."""
     taken = {flag.replace("-", "_") for flag in launch.tools_by_flag()}
     words: dict[str, list[str]] = {}  # of choices: those of all tools that have an option of this name
     for option in (option for kind in kinds().values() for option in kind.own_options):
@@ -238,7 +238,7 @@ class _Help(argparse.Action):
 
 
 def tool_help(flag: str) -> str:
-    """The options of one tool, as text for a terminal."""
+    """The options of a tool, as text for a terminal."""
     tool = launch.tools_by_flag()[flag]
     kind = kinds()[tool._kind]
     parser = Parser(
@@ -276,7 +276,7 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--allow-unseen", action="store_true", help="with --fail-on-wrong: status 0 although most was not looked at"
     )
-    command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {NAME}, where there is one")
+    command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {NAME}, if it exists")
     loudness = command.add_mutually_exclusive_group()
     loudness.add_argument("-v", "--verbose", action="store_true", help="a line for each call")
     loudness.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")

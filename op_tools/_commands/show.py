@@ -1,4 +1,4 @@
-"""op-tools show: what is in files of captured calls."""
+"""op-tools show: the content of files of captured calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INPUT = "input.pth"
 
 @dataclass
 class _Op:
-    """What was found of one operator."""
+    """The captured calls of an operator."""
 
     calls: int = 0
     backward: int = 0
@@ -50,8 +50,8 @@ def _meta(text: str, where: str) -> dict[str, Any]:
 def _nothing(path: Path) -> str:
     if path.is_dir():
         for name, tool in _OTHERS.items():
-            for found in path.rglob(name):
-                return f"{path}: holds no captured calls; {found.parent} is a result of {tool}"
+            for file in path.rglob(name):
+                return f"{path}: holds no captured calls; {file.parent} is a result of {tool}"
         if not any(path.iterdir()):
             return f"{path}: is empty, there are no captured calls here; op-tools doctor says why that may be"
     return f"{path}: there are no captured calls here; a call's folder has a file {_INPUT}"
@@ -117,14 +117,14 @@ def _value(value: Any) -> str:
 
 
 def call(folder: str) -> str:
-    """One captured call in full.
+    """A captured call in full.
 
     Raises:
         op_tools.Error: when a file of it is damaged.
     """
-    one = load_call(folder)
-    meta = one.meta
-    lines = [one.name]
+    saved = load_call(folder)
+    meta = saved.meta
+    lines = [saved.name]
 
     def say(what: str, text: object) -> None:
         lines.append(f"  {what:<12} {text}")
@@ -145,19 +145,19 @@ def call(folder: str) -> str:
         say("called from", line)
     for note in meta.get("unsupported", []):
         say("not saved", f"{note['where']}: {note['type']}: {note['why']}")
-    groups: list[tuple[str, Any]] = [(f"args[{i}]", value) for i, value in enumerate(one.args)]
-    groups += list(one.kwargs.items())
-    results = one.result if isinstance(one.result, (tuple, list)) else (one.result,)
+    groups: list[tuple[str, Any]] = [(f"args[{i}]", value) for i, value in enumerate(saved.args)]
+    groups += list(saved.kwargs.items())
+    results = saved.result if isinstance(saved.result, (tuple, list)) else (saved.result,)
     groups += [("result" if len(results) == 1 else f"result[{i}]", value) for i, value in enumerate(results)]
-    groups += [(f"grad of output {i}", value) for i, value in enumerate(one.grad_outputs or ())]
-    groups += [(f"grad of input {i}", value) for i, value in enumerate(one.grad_inputs or ())]
+    groups += [(f"grad of output {i}", value) for i, value in enumerate(saved.grad_outputs or ())]
+    groups += [(f"grad of input {i}", value) for i, value in enumerate(saved.grad_inputs or ())]
     lines += [f"  {name:<18} {_value(value)}" for name, value in groups]
     lines.append(f"run it again: run_op_from_data {folder} --acc_check")
     return "\n".join(lines)
 
 
 def show(path: str) -> str:
-    """One call when the path is a call's (or a file of it), recordings where there are any, else the table of what is below.
+    """A call when the path is a call's (or a file of it), recordings where there are any, else the table of the calls below.
 
     Args:
         path: a folder, a container calls.zip, or a call in a container: calls.zip!OP/ID.
@@ -168,14 +168,14 @@ def show(path: str) -> str:
     container, bang, _ = path.partition("!")
     if bang and Path(container).is_file():
         return call(path)
-    found = Path(path)
-    if not found.exists():
+    place = Path(path)
+    if not place.exists():
         raise _C.Error(f"{path}: there is no such folder")
-    if found.suffix == RECORDING or (found.is_dir() and any(found.glob(f"*{RECORDING}"))):
-        return show_recordings(found)
-    if found.is_file() and found.suffix in (".pth", ".json") and (found.parent / _INPUT).exists():
-        found = found.parent
-    return call(str(found)) if (found / _INPUT).exists() else table(found)
+    if place.suffix == RECORDING or (place.is_dir() and any(place.glob(f"*{RECORDING}"))):
+        return show_recordings(place)
+    if place.is_file() and place.suffix in (".pth", ".json") and (place.parent / _INPUT).exists():
+        place = place.parent
+    return call(str(place)) if (place / _INPUT).exists() else table(place)
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -184,8 +184,8 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def add(commands: Commands) -> None:
-    showing = commands.add_parser("show", help="what is in a folder of captured calls, or one call in full")
+    showing = commands.add_parser("show", help="the captured calls of a folder, or a call in full")
     showing.add_argument(
-        "folder", help="op_capture_result, any folder in it, a container calls.zip, or one call in it: calls.zip!OP/ID"
+        "folder", help="op_capture_result, any folder in it, a container calls.zip, or a call in it: calls.zip!OP/ID"
     )
     showing.set_defaults(run=_show)

@@ -1,4 +1,4 @@
-"""op-tools support: what a device runs, as a table for op-tools analyse."""
+"""op-tools support: the operators that a device runs, as a table for op-tools analyse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _support(options: argparse.Namespace) -> int:
     if options.conformance:
         wrong = sum(bool(table.support(name).warning) for name in table.content["functions"])
         lines.append(
-            f"{options.conformance}: {len(judged)} functions and operators judged; {wrong} functions are wrong or call what is"
+            f"{options.conformance}: {len(judged)} functions and operators judged; {wrong} functions are wrong or call an operator that is"
         )
     lines.append(f"Next: op-tools analyse -i YOUR_CODE -o RESULTS --support {options.output}")
     sys.stdout.write(visible("\n".join(lines)) + "\n")
@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
     command = commands.add_parser(
         "support",
         help="which operators and functions of torch a device runs, as a table for op-tools analyse",
-        description="Asks the dispatcher what is registered for the device, and makes torch's own sample calls on it, "
+        description="Asks the dispatcher which operators the device has, and makes torch's own sample calls on it, "
         "forward and backward: which operators each function calls, and which the device refuses. Any machine can "
         "analyse code with the table. Takes a minute or two.",
         epilog="op-tools support --device npu --import torch_npu -o npu.json; "
@@ -51,6 +51,6 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--conformance",
         metavar="RESULT",
-        help="a folder that op-tools conformance run wrote for this device: what it found per dtype goes into the table",
+        help="a folder that op-tools conformance run wrote for this device: its results per dtype go into the table",
     )
     command.set_defaults(run=_support)

@@ -1,1 +1,1 @@
-"""One model on two devices or in two dtypes, module by module."""
+"""A model on two devices or in two dtypes, module by module."""

@@ -1,4 +1,4 @@
-"""compare_modules: one model on two devices or in two dtypes, module by module."""
+"""compare_modules: a model on two devices or in two dtypes, module by module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .module_runs import ModuleCall, ModuleRun, Tensors, copied, device_of, floa
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """The comparison of one tensor of a module: an output, or a gradient. NaN where no number could be computed."""
+    """The comparison of a tensor of a module: an output, or a gradient. NaN where no number could be computed."""
 
     module: str
     """Path as in `named_modules()`: "layer3.0.conv1"; "" is the model itself."""
@@ -53,17 +53,17 @@ class ModuleRow:
     shape: list[int]
     """Sizes of the tensor."""
     reason: str
-    """What decided, in words."""
+    """The reason of the verdict, in words."""
 
 
 @dataclass(frozen=True, repr=False)
 class ModuleComparison(Result):
-    """What compare_modules found."""
+    """The result of compare_modules."""
 
     rows: list[ModuleRow] = field(default_factory=list)
-    """One row per tensor, in the order of the computation."""
+    """A row per tensor, in the order of the computation."""
     notes: list[str] = field(default_factory=list)
-    """What could not be compared, and why."""
+    """Tensors that could not be compared, and why."""
 
     @property
     def verdict(self) -> Verdict:
@@ -122,8 +122,8 @@ class ModuleComparison(Result):
         if self.first is None:
             lines.append(f"{len(rows)} results agree")
         else:
-            one = self.first
-            lines.append(f"first: {one.module or '(model)'} ({one.kind}), {one.what}: {one.reason}")
+            first = self.first
+            lines.append(f"first: {first.module or '(model)'} ({first.kind}), {first.what}: {first.reason}")
         return "\n".join([*lines, *self.notes])
 
 
@@ -132,12 +132,12 @@ class _Sides:
     """The runs of a comparison, call by call of the same module."""
 
     judged: ModuleRun
-    reference: ModuleRun  # in the judged side's dtypes, on the CPU where the other one is not
+    reference: ModuleRun  # in the judged side's dtypes, on the CPU where the judged run is not
     golden: ModuleRun | None  # in float64
     noisy: Callable[[int], ModuleRun]  # in float64, from inputs and parameters changed by less than their rounding
     method: str
     nan_equal: bool
-    reduced: int  # about how many products go into one element
+    reduced: int  # about how many products go into an element
 
     def __post_init__(self) -> None:
         self._calls: dict[int, dict[tuple[str, int], ModuleCall]] = {}
@@ -147,7 +147,7 @@ class _Sides:
         return known.get((call.path, call.number))
 
     def judge(self, find: Callable[[ModuleRun], Tensors | None], place: str, many: int = 1) -> dict[str, Any]:
-        """The verdict about one tensor.
+        """The verdict about a tensor.
 
         Args:
             find: the tensors of a run that contain it.
@@ -171,11 +171,11 @@ class _Sides:
         )
 
     def judge_call(self, call: ModuleCall, which: str) -> dict[str, dict[str, Any]]:
-        """Rows by place, of one kind of a call's tensors."""
+        """Rows by place, of a kind of a call's tensors."""
 
         def find(run: ModuleRun) -> Tensors | None:
-            found = self._call_of(run, call)
-            return None if found is None else getattr(found, which)
+            partner = self._call_of(run, call)
+            return None if partner is None else getattr(partner, which)
 
         batch = 1
         if which.startswith("grad"):
@@ -192,7 +192,7 @@ def _fails(rows: dict[str, dict[str, Any]]) -> bool:
 
 @dataclass
 class _Judged:
-    """What was judged of one call of a module."""
+    """The judged tensors of a call of a module."""
 
     call: ModuleCall
     inputs: dict[str, dict[str, Any]]
@@ -205,7 +205,7 @@ class _Judged:
 
 
 def _find_origins(judged: list[_Judged]) -> None:
-    """Inner modules first: what is born in a part of a module is carried to the module's own output."""
+    """Inner modules first: a difference that is born in a part of a module is carried to the module's own output."""
     inner_forward: set[int] = set()  # calls inside of which an error is born
     inner_backward: set[int] = set()
 
@@ -215,21 +215,21 @@ def _find_origins(judged: list[_Judged]) -> None:
             to.add(id(round_it))
             round_it = round_it.inside
 
-    for one in reversed(judged):
-        wrong_in = _fails(one.inputs)
-        if _fails(one.outputs):
-            one.forward = "carried" if wrong_in or id(one.call) in inner_forward else "born"
-            if one.forward == "born":
-                tell_those_round(one.call, inner_forward)
-        if _fails(one.grad_inputs) or _fails(one.parameters):
-            came_wrong = wrong_in or _fails(one.outputs) or _fails(one.grad_outputs)
-            one.backward = "carried" if came_wrong or id(one.call) in inner_backward else "born"
-            if one.backward == "born":
-                tell_those_round(one.call, inner_backward)
+    for judgement in reversed(judged):
+        wrong_in = _fails(judgement.inputs)
+        if _fails(judgement.outputs):
+            judgement.forward = "carried" if wrong_in or id(judgement.call) in inner_forward else "born"
+            if judgement.forward == "born":
+                tell_those_round(judgement.call, inner_forward)
+        if _fails(judgement.grad_inputs) or _fails(judgement.parameters):
+            came_wrong = wrong_in or _fails(judgement.outputs) or _fails(judgement.grad_outputs)
+            judgement.backward = "carried" if came_wrong or id(judgement.call) in inner_backward else "born"
+            if judgement.backward == "born":
+                tell_those_round(judgement.call, inner_backward)
 
 
 def _what(kind: str, place: str) -> str:
-    """ "output [1]", "input grad" (of the first positional one), "input grad mask"."""
+    """ "output [1]", "input grad" (of the first positional input), "input grad mask"."""
     if kind == "output":
         return f"output {place}".rstrip()
     place = place.removeprefix("[1]").strip("[]'\"") if place.startswith("[1]") else place.removeprefix("[0]")
@@ -262,19 +262,19 @@ def _rows(judged: list[_Judged]) -> Iterator[ModuleRow]:
     """As the model computes: outputs as the modules ended, then gradients the other way round."""
     ended: list[_Judged] = []
     waiting: list[_Judged] = []
-    for one in judged:  # a call has ended before the next one that is not inside it begins
-        while waiting and one.call.inside is not waiting[-1].call:
+    for judgement in judged:  # a call has ended before the next call that is not inside it begins
+        while waiting and judgement.call.inside is not waiting[-1].call:
             ended.append(waiting.pop())
-        waiting.append(one)
+        waiting.append(judgement)
     ended += reversed(waiting)
-    for one in ended:
-        for place, row in one.outputs.items():
-            yield _row(one.call, _what("output", place), "forward", one.forward, row)
-    for one in reversed(ended):
-        for place, row in one.grad_inputs.items():
-            yield _row(one.call, _what("input grad", place), "backward", one.backward, row)
-        for name, row in one.parameters.items():
-            yield _row(one.call, f"{name} grad", "backward", one.backward, row)
+    for judgement in ended:
+        for place, row in judgement.outputs.items():
+            yield _row(judgement.call, _what("output", place), "forward", judgement.forward, row)
+    for judgement in reversed(ended):
+        for place, row in judgement.grad_inputs.items():
+            yield _row(judgement.call, _what("input grad", place), "backward", judgement.backward, row)
+        for name, row in judgement.parameters.items():
+            yield _row(judgement.call, f"{name} grad", "backward", judgement.backward, row)
 
 
 def _own_parameters(path: str, names: Iterable[str]) -> list[str]:
@@ -287,7 +287,7 @@ def _compare(sides: _Sides) -> list[ModuleRow]:
     last = {call.path: call for call in sides.judged.calls}
     for call in sides.judged.calls:
         inputs, outputs = sides.judge_call(call, "inputs"), sides.judge_call(call, "outputs")
-        one = _Judged(
+        judgement = _Judged(
             call, inputs, outputs, sides.judge_call(call, "grad_outputs"), sides.judge_call(call, "grad_inputs")
         )
         if call is last[call.path]:  # a parameter's gradient is of all calls together
@@ -297,8 +297,8 @@ def _compare(sides: _Sides) -> list[ModuleRow]:
             )
             for name in _own_parameters(call.path, names):
                 short = name.rpartition(".")[2]
-                one.parameters[short] = sides.judge(lambda run: run.parameter_grads, name, batch)
-        judged.append(one)
+                judgement.parameters[short] = sides.judge(lambda run: run.parameter_grads, name, batch)
+        judged.append(judgement)
     _find_origins(judged)
     return list(_rows(judged))
 
@@ -308,13 +308,11 @@ def _differing_parameters(model: torch.nn.Module, other: torch.nn.Module) -> lis
     notes = []
     lacking = sorted(ours.keys() ^ theirs.keys())
     if lacking:
-        notes.append(
-            f"parameters that only one model has: {', '.join(lacking[:5])}{' ...' if len(lacking) > 5 else ''}"
-        )
+        notes.append(f"parameters of only one model: {', '.join(lacking[:5])}{' ...' if len(lacking) > 5 else ''}")
     different = []
     for name in ours.keys() & theirs.keys():
-        one, two = (tensor.detach().cpu() for tensor in (ours[name], theirs[name]))
-        if one.shape != two.shape or not torch.equal(one.to(two.dtype), two):
+        left, right = (tensor.detach().cpu() for tensor in (ours[name], theirs[name]))
+        if left.shape != right.shape or not torch.equal(left.to(right.dtype), right):
             different.append(name)
     if different:
         different.sort()
@@ -323,18 +321,18 @@ def _differing_parameters(model: torch.nn.Module, other: torch.nn.Module) -> lis
 
 
 def _fan_in(model: torch.nn.Module) -> int:
-    """How many products go into one element, at most: of the weights."""
+    """How many products go into an element, at most: of the weights."""
     return max([tensor[0].numel() for tensor in model.parameters() if tensor.dim() > 1 and tensor.numel()] or [1])
 
 
-def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(given, dict):
-        return (), given
-    return (tuple(given) if isinstance(given, (tuple, list)) else (given,)), {}
+def _inputs(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, dict):
+        return (), example
+    return (tuple(example) if isinstance(example, (tuple, list)) else (example,)), {}
 
 
 def _changed_a_little(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, sample: int) -> Any:
-    """Parameters and inputs in float64, changed by less than what `dtype` rounds them by."""
+    """Parameters and inputs in float64, changed by less than the rounding of `dtype`."""
     generator = torch.Generator().manual_seed(1000 + sample)
     unit = torch.finfo(dtype).eps / 4
 
@@ -366,7 +364,7 @@ class _Runner:
     seed: int
 
     def run(self, model: torch.nn.Module, dtype: Callable[[torch.dtype], torch.dtype]) -> ModuleRun:
-        """Runs a model where it is; `dtype`: that of an input, by what it was."""
+        """Runs a model where it is; `dtype`: that of an input, by its own dtype."""
         device = device_of(model)
         return self._run(model, inputs_for(self.inputs, device, dtype), device.type != "cpu")
 
@@ -395,7 +393,7 @@ def _float64(was: torch.dtype) -> torch.dtype:
 
 
 def _differing_runs(run_a: ModuleRun, run_b: ModuleRun, gradients: bool) -> list[str]:
-    """In words: gradients that a side does not have, modules that ran on one side only."""
+    """In words: gradients that a side does not have, modules that ran on a single side."""
     notes = [f"no gradients: {one.no_gradients}" for one in (run_a, run_b) if gradients and one.no_gradients]
     missing = {call.path for call in run_a.calls} ^ {call.path for call in run_b.calls}
     return notes + ([f"modules that ran on one side only: {', '.join(sorted(missing))}"] if missing else [])

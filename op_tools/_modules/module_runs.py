@@ -1,4 +1,4 @@
-"""One run of a model with what goes in and out of each of its modules, forward and backward: for compare_modules."""
+"""A run of a model with the inputs and outputs of each of its modules, forward and backward: for compare_modules."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 from .. import _C
 from .._torch.module_names import without_wrapper
 
-Tensors = dict[str, torch.Tensor]  # on the CPU, by their place: "[0]", "['mask']", "" where there is one
+Tensors = dict[str, torch.Tensor]  # on the CPU, by their place: "[0]", "['mask']", "" where it is the only tensor
 
 
 @dataclass
 class ModuleCall:
-    """One call of a module."""
+    """A call of a module."""
 
     path: str  # as in named_modules(); "" the model
     kind: str  # class
@@ -36,7 +36,7 @@ class ModuleCall:
 
 @dataclass
 class ModuleRun:
-    """What was seen of a model."""
+    """The observed tensors of a model."""
 
     calls: list[ModuleCall] = field(default_factory=list)  # in the order in which they began
     parameter_grads: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -54,7 +54,7 @@ def _places(tree: Any) -> Tensors:
 
 
 class _Recorder:
-    """Hooks on the modules of one model while it runs once."""
+    """Hooks on the modules of a model while it runs once."""
 
     def __init__(self, model: torch.nn.Module, wanted: Callable[[str], bool]) -> None:
         self.calls: list[ModuleCall] = []
@@ -86,7 +86,7 @@ class _Recorder:
         call.inputs = {place: _kept(tensor) for place, tensor in _places((args, kwargs)).items()}
         if not torch.is_grad_enabled():
             return None
-        # The gradient of an input is what this module gives to it: other users of the tensor come past an alias.
+        # The gradient of an input is this module's contribution: other users of the tensor come past an alias.
         leaves, form = tree_flatten((args, kwargs))
         aliases: dict[int, torch.Tensor] = {}
         for place, leaf in zip(_leaf_places((args, kwargs)), leaves, strict=True):
@@ -133,7 +133,7 @@ class CpuNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not draws or device is None or device.type == "cpu" or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
 
-        def there(leaf: Any) -> Any:
+        def moved(leaf: Any) -> Any:
             return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
 
         on_cpu, there_kwargs = tree_map(
@@ -146,12 +146,12 @@ class CpuNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if argument.alias_info is not None and argument.alias_info.is_write:
                 ours.copy_(theirs)
                 return ours  # an in-place operator returns it
-        return tree_map(there, result)
+        return tree_map(moved, result)
 
 
 @contextlib.contextmanager
 def _as_before(model: torch.nn.Module, devices: set[torch.device], seed: int) -> Iterator[None]:
-    """The model's buffers, and random numbers, are afterwards what they were."""
+    """The model's buffers, and random numbers, are the same afterwards."""
     buffers = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
     owners = [(module, dict(module._buffers)) for module in model.modules()]
     python_state = random.getstate()
@@ -206,13 +206,13 @@ def copied(model: torch.nn.Module, device: Any, dtype: torch.dtype | None) -> to
         return copy.deepcopy(model).to(device=device, dtype=dtype)
     except Exception as error:
         raise _C.Error(
-            f"compare_modules: the model cannot be copied ({type(error).__name__}: {error}); make the other one yourself "
+            f"compare_modules: the model cannot be copied ({type(error).__name__}: {error}); make the copy yourself "
             "and give it as model_b"
         ) from error
 
 
 def inputs_for(inputs: Any, device: torch.device, cast: Callable[[torch.dtype], torch.dtype]) -> Any:
-    """Copies of the inputs' tensors for one side; leaves that require grad where the originals do."""
+    """Copies of the inputs' tensors for a side; leaves that require grad where the originals do."""
 
     def place(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -225,11 +225,11 @@ def inputs_for(inputs: Any, device: torch.device, cast: Callable[[torch.dtype], 
 def _cotangents(outputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
     """Gradients of the outputs: fixed random numbers, the same on every device and in every dtype."""
     generator = torch.Generator().manual_seed(seed)
-    made = []
+    cotangents = []
     for output in outputs:
         numbers = torch.randn(output.shape, dtype=torch.float64, generator=generator)
-        made.append((numbers if not output.is_complex() else numbers + 0j).to(output.device, output.dtype))
-    return made
+        cotangents.append((numbers if not output.is_complex() else numbers + 0j).to(output.device, output.dtype))
+    return cotangents
 
 
 def run_model(
@@ -242,14 +242,14 @@ def run_model(
     seed: int,
     cpu_numbers: bool,
 ) -> ModuleRun:
-    """Runs the model once; parameters, gradients, buffers, hooks and random state are afterwards what they were.
+    """Runs the model once; parameters, gradients, buffers, hooks and random state are the same afterwards.
 
     Args:
         model: in whatever mode it is.
         inputs: args and kwargs, already where the model is.
         wanted: which modules to look at, by path.
         gradients: go backward too.
-        loss: makes a number of what the model returns; None: all outputs, times fixed random numbers.
+        loss: makes a number of the model's result; None: all outputs, times fixed random numbers.
         seed: of all random numbers.
         cpu_numbers: draw random numbers on the CPU.
     """
@@ -274,22 +274,24 @@ def run_model(
 
 
 def _go_backward(model: torch.nn.Module, inputs: Any, output: Any, loss: Any, seed: int, run: ModuleRun) -> str:
-    leaves = [output if loss is None else loss(output)]
-    ends = [leaf for leaf in tree_flatten(leaves)[0] if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    results = [output if loss is None else loss(output)]
+    ends = [leaf for leaf in tree_flatten(results)[0] if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    given = [leaf for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    wanted = [parameter for _, parameter in named] + given
+    leaves = [leaf for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    wanted = [parameter for _, parameter in named] + leaves
     if not ends or not wanted:
         return "nothing requires a gradient"
     starts = _cotangents(ends, seed) if loss is None else None
     try:
         # Not backward(): the parameters' own gradients, and hooks on them, stay out of it.
-        found = torch.autograd.grad(ends, wanted, starts, allow_unused=True)
+        gradients = torch.autograd.grad(ends, wanted, starts, allow_unused=True)
     except RuntimeError as error:
         if "heckpoint" not in str(error):
             raise
         return str(error)
     run.parameter_grads = {
-        without_wrapper(name): _kept(grad) for (name, _), grad in zip(named, found, strict=False) if grad is not None
+        without_wrapper(name): _kept(grad)
+        for (name, _), grad in zip(named, gradients, strict=False)
+        if grad is not None
     }
     return ""

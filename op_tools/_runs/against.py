@@ -1,4 +1,4 @@
-"""A run that is compared with the recording of another one while it goes on."""
+"""A run that is compared with the recording of another run while it goes on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FOLDER = "op_against_result"
 
 @dataclass(frozen=True)
 class LiveResult:
-    """What was found so far."""
+    """The comparison so far."""
 
     recording: str
     """This run's recording; it goes on after the divergence."""
@@ -50,11 +50,11 @@ class LiveResult:
 
 class OpAgainst(Together):
     """Compares this program (B) with a recording (A) while it runs: at the end of each step, and at its own end. Of a step
-    all calls are captured; they are deleted where the step agrees. At the first divergence that was born in B, one line is
+    all calls are captured; they are deleted where the step agrees. At the first divergence that was born in B, a line is
     printed, and its call stays, with all tensors. The verdicts are those of :func:`compare_runs`.
 
     Args:
-        a: the recording: a file, a folder with a file for each rank, or what :func:`read_recording` gave.
+        a: the recording: a file, a folder with a file for each rank, or a result of :func:`read_recording`.
         stop: end the program there, by SystemExit with status 1.
         noise: a recording of A's program with its rounding changed, as of compare_runs.
         fusions: as of compare_runs.
@@ -79,7 +79,7 @@ class OpAgainst(Together):
         self._fusions = [(list(one), list(other)) for one, other in fusions]
         self._first: RunRow | None = None
         self._path, self._steps, self._calls, self._is_over = "", 0, 0, False
-        self._failure = ""  # what ended the comparison
+        self._failure = ""  # the error that ended the comparison
 
     def _make(self) -> Sequence[Tool]:
         header = next(iter(self._of_a.values())).header
@@ -107,14 +107,14 @@ class OpAgainst(Together):
         self._compare()
 
     def result(self) -> LiveResult:
-        """What was found so far."""
+        """The comparison so far."""
         reasons = [self._failure] if self._failure else [] if self._steps else ["nothing was compared"]
         if self._steps:
             reasons += self._record.coverage().reasons()
         return LiveResult(self._record.path, self._first, self._path, self._steps, reasons)
 
     def _compare(self) -> None:
-        """Compares all that was recorded so far. What fails here is no failure of the program."""
+        """Compares all that was recorded so far. A failure in here is no failure of the program."""
         if self._first is not None or self._is_over:
             return
         try:
@@ -132,14 +132,14 @@ class OpAgainst(Together):
         rank = rank_of(b)
         if rank not in self._of_a:
             raise _C.Error(f"A has no rank {rank}")
-        found = _C.compare_runs(self._of_a[rank], b, noise=self._of_noise.get(rank), fusions=self._fusions)
+        compared = _C.compare_runs(self._of_a[rank], b, noise=self._of_noise.get(rank), fusions=self._fusions)
         self._steps += 1
         root = (
             self._capture.result().root
         )  # of a backward pass alone, or of calls that are never captured, there is none
         calls = {one.id: one.path for one in calls_below(root)[0]} if root else {}
-        if found.first is not None:
-            first = RunRow(**found.row(found.first))
+        if compared.first is not None:
+            first = RunRow(**compared.row(compared.first))
             self._path = calls.pop(first.id_b, "") if first.id_b is not None else ""
             self._first = first
             self._say(first)

@@ -17,7 +17,7 @@ _FOLDER = "op_compare_next"
 
 
 def new_folder(name: str, parent: Path = Path()) -> Path:
-    """One that is not there yet: what an earlier run left is not mixed with this one.
+    """A new folder: files of an earlier run are not mixed with those of this run.
 
     Raises:
         op_tools.Error: it cannot be made.
@@ -35,7 +35,7 @@ def new_folder(name: str, parent: Path = Path()) -> Path:
 
 
 def _differing_environment(header: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """`env` with what the other run had otherwise; variables of op_tools itself are in the command."""
+    """`env` with the differing variables of the other run; variables of op_tools itself are in the command."""
     own, others = header.get("environment") or {}, other.get("environment") or {}
     differing = [
         name
@@ -48,7 +48,7 @@ def _differing_environment(header: dict[str, Any], other: dict[str, Any]) -> lis
 
 
 def _run_command(headers: Sequence[dict[str, Any]], place: int, options: Sequence[str]) -> str:
-    """One of the two programs again, as it was started."""
+    """A program of the two again, as it was started."""
     own = headers[place]
     start = map(str, own.get("start") or own["argv"])
     return shlex.join([*_differing_environment(own, headers[1 - place]), "op-tools", "run", *options, *start])
@@ -69,31 +69,31 @@ def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
     """Writes the lists of calls, and makes the commands for them.
 
     Args:
-        rank: what was found.
+        rank: the comparison of a rank.
         parent: where the folder with the lists is made; the captures go there, too.
 
     Returns:
-        for both sides the command that captures the calls around the first divergence, and the one that judges them; of
+        for both sides the command that captures the calls around the first divergence, and the command that judges them; of
         recordings of modules those that record the operators of the module, and compare them;
-        nothing where the runs agree, or where a recording does not say what its program was.
+        nothing where the runs agree, or where a recording does not name its program.
 
     Raises:
         op_tools.Error: the lists cannot be written.
     """
-    first, found = rank.first, rank._found
+    first, core = rank.first, rank._found
     if first is None:
         return []
     rows = [row for row in rank.rows[max(0, first.row - _AROUND) : first.row + 1] if row.step == first.step]
-    headers = [side.header if isinstance(side.header, dict) else {} for side in (found.a, found.b)]
+    headers = [side.header if isinstance(side.header, dict) else {} for side in (core.a, core.b)]
     if not all(header.get("argv") for header in headers):
         return []
     folder = new_folder(_FOLDER, parent)
     if headers[0].get("modules_only"):
         return _commands_of_module(first, headers, folder)
     commands = []
-    for place, (side, recording) in enumerate((("a", found.a), ("b", found.b))):
+    for place, (side, recording) in enumerate((("a", core.a), ("b", core.b))):
         of_calls = _C.recorded_items(recording)
-        items = dict.fromkeys(of_calls[call] for row in rows for call in found.calls_of(row.row)[place])
+        items = dict.fromkeys(of_calls[call] for row in rows for call in core.calls_of(row.row)[place])
         listed = folder / f"calls_{side}.txt"
         listed.write_text("".join(f"{item}\n" for item in items if item), encoding="utf-8")
         options = ["--capture", "--level", first.level, "--steps", str(first.step), "--only-calls", str(listed)]

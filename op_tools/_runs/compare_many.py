@@ -1,4 +1,4 @@
-"""Many runs of one program, or the ranks of one run: which one is the odd one out?"""
+"""Many runs of a program, or the ranks of a run: which of them is the odd one?"""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .compare_runs import open_run
 
 _FINDINGS = {
     "results": "other results",
-    "parameter": "a parameter is another one",
+    "parameter": "a parameter is another tensor",
     "collective": "other results than on other ranks, which must have the same",
-    "not_from_inputs": "its result is not what the ranks gave to it",
+    "not_from_inputs": "its result does not follow from the inputs of the ranks",
 }
 
 
@@ -53,11 +53,11 @@ class ManyRuns(Result):
     empty: int = 0
     """Runs in which nothing was recorded."""
     apart: int = 0
-    """Runs that make other calls than the first one, and go on with their results: not the same program."""
+    """Runs that make other calls than the first run, and go on with their results: not the same program."""
     incomplete: int = 0
     """Runs whose recordings end before their programs did, or are damaged."""
     accounts: dict[str, Coverage] = field(default_factory=dict)
-    """What the runs saw and did not see, by the paths of their recordings, where these say so."""
+    """Which calls the runs saw and did not see, by the paths of their recordings, where these say so."""
 
     @property
     def unseen(self) -> list[str]:
@@ -67,7 +67,7 @@ class ManyRuns(Result):
             reasons.append(f"in {self.empty} of {len(self.runs)} runs nothing was recorded")
         if self.apart:
             reasons.append(
-                f"{self.apart} of {len(self.runs)} runs make other calls than the first one and go on with their results; "
+                f"{self.apart} of {len(self.runs)} runs make other calls than the first run and go on with their results; "
                 "give op-tools compare two of them"
             )
         if self.incomplete:
@@ -76,7 +76,7 @@ class ManyRuns(Result):
 
     @property
     def verdict(self) -> Verdict:
-        """`agrees` only where all were recorded whole, and are of one program."""
+        """`agrees` only where all were recorded whole, and are of the same program."""
         return verdict_of(wrong=bool(self.rows), unseen=self.unseen)
 
     @property
@@ -120,17 +120,17 @@ class ManyRuns(Result):
 
 
 def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns:
-    """Looks for the odd one among runs of one program on the same data: an intermittent fault, a sick device.
+    """Looks for the odd run among runs of a program on the same data: an intermittent fault, a sick device.
 
     Args:
-        runs: at least two recordings: files, folders (each rank of a folder is a run), or what
+        runs: at least two recordings: files, folders (each rank of a folder is a run), or results of
             :func:`read_recording` gave.
 
     Returns:
         the odd runs, each with its first odd call.
 
     Raises:
-        op_tools.Error: there is only one, or a path holds no recording.
+        op_tools.Error: there is only one run, or a path holds no recording.
     """
     cores = [(rank, core) for run in runs for rank, core in open_run(run).items()]
     rows = []
@@ -138,12 +138,12 @@ def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns
     for run, call, _, _, like_it, others, what, collective in odd:
         rank, core = cores[run]
         calls = RecordedCalls(core)
-        one: RecordedCall = calls[call]
+        odd_call: RecordedCall = calls[call]
         finding = _FINDINGS[what] + (
             "" if like_it < others or what == "not_from_inputs" else "; which is right is not known"
         )
         through = calls[collective].op if collective is not None else ""
-        place = (one.op, one.phase, one.module, one.line, one.step, one.id)
+        place = (odd_call.op, odd_call.phase, odd_call.module, odd_call.line, odd_call.step, odd_call.id)
         rows.append(OddRow(core.path, rank, *place, finding, like_it, others, through))
     return ManyRuns(
         [core.path for _, core in cores],

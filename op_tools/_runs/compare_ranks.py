@@ -1,4 +1,4 @@
-"""One rank against many: how a program's tensors are spread over ranks, proven by what they held, and where it is not so."""
+"""One rank against many: how a program's tensors are spread over ranks, proven by their values, and where they are not."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SpreadRow:
     proof: str
     """How far it is proven (RankPlan)."""
     finding: str
-    """Empty, or in what way this call is the first that breaks the plan."""
+    """Empty, or how this call breaks the plan, as the first."""
     ranks: list[int]
     """Of a finding: the ranks whose own call is wrong, as far as it is known."""
     id: int
@@ -56,15 +56,15 @@ class RanksComparison(Result):
     one: str
     many: list[str]
     rows: list[SpreadRow]
-    """The results of all calls that the one rank and all of the others make."""
+    """The results of all calls that A and all ranks of B make."""
     alone: int
-    """Calls of the one rank that some of the others do not make."""
+    """Calls of A that some ranks of B do not make."""
     unwritten: int = 0
     """Results that show memory which was never written (torch.empty): nothing is known of them, and they have no row."""
     incomplete: int = 0
     """Recordings that end before their programs did, or are damaged."""
     accounts: dict[str, Coverage] = field(default_factory=dict)
-    """What the ranks saw and did not see, where their recordings say so: by "A", and "B rank 0" and so on."""
+    """Which calls the ranks saw and did not see, where their recordings say so: by "A", and "B rank 0" and so on."""
 
     @property
     def first(self) -> SpreadRow | None:
@@ -73,7 +73,7 @@ class RanksComparison(Result):
 
     @property
     def unseen(self) -> list[str]:
-        """Why it is not known that the ranks compute what the one does; empty where it is."""
+        """Why it is not known that the ranks of B compute A's results; empty where it is."""
         reasons = [] if self.rows else ["no call was compared"]
         if without := sum(not row.plan for row in self.rows):
             reasons.append(f"no plan was found for {without} of {len(self.rows)} results")
@@ -121,7 +121,7 @@ class RanksComparison(Result):
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """A record for each row, one first_divergence where there is one, and a summary, as lines of JSON."""
+        """A record for each row, a first_divergence where there is any, and a summary, as lines of JSON."""
         records = [{"kind": "spread", **asdict(row)} for row in self.rows]
         if self.first is not None:
             records.append({"kind": "first_divergence", "verdict": "born here", **asdict(self.first)})
@@ -162,7 +162,7 @@ def read_rules(path: str | Path) -> list[tuple[str, str]]:
 
 @dataclass
 class _Ranks:
-    one: _C.Recording
+    single: _C.Recording
     many: list[_C.Recording]
     rules: Rules
     paths_one: dict[int, str]  # captured calls by id; empty: there are none
@@ -175,16 +175,16 @@ class _Ranks:
     _unwritten: list[list[bool]] = field(default_factory=list)  # of A and of each rank, by number of the value
 
     def compare(self) -> None:
-        calls = RecordedCalls(self.one)
+        calls = RecordedCalls(self.single)
         others = [RecordedCalls(core) for core in self.many]
-        self._unwritten = [_C.unwritten_values(core) for core in (self.one, *self.many)]
-        partners = [_C.compare_runs(self.one, core).pairs for core in self.many]
+        self._unwritten = [_C.unwritten_values(core) for core in (self.single, *self.many)]
+        partners = [_C.compare_runs(self.single, core).pairs for core in self.many]
         for number, call in enumerate(calls):
-            found = [pairs[number] for pairs in partners]
-            if _NO_CALL in found:
+            rows = [pairs[number] for pairs in partners]
+            if _NO_CALL in rows:
                 self.alone += 1
                 continue
-            self._look(call, [side[one] for side, one in zip(others, found, strict=True)])
+            self._look(call, [side[one] for side, one in zip(others, rows, strict=True)])
 
     def _look(self, call: RecordedCall, parts: list[RecordedCall]) -> None:
         sides = [call, *parts]
@@ -216,7 +216,7 @@ class _Ranks:
         return any(side[one.number] for side, one in zip(self._unwritten, (whole, *parts), strict=True))
 
     def _captured(self, sides: list[RecordedCall]) -> list[list[torch.Tensor]]:
-        """The results in full, of A and of each rank; nothing where one of them was not captured."""
+        """The results in full, of A and of each rank; nothing where any of them was not captured."""
         paths = [self.paths_one.get(sides[0].id)]
         paths += [self.paths.get((rank, call.id)) for rank, call in enumerate(sides[1:])]
         return [[*tensors_of(load_call(path).result)] for path in paths if path] if all(paths) else []
@@ -247,9 +247,9 @@ class _Ranks:
 def compare_ranks(
     one: PathOrRecording, many: PathOrRecording, *, rules: Rules = (), captures: tuple[_Folder, _Folder] | None = None
 ) -> RanksComparison:
-    """Compares a program on one rank with the same program on several: each tensor of the one must be a replica, a
-    concatenation, a sum or a mean of those that the ranks have. What holds is the plan, and the first call whose inputs
-    follow one and whose results do not is named.
+    """Compares a program on one rank with the same program on several: each tensor of the single rank must be a replica, a
+    concatenation, a sum or a mean of those that the ranks have. The relation that holds is the plan, and the first call whose
+    inputs follow a plan and whose results do not is named.
 
     Args:
         one: a recording of one rank.

@@ -16,7 +16,7 @@ from .comparison import RankComparison, RunRows, RunsComparison, Structure
 from .foreign_recording import rows_of_dump
 from .judged_captures import judged_by_values
 
-# Of a header: what differs from run to run anyway, or is shown elsewhere.
+# Of a header: entries that differ from run to run anyway, or are shown elsewhere.
 _OF_THE_RUN = ("pid", "time", "argv", "folder", "rank", "host", "format", "start", "capture", ACCOUNT)
 
 PathOrRecording = str | os.PathLike[str] | Recording
@@ -31,21 +31,21 @@ def rank_of(core: _C.Recording) -> int:
 
 def _is_recording(path: str | os.PathLike[str]) -> bool:
     """Whether there is nothing else that it may be: a missing path is named by who reads recordings."""
-    found = Path(path)
-    if not found.exists() or found.suffix == RECORDING or any(found.glob(f"*{RECORDING}")):
+    file = Path(path)
+    if not file.exists() or file.suffix == RECORDING or any(file.glob(f"*{RECORDING}")):
         return True
     try:
-        format_of(found)
+        format_of(file)
     except _C.Error:
         return True
     return False
 
 
 def open_run(run: PathOrRecording) -> dict[int, _C.Recording]:
-    """The recordings of a run by rank: of a folder, of one file, of one that was read, or of the dump of another tool.
+    """The recordings of a run by rank: of a folder, of a file, of a recording that was read, or of the dump of another tool.
 
     Raises:
-        op_tools.Error: there is none, or two files are of one rank.
+        op_tools.Error: there is none, or two files are of the same rank.
     """
     if isinstance(run, Recording):
         return {rank_of(run.calls._core): run.calls._core}
@@ -79,8 +79,8 @@ def _flat(header: Any, name: str = "") -> dict[str, Any]:
         return {name: header}
     return {
         key: value
-        for part, one in header.items()
-        for key, value in _flat(one, f"{name}.{part}" if name else str(part)).items()
+        for part, below in header.items()
+        for key, value in _flat(below, f"{name}.{part}" if name else str(part)).items()
     }
 
 
@@ -120,28 +120,28 @@ def _incomplete(core: _C.Recording, name: str) -> list[str]:
 def compare_recordings(
     a: _C.Recording, b: _C.Recording, noise: _C.Recording | None = None, fusions: Fusions = ()
 ) -> RankComparison:
-    """One process of each run."""
-    found = _C.compare_runs(a, b, noise=noise, fusions=[(list(one), list(other)) for one, other in fusions])
+    """A process of each run."""
+    compared = _C.compare_runs(a, b, noise=noise, fusions=[(list(one), list(other)) for one, other in fusions])
     structure = Structure(
         _C.different_op_counts(a, b),
         _header_differences(a.header, b.header),
-        found.steps_only_a,
-        found.steps_only_b,
+        compared.steps_only_a,
+        compared.steps_only_b,
     )
     return RankComparison(
         a.path,
         b.path,
         rank_of(a),
-        RunRows(found),
-        found.counts(),
+        RunRows(compared),
+        compared.counts(),
         structure,
         _incomplete(a, "A") + _incomplete(b, "B"),
-        found.first_by_step,
-        found.births(),
+        compared.first_by_step,
+        compared.births(),
         accounts_of({"A": a, "B": b}),
-        found.is_judged,
-        found.first,
-        found,
+        compared.is_judged,
+        compared.first,
+        compared,
     )
 
 
@@ -156,12 +156,12 @@ def compare_runs(
     """Compares two recordings of OpRecord call by call and says where they part.
 
     Args:
-        a: the recording to compare with: a file, the folder of a run with a file for each rank, or what
+        a: the recording to compare with: a file, the folder of a run with a file for each rank, or a result of
             :func:`read_recording` gave.
-        b: the other one.
+        b: the other recording.
         noise: a third recording of A's program with its rounding changed (another number of threads, or
             ``jitter=``): differences are judged by how large they are there.
-        fusions: pairs of lists of operators of which one stands for the other, by names without namespace and overload:
+        fusions: pairs of lists of operators that stand for each other, by names without namespace and overload:
             ``[(["linear"], ["matmul", "add"])]``. Most are found without.
         captures: the folders of OpCapture that was on beside OpRecord in both runs: where results differ, each call is
             run again on the CPU and in float64, and the first that is wrong by itself is named.
@@ -198,5 +198,5 @@ def read_fusions(path: str | Path) -> list[tuple[list[str], list[str]]]:
     except (TypeError, KeyError, AttributeError) as error:
         raise _C.Error(f'{path}: expected a list of {{"a": [operators], "b": [operators]}}: {error}') from None
     if not all(one and other for one, other in fusions):
-        raise _C.Error(f"{path}: a fusion has no operators on one side")
+        raise _C.Error(f"{path}: a fusion has no operators on a side")
     return fusions

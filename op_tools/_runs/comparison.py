@@ -23,8 +23,8 @@ _WORST = 5
 class RunRows(Sequence[RunRow]):
     """The rows of a comparison. Each is made when it is asked for: there may be a million."""
 
-    def __init__(self, found: _C.RunComparison) -> None:
-        self._found = found
+    def __init__(self, comparison: _C.RunComparison) -> None:
+        self._found = comparison
 
     def __len__(self) -> int:
         return len(self._found)
@@ -51,7 +51,7 @@ class Structure:
     ops: list[tuple[str, str, int, int]]
     """Operator, phase, calls in A, calls in B, where the counts differ; the largest difference first."""
     header: list[tuple[str, Any, Any]]
-    """What differs of versions, devices, flags, seeds and environment: name, in A, in B."""
+    """Differing versions, devices, flags, seeds and variables: name, in A, in B."""
     steps_only_a: list[int]
     """Steps that only A has: they are not compared."""
     steps_only_b: list[int]
@@ -71,28 +71,28 @@ class Structure:
 
 @dataclass(frozen=True, repr=False)
 class RankComparison(Result):
-    """One process of run A and one of run B."""
+    """A process of run A and a process of run B."""
 
     a: str
     """The recording's path."""
     b: str
     rank: int
     rows: RunRows
-    """Pairs of calls in the order of the runs, and calls that only one of them made."""
+    """Pairs of calls in the order of the runs, and calls that only A or only B made."""
     counts: dict[str, int]
     """Rows by verdict."""
     structure: Structure
     incomplete: list[str]
-    """Recordings that end before their program did, or are damaged: what is missing is not compared."""
+    """Recordings that end before their program did, or are damaged: missing calls are not compared."""
     first_by_step: list[tuple[int, int]]
     """For each step that diverges: the step, and the row with its first divergence."""
     births: list[int]
     """The rows in which a difference was born."""
     accounts: dict[str, Coverage] = field(default_factory=dict)
-    """What the runs "A" and "B" saw and did not see, where their recordings say so."""
+    """Which calls the runs "A" and "B" saw and did not see, where their recordings say so."""
     is_judged: bool = True
-    """False: nothing was named, but most rows were not compared, or are calls that one run makes and whose results go into
-    none that both make."""
+    """False: nothing was named, but most rows were not compared, or are calls of a single run whose results go into no call
+    that both make."""
     _first: int | None = None
     _found: Any = field(default=None, compare=False)
 
@@ -110,11 +110,11 @@ class RankComparison(Result):
         if self.incomplete:
             reasons.append("a recording is incomplete")
         if self.structure.steps_only_a or self.structure.steps_only_b:
-            reasons.append("only one of the runs has some steps")
+            reasons.append("some steps are in A or B alone")
         if self.rows and not self.is_judged:
             missing = self.counts.get(CallVerdict.NOT_COMPARED, 0)
             reasons.append(
-                f"{missing} of {len(self.rows)} rows were not compared, {self._alone} are calls of one run alone"
+                f"{missing} of {len(self.rows)} rows were not compared, {self._alone} are calls of A or B alone"
             )
         return reasons
 
@@ -131,7 +131,7 @@ class RankComparison(Result):
         """The rows with a verdict, the largest share of its limit first.
 
         Args:
-            verdict: one of those of the rows, "born here", "carried", ..., or of CallVerdict.
+            verdict: a verdict of the rows, "born here", "carried", ..., or of CallVerdict.
         """
         return [self.rows[one] for one in self._found.worst(CallVerdict(verdict).value)]
 
@@ -155,7 +155,7 @@ class RunsComparison(Result):
 
     ranks: list[RankComparison]
     not_compared: list[str] = field(default_factory=list)
-    """Ranks that only one run has."""
+    """Ranks that only A or only B has."""
 
     @property
     def rows(self) -> list[RunRow]:
@@ -174,7 +174,7 @@ class RunsComparison(Result):
 
     @property
     def verdict(self) -> Verdict:
-        """`agrees` only where the runs were recorded whole, and where what they say was compared."""
+        """`agrees` only where the runs were recorded whole, and where their rows were compared."""
         return verdict_of(wrong=not self.agrees, unseen=self.unseen)
 
     @property
@@ -192,7 +192,7 @@ class RunsComparison(Result):
         return "\n\n".join(parts)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Records for programs: one per pair, one first_divergence for each rank that diverged, one summary."""
+        """Records for programs: a record per pair, a first_divergence for each rank that diverged, a summary."""
         for rank in self.ranks:
             for row in rank.rows:
                 yield {"kind": "pair", **dataclasses.asdict(row)}
@@ -228,7 +228,7 @@ def _finite_json(value: Any) -> Any:
 
 
 def plain_name(op: str) -> str:
-    """Without namespace, overload and what marks an in-place form: aten::add_.Tensor and torch.add are "add"."""
+    """Without namespace, overload and the mark of an in-place form: aten::add_.Tensor and torch.add are "add"."""
     return _C.base_name(op).strip("_")
 
 

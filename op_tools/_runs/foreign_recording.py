@@ -1,4 +1,4 @@
-"""The dump of another tool as a recording, so that it can be compared like one of ours."""
+"""The dump of another tool as a recording, so that it can be compared like our recordings."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ _UNKNOWN = float("nan")
 
 
 class _Rows:
-    """The rows of one rank."""
+    """The rows of a rank."""
 
     def __init__(self, path: str, header: dict[str, Any]) -> None:
         self.header, self.path = header, path
         self.values: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
-        self.made: dict[object, tuple[int, int]] = {}  # by what a tensor held: the call that made it, and which output
+        self.producers: dict[
+            object, tuple[int, int]
+        ] = {}  # by a tensor's values: the call that made it, and which output
 
     def add_value(self, tensor: ForeignTensor, producer: tuple[int, int] | None) -> int:
         known = tensor.max is not None
         facts = (tensor.min, tensor.max, tensor.mean, tensor.norm)
         content = tensor.hash or (tensor.shape, tensor.dtype, *facts)
-        producer = producer or (self.made.get(content) if known or tensor.hash else None)
+        producer = producer or (self.producers.get(content) if known or tensor.hash else None)
         value: dict[str, Any] = {
             "dtype": tensor.dtype if tensor.dtype.startswith("torch.") else "",
             "shape": list(tensor.shape or ()),
@@ -38,16 +40,16 @@ class _Rows:
             value[name] = _UNKNOWN if number is None else float(number)
         if producer is not None:
             value |= {"origin": _OF_CALL, "producer": producer[0], "output": producer[1]}
-            self.made[content] = producer
+            self.producers[content] = producer
         self.values.append(value)
         return len(self.values) - 1
 
     def add_call(self, call: ForeignCall) -> None:
         is_forward = call.phase == "forward"
-        made = "output" if is_forward else "grad_input"
+        result_role = "output" if is_forward else "grad_input"
         read = ("input", "parameter") if is_forward else ("grad_output",)
         inputs = [(one.place, self.add_value(one, None)) for one in call.tensors if one.role in read]
-        results = [one for one in call.tensors if one.role == made]
+        results = [one for one in call.tensors if one.role == result_role]
         number = len(self.calls)
         outputs = [(one.place, self.add_value(one, (number, index))) for index, one in enumerate(results)]
         self.calls.append(

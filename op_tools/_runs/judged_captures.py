@@ -1,4 +1,4 @@
-"""Captured calls of two runs, each judged by itself: is the operator wrong, or was its input another one?"""
+"""Captured calls of two runs, each judged by itself: is the operator wrong, or was its input different?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .._tools.replay import main as replay
 from .comparison import RankComparison, plain_name
 
 _Folder = str | os.PathLike[str]
-# Of calls that run_op_from_data ran again: what it says of them.
+# The verdicts of run_op_from_data on calls that it ran again.
 WRONG = "differs"
 NOT_JUDGED = frozenset({"not judged", "could not run"})
 _MAY_BE_WRONG = (
@@ -37,7 +37,7 @@ _AT_ONCE = 32  # calls that are run again before the next are looked at
 
 @dataclass(frozen=True)
 class CapturedId:
-    """One captured call, and what is known of it without its tensors."""
+    """A captured call: its facts without its tensors."""
 
     path: str
     id: int
@@ -48,9 +48,9 @@ class CapturedId:
 
 
 def calls_below(folder: _Folder) -> tuple[list[CapturedId], list[str]]:
-    """The calls below a folder of OpCapture, in the order in which they were made, and what could not be read."""
+    """The calls below a folder of OpCapture, in the order in which they were made, and the files that could not be read."""
     calls, problems, _ = _C.find_calls(os.fsencode(folder))
-    found = []
+    captured = []
     for path, text, _, _ in calls:
         try:
             meta = json.loads(text) if text is not None else {}
@@ -59,8 +59,8 @@ def calls_below(folder: _Folder) -> tuple[list[CapturedId], list[str]]:
         if isinstance(meta, dict) and isinstance(meta.get("id"), int):
             module = ".".join(filter(None, (meta.get("model"), meta.get("module"))))
             step, rank = int(meta.get("step") or 0), int(meta.get("rank") or 0)
-            found.append(CapturedId(path, meta["id"], str(meta.get("name")), module, step, rank))
-    return sorted(found, key=lambda one: one.id), list(problems)
+            captured.append(CapturedId(path, meta["id"], str(meta.get("name")), module, step, rank))
+    return sorted(captured, key=lambda one: one.id), list(problems)
 
 
 def captured_calls(folder: _Folder) -> list[CapturedId]:
@@ -69,10 +69,10 @@ def captured_calls(folder: _Folder) -> list[CapturedId]:
     Raises:
         op_tools.Error: there is none.
     """
-    found, problems = calls_below(folder)
-    if not found:
+    captured, problems = calls_below(folder)
+    if not captured:
         raise _C.Error("\n".join(problems) or f"{folder}: there are no captured calls here")
-    return found
+    return captured
 
 
 def replayed(paths: Sequence[str], device: str = "cpu") -> dict[str, dict[str, Any]]:
@@ -130,7 +130,7 @@ class Confirmation(Result):
 
     @property
     def exit_status(self) -> int:
-        """0: no operator is wrong; 1: one is; 2: not judged."""
+        """0: no operator is wrong; 1: an operator is; 2: not judged."""
         return status_of(self.verdict)
 
     def table(self) -> str:
@@ -146,10 +146,10 @@ class Confirmation(Result):
         return "\n".join([text_table(columns, self.rows, -1), *self.problems])
 
 
-def _difference(one: Any, other: Any) -> float:
+def _difference(values: Any, others: Any) -> float:
     """The largest relative difference of tensors in the same places."""
     worst = 0.0
-    for a, b in zip(tensors_of(one), tensors_of(other), strict=False):
+    for a, b in zip(tensors_of(values), tensors_of(others), strict=False):
         if a.shape != b.shape:
             return float("inf")
         if a.layout != torch.strided or a.is_quantized or not a.numel() or torch.equal(a, b.to(a.dtype)):
@@ -170,7 +170,7 @@ def _verdict(inputs: float, outputs: float, a: str, b: str) -> str:
         return "not known: it could not be run again"
     if inputs == 0 and outputs == 0:
         return "agrees"
-    return "the operator is right, its input is another one" if inputs else "both are right: rounding"
+    return "the operator is right, its input is different" if inputs else "both are right: rounding"
 
 
 def judged_pairs(pairs: Sequence[tuple[CapturedId, CapturedId]], *, crossed: bool = False) -> list[ConfirmedRow]:
@@ -178,7 +178,7 @@ def judged_pairs(pairs: Sequence[tuple[CapturedId, CapturedId]], *, crossed: boo
 
     Args:
         pairs: the calls.
-        crossed: also run A's call on the device of B, where there is one.
+        crossed: also run A's call on the device of B, where B has a device.
     """
     of_a, of_b = replayed([a.path for a, _ in pairs]), replayed([b.path for _, b in pairs])
     rows = []
@@ -201,7 +201,7 @@ def judged_pairs(pairs: Sequence[tuple[CapturedId, CapturedId]], *, crossed: boo
 
 
 def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
-    """Judges the calls of two captures one by one: is the operator wrong, or was its input another one?
+    """Judges the calls of two captures one by one: is the operator wrong, or was its input different?
 
     Args:
         capture_a: a folder of OpCapture, or any folder in it.
@@ -214,15 +214,15 @@ def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
         op_tools.Error: a folder holds no captured calls.
     """
     places: dict[tuple[str, str, int], list[CapturedId]] = {}
-    for one in captured_calls(capture_b):
-        places.setdefault((plain_name(one.name), one.module, one.step), []).append(one)
+    for call in captured_calls(capture_b):
+        places.setdefault((plain_name(call.name), call.module, call.step), []).append(call)
     pairs, problems = [], []
-    for one in captured_calls(capture_a):
-        partners = places.get((plain_name(one.name), one.module, one.step))
+    for call in captured_calls(capture_a):
+        partners = places.get((plain_name(call.name), call.module, call.step))
         if partners:
-            pairs.append((one, partners.pop(0)))
+            pairs.append((call, partners.pop(0)))
         else:
-            problems.append(f"{one.path}: B has no such call")
+            problems.append(f"{call.path}: B has no such call")
     problems += [f"{one.path}: A has no such call" for left in places.values() for one in left]
     return Confirmation(judged_pairs(pairs, crossed=True), problems)
 
@@ -230,7 +230,9 @@ def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
 def _device_of(call: CapturedCall) -> str:
     """The accelerator on which a captured call ran, where this process has it; else ""."""
     kinds = {
-        str(one.get("device", "cpu")).partition(":")[0] for one in call.meta.get("inputs", []) if isinstance(one, dict)
+        str(described.get("device", "cpu")).partition(":")[0]
+        for described in call.meta.get("inputs", [])
+        if isinstance(described, dict)
     }
     accelerator = torch.accelerator.current_accelerator()
     return accelerator.type if accelerator is not None and accelerator.type in kinds else ""

@@ -1,4 +1,4 @@
-"""One training iteration, saved on one machine and compared on another, module by module."""
+"""A training iteration, saved on a machine and compared on another, module by module."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from .comparison import RankComparison, RunsComparison
 
 SEED = 10086
 KINDS = ("forward", "backward", "loss", "weights")
-"""What a result is; weights: after the optimizer's step."""
+"""The kinds of results; weights: after the optimizer's step."""
 _OTHERS = "*"  # in a file of tolerances: models that it does not name
 _MOST_ROWS = 20
 
 
 class OneIteration(Together):
-    """Records the modules of one training iteration; at the end of it the program ends, by SystemExit with status 0.
+    """Records the modules of a training iteration; at the end of it the program ends, by SystemExit with status 0.
 
     Args:
         folder: for the recording.
@@ -69,7 +69,7 @@ class OneIteration(Together):
         """Ends an iteration.
 
         Raises:
-            SystemExit: it was the last one.
+            SystemExit: it was the last iteration.
         """
         super().step()
         self._done += 1
@@ -82,7 +82,7 @@ class OneIteration(Together):
         return self._record.path
 
 
-# --- What is tolerated --------------------------------------------------------------------------------------------------
+# --- Tolerances ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ class Exemption:
     module: str
     """Its path, or a regular expression: "Net.fc2", ".*norm.*"; "" any."""
     kind: str
-    """One of KINDS; "" any."""
+    """Of KINDS; "" any."""
     limit: float
     why: str
 
     def covers(self, row: OneIterRow) -> bool:
-        """Is the row one of these, and near enough?"""
+        """Whether the row is among these, and near enough."""
         is_named = not self.module or _C.admits_module(row.module, self.module)
         return is_named and self.kind in ("", row.kind) and row.difference <= self.limit
 
@@ -107,7 +107,7 @@ class Tolerance:
     """Of a model."""
 
     limits: dict[str, float]
-    """By kind; one that is missing is judged as `op-tools compare` does, by what rounding explains."""
+    """By kind; a missing kind is judged as `op-tools compare` does, by the effect of rounding."""
     exceptions: tuple[Exemption, ...] = ()
 
 
@@ -120,32 +120,32 @@ def _number(where: str, value: Any) -> float:
     return float(value)
 
 
-def _exemption(where: str, given: Any) -> Exemption:
-    if not isinstance(given, dict) or not given.get("why") or set(given) - {"module", "kind", "limit", "why"}:
-        raise _C.Error(f"{where}: expected module, kind, limit and why (which must be there), found {given!r}")
-    kind, module = str(given.get("kind", "")), str(given.get("module", ""))
+def _exemption(where: str, entry: Any) -> Exemption:
+    if not isinstance(entry, dict) or not entry.get("why") or set(entry) - {"module", "kind", "limit", "why"}:
+        raise _C.Error(f"{where}: expected module, kind, limit and why (which must be there), found {entry!r}")
+    kind, module = str(entry.get("kind", "")), str(entry.get("module", ""))
     if kind not in ("", *KINDS):
         raise _C.Error(f"{where}: kind: {kind!r} is none of {', '.join(KINDS)}")
     try:
         re.compile(module)
     except re.error as error:
         raise _C.Error(f"{where}: module: {module!r}: {error}") from None
-    limit = _number(f"{where}: limit", given.get("limit", float("inf")))
-    return Exemption(module, kind, limit, str(given["why"]))
+    limit = _number(f"{where}: limit", entry.get("limit", float("inf")))
+    return Exemption(module, kind, limit, str(entry["why"]))
 
 
-def _tolerance(where: str, given: Any) -> Tolerance:
-    if not isinstance(given, dict):
-        number = _number(where, given)
+def _tolerance(where: str, entry: Any) -> Tolerance:
+    if not isinstance(entry, dict):
+        number = _number(where, entry)
         return Tolerance(dict.fromkeys(KINDS, number))
-    unknown = set(given) - {*KINDS, "exceptions"}
+    unknown = set(entry) - {*KINDS, "exceptions"}
     if unknown:
         raise _C.Error(f"{where}: {', '.join(map(str, unknown))}: expected {', '.join(KINDS)}, exceptions")
-    listed = given.get("exceptions") or []
+    listed = entry.get("exceptions") or []
     if not isinstance(listed, list):
         raise _C.Error(f"{where}: exceptions: expected a list")
     exceptions = tuple(_exemption(f"{where}: exceptions[{i}]", one) for i, one in enumerate(listed))
-    return Tolerance({kind: _number(f"{where}: {kind}", given[kind]) for kind in KINDS if kind in given}, exceptions)
+    return Tolerance({kind: _number(f"{where}: {kind}", entry[kind]) for kind in KINDS if kind in entry}, exceptions)
 
 
 def read_tolerances(path: str | os.PathLike[str]) -> dict[str, Tolerance]:
@@ -180,18 +180,18 @@ _WITHOUT_RESULT = (IterVerdict.ONLY_A, IterVerdict.ONLY_B, IterVerdict.NOT_COMPA
 
 @dataclass(frozen=True)
 class OneIterRow:
-    """What a module's call, the loss or an optimizer's step gave."""
+    """A result of a module's call, the loss or an optimizer's step."""
 
     rank: int
     kind: str
-    """One of KINDS."""
+    """Of KINDS."""
     module: str
     op: str
     """ "module:Linear", "loss:backward", "optimizer:SGD"."""
     verdict: str
     """Of IterVerdict."""
     origin: str
-    """Of what is wrong or excused: `born here`, `carried` or `differs, cause not found`, as of op-tools compare; else ""."""
+    """Of wrong and excused results: `born here`, `carried` or `differs, cause not found`, as of op-tools compare; else ""."""
     difference: float
     """Of the results, as a share of their norm."""
     limit: float
@@ -204,21 +204,21 @@ class OneIterRow:
 class OneIterComparison(Result):
     """An iteration of two runs."""
 
-    found: RunsComparison
+    comparison: RunsComparison
     rows: list[OneIterRow] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     """Why it is not known that nothing is wrong."""
 
     @property
     def first(self) -> OneIterRow | None:
-        """The first that is wrong; one that was born wins over those that are carried."""
+        """The first that is wrong; a born difference wins over carried ones."""
         wrong = [row for row in self.rows if row.verdict == IterVerdict.WRONG]
         return next(iter([row for row in wrong if row.origin != CallVerdict.CARRIED] or wrong), None)
 
     @property
     def verdict(self) -> Verdict:
         """`agrees` only where both runs have all results, and were recorded whole."""
-        lacking = any(row.verdict in _WITHOUT_RESULT for row in self.rows) or self.found.unseen or self.unseen
+        lacking = any(row.verdict in _WITHOUT_RESULT for row in self.rows) or self.comparison.unseen or self.unseen
         return verdict_of(wrong=self.first is not None, unseen=bool(lacking))
 
     @property
@@ -229,7 +229,7 @@ class OneIterComparison(Result):
     def table(self) -> str:
         """For people."""
         lines = []
-        for rank in self.found.ranks:
+        for rank in self.comparison.ranks:
             lines += [f"rank {rank.rank}", f"A: {rank.a}", f"B: {rank.b}", *rank.incomplete, *rank.structure.lines, ""]
         shown = [row for row in self.rows if row.verdict != IterVerdict.AGREES]
         columns: list[Shown[OneIterRow]] = [
@@ -245,21 +245,21 @@ class OneIterComparison(Result):
         if shown:
             lines += [text_table(columns, shown, _MOST_ROWS)]
         counts = Counter(row.verdict for row in self.rows)
-        lines += [f"NOT JUDGED: {one}" for one in dict.fromkeys([*self.found.unseen, *self.unseen])]
+        lines += [f"NOT JUDGED: {one}" for one in dict.fromkeys([*self.comparison.unseen, *self.unseen])]
         lines.append(f"{len(self.rows)} results: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
         if (first := self.first) is not None:
             lines.append(f"First: {first.module or first.op} ({first.kind}): {first.finding or first.origin}")
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """Lines of JSON: {"kind": "result", ...} for each row, one {"kind": "summary", ...}."""
+        """Lines of JSON: {"kind": "result", ...} for each row, and a {"kind": "summary", ...}."""
         records: list[dict[str, Any]] = [
             {**dataclasses.asdict(row), "what": row.kind, "kind": "result"} for row in self.rows
         ]
         counts = dict(Counter(row.verdict for row in self.rows))
         first = None if self.first is None else dataclasses.asdict(self.first)
         verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value}
-        unseen = [*self.found.unseen, *self.unseen]
+        unseen = [*self.comparison.unseen, *self.unseen]
         records.append({"kind": "summary", **verdict, "unseen": unseen, "verdicts": counts, "first": first})
         return "".join(json.dumps(_finite(one)) + "\n" for one in records)
 
@@ -294,9 +294,9 @@ def _judged(row: RunRow, tolerance: Tolerance) -> OneIterRow:
         row.rank, kind, row.module, row.op, verdict, origin, row.output_difference, shown, "", row.finding
     )
     if is_wrong and not lacks_result:
-        for one in tolerance.exceptions:
-            if one.covers(judged):
-                return dataclasses.replace(judged, verdict=IterVerdict.EXCUSED.value, why=one.why)
+        for exemption in tolerance.exceptions:
+            if exemption.covers(judged):
+                return dataclasses.replace(judged, verdict=IterVerdict.EXCUSED.value, why=exemption.why)
     return judged
 
 
@@ -307,29 +307,29 @@ def _of_rank(rank: RankComparison, tolerances: dict[str, Tolerance]) -> Iterator
         yield _judged(row, tolerances.get(model) or tolerances.get(_OTHERS) or Tolerance({}))
 
 
-def _unseen(found: RunsComparison, accelerator: str, rows: Sequence[OneIterRow]) -> list[str]:
+def _unseen(comparison: RunsComparison, accelerator: str, rows: Sequence[OneIterRow]) -> list[str]:
     """Why it is not known that nothing is wrong."""
     reasons = [] if rows else ["nothing was recorded"]
-    if rows and accelerator and not any(accelerator in rank._found.b.devices for rank in found.ranks):
+    if rows and accelerator and not any(accelerator in rank._found.b.devices for rank in comparison.ranks):
         reasons.append(f"no tensor was on {accelerator}")
     return reasons
 
 
 def compare_iterations(
-    found: RunsComparison, tolerances: dict[str, Tolerance] | None = None, accelerator: str = ""
+    comparison: RunsComparison, tolerances: dict[str, Tolerance] | None = None, accelerator: str = ""
 ) -> OneIterComparison:
     """The results of an iteration in two runs.
 
     Args:
-        found: of recordings with modules_only.
+        comparison: of recordings with modules_only.
         tolerances: by model, as read_tolerances() gives them.
         accelerator: the type of the device that is tested; where B has no tensor on it nothing is judged. "": any.
 
     Raises:
         op_tools.Error: the recordings are of operators.
     """
-    for rank in found.ranks:
+    for rank in comparison.ranks:
         if not all(side.header.get("modules_only") for side in (rank._found.a, rank._found.b)):
             raise _C.Error(f"{rank.a}, {rank.b}: not recorded with op-tools one-iter or modules_only=")
-    rows = [row for rank in found.ranks for row in _of_rank(rank, tolerances or {})]
-    return OneIterComparison(found, rows, _unseen(found, accelerator, rows))
+    rows = [row for rank in comparison.ranks for row in _of_rank(rank, tolerances or {})]
+    return OneIterComparison(comparison, rows, _unseen(comparison, accelerator, rows))

@@ -1,4 +1,4 @@
-"""How a tensor of one rank is spread over several ranks: found from what a recording has of it, proven by captures."""
+"""How a tensor of one rank is spread over several ranks: found by statistics of recordings, proven by captures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from .. import _C
 from .._tools.record import RecordedTensor
 
-# What other orders of sums may make of a statistic, in units of its dtype.
+# The error that other orders of sums may give a statistic, in units of its dtype.
 _UNITS = 512.0
 
 Parts = Sequence[RecordedTensor]
@@ -19,12 +19,12 @@ Parts = Sequence[RecordedTensor]
 
 @dataclass(frozen=True)
 class RankPlan:
-    """How the parts, one of each rank, make the whole; false: they do not."""
+    """How the parts, a tensor of each rank, make the whole; false: they do not."""
 
     kind: str = ""
     """`replica`, `concatenation`, `sum`, or `sums_concatenated`: groups of ranks have sums, the groups have pieces."""
     dims: tuple[int, ...] = ()
-    """Of a concatenation: the dimensions that are split, one or two."""
+    """Of a concatenation: the dimension or the two dimensions that are split."""
     times: int = 1
     """The parts make the whole, multiplied by this number: N for the gradients of N ranks that each have the mean of their own loss."""
     ranks: tuple[int, ...] = ()
@@ -106,7 +106,7 @@ def _is_sum(whole: RecordedTensor, parts: Parts, times: float) -> bool:
 
 
 def _is_concatenation(whole: RecordedTensor, parts: Parts, times: float) -> bool:
-    """What holds for the whole of its parts' statistics."""
+    """The whole's statistics by those of its parts."""
     filled = [part for part in parts if _numel(part)]  # a rank may have nothing
     unit = _unit(whole, *parts)
     largest = times * max(abs(whole.min), abs(whole.max))
@@ -150,10 +150,12 @@ def _non_finite_plan(whole: RecordedTensor, parts: Parts) -> RankPlan:
     return RankPlan("concatenation", dims, proof="counts") if fills else RankPlan()
 
 
-def _are_same(one: RecordedTensor, other: RecordedTensor) -> bool:
-    if one.shape != other.shape:
+def _are_same(tensor: RecordedTensor, other: RecordedTensor) -> bool:
+    if tensor.shape != other.shape:
         return False
-    return (bool(one.hash) and one.hash == other.hash) or (_is_finite(one, other) and _is_sum(one, [other], 1))
+    return (bool(tensor.hash) and tensor.hash == other.hash) or (
+        _is_finite(tensor, other) and _is_sum(tensor, [other], 1)
+    )
 
 
 def _flat_plans(whole: RecordedTensor, parts: Parts, factors: Sequence[int]) -> Iterator[RankPlan]:
@@ -192,10 +194,10 @@ def _groups(count: int) -> Iterator[list[range]]:
 
 
 def rank_plans(whole: RecordedTensor, parts: Parts) -> Iterator[RankPlan]:
-    """All plans that hold, the one that says most first.
+    """All plans that hold, the most specific first.
 
     Args:
-        whole: the tensor of the one rank.
+        whole: the tensor of the single rank.
         parts: that of each of the others, in the order of the ranks.
     """
     if not whole.known or not all(part.known for part in parts):
@@ -203,21 +205,21 @@ def rank_plans(whole: RecordedTensor, parts: Parts) -> Iterator[RankPlan]:
     count = len(parts)
     factors = [factor for factor in range(1, count + 1) if count % factor == 0]
     every = tuple(range(count))
-    found = [replace(plan, ranks=every) for plan in _flat_plans(whole, parts, factors)]
-    yield from (plan for plan in found if plan.times == 1 and plan.proof != "totals")
+    plans = [replace(plan, ranks=every) for plan in _flat_plans(whole, parts, factors)]
+    yield from (plan for plan in plans if plan.times == 1 and plan.proof != "totals")
     for groups in _groups(count):
         if all(_are_same(parts[group[0]], parts[rank]) for group in groups for rank in group):
             ranks = tuple(group[0] for group in groups)
             for plan in _flat_plans(whole, [parts[rank] for rank in ranks], factors):
                 yield replace(plan, ranks=ranks, copies=len(groups[0]))
-    yield from (plan for plan in found if plan.times != 1 or plan.proof == "totals")
+    yield from (plan for plan in plans if plan.times != 1 or plan.proof == "totals")
 
 
 # --- By values ------------------------------------------------------------------------------------------------------
 
 
 def _interleaved(parts: Sequence[torch.Tensor], dim: int) -> Iterator[torch.Tensor]:
-    """The parts one after the other, and in turns of the same size: heads of attention that are flattened with the batch."""
+    """The parts in their order, and in turns of the same size: heads of attention that are flattened with the batch."""
     yield torch.cat(list(parts), dim)
     size = parts[0].shape[dim]
     if any(part.shape != parts[0].shape for part in parts):
@@ -229,7 +231,7 @@ def _interleaved(parts: Sequence[torch.Tensor], dim: int) -> Iterator[torch.Tens
 
 
 def _put_together(plan: RankPlan, parts: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """What the parts may make. Statistics do not tell which rank has which piece of a rectangle."""
+    """The tensors that the parts may make. Statistics do not tell which rank has which piece of a rectangle."""
     if plan.kind == "sum":
         yield torch.stack(list(parts)).sum(0)
         return
@@ -246,11 +248,11 @@ def _put_together(plan: RankPlan, parts: Sequence[torch.Tensor]) -> Iterator[tor
 
 
 def proven_by_values(plan: RankPlan, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> RankPlan:
-    """The plan, proven by what the tensors hold; no plan if the parts do not make the whole. Sums that are concatenated in
+    """The plan, proven by the tensors' values; no plan if the parts do not make the whole. Sums that are concatenated in
     two dimensions stay as they are: that needs three groups of ranks.
 
     Args:
-        plan: what the statistics say.
+        plan: the plan by the statistics.
         whole: any shape and dtype.
         parts: of each rank.
     """
@@ -260,11 +262,11 @@ def proven_by_values(plan: RankPlan, whole: torch.Tensor, parts: Sequence[torch.
     aim = plan.times * whole.to(torch.float64)
     unit = torch.finfo(whole.dtype).eps if whole.is_floating_point() else 0.0
 
-    def is_near(one: torch.Tensor) -> bool:
-        if one.shape != aim.shape:
+    def is_near(tensor: torch.Tensor) -> bool:
+        if tensor.shape != aim.shape:
             return False
-        difference = torch.where(one == aim, 0.0, one - aim).nan_to_num(nan=math.inf)
-        both_nan = one.isnan() & aim.isnan()
+        difference = torch.where(tensor == aim, 0.0, tensor - aim).nan_to_num(nan=math.inf)
+        both_nan = tensor.isnan() & aim.isnan()
         size = aim[aim.isfinite()].norm()
         return bool(difference.masked_fill(both_nan, 0.0).norm() <= _UNITS * unit * size)
 

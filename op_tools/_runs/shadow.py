@@ -1,4 +1,4 @@
-"""A run whose operators get the inputs of a captured one: which of them are wrong by themselves?"""
+"""A run whose operators get the inputs of a captured run: which of them are wrong by themselves?"""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ShadowResult(Result):
     """Calls of the program for which the capture has no inputs."""
     problems: list[str] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
-    """What of the program's calls was seen, and what was not."""
+    """Which of the program's calls were seen, and which were not."""
 
     @property
     def wrong(self) -> list[ConfirmedRow]:
@@ -127,35 +127,35 @@ class _Feeder(Hook):
 
     def __init__(self, calls: Sequence[CapturedId]) -> None:
         self.waiting: dict[tuple[int, str, str], list[CapturedId]] = defaultdict(list)
-        for one in calls:
-            self.waiting[(one.step, plain_name(one.name), one.module)].append(one)
+        for call in calls:
+            self.waiting[(call.step, plain_name(call.name), call.module)].append(call)
         self.fed: dict[int, CapturedId] = {}  # by the number of the program's call
         self.unfed = 0
         self.problems: list[str] = []
 
     def before(self, call: _C.Call) -> None:
         waiting = self.waiting[(call.step, plain_name(call.name), call.module)]
-        for place, one in enumerate(waiting):
+        for place, candidate in enumerate(waiting):
             try:
-                saved = load_call(one.path)
+                saved = load_call(candidate.path)
                 if not _is_like((call.args, call.kwargs), (saved.args, saved.kwargs)):
                     continue
                 _overwrite((call.args, call.kwargs), (saved.args, saved.kwargs))
             except (_C.Error, RuntimeError) as error:  # a damaged file, or a tensor that cannot be written
-                self.problems.append(f"{one.path}: {str(error).partition(chr(10))[0]}")
+                self.problems.append(f"{candidate.path}: {str(error).partition(chr(10))[0]}")
             else:
-                self.fed[call.id] = one
+                self.fed[call.id] = candidate
             del waiting[place]
             return
         self.unfed += 1
 
 
 class OpShadow(Together):
-    """Gives each operator of this program the inputs that a captured run gave it, and saves what it makes of them. A wrong
-    operator then has no effect on those after it: one run says which ones are wrong by themselves.
+    """Gives each operator of this program the inputs that a captured run gave it, and saves its results. A wrong
+    operator then has no effect on those after it: a single run names those that are wrong by themselves.
 
-    The inputs are written into the program's own tensors, in place: the program computes what the captured run computed.
-    Pairs are calls of one operator in one module and step, in their order, with the same shapes, dtypes and numbers.
+    The inputs are written into the program's own tensors, in place: the program computes the values of the captured run.
+    Pairs are calls of an operator in the same module and step, in their order, with the same shapes, dtypes and numbers.
 
     Args:
         capture: a folder of OpCapture.
@@ -186,8 +186,8 @@ class OpShadow(Together):
         if self._result is None:
             self._capture.flush()
             feeder, root = self._feeder, self._capture.result().root
-            made = {one.id: one for one in captured_calls(root)} if feeder.fed else {}
-            pairs = [(a, made[number]) for number, a in feeder.fed.items() if number in made]
+            own_calls = {one.id: one for one in captured_calls(root)} if feeder.fed else {}
+            pairs = [(a, own_calls[number]) for number, a in feeder.fed.items() if number in own_calls]
             left = sum(map(len, feeder.waiting.values()))
             account = self._tools[0].coverage()
             self._result = ShadowResult(judged_pairs(pairs), left, feeder.unfed, feeder.problems, account)

@@ -1,4 +1,4 @@
-"""OpAutoCompare: is what the device computes right?"""
+"""OpAutoCompare: does the device compute right results?"""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ class CompareRow:
 
 @dataclass(frozen=True, repr=False)
 class CompareResult(Result):
-    """What a run of OpAutoCompare found."""
+    """The results of a run of OpAutoCompare."""
 
     rows: list[CompareRow] = field(default_factory=list)
-    """One row per comparison."""
+    """A row per comparison."""
     ops: list[ComparedOp] = field(default_factory=list)
-    """One row per operator."""
+    """A row per operator."""
     calls: int = 0
     """Forward calls and backward passes that were compared."""
     passed: int = 0
@@ -119,11 +119,11 @@ class CompareResult(Result):
     """The first failed write, or ""."""
 
     coverage: Coverage = field(default_factory=Coverage)
-    """What was looked at, and what was not."""
+    """Which calls were checked, and which were not."""
 
     @property
     def verdict(self) -> Verdict:
-        """`agrees` only where what there was to look at was looked at."""
+        """`agrees` only where all calls were checked."""
         return verdict_of(wrong=self.failed > 0 or self.coverage.children_wrong > 0, unseen=self.coverage.reasons())
 
     @property
@@ -137,7 +137,7 @@ class CompareResult(Result):
         return [row for row in self.rows if row.verdict == Verdict.DIFFERS]
 
     def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
-        """The operators as a text table, and their totals; then what `unjudged` says.
+        """The operators as a text table, and their totals; then the reasons in `unjudged`.
 
         Args:
             sort_by: a field of ComparedOp. Numbers are sorted in descending order, strings in ascending order. None: failed ones
@@ -160,7 +160,7 @@ class CompareResult(Result):
 
 
 class OpAutoCompare(Tool):
-    """Runs each call again on the CPU and in float64, and judges what the device gave.
+    """Runs each call again on the CPU and in float64, and judges the device's results.
 
     Outputs, changed inputs and (torch level) input gradients. Rows go to ``op_autocompare_result/<rank>/<time>/``
     (``autocompare.csv``, ``autocompare.jsonl``), failed calls to ``<op>/<id>/{device,cpu}/`` there, for
@@ -180,7 +180,7 @@ class OpAutoCompare(Tool):
         return _C.tolerance_text()
 
     def result(self) -> CompareResult:
-        """What the last run found so far."""
+        """The results of the last run so far."""
         report = self._report_and_coverage()
         ops = [ComparedOp(**op) for op in report.pop("ops", [])]
         rows = [CompareRow(**row) for row in report.pop("rows")]

@@ -75,7 +75,7 @@ class Lack(enum.Enum):
 
 @dataclass(frozen=True, repr=False)
 class BlackBox(Result):
-    """What the file of one process says."""
+    """The content of the file of a process."""
 
     path: str
     pid: int
@@ -86,11 +86,11 @@ class BlackBox(Result):
     started: float
     """When the tool was started, in seconds since 1970."""
     closed: bool
-    """The tool was stopped: what the process did after that is not in the file."""
+    """The tool was stopped: later calls of the process are not in the file."""
     alive: bool
     """The process lives, on this machine."""
     parent: int = 0
-    """The process that this one was forked from, a worker of a DataLoader for example; 0: its file is the first."""
+    """The process that forked it, a worker of a DataLoader for example; 0: its file is the first."""
     rows: list[BlackBoxRow] = field(default_factory=list)
     """The last calls of each thread, in the order in which they began."""
     left_out: int = 0
@@ -100,17 +100,17 @@ class BlackBox(Result):
     copied: float | None = None
     """When this copy of the file was made, in seconds since 1970; None: it is the file itself."""
     coverage: Coverage | None = None
-    """Of the tool's own result(): what was looked at, and what was not. The file alone does not have it."""
+    """Of the tool's own result(): which calls were checked, and which were not. The file alone does not have it."""
 
     @property
     def lacks(self) -> list[Lack]:
         """Why `verdict` may not be all of the truth; empty where it is."""
-        found = {
+        lacks = {
             Lack.NO_CALL: not self.rows,
             Lack.CALLS: bool(self.left_out) and not self.closed,
             Lack.NAMES: any(not row.op for row in self.open or self.rows[-1:]),
         }
-        return [lack for lack, holds in found.items() if holds]
+        return [lack for lack, holds in lacks.items() if holds]
 
     @property
     def open(self) -> list[BlackBoxRow]:
@@ -120,7 +120,7 @@ class BlackBox(Result):
     @property
     def suspects(self) -> list[BlackBoxRow]:
         """The calls that have returned, but no event has shown that their device did them; the first of each stream is
-        the one that the device was in, or comes after it by at most ``marks`` calls."""
+        the call that the device was in, or comes after it by at most ``marks`` calls."""
         return sorted(
             (row for row in self.rows if row.state == "ended" and row.stream and not row.done), key=lambda row: row.id
         )
@@ -161,7 +161,7 @@ class BlackBox(Result):
 
     @property
     def device_verdict(self) -> str:
-        """What is known of devices, a line per stream, and how to find the guilty call; "" where all is done."""
+        """The state of devices, a line per stream, and how to find the guilty call; "" where all is done."""
         suspects = self.suspects
         if self.closed or not suspects:
             return ""
@@ -194,7 +194,7 @@ class BlackBox(Result):
         if sort_by:
             return text_table(self._columns(self.rows), sorted_rows(self.rows, sort_by), row_limit, _WIDTH)
         if row_limit < -1:
-            return text_table(self._columns(self.rows), self.rows, row_limit)  # says what is allowed
+            return text_table(self._columns(self.rows), self.rows, row_limit)  # names the allowed values
         rows = self.rows if row_limit < 0 else self.rows[len(self.rows) - min(row_limit, len(self.rows)) :]
         shown = [*(row for row in self.open if row not in rows), *rows]
         return text_table(self._columns(shown), shown, -1, _WIDTH)
@@ -241,7 +241,7 @@ def _described(row: BlackBoxRow) -> str:
 
 
 class _Reader:
-    """One file. Nothing in it is trusted: it may be of another program, cut off, or be written right now."""
+    """A file. Nothing in it is trusted: it may be of another program, cut off, or be written right now."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -286,8 +286,8 @@ class _Reader:
         return self.data[start + 4 : end].decode(errors="replace")
 
     def row(self, at: int, thread: int, *, is_open: bool) -> BlackBoxRow:
-        found = self.unpack(_CALL, at)
-        begin, end, call_id, step, op, module, line, inputs, phase, failed, stream, kept, number, group = found
+        values = self.unpack(_CALL, at)
+        begin, end, call_id, step, op, module, line, inputs, phase, failed, stream, kept, number, group = values
         name, done_until = self.stream(stream)
         return BlackBoxRow(
             state="open" if is_open else "failed" if failed else "ended",
@@ -309,7 +309,7 @@ class _Reader:
         )
 
     def stream(self, place: int) -> tuple[str, int]:
-        """What a person calls it, and until when it is known to have done what was launched."""
+        """Its name for people, and until when its launched work is known to be done."""
         if not 1 <= place <= min(self.header.streams_used, _MOST_STREAMS):
             return "", 0
         number, device, done_until, _ = self.unpack(_STREAM, _HEADER.size + (place - 1) * _STREAM.size)

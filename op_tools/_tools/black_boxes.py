@@ -10,7 +10,7 @@ from .._base.declared import BlackBoxRow
 from .._base.verdict import Verdict, verdict_of
 from .black_box_file import _SUFFIX, BlackBox, Lack, read_black_box
 
-# Operators whose inputs differ between ranks as they are meant to: one rank gives or gets more than the others.
+# Operators whose inputs differ between ranks as they are meant to: a rank gives or gets more than the others.
 _UNEQUAL = frozenset(
     f"c10d::{name}" for name in ("gather_", "scatter_", "alltoall_", "alltoall_base_", "reduce_scatter_", "allgather_")
 )
@@ -70,25 +70,25 @@ def find_black_boxes(path: str | Path) -> list[Path]:
         op_tools.Error: there is none.
     """
     place = Path(path)
-    found = sorted(place.rglob(f"*{_SUFFIX}")) if place.is_dir() else [place]
-    if not found:
+    files = sorted(place.rglob(f"*{_SUFFIX}")) if place.is_dir() else [place]
+    if not files:
         raise _C.Error(f"{path}: no file of OpBlackBox (*{_SUFFIX}) is in this folder")
-    return found
+    return files
 
 
 def read_black_boxes(path: str | Path) -> tuple[list[BlackBox], list[str]]:
-    """The files of OpBlackBox in a folder that can be read, and what is wrong with the others.
+    """The files of OpBlackBox in a folder that can be read, and the faults of the others.
 
     Raises:
         op_tools.Error: there is none, or `path` is the file that cannot be read.
     """
     boxes, problems = [], []
-    found = find_black_boxes(path)
-    for one in found:
+    files = find_black_boxes(path)
+    for file in files:
         try:
-            boxes.append(read_black_box(one))
+            boxes.append(read_black_box(file))
         except _C.Error as error:
-            if len(found) == 1:
+            if len(files) == 1:
                 raise
             problems.append(str(error))
     return boxes, problems
@@ -100,11 +100,11 @@ def verdict_of_boxes(boxes: Sequence[BlackBox], problems: Sequence[str]) -> Verd
     return verdict_of(wrong=False, unseen=bool(problems or lacks) or not any(box.rows for box in boxes))
 
 
-def show_black_boxes(found: Sequence[BlackBox], last: int = 10) -> str:
-    """What `op-tools blackbox` prints: a sentence per process, those that ended in a call first, and the last calls of each
+def show_black_boxes(read_boxes: Sequence[BlackBox], last: int = 10) -> str:
+    """The output of `op-tools blackbox`: a sentence per process, those that ended in a call first, and the last calls of each
     that did not stop the tool itself."""
     boxes = sorted(
-        found, key=lambda box: (not (box.open and not box.alive), not box.open, box.closed, box.rank, box.pid)
+        read_boxes, key=lambda box: (not (box.open and not box.alive), not box.open, box.closed, box.rank, box.pid)
     )
     any_call = any(box.rows for box in boxes)
     parts = []

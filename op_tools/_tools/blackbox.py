@@ -22,7 +22,7 @@ class OpBlackBox(Tool):
     A call's place in ``op_blackbox_result/<rank>/<time>/<process>.blackbox`` is written before the operator runs, and again
     after it, into memory that the system has mapped to the file: SIGKILL, the OOM killer, a segmentation fault in a kernel
     and ``os._exit`` leave it readable. ``op-tools blackbox FILE`` shows it, while the program runs, too. The level is
-    ``aten`` unless you say otherwise, and all threads are watched: a backward pass of the torch level is one call that is
+    ``aten`` unless you say otherwise, and all threads are watched: a backward pass of the torch level is a call that is
     known when it has ended.
     """
 
@@ -37,7 +37,7 @@ class OpBlackBox(Tool):
         multiprocessing.util.register_after_fork(self, OpBlackBox._end_with_child)
 
     def _end_with_child(self) -> None:
-        """A worker that ends as it should leaves no file: there may be one per worker and epoch."""
+        """A worker that ends as it should leaves no file: there may be a file per worker and epoch."""
 
         def end() -> None:
             error = sys.exc_info()[1]  # that the child's own code raised
@@ -54,11 +54,11 @@ class OpBlackBox(Tool):
         return str(self._report().get("path", ""))
 
     def result(self) -> BlackBox:
-        """What the file says now.
+        """The content of the file now.
 
         Raises:
             op_tools.Error: the tool was not started, or could not make its file.
         """
         if not self.path:
-            raise _C.Error("OpBlackBox has no file: it was not started, or could not make one")
+            raise _C.Error("OpBlackBox has no file: it was not started, or could not make its file")
         return replace(read_black_box(self.path), coverage=self.coverage())

@@ -1,5 +1,5 @@
 """Processes that the program starts by multiprocessing while tools are on: each gets the same tools, in a folder of its
-own rank, and tells its parent what they saw.
+own rank, and sends its parent their results.
 
 A process object carries the tools to its child for the time of its start, by fork, spawn and forkserver alike. Nothing is
 in the environment, where every other program would find it. Data loader workers, and servers that compute nothing, are
@@ -31,7 +31,7 @@ from .training_steps import mark_steps
 _OF_SERVERS = (
     "multiprocessing.managers",
     "torch._inductor.",
-)  # what these modules run calls no operator of the program
+)  # functions of these modules call no operator of the program
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class _Given:
     condition: Any
     marks_steps: bool
     report: str
-    """The file in which the child tells what the tool saw."""
+    """The file with the tool's results in the child."""
 
 
 class Report:
-    """Where a tool of a child tells its parent what it saw: once it is off."""
+    """The file in which a tool of a child leaves its results for the parent, once it is off."""
 
     def __init__(self, path: str) -> None:
         self._path, self._process = Path(path), os.getpid()
@@ -63,14 +63,14 @@ class Report:
             unfinished.write_text(json.dumps(told))
             unfinished.replace(self._path)
         except Exception as error:
-            _C.log_warn(f"{type(tool).__name__}: the process that started this one is not told what was seen: {error}")
+            _C.log_warn(f"{type(tool).__name__}: its parent process does not get its results: {error}")
 
 
 class _Run:
     """Stands before run() of a process object, in the child."""
 
-    def __init__(self, process: BaseProcess, given: list[_Given], rank: int) -> None:
-        self._process, self._given, self._rank = process, given, rank
+    def __init__(self, process: BaseProcess, tools: list[_Given], rank: int) -> None:
+        self._process, self._given, self._rank = process, tools, rank
 
     def __call__(self) -> None:
         del self._process.__dict__["run"]
@@ -79,7 +79,7 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _tools_on(given: list[_Given], rank: int) -> Iterator[None]:
+def _tools_on(inherited: list[_Given], rank: int) -> Iterator[None]:
     """A tool of a kind that is on already, by the environment or because it went on in the fork, is not started again."""
     global _ranks
     running: list[Any] = _C.running_tools()
@@ -87,18 +87,18 @@ def _tools_on(given: list[_Given], rank: int) -> Iterator[None]:
     tools: list[tuple[Any, Report]] = []
     _C.set_rank(rank)
     _ranks = itertools.count(rank + 1)
-    for one in given:
+    for description in inherited:
         try:
-            if (tool := on.get(one.tool_class._kind)) is None:
-                tool = one.tool_class(**one.arguments)
-                tool._condition = one.condition
+            if (tool := on.get(description.tool_class._kind)) is None:
+                tool = description.tool_class(**description.arguments)
+                tool._condition = description.condition
                 tool.start()
-                if one.marks_steps:
+                if description.marks_steps:
                     mark_steps([tool])
-            tool._report_to_parent = Report(one.report)
+            tool._report_to_parent = Report(description.report)
             tools.append((tool, tool._report_to_parent))
         except Exception as error:
-            _C.log_warn(f"{one.tool_class._kind} is not on in process {os.getpid()}: {error}")
+            _C.log_warn(f"{description.tool_class._kind} is not on in process {os.getpid()}: {error}")
     try:
         yield
     finally:
@@ -113,7 +113,7 @@ def _tools_on(given: list[_Given], rank: int) -> Iterator[None]:
 
 
 def _is_server(process: BaseProcess) -> bool:
-    """By the functions that it is started to run: its target, and what the target is given to call."""
+    """By the functions that it is started to run: its target, and the target's arguments."""
     kept = vars(process)
     functions = [kept.get("_target"), *kept.get("_args", ()), *kept.get("_kwargs", {}).values()]
     functions += [one.func for one in functions if isinstance(one, functools.partial)]
@@ -134,7 +134,7 @@ def _declared_class(tool: Any) -> type[Any]:
 
 
 def _is_of_one_process(tool: Any) -> bool:
-    """What it does is about the calls of this process by their numbers: op-tools bisect."""
+    """It selects calls of this process by their numbers: op-tools bisect."""
     options = [option for option in tool._options() if option.name in ("only_calls", "list_calls")]
     return any(tool._arguments.get(one.name) or os.environ.get(one.variable) for one in options)
 
@@ -146,18 +146,18 @@ _ranks = itertools.count(1)  # of children without an index, after this process'
 @functools.cache
 def _folder(process: int) -> Path:
     """For the reports of this process's children; it ends with the process."""
-    made = Path(tempfile.mkdtemp(prefix="op_tools_children_"))
+    folder = Path(tempfile.mkdtemp(prefix="op_tools_children_"))
 
     def remove() -> None:
         if os.getpid() == process:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
-    return made
+    return folder
 
 
 def _rank_of(process: BaseProcess) -> int:
-    """The index that torch.multiprocessing.spawn gives; else their number in the order of their starts, after this one."""
+    """The index that torch.multiprocessing.spawn gives; else their number in the order of their starts, after this process."""
     kept = vars(process)
     target, arguments = kept.get("_target"), kept.get("_args", ())
     if getattr(target, "__module__", "") == "torch.multiprocessing.spawn" and len(arguments) > 1:
@@ -166,7 +166,7 @@ def _rank_of(process: BaseProcess) -> int:
 
 
 def _forks(process: BaseProcess) -> bool:
-    """It begins as a fork of this one."""
+    """It begins as a fork of this process."""
     way = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
     return bool(way == "fork")
 
@@ -182,19 +182,19 @@ def _give(process: BaseProcess) -> list[tuple[Any, Path]] | None:
         for tool in tools:
             tool._watch.loaders += 1
         return []
-    given, waiting = [], []
+    inherited, waiting = [], []
     for tool in tools:
         report = _folder(os.getpid()) / f"{next(_numbers)}.json"
         waiting.append((tool._watch, report))
         goes = tool._goes_to_children and _is_picklable(tool._condition) and not _is_of_one_process(tool)
         tool_class = _declared_class(tool)
         if goes and (_forks(process) or _is_picklable(tool_class)):
-            given.append(
+            inherited.append(
                 _Given(tool_class, dict(tool._arguments), tool._condition, tool._marks_steps, os.fspath(report))
             )
-    if given and "run" not in vars(process):
-        vars(process)["run"] = _Run(process, given, _rank_of(process))
-    return waiting if given or not _forks(process) else None
+    if inherited and "run" not in vars(process):
+        vars(process)["run"] = _Run(process, inherited, _rank_of(process))
+    return waiting if inherited or not _forks(process) else None
 
 
 _start: Any = None  # of BaseProcess, as it was

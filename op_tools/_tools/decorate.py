@@ -1,6 +1,6 @@
 """A tool around a function: on while the function's own code runs.
 
-Generators and coroutines are suspended at each value that they give and at each `await`; what runs meanwhile is not theirs.
+Generators and coroutines are suspended at each value that they give and at each `await`; calls made meanwhile are not theirs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _frames_out = _FramesOut()
 
 
 def _driven(tool: _C.Switch, steps: Any) -> Generator[Any, Any, Any]:
-    """Runs a generator, or what is awaited, to its end; the tool, which is on, pauses while it is suspended."""
+    """Runs a generator, or an awaited object, to its end; the tool, which is on, pauses while it is suspended."""
     advance = functools.partial(steps.send, None)
     while True:
         try:
@@ -58,7 +58,7 @@ def _driven(tool: _C.Switch, steps: Any) -> Generator[Any, Any, Any]:
 
 
 class _Awaited:
-    """What `await` runs as _driven()."""
+    """The iterator of `await`: _driven()."""
 
     def __init__(self, tool: _C.Switch, awaited: Any) -> None:
         self._steps = _driven(tool, awaited.__await__())

@@ -16,12 +16,12 @@ from .tool import Tool
 
 @dataclass(frozen=True, repr=False)
 class RedirectResult(SortableResult):
-    """What a run of OpFallback or OpDtypeCast did. Its table has the slowest operators first; times in milliseconds."""
+    """The calls that a run of OpFallback or OpDtypeCast changed. Its table has the slowest operators first; times in milliseconds."""
 
     rows: list[RedirectRow] = field(default_factory=list)
-    """One row per operator."""
+    """A row per operator."""
     coverage: Coverage = field(default_factory=Coverage)
-    """What was looked at, and what was not."""
+    """Which calls were seen, and which were not."""
 
     def _in_order(self) -> Sequence[RedirectRow]:
         return sorted_rows(self.rows, "milliseconds")
@@ -43,7 +43,7 @@ class RedirectResult(SortableResult):
 
 class _Redirect(Tool):
     def result(self) -> RedirectResult:
-        """What the last run did so far."""
+        """The results of the last run so far."""
         report = self._report_and_coverage()
         return RedirectResult([RedirectRow(**row) for row in report["rows"]], report["coverage"])
 
@@ -54,7 +54,7 @@ class OpFallback(_Redirect):
     Gradients flow through it, and the backward of the operators runs on the CPU too. Operators that cannot be moved
     (views, factories, collectives) stay where they are; the result and a line say which and why. Calls whose tensors are
     on the CPU already are left alone. With ``level="aten"`` the variable DIPU_FORCE_FALLBACK_OPS_LIST stands in for `ops`.
-    Dtypes for one operator are in a variable with its name in front: LINEAR_OP_DTYPE_CAST_DICT.
+    Dtypes for an operator are in a variable with its name in front: LINEAR_OP_DTYPE_CAST_DICT.
     """
 
     _kind = "OpFallback"
@@ -66,7 +66,7 @@ class OpFallback(_Redirect):
 class OpDtypeCast(_Redirect):
     """Runs operators on their own device in other dtypes; results and gradients come back in the original ones.
 
-    Dtypes for one operator are in a variable with its name in front: LINEAR_OP_DTYPE_CAST_DICT.
+    Dtypes for an operator are in a variable with its name in front: LINEAR_OP_DTYPE_CAST_DICT.
     """
 
     _kind = "OpDtypeCast"

@@ -1,4 +1,4 @@
-"""apply_feature: one tool for a few operators, and only for the calls that a condition picks."""
+"""apply_feature: a tool for a few operators, and only for the calls that a condition picks."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ class CallInfo:
     @property
     def tensors(self) -> list[TensorInfo]:
         """All tensors among the arguments, in order."""
-        found: list[TensorInfo] = []
+        tensors: list[TensorInfo] = []
 
         def visit(value: object) -> None:
             if isinstance(value, TensorInfo):
-                found.append(value)
+                tensors.append(value)
             elif isinstance(value, (tuple, list)):
                 for item in value:
                     visit(item)
@@ -114,7 +114,7 @@ class CallInfo:
 
         visit(self.args)
         visit(self.kwargs)
-        return found
+        return tensors
 
 
 def _described(value: Any) -> Any:
@@ -160,7 +160,7 @@ class Feature(_C.ToolHolder):
     end = stop
 
     def result(self) -> Any:
-        """What the tool recorded, as its class says."""
+        """The tool's results, as its class says."""
         return self.tool.result()
 
 
@@ -170,7 +170,7 @@ def apply_feature(
     condition_func: Callable[..., object] | None = None,
     **settings: Any,
 ) -> Feature:
-    """Switches a tool on for these operators, from here on: one feature for the calls that need it.
+    """Switches a tool on for these operators, from here on: a feature for the calls that need it.
 
     Args:
         ops: the operators, as in the tools' filters: names or expressions, as a list or comma-separated.

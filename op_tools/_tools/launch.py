@@ -48,15 +48,15 @@ def make_tools(
     Args:
         words: as on the command line, without dashes in front.
         arguments: for each tool that has such an option; a level in the word wins.
-        own: for one tool, by its word: they win over those for all.
-        config: what a file says; everything else wins over it.
+        own: for single tools, by their words: they win over those for all.
+        config: values of a file; everything else wins over them.
 
     Raises:
         op_tools.Error: when a word names no tool (the text lists those there are), or an argument is for none of them.
     """
     known = tools_by_flag()
-    given = arguments or {}
-    unused = set(given)
+    arguments_by_word = arguments or {}
+    unused = set(arguments_by_word)
     tools = []
     for word in words:
         flag, _, level = word.strip().partition(":")
@@ -65,10 +65,11 @@ def make_tools(
             raise _C.Error(f"{_VARIABLE}: there is no tool '{flag}'; there are {', '.join(known)}")
         described = kind_of(kind._kind)
         shared = {
-            option.name: given[option.name]
+            option.name: arguments_by_word[option.name]
             for option in described.options
             # The same name may have other words with another tool: --format of OpCapture and of OpRecord.
-            if option.name in given and (not option.choices or given[option.name] in option.choices)
+            if option.name in arguments_by_word
+            and (not option.choices or arguments_by_word[option.name] in option.choices)
         }
         unused -= set(shared)
         of_file = (
@@ -95,7 +96,7 @@ def running(tools: Sequence[Tool | Together]) -> Iterator[None]:
 
 
 def _from_program(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """What comes after the last frame of this file."""
+    """The frames after the last frame of this file."""
     at = trace
     while at is not None:
         if at.tb_frame.f_code.co_filename == __file__:
@@ -127,7 +128,7 @@ def run_script(path: str, arguments: Sequence[str]) -> None:
     sys.argv = [path, *arguments]
     file = str(Path(path).absolute())
     sys.path.insert(0, str(Path(path).resolve().parent))
-    # In place of this module for good: what outlives the script (atexit, pickles, workers) looks it up there.
+    # In place of this module for good: code that outlives the script (atexit, pickles, workers) looks it up there.
     main = types.ModuleType("__main__")
     main.__file__ = file
     main.__dict__["__builtins__"] = __builtins__
@@ -194,12 +195,12 @@ def environment(
     words = []
     for tool in tools:
         kind = kind_of(tool._kind)
-        given = dict(tool._arguments)
+        changed = dict(tool._arguments)
         usual = tool._defaults["level"]
-        level = given.pop("level", usual)
+        level = changed.pop("level", usual)
         words.append(kind.flag if level == usual else f"{kind.flag}:{level}")
         by_name = {option.name: option for option in kind.options}
-        variables |= {by_name[name].variable: _text(value) for name, value in given.items()}
+        variables |= {by_name[name].variable: _text(value) for name, value in changed.items()}
     variables[_VARIABLE] = ",".join(words)
     if fail_on_wrong:
         variables[_FAIL] = "1"

@@ -1,4 +1,4 @@
-"""OpMemoryCheck: who holds the memory, what grows, and who writes outside of it."""
+"""OpMemoryCheck: who holds the memory, which memory grows, and who writes outside of it."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ class MemoryLeak:
     """Their bytes."""
     held_by: str
     """Names that lead to the memory, the autograd graph that saved it, or "C++ owner, unknown". If nothing holds it any more,
-    what held it while the program ran."""
+    its holder while the program ran."""
     held_at: str
     """The line that made the tensor whose graph holds the memory; "" if no graph does."""
 
 
 @dataclass(frozen=True, repr=False)
 class MemoryResult(Result):
-    """What a run of OpMemoryCheck saw."""
+    """The results of a run of OpMemoryCheck."""
 
     rows: list[MemoryRow] = field(default_factory=list)
-    """One row per place: operator, module, line, phase and device. Most bytes alive first."""
+    """A row per place: operator, module, line, phase and device. Most bytes alive first."""
     leaks: list[MemoryLeak] = field(default_factory=list)
     """Places that grow with the steps."""
     overwrites: list[OverwriteRow] = field(default_factory=list)
     """Operators that wrote outside of a block, with guard=True."""
     devices: list[DeviceMemoryRow] = field(default_factory=list)
-    """One row per device."""
+    """A row per device."""
     blocks: list[BlockRow] = field(default_factory=list)
     """Blocks that are still allocated, at most 20,000."""
     steps: int = 0
@@ -72,11 +72,11 @@ class MemoryResult(Result):
     """Folder of the run; "" if nothing was written."""
 
     coverage: Coverage = field(default_factory=Coverage)
-    """What was looked at, and what was not."""
+    """Which calls were checked, and which were not."""
 
     @property
     def verdict(self) -> Verdict:
-        """`agrees` only where what there was to look at was looked at."""
+        """`agrees` only where all calls were checked."""
         return verdict_of(
             wrong=bool(self.leaks or self.overwrites or self.coverage.children_wrong), unseen=self.coverage.reasons()
         )
@@ -87,7 +87,7 @@ class MemoryResult(Result):
         return self.verdict is Verdict.AGREES
 
     def peak_by(self, field: str = "kind") -> dict[str, int]:
-        """What was allocated when the devices had most, in bytes.
+        """The allocations when the devices had most, in bytes.
 
         Args:
             field: "kind", "module", "op", "line", "phase" or "device".
@@ -98,7 +98,7 @@ class MemoryResult(Result):
         return self._bytes_by(field, "peak_bytes")
 
     def alive_by(self, field: str = "line") -> dict[str, int]:
-        """What is still allocated, in bytes.
+        """The present allocations, in bytes.
 
         Args:
             field: "kind", "module", "op", "line", "phase" or "device".
@@ -140,7 +140,7 @@ class MemoryResult(Result):
         return "\n".join([*self.coverage.lines(), text_table(columns, sorted_rows(self.rows, sort_by), row_limit)])
 
     def export_snapshot(self, path: str) -> None:
-        """Writes what is still allocated in the form of torch.cuda.memory._snapshot(), for https://pytorch.org/memory_viz.
+        """Writes the present allocations in the form of torch.cuda.memory._snapshot(), for https://pytorch.org/memory_viz.
 
         Args:
             path: the file.
@@ -148,7 +148,7 @@ class MemoryResult(Result):
         Path(path).write_bytes(pickle.dumps(self.snapshot()))
 
     def snapshot(self) -> dict[str, Any]:
-        """What is still allocated in the form of torch.cuda.memory._snapshot()."""
+        """The present allocations in the form of torch.cuda.memory._snapshot()."""
         order = {row.device: number for number, row in enumerate(self.devices)}
         traces: list[list[dict[str, Any]]] = [[] for _ in order]
         segments = []
@@ -185,8 +185,8 @@ class MemoryResult(Result):
         return {"segments": segments, "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
 
 
-def _place(one: MemoryRow | MemoryLeak) -> _Place:
-    return one.op, one.module, one.line
+def _place(row: MemoryRow | MemoryLeak) -> _Place:
+    return row.op, row.module, row.line
 
 
 def _frames(row: MemoryRow) -> list[dict[str, Any]]:
@@ -223,21 +223,21 @@ def _find_leaks(
         owners = Owners(address for some in addresses.values() for address in some)
         held = {number: [owners.of(address) for address in addresses[number]] for number in leaking}
     except Exception as error:  # it looks at objects of any kind; the program goes on
-        _C.log_warn(f"OpMemoryCheck: what holds the memory is not known: {error!r}")
+        _C.log_warn(f"OpMemoryCheck: the holder of the memory is not known: {error!r}")
         held = {}
     return [_leak(rows[number], held.get(number, []), line_of) for number in leaking]
 
 
 def _leak(row: MemoryRow, held: Iterable[tuple[str, int]], line_of: dict[int, str]) -> MemoryLeak:
-    found = Counter(held) or Counter([(UNKNOWN, 0)])
-    (held_by, root), _ = found.most_common(1)[0]
+    holders = Counter(held) or Counter([(UNKNOWN, 0)])
+    (held_by, root), _ = holders.most_common(1)[0]
     return MemoryLeak(
         row.op, row.module, row.line, row.growth, row.alive, row.alive_bytes, held_by, line_of.get(root, "")
     )
 
 
 class OpMemoryCheck(Tool):
-    """Finds what holds memory, what grows with the training steps, and which operator writes outside of its memory.
+    """Finds who holds memory, which memory grows with the training steps, and which operator writes outside of its memory.
 
     Every allocation of a device is noted with operator, module, line, step and phase; on the CPU where the program uses no
     other device. A *leak* is a place that grows in the second half of the steps and holds memory of many steps, also if
@@ -285,15 +285,15 @@ class OpMemoryCheck(Tool):
         _C.set_in_optimizer(False)
         looks = self._scope is not None and _C.is_memory_judged_after(self._scope.current_step + 1)
         if looks and self._leaks_any():
-            gc.collect()  # before the step is noted: what waits for it does not grow
+            gc.collect()  # before the step is noted: memory that waits for it does not grow
         super().step()
         if looks:
             # When the run ends, the functions have returned whose variables hold it.
-            found = _find_leaks(self._report(), self._held, _TOLD, _ASKED_MEANWHILE)
-            self._held.update({_place(leak): leak for leak in found if leak.held_by != UNKNOWN})
+            leaks = _find_leaks(self._report(), self._held, _TOLD, _ASKED_MEANWHILE)
+            self._held.update({_place(leak): leak for leak in leaks if leak.held_by != UNKNOWN})
 
     def result(self) -> MemoryResult:
-        """What the last run saw so far. While the tool is on, who holds a leak is looked for anew."""
+        """The results of the last run so far. While the tool is on, who holds a leak is looked for anew."""
         report = self._report_and_coverage()
         leaks = self._look() if self._leaks is None else self._leaks
         return MemoryResult(
@@ -308,7 +308,7 @@ class OpMemoryCheck(Tool):
         )
 
     def _look(self) -> list[MemoryLeak]:
-        """Leaks and their owners. What only waits for Python's garbage collector is no leak."""
+        """Leaks and their owners. Memory that only waits for Python's garbage collector is no leak."""
         if not self._leaks_any():
             return []
         gc.collect()
@@ -323,7 +323,7 @@ class OpMemoryCheck(Tool):
         return replace(leak, held_by=held.held_by, held_at=held.held_at) if held else leak
 
     def _tell(self) -> None:
-        """Who holds what leaks; and the files that Python writes."""
+        """Who holds the leaking memory; and the files that Python writes."""
         result = self.result()
         for leak in result.leaks[:_TOLD]:
             held_at = f", made at {leak.held_at}" if leak.held_at else ""

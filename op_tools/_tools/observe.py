@@ -1,4 +1,4 @@
-"""OpObserve: which operators a program calls, on what, and what comes out."""
+"""OpObserve: which operators a program calls, with which arguments and results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TensorShape(declared.TensorShape):
 
 @dataclass(frozen=True)
 class DynamicDim(declared.DynamicDim):
-    """A dimension that had more than one size in calls from one line of the program: a dynamic shape."""
+    """A dimension that had several sizes in calls from the same line of the program: a dynamic shape."""
 
     def __str__(self) -> str:
         sizes = ", ".join(map(str, self.sizes)) if len(self.sizes) <= 4 else f"{self.sizes[0]}..{self.sizes[-1]}"
@@ -36,12 +36,12 @@ class DynamicDim(declared.DynamicDim):
 
 @dataclass(frozen=True, repr=False)
 class ObserveResult(Result):
-    """What a run of OpObserve recorded."""
+    """The recording of a run of OpObserve."""
 
     rows: list[ObserveRow] = field(default_factory=list)
-    """One row per operator, shapes, dtypes and devices; most calls first."""
+    """A row per operator, shapes, dtypes and devices; most calls first."""
     varying: list[DynamicDim] = field(default_factory=list)
-    """Dimensions that one source line calls with more than one size."""
+    """Dimensions that a source line calls with several sizes."""
     calls: int = 0
     """All calls."""
     written: int = 0
@@ -53,7 +53,7 @@ class ObserveResult(Result):
     root: str = ""
     """Folder of the run; "" if there was nothing to write."""
     coverage: Coverage = field(default_factory=Coverage)
-    """What was looked at, and what was not."""
+    """Which calls were seen, and which were not."""
 
     @property
     def dynamic_ops(self) -> list[str]:
@@ -75,9 +75,9 @@ class ObserveResult(Result):
         if by not in ("shape", "op"):
             raise _C.Error(f"by={by!r}: give 'shape' or 'op'")
         varies: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for one in self.varying:
-            if str(one) not in (known := varies[one.op, one.phase]):
-                known.append(str(one))
+        for dimension in self.varying:
+            if str(dimension) not in (known := varies[dimension.op, dimension.phase]):
+                known.append(str(dimension))
         first = [worded("op", "op"), worded("phase", "phase"), counted("calls", "calls")]
         if by == "shape":
             columns = [
@@ -123,7 +123,7 @@ def _text(tensors: Iterable[declared.TensorShape]) -> str:
 
 
 class OpObserve(Tool):
-    """Notes what a program calls: operators, their arguments and results, and what these hold.
+    """Notes the operators that a program calls, their arguments and results, and the values in these.
 
     ``result().table()`` says which operators are used, with which shapes and dtypes, how often; a call per line is in
     ``op_observe_result/<rank>/<time>/calls.jsonl``, its tensors with shape, dtype, stride, device, minimum, maximum, mean,
@@ -138,7 +138,7 @@ class OpObserve(Tool):
         super().__init__(**options)
 
     def result(self) -> ObserveResult:
-        """What was recorded so far, also while the tool is on. Call flush() first to have all rows in the file."""
+        """The recording so far, also while the tool is on. Call flush() first to have all rows in the file."""
         report = self._report_and_coverage()
         rows = [
             ObserveRow(**{**row, **{side: [TensorShape(**one) for one in row[side]] for side in ("inputs", "outputs")}})

@@ -19,7 +19,7 @@ CAME_IN = "came_in"
 
 @dataclass(frozen=True, repr=False)
 class OverflowResult(SortableResult):
-    """What a run of OpOverflowCheck found. Its table has producers first, then propagators, in the order of the calls."""
+    """The findings of a run of OpOverflowCheck. Its table has producers first, then propagators, in the order of the calls."""
 
     rows: list[OverflowRow] = field(default_factory=list)
     """The first 1,000 findings; the file has all."""
@@ -28,21 +28,21 @@ class OverflowResult(SortableResult):
     producers: int = 0
     """Calls that made a NaN or an infinity from finite inputs."""
     propagators: int = 0
-    """Calls that passed one on."""
+    """Calls that passed a NaN or an infinity on."""
     expected: int = 0
     """Findings in backward, with allow_in_backward_with_scaler."""
     came_in: int = 0
-    """Tensors with a NaN or +inf that no call made which was seen: the program's data, another rank, what autograd adds up
+    """Tensors with a NaN or +inf that no call made which was seen: the program's data, another rank, sums that autograd makes
     between calls of the torch level."""
     root: str = ""
     """Folder of the run; "" if there was nothing to write."""
 
     coverage: Coverage = field(default_factory=Coverage)
-    """What was looked at, and what was not."""
+    """Which calls were checked, and which were not."""
 
     @property
     def verdict(self) -> Verdict:
-        """`agrees` only where what there was to look at was looked at."""
+        """`agrees` only where all calls were checked."""
         return verdict_of(wrong=self.producers > 0 or self.coverage.children_wrong > 0, unseen=bool(self.gaps))
 
     @property
@@ -88,8 +88,8 @@ def _special(title: str, name: str) -> Shown[OverflowRow]:
 class OpOverflowCheck(Tool):
     """Finds the operator that made a NaN or an infinity out of finite inputs.
 
-    A call with finite inputs and other outputs is a *producer*, one that was given such values a *propagator*. Integers
-    are not looked at, nor what ``empty`` returns. Rows go to ``op_overflow_check_result/<rank>/<time>/overflow.jsonl``, and
+    A call with finite inputs and other outputs is a *producer*, a call that was given such values a *propagator*. Integers
+    are not looked at, nor results of ``empty``. Rows go to ``op_overflow_check_result/<rank>/<time>/overflow.jsonl``, and
     the producers' calls, inputs as they were before, to folders beside it, for ``run_op_from_data``.
     """
 
@@ -99,6 +99,6 @@ class OpOverflowCheck(Tool):
         super().__init__(**options)
 
     def result(self) -> OverflowResult:
-        """What the last run found so far. Call flush() first to include calls that wait to be checked."""
+        """The findings of the last run so far. Call flush() first to include calls that wait to be checked."""
         report = self._report_and_coverage()
         return OverflowResult(**{**report, "rows": [OverflowRow(**row) for row in report["rows"]]})

@@ -1,4 +1,4 @@
-"""OpRecord: the whole course of a run in one small file, and such files for Python."""
+"""OpRecord: the whole course of a run in a small file, and such files for Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .._base.declared import OpRecordOptions, RecordRow
 from .._base.results import DEFAULT_ROWS, Result, Shown, SortableResult, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
 from .._torch import (
-    run_facts,  # noqa: F401  (tells the core what a header says)
+    run_facts,  # noqa: F401  (gives the core the content of a header)
 )
 from .tool import Tool
 
@@ -25,7 +25,7 @@ RECORDING = ".oprec"
 
 @dataclass(frozen=True)
 class RecordedTensor:
-    """What a tensor held. A tensor that is not written has one, however many calls see it."""
+    """A tensor's values. A tensor that is not written has a single version, however many calls see it."""
 
     number: int
     """Of this value in its recording."""
@@ -87,9 +87,9 @@ class RecordedCall:
     """Backward: the id of the forward call; 0: not known."""
     grad_enabled: bool
     inputs: list[tuple[str, RecordedTensor]] = field(repr=False)
-    """Places ("args[0]") and what stood there."""
+    """Places ("args[0]") and their tensors."""
     outputs: list[tuple[str, RecordedTensor]] = field(repr=False)
-    """What it returned ("result"), then what it wrote ("written args[0]")."""
+    """The returned tensors ("result"), then the written ones ("written args[0]")."""
 
 
 class RecordedCalls(Sequence[RecordedCall]):
@@ -130,7 +130,7 @@ def _joined(tensors: list[tuple[str, RecordedTensor]]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Recording(Result):
-    """The recording of one process."""
+    """The recording of a process."""
 
     path: str
     header: dict[str, Any]
@@ -207,10 +207,12 @@ class _Use:
 
 
 def _uses(index: int, call: RecordedCall) -> Iterator[_Use]:
-    for place, one in (*call.inputs, *call.outputs):
-        numbers = (one.hash, one.nan, one.inf, one.min, one.max, one.mean, one.norm)
+    for place, tensor in (*call.inputs, *call.outputs):
+        numbers = (tensor.hash, tensor.nan, tensor.inf, tensor.min, tensor.max, tensor.mean, tensor.norm)
         of_call = (index, call.id, call.op, call.phase, call.step, call.module, call.line, place)
-        yield _Use(*of_call, one.number, one.origin, one.name, one.producer, one.dtype, one.shape, *numbers)
+        yield _Use(
+            *of_call, tensor.number, tensor.origin, tensor.name, tensor.producer, tensor.dtype, tensor.shape, *numbers
+        )
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
         path: a file `*.oprec`.
 
     Returns:
-        the recording; its calls are made into objects when they are asked for. One that was cut off or damaged has what
+        the recording; its calls are made into objects when they are asked for. A recording that was cut off or damaged has the calls that
         comes before, see `complete` and `damage`.
 
     Raises:
@@ -237,10 +239,10 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
 
 @dataclass(frozen=True, repr=False)
 class RecordResult(SortableResult):
-    """What a run of OpRecord recorded. Its table has the operators with most calls first."""
+    """The recording of a run of OpRecord. Its table has the operators with most calls first."""
 
     rows: list[RecordRow] = field(default_factory=list)
-    """One row per operator."""
+    """A row per operator."""
     path: str = ""
     """The file; "" if nothing was recorded."""
     failure: str = ""
@@ -259,7 +261,7 @@ class RecordResult(SortableResult):
     statistics_in_doubt: int = 0
     """Values whose statistics such a device had computed before: they are left out when the file is read."""
     coverage: Coverage = field(default_factory=Coverage)
-    """What was looked at, and what was not."""
+    """Which calls were recorded, and which were not."""
 
     def _in_order(self) -> Sequence[RecordRow]:
         return sorted_rows(self.rows, "calls")
@@ -274,7 +276,7 @@ class RecordResult(SortableResult):
 
 
 class OpRecord(Tool):
-    """Records a run: a row per operator call with what its tensors held and which calls made them, in one small file.
+    """Records a run: a row per operator call with statistics of its tensors and the calls that made them, in a small file.
 
     The file is ``<output_dir>/rank<R>-<pid>.oprec``. It grows while the program runs, survives its death, and can be read
     at any time with :func:`read_recording`. Two recordings can be compared: `op-tools compare A B`.
@@ -291,25 +293,29 @@ class OpRecord(Tool):
         return str(self._report().get("path", ""))
 
     def result(self) -> RecordResult:
-        """What the last run recorded so far. Call flush() first to have it in the file."""
+        """The recording of the last run so far. Call flush() first to have it in the file."""
         report = self._report_and_coverage()
         return RecordResult(**{**report, "rows": [RecordRow(**row) for row in report["rows"]]})
 
 
 def show_recordings(path: str | os.PathLike[str], row_limit: int = DEFAULT_ROWS) -> str:
-    """What `op-tools show` prints of recordings: the header and the first calls of each.
+    """The output of `op-tools show` for recordings: the header and the first calls of each.
 
     Raises:
-        op_tools.Error: there is none, or one cannot be read.
+        op_tools.Error: there is none, or it cannot be read.
     """
     parts = []
-    for one in _C.find_recordings(os.fspath(path)):
-        found = read_recording(one)
-        facts = {name: value for name, value in found.header.items() if name not in ("environment", "argv")}
-        lines = [found.path, " ".join(map(str, found.header.get("argv", []))), json.dumps(facts, sort_keys=True)]
-        state = "complete" if found.complete else f"not complete ({found.header['ended_early']})"
-        if found.damage:
-            state = f"damaged, {found.damage}"
-        lines += [f"{len(found.calls)} calls, {state}", "", found.table(row_limit)]
+    for file in _C.find_recordings(os.fspath(path)):
+        recording = read_recording(file)
+        facts = {name: value for name, value in recording.header.items() if name not in ("environment", "argv")}
+        lines = [
+            recording.path,
+            " ".join(map(str, recording.header.get("argv", []))),
+            json.dumps(facts, sort_keys=True),
+        ]
+        state = "complete" if recording.complete else f"not complete ({recording.header['ended_early']})"
+        if recording.damage:
+            state = f"damaged, {recording.damage}"
+        lines += [f"{len(recording.calls)} calls, {state}", "", recording.table(row_limit)]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

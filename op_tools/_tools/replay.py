@@ -32,5 +32,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 all ran and agree, 1 some differ, 2 some could not be run or read, or most have no verdict, 64 wrong usage.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    return replay_part(given, _find) if is_shared(given) else _C.run_op_from_data(given, _find)
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
+    return replay_part(command_line, _find) if is_shared(command_line) else _C.run_op_from_data(command_line, _find)

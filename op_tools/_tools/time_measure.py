@@ -42,7 +42,7 @@ def _milliseconds(title: str) -> Shown[TimeRow]:
 
 @dataclass(frozen=True)
 class AliveMemory(RowAsDict):
-    """Memory that the calls of one place made and that is still in use."""
+    """Memory that the calls of a place made and that is still in use."""
 
     where: str
     """The source line with with_stack=True, else the operator."""
@@ -63,16 +63,16 @@ class TimedStack(RowAsDict):
 
 @dataclass(frozen=True, repr=False)
 class TimeResult(Result):
-    """What a run of OpTimeMeasure recorded. Rows are sorted by self time, the largest first; times in milliseconds."""
+    """The times of a run of OpTimeMeasure. Rows are sorted by self time, the largest first; times in milliseconds."""
 
     rows: list[TimeRow] = field(default_factory=list)
-    """One row per operator."""
+    """A row per operator."""
     by_shape: list[TimeRow] = field(default_factory=list)
-    """One row per operator, shapes and dtypes."""
+    """A row per operator, shapes and dtypes."""
     by_line: list[TimeRow] = field(default_factory=list)
-    """One row per source line; needs with_stack=True."""
+    """A row per source line; needs with_stack=True."""
     by_module: list[TimeRow] = field(default_factory=list)
-    """One row per module; needs with_modules=True."""
+    """A row per module; needs with_modules=True."""
     alive: list[AliveMemory] = field(default_factory=list)
     """Memory still in use, with memory=True, most bytes first."""
     stacks: list[TimedStack] = field(default_factory=list)
@@ -90,7 +90,7 @@ class TimeResult(Result):
     overflowed: int = 0
     """Calls beyond max_calls: counted and in calls.csv, not in the trace."""
     coverage: Coverage = field(default_factory=Coverage)
-    """What was looked at, and what was not."""
+    """Which calls were timed, and which were not."""
 
     def table(self, sort_by: str = "self_ms", row_limit: int = DEFAULT_ROWS, group_by: str = "op") -> str:
         """The rows as a text table. Times in milliseconds.
@@ -134,7 +134,7 @@ class TimeResult(Result):
         return "\n".join([*self.coverage.lines_of_unseen(), text_table(columns, rows, row_limit)])
 
     def export_stacks(self, path: str, metric: str = "self") -> None:
-        """Writes stacks with their time in microseconds, one per line, in the form of torch.profiler's export_stacks,
+        """Writes stacks with their time in microseconds, a stack per line, in the form of torch.profiler's export_stacks,
         for flame graph tools. The operator is the innermost frame. Needs with_stack=True.
 
         Args:
@@ -161,7 +161,7 @@ class TimeResult(Result):
 
         Args:
             path: the file.
-            merge_with: a trace of torch.profiler, or another one of OpTimeMeasure; its events are added, on the same clock.
+            merge_with: a trace of torch.profiler, or another trace of OpTimeMeasure; its events are added, on the same clock.
 
         Raises:
             op_tools.Error: there is no trace, or `merge_with` is not a Chrome trace.
@@ -241,7 +241,7 @@ class OpTimeMeasure(Tool):
         self._begin_run(self._open_watched)
 
     def result(self) -> TimeResult:
-        """What the last run measured so far."""
+        """The times of the last run so far."""
         report = self._report_and_coverage()
         rows = {name: [TimeRow(**row) for row in report.get(name, [])] for name in _GROUPS.values()}
         alive = [AliveMemory(**one) for one in report.get("alive", [])]

@@ -33,7 +33,7 @@ from .._torch import (
     interrupts,  # noqa: F401  (tells the core which exceptions are the program's)
     mode_stack,  # noqa: F401  (an interrupt leaves no mode off its stack)
     module_names,  # noqa: F401  (tells the core the names of modules)
-    printing,  # noqa: F401  (what repr of a tensor computes is not seen)
+    printing,  # noqa: F401  (calls of repr of a tensor are not seen)
 )
 from .._torch.module_calls import watch_modules
 from .._torch.operator_names import tell_core
@@ -54,7 +54,7 @@ def _for_core(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _terminated(number: int, _: object) -> None:
-    """SIGTERM while a tool is on: schedulers and launchers end programs so, and what was recorded is still wanted."""
+    """SIGTERM while a tool is on: schedulers and launchers end programs so, and their results are still wanted."""
     _C.termination_begins()
     stop_all()
     signal.signal(number, signal.SIG_DFL)
@@ -92,18 +92,18 @@ def _tell_rank() -> None:
 
 @dataclass(frozen=True, repr=False)
 class ToolResult(SortableResult):
-    """What a run of a tool without a result class of its own recorded. Its table has the rows as they were recorded."""
+    """The results of a tool without a result class of its own. Its table has the rows as they were recorded."""
 
     rows: list[Any] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)  # what its report says besides the rows
+    facts: dict[str, Any] = field(default_factory=dict)  # the other entries of its report
     coverage: Coverage = field(default_factory=Coverage)
-    """What was looked at, and what was not."""
+    """Which calls were seen, and which were not."""
 
     def _columns(self) -> list[Shown[Any]]:
         columns = []
-        for one in fields(self.rows[0]):
-            is_number = isinstance(getattr(self.rows[0], one.name), (int, float))
-            columns.append(Shown[Any](one.name, worded("", one.name).text, is_number))
+        for column in fields(self.rows[0]):
+            is_number = isinstance(getattr(self.rows[0], column.name), (int, float))
+            columns.append(Shown[Any](column.name, worded("", column.name).text, is_number))
         return columns
 
     def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
@@ -111,7 +111,7 @@ class ToolResult(SortableResult):
 
 
 class Tool(_C.Switch):
-    """What all tools have in common. Options are read, from arguments and environment, when the tool starts.
+    """The common part of all tools. Options are read, from arguments and environment, when the tool starts.
 
     Raises:
         TypeError: when made with a keyword that is no option of the tool.
@@ -149,21 +149,21 @@ class Tool(_C.Switch):
         self._condition: Callable[[_C.Call], bool] | None = None  # set by apply_feature
         self._watch: Watch | None = None  # of the last run
         self._marks_steps = False  # optimizers end its steps
-        self._report_to_parent: Report | None = None  # in a process that another one with this tool started
+        self._report_to_parent: Report | None = None  # in a process that a process with this tool started
 
     @classmethod
     def _options(cls) -> tuple[Option, ...]:
         return kind_of(cls._kind).options if cls._kind else hook_options()
 
     def _open_watched(self) -> tuple[_C.CoreHook, _C.Scope] | None:
-        """As _open(); the run's account has what goes on beside it."""
+        """As _open(); the run's account has the other events."""
         opened = self._open()
         if opened is not None and self._watch is not None:
             opened[1].look_beside(self._add_beside(self._watch, opened[1].level))
         return opened
 
     def _add_beside(self, watch: Watch, level: str) -> Callable[[Coverage], None]:
-        """What the watch knows, for the account of a run; holds no tool, which holds the run."""
+        """The watch's knowledge, for the account of a run; holds no tool, which holds the run."""
         sees_threads = bool(self._arguments.get("all_threads", switched("OP_TOOLS_ALL_THREADS")))
         return lambda account: watch.add_to(account, sees_threads=sees_threads, sees_scripts=level == "aten")
 
@@ -222,7 +222,7 @@ class Tool(_C.Switch):
             self._watch.end()
 
     def coverage(self) -> Coverage:
-        """What the last run saw so far, and what it did not see."""
+        """Which calls the last run saw so far, and which it did not see."""
         if self._scope is not None:
             return self._scope.coverage()
         account = Coverage(accelerator=accelerator())
@@ -241,41 +241,41 @@ class Tool(_C.Switch):
             self._hook.flush()
 
     def result(self) -> Any:
-        """What the last run recorded so far."""
+        """The results of the last run so far."""
         report = self._report_and_coverage()
         rows, coverage = report.pop("rows"), report.pop("coverage")
         row = row_class(kind_of(self._kind).rows[0]) if rows else None
         return ToolResult([row(**one) for one in rows] if row else [], report, coverage)
 
     def _report(self) -> dict[str, Any]:
-        """What the last run recorded so far, as the core tells it."""
+        """The results of the last run so far, as the core has them."""
         return (self._hook.report() if self._hook is not None else None) or {"rows": []}
 
     def _report_and_coverage(self) -> dict[str, Any]:
-        """The same, and the account of the run: what results are made of."""
+        """The same, and the account of the run: the parts of results."""
         return {**self._report(), "coverage": self.coverage()}
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in self._arguments.items())
-        return f"<op_tools.{type(self).__name__}({given}), {'on' if self._depth else 'off'}>"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self._arguments.items())
+        return f"<op_tools.{type(self).__name__}({arguments}), {'on' if self._depth else 'off'}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: what was recorded so far."""
-        found = getattr(self.result(), "_repr_html_", str)
-        return f"<p>{html.escape(repr(self))}</p>{found()}"
+        """For notebooks: the results so far."""
+        to_html = getattr(self.result(), "_repr_html_", str)
+        return f"<p>{html.escape(repr(self))}</p>{to_html()}"
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """The tool as a decorator: on while the function's own code runs. A generator or a coroutine is suspended where it
-        gives a value or waits: what runs meanwhile is not recorded."""
+        gives a value or waits: calls made meanwhile are not recorded."""
         return decorated(self, function)
 
 
 @dataclass(frozen=True, repr=False)
 class CaptureResult(SortableResult):
-    """What a run of OpCapture recorded. Its table has the operators with most bytes first."""
+    """The calls that a run of OpCapture saved. Its table has the operators with most bytes first."""
 
     rows: list[CaptureRow] = field(default_factory=list)
-    """One row per operator."""
+    """A row per operator."""
     root: str = ""
     """Folder of the run; "" if nothing was recorded."""
     bytes_on_disk: int = 0
@@ -291,9 +291,9 @@ class CaptureResult(SortableResult):
     failure: str = ""
     """The first failed write, or ""."""
     limit: str = ""
-    """What ended the capture before its end: max_gb, or too little free space on the disk; else ""."""
+    """The reason for an early end of the capture: max_gb, or too little free space on the disk; else ""."""
     coverage: Coverage = field(default_factory=Coverage)
-    """What was looked at, and what was not."""
+    """Which calls were seen, and which were not."""
 
     def _in_order(self) -> Sequence[CaptureRow]:
         return sorted_rows(self.rows, "bytes")
@@ -310,7 +310,7 @@ class CaptureResult(SortableResult):
 class OpCapture(Tool):
     """Saves the real inputs, outputs and gradients of operator calls to files.
 
-    One folder per call: ``op_capture_result/<rank>/<time>/<op>/<id>/`` with ``input.pth``, ``output.pth``,
+    A folder per call: ``op_capture_result/<rank>/<time>/<op>/<id>/`` with ``input.pth``, ``output.pth``,
     ``grad_inputs.pth``, ``grad_outputs.pth`` (each opens with ``torch.load(path, weights_only=True)``) and ``meta.json``.
     ``run_op_from_data`` replays them.
     """
@@ -321,7 +321,7 @@ class OpCapture(Tool):
         super().__init__(**options)
 
     def result(self) -> CaptureResult:
-        """What the last run recorded so far. Call flush() first to count what is on disk."""
+        """The saved calls of the last run so far. Call flush() first to count what is on disk."""
         report = self._report_and_coverage()
         return CaptureResult(**{**report, "rows": [CaptureRow(**row) for row in report["rows"]]})
 
@@ -329,7 +329,7 @@ class OpCapture(Tool):
 class Hook:
     """A hook of your own: override before() and after(), then use it in a :class:`HookScope`.
 
-    One object serves many calls on many threads. State of one call belongs in the value that before() returns. An
+    An object serves many calls on many threads. The state of a call belongs in the value that before() returns. An
     exception in a hook is logged and disables the hook; the program goes on.
     """
 
@@ -350,8 +350,8 @@ class Hook:
         """Called after the operator ran.
 
         Args:
-            call: `call.result` is what it returned; `call.error` is what it raised, "" if it returned.
-            state: what before() returned.
+            call: `call.result` is its result; `call.error` its exception, "" if it returned.
+            state: the value that before() returned.
         """
 
 
@@ -363,7 +363,7 @@ class HookScope(Tool):
     """
 
     _further = ("hook",)
-    _goes_to_children = False  # what the hook keeps is in this process
+    _goes_to_children = False  # the hook's state is in this process
 
     def __init__(self, hook: Hook, **options: Unpack[ToolOptions]) -> None:
         super().__init__(**options)

@@ -13,16 +13,17 @@ from .tool import Tool
 
 def tool_classes() -> dict[str, type[Tool]]:
     """The tools by the core's names of them ("OpCapture"), in the order of their registration. A tool that has no class
-    in Python gets one."""
-    found: dict[str, type[Tool]] = {}
+    in Python gets a generated class."""
+    by_kind: dict[str, type[Tool]] = {}
     waiting = [Tool]
     while waiting:
-        one = waiting.pop(0)
-        waiting[:0] = one.__subclasses__()
-        if vars(one).get("_kind"):
-            found.setdefault(one._kind, one)
+        tool_class = waiting.pop(0)
+        waiting[:0] = tool_class.__subclasses__()
+        if vars(tool_class).get("_kind"):
+            by_kind.setdefault(tool_class._kind, tool_class)
     return {
-        name: found.get(name) or type(name, (Tool,), {"__doc__": f"The tool {name}.", "_kind": name, "__module__": ""})
+        name: by_kind.get(name)
+        or type(name, (Tool,), {"__doc__": f"The tool {name}.", "_kind": name, "__module__": ""})
         for name in kinds()
     }
 

@@ -1,4 +1,4 @@
-"""Several tools that are on together and do one thing."""
+"""Several tools that are on together for a common purpose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Together:
         raise NotImplementedError
 
     def _ended(self) -> None:
-        """All tools are off, and what they recorded is on disk."""
+        """All tools are off, and their files are on disk."""
 
     @property
     def was_started(self) -> bool:
@@ -40,7 +40,7 @@ class Together:
         tools = self._make()
         with contextlib.ExitStack() as scopes:
             for tool in tools:
-                tool._goes_to_children = False  # what it does is about this process
+                tool._goes_to_children = False  # it selects calls of this process
                 scopes.callback(tool.start().stop)
             self._scopes = scopes.pop_all()
         self._tools = tools

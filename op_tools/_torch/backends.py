@@ -15,7 +15,7 @@ from .. import _C
 from .._base.error_text import one_line
 
 VARIABLE = "OP_TOOLS_IMPORT"
-"""Modules for every Python that imports torch, as --import names them to one command."""
+"""Modules for every Python that imports torch, as --import names them to a single command."""
 
 # Of devices whose package is not called torch_DEVICE.
 _PACKAGES = {"vulkan": "torchvulkan", "hpu": "habana_frameworks", "xpu": "intel_extension_for_pytorch"}
@@ -27,15 +27,15 @@ def is_simulated(device: str) -> bool:
     return device.partition(":")[0] == "sim"
 
 
-def modules_of(device: str, given: Iterable[str]) -> list[str]:
-    """What has to be imported for a device: the modules given; without any, our own for the simulated device, and the package
+def modules_of(device: str, named: Iterable[str]) -> list[str]:
+    """The modules to import for a device: the named ones; without any, our own for the simulated device, and the package
     of a device that torch does not have yet. torch loads the backends of vendors by itself, where they say so to Python.
 
     Args:
         device: "sim", "npu:1".
-        given: the values of --import.
+        named: the values of --import.
     """
-    if modules := list(given):
+    if modules := list(named):
         return modules
     name = device.partition(":")[0]
     if is_simulated(name):
@@ -63,7 +63,7 @@ def import_backends(names: Iterable[str]) -> None:
     """Imports the modules that bring a device.
 
     Raises:
-        op_tools.Error: one cannot be imported.
+        op_tools.Error: a module cannot be imported.
     """
     for name in names:
         try:
@@ -73,10 +73,10 @@ def import_backends(names: Iterable[str]) -> None:
 
 
 def import_from_environment() -> None:
-    """Imports what OP_TOOLS_IMPORT names.
+    """Imports the modules in OP_TOOLS_IMPORT.
 
     Raises:
-        op_tools.Error: one cannot be imported.
+        op_tools.Error: a module cannot be imported.
     """
     import_backends(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
 

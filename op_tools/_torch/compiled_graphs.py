@@ -32,7 +32,7 @@ class GraphRuns:
         _on.append(self)
 
     def end(self) -> None:
-        """What was counted stays."""
+        """Counts stay."""
         if self in _on:
             _on.remove(self)
             self._made = _made()
@@ -40,8 +40,8 @@ class GraphRuns:
     @property
     def count(self) -> int:
         """Each graph once, however often it ran."""
-        made = (_made() if self._made < 0 else self._made) - self._made_before
-        return max(made, len(self._ran), len(self._left))  # a graph that was made ran, too; a function has a graph
+        compiled = (_made() if self._made < 0 else self._made) - self._made_before
+        return max(compiled, len(self._ran), len(self._left))  # a graph that was made ran, too; a function has a graph
 
     def note(self, function: object, *, is_graph: bool) -> None:
         """A graph runs, or a compiled function whose graphs do not."""

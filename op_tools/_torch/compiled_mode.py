@@ -1,8 +1,8 @@
-"""What torch.compile makes of the torch-level tools' mode.
+"""The torch-level tools' mode under torch.compile.
 
 Calls come to the mode in C; torch.compile, which cannot look into that, finds this class's function in its place. Where
 it may break its graph it does so at each call, which then comes to the tools. Where it may not, it goes on as if there
-were no tool, and the tools see what the compiled code calls.
+were no tool, and the tools see the calls of the compiled code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .. import _C
 
 
 def _stays_whole() -> bool:
-    """Must what is being compiled stay one graph? Asked while torch.compile traces: the answer is part of its code."""
+    """Whether the function that is being compiled must stay one graph. Asked while torch.compile traces: the answer is part of its code."""
     translator = torch._dynamo.symbolic_convert.InstructionTranslator.current_tx()
     if translator.one_graph or translator.error_on_graph_break:  # fullgraph=True: so does torch.cond, flex_attention
         return True
@@ -24,7 +24,7 @@ def _stays_whole() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-_stays_whole._dynamo_marked_constant = True  # type: ignore[attr-defined]  # what torch.compiler.assume_constant_result sets
+_stays_whole._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does
 
 
 class TorchFunctionMode(torch.overrides.TorchFunctionMode):

@@ -69,8 +69,8 @@ def _attention_backward(args: Sequence[Any], _: Any) -> int:
 
 def _product_result(args: Sequence[Any]) -> torch.Tensor:
     a, b = args
-    made: torch.Tensor = a.new_empty((*a.shape[:-1], b.shape[-1]))
-    return made
+    result: torch.Tensor = a.new_empty((*a.shape[:-1], b.shape[-1]))
+    return result
 
 
 def _convolution_result(args: Sequence[Any]) -> torch.Tensor:
@@ -84,8 +84,8 @@ def _convolution_result(args: Sequence[Any]) -> torch.Tensor:
         else:
             sizes.append((size + 2 * border - reach - 1) // step + 1)
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    made: torch.Tensor = inputs.new_empty((inputs.shape[0], channels, *sizes))
-    return made
+    result: torch.Tensor = inputs.new_empty((inputs.shape[0], channels, *sizes))
+    return result
 
 
 def _convolution_gradients(args: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
@@ -98,8 +98,8 @@ def _stacked(args: Sequence[Any]) -> torch.Tensor:
     shape = list(args[0][0].shape)
     place = args[1] if len(args) > 1 else 0
     shape.insert(place if place >= 0 else len(shape) + 1 + place, len(args[0]))
-    made: torch.Tensor = args[0][0].new_empty(shape)
-    return made
+    result: torch.Tensor = args[0][0].new_empty(shape)
+    return result
 
 
 def _pointwise_result(func: Any, args: Sequence[Any]) -> Any:
@@ -177,8 +177,10 @@ def _operator(name: str) -> Callable[..., Any] | None:
         return find(name)
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
-    found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
-    return found
+    overload_function: Callable[..., Any] = getattr(
+        getattr(getattr(torch.ops, namespace), packet), overload or "default"
+    )
+    return overload_function
 
 
 def count_flops(name: str, backward: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -1,6 +1,6 @@
 """Which exceptions are not of the code that they ended, but of the program around it.
 
-Python runs the handlers of signals, and raises what another thread sends, between any two instructions of any code: a
+Python runs the handlers of signals, and raises exceptions that another thread sends, between any two instructions of any code: a
 hook's, or ours. Such an exception is no failure of that code.
 """
 
@@ -15,7 +15,7 @@ from types import CodeType
 
 from .. import _C
 
-# Nothing in them raises, but Python looks there for what has arrived.
+# Nothing in them raises, but Python looks there for signals and sent exceptions.
 _QUIET = ("RESUME", "JUMP", "POP_JUMP", "NOP", "CACHE", "INSTRUMENTED_RESUME", "INSTRUMENTED_JUMP")
 
 
@@ -54,7 +54,7 @@ def is_from_outside(error: Exception) -> bool:
     name = opcode.opname[last.tb_frame.f_code.co_code[last.tb_lasti]]
     if name.startswith(_QUIET):
         return True
-    # What is sent has no arguments, as only its class is given. Functions in C that raise without one raise classes that
+    # A sent exception has no arguments, as only its class is passed. Functions in C that raise without arguments raise classes that
     # are written in C.
     return name.startswith(("CALL", "PRECALL")) and not error.args and _is_written_in_python(type(error))
 

@@ -15,10 +15,10 @@ import torch
 
 UNKNOWN = "C++ owner, unknown"
 _OURS = str(Path(__file__).parents[1])
-_MOST_NODES = 20_000  # of one graph
+_MOST_NODES = 20_000  # of a graph
 _MOST_ROOTS = 50  # tensors whose graphs are walked
 _DEEPEST = 8  # objects between a tensor and a name
-_MOST_HOLDERS = 4  # tensors of one memory that are asked for a name
+_MOST_HOLDERS = 4  # tensors in the same memory that are asked for a name
 _MOST_ASKED = 24  # objects of which it is asked who refers to them: each question looks at all objects of the process
 
 
@@ -42,28 +42,28 @@ def _saved(node: Any) -> Iterator[torch.Tensor]:
             value = getattr(node, name)
         except Exception:  # freed already, or unpacked by a hook of the program that fails
             value = None
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(one, torch.Tensor):
-                yield one
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(item, torch.Tensor):
+                yield item
 
 
 def _graph(root: torch.Tensor) -> dict[int, str]:
     """Addresses that the graph of a tensor holds, with the node that saved each."""
-    found: dict[int, str] = {}
+    holders: dict[int, str] = {}
     waiting, seen = [root.grad_fn], {root.grad_fn}
     while waiting and len(seen) < _MOST_NODES:
         node: Any = waiting.pop()
         for tensor in _saved(node):
-            found.setdefault(_address(tensor), node.name())
+            holders.setdefault(_address(tensor), node.name())
         for parent, _ in node.next_functions:
             if parent is not None and parent not in seen:
                 seen.add(parent)
                 waiting.append(parent)
-    return found
+    return holders
 
 
 def _locals_of(frame: types.FrameType) -> dict[str, Any]:
-    """A copy: a function's f_locals would hold what the names stand for until the function returns."""
+    """A copy: a function's f_locals would hold the values of the names until the function returns."""
     names = frame.f_locals
     copied = dict(names)
     if type(names) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_trace is None:
@@ -80,14 +80,14 @@ def _running_frames() -> Iterator[types.FrameType]:
 
 
 def _names_in_functions() -> dict[int, str]:
-    """Names of the functions that run now, by the id of what they stand for; Python's collector does not know them."""
-    found: dict[int, str] = {}
+    """Names of the functions that run now, by the id of their values; Python's collector does not know them."""
+    names: dict[int, str] = {}
     for frame in _running_frames():
         code = frame.f_code
         if code.co_flags & inspect.CO_OPTIMIZED and not code.co_filename.startswith(_OURS):
             for name, value in _locals_of(frame).items():
-                found.setdefault(id(value), f"{name} in {code.co_name}()")
-    return found
+                names.setdefault(id(value), f"{name} in {code.co_name}()")
+    return names
 
 
 def _module_of(names: dict[str, Any]) -> str | None:
@@ -154,12 +154,12 @@ def _name(target: object, ours: set[int], in_functions: dict[int, str]) -> str:
 
 
 class Owners:
-    """Looks once at what the program holds; then answers for addresses."""
+    """Looks once at the tensors of the program; then answers for addresses."""
 
     def __init__(self, addresses: Iterable[int]) -> None:
         self._in_functions = _names_in_functions()
         self._holders: dict[int, list[torch.Tensor]] = {address: [] for address in addresses}
-        self._names: dict[int, str] = {}  # it takes a look at all objects of the process to find one
+        self._names: dict[int, str] = {}  # to find a name takes a look at all objects of the process
         # A tensor class of the program may have code for its attributes, which must not run.
         with torch._C.DisableTorchFunctionSubclass():
             self._look(_tensors())

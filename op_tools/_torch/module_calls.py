@@ -61,7 +61,7 @@ def _weights_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a DTensor what this rank has of it."""
+    """Of a DTensor the part on this rank."""
     return getattr(tensor, "_local_tensor", tensor)
 
 

@@ -34,10 +34,8 @@ def _note_places(model: torch.nn.Module) -> None:
 def _child_name(parent: torch.nn.Module, child: torch.nn.Module) -> str:
     names = _children.setdefault(parent, weakref.WeakKeyDictionary())
     if child not in names:
-        found = next(
-            (path for path, module in parent.named_modules() if module is child and path), type(child).__name__
-        )
-        names[child] = without_wrapper(found)
+        paths = (path for path, module in parent.named_modules() if module is child and path)
+        names[child] = without_wrapper(next(paths, type(child).__name__))
     return names[child]
 
 
@@ -58,7 +56,7 @@ def path_of(modules: tuple[torch.nn.Module, ...]) -> str:
         _note_places(inside[0])
     path = _places[inside[0]]
     for parent, child in itertools.pairwise(inside):
-        if parent is not child:  # what calls super().__call__
+        if parent is not child:  # code that calls super().__call__
             path += f".{_child_name(parent, child)}"
     return path
 

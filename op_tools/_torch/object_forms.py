@@ -39,7 +39,7 @@ def name_of(cls: type) -> str:
 
 
 def form_of(value: Any) -> tuple[str, Any] | str:
-    """What a file holds of an object: a tag and plain values. Else a text: why it has no form.
+    """The form of an object in a file: a tag and plain values. Else a text: why it has no form.
 
     Args:
         value: an object of a class that the C++ side does not know.
@@ -98,8 +98,8 @@ def _why_not_made(cls: Any) -> str:
         return "a dataclass that does something when it is freed"
     for field in dataclasses.fields(cls):
         for base in cls.__mro__:
-            there = vars(base).get(field.name)
-            if hasattr(type(there), "__set__") and not isinstance(there, types.MemberDescriptorType):
+            descriptor = vars(base).get(field.name)
+            if hasattr(type(descriptor), "__set__") and not isinstance(descriptor, types.MemberDescriptorType):
                 return f"a dataclass whose field {field.name} is a property"
     return ""
 
@@ -112,8 +112,8 @@ def from_form(tag: str, content: Any) -> Any:
         content: plain values from a file.
 
     Returns:
-        the object; the fields as a dict, with a warning, where the class is not there or is another one now;
-        NotImplemented for what form_of() never makes.
+        the object; the fields as a dict, with a warning, where the class is not there or has changed;
+        NotImplemented for tags that form_of() never makes.
     """
     match tag, content:
         case "__dataclass__", (str() as name, dict() as fields) if all(isinstance(key, str) for key in fields):
@@ -134,10 +134,10 @@ def _dataclass(name: str, fields: dict[str, Any]) -> Any:
     if why:
         _warn_once(name, why)
         return fields
-    made = object.__new__(cls)
+    instance = object.__new__(cls)
     for field, value in fields.items():
-        object.__setattr__(made, field, value)
-    return made
+        object.__setattr__(instance, field, value)
+    return instance
 
 
 def _array(tag: str, dtype: torch.dtype, shape: torch.Size, data: bytes) -> Any:
@@ -167,4 +167,4 @@ def named_tuple(name: str, items: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @functools.cache
 def _warn_once(name: str, why: str) -> None:
-    _C.log_warn(f"a {name} of a captured file is loaded as a dict: {why}; import what defines it first")
+    _C.log_warn(f"a {name} of a captured file is loaded as a dict: {why}; import its module first")

@@ -1,4 +1,4 @@
-"""torch's sample database of its operators (op_db): what support tables, conformance cases and the proofs draw from."""
+"""torch's sample database of its operators (op_db): the source of support tables, conformance cases and proofs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def other_names() -> list[tuple[str, str]]:
     pairs = []
     for prefix in _PUBLIC:
         place = functools.reduce(getattr, prefix.split(".")[:-1], torch)
-        # The module's own dict: getattr would import what torch imports on demand.
+        # The module's own dict: getattr would import the modules that torch imports on demand.
         for own, function in list(vars(place).items()):
             if own.startswith("_") or not callable(function) or isinstance(function, type):
                 continue
@@ -52,7 +52,7 @@ def other_names() -> list[tuple[str, str]]:
 
 @functools.cache
 def tell_core() -> None:
-    """Gives the core these names, and what helps with a filter that matched nothing; once, before the first filter."""
+    """Gives the core these names, and a hint for a filter that matched nothing; once, before the first filter."""
     _C.add_other_names(other_names())
     _C.set_name_adviser(_advice)
 
@@ -70,7 +70,7 @@ def near_names(item: str, names: list[str], count: int = 3) -> list[str]:
 
 
 def _advice(item: str, level: str) -> str:
-    """What to say behind "ops=: 'torch.Tensor.srot' matched no operator that was called" of a tool of that level."""
+    """The hint behind "ops=: 'torch.Tensor.srot' matched no operator that was called" of a tool of that level."""
     known = {"torch": torch_names() + [other for _, other in other_names()], "aten": aten_names(composite=True)}
     matched = {one: len(_C.admitted(names, item, "")) for one, names in known.items()}
     if matched[level]:

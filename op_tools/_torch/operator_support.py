@@ -1,4 +1,4 @@
-"""What the dispatcher has for an operator on a device, and which operators a call makes there.
+"""The dispatcher's kernels for an operator on a device, and the operators that a call makes there.
 
 Used while a support table is made (`_support.py`). A call is made on the device itself. An operator that the device refuses
 is computed on the CPU, so that the rest of the call is seen, too.
@@ -20,7 +20,7 @@ from .._base.error_text import with_type
 
 _COMPOSITES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _LAYOUTS = ("Sparse", "SparseCsr", "Quantized", "Mkldnn", "NestedTensor")  # keys of a device's other tensors
-# What torch and backends say of an operator that is not there; other errors are about the arguments.
+# Errors of torch and of backends about a missing operator; other errors are about the arguments.
 _REFUSALS = re.compile(
     r"not implemented|could not run|not currently implemented|unsupported operator"
     r"|dispatchstub: (missing kernel|unsupported device)"  # the CPU's code, without a kernel of the device behind it
@@ -63,7 +63,7 @@ def refused(error: BaseException) -> bool:
 
 @dataclass
 class Tried:
-    """What became of an operator's calls on the device."""
+    """The outcome of an operator's calls on the device."""
 
     ran: int = 0
     refusals: int = 0
@@ -100,10 +100,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.tried: dict[str, Tried] = {}
         self.seen: set[str] = set()
         self.elsewhere: set[str] = set()
-        """Operators that were called on tensors of other devices, and that say nothing of this one."""
+        """Operators that were called on tensors of other devices, and that say nothing of this device."""
 
     def add(self, names: set[str], refusal: str, error: Exception | None) -> None:
-        """Adds operators that a call made without the watch, one of which the device may have refused."""
+        """Adds operators that a call made without the watch, any of which the device may have refused."""
         for name in names:
             tried = self.tried.setdefault(name, Tried())
             if error is not None and name == refusal:
@@ -161,7 +161,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.seen |= outer
 
     def _on_cpu(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The call on copies of its tensors. What it writes is copied back."""
+        """The call on copies of its tensors. Written tensors are copied back."""
         copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
         def to_cpu(leaf: Any) -> Any:
@@ -185,11 +185,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def call(self) -> Iterator[set[str]]:
-        """While it is entered, one call of a function is watched; gives the operators that it makes."""
+        """While it is entered, a call of a function is watched; gives the operators that it makes."""
         self.seen = set()
-        found: set[str] = set()
+        operators: set[str] = set()
         try:
             with self:
-                yield found
+                yield operators
         finally:
-            found |= self.seen
+            operators |= self.seen

@@ -1,5 +1,5 @@
-"""What repr of a tensor computes is none of the program's: tools at the aten level do not see it, but those that run operators
-elsewhere run it. At the torch level the repr is one call that shows nothing of its inside."""
+"""Calls of repr of a tensor are none of the program's: tools at the aten level do not see them, but those that run operators
+elsewhere run them. At the torch level the repr is a single call that shows nothing of its inside."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from .. import _C
 T = TypeVar("T")
 Find = Callable[[str], Callable[..., Any] | None]
 
-# Ranks may be hours apart. torchrun ends all of them when one dies, so none waits for a dead one.
+# Ranks may be hours apart. torchrun ends all of them when one dies, so none waits for a dead rank.
 _PATIENCE = datetime.timedelta(days=30)
 
 
@@ -39,7 +39,7 @@ class Ranks:
         self.number, self.count = number, count
 
     def gathered(self, mine: Any) -> list[Any] | None:
-        """On rank 0: what each rank gave; elsewhere None."""
+        """On rank 0: the values of all ranks; elsewhere None."""
         if self.count == 1:
             return [mine]
         parts: list[Any] | None = [None] * self.count if self.number == 0 else None
@@ -47,7 +47,7 @@ class Ranks:
         return parts
 
     def agreed(self, of_rank: T) -> T:
-        """What rank 0 has, on all ranks."""
+        """The value of rank 0, on all ranks."""
         told = [of_rank]
         if self.count > 1:
             dist.broadcast_object_list(told)
@@ -106,7 +106,7 @@ def replay_part(arguments: Sequence[str], find: Find) -> int:
 def _told(parts: list[Any], folder: Path, options: argparse.Namespace, find: Find) -> int:
     failed: list[int] = [status for status, content in parts if content is None]
     if failed:
-        return failed[0]  # wrong usage: each rank has said what
+        return failed[0]  # wrong usage: each rank has printed its error
     files = []
     for number, (_, content) in enumerate(parts):
         files.append(folder / f"part-{number}.json")

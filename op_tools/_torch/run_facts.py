@@ -1,4 +1,4 @@
-"""What a recording says of its program: the command line, versions, the git commit, and names of the models' tensors."""
+"""The facts of a program in its recording: the command line, versions, the git commit, and names of the models' tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARAMETER, _BUFFER, _GRADIENT, _INPUT = 2, 3, 4, 5
 
 _Named = tuple[str, int, torch.Tensor]
 
-# The models that were seen running, each with the memory of its first tensor (another one after .to(device)), the names of
+# The models that were seen running, each with the memory of its first tensor (other memory after .to(device)), the names of
 # its gradients, and the recordings that know its tensors.
 _Gradients = list[tuple[str, "weakref.ref[torch.nn.Module]", str]]
 _models: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, _Gradients, set[int]]] = weakref.WeakKeyDictionary()
@@ -128,7 +128,7 @@ def _parameter(module: torch.nn.Module | None, name: str) -> torch.Tensor | None
 
 
 def _place_of(model: torch.nn.Module) -> int | None:
-    """Changes where the parameters are exchanged; None: they are those of a transformation of functorch, for one call."""
+    """Changes where the parameters are exchanged; None: they are those of a transformation of functorch, for a call."""
     first = next(model.parameters(), None)
     if first is None or isinstance(first, torch.nn.parameter.UninitializedParameter):
         return 0
@@ -136,13 +136,13 @@ def _place_of(model: torch.nn.Module) -> int | None:
         return None
     try:
         return first.data_ptr()
-    except RuntimeError:  # no memory: of a trace, for one call; or on a device whose tensors have no storage
+    except RuntimeError:  # no memory: of a trace, for a call; or on a device whose tensors have no storage
         return id(first) if type(first) in (torch.Tensor, torch.nn.Parameter) else None
 
 
 def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any, recording: int) -> list[_Named]:
-    """What is known of the tensors of models: inside of one, its parameters and buffers (where they are new, or new to this
-    recording) and what it was called with; outside, the gradients of all."""
+    """Names for the tensors of models: inside of a model, its parameters and buffers (where they are new, or new to this
+    recording) and its arguments; outside, the gradients of all."""
     if model is None:
         return [
             (name, _GRADIENT, parameter.grad)
@@ -152,13 +152,13 @@ def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any, recordi
         ]
     model = without_compiled(model)
     place = _place_of(model)
-    found: list[_Named] = []
+    new: list[_Named] = []
     known = _models.get(model)
     if known is not None and known[0] == place and recording not in known[2]:
-        found += _tensors_of(model)
+        new += _tensors_of(model)
         known[2].add(recording)
     elif place is not None and (known is None or known[0] != place):
-        found += _tensors_of(model)
+        new += _tensors_of(model)
         kind = type(model).__name__
         gradients = [
             (".".join(filter(None, (f"grad:{kind}", without_wrapper(path), short))), weakref.ref(module), short)
@@ -168,7 +168,7 @@ def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any, recordi
         _models[model] = (place, gradients, {recording})
     name = type(model).__name__
     inputs = [*_tensors_in(list(args or ()), f"{name}.input"), *_tensors_in(dict(kwargs or {}), f"{name}.input")]
-    return found + [(where, _INPUT, tensor) for where, tensor in inputs]
+    return new + [(where, _INPUT, tensor) for where, tensor in inputs]
 
 
 def parameter_names() -> dict[torch.Tensor, str]:

@@ -1,4 +1,4 @@
-"""What no tool looks into while tools are on: other threads, processes and compiled graphs, for the account of a run."""
+"""Work that no tool sees while tools are on: other threads, processes and compiled graphs, for the account of a run."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .. import _C
 from .._base.verdict import Coverage
 from .compiled_graphs import GraphRuns
 
-# What the accounts of a program's processes are together says whether these are gaps: one of them may have had no work.
+# Only the accounts of all processes of a program say whether these are gaps: a single process may have had no work.
 _OF_SUMS = {"nothing_seen", "most_unjudged", "most_lost", "not_on_accelerator", "wide_limits"}
 
 
 class Watch:
-    """What goes on beside the tools of this process while one of them is on."""
+    """The work beside the tools of this process while any of them is on."""
 
     def __init__(self) -> None:
         self._unseen, self._graphs = _C.UnseenCalls(), GraphRuns()
         self.loaders = 0
-        self.children: list[Path] = []  # the files in which processes tell what the tool saw in them
+        self.children: list[Path] = []  # the files with the tool's results in child processes
 
     def add_to(self, coverage: Coverage, *, sees_threads: bool, sees_scripts: bool) -> None:
-        """Writes what was noted so far to the account of a tool."""
+        """Adds the notes so far to the account of a tool."""
         threads, calls, on_device, processes, scripts = self._unseen.count()
         coverage.loaders, coverage.processes = self.loaders, processes
         if not sees_threads:
@@ -37,13 +37,13 @@ class Watch:
                 coverage.processes += 1
 
     def end(self) -> None:
-        """The tool is off; what was noted stays."""
+        """The tool is off; the notes stay."""
         self._unseen.end()
         self._graphs.end()
 
 
 def _add_child(coverage: Coverage, told: Coverage, *, wrong: bool) -> None:
-    """The account of a process that this one started, with the same tool."""
+    """The account of a child process with the same tool."""
     for name in ("seen", "judged", "bytes", "wide_limits"):
         setattr(coverage, name, getattr(coverage, name) + getattr(told, name))
     for name in ("not_judged", "lost", "devices"):

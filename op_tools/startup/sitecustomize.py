@@ -44,8 +44,8 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return spec
 
     def create_module(self, spec: Any) -> ModuleType | None:
-        made: ModuleType | None = self._loader.create_module(spec)
-        return made
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None  # it is being imported

@@ -270,7 +270,7 @@ def test_mistakes_are_told(tmp_path):
     (tmp_path / "train.py").write_text("import torch\n")
     for arguments, text in (
         (("--as-cuda", "nothing"), "no device module torch.nothing"),
-        (("--as-cuda", "sim", "--as-accelerator", "sim"), "written for one of them"),
+        (("--as-cuda", "sim", "--as-accelerator", "sim"), "the name that the program is written for"),
     ):
         done = op_tools("run", *arguments, "train.py", cwd=tmp_path, check=False)
         assert done.returncode == 2 and text in done.stderr, done.stderr

@@ -90,7 +90,7 @@ def program(tmp_path):
 
     def run(way, function="work", end="right"):
         done = launched("program.py", way, function, end, "--alone", cwd=tmp_path, timeout=120)
-        assert "in process" not in done.stderr and "is not told" not in done.stderr, done.stderr
+        assert "in process" not in done.stderr and "does not get" not in done.stderr, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
     return run

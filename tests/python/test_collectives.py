@@ -102,7 +102,7 @@ def test_a_broadcast_after_which_replicas_differ_is_named(ranks, level, tmp_path
     script.write_text(REPLICAS)
     launched(script, tmp_path / "wrong", level, "wrong", ranks=ranks)
     assert main(["compare", str(tmp_path / "wrong")]) == 1
-    assert "is not what the ranks gave to it" in capsys.readouterr().out
+    assert "does not follow from the inputs of the ranks" in capsys.readouterr().out
     found = op_tools.compare_many([tmp_path / "wrong"])
     assert all("broadcast" in row.op and Path(row.line.split(":")[0]).name == "train.py" for row in found.rows)
     assert 0 < len(found.rows) < ranks
@@ -176,7 +176,7 @@ def test_what_a_collective_gives_follows_from_what_the_ranks_gave(level, group, 
         assert main(["compare", str(tmp_path / f"{op}-False")]) == (0 if op == "rest" else 1), op
         rows = op_tools.compare_many([tmp_path / f"{op}-False"]).rows
         assert all(op.replace("_", "") in row.op.replace("_", "") for row in rows)
-        assert all(row.finding == "its result is not what the ranks gave to it" for row in rows)
+        assert all(row.finding == "its result does not follow from the inputs of the ranks" for row in rows)
     assert altered(tmp_path / "rest-True", tmp_path / "altered") >= 9
 
 

@@ -228,7 +228,7 @@ def test_confirm_says_operator_or_input(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert status == 1
     assert shown.count("B's operator is wrong") == 1
-    assert "its input is another one" in shown
+    assert "its input is different" in shown
 
 
 # ---- many runs, ranks ----
@@ -294,7 +294,7 @@ def test_a_replica_whose_parameters_become_others_is_named(level, change, tmp_pa
     other = replica(tmp_path / "c", level, **change)
     assert main(["compare", *same, other]) == 1
     (odd,) = op_tools.compare_many([same[0], other, same[1]]).rows
-    assert odd.run == other and odd.finding == "a parameter is another one"
+    assert odd.run == other and odd.finding == "a parameter is another tensor"
     assert main(["compare", *same, replica(tmp_path / "d", level)]) == 0
 
 

@@ -97,7 +97,7 @@ def test_the_printed_commands_capture_the_calls_around_the_divergence_and_no_oth
     run(f"op-tools run --level {level} --record a train.py")
     run(f"op-tools run --level {level} --record b train.py", OP_TOOLS_SIM_FAULTS=FAULT)
     shown = run("op-tools compare a b --next", status=1).stdout
-    commands = [line.strip() for line in shown.partition("What to do next")[2].splitlines() if line.startswith("  ")]
+    commands = [line.strip() for line in shown.partition("Next: capture")[2].splitlines() if line.startswith("  ")]
     assert len(commands) == 3 and "OP_TOOLS_SIM_FAULTS" in commands[1] and "--unset" in commands[0]
     for command in commands[:2]:
         run(command)
@@ -121,7 +121,7 @@ def test_a_call_of_backward_is_captured_by_the_printed_commands(run, tmp_path):
         "op-tools run --level aten --record b train.py", OP_TOOLS_SIM_FAULTS="scale:ops=aten::threshold_backward,call=5"
     )
     shown = run("op-tools compare a b --next", status=1).stdout
-    commands = [line.strip() for line in shown.partition("What to do next")[2].splitlines() if line.startswith("  ")]
+    commands = [line.strip() for line in shown.partition("Next: capture")[2].splitlines() if line.startswith("  ")]
     for command in commands[:2]:
         run(command)
     assert "B's operator is wrong" in run(commands[2], status=1).stdout

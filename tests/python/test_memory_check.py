@@ -237,6 +237,6 @@ def test_doctor_says_whether_the_allocator_reports(monkeypatch):
         return next(line for line in doctor.examine().lines if line.startswith("memory "))
 
     assert [op_tools._C.reports_memory(device) for device in ("cpu", "sim", "meta")] == [True, True, False]
-    assert "reports what it gives out" in memory_line()
+    assert "reports its allocations" in memory_line()
     monkeypatch.setattr(op_tools._C, "reports_memory", lambda _: False)
     assert "reports nothing" in memory_line()

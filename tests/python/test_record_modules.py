@@ -217,7 +217,7 @@ def test_what_to_do_next_records_the_operators_of_the_module(tmp_path, capsys, m
         trained("b", "sim")
     assert main(["compare", "a", "b", "--next"]) == 1
     shown = capsys.readouterr().out
-    commands = [line.strip() for line in shown.partition("What to do next")[2].splitlines() if line.startswith("  ")]
+    commands = [line.strip() for line in shown.partition("Next: ")[2].splitlines() if line.startswith("  ")]
     assert "op-tools run --record --level aten --steps 0 --modules Net.blocks.1.fc2 " in commands[0]
     assert commands[2] == "op-tools compare op_compare_next/a op_compare_next/b --next"
 

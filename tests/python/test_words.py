@@ -25,32 +25,28 @@ CEILINGS = {
     "src": (9.6, 9, 0),
     "bindings": (11.1, 6.5, 0),
     "tools": (5.6, 6.2, 5),
-    "tests/python": (5.5, 5.1, 310),
+    "tests/python": (5.2, 5, 310),
     "tests/cpp": (7.7, 6.3, 0),
     "tests/proofs": (9.8, 9.4, 156),
-    "op_tools": (6, 4, 1),
+    "op_tools": (6, 4, 0),
     "op_tools/_as_cuda": (7.6, 3.8, 14),
-    "op_tools/_base": (10.1, 9.4, 8),
-    "op_tools/_bisect": (10.6, 8.9, 26),
-    "op_tools/_commands": (9.3, 10.2, 22),
+    "op_tools/_base": (4.9, 6.4, 1),
+    "op_tools/_commands": (3, 3.1, 0),
     "op_tools/_conformance": (10.6, 10.5, 103),
-    "op_tools/_modules": (10.6, 14.8, 13),
-    "op_tools/_runs": (9.6, 17.8, 31),
-    "op_tools/_tools": (15.3, 8.3, 27),
-    "op_tools/_torch": (10.3, 6.4, 17),
+    "op_tools/_runs": (3, 3.1, 0),
     "op_tools/analyse": (13.4, 9.6, 70),
     "op_tools/compat": (8.1, 8.5, 18),
     "op_tools/formats": (9.5, 8.4, 56),
     "op_tools/integrations": (3, 9.4, 0),
     "op_tools/repro": (7.5, 6.7, 45),
     "op_tools/sim_device": (6.2, 7.4, 0),
-    "op_tools/startup": (3, 3, 1),
     "benchmarks": (10.5, 8.5, 8),
     "cmake": (11.7, 8.4, 7),
     "docs": (6.6, 3.3, 2),
     "examples": (10, 13.1, 3),
-    "pages": (8, 9.5, 0),
+    "pages": (4.8, 6.3, 0),
 }
+PUBLIC_NAMES = {("op_tools/_runs/compare_ranks.py", "one")}  # a public argument: compare_ranks(one, many)
 ALLOWED_HELPERS = {"main"}  # the function of a module that is started as a program
 # Functions that stand in several folders under one name and await a name of their own.
 SHARED_HELPERS = {
@@ -246,12 +242,13 @@ def forbidden_names(text):
     return list(below(ast.parse(text)))
 
 
-def names_of(files):
+def names_of(files, root=ROOT):
     return [
         f"{path}:{line}: {name}"
         for path in files
         if path.suffix == ".py"
         for line, name in forbidden_names(path.read_text())
+        if (path.relative_to(root).as_posix(), name) not in PUBLIC_NAMES
     ]
 
 
@@ -343,7 +340,7 @@ def table_of(root):
     lines = [f"{'folder':<22} {'words':>6} {'what':>5} {'one':>5} {'names':>5}"]
     for folder, files in measured_folders(root).items():
         of_what, of_one = (f"{figure:.1f}" for figure in per_thousand(files))
-        lines.append(f"{folder:<22} {counted(files)[0]:>6} {of_what:>5} {of_one:>5} {len(names_of(files)):>5}")
+        lines.append(f"{folder:<22} {counted(files)[0]:>6} {of_what:>5} {of_one:>5} {len(names_of(files, root)):>5}")
     shared = set(helpers_of_many_folders(root)) - ALLOWED_HELPERS
     return [*lines, f"helpers of one name in several folders of op_tools: {len(shared)} {' '.join(sorted(shared))}"]
 
