@@ -5,7 +5,7 @@
 A trial trains a small model for one step on the device `sim` with one fault in one call of one operator, drawn by the
 trial's seed, and OpAutoCompare on. Counted are trials in which the fault changed something, in which a failure was
 reported, in which only the changed call was reported, and other calls that were reported. `--write` puts the
-table into docs/autocompare.md.
+table into docs/history/trials.md.
 """
 
 # ruff: noqa: E402  (the path and the log level come before the imports)
@@ -49,7 +49,7 @@ PASSED_OVER = (
     "aten::_local_scalar_dense",
     "aten::empty",
 )
-DOCUMENT = ROOT / "docs" / "autocompare.md"
+DOCUMENT = ROOT / "docs" / "history" / "trials.md"
 MARKS = "<!-- fault trials: written by ./dev bench fault_trials --write -->", "<!-- end of fault trials -->"
 
 
@@ -185,7 +185,7 @@ def main() -> int:
         "--precision", choices=["float32", "bfloat16"], default="float32", help="of the models (float32)"
     )
     parser.add_argument("--seed", type=int, default=0, help="the first trial's seed (0)")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/autocompare.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/history/trials.md")
     options = parser.parse_args()
     if options.quick:
         options.trials = min(options.trials, 3)
