@@ -13,7 +13,7 @@ from ._base.torch_version import check_torch
 
 check_torch()
 
-from ._C import Call, Error, __version__  # noqa: E402
+from ._base.core import Call, Error, __version__  # noqa: E402
 from ._tools.tool import CaptureResult, Hook, HookScope, OpCapture, Tool, ToolResult, stop_all  # noqa: E402
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from . import _C
+from ._base.core import Error
 from ._commands.command_line import WRONG_USAGE, UsageError, parser_of, visible
 
 
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         sys.stderr.write(f"op-tools {options.command}: {visible(str(error))}\n")
         return WRONG_USAGE
-    except _C.Error as error:
+    except Error as error:
         sys.stderr.write(f"op-tools: {visible(str(error))}\n")
         return 2
 

@@ -24,7 +24,7 @@ if "op_tools" not in sys.modules:
     package = sys.modules["op_tools"] = types.ModuleType("op_tools")
     package.__path__ = [str(ROOT / "op_tools")]
 
-from op_tools import _C  # noqa: E402
+from op_tools._base import core  # noqa: E402
 from op_tools._base.tool_descriptions import Option, Row, enumerations, further_rows, hook_options, kinds  # noqa: E402
 from op_tools._torch.operator_names import other_names, torch_names  # noqa: E402
 
@@ -119,9 +119,9 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
 
 def _block(kind: str, name: str) -> str:
     if kind == "tokens":
-        return _table(["word", "meaning"], [[f"`{one}`", meaning] for one, meaning in _C.coverage_tokens()[name]])
+        return _table(["word", "meaning"], [[f"`{one}`", meaning] for one, meaning in core.coverage_tokens()[name]])
     if kind == "columns" and name == "Coverage":
-        fields = [[f"`{one}`", f"`{kind}`", meaning] for one, kind, meaning in _C.coverage_fields()]
+        fields = [[f"`{one}`", f"`{kind}`", meaning] for one, kind, meaning in core.coverage_fields()]
         return _table(["field", "type", "meaning"], fields)
     if kind == "columns":
         of_tools = [row for one in kinds().values() for row in one.rows]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 from .names import Names
 
 Device = torch.device | str | int | None
@@ -150,7 +150,7 @@ class CudaFunctions:
     def default_stream(self, device: Device = None) -> torch.Stream:
         found = self._call("default_stream", self._names.device(device).index)
         if found is None:
-            raise _C.Error(f"torch.{self._names.backend} has no default_stream(); current_stream() is there")
+            raise Error(f"torch.{self._names.backend} has no default_stream(); current_stream() is there")
         stream: torch.Stream = found
         return stream
 
@@ -365,7 +365,7 @@ _DTYPES = {
 
 def _refused(name: str, reason: str, original: Any) -> Any:
     def refuse(*_: Any, **__: Any) -> Any:
-        raise _C.Error(f"torch.cuda.{name}: {reason}")
+        raise Error(f"torch.cuda.{name}: {reason}")
 
     if isinstance(original, type):
         return type(name, (), {"__new__": refuse, "__doc__": reason})
@@ -441,7 +441,7 @@ class _NoGenerators(tuple[Any, ...]):
     """torch.cuda.default_generators where the accelerator's module has none."""
 
     def __getitem__(self, index: Any) -> Any:
-        raise _C.Error("torch.cuda.default_generators: the accelerator does not give its generators to Python")
+        raise Error("torch.cuda.default_generators: the accelerator does not give its generators to Python")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 from .names import Names
 from .patches import Patches, with_changed
 
@@ -19,7 +19,7 @@ _BACKENDS = ("nccl", "hccl", "cncl", "mccl", "xccl")
 def _own_backend(names: Names) -> str:
     found = torch.distributed.Backend.default_device_backend_map.get(names.backend)
     if found is None:
-        raise _C.Error(
+        raise Error(
             f"torch.distributed has no backend for {names.backend}: import the package that registers it, or name gloo"
         )
     return str(found)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 from .._torch.backends import not_imported
 
 OTHER_ACCELERATORS = ("npu", "mlu", "musa", "xpu")
@@ -70,14 +70,14 @@ def names_for(device: str | None, program: tuple[str, ...], show: bool) -> Names
     current = torch.accelerator.current_accelerator()
     backend = (device or (current.type if current else "")).partition(":")[0]
     if not backend:
-        raise _C.Error(
+        raise Error(
             f"this process has no accelerator: import its package first ({_advice()}), or name one (sim: the simulated one)"
         )
     module = getattr(torch, backend, None)
     if not isinstance(module, ModuleType) or not hasattr(module, "current_device"):
-        raise _C.Error(
+        raise Error(
             f"torch has no device module torch.{backend}: import the package of the accelerator first ({_advice()})"
         )
     if backend in program:
-        raise _C.Error(f"the accelerator is {backend} already: nothing has to be renamed")
+        raise Error(f"the accelerator is {backend} already: nothing has to be renamed")
     return Names(backend, program, program[0] if show and len(program) == 1 else "")

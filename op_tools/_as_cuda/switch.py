@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils._device import _device_constructors
 
-from .. import _C
 from .._base.config_file import switched
+from .._base.core import Error, device_names_start, device_names_stop
 from .cuda_module import Rule, cuda_rules
 from .distributed import patch_distributed
 from .entry_points import c_functions, c_types, patch_entry_points
@@ -96,14 +96,14 @@ def start(
     """
     global _names
     if _names is not None:
-        raise _C.Error(f"{', '.join(_names.program)} is {_names.backend} already: stop() first")
+        raise Error(f"{', '.join(_names.program)} is {_names.backend} already: stop() first")
     if show is None:
         show = False not in (switched("OP_TOOLS_AS_CUDA_SHOW"), switched("DITORCH_SHOW_DEVICE_AS_CUDA"))
     names = names_for(_chosen(device), tuple(program), show)
     listed = _from_variable("OP_TOOLS_AS_CUDA_UNAVAILABLE_FOR")
     rules = cuda_rules(names, (*unavailable_for, *listed))
     _device_constructors()  # torch keeps what it finds at the first call
-    _C.device_names_start(list(names.program), names.backend, names.shown, c_types(), c_functions())
+    device_names_start(list(names.program), names.backend, names.shown, c_types(), c_functions())
     _names = names
     try:
         for name in names.program:
@@ -128,7 +128,7 @@ def stop() -> None:
     """Everything is as it was before start(). Tensors stay where they are. Without start() it does nothing."""
     global _names
     _patches.undo()
-    _C.device_names_stop()
+    device_names_stop()
     _names = None
 
 

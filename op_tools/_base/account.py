@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .core import Error, Recording
 from .verdict import Coverage
 
 ACCOUNT = "account"
@@ -25,7 +25,7 @@ def _coverage(facts: Mapping[str, Any]) -> Coverage:
 # --- Recordings that are compared ---------------------------------------------------------------------------------------
 
 
-def _account(recording: _C.Recording) -> Coverage | None:
+def _account(recording: Recording) -> Coverage | None:
     """None: the recording says nothing of it. It is of another tool, of an older version, or its program was killed."""
     facts = recording.header.get(ACCOUNT) if isinstance(recording.header, dict) else None
     if not isinstance(facts, dict):
@@ -35,7 +35,7 @@ def _account(recording: _C.Recording) -> Coverage | None:
     return _coverage({**facts, **values, "seen": recording.calls, "devices": recording.devices})
 
 
-def accounts_of(recordings: Mapping[str, _C.Recording]) -> dict[str, Coverage]:
+def accounts_of(recordings: Mapping[str, Recording]) -> dict[str, Coverage]:
     """The accounts of recordings that are compared with each other, by the names of the recordings ("A"), where they have one.
 
     A run on a device is compared with a run on the CPU: that no tensor was on the accelerator counts only where
@@ -77,7 +77,7 @@ def unseen_in(paths: Iterable[Path]) -> list[str]:
     for path in paths:
         try:
             accounts = [_coverage(facts) for facts in json.loads(path.read_text(encoding="utf-8"))]
-        except (OSError, ValueError, TypeError, AttributeError, _C.Error):
+        except (OSError, ValueError, TypeError, AttributeError, Error):
             continue
         for account in accounts:
             account.accelerator = ""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .core import Error, read_call, read_pth
 
 
 def load(path: str | Path) -> Any:
@@ -28,7 +28,7 @@ def load(path: str | Path) -> Any:
     Raises:
         op_tools.Error: the file is missing, damaged, or not a .pth file. No code in it is run.
     """
-    return _C.read_pth(os.fsencode(path))
+    return read_pth(os.fsencode(path))
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ def load_call(folder: str | Path) -> CapturedCall:
         op_tools.Error: input.pth is missing, a file is damaged, or the call is cut off because its program ended while it
             wrote it; :func:`load` reads the files that are there.
     """
-    call = _C.read_call(os.fsencode(folder))
+    call = read_call(os.fsencode(folder))
     try:
         meta = json.loads(call["meta"]) if call["meta"] is not None else {}
     except (ValueError, RecursionError) as error:
-        raise _C.Error(f"{folder}: meta.json is damaged: {error}") from None
+        raise Error(f"{folder}: meta.json is damaged: {error}") from None
     return CapturedCall(**{**call, "meta": meta})
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .core import Error
 from .data_file import read_toml
 from .tool_descriptions import Kind, Option, kinds
 
@@ -55,9 +55,9 @@ def read_config(path: str | None) -> Config:
     by_flag = {kind.flag: kind for kind in kinds().values()}
     tools, fail_on_wrong = content.pop("tools", []), content.pop("fail_on_wrong", False)
     if not isinstance(tools, list) or not all(isinstance(word, str) for word in tools):
-        raise _C.Error(f'{where}: tools: give a list of words, as ["capture", "time:aten"]')
+        raise Error(f'{where}: tools: give a list of words, as ["capture", "time:aten"]')
     if not isinstance(fail_on_wrong, bool):
-        raise _C.Error(f"{where}: fail_on_wrong: give true or false")
+        raise Error(f"{where}: fail_on_wrong: give true or false")
     all_options = {option.name.strip("_"): option for kind in by_flag.values() for option in kind.options}
     own: dict[str, dict[str, Any]] = {}
     shared: dict[str, Any] = {}
@@ -89,7 +89,7 @@ def _known(where: str, shown: str, name: str, known: Mapping[str, Any]) -> Any:
         return option
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {_listed(known)}"
-    raise _C.Error(f"{where}: {shown}: no tool or option has this name; {hint}")
+    raise Error(f"{where}: {shown}: no tool or option has this name; {hint}")
 
 
 def _listed(names: Iterable[str]) -> str:

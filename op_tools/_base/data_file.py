@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .core import Error
 from .error_text import one_line
 
 
@@ -20,13 +20,13 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         op_tools.Error: the file cannot be read, is no TOML, or this Python cannot read TOML.
     """
     if sys.version_info < (3, 11):
-        raise _C.Error(f"{path}: Python 3.11 is the first that reads TOML")
+        raise Error(f"{path}: Python 3.11 is the first that reads TOML")
     tomllib = importlib.import_module("tomllib")  # newer than the oldest Python that this runs with
     try:
         content: dict[str, Any] = tomllib.loads(_text(path))
         return content
     except ValueError as error:
-        raise _C.Error(f"{path}: is no TOML: {error}") from None
+        raise Error(f"{path}: is no TOML: {error}") from None
 
 
 def read_json(path: str | os.PathLike[str], hint: str = "") -> Any:
@@ -42,10 +42,10 @@ def read_json(path: str | os.PathLike[str], hint: str = "") -> Any:
     more = f"; {hint}" if hint else ""
     try:
         return json.loads(_text(Path(path)))
-    except _C.Error as error:
-        raise _C.Error(f"{error}{more}") from None
+    except Error as error:
+        raise Error(f"{error}{more}") from None
     except (ValueError, RecursionError) as error:
-        raise _C.Error(f"{path}: is no JSON: {error}{more}") from None
+        raise Error(f"{path}: is no JSON: {error}{more}") from None
 
 
 def read_data(path: str | os.PathLike[str]) -> Any:
@@ -62,15 +62,15 @@ def read_data(path: str | os.PathLike[str]) -> Any:
     try:
         return importlib.import_module("yaml").safe_load(text)
     except ImportError:
-        raise _C.Error(f"{path}: YAML needs a library: pip install pyyaml; or write it as JSON") from None
+        raise Error(f"{path}: YAML needs a library: pip install pyyaml; or write it as JSON") from None
     except Exception as error:  # whatever the form of the file makes of it
-        raise _C.Error(f"{path}: cannot be read: {one_line(error)}") from None
+        raise Error(f"{path}: cannot be read: {one_line(error)}") from None
 
 
 def _text(path: str | Path) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise _C.Error(f"{path}: cannot be read: {error.strerror}") from None
+        raise Error(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise _C.Error(f"{path}: cannot be read: {error}") from None
+        raise Error(f"{path}: cannot be read: {error}") from None

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
-from .. import _C
+from . import core
+from .core import Coverage, Error
 
 RowT = TypeVar("RowT")
 
@@ -74,13 +75,13 @@ def sorted_rows(rows: Sequence[RowT], sort_by: str) -> list[RowT]:
         return []
     names = [one.name for one in dataclasses.fields(rows[0])]  # type: ignore[arg-type]
     if sort_by not in names:
-        raise _C.Error(f"sort_by={sort_by!r} is not allowed; give one of {', '.join(names)}")
+        raise Error(f"sort_by={sort_by!r} is not allowed; give one of {', '.join(names)}")
     # None is where a row has no such value: last in both orders.
     valued = [row for row in rows if getattr(row, sort_by) is not None]
     try:
         ordered = sorted(valued, key=lambda row: getattr(row, sort_by))
     except TypeError:
-        raise _C.Error(f"sort_by={sort_by!r}: these values have no order") from None
+        raise Error(f"sort_by={sort_by!r}: these values have no order") from None
     if ordered and not isinstance(getattr(ordered[0], sort_by), str):
         ordered.reverse()
     return ordered + [row for row in rows if getattr(row, sort_by) is None]
@@ -90,7 +91,7 @@ def text_table(columns: Sequence[Shown[RowT]], rows: Sequence[RowT], row_limit: 
     """The first `row_limit` rows (-1: all), how many more there are, and a line with the totals of all. A terminal's width
     comes before `width`."""
     if row_limit < -1:
-        raise _C.Error(f"row_limit={row_limit} is not allowed; give a number of rows, or -1 for all")
+        raise Error(f"row_limit={row_limit} is not allowed; give a number of rows, or -1 for all")
     shown = rows if row_limit < 0 else rows[:row_limit]
     lines = [[column.text(row) for column in columns] for row in shown]
     left = len(rows) - len(shown)
@@ -100,7 +101,7 @@ def text_table(columns: Sequence[Shown[RowT]], rows: Sequence[RowT], row_limit: 
         lines.append([f"total of {len(rows)}" if not totals[0] else totals[0], *totals[1:]])
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-    text = _C.text_table([(column.title, column.is_number) for column in columns], lines, width)
+    text = core.text_table([(column.title, column.is_number) for column in columns], lines, width)
     if not left:
         return text
     parts = text.split("\n")
@@ -136,7 +137,7 @@ class Result:
         try:
             pandas = importlib.import_module("pandas")
         except ImportError:
-            raise _C.Error("to_pandas(): pandas is not installed; pip install pandas") from None
+            raise Error("to_pandas(): pandas is not installed; pip install pandas") from None
         return pandas.DataFrame([dataclasses.asdict(row) for row in self.rows])
 
     def _facts(self) -> Iterator[str]:
@@ -165,7 +166,7 @@ class Result:
 class SortableResult(Result):
     """A result whose table shows the rows in any order, below the facts of the run."""
 
-    coverage: _C.Coverage
+    coverage: Coverage
 
     def _lines_above(self) -> list[str]:
         """Of a tool that gives no verdict: nothing, where nothing was unseen."""

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import _C
+from . import core
+from .core import Error, find_tool, tool_kinds
 
 Names = str | Iterable[str] | None
 
@@ -38,7 +39,7 @@ class Option:
             listed = list(listed)
             for item in listed:
                 if not isinstance(item, str):
-                    raise _C.Error(f"{self.name}=: {item!r} is not a string, or a list of strings")
+                    raise Error(f"{self.name}=: {item!r} is not a string, or a list of strings")
             return joined(value if isinstance(value, str) else listed)
         if self.type == "path" and isinstance(value, os.PathLike):
             return os.fspath(value)
@@ -116,7 +117,7 @@ def _rows(described: list[dict[str, Any]]) -> tuple[Row, ...]:
 @functools.cache
 def hook_options() -> tuple[Option, ...]:
     """The options of a HookScope: those that all tools share."""
-    return _options(_C.hook_options())
+    return _options(core.hook_options())
 
 
 @functools.cache
@@ -129,18 +130,18 @@ def kinds() -> dict[str, Kind]:
     """The tools that are registered now, by name, in the order of their registration."""
     return {
         one["name"]: Kind(**{**one, "options": _options(one["options"]), "rows": _rows(one["rows"])})
-        for one in _C.tool_kinds()
+        for one in tool_kinds()
     }
 
 
 def enumerations() -> dict[str, list[tuple[str, str]]]:
     """Of strings in rows: token and string of each member, by the name of the enumeration."""
-    return _C.enumerations()
+    return core.enumerations()
 
 
 def further_rows() -> tuple[Row, ...]:
     """Rows of results that are no tool's."""
-    return _rows(_C.further_rows())
+    return _rows(core.further_rows())
 
 
 @functools.cache
@@ -150,7 +151,7 @@ def kind_of(name: str) -> Kind:
     Raises:
         op_tools.Error: there is none; the text lists those there are.
     """
-    return kinds()[_C.find_tool(name)]
+    return kinds()[find_tool(name)]
 
 
 def signature_of(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from .. import _C
-
-Coverage = _C.Coverage
-accelerator = _C.accelerator
+from . import core
+from .core import Coverage as Coverage
+from .core import accelerator as accelerator
+from .core import exit_status, worst_verdict
 
 
 class Verdict(str, enum.Enum):
@@ -23,14 +23,14 @@ class Verdict(str, enum.Enum):
 
 def verdict_of(*, wrong: bool, unseen: Iterable[str] | bool) -> Verdict:
     """The verdict by the findings and by the gaps; a wrong result stays wrong."""
-    return Verdict(_C.verdict_of(wrong, unseen if isinstance(unseen, bool) else any(unseen)))
+    return Verdict(core.verdict_of(wrong, unseen if isinstance(unseen, bool) else any(unseen)))
 
 
 def status_of(verdict: Verdict, *, allow_unseen: bool = False) -> int:
     """The exit status: 0 all that was to be judged agrees, 1 something differs, 2 not judged (0 where that is allowed)."""
-    return _C.exit_status(verdict.value, allow_unseen)
+    return exit_status(verdict.value, allow_unseen)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Of several verdicts: `differs` comes before `not judged`."""
-    return Verdict(_C.worst_verdict([one.value for one in verdicts]))
+    return Verdict(worst_verdict([one.value for one in verdicts]))

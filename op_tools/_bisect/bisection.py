@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-from .. import _C
+from .._base.core import Error
 from .._base.results import duration_text
 from .items import Call, Group, Suspects, by_op, ordered, split
 from .outcome import BisectJudge, Outcome
@@ -259,7 +259,7 @@ class Session:
         first = self._nothing[0]
         if self._judge.reads_numbers and first.ended == "done" and not first.curve:
             shown = f"; its last lines:\n{first.tail}" if first.tail else ""
-            raise _C.Error(
+            raise Error(
                 "the program ended well and gave no number that could be judged; print 'loss 0.5' in each step, give --metric an "
                 f"expression that finds its numbers, or --check{shown}"
             )

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error, base_name
 from .._base.verdict import Verdict
 
 
@@ -63,7 +63,7 @@ def read_calls(paths: Iterable[Path]) -> list[Call]:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as error:
-            raise _C.Error(f"{path}: {error}") from None
+            raise Error(f"{path}: {error}") from None
         for line in lines:
             try:
                 call = Call(**json.loads(line))
@@ -118,7 +118,7 @@ class Suspects:
         place = Path(path)
         files = sorted(place.rglob("autocompare.csv")) if place.is_dir() else [place]
         if not files:
-            raise _C.Error(f"--suspects {path}: no autocompare.csv in it; give a result folder of OpAutoCompare")
+            raise Error(f"--suspects {path}: no autocompare.csv in it; give a result folder of OpAutoCompare")
         self._ratios: dict[tuple[str, ...], float] = {}
         self.wrong: dict[str, float] = {}
         """Operators with wrong results, as the table names them, and how many times the limit."""
@@ -131,7 +131,7 @@ class Suspects:
                 for row in csv.DictReader(opened):
                     self._take(row)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _C.Error(f"--suspects {path}: {file} is no table of OpAutoCompare: {error}") from None
+            raise Error(f"--suspects {path}: {file} is no table of OpAutoCompare: {error}") from None
 
     def _take(self, row: dict[str, str]) -> None:
         number, limit = float(row["number"] or 0), float(row["limit"] or 0)
@@ -160,7 +160,7 @@ def _without_overload(op: str) -> str:
 
 def _bare(op: str) -> str:
     """Without namespace and overload: torch.nn.functional.relu and aten::relu.default are relu; a backward is its forward's."""
-    return _C.base_name(op).strip("_").removesuffix("_backward")
+    return base_name(op).strip("_").removesuffix("_backward")
 
 
 def ordered(groups: Sequence[Group], suspects: Suspects | None) -> list[Group]:

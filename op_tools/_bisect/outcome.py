@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .. import _C
+from .._base.core import Error
 from .search import Answer
 
 NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
@@ -54,7 +54,7 @@ class Metric:
         try:
             self._pattern = re.compile(pattern, re.IGNORECASE)
         except re.error as error:
-            raise _C.Error(f"--metric {pattern!r} is no regular expression: {error}") from None
+            raise Error(f"--metric {pattern!r} is no regular expression: {error}") from None
 
     def numbers(self, line: str) -> list[float]:
         """The numbers in a line; none where the expression matches no number, and in lines of the tools.
@@ -92,7 +92,7 @@ def read_reference(path: str, metric: Metric) -> list[float]:
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise _C.Error(f"--reference {path}: {error.strerror}") from None
+        raise Error(f"--reference {path}: {error.strerror}") from None
     try:
         content: Any = json.loads(text)
         content = content.get("loss") if isinstance(content, dict) else content
@@ -100,7 +100,7 @@ def read_reference(path: str, metric: Metric) -> list[float]:
     except (ValueError, TypeError):
         numbers = [number for line in text.splitlines() for number in metric.numbers(line)]
     if not numbers or not all(map(math.isfinite, numbers)):
-        raise _C.Error(f"--reference {path}: give a JSON list of finite numbers, or lines such as 'loss 0.5'")
+        raise Error(f"--reference {path}: give a JSON list of finite numbers, or lines such as 'loss 0.5'")
     return numbers
 
 
@@ -128,7 +128,7 @@ class BisectJudge:
 
     def __init__(self, reference: Sequence[float] | None = None, band: float | None = None) -> None:
         if band is not None and not (math.isfinite(band) and band > 0):
-            raise _C.Error(f"band={band} is not allowed; give a number above 0, such as 0.01")
+            raise Error(f"band={band} is not allowed; give a number above 0, such as 0.01")
         self.reference = list(reference) if reference is not None else None
         self.band = band
         self._given = band is not None

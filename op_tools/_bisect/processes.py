@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import _C
 from .._base.account import ACCOUNT, unseen_in
+from .._base.core import Error
 from .._tools.launch import ACCOUNT_VARIABLE, environment
 from .._tools.tool import Tool
 from .bisection import Stop
@@ -63,7 +63,7 @@ class State:
         self._lock = threading.Lock()
         self._known: dict[str, list[Outcome]] = {}
         if path.exists() and not resume:
-            raise _C.Error(
+            raise Error(
                 f"{path}: there is a state of an earlier run; go on with it by --resume, or give another --output"
             )
         if resume:
@@ -76,9 +76,9 @@ class State:
         try:
             lines = [_parsed(line) for line in path.read_text().splitlines()]
         except OSError as error:
-            raise _C.Error(f"--resume: {path}: {error.strerror}") from None
+            raise Error(f"--resume: {path}: {error.strerror}") from None
         if not lines or lines[0].get("facts") != facts:
-            raise _C.Error(f"--resume: {path} is of another command or of other options")
+            raise Error(f"--resume: {path} is of another command or of other options")
         open_runs: dict[int, dict[str, Any]] = {}
         for line in lines:
             if "begin" in line:
@@ -218,7 +218,7 @@ class Processes:
                 start_new_session=True,
             )
         except OSError as error:
-            raise _C.Error(f"{self._plan.command[0]}: {error.strerror}") from None
+            raise Error(f"{self._plan.command[0]}: {error.strerror}") from None
         number = process.pid
         if key:
             self._state.begin(number, key, process.pid)

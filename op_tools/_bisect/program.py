@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error, log_progress
 from .._tools.tool import Tool
 from .._tools.training_steps import mark_steps
 from .bisection import Session, Stop, suspects_of
@@ -179,7 +179,7 @@ def bisect(
         op_tools.Error: an argument is wrong.
     """
     if remedy not in REMEDIES:
-        raise _C.Error(f"remedy={remedy!r} is not allowed; there are {', '.join(REMEDIES)}")
+        raise Error(f"remedy={remedy!r} is not allowed; there are {', '.join(REMEDIES)}")
     with tempfile.TemporaryDirectory(prefix="op_bisect_") as folder:
         session = Session(
             _InProgram(run, checkpoint, Path(folder)),
@@ -187,6 +187,6 @@ def bisect(
             remedy,
             suspects_of(suspects),
             say=say or (lambda _: None),
-            draw=_C.log_progress,
+            draw=log_progress,
         )
         return session.run()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .. import _C
+from .._base.core import Error
 from .._tools.autocompare import OpAutoCompare
 from .._tools.fallback import OpDtypeCast, OpFallback
 from .._tools.tool import OpCapture, Tool
@@ -102,5 +102,5 @@ def _listed(path: Path, items: Sequence[str]) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_items(path, items)
     except OSError as error:
-        raise _C.Error(f"{path}: {error.strerror}") from None
+        raise Error(f"{path}: {error.strerror}") from None
     return str(path)

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from .. import _C
+from .._base.core import Error, log_progress
 from .._torch.backends import import_backends, modules_of
 from ..analyse._analyse import MODES, Outcome, Request, analyse
 from ..analyse._detector_copy import COPY
@@ -23,7 +23,7 @@ def _table(options: argparse.Namespace) -> SupportTable:
     if options.mode in ("affinity_apis", "dynamic_shape"):
         return names_only()
     if options.device is None:
-        raise _C.Error(
+        raise Error(
             "which device? --device D for a device of this machine, or --support TABLE (op-tools support) for another's"
         )
     sys.stderr.write(
@@ -36,7 +36,7 @@ def _table(options: argparse.Namespace) -> SupportTable:
 def _progress(done: int, every: int) -> None:
     share = done / every if every else 1
     bar = "#" * int(30 * share)
-    _C.log_progress(f"[{bar:<30}] {100 * share:3.0f} % {done} of {every} files" if done < every else "")
+    log_progress(f"[{bar:<30}] {100 * share:3.0f} % {done} of {every} files" if done < every else "")
 
 
 def _closing(outcome: Outcome) -> str:

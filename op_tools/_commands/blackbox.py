@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from .. import _C
+from .._base.core import Error
 from .._base.verdict import status_of
 from .._tools.black_box_file import ask_for_stacks, read_black_box, save_kept_calls
 from .._tools.black_boxes import find_black_boxes, read_black_boxes, show_black_boxes, verdict_of_boxes
@@ -16,9 +16,7 @@ from .command_line import Commands, add_allow_unseen, visible
 def _save(options: argparse.Namespace) -> int:
     files = find_black_boxes(options.path)
     if len(files) > 1:
-        raise _C.Error(
-            f"{options.path}: has {len(files)} files of OpBlackBox; name the one whose calls are to be saved"
-        )
+        raise Error(f"{options.path}: has {len(files)} files of OpBlackBox; name the one whose calls are to be saved")
     for folder in save_kept_calls(files[0], options.save):
         sys.stdout.write(visible(f"{folder}\n"))
     return 0
@@ -27,7 +25,7 @@ def _save(options: argparse.Namespace) -> int:
 def _ask(options: argparse.Namespace) -> int:
     asked = [path for path in find_black_boxes(options.path) if read_black_box(path).alive]
     if not asked:
-        raise _C.Error(f"{options.path}: none of its processes lives on this machine")
+        raise Error(f"{options.path}: none of its processes lives on this machine")
     for path in asked:
         sys.stdout.write(visible(f"{path}\n{ask_for_stacks(path)}\n"))
     return 0

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from .. import _C
+from .._base.core import log_progress
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._conformance.exceptions import read_exceptions
 from .._conformance.golden import Golden
@@ -28,7 +28,7 @@ _SECONDS = 600.0
 
 
 def _say(line: str) -> None:
-    _C.log_progress("")
+    log_progress("")
     sys.stderr.write(f"op-tools conformance: {visible(line)}\n")
     sys.stderr.flush()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error, text_table
 from .._conformance import DEFAULT_SOURCES, SOURCES
 from .._conformance.case import Case
 from .._conformance.export import export_cases
@@ -83,7 +83,7 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
         if was_enabled:
             gc.enable()
     if not cases:
-        raise _C.Error("no case is left by these options: op-tools conformance list shows all cases")
+        raise Error("no case is left by these options: op-tools conformance list shows all cases")
     return sampled(cases, options.sample) if options.sample else cases
 
 
@@ -107,7 +107,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 def _counts(cases: Iterable[Case], by: str) -> str:
     counts = Counter(_GROUPS[by](case) for case in cases)
     rows = [[name, str(count)] for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-    return _C.text_table([(by, False), ("cases", True)], rows, 120)
+    return text_table([(by, False), ("cases", True)], rows, 120)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -117,7 +117,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.list_models:
         counts = Counter(name for case in cases for name in case.models)
         rows = [[name, str(count)] for name, count in sorted(counts.items())]
-        _say(_C.text_table([("model", False), ("cases", True)], rows, 120) + f"\n{len(rows)} models")
+        _say(text_table([("model", False), ("cases", True)], rows, 120) + f"\n{len(rows)} models")
     elif options.ids:
         _say("\n".join(case.id for case in cases))
     else:

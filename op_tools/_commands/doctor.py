@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .. import _C
 from .._as_cuda.switch import rules
+from .._base import core
+from .._base.core import Error, __version__, admits_module, admitted, built_with_torch, reports_memory
 from .._torch.backends import VARIABLE, import_backends, import_from_environment, modules_of, not_imported
 from .._torch.operator_names import aten_names, near_names, tell_core, torch_names
 from .command_line import Commands, add_imports
@@ -48,7 +49,7 @@ class Variables:
     @classmethod
     def of_core(cls) -> Variables:
         """Asks the core."""
-        listed = _C.variables()
+        listed = core.variables()
         return cls(
             frozenset(one["name"] for one in listed), tuple(one["name"] for one in listed if one["per_operator"])
         )
@@ -66,26 +67,26 @@ class Variables:
 def _examine_filter(findings: Findings, name: str, text: str, names: dict[str, list[str]]) -> None:
     for level, known in names.items():
         try:
-            matched = _C.admitted(known, text, "")
-        except _C.Error as error:
+            matched = admitted(known, text, "")
+        except Error as error:
             findings.problem(name, str(error).replace("--ops", name, 1))
             return
         findings.say(name, f"matches {len(matched)} of {len(known)} operators at level {level}")
     for item in (item.strip() for item in text.split(",")):
         try:
-            if item and not any(_C.admitted(known, item, "") for known in names.values()):
+            if item and not any(admitted(known, item, "") for known in names.values()):
                 near = near_names(item, [one for known in names.values() for one in known])
                 hint = f"; did you mean {' or '.join(near)}?" if near else ""
                 findings.problem(name, f"'{item}' matches no operator known here, at neither level{hint}")
-        except _C.Error:
+        except Error:
             return  # a comma inside brackets: the whole list was judged above
 
 
 def _examine_modules(findings: Findings, name: str, text: str) -> None:
     try:
-        _C.admits_module("Model", text)
+        admits_module("Model", text)
         findings.say(name, f"only calls made in modules {text}: which there are is known when the program runs")
-    except _C.Error as error:
+    except Error as error:
         findings.problem(name, str(error).replace("modules=", name, 1))
 
 
@@ -114,7 +115,7 @@ def _examine_variables(findings: Findings, names: dict[str, list[str]]) -> None:
 def _examine_memory(findings: Findings, device: str) -> None:
     """How OpMemoryCheck knows the device's memory."""
     try:
-        told = _C.reports_memory(device)
+        told = reports_memory(device)
     except RuntimeError as error:
         findings.problem("memory", f"nothing can be allocated on {device}: {error}")
         return
@@ -131,7 +132,7 @@ def examine() -> Findings:
     """Looks at versions, devices, the interceptor, and the variables that the tools read."""
     tell_core()
     findings = Findings()
-    findings.say("op_tools", f"{_C.__version__}, built with torch {_C.built_with_torch}")
+    findings.say("op_tools", f"{__version__}, built with torch {built_with_torch}")
     findings.say("torch", f"{torch.__version__}, Python {platform.python_version()}")
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if accelerator is None:
@@ -146,7 +147,7 @@ def examine() -> Findings:
     try:
         names["aten"] = aten_names(composite=True)
         findings.say("level aten", f"{len(names['aten'])} operators, from any caller")
-    except _C.Error as error:
+    except Error as error:
         findings.problem("level aten", str(error))
     _examine_variables(findings, names)
     if os.environ.get("OP_TOOLS_SKIP_CPU", "0").lower() in ("1", "true", "on") and accelerator is None:

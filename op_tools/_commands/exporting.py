@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from .. import _C
+from .._base.core import export_calls
 from ..formats import EXPORTS, export_captures
 from .command_line import Commands, visible
 
@@ -16,7 +16,7 @@ def _run(options: argparse.Namespace) -> int:
         done = export_captures(options.source, options.target, options.format)
         exported, problems = done.calls, done.problems
     else:
-        exported, problems = _C.export_calls(os.fsencode(options.source), os.fsencode(options.target))
+        exported, problems = export_calls(os.fsencode(options.source), os.fsencode(options.target))
     sys.stderr.write("".join(f"op-tools: {visible(problem)}\n" for problem in problems))
     sys.stdout.write(visible(f"{exported} calls in {options.target}\n"))
     return 1 if problems else 0

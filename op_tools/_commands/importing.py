@@ -7,14 +7,15 @@ import os
 import sys
 from pathlib import Path
 
-from .. import _C, formats
+from .. import formats
+from .._base.core import Error, export_calls, find_calls
 from ..formats import _import
 from .command_line import Commands, visible
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.format == "ditorch" or (options.format is None and _holds_captures(options.source)):
-        count, problems = _C.export_calls(os.fsencode(options.source), os.fsencode(options.target))
+        count, problems = export_calls(os.fsencode(options.source), os.fsencode(options.target))
     else:
         dump = formats.read_dump(options.source, options.format)
         imported = formats.import_dump(dump, options.target)
@@ -28,10 +29,10 @@ def _holds_captures(source: str) -> bool:
     """Calls of ditorch, or ours: both are read as they are."""
     path = Path(source)
     if not path.exists():
-        raise _C.Error(f"{source}: there is no such file or folder")
+        raise Error(f"{source}: there is no such file or folder")
     if path.is_file() and path.suffix != ".zip":
         return False
-    return bool(_C.find_calls(os.fsencode(source))[0])
+    return bool(find_calls(os.fsencode(source))[0])
 
 
 def add(commands: Commands) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from .. import _C
+from .._base.core import Error, read_recording
 from .._base.verdict import accelerator, status_of, verdict_of, worst
 from .._runs.capture_commands import new_folder
 from .._runs.compare_runs import compare_runs, open_run
@@ -44,7 +44,7 @@ def _run_iteration(options: argparse.Namespace, program: str, folder: Path) -> t
 def _save(options: argparse.Namespace) -> int:
     tool, failed = _run_iteration(options, options.program, Path(options.folder))
     if not tool.path:
-        raise _C.Error(f"{options.program}: called no module of torch.nn; nothing was saved")
+        raise Error(f"{options.program}: called no module of torch.nn; nothing was saved")
     sys.stdout.write(visible(f"saved: {tool.path}\n"))
     return status_of(verdict_of(wrong=False, unseen=failed))
 
@@ -63,11 +63,11 @@ def _compare(options: argparse.Namespace) -> int:
             options, other, Path(options.output_dir) if options.output_dir else new_folder(_FOLDER)
         )
         if not tool.path:
-            raise _C.Error(f"{other}: called no module of torch.nn; there is nothing to compare")
-        header = _C.read_recording(tool.path).header
+            raise Error(f"{other}: called no module of torch.nn; there is nothing to compare")
+        header = read_recording(tool.path).header
         rank = header.get("rank", 0) if isinstance(header, dict) else 0
         if rank not in saved:
-            raise _C.Error(f"{options.folder}: has no rank {rank}")
+            raise Error(f"{options.folder}: has no rank {rank}")
         comparison = compare_runs(saved[rank].path, tool.path)
     report = compare_iterations(comparison, tolerances, "" if is_recording else accelerator())
     sys.stdout.write(visible(report.table()) + "\n")
@@ -75,7 +75,7 @@ def _compare(options: argparse.Namespace) -> int:
         try:
             Path(options.json).write_text(report.to_json(), encoding="utf-8")
         except OSError as error:
-            raise _C.Error(f"--json {options.json}: {error.strerror}") from None
+            raise Error(f"--json {options.json}: {error.strerror}") from None
     of_program = verdict_of(wrong=False, unseen=failed)
     return status_of(worst([report.verdict, of_program]), allow_unseen=options.allow_unseen)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .. import _C
+from .._base import core
+from .._base.core import metadata_ops
 from .._torch.operator_names import aten_names, near_names, tell_core, torch_names
 from .command_line import Commands
 
@@ -13,20 +14,20 @@ from .command_line import Commands
 def _list_ops(options: argparse.Namespace) -> int:
     tell_core()
     if options.excluded:
-        names = _C.metadata_ops()
+        names = metadata_ops()
     elif options.level == "torch":
         names = torch_names()
     else:
         # Composite operators are seen only when a filter names them; their parts are always seen.
         names = aten_names(composite=options.ops is not None)
-    admitted = names if options.excluded else _C.admitted(names, options.ops or "", options.skip or "")
+    admitted = names if options.excluded else core.admitted(names, options.ops or "", options.skip or "")
     for name in admitted:
         sys.stdout.write(name + "\n")
     if admitted:
         return 0
     other = "aten" if options.level == "torch" else "torch"
     names_there = aten_names(composite=True) if other == "aten" else torch_names()
-    matched = len(_C.admitted(names_there, options.ops or "", options.skip or ""))
+    matched = len(core.admitted(names_there, options.ops or "", options.skip or ""))
     near = near_names(options.ops or "", names)
     sys.stderr.write(
         f"op-tools: no operator of level {options.level} is matched"

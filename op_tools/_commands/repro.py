@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .. import _C
+from .._base.core import Error
 from .._base.verdict import Verdict, status_of
 from .._torch.backends import is_simulated, modules_of
 from ..repro import Made, Plan, device_of, make, shrink, write_cpp, write_issue
@@ -57,7 +57,7 @@ def _repro(options: argparse.Namespace) -> int:
     plan = Plan(device, tuple(options.imports), tuple(options.load))
     path = Path(options.output or "repro.py")
     if path.suffix != ".py":
-        raise _C.Error(f"-o {path}: the name of a script ends with .py")
+        raise Error(f"-o {path}: the name of a script ends with .py")
     folder: str = options.folder
     notes: list[str] = []
     with tempfile.TemporaryDirectory() as into:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import _C
 from .._as_cuda.names import OTHER_ACCELERATORS
 from .._as_cuda.switch import start_from_environment as start_renaming
 from .._base.config_file import NAME, Config, read_config
+from .._base.core import Error, reload_log_level
 from .._base.tool_descriptions import Option, hook_options, kinds
 from .._runs.against import OpAgainst
 from .._runs.shadow import OpShadow
@@ -31,7 +31,7 @@ def _flags(options: argparse.Namespace, config: Config) -> list[str]:
     flags = flags or list(config.tools) or launch.words_of_dipu()
     if not flags and not _renames(options):
         all_tools = f"--{', --'.join(launch.tools_by_flag())}; or in {NAME}: tools = [...]"
-        raise _C.Error("; ".join([*_tools_of_options(options), f"name at least one tool: {all_tools}"]))
+        raise Error("; ".join([*_tools_of_options(options), f"name at least one tool: {all_tools}"]))
     return flags
 
 
@@ -70,7 +70,7 @@ def _of_device(options: argparse.Namespace) -> dict[str, str]:
 
 def _rename_device(options: argparse.Namespace) -> dict[str, str]:
     if options.as_cuda and options.as_accelerator:
-        raise _C.Error("--as-cuda and --as-accelerator: give the name that the program is written for")
+        raise Error("--as-cuda and --as-accelerator: give the name that the program is written for")
     variables = {"OP_TOOLS_AS_CUDA": options.as_cuda or options.as_accelerator}
     if options.as_accelerator:
         variables["OP_TOOLS_AS_CUDA_NAMES"] = ",".join(OTHER_ACCELERATORS)
@@ -112,10 +112,10 @@ def _other_run(options: argparse.Namespace) -> Together | None:
     """The tool that looks at another run beside this run, with the options for every tool."""
     if not options.against and not options.shadow:
         if options.stop:
-            raise _C.Error("--stop needs --against")
+            raise Error("--stop needs --against")
         return None
     if options.against and options.shadow:
-        raise _C.Error("--against and --shadow are for a run each")
+        raise Error("--against and --shadow are for a run each")
     names = {option.name for option in hook_options()}
     common = {name.removeprefix("all:"): value for name, value in vars(options).items() if name.startswith("all:")}
     shared: dict[str, Any] = {name: value for name, value in common.items() if name in names}
@@ -133,7 +133,7 @@ def _run_program(options: argparse.Namespace) -> int:
     if not other or any(getattr(options, flag.replace("-", "_")) for flag in launch.tools_by_flag()):
         tools += chosen_tools(options, config)
     elif others := {name for name in vars(options) if ":" in name} - {f"all:{one.name}" for one in hook_options()}:
-        raise _C.Error(f"{', '.join(sorted(others))}: none of these tools has such an option")
+        raise Error(f"{', '.join(sorted(others))}: none of these tools has such an option")
     if variables := _of_device(options):
         os.environ |= launch.startup_variables() | variables  # for the processes that the program starts
     if _renames(options):
@@ -142,10 +142,10 @@ def _run_program(options: argparse.Namespace) -> int:
         os.environ |= launch.environment(in_children)
     run = launch.run_module if options.module else launch.run_script
     if not options.module and not Path(options.program).is_file():
-        raise _C.Error(f"{options.program}: there is no such script; a module is run with -m")
+        raise Error(f"{options.program}: there is no such script; a module is run with -m")
     if level := _log_level(options):
         os.environ["OP_TOOLS_LOG_LEVEL"] = level  # also for the processes that the program starts
-        _C.reload_log_level()
+        reload_log_level()
     fails = options.fail_on_wrong or config.fail_on_wrong
     try:
         with launch.running(tools):

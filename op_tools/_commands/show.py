@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .. import _C
 from .._base.captured_calls import load_call
+from .._base.core import Error, find_calls, text_table
 from .._tools.record import RECORDING, show_recordings
 from .command_line import Commands, visible
 
@@ -43,7 +43,7 @@ def _meta(text: str, where: str) -> dict[str, Any]:
     try:
         meta = json.loads(text)
     except ValueError as error:
-        raise _C.Error(f"{where}: is damaged ({error}); move the call's folder away to see the others") from None
+        raise Error(f"{where}: is damaged ({error}); move the call's folder away to see the others") from None
     return meta if isinstance(meta, dict) else {}
 
 
@@ -72,7 +72,7 @@ def table(path: Path) -> str:
     Raises:
         op_tools.Error: when there is none, or a container cannot be read.
     """
-    calls, problems, shared = _C.find_calls(os.fsencode(path))
+    calls, problems, shared = find_calls(os.fsencode(path))
     ops: dict[str, _Op] = {}
     incomplete = 0
     for where, text, size, passes in calls:
@@ -86,9 +86,9 @@ def table(path: Path) -> str:
         op.bytes += size
         op.signatures.add(_signature(meta))
     if not ops:
-        raise _C.Error("\n".join(problems) or _nothing(path))
+        raise Error("\n".join(problems) or _nothing(path))
     rows = sorted(ops.items(), key=lambda item: -item[1].bytes)
-    text = _C.text_table(
+    text = text_table(
         [("op", False), ("calls", True), ("backward", True), ("failed", True), ("signatures", True), ("MB", True)],
         [
             [name, str(op.calls), str(op.backward), str(op.failed), str(len(op.signatures)), f"{op.bytes / 1e6:.3f}"]
@@ -170,7 +170,7 @@ def show(path: str) -> str:
         return call(path)
     place = Path(path)
     if not place.exists():
-        raise _C.Error(f"{path}: there is no such folder")
+        raise Error(f"{path}: there is no such folder")
     if place.suffix == RECORDING or (place.is_dir() and any(place.glob(f"*{RECORDING}"))):
         return show_recordings(place)
     if place.is_file() and place.suffix in (".pth", ".json") and (place.parent / _INPUT).exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .. import _C
+from .._base.core import log_progress
 from .._torch.backends import import_backends, modules_of
 from ..analyse._judged import enter_conformance, read_conformance
 from ..analyse._support import make_table
@@ -15,8 +15,8 @@ from .command_line import Commands, add_imports, visible
 def _support(options: argparse.Namespace) -> int:
     import_backends(modules_of(options.device, options.imports))
     judged = read_conformance(options.conformance, options.device) if options.conformance else {}
-    table = make_table(options.device, options.samples, _C.log_progress)
-    _C.log_progress("")
+    table = make_table(options.device, options.samples, log_progress)
+    log_progress("")
     enter_conformance(table, judged)
     table.write(options.output)
     lines = [f"torch {table.torch}, device {table.device}: {len(table.content['operators'])} operators"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from .. import _C
 from .._base.captured_calls import CapturedCall, load_call
+from .._base.core import Error, find_calls, log_warn
 from .case import Case, resolve
 from .recorded import changes_first
 from .recordings import recorded_cases, recordings_in
@@ -33,21 +33,21 @@ def captured_cases(root: Path) -> Iterator[Case]:
 
 
 def _saved_cases(root: Path, *, may_be_none: bool) -> Iterator[Case]:
-    found, problems, _ = _C.find_calls(os.fsencode(root))
+    found, problems, _ = find_calls(os.fsencode(root))
     if not found and not may_be_none:
-        raise _C.Error(f"{root}: holds no captured call and no recording")
+        raise Error(f"{root}: holds no captured call and no recording")
     for problem in problems:
-        _C.log_warn(problem)
+        log_warn(problem)
     cases: list[tuple[Case, bool]] = []
     for path, *_ in found:
         try:
             call = load_call(path)
             cases.append((_case_of(path, call), any(on_accelerator(call))))
-        except _C.Error as error:
-            _C.log_warn(f"{path}: is no case: {error}")
+        except Error as error:
+            log_warn(f"{path}: is no case: {error}")
     away = sum(is_away for _, is_away in cases)
     if 0 < away < len(cases):
-        _C.log_warn(f"{root}: {len(cases) - away} calls on the CPU are no cases: {away} are on an accelerator")
+        log_warn(f"{root}: {len(cases) - away} calls on the CPU are no cases: {away} are on an accelerator")
     yield from (case for case, is_away in cases if is_away or not away)
 
 
@@ -60,7 +60,7 @@ def _case_of(path: str, call: CapturedCall) -> Case:
 
     def spec(tensor: torch.Tensor) -> TensorSpec:
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-            raise _C.Error("a tensor is sparse, nested or quantized")
+            raise Error("a tensor is sparse, nested or quantized")
         memory = storages.setdefault(tensor.untyped_storage()._cdata, len(storages))
         dtype = str(tensor.dtype).removeprefix("torch.")
         grad = next(requires, False) and wants_grad

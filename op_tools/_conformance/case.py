@@ -17,7 +17,7 @@ import torch
 from torch.autograd.graph import _engine_run_backward
 from torch.utils._pytree import tree_leaves
 
-from .. import _C
+from .._base.core import Error, base_name, run_engine, unobserved
 from .._torch.python_functions import find
 from . import SOURCES, values
 from .saved_values import saved_tensors
@@ -133,7 +133,7 @@ class Case:
         """
         made = cls.from_fields(_object(line))
         if made.id != _id_of(made):
-            raise _C.Error(f"case {made.id}: was changed: its content has the id {_id_of(made)}")
+            raise Error(f"case {made.id}: was changed: its content has the id {_id_of(made)}")
         return made
 
     @classmethod
@@ -177,7 +177,7 @@ class Case:
             or not isinstance(kwargs, dict)
             or not all(isinstance(one, str) for one in kwargs)
         ):
-            raise _C.Error('a case: "args" is a list, "kwargs" is {"dict": [["name", value], ...]}')
+            raise Error('a case: "args" is a list, "kwargs" is {"dict": [["name", value], ...]}')
         given = {key: fields[key] for key in ("gradient", "mutation", "models", "data") if key in fields}
         return cls(
             fields.get("id", ""),
@@ -199,9 +199,9 @@ def _object(line: str) -> dict[str, Any]:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _C.Error(f"a case: no JSON: {error}") from None
+        raise Error(f"a case: no JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise _C.Error("a case: is no JSON object")
+        raise Error("a case: is no JSON object")
     return fields
 
 
@@ -216,16 +216,16 @@ _KINDS: dict[str, type] = {
 
 def _check(fields: dict[str, Any]) -> None:
     if unknown := sorted(set(fields) - set(_FIELDS)):
-        raise _C.Error(f"a case: unknown fields {', '.join(unknown)}; there are {', '.join(_FIELDS)}")
+        raise Error(f"a case: unknown fields {', '.join(unknown)}; there are {', '.join(_FIELDS)}")
     if wrong := [key for key, value in fields.items() if not isinstance(value, _KINDS[key])]:
-        raise _C.Error(f'a case: "{wrong[0]}" has to be of kind {_KINDS[wrong[0]].__name__}')
+        raise Error(f'a case: "{wrong[0]}" has to be of kind {_KINDS[wrong[0]].__name__}')
     if not fields.get("op"):
-        raise _C.Error('a case: "op" is missing')
+        raise Error('a case: "op" is missing')
     for key, known in (("source", SOURCES), ("variant", VARIANTS)):
         if fields.get(key, known[0]) not in known:
-            raise _C.Error(f'a case: "{key}" is {fields[key]!r}; there are {", ".join(known)}')
+            raise Error(f'a case: "{key}" is {fields[key]!r}; there are {", ".join(known)}')
     if any(type(one) is not int or one < 1 for one in fields.get("models", {}).values()):
-        raise _C.Error('a case: "models" has a number of calls for each name')
+        raise Error('a case: "models" has a number of calls for each name')
 
 
 def _content(case: Case) -> dict[str, Any]:
@@ -277,7 +277,7 @@ class PreparedCall:
         args, kwargs = self.args, self.kwargs
         if self.case.gradient and self.case.variant == "inplace":
             # A leaf that requires grad may not be changed in place.
-            args = (_C.unobserved(torch.clone, args[0]), *args[1:])
+            args = (unobserved(torch.clone, args[0]), *args[1:])
         with torch.set_grad_enabled(self.case.gradient):
             return self.function(*args, **kwargs)
 
@@ -293,7 +293,7 @@ class PreparedCall:
             return [None] * len(wanted)
         arriving = [self._cotangent(one, place) for place, one in enumerate(targets)]
         # What torch.autograd.grad does after it has checked shapes, for which it imports sympy: 0.4 s in each process.
-        found = _C.run_engine(
+        found = run_engine(
             _engine_run_backward,
             tuple(targets),
             tuple(arriving),
@@ -312,7 +312,7 @@ class PreparedCall:
         recipe = "uniform 1 1" if self.case.mutation in ONES_ARRIVE else "normal"
         spec = TensorSpec(tuple(output.shape), str(output.dtype).removeprefix("torch."), stride, values=recipe)
         # It belongs to the case: tools that are on look at the call alone.
-        made: list[torch.Tensor] = _C.unobserved(
+        made: list[torch.Tensor] = unobserved(
             tensors_of, self.case.id, [spec], output.device, prefix=f"gradient {place} "
         )
         return made[0]
@@ -355,7 +355,7 @@ def tensors_of(case_id: str, specs: list[TensorSpec], device: torch.device, pref
             if spec.alias is not None:
                 storages[spec.alias] = storage
         if storage.dtype != spec.torch_dtype:
-            raise _C.Error(f"tensors with the alias {spec.alias} have several dtypes")
+            raise Error(f"tensors with the alias {spec.alias} have several dtypes")
         tensor = storage.as_strided(spec.shape, spec.strides, spec.offset)
         made.append(tensor.requires_grad_(True) if spec.requires_grad else tensor)
     return made
@@ -392,7 +392,7 @@ def resolve(op: str) -> Callable[..., Any]:
         name = f"torch.ops.aten.{base}" + (f".{overload}" if overload else "")
     function = find(name)
     if function is None:
-        raise _C.Error(f"{op}: is no operator of this torch ({torch.__version__}) that a case may call")
+        raise Error(f"{op}: is no operator of this torch ({torch.__version__}) that a case may call")
     return function
 
 
@@ -415,9 +415,9 @@ def make_call(case: Case, device: torch.device) -> PreparedCall:
     else:
         try:
             inputs = tensors_of(case.id, list(case.tensors), device)
-        except (_C.Error, RuntimeError) as error:
-            raise _C.Error(f"case {case.id}: {error}") from None
-        if _C.base_name(case.op) in _READS_INDICES:
+        except (Error, RuntimeError) as error:
+            raise Error(f"case {case.id}: {error}") from None
+        if base_name(case.op) in _READS_INDICES:
             inputs[1:] = [one.cpu() for one in inputs[1:]]
     left = iter(inputs)
     args, kwargs = map_specs((case.args, case.kwargs), lambda _: next(left), device)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error
 from .._base.data_file import read_data
 from .case import PHASES, Case, TensorSpec
 from .rows import EXPECTED, RIGHT, UNEXPECTED_PASS, UNSUPPORTED, WRONG, Row
@@ -125,30 +125,30 @@ def read_exceptions(path: str | Path | None, today: datetime.date | None = None)
         content = read_data(path)
         given = content.get("exception") if isinstance(content, dict) else None
         if not isinstance(given, list) or set(content) != {"exception"}:
-            raise _C.Error(f"{path}: expected a list called exception, and nothing beside it")
+            raise Error(f"{path}: expected a list called exception, and nothing beside it")
         entries = [_entry(f"{path}: exception {number}", one) for number, one in enumerate(given, 1)]
     return Exceptions(entries, today or datetime.date.today())
 
 
 def _entry(place: str, given: Any) -> KnownFailure:
     if not isinstance(given, dict):
-        raise _C.Error(f"{place}: is no table of {', '.join(_KEYS)}")
+        raise Error(f"{place}: is no table of {', '.join(_KEYS)}")
     if unknown := sorted(set(given) - set(_KEYS)):
-        raise _C.Error(f"{place}: unknown {', '.join(map(repr, unknown))}; there are {', '.join(_KEYS)}")
+        raise Error(f"{place}: unknown {', '.join(map(repr, unknown))}; there are {', '.join(_KEYS)}")
     for key in ("op", "expect", "reason"):
         if not isinstance(given.get(key), str) or not given[key].strip():
-            raise _C.Error(f"{place}: {key} is missing")
+            raise Error(f"{place}: {key} is missing")
     for key, known in (("expect", EXPECTATIONS), ("phase", ("", *PHASES))):
         if given.get(key, known[0]) not in known:
-            raise _C.Error(f"{place}: {key} is {given[key]!r}; give one of {', '.join(filter(None, known))}")
+            raise Error(f"{place}: {key} is {given[key]!r}; give one of {', '.join(filter(None, known))}")
     dtypes = given.get("dtype", [])
     dtypes = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes) if isinstance(dtypes, list) else None
     if dtypes is None or not all(isinstance(one, str) for one in dtypes):
-        raise _C.Error(f"{place}: dtype is a name or a list of names")
+        raise Error(f"{place}: dtype is a name or a list of names")
     try:
         op = re.compile(given["op"])
     except re.error as error:
-        raise _C.Error(f"{place}: op {given['op']!r} is no regular expression: {error}") from None
+        raise Error(f"{place}: op {given['op']!r} is no regular expression: {error}") from None
     return KnownFailure(
         op,
         given["expect"],
@@ -169,7 +169,7 @@ def _date(place: str, given: Any) -> datetime.date | None:
     try:
         return datetime.date.fromisoformat(given)
     except (TypeError, ValueError):
-        raise _C.Error(f"{place}: until is {given!r}; give a day, as 2027-06-30") from None
+        raise Error(f"{place}: until is {given!r}; give a day, as 2027-06-30") from None
 
 
 def _shape_rule(place: str, text: Any) -> ShapeRule:
@@ -178,7 +178,7 @@ def _shape_rule(place: str, text: Any) -> ShapeRule:
     for part in re.split(r"\band\b", text if isinstance(text, str) else ""):
         found = _CONDITION.fullmatch(part)
         if not found or found[1] not in _MEASURES:
-            raise _C.Error(
+            raise Error(
                 f"{place}: shape is {text!r}; give conditions on {', '.join(_MEASURES)}, as in rank >= 3 and elements > 1000"
             )
         conditions.append((_MEASURES[found[1]], _COMPARE[found[2]], int(found[3])))

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from .. import _C
+from .._base.core import Error, unobserved
 from .._tools.tool import OpCapture
 from .case import Case, make_call
 from .lists import write_list
@@ -45,7 +45,7 @@ def export_cases(
         op_tools.Error: the target is not empty, or nothing could be written.
     """
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
-        raise _C.Error(f"{target}: is not empty; name a new folder")
+        raise Error(f"{target}: is not empty; name a new folder")
     done, written = Exported(), list[Case]()
     cpu = torch.device("cpu")
     with warnings.catch_warnings(), OpCapture(output_dir=str(target), format=format) as capture:
@@ -54,7 +54,7 @@ def export_cases(
             if case.variant == "error":
                 continue
             try:
-                prepared = _C.unobserved(make_call, case, cpu)
+                prepared = unobserved(make_call, case, cpu)
                 outputs = prepared.run()
                 if case.gradient and phase != "forward":
                     prepared.backward(outputs)
@@ -64,7 +64,7 @@ def export_cases(
             written.append(case)
     result = capture.result()
     if result.failure or result.limit:
-        raise _C.Error(f"{target}: {result.failure or result.limit}")
+        raise Error(f"{target}: {result.failure or result.limit}")
     done.calls = sum(row.calls for row in result.rows)
     write_list(target / LIST, written)
     return done

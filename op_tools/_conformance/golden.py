@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from .. import _C
 from .._base.captured_calls import load
+from .._base.core import Error, base_name, judge_tensors, op_families
 from .._base.data_file import read_json
 from .._base.error_text import with_type
 from .._base.verdict import Verdict
@@ -71,7 +71,7 @@ class _WideCall(PreparedCall):
 
 def _undefined() -> set[str]:
     """Operators whose result is the memory's content."""
-    return {name for trait, _, names in _C.op_families() if trait == "uninitialized_result" for name in names.split()}
+    return {name for trait, _, names in op_families() if trait == "uninitialized_result" for name in names.split()}
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -92,7 +92,7 @@ class GoldenWriter:
         row = row_of(case, method=self.kind, reference=str(self.device))
         try:
             self._keep(case, row)
-        except _C.Error as error:
+        except Error as error:
             row.status, row.reason = ERROR, str(error)
         return [row]
 
@@ -118,7 +118,7 @@ class GoldenWriter:
             return
         outputs = attempt.outputs()
         again = run_call(make(), self.device)
-        if _C.base_name(case.op) in _undefined() or again.error or find_differences(outputs, again.outputs()):
+        if base_name(case.op) in _undefined() or again.error or find_differences(outputs, again.outputs()):
             row.status, row.reason = NOT_JUDGED, "another run gives other bits"
             return
         self._write(case, outputs)
@@ -134,7 +134,7 @@ class GoldenWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             torch.save(content, path)
         except (OSError, RuntimeError) as error:
-            raise _C.Error(f"{path}: cannot be written: {error}") from None
+            raise Error(f"{path}: cannot be written: {error}") from None
 
 
 def _for_files(tensors: Any) -> list[Any]:
@@ -160,7 +160,7 @@ class Golden:
         path = folder / FACTS_FILE
         facts = read_json(path, "op-tools conformance gen makes golden data")
         if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("kind") not in KINDS:
-            raise _C.Error(f"{path}: is not of golden data that this version reads")
+            raise Error(f"{path}: is not of golden data that this version reads")
         self.kind: str = facts["kind"]
         self.device = str(facts.get("device", "?"))
 
@@ -175,11 +175,11 @@ class Golden:
             return None
         content = load(path)
         if not isinstance(content, dict) or content.get("case") != case.id:
-            raise _C.Error(f"{path}: is no golden data of the case {case.id}")
+            raise Error(f"{path}: is no golden data of the case {case.id}")
         kind = str if self.kind == "digests" else (torch.Tensor, type(None))
         parts: list[Any] = [content.get("results"), content.get("gradients")]
         if any(not isinstance(part, list) or not all(isinstance(one, kind) for one in part) for part in parts):
-            raise _C.Error(f"{path}: is no file of golden data")
+            raise Error(f"{path}: is no file of golden data")
         return parts[0], parts[1]
 
 
@@ -303,7 +303,7 @@ class _Sides:
         golden: torch.Tensor | None,
         changed: list[torch.Tensor | None],
     ) -> dict[str, Any]:
-        return _C.judge_tensors(
+        return judge_tensors(
             result,
             reference,
             golden=lambda: golden,

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 from .._base.data_file import read_data
 from .._torch.operator_names import near_names
 from . import DEFAULT_SOURCES, LISTED, SOURCES, mutations
@@ -79,7 +79,7 @@ def list_of(suite: str) -> Path:
     known = {_version(path.name): path for path in FOLDER.glob(f"{suite}/*.jsonl.gz")}
     older = [version for version in known if version <= mine]
     if not older:
-        raise _C.Error(f"the package has no list of the suite {suite} for torch {torch.__version__}: {FOLDER / suite}")
+        raise Error(f"the package has no list of the suite {suite} for torch {torch.__version__}: {FOLDER / suite}")
     return known[max(older)]
 
 
@@ -97,7 +97,7 @@ def _lines_of(path: Path) -> list[str]:
         content = path.read_bytes()
         return (gzip.decompress(content) if path.suffix == ".gz" else content).decode().split("\n")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise _C.Error(f"{path}: cannot be read: {error}") from None
+        raise Error(f"{path}: cannot be read: {error}") from None
 
 
 def write_list(path: Path, cases: Iterable[Case]) -> tuple[int, str]:
@@ -122,7 +122,7 @@ def write_list(path: Path, cases: Iterable[Case]) -> tuple[int, str]:
             if target is not raw:
                 target.close()
     except OSError as error:
-        raise _C.Error(f"{path}: cannot be written: {error.strerror}") from None
+        raise Error(f"{path}: cannot be written: {error.strerror}") from None
     return count, digest.hexdigest()
 
 
@@ -155,8 +155,8 @@ def read_list(path: Path) -> Iterator[Case]:
             continue
         try:
             yield Case.from_json(line)
-        except _C.Error as error:
-            raise _C.Error(f"{path}:{number}: {error}") from None
+        except Error as error:
+            raise Error(f"{path}:{number}: {error}") from None
 
 
 @functools.cache
@@ -173,18 +173,18 @@ def read_mine(path: Path) -> Iterator[Case]:
     if path.suffix in (".yaml", ".yml"):
         given = read_data(path)
         if not isinstance(given, list):
-            raise _C.Error(f"{path}: is no list of cases")
+            raise Error(f"{path}: is no list of cases")
     else:
         given = _json_objects(path)
     for number, fields in enumerate(given, 1):
         try:
             if not isinstance(fields, dict):
-                raise _C.Error("a case: is no object")
+                raise Error("a case: is no object")
             case = Case.from_fields({**_with_pairs(fields), "id": "", "source": "mine"})
             if case.gradient and not any(tensor.requires_grad for tensor in case.tensors):
-                raise _C.Error('a case: "gradient": true, and no tensor has "requires_grad": true')
-        except _C.Error as error:
-            raise _C.Error(f"{path}: case {number}: {error}") from None
+                raise Error('a case: "gradient": true, and no tensor has "requires_grad": true')
+        except Error as error:
+            raise Error(f"{path}: case {number}: {error}") from None
         yield case
 
 
@@ -197,7 +197,7 @@ def _json_objects(path: Path) -> list[Any]:
             return given
         return [json.loads(one) for one in lines if one.strip()]
     except (ValueError, RecursionError) as error:
-        raise _C.Error(f"{path}: is no JSON: {error}") from None
+        raise Error(f"{path}: is no JSON: {error}") from None
 
 
 def _with_pairs(fields: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def source_cases(
 ) -> Iterator[Case]:
     """The cases of :func:`load_cases`, without a filter."""
     if unknown := [one for one in sources if one not in SOURCES]:
-        raise _C.Error(f"source {unknown[0]!r}: there are {', '.join(SOURCES)}")
+        raise Error(f"source {unknown[0]!r}: there are {', '.join(SOURCES)}")
     if suite:
         return (case for case in read_list(Path(suite)) if case.source in sources)
     found: list[Iterable[Case]] = [our_list(one) for one in LISTED if one in sources]
@@ -248,7 +248,7 @@ def filtered(cases: Iterable[Case], wanted: Filter) -> Iterator[Case]:
             seen.add(changed.id)
             yield changed
     if missing := sorted(wanted.models - models):
-        raise _C.Error(
+        raise Error(
             f"--model {missing[0]}: no case of this model; {_near(missing[0], sorted(models))}--list-models names them"
         )
 
@@ -260,14 +260,14 @@ def _near(name: str, known: list[str]) -> str:
 
 def _checked(wanted: Filter) -> re.Pattern[str] | None:
     if wanted.phase not in ("", *PHASES):
-        raise _C.Error(f"--phase {wanted.phase}: there are {', '.join(PHASES)}")
+        raise Error(f"--phase {wanted.phase}: there are {', '.join(PHASES)}")
     for name in wanted.dtypes:
         if not isinstance(getattr(torch, name, None), torch.dtype):
-            raise _C.Error(f"--filter-dtype {name}: is no dtype of torch")
+            raise Error(f"--filter-dtype {name}: is no dtype of torch")
     try:
         return re.compile(wanted.fname) if wanted.fname else None
     except re.error as error:
-        raise _C.Error(f"--fname {wanted.fname}: is no regular expression: {error}") from None
+        raise Error(f"--fname {wanted.fname}: is no regular expression: {error}") from None
 
 
 def _is_wanted(case: Case, wanted: Filter, expression: re.Pattern[str] | None) -> bool:
@@ -290,7 +290,7 @@ def phases_of(case: Case) -> tuple[str, ...]:
 def _changed(case: Case, wanted: Filter) -> Case:
     for name in [one for one, on in (("nhwc", wanted.nhwc), ("four-bytes", wanted.four_bytes)) if on]:
         if case.data is not None:
-            raise _C.Error(
+            raise Error(
                 f"--{name}: {case.id} is a captured call, whose tensors stay as they were: leave --captures out"
             )
         case = mutations.mutated(case, name) or case

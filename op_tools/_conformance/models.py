@@ -19,7 +19,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
-from .. import _C
+from .._base.core import Error
 from .case import Case, leaves_of
 from .recorded import case_of, without_gradient
 from .trees import TensorSpec, map_specs
@@ -86,7 +86,7 @@ class StepRecorder(TorchFunctionMode):
             return None
         try:
             return with_plausible_values(case_of("models", function, args, kwargs, _recipe))
-        except (_C.Error, RuntimeError, NotImplementedError) as error:  # tensors of torch.func have no memory
+        except (Error, RuntimeError, NotImplementedError) as error:  # tensors of torch.func have no memory
             self.left_out[f"{name}: {error}".partition("\n")[0][:100]] += 1
             return None
 
@@ -202,7 +202,7 @@ def record_program(arguments: Sequence[str], model: str) -> tuple[list[Case], st
     """
     script = Path(arguments[0])
     if not script.is_file():
-        raise _C.Error(f"{script}: there is no such file")
+        raise Error(f"{script}: there is no such file")
     recorder, before = StepRecorder(), (sys.argv, sys.path)
     steps: list[Counter[str]] = []
 
@@ -217,7 +217,7 @@ def record_program(arguments: Sequence[str], model: str) -> tuple[list[Case], st
             runpy.run_path(str(script), run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
-            raise _C.Error(f"{script}: ended with the status {end.code}") from None
+            raise Error(f"{script}: ended with the status {end.code}") from None
     finally:
         handle.remove()
         sys.argv, sys.path = before
@@ -228,5 +228,5 @@ def record_program(arguments: Sequence[str], model: str) -> tuple[list[Case], st
     recorder.counts = steps[1] if len(steps) > 1 else steps[0] if steps else recorder.counts
     found = recorder.take(model)
     if not found:
-        raise _C.Error(f"{script}: called no torch function with tensors")
+        raise Error(f"{script}: called no torch function with tensors")
     return found, which

@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .. import _C
+from .._base.core import Error
 from .._torch.op_samples import clone_first, operators, out_target, result_kinds, samples_of, seed
 from . import values
 from .case import Case, leaves_of, make_call
@@ -86,7 +86,7 @@ def both_forms(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     drawn = case_of("op_db", function, args, kwargs, functools.partial(recipe_of, exact))
     short = [case for case in (drawn, whole) if len(case.to_json()) <= _LONGEST]
     if not short:
-        raise _C.Error("values that would take too much room")
+        raise Error("values that would take too much room")
     return short[0], short[-1]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import _C
+from .._base.core import Error, base_name, function_name
 from .._torch.python_functions import find
 from .case import Case
 from .trees import DEVICE, TensorSpec, contiguous_strides, encode, map_specs
@@ -36,9 +36,9 @@ def case_of(source: str, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     Raises:
         op_tools.Error: it can be no case, with the reason.
     """
-    name = _C.function_name(function)
+    name = function_name(function)
     if find(name) is None:
-        raise _C.Error("functions that no file may name")
+        raise Error("functions that no file may name")
     specs = _Specs(values)
     given = specs.with_aliases((specs.of(list(args)), {key: specs.of(value, key) for key, value in kwargs.items()}))
     encode(list(given))  # raises for what JSON does not hold
@@ -65,7 +65,7 @@ def variant_of(name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str
 
 def changes_first(name: str) -> bool:
     """Whether a function, or an operator, has the name of one that changes its first argument."""
-    return _OWN.fullmatch(_C.base_name(name)) is not None
+    return _OWN.fullmatch(base_name(name)) is not None
 
 
 def _in_place_flag(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -110,9 +110,9 @@ class _Specs:
 
     def _tensor(self, tensor: torch.Tensor) -> TensorSpec:
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-            raise _C.Error("sparse, nested and quantized tensors")
+            raise Error("sparse, nested and quantized tensors")
         if tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
-            raise _C.Error("tensors with a bit for conjugate or negative")
+            raise Error("tensors with a bit for conjugate or negative")
         shape, stride = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
         spec = TensorSpec(
             shape,

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error, log_warn
 from .._tools.record import RECORDING, RecordedCall, RecordedTensor, Recording, read_recording
 from .case import Case, leaves_of, make_call, resolve
 from .models import with_plausible_values
@@ -46,7 +46,7 @@ def recorded_cases(path: Path) -> Iterator[Case]:
     """
     recording = read_recording(path)
     if recording.damage:
-        _C.log_warn(f"{path}: is damaged, {recording.damage}: the calls before that are cases")
+        log_warn(f"{path}: is damaged, {recording.damage}: the calls before that are cases")
     calls, left_out, known, made = _calls_of(recording), Counter[str](), set[Any](), 0
     for call, gradients in calls:
         if (facts := _facts(call, gradients)) in known:
@@ -54,15 +54,15 @@ def recorded_cases(path: Path) -> Iterator[Case]:
         known.add(facts)
         try:
             case = _case_of(call, gradients)
-        except _C.Error as error:
+        except Error as error:
             left_out[f"{call.op}: {error}".partition("\n")[0]] += 1
         else:
             made += 1
             yield case
     for reason, count in left_out.items():
-        _C.log_warn(f"{path}: {count} different calls are no cases: {reason}")
+        log_warn(f"{path}: {count} different calls are no cases: {reason}")
     if not made:
-        raise _C.Error(f"{path}: no call of it can be a case")
+        raise Error(f"{path}: no call of it can be a case")
 
 
 def _calls_of(recording: Recording) -> list[tuple[RecordedCall, frozenset[int]]]:
@@ -113,13 +113,13 @@ def _case_of(call: RecordedCall, gradients: frozenset[int]) -> Case:
         case = _with_limits(with_plausible_values(case), [tensor for _, tensor in call.inputs])
         if not (problem := _problem(case, call)):
             return case if case.gradient else without_gradient(case)
-    raise _C.Error(problem)
+    raise Error(problem)
 
 
 def _scalars(call: RecordedCall) -> dict[str, Any]:
     found = json.loads(call.scalars) if call.scalars else {}
     if not isinstance(found, dict) or "hash" in found:
-        raise _C.Error("arguments that are too long for a recording")
+        raise Error("arguments that are too long for a recording")
     return found
 
 
@@ -127,13 +127,13 @@ def _put(tree: dict[int | str, Any], place: str, value: Any) -> None:
     """Puts a value where "args[1][0]" or "kwargs.dim" says."""
     found = _PLACE.fullmatch(place)
     if found is None:
-        raise _C.Error(f"an argument at {place}")
+        raise Error(f"an argument at {place}")
     steps: list[int | str] = [found[1]]
     steps += [name or int(number) for number, name in _STEP.findall(found[2])]
     for step in steps[:-1]:
         tree = tree.setdefault(step, {})
         if not isinstance(tree, dict):
-            raise _C.Error(f"two arguments at {place}")
+            raise Error(f"two arguments at {place}")
     tree[steps[-1]] = value
 
 
@@ -155,7 +155,7 @@ def _value_of(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if value == "Generator":
-        raise _C.Error("a random generator")
+        raise Error("a random generator")
     if value.startswith("device(") or value == "cpu":
         return DEVICE
     if value in _FLOATS:
@@ -173,7 +173,7 @@ def _value_of(value: Any) -> Any:
 def _spec(tensor: RecordedTensor, requires_grad: bool, aliases: list[int]) -> TensorSpec:
     dtype = tensor.dtype.removeprefix("torch.")
     if len(tensor.stride) != len(tensor.shape) or dtype.startswith(("q", "bits")):
-        raise _C.Error("sparse, nested and quantized tensors")
+        raise Error("sparse, nested and quantized tensors")
     plain = tensor.stride == contiguous_strides(tensor.shape) or 0 in tensor.shape
     alias = aliases.index(tensor.number) if tensor.number in aliases else None
     spec = TensorSpec(tensor.shape, dtype, None if plain else tensor.stride, requires_grad=requires_grad, alias=alias)

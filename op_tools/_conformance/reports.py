@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from .. import _C
+from .._base.core import Error
 from .._base.verdict import Verdict
 from .rows import ERROR, EXPECTED, NOT_JUDGED, PASSED, RIGHT, STATUSES, UNSUPPORTED, WRONG, Row, write_csv
 from .summary import SUMMARY_FILE, Rows, missing_in, summary_of, verdict_in
@@ -54,7 +54,7 @@ def write_reports(folder: Path, rows: Rows, facts: Mapping[str, Any]) -> dict[st
         try:
             write(folder / name)
         except OSError as error:
-            raise _C.Error(f"{folder / name}: cannot be written: {error.strerror}") from None
+            raise Error(f"{folder / name}: cannot be written: {error.strerror}") from None
     return summary
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error
 from .case import Case
 
 ROWS_FILE = "rows.jsonl"
@@ -113,7 +113,7 @@ class RowWriter:
             if size and os.pread(self._file, 1, size - 1) != b"\n":
                 os.write(self._file, b"\n")  # ends the torn line
         except OSError as error:
-            raise _C.Error(f"{path}: {error.strerror}") from None
+            raise Error(f"{path}: {error.strerror}") from None
 
     def write(self, rows: Sequence[Row]) -> None:
         """All rows of one case."""
@@ -135,7 +135,7 @@ def read_rows(path: Path) -> dict[str, list[Row]]:
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
-        raise _C.Error(f"{path}: {error.strerror}") from None
+        raise Error(f"{path}: {error.strerror}") from None
     for number, line in enumerate(lines, 1):
         try:
             given = json.loads(line)
@@ -147,7 +147,7 @@ def read_rows(path: Path) -> dict[str, list[Row]]:
         except TypeError:
             wrong = True
         if wrong:
-            raise _C.Error(f"{path}:{number}: is no row of op-tools conformance")
+            raise Error(f"{path}:{number}: is no row of op-tools conformance")
         found[rows[0].case] = rows
     return found
 
@@ -161,7 +161,7 @@ def rows_below(folder: Path) -> dict[str, list[Row]]:
     stem = Path(ROWS_FILE).stem
     paths = sorted(folder.glob(f"{stem}*.jsonl"))
     if not paths:
-        raise _C.Error(f"{folder}: no result of op-tools conformance run is here (no {ROWS_FILE})")
+        raise Error(f"{folder}: no result of op-tools conformance run is here (no {ROWS_FILE})")
     found: dict[str, list[Row]] = {}
     for path in paths:
         found.update(read_rows(path))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error, __version__, tolerance_text
 from .._base.verdict import Verdict
 from .._torch.rank_shares import Ranks, ranks
 from .._torch.run_facts import program_facts
@@ -60,7 +60,7 @@ def facts_of(cases: Sequence[Case], plan: WorkerPlan, settings: Settings) -> dic
         "device": plan.device,
         "devices": program["devices"],
         "torch": torch.__version__,
-        "op_tools": _C.__version__,
+        "op_tools": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "git": program["git"],
@@ -70,7 +70,7 @@ def facts_of(cases: Sequence[Case], plan: WorkerPlan, settings: Settings) -> dic
         "sources": dict(sorted(Counter(case.source for case in cases).items())),
         "seed": "of each tensor: the case's id and the tensor's place",
         "method": plan.method or "relative",
-        "tolerances": _C.tolerance_text().splitlines()[0],
+        "tolerances": tolerance_text().splitlines()[0],
         "phase": plan.phase,
         "golden": plan.golden,
         "keeps": plan.writes,
@@ -91,13 +91,13 @@ def _begin(settings: Settings, facts: dict[str, Any]) -> Path:
         if (folder / RUN_FILE).exists():
             known = read_facts(folder)
             if other := [name for name in _SAME if known.get(name) != facts[name]]:
-                raise _C.Error(f"-o {folder}: has a run with another {', '.join(other)}; give another folder")
+                raise Error(f"-o {folder}: has a run with another {', '.join(other)}; give another folder")
             if rows_file.exists() and not settings.resume:
-                raise _C.Error(f"-o {folder}: has a result; go on with it by --resume, or give another folder")
+                raise Error(f"-o {folder}: has a result; go on with it by --resume, or give another folder")
         else:
             _write_facts(folder, facts)
     except OSError as error:
-        raise _C.Error(f"-o {folder}: {error.strerror}") from None
+        raise Error(f"-o {folder}: {error.strerror}") from None
     return rows_file
 
 

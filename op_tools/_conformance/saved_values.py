@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from .. import _C
 from .._base.captured_calls import CapturedCall, load_call
+from .._base.core import Error
 from .trees import TensorSpec, leaves_in
 
 
@@ -31,7 +31,7 @@ def saved_tensors(path: str, specs: Sequence[TensorSpec], device: torch.device) 
     call = load_call(path)
     tensors = leaves_in((call.args, call.kwargs), torch.Tensor)
     if [tuple(one.shape) for one in tensors] != [spec.shape for spec in specs]:
-        raise _C.Error(f"{path}: is another call than when the case was made of it")
+        raise Error(f"{path}: is another call than when the case was made of it")
     # An index or a length that the program had on the CPU beside tensors of an accelerator belongs there.
     places = on_accelerator(call, ("inputs",))
     if not any(places) or len(places) != len(tensors):

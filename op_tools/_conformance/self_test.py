@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import reload_log_level
 from .case import Case, TensorSpec
 from .rows import PASSED
 from .verdict import Judge
@@ -54,7 +54,7 @@ class SelfTest:
 
 
 def _start() -> None:
-    _C.reload_log_level()
+    reload_log_level()
     torch.set_num_threads(1)
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import torch
 
-from .. import _C
+from .._base.core import Error, log_progress, reload_log_level
 from .._base.results import duration_text
 from .._torch.backends import import_backends, usable_device
 from .case import Case
@@ -59,7 +59,7 @@ _work: _Works | None = None  # of this worker process
 def _start(plan: WorkerPlan) -> None:
     global _work
     os.environ["OP_TOOLS_LOG_LEVEL"] = "off"
-    _C.reload_log_level()
+    reload_log_level()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     import_backends(plan.imports)
@@ -128,7 +128,7 @@ class Progress:
         text = f"{self._done} of {self._total} cases, {self._wrong} wrong, {duration_text(left)} left"
         if sys.stderr.isatty():
             filled = _BAR * self._spent // self._cost
-            _C.log_progress(f"conformance [{'#' * filled}{'.' * (_BAR - filled)}] {text}")
+            log_progress(f"conformance [{'#' * filled}{'.' * (_BAR - filled)}] {text}")
         elif now - self._told > _LINE_SECONDS:
             self._told = now
             self._say(text)
@@ -167,10 +167,10 @@ class Session:
                 found[case.id] = rows
                 progress.step(case, rows)
         except StartError as error:
-            raise _C.Error(f"a worker process could not start: {error}") from None
+            raise Error(f"a worker process could not start: {error}") from None
         finally:
             writer.close()
-            _C.log_progress("")
+            log_progress("")
         return dict(sorted(found.items()))
 
     def _too_large(self, lines: dict[str, Case], free: int) -> Iterator[tuple[Case, list[Row]]]:

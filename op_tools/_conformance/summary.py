@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error
 from .._base.data_file import read_json
 from .._base.verdict import Verdict, verdict_of
 from .._base.verdict import status_of as status_of_verdict
@@ -139,7 +139,7 @@ def read_part(path: Path) -> dict[str, Any]:
     """
     content = read_json(path, "is this a result of op-tools conformance run?")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise _C.Error(f"{path}: is not of a result that this version reads")
+        raise Error(f"{path}: is not of a result that this version reads")
     return content
 
 
@@ -152,7 +152,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     facts = read_part(folder / RUN_FILE)
     for name, kind in (("device", str), ("torch", str), ("list", str), ("cases", int), ("self-test", str)):
         if not isinstance(facts.get(name), kind):
-            raise _C.Error(f"{folder / RUN_FILE}: {name!r} is missing")
+            raise Error(f"{folder / RUN_FILE}: {name!r} is missing")
     return facts
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 
 Leaf = TypeVar("Leaf")
 _NAMED: dict[str, type] = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
@@ -38,7 +38,7 @@ class TensorSpec:
         """Raises op_tools.Error where this torch has none of that name."""
         found = getattr(torch, self.dtype, None)
         if not isinstance(found, torch.dtype):
-            raise _C.Error(f"this torch has no dtype {self.dtype!r}")
+            raise Error(f"this torch has no dtype {self.dtype!r}")
         return found
 
     @property
@@ -120,7 +120,7 @@ def encode(tree: Any) -> Any:
     if type(tree) in (list, tuple):
         items = [encode(one) for one in tree]
         return items if type(tree) is list else {"tuple": items}
-    raise _C.Error(f"a {type(tree).__qualname__} has no form in a case")
+    raise Error(f"a {type(tree).__qualname__} has no form in a case")
 
 
 def _encode_spec(spec: TensorSpec) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def decode(tree: Any) -> Any:
             return _DECODERS[kind](value)
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
-    raise _C.Error(
+    raise Error(
         f"a case: {str(tree)[:80]} is no argument; an object has one key ({', '.join(_DECODERS)}), as in "
         '{"tensor": {"shape": [2, 3], "dtype": "float32"}}'
     )
@@ -193,21 +193,21 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 
 def _sizes(value: Any, name: str, smallest: int = 0) -> tuple[int, ...]:
     if not isinstance(value, list) or any(type(one) is not int or not smallest <= one < 2**62 for one in value):
-        raise _C.Error(f"a case: {name} {str(value)[:80]} has to be a list of numbers from {smallest}")
+        raise Error(f"a case: {name} {str(value)[:80]} has to be a list of numbers from {smallest}")
     return tuple(value)
 
 
 def _decode_spec(given: Any) -> TensorSpec:
     if not isinstance(given, dict) or not {"shape", "dtype"} <= set(given) <= set(_SPEC_FIELDS):
-        raise _C.Error(f'a case: a tensor has "shape", "dtype" and may have {", ".join(_SPEC_FIELDS[2:])}')
+        raise Error(f'a case: a tensor has "shape", "dtype" and may have {", ".join(_SPEC_FIELDS[2:])}')
     shape = _sizes(given["shape"], "shape")
     stride = None if given.get("stride") is None else _sizes(given["stride"], "stride")
     if stride is not None and len(stride) != len(shape):
-        raise _C.Error(f"a case: stride {list(stride)} does not fit shape {list(shape)}")
+        raise Error(f"a case: stride {list(stride)} does not fit shape {list(shape)}")
     (offset,) = _sizes([given.get("offset", 0)], "offset")
     alias, values = given.get("alias"), given.get("values", "normal")
     if (alias is not None and type(alias) is not int) or not isinstance(values, str | list):
-        raise _C.Error('a case: "alias" is a number, "values" a text or a list')
+        raise Error('a case: "alias" is a number, "values" a text or a list')
     values = values if isinstance(values, str) else tuple(values)
     return TensorSpec(shape, str(given["dtype"]), stride, offset, values, given.get("requires_grad") is True, alias)
 

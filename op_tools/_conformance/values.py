@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from .. import _C
+from .._base.core import Error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,7 +99,7 @@ def fills_gaps(recipe: str) -> bool:
 def packed(tensor: torch.Tensor) -> str | tuple[Any, ...]:
     """The elements of a tensor as a recipe that gives exactly these."""
     if tensor.is_meta:
-        raise _C.Error("tensors without values")
+        raise Error("tensors without values")
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     whole = flat.dtype in _INTEGERS or flat.dtype is torch.bool
     if flat.numel() <= 16 and (whole or flat.dtype in (torch.float32, torch.float64)):
@@ -117,21 +117,21 @@ def _unpacked(recipe: str, dtype: torch.dtype, count: int) -> torch.Tensor:
         unpack = zlib.decompressobj()
         content = unpack.decompress(base64.b64decode(recipe[len(_PACKED) :], validate=True), size + 1)
     except (ValueError, zlib.error) as error:
-        raise _C.Error(f"values: the packed data is damaged: {error}") from None
+        raise Error(f"values: the packed data is damaged: {error}") from None
     if len(content) != size:
-        raise _C.Error(f"values: the packed data has another size than the {count} elements of {dtype}")
+        raise Error(f"values: the packed data has another size than the {count} elements of {dtype}")
     if dtype is torch.bool and any(one > 1 for one in content):
-        raise _C.Error("values: the packed data holds what is no bool")
+        raise Error("values: the packed data holds what is no bool")
     return torch.frombuffer(bytearray(content), dtype=dtype) if count else torch.empty(0, dtype=dtype)
 
 
 def _inline(numbers: tuple[Any, ...], dtype: torch.dtype, count: int) -> torch.Tensor:
     if len(numbers) != count:
-        raise _C.Error(f"values: {len(numbers)} numbers for {count} elements")
+        raise Error(f"values: {len(numbers)} numbers for {count} elements")
     try:
         return torch.tensor(numbers, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise _C.Error(f"values: {error}") from None
+        raise Error(f"values: {error}") from None
 
 
 def _permutation(key: int, count: int) -> NDArray[np.int64]:
@@ -158,7 +158,7 @@ def _block(recipe: str, name: str, numbers: list[str], dtype: torch.dtype, made:
             return _KINDS[adversary](made, dtype)
     except (ValueError, TypeError, KeyError, OverflowError):
         pass
-    raise _C.Error(
+    raise Error(
         f"values: {recipe!r} is no recipe for {dtype}: normal, uniform A B (floats), integers A B, permutation, "
         f"adversarial:{'|'.join(ADVERSARIAL)}"
     )

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from .. import _C
+from .._base.core import Error, base_name, judge_tensors
 from .._base.error_text import with_type
 from .._base.verdict import Verdict
 from .._tools.autocompare import CompareRow, OpAutoCompare
@@ -141,7 +141,7 @@ class Judge:
         try:
             call = self._prepared(case)
             rows = [call] if isinstance(call, Row) else self.judge(case, call)
-        except _C.Error as error:
+        except Error as error:
             rows = [row_of(case, status=ERROR, reason=str(error))]
         except Exception as error:  # of the suite itself: one case less, and the worker goes on
             rows = [row_of(case, status=ERROR, reason=f"could not be judged: {with_type(error)}")]
@@ -211,7 +211,7 @@ class Judge:
             row.reason = f"the CPU raises as well: {with_type(on_cpu)}" if on_cpu else with_type(error)
             row.blamed = raised[0].op if raised else case.op
             return row
-        telling = [one for one in found if _C.base_name(one.op) not in _AROUND] or found
+        telling = [one for one in found if base_name(one.op) not in _AROUND] or found
         passed = [one for one in telling if one.verdict == Verdict.AGREES]
         if failed and self.device.type == "cpu" and _is_extreme(case) and all(map(_is_overflow, failed)):
             row.status = NOT_JUDGED
@@ -280,7 +280,7 @@ def _is_rounding(one: Outputs, other: Outputs) -> bool:
     if any(a is None or b is None for a, b in pairs):
         return False
     judge = functools.partial(
-        _C.judge_tensors, golden=None, perturbed=None, method="relative", nan_equal=True, reduced=1000
+        judge_tensors, golden=None, perturbed=None, method="relative", nan_equal=True, reduced=1000
     )
     return all(judge(a, b)["verdict"] != Verdict.DIFFERS for a, b in pairs if a is not None)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error, admits_module, judge_tensors
 from .._base.results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 from .._base.tool_descriptions import Names, joined
 from .._base.verdict import Verdict, verdict_of
@@ -160,7 +160,7 @@ class _Sides:
             missing = "the judged side" if result is None else "the other side"
             return {"verdict": Verdict.DIFFERS, "explained": f"{missing} has no such tensor"}
         golden = self.golden
-        return _C.judge_tensors(
+        return judge_tensors(
             result,
             reference,
             golden=None if golden is None else lambda: (find(golden) or {}).get(place),
@@ -380,7 +380,7 @@ class _Runner:
         return run_model(
             model,
             values,
-            wanted=lambda path: _C.admits_module(f"{type(model).__name__}.{path}".rstrip("."), self.modules),
+            wanted=lambda path: admits_module(f"{type(model).__name__}.{path}".rstrip("."), self.modules),
             gradients=self.gradients,
             loss=self.loss,
             seed=self.seed,
@@ -475,7 +475,7 @@ def compare_modules(
     """
     wants_copy = on_device is not None or dtype is not None
     if (model_b is None) is not wants_copy:
-        raise _C.Error("compare_modules: give either model_b, or on_device= or dtype= for a copy of model_a")
+        raise Error("compare_modules: give either model_b, or on_device= or dtype= for a copy of model_a")
     other = model_b if model_b is not None else copied(model_a, on_device or device_of(model_a), dtype)
     if device_of(model_a).type != "cpu" and device_of(other).type == "cpu":
         model_a, other = other, model_a

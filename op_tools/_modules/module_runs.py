@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map, tree_unflatten
 
-from .. import _C
+from .._base.core import Error
 from .._torch.module_names import without_wrapper
 
 Tensors = dict[str, torch.Tensor]  # on the CPU, by their place: "[0]", "['mask']", "" where it is the only tensor
@@ -205,7 +205,7 @@ def copied(model: torch.nn.Module, device: Any, dtype: torch.dtype | None) -> to
     try:
         return copy.deepcopy(model).to(device=device, dtype=dtype)
     except Exception as error:
-        raise _C.Error(
+        raise Error(
             f"compare_modules: the model cannot be copied ({type(error).__name__}: {error}); make the copy yourself "
             "and give it as model_b"
         ) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typing_extensions import Unpack
 
-from .. import _C
+from .._base.core import Error, compare_runs, log_warn, read_recording
 from .._base.declared import RunRow, ToolOptions
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._tools.record import OpRecord
@@ -125,14 +125,14 @@ class OpAgainst(Together):
                 self._look()
         except Exception as error:
             self._is_over, self._failure = True, str(error)
-            _C.log_warn(f"against: the program is no longer compared: {error}")
+            log_warn(f"against: the program is no longer compared: {error}")
 
     def _look(self) -> None:
-        b = _C.read_recording(self._record.path)
+        b = read_recording(self._record.path)
         rank = rank_of(b)
         if rank not in self._of_a:
-            raise _C.Error(f"A has no rank {rank}")
-        compared = _C.compare_runs(self._of_a[rank], b, noise=self._of_noise.get(rank), fusions=self._fusions)
+            raise Error(f"A has no rank {rank}")
+        compared = compare_runs(self._of_a[rank], b, noise=self._of_noise.get(rank), fusions=self._fusions)
         self._steps += 1
         root = (
             self._capture.result().root
@@ -151,7 +151,7 @@ class OpAgainst(Together):
     def _say(self, first: RunRow) -> None:
         where = ", ".join(filter(None, [first.module, first.line_b or first.line, f"step {first.step}"]))
         saved = f"; saved: run_op_from_data {self._path} --acc_check" if self._path else ""
-        _C.log_warn(
+        log_warn(
             f"against: {short_name(first.op_b or first.op)} ({first.phase}, {where}): {first.verdict}: "
             f"{first.finding}{saved}"
         )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error, recorded_items
 from .._base.declared import RunRow
 from .comparison import RankComparison
 
@@ -29,7 +29,7 @@ def new_folder(name: str, parent: Path = Path()) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise _C.Error(f"{parent / name}: cannot be made: {error}") from None
+            raise Error(f"{parent / name}: cannot be made: {error}") from None
         return parent / name
     raise AssertionError  # the names do not end
 
@@ -92,7 +92,7 @@ def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
         return _commands_of_module(first, headers, folder)
     commands = []
     for place, (side, recording) in enumerate((("a", core.a), ("b", core.b))):
-        of_calls = _C.recorded_items(recording)
+        of_calls = recorded_items(recording)
         items = dict.fromkeys(of_calls[call] for row in rows for call in core.calls_of(row.row)[place])
         listed = folder / f"calls_{side}.txt"
         listed.write_text("".join(f"{item}\n" for item in items if item), encoding="utf-8")

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from .. import _C
 from .._base.account import accounts_of, lines_of, reasons_of
+from .._base.core import find_odd_calls
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.record import RecordedCall, RecordedCalls, Recording
@@ -134,7 +134,7 @@ def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns
     """
     cores = [(rank, core) for run in runs for rank, core in open_run(run).items()]
     rows = []
-    odd, apart = _C.find_odd_calls([core for _, core in cores])
+    odd, apart = find_odd_calls([core for _, core in cores])
     for run, call, _, _, like_it, others, what, collective in odd:
         rank, core = cores[run]
         calls = RecordedCalls(core)

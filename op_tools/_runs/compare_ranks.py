@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from .. import _C
 from .._base.account import accounts_of, lines_of, reasons_of
 from .._base.captured_calls import load_call, tensors_of
+from .._base.core import Error, Recording, compare_runs, unwritten_values
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.record import RecordedCall, RecordedCalls, RecordedTensor
@@ -139,7 +139,7 @@ def read_rules(path: str | Path) -> list[tuple[str, str]]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise _C.Error(f"{path}: cannot be read: {error}") from None
+        raise Error(f"{path}: cannot be read: {error}") from None
     rules = []
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
@@ -149,10 +149,10 @@ def read_rules(path: str | Path) -> list[tuple[str, str]]:
         try:
             re.compile(pattern.strip())
             if not gap or not pattern.strip() or not rule.strip():
-                raise _C.Error("expected REGEX = b s h[tp]")
+                raise Error("expected REGEX = b s h[tp]")
             wanted_plan(rule)
-        except (re.error, _C.Error) as error:
-            raise _C.Error(f"{path}, line {number}: {error}") from None
+        except (re.error, Error) as error:
+            raise Error(f"{path}, line {number}: {error}") from None
         rules.append((pattern.strip(), rule.strip()))
     return rules
 
@@ -162,8 +162,8 @@ def read_rules(path: str | Path) -> list[tuple[str, str]]:
 
 @dataclass
 class _Ranks:
-    single: _C.Recording
-    many: list[_C.Recording]
+    single: Recording
+    many: list[Recording]
     rules: Rules
     paths_one: dict[int, str]  # captured calls by id; empty: there are none
     paths: dict[tuple[int, int], str]  # by rank and id
@@ -177,8 +177,8 @@ class _Ranks:
     def compare(self) -> None:
         calls = RecordedCalls(self.single)
         others = [RecordedCalls(core) for core in self.many]
-        self._unwritten = [_C.unwritten_values(core) for core in (self.single, *self.many)]
-        partners = [_C.compare_runs(self.single, core).pairs for core in self.many]
+        self._unwritten = [unwritten_values(core) for core in (self.single, *self.many)]
+        partners = [compare_runs(self.single, core).pairs for core in self.many]
         for number, call in enumerate(calls):
             rows = [pairs[number] for pairs in partners]
             if _NO_CALL in rows:
@@ -267,7 +267,7 @@ def compare_ranks(
     """
     of_one, of_many = open_run(one), open_run(many)
     if len(of_one) != 1 or len(of_many) < 2:
-        raise _C.Error(f"expected one rank and several, not {len(of_one)} and {len(of_many)}")
+        raise Error(f"expected one rank and several, not {len(of_one)} and {len(of_many)}")
     for _, rule in rules:
         wanted_plan(rule)
     cores = [of_many[rank] for rank in sorted(of_many)]

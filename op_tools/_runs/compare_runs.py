@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base import core
 from .._base.account import ACCOUNT, accounts_of
+from .._base.core import Error, different_op_counts, find_recordings, make_recording, read_recording
 from .._base.data_file import read_data
 from .._tools.record import RECORDING, Recording
 from ..formats import format_of
@@ -23,9 +24,9 @@ PathOrRecording = str | os.PathLike[str] | Recording
 Fusions = Sequence[tuple[Sequence[str], Sequence[str]]]
 
 
-def rank_of(core: _C.Recording) -> int:
+def rank_of(recording: core.Recording) -> int:
     """Of the process that a recording is of."""
-    rank = core.header.get("rank", 0) if isinstance(core.header, dict) else 0
+    rank = recording.header.get("rank", 0) if isinstance(recording.header, dict) else 0
     return rank if isinstance(rank, int) else 0
 
 
@@ -36,12 +37,12 @@ def _is_recording(path: str | os.PathLike[str]) -> bool:
         return True
     try:
         format_of(file)
-    except _C.Error:
+    except Error:
         return True
     return False
 
 
-def open_run(run: PathOrRecording) -> dict[int, _C.Recording]:
+def open_run(run: PathOrRecording) -> dict[int, core.Recording]:
     """The recordings of a run by rank: of a folder, of a file, of a recording that was read, or of the dump of another tool.
 
     Raises:
@@ -50,16 +51,16 @@ def open_run(run: PathOrRecording) -> dict[int, _C.Recording]:
     if isinstance(run, Recording):
         return {rank_of(run.calls._core): run.calls._core}
     if not _is_recording(run):
-        return {rank: _C.make_recording(rows) for rank, rows in rows_of_dump(run).items()}
-    ranks: dict[int, _C.Recording] = {}
-    for path in _C.find_recordings(os.fspath(run)):
-        core = _C.read_recording(path)
-        rank = rank_of(core)
+        return {rank: make_recording(rows) for rank, rows in rows_of_dump(run).items()}
+    ranks: dict[int, core.Recording] = {}
+    for path in find_recordings(os.fspath(run)):
+        recording = read_recording(path)
+        rank = rank_of(recording)
         if rank in ranks:
-            raise _C.Error(
-                f"{os.fspath(run)!s}: {ranks[rank].path} and {core.path} are both of rank {rank}; give one of the files"
+            raise Error(
+                f"{os.fspath(run)!s}: {ranks[rank].path} and {recording.path} are both of rank {rank}; give one of the files"
             )
-        ranks[rank] = core
+        ranks[rank] = recording
     return ranks
 
 
@@ -71,7 +72,7 @@ def rank_count(run: PathOrRecording) -> int:
     """
     if isinstance(run, Recording) or not _is_recording(run):
         return len(open_run(run))
-    return len(_C.find_recordings(os.fspath(run)))
+    return len(find_recordings(os.fspath(run)))
 
 
 def _flat(header: Any, name: str = "") -> dict[str, Any]:
@@ -100,30 +101,30 @@ _ENDS = {
 }
 
 
-def _incomplete(core: _C.Recording, name: str) -> list[str]:
-    header = core.header
+def _incomplete(recording: core.Recording, name: str) -> list[str]:
+    header = recording.header
     lines = []
-    if core.damage:
-        lines.append(f"{name}: {core.path}: {core.damage}")
-    elif not core.complete:
+    if recording.damage:
+        lines.append(f"{name}: {recording.path}: {recording.damage}")
+    elif not recording.complete:
         why = _ENDS[header["ended_early"]].format(failure=header.get("failure", ""))
-        lines.append(f"{name} ends before its program did: {why}: {core.path}")
+        lines.append(f"{name} ends before its program did: {why}: {recording.path}")
     if in_doubt := header.get("statistics_in_doubt"):
         devices = ", ".join(header["statistics_on_host"])
         lines.append(
             f"{name}: {in_doubt} values are not judged: {devices} had computed their statistics, and was found to compute "
-            f"some wrong: {core.path}"
+            f"some wrong: {recording.path}"
         )
     return lines
 
 
 def compare_recordings(
-    a: _C.Recording, b: _C.Recording, noise: _C.Recording | None = None, fusions: Fusions = ()
+    a: core.Recording, b: core.Recording, noise: core.Recording | None = None, fusions: Fusions = ()
 ) -> RankComparison:
     """A process of each run."""
-    compared = _C.compare_runs(a, b, noise=noise, fusions=[(list(one), list(other)) for one, other in fusions])
+    compared = core.compare_runs(a, b, noise=noise, fusions=[(list(one), list(other)) for one, other in fusions])
     structure = Structure(
-        _C.different_op_counts(a, b),
+        different_op_counts(a, b),
         _header_differences(a.header, b.header),
         compared.steps_only_a,
         compared.steps_only_b,
@@ -182,7 +183,7 @@ def compare_runs(
     alone = [f"rank {rank}: only in A" for rank in sorted(of_a.keys() - of_b)]
     alone += [f"rank {rank}: only in B" for rank in sorted(of_b.keys() - of_a)]
     if not ranks:
-        raise _C.Error(f"{a} and {b} have no rank in common: {', '.join(alone)}")
+        raise Error(f"{a} and {b} have no rank in common: {', '.join(alone)}")
     return RunsComparison(ranks, alone)
 
 
@@ -196,7 +197,7 @@ def read_fusions(path: str | Path) -> list[tuple[list[str], list[str]]]:
     try:
         fusions = [(list(map(str, one["a"])), list(map(str, one["b"]))) for one in entries]
     except (TypeError, KeyError, AttributeError) as error:
-        raise _C.Error(f'{path}: expected a list of {{"a": [operators], "b": [operators]}}: {error}') from None
+        raise Error(f'{path}: expected a list of {{"a": [operators], "b": [operators]}}: {error}') from None
     if not all(one and other for one, other in fusions):
-        raise _C.Error(f"{path}: a fusion has no operators on a side")
+        raise Error(f"{path}: a fusion has no operators on a side")
     return fusions

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from .. import _C
 from .._base.account import lines_of, reasons_of
+from .._base.core import RunComparison, base_name, text_table
 from .._base.declared import CallVerdict, RunRow
 from .._base.results import DEFAULT_ROWS, Result
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
@@ -23,7 +23,7 @@ _WORST = 5
 class RunRows(Sequence[RunRow]):
     """The rows of a comparison. Each is made when it is asked for: there may be a million."""
 
-    def __init__(self, comparison: _C.RunComparison) -> None:
+    def __init__(self, comparison: RunComparison) -> None:
         self._found = comparison
 
     def __len__(self) -> int:
@@ -229,7 +229,7 @@ def _finite_json(value: Any) -> Any:
 
 def plain_name(op: str) -> str:
     """Without namespace, overload and the mark of an in-place form: aten::add_.Tensor and torch.add are "add"."""
-    return _C.base_name(op).strip("_")
+    return base_name(op).strip("_")
 
 
 # --- For people --------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def _number(value: float | None) -> str:
 def _table(rows: Iterable[RunRow]) -> str:
     shown = [("row", True), ("step", True), ("op", False), ("module", False), ("verdict", False)]
     numbers = [("in", True), ("out", True), ("limit", True)]
-    return _C.text_table(
+    return text_table(
         shown + numbers,
         [
             [

@@ -75,7 +75,7 @@ def _is_hexadecimal(text: str) -> bool:
 
 
 def rows_of_dump(path: str | os.PathLike[str]) -> dict[int, dict[str, Any]]:
-    """The rows of recordings (_C.make_recording) that a dump stands for, by rank. Which call made a tensor is known by
+    """The rows of recordings (make_recording) that a dump stands for, by rank. Which call made a tensor is known by
     equal hashes, or equal statistics.
 
     Raises:

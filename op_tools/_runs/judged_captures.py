@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from .. import _C
 from .._base.captured_calls import CapturedCall, load_call, tensors_of
+from .._base.core import Error, find_calls
 from .._base.declared import CallVerdict
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Verdict, status_of, verdict_of
@@ -49,7 +49,7 @@ class CapturedId:
 
 def calls_below(folder: _Folder) -> tuple[list[CapturedId], list[str]]:
     """The calls below a folder of OpCapture, in the order in which they were made, and the files that could not be read."""
-    calls, problems, _ = _C.find_calls(os.fsencode(folder))
+    calls, problems, _ = find_calls(os.fsencode(folder))
     captured = []
     for path, text, _, _ in calls:
         try:
@@ -71,7 +71,7 @@ def captured_calls(folder: _Folder) -> list[CapturedId]:
     """
     captured, problems = calls_below(folder)
     if not captured:
-        raise _C.Error("\n".join(problems) or f"{folder}: there are no captured calls here")
+        raise Error("\n".join(problems) or f"{folder}: there are no captured calls here")
     return captured
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error, admits_module
 from .._base.data_file import read_data
 from .._base.declared import CallVerdict, Finding, RunRow
 from .._base.results import Result, Shown, text_table, worded
@@ -52,7 +52,7 @@ class OneIteration(Together):
 
     def _make(self) -> Sequence[Tool]:
         if any(self._folder.glob("*.oprec")):
-            raise _C.Error(f"{self._folder}: has a recording already; give another folder")
+            raise Error(f"{self._folder}: has a recording already; give another folder")
         torch.manual_seed(self._seed)
         random.seed(self._seed)
         if numpy := sys.modules.get("numpy"):
@@ -98,7 +98,7 @@ class Exemption:
 
     def covers(self, row: OneIterRow) -> bool:
         """Whether the row is among these, and near enough."""
-        is_named = not self.module or _C.admits_module(row.module, self.module)
+        is_named = not self.module or admits_module(row.module, self.module)
         return is_named and self.kind in ("", row.kind) and row.difference <= self.limit
 
 
@@ -116,20 +116,20 @@ def _number(where: str, value: Any) -> float:
         with contextlib.suppress(ValueError):
             value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise _C.Error(f"{where}: {value!r} is no number from 0 on")
+        raise Error(f"{where}: {value!r} is no number from 0 on")
     return float(value)
 
 
 def _exemption(where: str, entry: Any) -> Exemption:
     if not isinstance(entry, dict) or not entry.get("why") or set(entry) - {"module", "kind", "limit", "why"}:
-        raise _C.Error(f"{where}: expected module, kind, limit and why (which must be there), found {entry!r}")
+        raise Error(f"{where}: expected module, kind, limit and why (which must be there), found {entry!r}")
     kind, module = str(entry.get("kind", "")), str(entry.get("module", ""))
     if kind not in ("", *KINDS):
-        raise _C.Error(f"{where}: kind: {kind!r} is none of {', '.join(KINDS)}")
+        raise Error(f"{where}: kind: {kind!r} is none of {', '.join(KINDS)}")
     try:
         re.compile(module)
     except re.error as error:
-        raise _C.Error(f"{where}: module: {module!r}: {error}") from None
+        raise Error(f"{where}: module: {module!r}: {error}") from None
     limit = _number(f"{where}: limit", entry.get("limit", float("inf")))
     return Exemption(module, kind, limit, str(entry["why"]))
 
@@ -140,10 +140,10 @@ def _tolerance(where: str, entry: Any) -> Tolerance:
         return Tolerance(dict.fromkeys(KINDS, number))
     unknown = set(entry) - {*KINDS, "exceptions"}
     if unknown:
-        raise _C.Error(f"{where}: {', '.join(map(str, unknown))}: expected {', '.join(KINDS)}, exceptions")
+        raise Error(f"{where}: {', '.join(map(str, unknown))}: expected {', '.join(KINDS)}, exceptions")
     listed = entry.get("exceptions") or []
     if not isinstance(listed, list):
-        raise _C.Error(f"{where}: exceptions: expected a list")
+        raise Error(f"{where}: exceptions: expected a list")
     exceptions = tuple(_exemption(f"{where}: exceptions[{i}]", one) for i, one in enumerate(listed))
     return Tolerance({kind: _number(f"{where}: {kind}", entry[kind]) for kind in KINDS if kind in entry}, exceptions)
 
@@ -157,7 +157,7 @@ def read_tolerances(path: str | os.PathLike[str]) -> dict[str, Tolerance]:
     """
     content = read_data(path)
     if not isinstance(content, dict):
-        raise _C.Error(f"{os.fspath(path)}: expected models and their tolerances")
+        raise Error(f"{os.fspath(path)}: expected models and their tolerances")
     return {str(model): _tolerance(f"{os.fspath(path)}: {model}", given) for model, given in content.items()}
 
 
@@ -330,6 +330,6 @@ def compare_iterations(
     """
     for rank in comparison.ranks:
         if not all(side.header.get("modules_only") for side in (rank._found.a, rank._found.b)):
-            raise _C.Error(f"{rank.a}, {rank.b}: not recorded with op-tools one-iter or modules_only=")
+            raise Error(f"{rank.a}, {rank.b}: not recorded with op-tools one-iter or modules_only=")
     rows = [row for rank in comparison.ranks for row in _of_rank(rank, tolerances or {})]
     return OneIterComparison(comparison, rows, _unseen(comparison, accelerator, rows))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 from .._tools.record import RecordedTensor
 
 # The error that other orders of sums may give a statistic, in units of its dtype.
@@ -62,7 +62,7 @@ def wanted_plan(rule: str) -> tuple[str, tuple[int, ...]]:
         return words[0], ()
     split = tuple(place for place, word in enumerate(words) if word.endswith("]"))
     if len(split) > 2:
-        raise _C.Error(f"rule {rule!r}: two dimensions can be split, not {len(split)}")
+        raise Error(f"rule {rule!r}: two dimensions can be split, not {len(split)}")
     return ("concatenation", split) if split else ("replica", ())
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from typing_extensions import Unpack
 
-from .. import _C
 from .._base.captured_calls import load_call
+from .._base.core import Call, Error
 from .._base.declared import ToolOptions
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
@@ -133,7 +133,7 @@ class _Feeder(Hook):
         self.unfed = 0
         self.problems: list[str] = []
 
-    def before(self, call: _C.Call) -> None:
+    def before(self, call: Call) -> None:
         waiting = self.waiting[(call.step, plain_name(call.name), call.module)]
         for place, candidate in enumerate(waiting):
             try:
@@ -141,7 +141,7 @@ class _Feeder(Hook):
                 if not _is_like((call.args, call.kwargs), (saved.args, saved.kwargs)):
                     continue
                 _overwrite((call.args, call.kwargs), (saved.args, saved.kwargs))
-            except (_C.Error, RuntimeError) as error:  # a damaged file, or a tensor that cannot be written
+            except (Error, RuntimeError) as error:  # a damaged file, or a tensor that cannot be written
                 self.problems.append(f"{candidate.path}: {str(error).partition(chr(10))[0]}")
             else:
                 self.fed[call.id] = candidate

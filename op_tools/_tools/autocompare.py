@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from .. import _C
+from .._base.core import tolerance_text
 from .._base.declared import ComparedOp, OpAutoCompareOptions
 from .._base.results import DEFAULT_ROWS, Result, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage, Verdict, verdict_of
@@ -177,7 +177,7 @@ class OpAutoCompare(Tool):
     @staticmethod
     def tolerances() -> str:
         """The limits of all methods as a text table, one line per dtype. Units and formulas: docs/autocompare.md."""
-        return _C.tolerance_text()
+        return tolerance_text()
 
     def result(self) -> CompareResult:
         """The results of the last run so far."""

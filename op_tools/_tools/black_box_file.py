@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import _C
+from .._base.core import Error
 from .._base.declared import BlackBoxRow
 from .._base.results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
@@ -249,20 +249,20 @@ class _Reader:
             with path.open("rb") as file:
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise _C.Error(f"{path}: cannot be read as a file of OpBlackBox: {error}") from None
+            raise Error(f"{path}: cannot be read as a file of OpBlackBox: {error}") from None
         self.header = _Header(*self.unpack(_HEADER, 0))
         known = (b"OPTBLBX3", 4096, _CALL.size)
         if self.header[:3] != known:
-            raise _C.Error(f"{path}: is no file of OpBlackBox, or of another version of it")
+            raise Error(f"{path}: is no file of OpBlackBox, or of another version of it")
         header = self.header
         strings, inputs = header.strings_at + header.string_bytes, header.inputs_at + header.input_bytes
         need = max(strings, inputs, header.kept_at + header.kept_places * header.kept_bytes)
         if need > len(self.data) or self.header.strings_used > self.header.string_bytes:
-            raise _C.Error(f"{path}: is cut off: it has {len(self.data)} bytes of {need}")
+            raise Error(f"{path}: is cut off: it has {len(self.data)} bytes of {need}")
 
     def unpack(self, form: struct.Struct, at: int) -> tuple[Any, ...]:
         if at < 0 or at + form.size > len(self.data):
-            raise _C.Error(f"{self.path}: is cut off or damaged: nothing at byte {at}")
+            raise Error(f"{self.path}: is cut off or damaged: nothing at byte {at}")
         return form.unpack_from(self.data, at)
 
     def string(self, place: int) -> str:
@@ -370,7 +370,7 @@ def read_black_box(path: str | Path) -> BlackBox:
     reader = _Reader(Path(path))
     header = reader.header
     if header.calls < 1:
-        raise _C.Error(f"{path}: is damaged: it has room for {header.calls} calls")
+        raise Error(f"{path}: is damaged: it has room for {header.calls} calls")
     return BlackBox(
         path=str(path),
         pid=header.pid,
@@ -408,19 +408,19 @@ def save_kept_calls(path: str | Path, folder: str | Path) -> list[Path]:
         if row.stored == "inputs" and set(kept.get(row.id, ())) >= set(_KEPT_FILES)
     ]
     if not rows:
-        raise _C.Error(f"{path}: has no inputs of calls; OpBlackBox keeps them with inputs=N")
+        raise Error(f"{path}: has no inputs of calls; OpBlackBox keeps them with inputs=N")
     written = []
     for row in sorted(rows, key=lambda row: (row.state == "open", row.begun)):
         name = row.op.replace("::", ".")
         if not re.fullmatch(r"\w[\w.]*", name):
-            raise _C.Error(f"{path}: is damaged: {row.op!r} is no operator")
+            raise Error(f"{path}: is damaged: {row.op!r} is no operator")
         place = Path(folder) / name / str(row.id)
         try:
             place.mkdir(parents=True, exist_ok=True)
             for file in _KEPT_FILES:
                 (place / file).write_bytes(kept[row.id][file])
         except OSError as error:
-            raise _C.Error(f"{place}: cannot be written: {error}") from None
+            raise Error(f"{place}: cannot be written: {error}") from None
         written.append(place)
     return written
 
@@ -440,13 +440,13 @@ def ask_for_stacks(path: str | Path, seconds: float = 10) -> str:
     """
     stacks, request = Path(f"{path}.stacks"), Path(f"{path}.ask")
     if not read_black_box(path).alive:
-        raise _C.Error(f"{path}: its process does not live on this machine")
+        raise Error(f"{path}: its process does not live on this machine")
     before = stacks.stat().st_size if stacks.exists() else 0
     request.touch()
     ends = time.monotonic() + seconds
     while request.exists() or not stacks.exists() or stacks.stat().st_size == before:
         if time.monotonic() > ends:
-            raise _C.Error(f"{path}: its process has not answered within {seconds:g} s")
+            raise Error(f"{path}: its process has not answered within {seconds:g} s")
         time.sleep(0.02)
     written = stacks.read_bytes()[before:].decode(errors="replace")
     # Reports of a hang may have been written since, before the answer and behind it.

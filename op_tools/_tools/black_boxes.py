@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import _C
+from .._base.core import Error
 from .._base.declared import BlackBoxRow
 from .._base.verdict import Verdict, verdict_of
 from .black_box_file import _SUFFIX, BlackBox, Lack, read_black_box
@@ -72,7 +72,7 @@ def find_black_boxes(path: str | Path) -> list[Path]:
     place = Path(path)
     files = sorted(place.rglob(f"*{_SUFFIX}")) if place.is_dir() else [place]
     if not files:
-        raise _C.Error(f"{path}: no file of OpBlackBox (*{_SUFFIX}) is in this folder")
+        raise Error(f"{path}: no file of OpBlackBox (*{_SUFFIX}) is in this folder")
     return files
 
 
@@ -87,7 +87,7 @@ def read_black_boxes(path: str | Path) -> tuple[list[BlackBox], list[str]]:
     for file in files:
         try:
             boxes.append(read_black_box(file))
-        except _C.Error as error:
+        except Error as error:
             if len(files) == 1:
                 raise
             problems.append(str(error))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import Unpack
 
-from .. import _C
+from .._base.core import Error
 from .._base.declared import OpBlackBoxOptions
 from .black_box_file import BlackBox, read_black_box
 from .tool import Tool
@@ -60,5 +60,5 @@ class OpBlackBox(Tool):
             op_tools.Error: the tool was not started, or could not make its file.
         """
         if not self.path:
-            raise _C.Error("OpBlackBox has no file: it was not started, or could not make its file")
+            raise Error("OpBlackBox has no file: it was not started, or could not make its file")
         return replace(read_black_box(self.path), coverage=self.coverage())

@@ -24,7 +24,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import is_of_data_loader, log_warn, running_tools, set_rank, start_known
 from .._base.verdict import Verdict
 from .training_steps import mark_steps
 
@@ -63,7 +63,7 @@ class Report:
             unfinished.write_text(json.dumps(told))
             unfinished.replace(self._path)
         except Exception as error:
-            _C.log_warn(f"{type(tool).__name__}: its parent process does not get its results: {error}")
+            log_warn(f"{type(tool).__name__}: its parent process does not get its results: {error}")
 
 
 class _Run:
@@ -82,10 +82,10 @@ class _Run:
 def _tools_on(inherited: list[_Given], rank: int) -> Iterator[None]:
     """A tool of a kind that is on already, by the environment or because it went on in the fork, is not started again."""
     global _ranks
-    running: list[Any] = _C.running_tools()
+    running: list[Any] = running_tools()
     on = {tool._kind: tool for tool in running if tool._is_running}
     tools: list[tuple[Any, Report]] = []
-    _C.set_rank(rank)
+    set_rank(rank)
     _ranks = itertools.count(rank + 1)
     for description in inherited:
         try:
@@ -98,7 +98,7 @@ def _tools_on(inherited: list[_Given], rank: int) -> Iterator[None]:
             tool._report_to_parent = Report(description.report)
             tools.append((tool, tool._report_to_parent))
         except Exception as error:
-            _C.log_warn(f"{description.tool_class._kind} is not on in process {os.getpid()}: {error}")
+            log_warn(f"{description.tool_class._kind} is not on in process {os.getpid()}: {error}")
     try:
         yield
     finally:
@@ -109,7 +109,7 @@ def _tools_on(inherited: list[_Given], rank: int) -> Iterator[None]:
                 else:
                     tool.stop()
             except Exception as error:
-                _C.log_warn(f"{tool._kind} in process {os.getpid()}: {error}")
+                log_warn(f"{tool._kind} in process {os.getpid()}: {error}")
 
 
 def _is_server(process: BaseProcess) -> bool:
@@ -176,9 +176,9 @@ def _give(process: BaseProcess) -> list[tuple[Any, Path]] | None:
     the core counts the process, if it runs operators."""
     if _is_server(process):
         return []
-    running: list[Any] = _C.running_tools()
+    running: list[Any] = running_tools()
     tools = [tool for tool in running if tool._is_running and tool._watch is not None]
-    if _C.is_of_data_loader(process):
+    if is_of_data_loader(process):
         for tool in tools:
             tool._watch.loaders += 1
         return []
@@ -205,14 +205,14 @@ def _start_with_tools(process: BaseProcess) -> None:
     try:
         waiting = _give(process)
     except Exception as error:
-        _C.log_warn(f"process {process.name} is started without tools: {error}")
+        log_warn(f"process {process.name} is started without tools: {error}")
     if waiting is None:
         _start(process)
         return
     for watch, report in waiting:
         watch.children.append(report)
     try:
-        _C.start_known(_start, process)
+        start_known(_start, process)
     except BaseException:
         for watch, report in waiting:
             watch.children.remove(report)

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, ParamSpec, TypeVar, cast
 
-from .. import _C
+from .._base.core import Switch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +32,7 @@ class _FramesOut:
 _frames_out = _FramesOut()
 
 
-def _driven(tool: _C.Switch, steps: Any) -> Generator[Any, Any, Any]:
+def _driven(tool: Switch, steps: Any) -> Generator[Any, Any, Any]:
     """Runs a generator, or an awaited object, to its end; the tool, which is on, pauses while it is suspended."""
     advance = functools.partial(steps.send, None)
     while True:
@@ -60,14 +60,14 @@ def _driven(tool: _C.Switch, steps: Any) -> Generator[Any, Any, Any]:
 class _Awaited:
     """The iterator of `await`: _driven()."""
 
-    def __init__(self, tool: _C.Switch, awaited: Any) -> None:
+    def __init__(self, tool: Switch, awaited: Any) -> None:
         self._steps = _driven(tool, awaited.__await__())
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._steps
 
 
-def _of_async_generator(tool: _C.Switch, function: Callable[..., Any]) -> Callable[..., Any]:
+def _of_async_generator(tool: Switch, function: Callable[..., Any]) -> Callable[..., Any]:
     async def inside(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         with tool, _frames_out:
             values = function(*args, **kwargs)
@@ -95,7 +95,7 @@ def _of_async_generator(tool: _C.Switch, function: Callable[..., Any]) -> Callab
     return inside
 
 
-def _of_coroutine(tool: _C.Switch, function: Callable[..., Any]) -> Callable[..., Any]:
+def _of_coroutine(tool: Switch, function: Callable[..., Any]) -> Callable[..., Any]:
     async def inside(*args: Any, **kwargs: Any) -> Any:
         with tool, _frames_out:
             return await _Awaited(tool, function(*args, **kwargs))
@@ -103,7 +103,7 @@ def _of_coroutine(tool: _C.Switch, function: Callable[..., Any]) -> Callable[...
     return inside
 
 
-def _of_generator(tool: _C.Switch, function: Callable[..., Any]) -> Callable[..., Any]:
+def _of_generator(tool: Switch, function: Callable[..., Any]) -> Callable[..., Any]:
     def inside(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         with tool, _frames_out:
             return (yield from _driven(tool, function(*args, **kwargs)))
@@ -111,7 +111,7 @@ def _of_generator(tool: _C.Switch, function: Callable[..., Any]) -> Callable[...
     return inside
 
 
-def _of_function(tool: _C.Switch, function: Callable[..., Any]) -> Callable[..., Any]:
+def _of_function(tool: Switch, function: Callable[..., Any]) -> Callable[..., Any]:
     def inside(*args: Any, **kwargs: Any) -> Any:
         with tool, _frames_out:
             return function(*args, **kwargs)
@@ -119,7 +119,7 @@ def _of_function(tool: _C.Switch, function: Callable[..., Any]) -> Callable[...,
     return inside
 
 
-def decorated(tool: _C.Switch, function: Callable[P, R]) -> Callable[P, R]:
+def decorated(tool: Switch, function: Callable[P, R]) -> Callable[P, R]:
     """The function with the tool around it, of the same kind as the function is for the inspect module."""
     if inspect.isasyncgenfunction(function):
         kind = _of_async_generator

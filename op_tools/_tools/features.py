@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Call, Error, ToolHolder, find_tool
 from .tool import Tool
 from .tool_classes import tool_classes
 
@@ -93,7 +93,7 @@ class CallInfo:
     """Keyword arguments; tensors are TensorInfo."""
 
     @classmethod
-    def of(cls, call: _C.Call) -> CallInfo:
+    def of(cls, call: Call) -> CallInfo:
         """Describes a `call` that is about to run."""
         return cls(call.name, call.level, call.step, _described(call.args), _described(call.kwargs))
 
@@ -127,7 +127,7 @@ def _described(value: Any) -> Any:
     return value
 
 
-def _condition(function: Callable[..., object]) -> Callable[[_C.Call], bool]:
+def _condition(function: Callable[..., object]) -> Callable[[Call], bool]:
     """A condition as the core asks it."""
     try:
         parameters = list(inspect.signature(function).parameters)
@@ -136,14 +136,14 @@ def _condition(function: Callable[..., object]) -> Callable[[_C.Call], bool]:
     if parameters == ["call"]:
         return lambda call: bool(function(CallInfo.of(call)))
 
-    def of_arguments(call: _C.Call) -> bool:
+    def of_arguments(call: Call) -> bool:
         info = CallInfo.of(call)
         return bool(function(*info.args, **info.kwargs))
 
     return of_arguments
 
 
-class Feature(_C.ToolHolder):
+class Feature(ToolHolder):
     """A tool that apply_feature() has switched on; off after stop(), or at the end of a `with` block."""
 
     def __init__(self, tool: Tool) -> None:
@@ -189,10 +189,10 @@ def apply_feature(
     Raises:
         op_tools.Error: there is no such feature, or a setting is wrong.
     """
-    tool = tool_classes()[_C.find_tool(feature)](ops=ops, **settings)
+    tool = tool_classes()[find_tool(feature)](ops=ops, **settings)
     if condition_func is not None:
         if not callable(condition_func):
-            raise _C.Error(f"condition_func={condition_func!r}: give a function, or leave it out")
+            raise Error(f"condition_func={condition_func!r}: give a function, or leave it out")
         tool._condition = _condition(condition_func)
     tool.start()
     return Feature(tool)

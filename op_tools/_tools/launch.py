@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import _C
 from .._as_cuda.switch import start_from_environment as start_renaming
 from .._base.account import write_account
 from .._base.config_file import Config, switched, without_variables
+from .._base.core import Error, log_warn
 from .._base.tool_descriptions import kind_of, kinds
 from .._base.verdict import Verdict, status_of, worst
 from .._torch.backends import import_from_environment
@@ -62,7 +62,7 @@ def make_tools(
         flag, _, level = word.strip().partition(":")
         kind = known.get(flag.replace("_", "-"))
         if kind is None:
-            raise _C.Error(f"{_VARIABLE}: there is no tool '{flag}'; there are {', '.join(known)}")
+            raise Error(f"{_VARIABLE}: there is no tool '{flag}'; there are {', '.join(known)}")
         described = kind_of(kind._kind)
         shared = {
             option.name: arguments_by_word[option.name]
@@ -78,7 +78,7 @@ def make_tools(
         of_word = {"level": level} if level else {}
         tools.append(kind(**{**of_file, **of_word, **shared, **(own or {}).get(flag, {}), **of_word}))
     if unused:
-        raise _C.Error(f"{', '.join(sorted(unused))}: none of these tools has such an option, or takes this value")
+        raise Error(f"{', '.join(sorted(unused))}: none of these tools has such an option, or takes this value")
     return tools
 
 
@@ -168,8 +168,8 @@ def start_from_environment() -> None:
             atexit.register(_tell_account, f"{account}.{os.getpid()}", tools)
         if switched(_FAIL):
             atexit.register(_fail_if_wrong, tools)
-    except _C.Error as error:
-        _C.log_warn(f"no tool was started: {error}")
+    except Error as error:
+        log_warn(f"no tool was started: {error}")
 
 
 def _tell_account(path: str, tools: Sequence[Tool]) -> None:
@@ -225,7 +225,7 @@ def status_of_tools(tools: Iterable[Any], *, allow_unseen: bool = False) -> int:
     for tool, result in results:
         if result.verdict is Verdict.NOT_JUDGED:
             why = "; ".join(result.unseen if hasattr(result, "unseen") else result.coverage.reasons())
-            _C.log_warn(f"{type(tool).__name__}: NOT JUDGED: {why or 'most was not looked at'}")
+            log_warn(f"{type(tool).__name__}: NOT JUDGED: {why or 'most was not looked at'}")
     return status_of(worst(result.verdict for _, result in results), allow_unseen=allow_unseen)
 
 

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import Self, Unpack
 
-from .. import _C
+from .._base.core import Error, is_memory_judged_after, log_warn, set_in_optimizer
 from .._base.declared import BlockRow, DeviceMemoryRow, MemoryRow, OpMemoryCheckOptions, OverwriteRow
 from .._base.results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_rows, text_table, worded
 from .._base.verdict import Coverage, Verdict, verdict_of
@@ -110,7 +110,7 @@ class MemoryResult(Result):
 
     def _bytes_by(self, field: str, which: str) -> dict[str, int]:
         if field not in ("kind", "module", "op", "line", "phase", "device"):
-            raise _C.Error(f"field={field!r} is not allowed; give kind, module, op, line, phase or device")
+            raise Error(f"field={field!r} is not allowed; give kind, module, op, line, phase or device")
         sums: Counter[str] = Counter()
         for row in self.rows:
             if count := getattr(row, which):
@@ -223,7 +223,7 @@ def _find_leaks(
         owners = Owners(address for some in addresses.values() for address in some)
         held = {number: [owners.of(address) for address in addresses[number]] for number in leaking}
     except Exception as error:  # it looks at objects of any kind; the program goes on
-        _C.log_warn(f"OpMemoryCheck: the holder of the memory is not known: {error!r}")
+        log_warn(f"OpMemoryCheck: the holder of the memory is not known: {error!r}")
         held = {}
     return [_leak(rows[number], held.get(number, []), line_of) for number in leaking]
 
@@ -261,8 +261,8 @@ class OpMemoryCheck(Tool):
         super().start()
         if self._depth == 1:
             self._handles = [
-                register_optimizer_step_pre_hook(lambda *_: _C.set_in_optimizer(True)),
-                register_optimizer_step_post_hook(lambda *_: _C.set_in_optimizer(False)),
+                register_optimizer_step_pre_hook(lambda *_: set_in_optimizer(True)),
+                register_optimizer_step_post_hook(lambda *_: set_in_optimizer(False)),
             ]
         return self
 
@@ -273,7 +273,7 @@ class OpMemoryCheck(Tool):
                 self._leaks = self._look()
                 for handle in self._handles:
                     handle.remove()
-                _C.set_in_optimizer(False)
+                set_in_optimizer(False)
         finally:
             super().stop()
         if ends:
@@ -282,8 +282,8 @@ class OpMemoryCheck(Tool):
     end = stop
 
     def step(self) -> None:
-        _C.set_in_optimizer(False)
-        looks = self._scope is not None and _C.is_memory_judged_after(self._scope.current_step + 1)
+        set_in_optimizer(False)
+        looks = self._scope is not None and is_memory_judged_after(self._scope.current_step + 1)
         if looks and self._leaks_any():
             gc.collect()  # before the step is noted: memory that waits for it does not grow
         super().step()
@@ -328,7 +328,7 @@ class OpMemoryCheck(Tool):
         for leak in result.leaks[:_TOLD]:
             held_at = f", made at {leak.held_at}" if leak.held_at else ""
             held = "is held" if leak.alive else "was held"
-            _C.log_warn(f"OpMemoryCheck: memory of {leak.op}, {leak.line}, {held} by {leak.held_by}{held_at}")
+            log_warn(f"OpMemoryCheck: memory of {leak.op}, {leak.line}, {held} by {leak.held_by}{held_at}")
         if not result.root:
             return
         root = Path(result.root)
@@ -338,4 +338,4 @@ class OpMemoryCheck(Tool):
                 (root / "leaks.jsonl").write_text("".join(lines), encoding="utf-8")
             result.export_snapshot(str(root / "snapshot.pickle"))
         except OSError as error:
-            _C.log_warn(f"OpMemoryCheck: {error}")
+            log_warn(f"OpMemoryCheck: {error}")

@@ -9,8 +9,8 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from .. import _C
 from .._base import declared
+from .._base.core import Error
 from .._base.declared import ObserveRow, OpObserveOptions
 from .._base.results import DEFAULT_ROWS, Result, Shown, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
@@ -73,7 +73,7 @@ class ObserveResult(Result):
             op_tools.Error: `by` is neither, or the rows have no such field.
         """
         if by not in ("shape", "op"):
-            raise _C.Error(f"by={by!r}: give 'shape' or 'op'")
+            raise Error(f"by={by!r}: give 'shape' or 'op'")
         varies: dict[tuple[str, str], list[str]] = defaultdict(list)
         for dimension in self.varying:
             if str(dimension) not in (known := varies[dimension.op, dimension.phase]):

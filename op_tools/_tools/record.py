@@ -10,7 +10,8 @@ from typing import Any, overload
 
 from typing_extensions import Unpack
 
-from .. import _C
+from .._base import core
+from .._base.core import find_recordings
 from .._base.declared import OpRecordOptions, RecordRow
 from .._base.results import DEFAULT_ROWS, Result, Shown, SortableResult, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
@@ -95,8 +96,8 @@ class RecordedCall:
 class RecordedCalls(Sequence[RecordedCall]):
     """The calls of a recording in the order of their ends. Each is read from it when it is asked for."""
 
-    def __init__(self, core: _C.Recording) -> None:
-        self._core = core
+    def __init__(self, of_core: core.Recording) -> None:
+        self._core = of_core
 
     def __len__(self) -> int:
         return self._core.calls
@@ -233,8 +234,8 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     Raises:
         op_tools.Error: the file cannot be read, or is no recording.
     """
-    core = _C.read_recording(os.fspath(path))
-    return Recording(core.path, core.header, core.complete, core.damage, RecordedCalls(core))
+    of_core = core.read_recording(os.fspath(path))
+    return Recording(of_core.path, of_core.header, of_core.complete, of_core.damage, RecordedCalls(of_core))
 
 
 @dataclass(frozen=True, repr=False)
@@ -305,7 +306,7 @@ def show_recordings(path: str | os.PathLike[str], row_limit: int = DEFAULT_ROWS)
         op_tools.Error: there is none, or it cannot be read.
     """
     parts = []
-    for file in _C.find_recordings(os.fspath(path)):
+    for file in find_recordings(os.fspath(path)):
         recording = read_recording(file)
         facts = {name: value for name, value in recording.header.items() if name not in ("environment", "argv")}
         lines = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import run_op_from_data
 from .._torch import flops  # noqa: F401  (tells the core how many operations a call has, for times)
 from .._torch.python_functions import find
 from .._torch.rank_shares import is_shared, replay_part
@@ -33,4 +33,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 all ran and agree, 1 some differ, 2 some could not be run or read, or most have no verdict, 64 wrong usage.
     """
     command_line = list(sys.argv[1:] if arguments is None else arguments)
-    return replay_part(command_line, _find) if is_shared(command_line) else _C.run_op_from_data(command_line, _find)
+    return replay_part(command_line, _find) if is_shared(command_line) else run_op_from_data(command_line, _find)

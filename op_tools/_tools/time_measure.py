@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from typing_extensions import Self, Unpack
 
-from .. import _C
+from .._base.core import CoreHook, Error, Scope
 from .._base.declared import OpTimeMeasureOptions, TimeRow
 from .._base.results import (
     DEFAULT_ROWS,
@@ -105,10 +105,10 @@ class TimeResult(Result):
             op_tools.Error: there is no such field or group.
         """
         if group_by not in _GROUPS:
-            raise _C.Error(f"group_by={group_by!r} is not allowed; give one of {', '.join(_GROUPS)}")
+            raise Error(f"group_by={group_by!r} is not allowed; give one of {', '.join(_GROUPS)}")
         name = sort_by if sort_by in TimeRow.__dataclass_fields__ else f"{sort_by}_ms"
         if name not in TimeRow.__dataclass_fields__:
-            raise _C.Error(f"sort_by={sort_by!r} is not allowed; give one of {', '.join(TimeRow.__dataclass_fields__)}")
+            raise Error(f"sort_by={sort_by!r} is not allowed; give one of {', '.join(TimeRow.__dataclass_fields__)}")
         rows = sorted_rows(getattr(self, _GROUPS[group_by]), name)
         shown = rows if row_limit < 0 else rows[:row_limit]
         leading = {
@@ -145,9 +145,9 @@ class TimeResult(Result):
             op_tools.Error: there are no stacks, or no such metric.
         """
         if metric not in ("self", "total"):
-            raise _C.Error(f"metric={metric!r} is not allowed; give self or total")
+            raise Error(f"metric={metric!r} is not allowed; give self or total")
         if not self.stacks:
-            raise _C.Error("there are no stacks; measure with with_stack=True")
+            raise Error("there are no stacks; measure with with_stack=True")
         blanks = str.maketrans(" ;\t\n", "____")
         with Path(path).open("w", encoding="utf-8") as file:
             for stack in self.stacks:
@@ -167,14 +167,14 @@ class TimeResult(Result):
             op_tools.Error: there is no trace, or `merge_with` is not a Chrome trace.
         """
         if not self.root:
-            raise _C.Error("there is no trace: nothing was measured yet, or files=False")
+            raise Error("there is no trace: nothing was measured yet, or files=False")
         trace = json.loads((Path(self.root) / "trace.json").read_text(encoding="utf-8"))
         if merge_with is not None:
             try:
                 other = json.loads(Path(merge_with).read_text(encoding="utf-8"))
                 events = other["traceEvents"]
             except (OSError, ValueError, KeyError, TypeError) as error:
-                raise _C.Error(f"merge_with={merge_with!r} is no Chrome trace: {error}") from error
+                raise Error(f"merge_with={merge_with!r} is no Chrome trace: {error}") from error
             # Theirs stay as they are; ours count from their base.
             shift = (trace["baseTimeNanoseconds"] - other.get("baseTimeNanoseconds", 0)) / 1000
             for event in trace["traceEvents"]:
@@ -261,7 +261,7 @@ class OpTimeMeasure(Tool):
     def _action_of(self, step: int) -> torch.profiler.ProfilerAction:
         return torch.profiler.ProfilerAction.RECORD if self._schedule is None else self._schedule(step)
 
-    def _open(self) -> tuple[_C.CoreHook, _C.Scope] | None:
+    def _open(self) -> tuple[CoreHook, Scope] | None:
         wanted = torch.profiler.ProfilerAction.RECORD, torch.profiler.ProfilerAction.RECORD_AND_SAVE
         if self._action not in wanted:
             return None

@@ -21,8 +21,22 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 import torch
 from typing_extensions import Self, Unpack
 
-from .. import _C
 from .._base.config_file import switched
+from .._base.core import (
+    Call,
+    CoreHook,
+    Error,
+    Scope,
+    Switch,
+    hook_scope,
+    log_warn,
+    open_tool,
+    python_hook,
+    running_tools,
+    set_rank,
+    termination_begins,
+    watch_termination,
+)
 from .._base.declared import CaptureRow, OpCaptureOptions, ToolOptions
 from .._base.results import DEFAULT_ROWS, Shown, SortableResult, counted, megabytes, sorted_rows, worded
 from .._base.tool_descriptions import Option, arguments_text, hook_options, kind_of, row_class, signature_of
@@ -55,7 +69,7 @@ def _for_core(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _terminated(number: int, _: object) -> None:
     """SIGTERM while a tool is on: schedulers and launchers end programs so, and their results are still wanted."""
-    _C.termination_begins()
+    termination_begins()
     stop_all()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -66,10 +80,10 @@ def _watch_termination(*, on: bool = True) -> None:
     if threading.current_thread() is not threading.main_thread():
         return  # Python allows handlers in the main thread only
     handler = signal.getsignal(signal.SIGTERM)
-    running = _C.running_tools()
+    running = running_tools()
     if on and running and handler is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
-        _C.watch_termination()  # where the interpreter never gets to it
+        watch_termination()  # where the interpreter never gets to it
     elif handler is _terminated and not (on and running):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -87,7 +101,7 @@ def _tell_rank() -> None:
     """Files are sorted by distributed rank; the default process group knows it better than the environment."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
-        _C.set_rank(distributed.get_rank())
+        set_rank(distributed.get_rank())
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,7 +124,7 @@ class ToolResult(SortableResult):
         return super().table(sort_by, row_limit) if self.rows else ""
 
 
-class Tool(_C.Switch):
+class Tool(Switch):
     """The common part of all tools. Options are read, from arguments and environment, when the tool starts.
 
     Raises:
@@ -146,7 +160,7 @@ class Tool(_C.Switch):
         self._arguments: dict[str, Any] = {
             name: known[name].to_core(value) for name, value in options.items() if value is not None
         }
-        self._condition: Callable[[_C.Call], bool] | None = None  # set by apply_feature
+        self._condition: Callable[[Call], bool] | None = None  # set by apply_feature
         self._watch: Watch | None = None  # of the last run
         self._marks_steps = False  # optimizers end its steps
         self._report_to_parent: Report | None = None  # in a process that a process with this tool started
@@ -155,7 +169,7 @@ class Tool(_C.Switch):
     def _options(cls) -> tuple[Option, ...]:
         return kind_of(cls._kind).options if cls._kind else hook_options()
 
-    def _open_watched(self) -> tuple[_C.CoreHook, _C.Scope] | None:
+    def _open_watched(self) -> tuple[CoreHook, Scope] | None:
         """As _open(); the run's account has the other events."""
         opened = self._open()
         if opened is not None and self._watch is not None:
@@ -167,10 +181,10 @@ class Tool(_C.Switch):
         sees_threads = bool(self._arguments.get("all_threads", switched("OP_TOOLS_ALL_THREADS")))
         return lambda account: watch.add_to(account, sees_threads=sees_threads, sees_scripts=level == "aten")
 
-    def _open(self) -> tuple[_C.CoreHook, _C.Scope] | None:
+    def _open(self) -> tuple[CoreHook, Scope] | None:
         """Makes hook and scope of a new run; reads options and environment. None: nothing is to be recorded now."""
         _tell_rank()
-        return _C.open_tool(self._kind, _for_core(self._settings()), self._condition)
+        return open_tool(self._kind, _for_core(self._settings()), self._condition)
 
     def _settings(self) -> dict[str, Any]:
         """The arguments as the core takes them, with the defaults that are not the core's where no variable is set."""
@@ -336,7 +350,7 @@ class Hook:
     gradients = False
     """True: before() and after() are also called for the backward pass (torch level)."""
 
-    def before(self, call: _C.Call) -> object:
+    def before(self, call: Call) -> object:
         """Called before the operator runs.
 
         Args:
@@ -346,7 +360,7 @@ class Hook:
             state of this call, for after().
         """
 
-    def after(self, call: _C.Call, state: object) -> None:
+    def after(self, call: Call, state: object) -> None:
         """Called after the operator ran.
 
         Args:
@@ -369,15 +383,15 @@ class HookScope(Tool):
         super().__init__(**options)
         self.hook = hook
 
-    def _open(self) -> tuple[_C.CoreHook, _C.Scope]:
+    def _open(self) -> tuple[CoreHook, Scope]:
 
         def is_defined(name: str) -> bool:
             method = getattr(self.hook, name)
             return getattr(method, "__func__", method) is not getattr(Hook, name)
 
         _tell_rank()
-        hook = _C.python_hook(self.hook, is_defined("before"), is_defined("after"))
-        return hook, _C.hook_scope(hook, _for_core(self._settings()))
+        hook = python_hook(self.hook, is_defined("before"), is_defined("after"))
+        return hook, hook_scope(hook, _for_core(self._settings()))
 
     @property
     def calls_seen(self) -> int:
@@ -388,12 +402,12 @@ class HookScope(Tool):
 def stop_all() -> None:
     """Stops every tool that is still on; called when the interpreter exits."""
     interrupt: BaseException | None = None
-    for tool in _C.running_tools():
+    for tool in running_tools():
         while (depth := tool._depth) > 0:
             try:
                 tool.__exit__(None, None, None)
-            except _C.Error as error:
-                _C.log_warn(f"still on at exit: {error}")
+            except Error as error:
+                log_warn(f"still on at exit: {error}")
                 break
             except BaseException as error:  # the others are stopped as well
                 interrupt = interrupt or error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from .. import _C
+from .._base.core import Error
 from .._base.tool_descriptions import kinds
 from . import autocompare, blackbox, fallback, memory_check, observe, overflow, record, time_measure  # noqa: F401  (the classes)
 from .tool import Tool
@@ -44,8 +44,8 @@ def load_tools(path: str | os.PathLike[str]) -> list[type[Tool]]:
     try:
         ctypes.CDLL(os.fspath(path))
     except OSError as error:
-        raise _C.Error(f"{os.fspath(path)}: {error}") from error
+        raise Error(f"{os.fspath(path)}: {error}") from error
     added = [made for name, made in tool_classes().items() if name not in before]
     if not added:
-        raise _C.Error(f"{os.fspath(path)}: it registered no tool that is not there already")
+        raise Error(f"{os.fspath(path)}: it registered no tool that is not there already")
     return added

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 from .._base.error_text import one_line
 
 VARIABLE = "OP_TOOLS_IMPORT"
@@ -69,7 +69,7 @@ def import_backends(names: Iterable[str]) -> None:
         try:
             importlib.import_module(name)
         except Exception as error:  # whatever its code raises, and torch where another backend is registered
-            raise _C.Error(f"--import {name}: {one_line(error)}") from error
+            raise Error(f"--import {name}: {one_line(error)}") from error
 
 
 def import_from_environment() -> None:
@@ -99,5 +99,5 @@ def usable_device(name: str, number: int = 0) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, NotImplementedError, AssertionError) as error:
         advice = f"import its backend first: --import {' or '.join(not_imported()) or 'NAME'}"
-        raise _C.Error(f"--device {name}: {one_line(error)}; {advice}") from error
+        raise Error(f"--device {name}: {one_line(error)}; {advice}") from error
     return device

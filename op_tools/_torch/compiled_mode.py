@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import set_torch_function_mode
 
 
 def _stays_whole() -> bool:
@@ -41,4 +41,4 @@ class TorchFunctionMode(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-_C.set_torch_function_mode(TorchFunctionMode())
+set_torch_function_mode(TorchFunctionMode())

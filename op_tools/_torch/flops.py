@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .. import _C
+from .._base.core import set_flop_counter
 from .python_functions import find
 
 # Operators that torch counts, and functions that call them. Others are not run to ask them.
@@ -206,4 +206,4 @@ def count_flops(name: str, backward: bool, args: tuple[Any, ...], kwargs: dict[s
     return passes * counter.total or -1
 
 
-_C.set_flop_counter(count_flops)
+set_flop_counter(count_flops)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from .. import _C
+from .._base.core import interceptor_key
 
-_KEY = torch._C._parse_dispatch_key(_C.interceptor_key())
+_KEY = torch._C._parse_dispatch_key(interceptor_key())
 assert _KEY is not None
 # Those to come read this list when they are made.
 torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)

@@ -13,7 +13,7 @@ import sys
 import traceback
 from types import CodeType
 
-from .. import _C
+from .._base.core import set_outside_test
 
 # Nothing in them raises, but Python looks there for signals and sent exceptions.
 _QUIET = ("RESUME", "JUMP", "POP_JUMP", "NOP", "CACHE", "INSTRUMENTED_RESUME", "INSTRUMENTED_JUMP")
@@ -59,4 +59,4 @@ def is_from_outside(error: Exception) -> bool:
     return name.startswith(("CALL", "PRECALL")) and not error.args and _is_written_in_python(type(error))
 
 
-_C.set_outside_test(is_from_outside)
+set_outside_test(is_from_outside)

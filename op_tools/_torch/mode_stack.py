@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import ModeOffStack
 
 _of_torch = torch.overrides._pop_mode_temporarily
 
@@ -17,7 +17,7 @@ _of_torch = torch.overrides._pop_mode_temporarily
 def _pop_mode_temporarily() -> Any:
     if torch.compiler.is_dynamo_compiling():  # it reads the code, and cannot look into C++
         return _of_torch()
-    return _C.ModeOffStack()
+    return ModeOffStack()
 
 
 torch.overrides._pop_mode_temporarily = _pop_mode_temporarily

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import optimizer as _optimizers
 from torch.utils.hooks import RemovableHandle
 
-from .. import _C
+from .._base.core import call_module, copy_before_step, move_along_gradient, running_tools
 from .run_facts import parameter_names
 
 _call_impl: Callable[..., Any] = torch.nn.Module._call_impl
@@ -33,7 +33,7 @@ def _call_of_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     if torch.compiler.is_compiling() or torch._C._get_tracing_state():
         return _call_impl(self, *args, **kwargs)
     name = f"module:{type(self).__name__}"
-    return _C.call_module(name, functools.partial(_call_impl, self), args, kwargs, _own_tensors(self))
+    return call_module(name, functools.partial(_call_impl, self), args, kwargs, _own_tensors(self))
 
 
 @functools.wraps(_backward)
@@ -43,7 +43,7 @@ def _backward_of_loss(*args: Any, **kwargs: Any) -> Any:
     if is_nested or torch.compiler.is_compiling():
         return _backward(*args, **kwargs)
     loss = args[0] if args else kwargs.get("tensors")
-    _C.call_module("loss:backward", lambda one: one, (loss,), {}, {})
+    call_module("loss:backward", lambda one: one, (loss,), {}, {})
     _inside.backward = True
     try:
         return _backward(*args, **kwargs)
@@ -66,14 +66,14 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_recorded() -> bool:
-    return any(tool._hook is not None and tool._hook.sees_modules for tool in _C.running_tools())
+    return any(tool._hook is not None and tool._hook.sees_modules for tool in running_tools())
 
 
 def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     if not _is_recorded():
         return
     _before.pop(optimizer, None)
-    copies = {name: _C.copy_before_step(_local(one)) for name, one in _weights_of(optimizer).items()}
+    copies = {name: copy_before_step(_local(one)) for name, one in _weights_of(optimizer).items()}
     _before[optimizer] = {name: copy for name, copy in copies.items() if copy is not None}
 
 
@@ -83,13 +83,13 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     gradients = {name: one.grad for name, one in weights.items() if one.grad is not None}
     before = _before.pop(optimizer, {})
     moves = {
-        name: _C.move_along_gradient(copy, _local(weights[name]), _local(gradients[name]))
+        name: move_along_gradient(copy, _local(weights[name]), _local(gradients[name]))
         for name, copy in before.items()
         if name in weights and name in gradients
     }
     moves = {name: move for name, move in moves.items() if move is not None}
     results = {**weights, "before": {name: before[name] for name in moves}, "moved": moves} if moves else weights
-    _C.call_module(f"optimizer:{type(optimizer).__name__}", lambda **_: results, (), {"grad": gradients}, {})
+    call_module(f"optimizer:{type(optimizer).__name__}", lambda **_: results, (), {"grad": gradients}, {})
 
 
 def watch_modules() -> None:

@@ -7,7 +7,7 @@ import weakref
 
 import torch
 
-from .. import _C
+from .._base.core import set_module_namer
 
 _Names = weakref.WeakKeyDictionary[torch.nn.Module, str]
 
@@ -61,4 +61,4 @@ def path_of(modules: tuple[torch.nn.Module, ...]) -> str:
     return path
 
 
-_C.set_module_namer(path_of)
+set_module_namer(path_of)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import log_warn
 
 DATACLASS, ARRAY, NUMBER = "__dataclass__", "__ndarray__", "__numpy_number__"
 
@@ -167,4 +167,4 @@ def named_tuple(name: str, items: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @functools.cache
 def _warn_once(name: str, why: str) -> None:
-    _C.log_warn(f"a {name} of a captured file is loaded as a dict: {why}; import its module first")
+    log_warn(f"a {name} of a captured file is loaded as a dict: {why}; import its module first")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from .. import _C
+from .._base.core import Error
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def operators() -> dict[str, Any]:
             from torch.testing._internal.common_methods_invocations import op_db
             from torch.testing._internal.opinfo import core
     except ImportError as error:
-        raise _C.Error(f"torch's sample calls need a package that is not installed: {error}") from error
+        raise Error(f"torch's sample calls need a package that is not installed: {error}") from error
     # Every sample looks through the whole call stack for the test that asked for it: slow where the stack is deep.
     for module in (common_utils, core):
         module.extract_test_fn = lambda: None  # type: ignore[attr-defined]

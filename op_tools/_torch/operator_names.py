@@ -8,7 +8,7 @@ import re
 
 import torch
 
-from .. import _C
+from .._base.core import add_other_names, admitted, function_name, known_ops, set_name_adviser
 
 # Where users take functions from. Several of them are known to torch by another name: torch.unique is
 # torch.functional.unique, torch.sparse.mm is torch._C._sparse._sparse_mm.
@@ -18,7 +18,7 @@ _PUBLIC = ("", "nn.functional.", "functional.", "linalg.", "fft.", "special.", "
 def torch_names() -> list[str]:
     """Level torch: all functions that torch hands to a torch-function mode, as users write them; sorted."""
     functions = torch.overrides.get_overridable_functions()
-    names = {_C.function_name(function) for group in functions.values() for function in group}
+    names = {function_name(function) for group in functions.values() for function in group}
     names.update(f"torch.{name}" for name in dir(torch._C._VariableFunctions) if not name.startswith("_"))
     return sorted(names)
 
@@ -32,7 +32,7 @@ def aten_names(*, composite: bool) -> list[str]:
     Raises:
         op_tools.Error: when the aten level cannot be used in this process.
     """
-    return [name for name, is_composite in _C.known_ops() if composite or not is_composite]
+    return [name for name, is_composite in known_ops() if composite or not is_composite]
 
 
 def other_names() -> list[tuple[str, str]]:
@@ -44,7 +44,7 @@ def other_names() -> list[tuple[str, str]]:
         for own, function in list(vars(place).items()):
             if own.startswith("_") or not callable(function) or isinstance(function, type):
                 continue
-            name = _C.function_name(function)
+            name = function_name(function)
             if name != f"torch.{prefix}{own}":
                 pairs.append((name, f"torch.{prefix}{own}"))
     return pairs
@@ -53,8 +53,8 @@ def other_names() -> list[tuple[str, str]]:
 @functools.cache
 def tell_core() -> None:
     """Gives the core these names, and a hint for a filter that matched nothing; once, before the first filter."""
-    _C.add_other_names(other_names())
-    _C.set_name_adviser(_advice)
+    add_other_names(other_names())
+    set_name_adviser(_advice)
 
 
 def near_names(item: str, names: list[str], count: int = 3) -> list[str]:
@@ -72,7 +72,7 @@ def near_names(item: str, names: list[str], count: int = 3) -> list[str]:
 def _advice(item: str, level: str) -> str:
     """The hint behind "ops=: 'torch.Tensor.srot' matched no operator that was called" of a tool of that level."""
     known = {"torch": torch_names() + [other for _, other in other_names()], "aten": aten_names(composite=True)}
-    matched = {one: len(_C.admitted(names, item, "")) for one, names in known.items()}
+    matched = {one: len(admitted(names, item, "")) for one, names in known.items()}
     if matched[level]:
         return "; there are such operators, but the program called none"
     other = "aten" if level == "torch" else "torch"

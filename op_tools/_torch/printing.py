@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import unobserved
 
 _str = torch._tensor_str._str
 
 
 @functools.wraps(_str)
 def _unobserved_str(*args: Any, **kwargs: Any) -> str:
-    text: str = _C.unobserved(_str, *args, **kwargs)
+    text: str = unobserved(_str, *args, **kwargs)
     return text
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import function_name
 
 # Open a file by name, though they are operators.
 _FILES = {"from_file", "_from_file"}
@@ -34,10 +34,10 @@ def _functions() -> dict[str, Callable[..., Any]]:
         if not name.startswith("__"):
             function = getattr(generated, name)
             table[f"torch.{name}"] = function
-            table[_C.function_name(function)] = function
+            table[function_name(function)] = function
     for functions in torch.overrides.get_overridable_functions().values():
         for function in functions:
-            table[_C.function_name(function)] = function
+            table[function_name(function)] = function
     return {name: function for name, function in table.items() if name.removeprefix("torch.") not in _FILES}
 
 

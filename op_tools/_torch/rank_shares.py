@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from .. import _C
+from .._base.core import run_op_from_data
 
 T = TypeVar("T")
 Find = Callable[[str], Callable[..., Any] | None]
@@ -95,7 +95,7 @@ def replay_part(arguments: Sequence[str], find: Find) -> int:
         report = Path(folder) / "part.json"
         shard = f"{group.number}/{group.count}"
         part = ["--shard", shard, "--device", device, "--json", str(report), "--no_summary"]
-        status = _C.run_op_from_data([*rest, *part], find)
+        status = run_op_from_data([*rest, *part], find)
         content = zlib.compress(report.read_bytes(), 1) if report.exists() else None
         parts = group.gathered((status, content))
         if parts is not None:
@@ -119,4 +119,4 @@ def _told(parts: list[Any], folder: Path, options: argparse.Namespace, find: Fin
     ]
     if options.allow_unseen:
         more.append("--allow-unseen")
-    return _C.run_op_from_data(["--merge", *map(str, files), *more], find)
+    return run_op_from_data(["--merge", *map(str, files), *more], find)

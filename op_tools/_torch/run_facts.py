@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import running_tools, set_program_source, set_tensor_namer
 from .module_names import without_compiled, without_wrapper
 
 # As `Origin` in src/record/recording.h counts them.
@@ -69,7 +69,7 @@ def _start() -> list[str]:
 
 def _capture_folder() -> str:
     """Of an OpCapture that is on beside the recording; "" where there is none."""
-    tools: list[Any] = _C.running_tools()
+    tools: list[Any] = running_tools()
     for tool in tools:
         if tool._kind == "OpCapture":
             parent = tool._settings().get("output_dir") or os.environ.get("OP_TOOLS_OUTPUT_DIR") or ""
@@ -177,5 +177,5 @@ def parameter_names() -> dict[torch.Tensor, str]:
     return {tensor: name for name, origin, tensor in named if origin == _PARAMETER}
 
 
-_C.set_program_source(program_facts)
-_C.set_tensor_namer(named_tensors)
+set_program_source(program_facts)
+set_tensor_namer(named_tensors)

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from .. import _C
+from .._base.core import UnseenCalls
 from .._base.verdict import Coverage
 from .compiled_graphs import GraphRuns
 
@@ -18,7 +18,7 @@ class Watch:
     """The work beside the tools of this process while any of them is on."""
 
     def __init__(self) -> None:
-        self._unseen, self._graphs = _C.UnseenCalls(), GraphRuns()
+        self._unseen, self._graphs = UnseenCalls(), GraphRuns()
         self.loaders = 0
         self.children: list[Path] = []  # the files with the tool's results in child processes
 

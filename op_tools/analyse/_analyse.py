@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error, __version__
 from ._detector_copy import copy_with_detector
 from ._dynamic import dynamic_rows
 from ._file_facts import FileFacts, Problem
@@ -81,9 +81,7 @@ def analyse(request: Request, progress: Progress = lambda _done, _all: None) -> 
     names = [_folder_name(one) for one in request.inputs]
     doubled = sorted({one for one in names if names.count(one) > 1})
     if doubled:
-        raise _C.Error(
-            f"several inputs would be written to {doubled[0]}: analyse them one by one, each with its own -o"
-        )
+        raise Error(f"several inputs would be written to {doubled[0]}: analyse them one by one, each with its own -o")
     if request.mode == "dynamic_shape":
         return [_dynamic(request, one, name) for one, name in zip(request.inputs, names, strict=True)]
     return _static(request, names, progress)
@@ -92,7 +90,7 @@ def analyse(request: Request, progress: Progress = lambda _done, _all: None) -> 
 def _folder_name(name: str) -> str:
     path = Path(name)
     if not path.exists():
-        raise _C.Error(f"-i {name}: there is no such file or folder")
+        raise Error(f"-i {name}: there is no such file or folder")
     resolved = path.resolve()
     return f"{resolved.stem if resolved.is_file() else resolved.name or 'root'}_analysis"
 
@@ -102,7 +100,7 @@ def _folder(request: Request, name: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _C.Error(f"-o {request.output}: {name} cannot be made: {error.strerror}") from error
+        raise Error(f"-o {request.output}: {name} cannot be made: {error.strerror}") from error
     return folder
 
 
@@ -112,7 +110,7 @@ def _static(request: Request, names: list[str], progress: Progress) -> list[Outc
     places = [*request.inputs, *request.environment]
     for one in request.environment:
         if not Path(one).exists():
-            raise _C.Error(f"-env {one}: there is no such folder")
+            raise Error(f"-env {one}: there is no such folder")
     found = [find_sources(Path(one)) for one in places]
     started = time.monotonic()
     facts = _read([sources for sources, _ in found], request.jobs, progress)
@@ -224,7 +222,7 @@ def _known_unsupported(files: Sequence[str]) -> dict[str, str]:
         try:
             text = Path(path).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise _C.Error(f"-api {path}: {error.strerror}") from error
+            raise Error(f"-api {path}: {error.strerror}") from error
         rows = csv.DictReader(io.StringIO(text, newline=""))
         columns = rows.fieldnames or []
         if _API in columns:
@@ -236,7 +234,7 @@ def _known_unsupported(files: Sequence[str]) -> dict[str, str]:
                     if name:
                         found.setdefault(name, f"uses {named}, see {path}")
         else:
-            raise _C.Error(
+            raise Error(
                 f"-api {path}: has no column '3rd-party API' or 'Affected 3rd-party API': give full_unsupported_results.csv "
                 "or framework_unsupported_op.csv of mode third_party"
             )
@@ -273,7 +271,7 @@ def _write(request: Request, outcome: Outcome, hits: list[Hit], sources: list[So
         if request.json:
             (folder / "analysis.json").write_text(report.to_json(table), encoding="utf-8", errors="backslashreplace")
         if request.sarif:
-            text = sarif(report, _C.__version__)
+            text = sarif(report, __version__)
             (folder / "analysis.sarif").write_text(text, encoding="utf-8", errors="backslashreplace")
         if request.fix:
             paths = {one.file: one.path for one in sources}
@@ -288,7 +286,7 @@ def _write(request: Request, outcome: Outcome, hits: list[Hit], sources: list[So
             "\n".join(lines) + "\n", encoding="utf-8", errors="backslashreplace"
         )
     except OSError as error:
-        raise _C.Error(f"-o {request.output}: {error.filename} cannot be written: {error.strerror}") from error
+        raise Error(f"-o {request.output}: {error.filename} cannot be written: {error.strerror}") from error
 
 
 def _same_minor(one: str, other: str) -> bool:

@@ -7,7 +7,7 @@ import shutil
 import tokenize
 from pathlib import Path
 
-from .. import _C
+from .._base.core import Error
 from ._file_facts import Problem
 from ._sources import LEFT_OUT
 
@@ -48,7 +48,7 @@ def copy_with_detector(source: Path, folder: Path) -> tuple[list[str], list[Prob
             except (SyntaxError, UnicodeDecodeError, ValueError, RecursionError) as error:
                 problems.append(Problem(name, getattr(error, "lineno", None) or 0, f"is copied as it is: {error}"))
     except (OSError, shutil.Error) as error:
-        raise _C.Error(f"{target}: cannot be written: {error}") from error
+        raise Error(f"{target}: cannot be written: {error}") from error
     return loops, problems
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error
 from ._file_facts import Problem
 from ._reports import Report
 
@@ -51,7 +51,7 @@ def dynamic_rows(root: Path, report: Report) -> None:
     """
     files = [root] if root.is_file() else sorted(root.rglob("calls.jsonl"))
     if not files:
-        raise _C.Error(
+        raise Error(
             f"{root}: no calls.jsonl of OpObserve; make one: op-tools run --observe --observe-detail 2 train.py, then give "
             "op_observe_result here"
         )

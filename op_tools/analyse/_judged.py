@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error
 from .._conformance.rows import EXPECTED, RIGHT, UNSUPPORTED, WRONG, Row, rows_below
 from .._conformance.summary import read_facts
 from ._table import SupportTable, last_part
@@ -30,7 +30,7 @@ def read_conformance(folder: str | Path, device: str) -> Judged:
     """
     of = read_facts(Path(folder))["device"].split(":")[0]
     if of != device.split(":")[0]:
-        raise _C.Error(f"{folder}: a conformance result of device {of}, the support table is of {device}")
+        raise Error(f"{folder}: a conformance result of device {of}, the support table is of {device}")
     judged: Judged = {}
     for rows in rows_below(Path(folder)).values():
         for row in rows:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error
 from .._base.data_file import read_json
 from ._file_facts import Definition, FileFacts, Use
 from ._project import Project
@@ -66,11 +66,11 @@ def read_rules(path: str | Path) -> list[dict[str, Any]]:
     content = read_json(path, hint)
     rules = content.get("rules") if isinstance(content, dict) else None
     if not isinstance(rules, list):
-        raise _C.Error(f"{path}: has no list of rules; {hint}")
+        raise Error(f"{path}: has no list of rules; {hint}")
     for number, rule in enumerate(rules, 1):
         wrong = _wrong(rule)
         if wrong:
-            raise _C.Error(f"{path}: rule {number}: {wrong}")
+            raise Error(f"{path}: rule {number}: {wrong}")
     return list(rules)
 
 

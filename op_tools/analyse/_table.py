@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error
 from .._base.data_file import read_json
 
 FORMAT = 1
@@ -225,9 +225,9 @@ def read_table(path: str | Path) -> SupportTable:
     """
     content = read_json(path, "op-tools support makes a support table")
     if not isinstance(content, dict) or any(not isinstance(content.get(key), kind) for key, kind in _KEYS.items()):
-        raise _C.Error(f"{path}: not a support table: make one with op-tools support --device D -o {path}")
+        raise Error(f"{path}: not a support table: make one with op-tools support --device D -o {path}")
     if content["format"] != FORMAT:
-        raise _C.Error(
+        raise Error(
             f"{path}: a support table of format {content['format']}, this op_tools reads {FORMAT}: make it again"
         )
     return SupportTable(content)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from .. import _C
+from .._base.core import Error, log_warn
 from .._tools.observe import OpObserve
 from ._dynamic import dynamic_rows
 from ._reports import Report
@@ -54,5 +54,5 @@ def _finish(tool: OpObserve, folder: Path) -> None:
         target = folder if rank == "0" else folder / f"rank_{rank}"
         target.mkdir(exist_ok=True)
         report.write(target)
-    except (OSError, _C.Error) as error:
-        _C.log_warn(f"Detector: the report cannot be written: {error}")
+    except (OSError, Error) as error:
+        log_warn(f"Detector: the report cannot be written: {error}")

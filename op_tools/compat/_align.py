@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from .. import _C
+from .._base.core import align_keys
 
 
 def align(keys_a: Sequence[Hashable], keys_b: Sequence[Hashable]) -> list[tuple[int | None, int | None]]:
@@ -21,7 +21,7 @@ def align(keys_a: Sequence[Hashable], keys_b: Sequence[Hashable]) -> list[tuple[
     in_a, in_b = ([numbers.setdefault(key, len(numbers) + 1) for key in keys] for keys in (keys_a, keys_b))
     pairs: list[tuple[int | None, int | None]] = []
     a = b = 0
-    for next_a, next_b in [*_C.align_keys(in_a, in_b), (len(keys_a), len(keys_b))]:
+    for next_a, next_b in [*align_keys(in_a, in_b), (len(keys_a), len(keys_b))]:
         pairs += [(i, None) for i in range(a, next_a)] + [(None, j) for j in range(b, next_b)]
         if next_a < len(keys_a):
             pairs.append((next_a, next_b))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from .. import _C
+from .._base.core import Error, Recording
 from .._base.declared import CallVerdict
 from .._runs.comparison import RankComparison, RunsComparison
 from .._tools.record import RecordedCalls, RecordedTensor
@@ -40,7 +40,7 @@ _Placed = tuple[str, RecordedTensor]
 class _Side:
     """The calls of one recording, with the names that the tools give them: by kind, function, and the how-manyth it is."""
 
-    def __init__(self, core: _C.Recording, *, each_step: bool) -> None:
+    def __init__(self, core: Recording, *, each_step: bool) -> None:
         self.calls = RecordedCalls(core)
         self._names: list[tuple[str, str, int]] = []
         counts: Counter[tuple[str, str, int]] = Counter()
@@ -182,4 +182,4 @@ def write_table(found: RunsComparison, path: str | os.PathLike[str], form: str) 
     try:
         (_write_msprobe if form == "msprobe" else _write_troubleshooter)(found, Path(path))
     except OSError as error:
-        raise _C.Error(f"{error.filename}: {error.strerror}") from None
+        raise Error(f"{error.filename}: {error.strerror}") from None

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from typing_extensions import Self
 
-from .. import _C
+from .._base.core import Call, Error, log_warn
 from .._tools.tool import Hook, HookScope
 from ..formats._files import extra
 from ..formats._h5 import Entry, H5Writer, entries, ir_name_of
@@ -85,7 +85,7 @@ class Dumper:
     ) -> None:
         extra("h5py", "the dumper of PyTorch 1.5")
         if use_load and not load_file_path:
-            raise _C.Error("dumper: use_load=True needs load_file_path")
+            raise Error("dumper: use_load=True needs load_file_path")
         self.check_overflow = check_overflow
         self.path = ""
         self.overflowed: list[str] = []
@@ -133,7 +133,7 @@ class Dumper:
             if _is_finite(outputs) or not _is_finite(inputs):
                 return
             self.overflowed.append(name)
-            _C.log_warn(f"overflow: {name}")
+            log_warn(f"overflow: {name}")
         with self._lock:
             if self._writer is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ class _Operators(Hook):
     def __init__(self, dump: Dumper) -> None:
         self._dump = dump
 
-    def before(self, call: _C.Call) -> tuple[str, dict[str, Any], bool] | None:
+    def before(self, call: Call) -> tuple[str, dict[str, Any], bool] | None:
         if torch._C._current_graph_task_id() != -1 or call.name in _NOT_DUMPED:
             return None
         schema = _schema(call.name)
@@ -190,7 +190,7 @@ class _Operators(Hook):
             inputs = {key: _copied(value) for key, value in inputs.items()}
         return name, inputs, was_loaded
 
-    def after(self, call: _C.Call, state: object) -> None:
+    def after(self, call: Call, state: object) -> None:
         if isinstance(state, tuple) and not call.error:
             name, inputs, was_loaded = state
             results = call.result if isinstance(call.result, (tuple, list)) else (call.result,)
@@ -206,7 +206,7 @@ class _Nodes(Hook):
     def __init__(self, dump: Dumper) -> None:
         self._dump = dump
 
-    def after(self, call: _C.Call, _: object) -> None:
+    def after(self, call: Call, _: object) -> None:
         waiting = [one.grad_fn for one in leaves(call.result) if isinstance(one, torch.Tensor)]
         while waiting:
             node: Any = waiting.pop()
@@ -227,7 +227,7 @@ class _Nodes(Hook):
                 inputs = {"grads": grads, **_saved()}
                 self._dump._after(re.sub(r"\d+$", "", kind), inputs, {"grad_inputs": gradients}, False)
             except Exception as error:  # the program's backward pass goes on
-                _C.log_warn(f"dumper: {kind} is not dumped: {error}")
+                log_warn(f"dumper: {kind} is not dumped: {error}")
 
 
 _WATCHED = "op_tools.compat.pytorch15"
@@ -275,7 +275,7 @@ class _Source:
 
     def __init__(self, file: Path) -> None:
         if not file.is_file():
-            raise _C.Error(f"{file}: there is no such file to load")
+            raise Error(f"{file}: there is no such file to load")
         self.used: list[str] = []
         self._waiting: dict[str, list[Entry]] = defaultdict(list)
         for entry in entries(file):
@@ -323,7 +323,7 @@ def _acl() -> Any:
     try:
         return importlib.import_module("torch_npu").npu
     except ImportError:
-        raise _C.Error("dumper: load_with_acl_dump=True needs torch_npu and its device") from None
+        raise Error("dumper: load_with_acl_dump=True needs torch_npu and its device") from None
 
 
 __all__: Sequence[str] = ["Dumper", "dumper", "get_op_map"]

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from .. import _C
+from .._base.core import Error
 from . import _h5, _msprobe, _troubleshooter
 from ._convert import convert
 from ._export import EXPORTS, Exported, export_captures
@@ -38,11 +38,11 @@ def format_of(path: str | os.PathLike[str]) -> str:
     """
     found = Path(path)
     if not found.exists():
-        raise _C.Error(f"{found}: there is no such file or folder")
+        raise Error(f"{found}: there is no such file or folder")
     for name, (files, _) in _FORMATS.items():
         if files(found):
             return name
-    raise _C.Error(
+    raise Error(
         f"{found}: no dump of a known format: *_api_dump_info.csv (troubleshooter), dump.json (msprobe), or *.h5 "
         "(PyTorch 1.5); look one folder above or below"
     )
@@ -62,15 +62,15 @@ def read_dump(path: str | os.PathLike[str], format: str | None = None) -> Dump:
         op_tools.Error: there is no such dump, or a file of it is damaged; with file and line.
     """
     if format is not None and format not in _FORMATS:
-        raise _C.Error(f"format {format!r}: expected one of {', '.join(_FORMATS)}")
+        raise Error(f"format {format!r}: expected one of {', '.join(_FORMATS)}")
     name = format or format_of(path)
     files, read = _FORMATS[name]
     if not files(Path(path)):
-        raise _C.Error(f"{os.fspath(path)}: holds no dump of the format {name}")
+        raise Error(f"{os.fspath(path)}: holds no dump of the format {name}")
     try:
         return read(Path(path))
     except OSError as error:
-        raise _C.Error(f"{error.filename or path}: {error.strerror}") from None
+        raise Error(f"{error.filename or path}: {error.strerror}") from None
 
 
 __all__ = [

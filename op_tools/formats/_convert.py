@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from .. import _C
 from .._base.captured_calls import load
+from .._base.core import Error
 from ._files import extra, inside, load_npy, read_text, tensor_of
 from ._h5 import load_dataset, members, opened, write_tensor
 from ._statistics import array_of
@@ -34,24 +34,24 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> l
     given, wanted = Path(source), Path(target)
     for path in (given, wanted):
         if path.suffix not in _SUFFIXES and not path.is_dir():
-            raise _C.Error(f"{path}: the suffix is {path.suffix!r}, expected one of {', '.join(_SUFFIXES)}")
+            raise Error(f"{path}: the suffix is {path.suffix!r}, expected one of {', '.join(_SUFFIXES)}")
     if wanted.suffix not in _SUFFIXES:
-        raise _C.Error(f"{wanted}: the suffix says what to write; expected one of {', '.join(_SUFFIXES)}")
+        raise Error(f"{wanted}: the suffix says what to write; expected one of {', '.join(_SUFFIXES)}")
     if wanted.exists():
-        raise _C.Error(f"{wanted}: is there already")
+        raise Error(f"{wanted}: is there already")
     arrays = _read(given)
     if not arrays:
-        raise _C.Error(f"{given}: holds no arrays")
+        raise Error(f"{given}: holds no arrays")
     try:
         return _write(arrays, wanted)
     except OSError as error:
-        raise _C.Error(f"{error.filename or wanted}: {error.strerror or error}") from None
+        raise Error(f"{error.filename or wanted}: {error.strerror or error}") from None
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:
     """The arrays of a file or folder by their names."""
     if not path.exists():
-        raise _C.Error(f"{path}: there is no such file or folder")
+        raise Error(f"{path}: there is no such file or folder")
     if path.is_dir():
         files = sorted(one for one in path.rglob("*") if one.suffix in (".npy", ".txt") and one.is_file())
         return {str(one.relative_to(path).with_suffix("")): _read(one)[_ONE] for one in files}
@@ -89,7 +89,7 @@ def _read_txt(path: Path) -> torch.Tensor:
         try:
             numbers += [float(word) for word in line.replace(",", " ").split()]
         except ValueError as error:
-            raise _C.Error(f"{path}: line {count}: {error}") from None
+            raise Error(f"{path}: line {count}: {error}") from None
     return tensor_of(numpy.array(numbers, dtype="float64"), str(path))
 
 
@@ -102,7 +102,7 @@ def _write(arrays: dict[str, torch.Tensor], path: Path) -> list[str]:
             for name, tensor in arrays.items():
                 folder, _, own = name.rpartition("/")
                 if not write_tensor(file.require_group(folder or "/"), own, tensor, 0):
-                    raise _C.Error(f"{path}: {name}: {tensor.dtype} has no form in .h5")
+                    raise Error(f"{path}: {name}: {tensor.dtype} has no form in .h5")
         return [str(path)]
     if list(arrays) == [_ONE]:
         _write_array(arrays[_ONE], path)
@@ -125,7 +125,7 @@ def _write_array(tensor: torch.Tensor, path: Path) -> None:
     if path.suffix == ".npy":
         numpy.save(path, array)
     elif array.dtype.kind == "c":
-        raise _C.Error(f"{path}: complex numbers have no form in .txt")
+        raise Error(f"{path}: complex numbers have no form in .txt")
     else:
         # One number a line, with the digits that give it back.
         digits = {"float16": 5, "float32": 9}.get(str(array.dtype), 17)

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from .. import _C
 from .._base.captured_calls import CapturedCall, load, load_call
+from .._base.core import Error, export_calls, find_calls
 from ._files import extra
 from ._h5 import H5Writer, ir_name_of
 from ._model import leaves
@@ -66,37 +66,37 @@ def export_captures(source: str | os.PathLike[str], target: str | os.PathLike[st
         op_tools.Error: the source holds no calls, or the target is not empty or cannot be written.
     """
     if format not in EXPORTS:
-        raise _C.Error(f"format {format!r}: expected one of {', '.join(EXPORTS)}")
+        raise Error(f"format {format!r}: expected one of {', '.join(EXPORTS)}")
     root = Path(target)
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
-        raise _C.Error(f"{root}: is not empty; name a new folder")
+        raise Error(f"{root}: is not empty; name a new folder")
     if Path(source).is_file():
         # A container: its calls as folders, whose files can be read one by one.
         with tempfile.TemporaryDirectory() as folder:
-            _, problems = _C.export_calls(os.fsencode(source), os.fsencode(folder))
+            _, problems = export_calls(os.fsencode(source), os.fsencode(folder))
             done = export_captures(folder, target, format)
             done.problems[:0] = problems
             return done
     done = Exported()
     calls = _read(source, done)
     if not calls:
-        raise _C.Error("\n".join(done.problems) or f"{os.fspath(source)}: holds no captured calls")
+        raise Error("\n".join(done.problems) or f"{os.fspath(source)}: holds no captured calls")
     try:
         root.mkdir(parents=True, exist_ok=True)
         EXPORTS[format](calls, root, done)
     except OSError as error:
-        raise _C.Error(f"{error.filename or root}: {error.strerror or error}") from None
+        raise Error(f"{error.filename or root}: {error.strerror or error}") from None
     return done
 
 
 def _read(source: str | os.PathLike[str], done: Exported) -> list[_Captured]:
-    found, problems, _ = _C.find_calls(os.fsencode(source))
+    found, problems, _ = find_calls(os.fsencode(source))
     done.problems += problems
     calls = []
     for path, _, _, passes in found:
         try:
             calls.append(_Captured(path, load_call(path)))
-        except _C.Error as error:
+        except Error as error:
             done.problems.append(str(error))
             continue
         if passes > 1:
@@ -191,7 +191,7 @@ def _to_h5(calls: list[_Captured], root: Path, done: Exported) -> None:
             names = [returned.name for returned in schema.returns]
             plain = ["result"] if len(results) == 1 else [f"result{i}" for i in range(len(results))]
             outputs = dict(zip(names if len(names) == len(results) and all(names) else plain, results, strict=True))
-        except _C.Error as error:
+        except Error as error:
             done.problems.append(f"{one.path}: not exported: {error}")
             continue
         key = (one.rank, one.step)
@@ -212,7 +212,7 @@ def _operator(one: _Captured) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         return one.call.name, one.call.args, one.call.kwargs
     behind = load(Path(one.path) / "input.pth").get("aten")
     if not isinstance(behind, tuple) or len(behind) != 2:
-        raise _C.Error(f"no single aten operator is behind {one.call.name}; capture with level='aten'")
+        raise Error(f"no single aten operator is behind {one.call.name}; capture with level='aten'")
     return str(behind[0]), tuple(behind[1]), {}
 
 
@@ -221,7 +221,7 @@ def _schema(name: str) -> Any:
     packet = getattr(torch.ops.aten, base, None)
     found = getattr(packet, overload or "default", None)
     if found is None or not hasattr(found, "_schema"):
-        raise _C.Error(f"torch has no operator {name}")
+        raise Error(f"torch has no operator {name}")
     return found._schema
 
 
@@ -238,7 +238,7 @@ def _to_npy(calls: list[_Captured], root: Path, done: Exported) -> None:
                     continue
                 try:
                     numpy.save(folder / f"{what}.{i}.npy", array_of(leaf))
-                except _C.Error as error:
+                except Error as error:
                     done.problems.append(f"{one.path}: {what}.{i}: not exported: {error}")
         done.calls += 1
 

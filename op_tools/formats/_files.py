@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 
 if TYPE_CHECKING:
     import types
@@ -24,7 +24,7 @@ def extra(name: str, purpose: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise _C.Error(f"{purpose} needs {name}: pip install {name}, or pip install 'op_tools[formats]'") from None
+        raise Error(f"{purpose} needs {name}: pip install {name}, or pip install 'op_tools[formats]'") from None
 
 
 def read_text(path: Path) -> str:
@@ -36,12 +36,12 @@ def read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
-        raise _C.Error(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise Error(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         kind = "a pickle, which is never unpickled" if data[:1] == b"\x80" else "no text"
-        raise _C.Error(f"{path}: offset {error.start}: byte 0x{data[error.start]:02x}: this is {kind}") from None
+        raise Error(f"{path}: offset {error.start}: byte 0x{data[error.start]:02x}: this is {kind}") from None
 
 
 def parse_json(text: str, where: str, line: int = 0) -> Any:
@@ -59,9 +59,9 @@ def parse_json(text: str, where: str, line: int = 0) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         at = f"line {line or error.lineno}, column {error.colno}"
-        raise _C.Error(f"{where}: {at}: no JSON: {error.msg}; is the file cut off?") from None
+        raise Error(f"{where}: {at}: no JSON: {error.msg}; is the file cut off?") from None
     except (ValueError, RecursionError) as error:
-        raise _C.Error(f"{where}: line {line or 1}: no JSON that can be read: {error}") from None
+        raise Error(f"{where}: line {line or 1}: no JSON that can be read: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     value = parse_json(read_text(path), str(path))
     if not isinstance(value, dict):
-        raise _C.Error(f"{path}: line 1: holds a {type(value).__name__}, expected an object")
+        raise Error(f"{path}: line 1: holds a {type(value).__name__}, expected an object")
     return value
 
 
@@ -85,7 +85,7 @@ def inside(folder: Path, name: str, where: str) -> Path:
     is_plain = name not in ("", ".", "..") and "/" not in name and "\\" not in name and "\0" not in name
     path = folder / name if is_plain else folder
     if not is_plain or not path.resolve().is_relative_to(folder.resolve()):
-        raise _C.Error(f"{where}: the file name {name!r} leads out of {folder}; it is not read")
+        raise Error(f"{where}: the file name {name!r} leads out of {folder}; it is not read")
     return path
 
 
@@ -99,7 +99,7 @@ def tensor_of(array: Any, where: str) -> torch.Tensor:
         native = array.astype(array.dtype.newbyteorder("="), copy=True, order="C")
         return torch.from_numpy(native)
     except (TypeError, ValueError) as error:
-        raise _C.Error(f"{where}: no tensor: {error}") from None
+        raise Error(f"{where}: no tensor: {error}") from None
 
 
 def load_npy(path: Path) -> torch.Tensor:
@@ -116,7 +116,7 @@ def load_npy(path: Path) -> torch.Tensor:
             raise ValueError("several arrays in one file (.npz)")
     except Exception as error:  # numpy raises whatever its parser raises
         size = path.stat().st_size if path.is_file() else 0
-        raise _C.Error(f"{path}: no .npy file that can be read ({size} bytes): {error}") from None
+        raise Error(f"{path}: no .npy file that can be read ({size} bytes): {error}") from None
     return tensor_of(array, str(path))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error, describe
 from ._files import extra, tensor_of
 from ._model import Dump, ForeignCall, ForeignTensor, Missing, tensors_in
 from ._names import aten_name
@@ -50,17 +50,17 @@ def opened(path: Path | str, mode: str = "r") -> Iterator[Any]:
     try:
         with h5py.File(path, mode) as file:
             yield file
-    except _C.Error:
+    except Error:
         raise
     except (OSError, KeyError, RuntimeError, ValueError, TypeError, MemoryError) as error:
-        raise _C.Error(f"{path}: no .h5 file that can be read or written: {error}") from None
+        raise Error(f"{path}: no .h5 file that can be read or written: {error}") from None
 
 
 def _child(group: Any, name: str, where: str) -> Any:
     """A member of a group; links, which may lead to other files, are refused."""
     h5py = extra("h5py", "a .h5 file")
     if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-        raise _C.Error(f"{where}/{name}: is a link, perhaps to another file; it is not read")
+        raise Error(f"{where}/{name}: is a link, perhaps to another file; it is not read")
     return group[name]
 
 
@@ -129,7 +129,7 @@ def _side(call: Any, side: str, role: str, where: str) -> dict[str, Any]:
         return {}
     group = _child(call, side, where)
     if not hasattr(group, "keys"):
-        raise _C.Error(f"{where}/{side}: is no group of arguments")
+        raise Error(f"{where}/{side}: is no group of arguments")
     found = {}
     for name, item in members(group, f"{where}/{side}"):
         at = f"{where}/{side}/{name}"
@@ -144,9 +144,9 @@ def _side(call: Any, side: str, role: str, where: str) -> dict[str, Any]:
 
 def _value(data: Any, role: str, place: str, where: str) -> Any:
     if not hasattr(data, "shape"):
-        raise _C.Error(f"{where}: is no dataset")
+        raise Error(f"{where}: is no dataset")
     if data.is_virtual or data.external:
-        raise _C.Error(f"{where}: its values are in another file, which is not read")
+        raise Error(f"{where}: its values are in another file, which is not read")
     kind = _attribute(data, "Type", TENSOR)
     if kind in (TENSOR, TENSORS):
         dtype = _DTYPES.get(_attribute(data, "DataType", -1))
@@ -157,7 +157,7 @@ def _value(data: Any, role: str, place: str, where: str) -> Any:
     if kind in _INTEGERS:
         return [int(one) for one in numbers]
     if len(numbers) != 1:
-        raise _C.Error(f"{where}: {len(numbers)} values, expected one")
+        raise Error(f"{where}: {len(numbers)} values, expected one")
     if kind == DTYPE:
         return _DTYPES.get(int(numbers[0]))
     whole = kind in (7, 10) and float(numbers[0]).is_integer() and data.dtype.kind in "iu"
@@ -185,7 +185,7 @@ def load_dataset(file: str, key: str) -> torch.Tensor:
     with opened(file) as root:
         data = root.get(key)
         if data is None or not hasattr(data, "shape") or data.is_virtual or data.external:
-            raise _C.Error(f"{file}!{key}: there is no such dataset")
+            raise Error(f"{file}!{key}: there is no such dataset")
         value = tensor_of(data[()], f"{file}!{key}") if data.shape else tensor_of(data[...], f"{file}!{key}")
         dtype = _DTYPES.get(_attribute(data, "DataType", -1))
     return value if dtype is None else value.to(dtype)
@@ -291,7 +291,7 @@ class H5Writer:
                 group = call.create_group(side)
                 for name, value in values.items():
                     if value is not None and not _write_value(group, name, value):
-                        lost.append(f"{ir_name}/{self._count}/{side}/{name}: {_C.describe(value)[:80]}")
+                        lost.append(f"{ir_name}/{self._count}/{side}/{name}: {describe(value)[:80]}")
         return lost
 
 

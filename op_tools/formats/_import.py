@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error, write_call
 from .._torch.python_functions import find
 from ._left_out import may_lack_arguments
 from ._model import Dump, ForeignCall, ForeignTensor, Missing, leaves, map_leaves
@@ -48,7 +48,7 @@ def import_dump(dump: Dump, target: str | os.PathLike[str]) -> Imported:
     """
     root = Path(target)
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
-        raise _C.Error(f"{root}: is not empty; name a new folder")
+        raise Error(f"{root}: is not empty; name a new folder")
     problems: dict[str, list[str]] = {problem: [problem] for problem in dump.problems}
 
     def left(call: ForeignCall, reason: str) -> None:
@@ -71,7 +71,7 @@ def import_dump(dump: Dump, target: str | os.PathLike[str]) -> Imported:
         try:
             _write(call, passes[0] if passes else None, root / str(call.rank) / dump.format)
             written += 1
-        except _C.Error as error:
+        except Error as error:
             left(call, str(error))
     for calls in backward.values():
         for one in calls:
@@ -92,18 +92,18 @@ def summary(done: Imported) -> list[str]:
 
 def _write(call: ForeignCall, backward: ForeignCall | None, root: Path) -> None:
     if call.why_not:
-        raise _C.Error(call.why_not)
+        raise Error(call.why_not)
     if call.args is None:
-        raise _C.Error("its arguments are not in the dump")
+        raise Error("its arguments are not in the dump")
     for leaf in leaves([call.args, call.kwargs, call.result]):
         if isinstance(leaf, Missing):
-            raise _C.Error(f"an argument is {leaf.why}")
+            raise Error(f"an argument is {leaf.why}")
     if not call.certain:
         _try(call)
     if not call.tensors:
-        raise _C.Error("the dump has no tensor of it")
+        raise Error("the dump has no tensor of it")
     if any(not one.values for one in call.tensors):
-        raise _C.Error("the dump has no values of it, only statistics")
+        raise Error("the dump has no values of it, only statistics")
     args, kwargs, result = (map_leaves(tree, _loaded) for tree in (call.args, call.kwargs or {}, call.result))
     tensor = result[0] if isinstance(result, tuple) and result else result
     in_place = is_in_place(call.name) and isinstance(tensor, torch.Tensor)
@@ -131,7 +131,7 @@ def _write(call: ForeignCall, backward: ForeignCall | None, root: Path) -> None:
         # Which class the whole model has no dump says.
         **({"module": call.module, "model": ""} if call.module else {}),
     }
-    _C.write_call(os.fsencode(root), fields, json.dumps(meta))
+    write_call(os.fsencode(root), fields, json.dumps(meta))
 
 
 def _loaded(leaf: Any) -> Any:
@@ -163,7 +163,7 @@ def _try(call: ForeignCall) -> None:
     """
     function = find(call.name)
     if function is None:
-        raise _C.Error(f"torch has no function {call.name}")
+        raise Error(f"torch has no function {call.name}")
 
     def meta(leaf: Any) -> Any:
         if not isinstance(leaf, ForeignTensor):
@@ -179,11 +179,11 @@ def _try(call: ForeignCall) -> None:
         return
     except Exception as error:  # whatever a function raises that lacks arguments
         text = str(error).partition("\n")[0]
-        raise _C.Error(f"the dump leaves out what is no tensor of floats, and without it: {text}") from None
+        raise Error(f"the dump leaves out what is no tensor of floats, and without it: {text}") from None
     known = [tuple(one.shape) for one in leaves(made) if isinstance(one, torch.Tensor)]
     saved = [one.shape for one in leaves(call.result) if isinstance(one, ForeignTensor)]
     if saved and known != saved:
-        raise _C.Error(
+        raise Error(
             f"with the arguments in the dump its result has the shapes {known}, in the dump {saved}: "
             "the dump leaves out what is no tensor of floats"
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 from ._files import dtype_named, inside, read_json
 from ._model import Dump, ForeignCall, ForeignTensor, Missing, tensors_in
 from ._msprobe_writer import BY_ARGUMENT, GRADIENTS
@@ -73,7 +73,7 @@ class _File:
         dump = read_json(file)
         data = dump.get("data")
         if not isinstance(data, dict):
-            raise _C.Error(f"{file}: has no object 'data'; this is no dump of msprobe")
+            raise Error(f"{file}: has no object 'data'; this is no dump of msprobe")
         self._data: dict[str, Any] = data
         self.header = {key: str(dump[key]) for key in ("task", "level", "framework") if dump.get(key)}
         self._by_node = dump.get(GRADIENTS) != BY_ARGUMENT
@@ -89,7 +89,7 @@ class _File:
         found = {}
         for pair in stacks.values():
             if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], list):
-                raise _C.Error(f"{file}: expected [[names], [lines]], not {pair!r:.80}")
+                raise Error(f"{file}: expected [[names], [lines]], not {pair!r:.80}")
             found.update({name: stack_lines(pair[1]) for name in pair[0] if isinstance(name, str)})
         return found
 
@@ -97,7 +97,7 @@ class _File:
         found: list[ForeignCall] = []
         for name, fields in self._data.items():
             if not isinstance(fields, dict):
-                raise _C.Error(f"{self._file}: data of {name!r:.120} is no object")
+                raise Error(f"{self._file}: data of {name!r:.120} is no object")
             call = self._api(name, fields, first + len(found)) or self._module(name, fields, first + len(found))
             if call is None:
                 self._problems.append(f"{self._file}: {name!r:.120} is no name of a call")
@@ -202,7 +202,7 @@ class _File:
 
     def _tree(self, value: Any, role: str, name: str, place: str = "", depth: int = 0) -> Any:
         if depth > _MAX_DEPTH:
-            raise _C.Error(f"{self._file}: {name}: values are nested deeper than {_MAX_DEPTH}")
+            raise Error(f"{self._file}: {name}: values are nested deeper than {_MAX_DEPTH}")
         if isinstance(value, dict) and isinstance(value.get("type"), str):
             return self._value(value, role, name, place)
         below = f"{place}." if place else ""
@@ -220,7 +220,7 @@ class _File:
         try:
             return make(value) if make else Missing(f"a value of type {kind}")
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise _C.Error(f"{self._file}: {name}: {place or role}: no {kind}: {value!r:.120} ({error})") from None
+            raise Error(f"{self._file}: {name}: {place or role}: no {kind}: {value!r:.120} ({error})") from None
 
     def _tensor(self, value: dict[str, Any], role: str, name: str, place: str) -> ForeignTensor:
         where = f"{self._file}: {name}: {place or role}"

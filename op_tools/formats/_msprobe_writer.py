@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import describe
 from ._statistics import statistics
 
 # What our own dumps say in dump.json: msprobe saves gradients in the order of the last autograd node.
@@ -82,7 +82,7 @@ class MsprobeWriter:
             return [self._tree(one, f"{name}.{i}") for i, one in enumerate(value)]
         plain = _entry_of(value)
         if plain is None and value is not None:
-            self.lost.append(f"{name}: {_C.describe(value)[:80]}")
+            self.lost.append(f"{name}: {describe(value)[:80]}")
         return plain
 
     def _tensor(self, tensor: torch.Tensor, name: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import function_name
 from .._torch.python_functions import find
 
 # The tool's word for a kind of function, and where torch has the functions.
@@ -46,7 +46,7 @@ def our_name(kind: str, function: str) -> str:
     if not callable(found):
         return ""
     # Names come from files, and an import may call the function.
-    return next((name for name in (_C.function_name(found), prefix + function) if find(name) is not None), "")
+    return next((name for name in (function_name(found), prefix + function) if find(name) is not None), "")
 
 
 def aten_name(function: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from .. import _C
+from .._base.core import Error
 from ._model import ForeignTensor, Missing
 
 # Modules whose forward is a function of their input and parameters and of nothing else that a constructor sets.
@@ -52,7 +52,7 @@ def shape_of(value: Any, where: str) -> tuple[int, ...]:
     """
     is_list = isinstance(value, (list, tuple)) and len(value) <= 64
     if not is_list or not all(type(size) is int and 0 <= size < 2**63 for size in value):
-        raise _C.Error(f"{where}: the shape is {value!r:.80}, expected a list of sizes")
+        raise Error(f"{where}: the shape is {value!r:.80}, expected a list of sizes")
     return tuple(value)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 
 
 def array_of(tensor: torch.Tensor) -> Any:
@@ -18,7 +18,7 @@ def array_of(tensor: torch.Tensor) -> Any:
         op_tools.Error: the tensor has no strided values.
     """
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise _C.Error(f"a tensor of layout {tensor.layout} has no array")
+        raise Error(f"a tensor of layout {tensor.layout} has no array")
     plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
     try:
         return plain.numpy()

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import _C
 from .._base.captured_calls import load
+from .._base.core import Error
 from ._files import inside, load_npy, parse_json, read_json, read_text
 from ._model import Dump, ForeignCall, ForeignTensor, tensors_in
 from ._names import our_name
@@ -91,7 +91,7 @@ class _Rank:
     def _state_dict(self) -> dict[str, Any]:
         state = load(str(self._weights))
         if not isinstance(state, dict):
-            raise _C.Error(f"{self._weights}: holds a {type(state).__name__}, expected a state_dict")
+            raise Error(f"{self._weights}: holds a {type(state).__name__}, expected a state_dict")
         return {key: value for key, value in state.items() if isinstance(key, str)}
 
     def calls(self) -> list[ForeignCall]:
@@ -106,20 +106,20 @@ class _Rank:
                 continue
             try:
                 fields = parse_json(line, str(self._info), count)
-            except _C.Error as error:
+            except Error as error:
                 if count < len(lines):
                     raise
                 # Without its end of line: the program ended while it wrote the line.
                 self._problems.append(str(error))
                 return
             if not isinstance(fields, list) or len(fields) not in (6, 8):
-                raise _C.Error(f"{self._info}: line {count}: expected a list of 6 or 8 fields, not {line[:60]!r}")
+                raise Error(f"{self._info}: line {count}: expected a list of 6 or 8 fields, not {line[:60]!r}")
             yield count, fields
 
     def _value(self, where: str, fields: list[Any]) -> Any:
         name, _, _, dtype, shape, statistics = fields[:6]
         if not isinstance(dtype, str) or not isinstance(statistics, list) or len(statistics) != 3:
-            raise _C.Error(f"{where}: expected a dtype and [max, min, mean], not {fields[3:6]!r:.80}")
+            raise Error(f"{where}: expected a dtype and [max, min, mean], not {fields[3:6]!r:.80}")
         array = inside(self._arrays, f"{name}.npy", where)
         if dtype in _SCALARS:
             known = statistics[0] == statistics[0]  # NaN where no statistics were asked for
@@ -151,7 +151,7 @@ class _Rank:
             where = f"{self._info}: line {count}"
             name = fields[0]
             if not isinstance(name, str):
-                raise _C.Error(f"{where}: the name is {name!r:.80}, expected a string")
+                raise Error(f"{where}: the name is {name!r:.80}, expected a string")
             if layer := _LAYER.fullmatch(name):
                 module = layer["module"]
                 continue

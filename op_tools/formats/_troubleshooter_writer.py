@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 from ._files import extra
 from ._statistics import array_of, md5, statistics
 
@@ -43,7 +43,7 @@ class ApiDumpWriter:
                 old.unlink(missing_ok=True)
             self._file = self._info.open("w")
         except OSError as error:
-            raise _C.Error(f"{error.filename}: {error.strerror}") from None
+            raise Error(f"{error.filename}: {error.strerror}") from None
         self.rows = 0
 
     def configure(self, *, values: bool, wanted: Collection[str], filter_data: bool) -> None:

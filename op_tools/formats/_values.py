@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from .. import _C
 from .._base.captured_calls import load
+from .._base.core import Error
 from ._files import dtype_named, load_npy
 from ._h5 import load_dataset
 from ._model import ForeignTensor
@@ -25,7 +25,7 @@ def load_values(tensor: ForeignTensor) -> torch.Tensor:
         op_tools.Error: the dump has no values of it, or they are damaged, or are not what the dump says of them.
     """
     if not tensor.values:
-        raise _C.Error(f"{tensor.role} {tensor.place}: the dump has no values, only statistics")
+        raise Error(f"{tensor.role} {tensor.place}: the dump has no values, only statistics")
     path = Path(tensor.values)
     container, bang, key = tensor.values.partition("!")
     if bang and Path(container).suffix in (".h5", ".hdf5"):
@@ -37,10 +37,10 @@ def load_values(tensor: ForeignTensor) -> torch.Tensor:
     else:
         loaded = load(path)
         if not isinstance(loaded, torch.Tensor):
-            raise _C.Error(f"{path}: holds a {type(loaded).__name__}, expected a tensor")
+            raise Error(f"{path}: holds a {type(loaded).__name__}, expected a tensor")
         value = loaded.detach()
     if tensor.shape is not None and tuple(value.shape) != tensor.shape:
-        raise _C.Error(f"{tensor.values}: shape {tuple(value.shape)}, but the dump says {tensor.shape}")
+        raise Error(f"{tensor.values}: shape {tuple(value.shape)}, but the dump says {tensor.shape}")
     dtype = dtype_named(tensor.dtype)
     # Dtypes that the format does not have are stored wider: bfloat16 as float32.
     return value if dtype is None else value.to(dtype)

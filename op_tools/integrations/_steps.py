@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .. import _C
+from .._base.core import Error
 from .._tools.tool import Tool
 
 
@@ -26,9 +26,9 @@ class ToolsInSteps:
         self.tools = list(tools)
         self.steps = None if steps is None else frozenset(steps)
         if not self.tools or not all(isinstance(tool, Tool) for tool in self.tools):
-            raise _C.Error("OpToolsCallback: give at least one tool, as [op_tools.OpTimeMeasure()]")
+            raise Error("OpToolsCallback: give at least one tool, as [op_tools.OpTimeMeasure()]")
         if self.steps is not None and any(step < 0 for step in self.steps):
-            raise _C.Error(f"OpToolsCallback: steps are counted from 0, not {min(self.steps)}")
+            raise Error(f"OpToolsCallback: steps are counted from 0, not {min(self.steps)}")
         self._on = False
 
     def step_begins(self, number: int) -> None:

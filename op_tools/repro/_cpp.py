@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error, operator_of_call
 from ._cpp_body import BODY, CMAKE, DECLARED, INCLUDES
 from ._cpp_steps import Reference, steps_of
 from ._literals import _INTEGERS, _REALS, INLINE, comment, real_numbers, same_bits
@@ -54,7 +54,7 @@ def quoted(text: str) -> str:
 
 def _dtype(dtype: torch.dtype) -> str:
     if dtype not in _DTYPES:
-        raise _C.Error(f"{dtype} has no form in a C++ program here")
+        raise Error(f"{dtype} has no form in a C++ program here")
     return f"at::{_DTYPES[dtype]}"
 
 
@@ -96,8 +96,8 @@ class _Arguments:
     def __init__(self, saved: Saved) -> None:
         self.saved = saved
         try:
-            target, values = _C.operator_of_call(saved.call.name, saved.call.args, saved.call.kwargs, saved.aten)
-        except _C.Error:
+            target, values = operator_of_call(saved.call.name, saved.call.args, saved.call.kwargs, saved.aten)
+        except Error:
             self.lines = [f"x[{number}]" for number in range(len(saved.inputs))]
             self.calls = self.steps()
             return
@@ -136,7 +136,7 @@ class _Arguments:
             if isinstance(item, complex):
                 return f"wrapped(c10::complex<double>({item.real!r}, {item.imag!r}))"
             return f"wrapped({_scalar(item)})"
-        raise _C.Error("an argument is a tensor that the call does not have")
+        raise Error("an argument is a tensor that the call does not have")
 
     def value(self, value: Any, kind: str) -> str:
         if value is None:
@@ -160,7 +160,7 @@ class _Arguments:
             return "c10::IValue(device)"
         if isinstance(value, torch.layout):
             if value != torch.strided:
-                raise _C.Error(f"{value} has no form in a C++ program here")
+                raise Error(f"{value} has no form in a C++ program here")
             return "c10::IValue(static_cast<int64_t>(at::kStrided))"
         if isinstance(value, torch.memory_format):
             name = str(value).removeprefix("torch.")
@@ -171,7 +171,7 @@ class _Arguments:
             return self.list(list(value), kind)
         if isinstance(value, torch.Generator):
             return "c10::IValue()"
-        raise _C.Error(f"{type(value).__name__} has no form in a C++ program here")
+        raise Error(f"{type(value).__name__} has no form in a C++ program here")
 
     def list(self, items: list[Any], kind: str) -> str:
         of = kind.removeprefix("Optional[").removeprefix("List[").rstrip("]")
@@ -182,7 +182,7 @@ class _Arguments:
             made = ", ".join(f"{element}({one})" for one in texts)
             return f"c10::IValue(c10::List<{element}>({{{made}}}))" if made else f"c10::IValue(c10::List<{element}>())"
         if any(isinstance(one, Reference) for one in items):
-            raise _C.Error("a list of numbers that an operator computes has no form in a C++ program here")
+            raise Error("a list of numbers that an operator computes has no form in a C++ program here")
         element = {"float": "double", "bool": "bool", "number": "at::Scalar"}.get(of, "int64_t")
         numbers = [_scalar(float(one) if element == "double" else one) for one in items]
         made = ", ".join(f"at::Scalar({one})" if of == "number" else one for one in numbers)
@@ -320,7 +320,7 @@ def cpp_text(saved: Saved, made: Made, side: dict[str, torch.Tensor], side_name:
     """The program's text; `side` gets what its side file must hold."""
     plan = made.script.plan
     if plan.imports:
-        raise _C.Error("a C++ program cannot import a Python module; give the device's library with --load")
+        raise Error("a C++ program cannot import a Python module; give the device's library with --load")
     arguments = _Arguments(saved)
     inline = is_inline(saved, plan)
     inputs, expected = _inputs(saved, plan, inline, side), _expected(plan, inline, side)
@@ -377,7 +377,7 @@ def write_cpp(
         if side:
             torch.save(side, into / f"{into.name}.pth")
     except OSError as error:
-        raise _C.Error(f"{into}: cannot be written: {error.strerror}") from None
+        raise Error(f"{into}: cannot be written: {error.strerror}") from None
     result = MadeCpp(into)
     if build:
         _build_and_run(result, name, timeout)

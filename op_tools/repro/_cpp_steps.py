@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from .. import _C
 from .._base.captured_calls import tensors_of
+from .._base.core import Error
 from .._torch.python_functions import find
 from ._saved import Saved
 
@@ -43,7 +43,7 @@ def steps_of(saved: Saved) -> tuple[list[Step], list[Reference]]:
     """
     function = find(saved.call.name)
     if function is None:
-        raise _C.Error(f"{saved.call.name} has no form in a C++ program here")
+        raise Error(f"{saved.call.name} has no form in a C++ program here")
     tensors = [*tensors_of(saved.args), *tensors_of(saved.kwargs)]
     steps: list[Step] = []
     known: dict[Any, Any] = {}  # a Reference for each node
@@ -62,7 +62,7 @@ def steps_of(saved: Saved) -> tuple[list[Step], list[Reference]]:
             known[node] = Reference(f"v{len(steps)}[0]", f"v{len(steps)}[0].toTensor()")
             steps.append(Step(node.target, _by_position(node.target, given, options)))
         else:
-            raise _C.Error(f"{saved.call.name} calls {node.target}, which has no form in a C++ program here")
+            raise Error(f"{saved.call.name} calls {node.target}, which has no form in a C++ program here")
     raise AssertionError("a graph has an output")
 
 
@@ -78,7 +78,7 @@ def _trace(function: Any, saved: Saved, tensors: list[torch.Tensor]) -> torch.fx
     try:
         return make_fx(call, pre_dispatch=True)(*copies).graph
     except Exception as error:
-        raise _C.Error(f"{saved.call.name} has no form in a C++ program here: {error}") from None
+        raise Error(f"{saved.call.name} has no form in a C++ program here: {error}") from None
 
 
 def _item(of: Reference, node: torch.fx.Node, number: int) -> Reference:

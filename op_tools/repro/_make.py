@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 from .._base.verdict import Verdict, verdict_of
 from ._expected import read_expected
 from ._literals import comment
@@ -104,7 +104,7 @@ def _store(script: Script, path: Path) -> Path | None:
             return None
         torch.save(script.side_file, side)
     except OSError as error:
-        raise _C.Error(f"{path}: cannot be written: {error.strerror}") from None
+        raise Error(f"{path}: cannot be written: {error.strerror}") from None
     return side
 
 

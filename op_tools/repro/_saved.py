@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from .. import _C
 from .._base.captured_calls import CapturedCall, load, load_call, tensors_of
+from .._base.core import Error, operator_of_call
 from .._torch.python_functions import find
 from ._literals import dotted
 
@@ -102,13 +102,11 @@ def function_of(name: str) -> str:
         for part in parts[1:]:
             found = getattr(found, part)
     except (AttributeError, ValueError, RuntimeError):
-        raise _C.Error(
-            f"{name!r} is no function of this torch, or of what was imported with --import or --load"
-        ) from None
+        raise Error(f"{name!r} is no function of this torch, or of what was imported with --import or --load") from None
     if parts[:2] == ["torch", "ops"] and not isinstance(found, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        raise _C.Error(f"{name!r} is no operator")
+        raise Error(f"{name!r} is no operator")
     if not (parts[:2] == ["torch", "ops"] and parts[2] != "aten") and known is None:
-        raise _C.Error(f"{name!r} is none of the operator functions that files may name")
+        raise Error(f"{name!r} is none of the operator functions that files may name")
     return written
 
 
@@ -124,7 +122,7 @@ class _Memories:
         extents: dict[tuple[int, torch.dtype], list[int]] = {}
         for one in tensors:
             if one.layout != torch.strided or one.is_quantized:
-                raise _C.Error(
+                raise Error(
                     f"{self.saved.path}: {one.layout} tensors have no form in a script; run_op_from_data runs them"
                 )
             low = int(one.storage_offset())
@@ -166,7 +164,7 @@ def read(folder: str, gradients: bool = True) -> Saved:
     if call.meta.get("unsupported"):
         first = call.meta["unsupported"][0]
         if str(first.get("where", "")).startswith(("args", "kwargs")):
-            raise _C.Error(f"{folder}: an input could not be saved when the call was captured: {first.get('type')}")
+            raise Error(f"{folder}: an input could not be saved when the call was captured: {first.get('type')}")
     saved = Saved(call, folder)
     raw = load(Path(folder) / "input.pth") if (Path(folder) / "input.pth").is_file() else {}
     if raw:  # the recorded aten call has these tensors
@@ -175,9 +173,9 @@ def read(folder: str, gradients: bool = True) -> Saved:
     saved.args, saved.kwargs = call.args, call.kwargs
     try:
         saved.function = function_of(call.name)
-    except _C.Error:
+    except Error:
         # A function that files may not name, and an operator that they may.
-        target, arguments = _C.operator_of_call(call.name, call.args, call.kwargs, saved.aten)
+        target, arguments = operator_of_call(call.name, call.args, call.kwargs, saved.aten)
         saved.function, saved.args, saved.kwargs = function_of(target), tuple(arguments), {}
     states = raw.get("rng") or {}
     saved.random_state = states.get("cpu") if isinstance(states, dict) else None

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 from .._torch.backends import is_simulated
 from ._expected import Expected
 from ._literals import INLINE, comment, elements_to_write, expression, flat_tensor
@@ -198,7 +198,7 @@ class _Writer:
             if id(tensor) in saved.index:
                 return f"x[{saved.index[id(tensor)]}]"
             if tensor.dim() > 0:
-                raise _C.Error(f"{saved.path}: an argument is a tensor that the call does not have")
+                raise Error(f"{saved.path}: an argument is a tensor that the call does not have")
             return expression(tensor.item(), name)  # a number that an operator takes as a tensor
 
         def argument(value: Any) -> str:
@@ -208,7 +208,7 @@ class _Writer:
         items = [argument(value) for value in saved.args]
         for key, value in saved.kwargs.items():
             if not isinstance(key, str) or not key.isidentifier():
-                raise _C.Error(f"{saved.path}: {key!r} is no name of an argument")
+                raise Error(f"{saved.path}: {key!r} is no name of an argument")
             items.append(f"{key}={argument(value)}")
         lines = list(self.state_lines())
         text = f"return {saved.function}({', '.join(items)})"
@@ -301,7 +301,7 @@ def _loads(plan: Plan) -> tuple[list[str], str]:
     modules, lines = [], ""
     for one in plan.imports:
         if not all(part.isidentifier() for part in one.split(".")):
-            raise _C.Error(f"--import {one!r}: that is no name of a module")
+            raise Error(f"--import {one!r}: that is no name of a module")
         modules.append(one)
     for path in plan.libraries:
         if is_simulated(plan.device):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import _C
+from .._base.core import Error
 from ._script import Plan
 from ._trial import package_environment, replay_command
 
@@ -88,7 +88,7 @@ def shrink(
             break
         say(f"the operator ended the process (status {status}); going on")
     if status != 1 or not report.exists():
-        raise _C.Error(f"{folder}: it cannot be made smaller: {last or f'status {status}'}")
+        raise Error(f"{folder}: it cannot be made smaller: {last or f'status {status}'}")
     done = json.loads(report.read_text())
     notes = [f"{one['what']}: fails from {one['fails']} on; passes at {one['passes']}" for one in done["limits"]]
     smaller = f"{done['elements_before']} elements before, {done['elements']} now, {done['attempts']} attempts"

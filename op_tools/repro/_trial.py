@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .. import _C
+from .._base.core import Error
 from .._base.verdict import Verdict
 
 TIMEOUT = 300.0
@@ -61,7 +61,7 @@ def run(
     except subprocess.TimeoutExpired:
         return Ended(None)
     except OSError as error:
-        raise _C.Error(f"{command[0]}: {error.strerror}") from None
+        raise Error(f"{command[0]}: {error.strerror}") from None
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
@@ -107,7 +107,7 @@ def judge(folder: str, device: str, imports: tuple[str, ...], libraries: tuple[s
         if done.died:
             return Judged(died=done.died)
         if not report.exists():
-            raise _C.Error(
+            raise Error(
                 f"{folder}: it cannot be run: {done.err.strip().splitlines()[-1] if done.err.strip() else 'no reason'}"
             )
         (call,) = json.loads(report.read_text())["calls"]

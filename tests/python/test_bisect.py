@@ -253,7 +253,7 @@ def test_an_operator_that_is_wrong_in_all_its_calls_is_not_searched_for_single_o
 
 def test_what_is_expected_and_known_is_drawn(monkeypatch):
     drawn = []
-    monkeypatch.setattr(op_tools._C, "log_progress", drawn.append)
+    monkeypatch.setattr(op_tools._bisect.program, "log_progress", drawn.append)
     run, checkpoint = training()
     with sim.fault("scale", ops="tanh"):
         result = op_tools.bisect(run, checkpoint=checkpoint, suspects="none")

@@ -270,7 +270,8 @@ def test_the_version_of_torch_has_one_source():
 # --- The Python package ------------------------------------------------------------------------------------------------
 
 PACKAGE = "op_tools"
-MADE = {"op_tools._C", "op_tools._sim", "op_tools._build_info"}  # by CMake; every file may import them
+MADE = {"op_tools._C", "op_tools._sim", "op_tools._build_info"}  # by CMake
+DOOR = "op_tools._base.core"  # to op_tools._C
 
 # What the files of each folder may import of ours, besides those of the same folder. The files beside the folders are doors,
 # which nothing in a folder imports.
@@ -283,7 +284,7 @@ MAY_IMPORT = {
     "repro": {"_base", "_torch"},
     "_tools": {"_base", "_torch", "_as_cuda"},
     "startup": {"_tools"},
-    "integrations": {"_tools"},
+    "integrations": {"_base", "_tools"},
     "_modules": {"_base", "_torch"},
     "_runs": {"_base", "formats", "_tools", "_modules"},
     "_bisect": {"_base", "_tools"},
@@ -466,6 +467,10 @@ def test_modules_are_imported_by_name_in_few_places(package):
         name for name, path in package.files.items() if re.search(r"import_module\(|__import__\(", path.read_text())
     ]
     assert set(named) == set(BY_NAME)
+
+
+def test_the_core_has_one_door(package):
+    assert {item.by for item in package.imports if item.of == "op_tools._C"} == {DOOR}
 
 
 def test_public_names_are_the_same_for_type_checkers_and_at_run_time(package):

@@ -238,5 +238,5 @@ def test_doctor_says_whether_the_allocator_reports(monkeypatch):
 
     assert [op_tools._C.reports_memory(device) for device in ("cpu", "sim", "meta")] == [True, True, False]
     assert "reports its allocations" in memory_line()
-    monkeypatch.setattr(op_tools._C, "reports_memory", lambda _: False)
+    monkeypatch.setattr(doctor, "reports_memory", lambda _: False)
     assert "reports nothing" in memory_line()

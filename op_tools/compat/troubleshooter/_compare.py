@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ... import _C
+from ..._base.core import Error, log_warn
 from ...formats import Dump, ForeignCall, ForeignTensor, load_values, read_dump
 from ...formats._files import extra
 from ...formats._names import METHODS
@@ -57,7 +57,7 @@ def compare(
             tables.write(output if rank == 0 else output / f"rank{rank}")
         sys.stdout.write(tables.summary())
     for one in sorted(ranks[0] ^ ranks[1]):
-        _C.log_warn(f"api_dump_compare: rank {one} is in one dump only")
+        log_warn(f"api_dump_compare: rank {one} is in one dump only")
 
 
 class _Tables:
@@ -68,7 +68,7 @@ class _Tables:
         sides = [[call for call in dump.calls if call.rank == rank] for dump in dumps]
         steps = [max((call.step for call in calls), default=-1) + 1 for calls in sides]
         if steps[0] != steps[1]:
-            _C.log_warn(f"api_dump_compare: {steps[0]} steps against {steps[1]}; the first {min(steps)} are compared")
+            log_warn(f"api_dump_compare: {steps[0]} steps against {steps[1]}; the first {min(steps)} are compared")
         self._has_values = all(one.values for calls in sides for call in calls for one in call.tensors)
         names = [dump.header.get("framework", "pytorch") for dump in dumps]
         self._names = [f"ORIGIN NET ({names[0]})", f"TARGET NET ({names[1]})"]
@@ -181,7 +181,7 @@ def write_tables(
                 _write(folder / f"{table}_{step}.csv", [head, *tables[table]])
             _write(folder / f"{table}.csv", [head, *(row for tables in steps for row in tables[table])])
     except OSError as error:
-        raise _C.Error(f"{error.filename}: {error.strerror}") from None
+        raise Error(f"{error.filename}: {error.strerror}") from None
 
 
 def _write(path: Path, rows: list[list[str]]) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from ... import _C
+from ..._base.core import Call, Error, log_warn
 from ..._tools.tool import Hook, HookScope
 from ...formats._names import METHODS, their_name
 from ...formats._troubleshooter_writer import ApiDumpWriter
@@ -119,7 +119,7 @@ class Dumping(Hook):
             torch.save(self._net.state_dict(), path)
             path.chmod(0o400)
         except OSError as error:
-            raise _C.Error(f"{path}: {error.strerror}") from None
+            raise Error(f"{path}: {error.strerror}") from None
 
     # --- On and off ---
 
@@ -195,7 +195,7 @@ class Dumping(Hook):
                 try:
                     self._module_done(path, kind, args, result)
                 except Exception as error:
-                    _C.log_warn(f"api_dump: {path or 'the network'} is not dumped: {error}")
+                    log_warn(f"api_dump: {path or 'the network'} is not dumped: {error}")
 
         return after
 
@@ -211,7 +211,7 @@ class Dumping(Hook):
                 self._writer.value(f"{name}_forward_input", args)
                 self._output(name, result)
 
-    def before(self, call: _C.Call) -> str | None:
+    def before(self, call: Call) -> str | None:
         """Counts a function of the program, and dumps what it was given."""
         kind, function = their_name(call.name)
         if self._busy.depth or call.phase != "forward" or function in _LEFT_OUT:
@@ -227,7 +227,7 @@ class Dumping(Hook):
         self._writer.value(f"{name}_forward_input", call.args)
         return name
 
-    def after(self, call: _C.Call, state: object) -> None:
+    def after(self, call: Call, state: object) -> None:
         """Dumps what it returned."""
         if isinstance(state, str) and not call.error:
             self._output(state, call.result)
@@ -254,7 +254,7 @@ class Dumping(Hook):
                     if self._settings is None:
                         writer.close()
                 except Exception as error:
-                    _C.log_warn(f"api_dump: {name} is not dumped: {error}")
+                    log_warn(f"api_dump: {name} is not dumped: {error}")
 
         return dump
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ... import _C
+from ..._base.core import Error
 from ...formats._troubleshooter_writer import STATISTICS
 from ._compare import compare
 from ._dump import Dumping, Settings
@@ -40,7 +40,7 @@ def api_dump_init(
     """
     global _dumping
     if not isinstance(net, torch.nn.Module):
-        raise _C.Error(f"api_dump_init: net is a {type(net).__name__}, expected a torch.nn.Module")
+        raise Error(f"api_dump_init: net is a {type(net).__name__}, expected a torch.nn.Module")
     if _dumping is not None:
         _dumping.end()
     _dumping = Dumping(net, Path(output_path), retain_backward=retain_backward)
@@ -71,7 +71,7 @@ def api_dump_start(
         op_tools.Error: api_dump_init was not called, or an argument is wrong.
     """
     if _dumping is None:
-        raise _C.Error("api_dump_start: call api_dump_init first")
+        raise Error("api_dump_start: call api_dump_init first")
     _check("mode", mode, _MODES)
     _check("dump_type", dump_type, _TYPES)
     for one in statistic_category:
@@ -85,7 +85,7 @@ def api_dump_start(
         "api_list": "" if items else "takes a scope of parts of names, as relu",
     }[mode]
     if wrong:
-        raise _C.Error(f"api_dump_start: mode {mode!r} {wrong}; scope is {scope!r}")
+        raise Error(f"api_dump_start: mode {mode!r} {wrong}; scope is {scope!r}")
     wanted = statistic_category if dump_type in ("all", "statistics") else ()
     _dumping.start(Settings(mode, tuple(items), dump_type in ("all", "npy"), tuple(wanted), filter_data, filter_stack))
 
@@ -97,7 +97,7 @@ def api_dump_stop() -> None:
         op_tools.Error: api_dump_init was not called.
     """
     if _dumping is None:
-        raise _C.Error("api_dump_stop: call api_dump_init first")
+        raise Error("api_dump_stop: call api_dump_init first")
     _dumping.stop()
 
 
@@ -139,7 +139,7 @@ def api_dump_compare(
 
 def _check(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise _C.Error(f"api_dump_start: {name} is {value!r}, expected one of {', '.join(allowed)}")
+        raise Error(f"api_dump_start: {name} is {value!r}, expected one of {', '.join(allowed)}")
 
 
 __all__ = ["api_dump_compare", "api_dump_init", "api_dump_start", "api_dump_stop"]
